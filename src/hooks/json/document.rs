@@ -1,0 +1,307 @@
+//! A parsed text and the values in it.
+
+use std::borrow::Cow;
+use std::ops::Range;
+
+use super::{SyntaxError, parse, string};
+
+/// A JSON text and where each of its values stands.
+///
+/// Values live in one flat list in document order, so that neither parsing nor dropping a deeply
+/// nested text recurses.
+#[derive(Clone, Debug)]
+pub struct Document<'t> {
+    text: &'t [u8],
+    nodes: Vec<Node>,
+}
+
+/// One value: its kind, its bytes, and the index of the first node after everything inside it.
+///
+/// The children of an object are its keys and values in turn.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(super) next: u32,
+}
+
+/// What a JSON value is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// `null`.
+    Null,
+    /// `true` or `false`.
+    Bool,
+    /// A number.
+    Number,
+    /// A string.
+    String,
+    /// An array.
+    Array,
+    /// An object.
+    Object,
+}
+
+impl Kind {
+    /// Returns the name of the kind as JSON calls it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Null => "null",
+            Kind::Bool => "boolean",
+            Kind::Number => "number",
+            Kind::String => "string",
+            Kind::Array => "array",
+            Kind::Object => "object",
+        }
+    }
+}
+
+/// Where in a text something is, for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Location {
+    /// The bytes it takes.
+    pub span: Range<usize>,
+    /// Line, from 1.
+    pub line: usize,
+    /// Column in characters, from 1.
+    pub column: usize,
+    /// JSON pointer ([RFC 6901]) of the value; empty for the whole document.
+    ///
+    /// [RFC 6901]: https://www.rfc-editor.org/rfc/rfc6901
+    pub pointer: String,
+}
+
+impl Location {
+    /// Finds the line and column of a span; the pointer stays empty.
+    pub fn of_span(text: &[u8], span: Range<usize>) -> Self {
+        let before = &text[..span.start.min(text.len())];
+        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+        Location {
+            line: before.iter().filter(|&&b| b == b'\n').count() + 1,
+            column: String::from_utf8_lossy(&before[line_start..]).chars().count() + 1,
+            pointer: String::new(),
+            span,
+        }
+    }
+}
+
+impl<'t> Document<'t> {
+    /// Parses a whole text, which may be at most 4 GiB.
+    pub fn parse(text: &'t [u8]) -> Result<Self, SyntaxError> {
+        Ok(Document { text, nodes: parse::parse(text)? })
+    }
+
+    /// Returns the text that was parsed.
+    pub fn text(&self) -> &'t [u8] {
+        self.text
+    }
+
+    /// Returns the outermost value.
+    pub fn root(&self) -> Value<'_> {
+        Value { text: self.text, nodes: &self.nodes, index: 0 }
+    }
+
+    /// Returns all values in document order, object keys included.
+    pub fn values(&self) -> impl Iterator<Item = Value<'_>> {
+        (0..self.nodes.len()).map(|index| Value { text: self.text, nodes: &self.nodes, index })
+    }
+}
+
+/// One value of a [`Document`].
+#[derive(Clone, Copy, Debug)]
+pub struct Value<'d> {
+    text: &'d [u8],
+    nodes: &'d [Node],
+    index: usize,
+}
+
+/// A key of an object and its value.
+#[derive(Clone, Copy, Debug)]
+pub struct Member<'d> {
+    /// The key, a string.
+    pub key: Value<'d>,
+    /// The value.
+    pub value: Value<'d>,
+}
+
+impl Member<'_> {
+    /// Tells if the key is exactly `name`.
+    pub fn is_named(&self, name: &str) -> bool {
+        self.key.as_str().is_some_and(|key| key == name)
+    }
+}
+
+impl<'d> Value<'d> {
+    fn node(self) -> &'d Node {
+        &self.nodes[self.index]
+    }
+
+    /// Returns what kind of value this is.
+    pub fn kind(self) -> Kind {
+        self.node().kind
+    }
+
+    /// Tells if this is `null`.
+    pub fn is_null(self) -> bool {
+        self.kind() == Kind::Null
+    }
+
+    /// Returns the bytes the value takes in the text.
+    pub fn span(self) -> Range<usize> {
+        self.node().start as usize..self.node().end as usize
+    }
+
+    /// Returns the value as it stands in the text.
+    pub fn raw(self) -> &'d [u8] {
+        &self.text[self.span()]
+    }
+
+    /// Returns the decoded string; `None` for other kinds.
+    pub fn as_str(self) -> Option<Cow<'d, str>> {
+        let span = self.span();
+        (self.kind() == Kind::String)
+            .then(|| string::decode(&self.text[span.start + 1..span.end - 1]))
+    }
+
+    /// Returns the boolean; `None` for other kinds.
+    pub fn as_bool(self) -> Option<bool> {
+        (self.kind() == Kind::Bool).then(|| self.raw() == b"true")
+    }
+
+    /// Returns the number if it is written as an integer (no fraction, no exponent) within `i64`.
+    pub fn as_i64(self) -> Option<i64> {
+        if self.kind() != Kind::Number {
+            return None;
+        }
+        std::str::from_utf8(self.raw()).ok()?.parse().ok()
+    }
+
+    /// Returns the elements of an array; nothing for other kinds.
+    pub fn elements(self) -> impl Iterator<Item = Value<'d>> {
+        self.children().filter(move |_| self.kind() == Kind::Array)
+    }
+
+    /// Returns the members of an object in document order; nothing for other kinds.
+    pub fn members(self) -> impl Iterator<Item = Member<'d>> {
+        let mut children = self.children().filter(move |_| self.kind() == Kind::Object);
+        std::iter::from_fn(move || Some(Member { key: children.next()?, value: children.next()? }))
+    }
+
+    /// Returns the last member with exactly this key.
+    pub fn get(self, name: &str) -> Option<Value<'d>> {
+        self.members().filter(|member| member.is_named(name)).last().map(|member| member.value)
+    }
+
+    /// Returns the nodes directly inside, keys and values alike.
+    fn children(self) -> impl Iterator<Item = Value<'d>> {
+        let mut index = self.index + 1;
+        std::iter::from_fn(move || {
+            (index < self.node().next as usize).then(|| {
+                let child = Value { index, ..self };
+                index = child.node().next as usize;
+                child
+            })
+        })
+    }
+
+    /// Returns where the value stands, with its JSON pointer.
+    pub fn location(self) -> Location {
+        Location { pointer: self.pointer(), ..Location::of_span(self.text, self.span()) }
+    }
+
+    /// Returns the JSON pointer of the value; of an object key, that of its member.
+    pub fn pointer(self) -> String {
+        let mut pointer = String::new();
+        let mut parent = Value { index: 0, ..self };
+        while parent.index != self.index {
+            let (token, child) = match parent.kind() {
+                Kind::Object => {
+                    let Some(member) = parent.members().find(|m| self.index < m.value.end_index())
+                    else {
+                        break;
+                    };
+                    if member.key.index == self.index {
+                        push_token(&mut pointer, &member.key.as_str().unwrap_or_default());
+                        break;
+                    }
+                    (member.key.as_str().unwrap_or_default(), member.value)
+                }
+                _ => {
+                    let found = parent.elements().enumerate();
+                    let Some((at, element)) =
+                        found.into_iter().find(|(_, e)| self.index < e.end_index())
+                    else {
+                        break;
+                    };
+                    (Cow::Owned(at.to_string()), element)
+                }
+            };
+            push_token(&mut pointer, &token);
+            parent = child;
+        }
+        pointer
+    }
+
+    fn end_index(self) -> usize {
+        self.node().next as usize
+    }
+}
+
+fn push_token(pointer: &mut String, token: &str) {
+    pointer.push('/');
+    pointer.push_str(&token.replace('~', "~0").replace('/', "~1"));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn document(text: &str) -> Document<'_> {
+        Document::parse(text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn members_and_elements_keep_document_order() {
+        let document = document(r#"{"b":[1,{"x":2},3],"a":null}"#);
+        let keys: Vec<_> = document.root().members().map(|m| m.key.as_str().unwrap()).collect();
+        assert_eq!(keys, ["b", "a"]);
+        let list = document.root().get("b").unwrap();
+        assert_eq!(
+            list.elements().map(|e| e.raw()).collect::<Vec<_>>(),
+            [b"1".as_slice(), br#"{"x":2}"#, b"3"]
+        );
+        assert_eq!(list.members().count(), 0);
+    }
+
+    #[test]
+    fn location_gives_line_column_and_pointer() {
+        let document = document("{\n  \"é\": {\"a/b\": [true, \"x\"]}\n}");
+        let last = document.values().last().unwrap();
+        let location = last.location();
+        assert_eq!((location.line, location.column), (2, 23));
+        assert_eq!(location.pointer, "/é/a~1b/1");
+    }
+
+    #[test]
+    fn pointer_of_a_key_is_that_of_its_member() {
+        let document = document(r#"{"when":{"annotations":{"(":"x"}}}"#);
+        let key = document.values().find(|v| v.as_str().as_deref() == Some("(")).unwrap();
+        assert_eq!(key.pointer(), "/when/annotations/(");
+    }
+
+    #[test]
+    fn integers_are_literals_within_i64() {
+        for (text, value) in [
+            ("5", Some(5)),
+            ("-0", Some(0)),
+            ("9223372036854775807", Some(i64::MAX)),
+            ("9223372036854775808", None),
+            ("1.0", None),
+            ("1e2", None),
+            ("\"5\"", None),
+        ] {
+            assert_eq!(document(text).root().as_i64(), value, "{text}");
+        }
+    }
+}

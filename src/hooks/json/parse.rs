@@ -1,0 +1,340 @@
+//! The syntax check: text in, flat list of nodes out.
+
+use super::document::{Kind, Node};
+use super::{SyntaxError, SyntaxErrorKind};
+
+/// How deep arrays and objects may nest, as in Go.
+const MAX_DEPTH: usize = 10_000;
+
+/// Parses one JSON value with nothing but white space around it.
+pub(super) fn parse(text: &[u8]) -> Result<Vec<Node>, SyntaxError> {
+    // The last position must fit too, hence one less than u32 holds.
+    if text.len() >= u32::MAX as usize {
+        return Err(SyntaxError { kind: SyntaxErrorKind::TooLong, offset: 0 });
+    }
+    let mut parser =
+        Parser { text, at: 0, nodes: Vec::with_capacity(text.len() / 12), open: Vec::new() };
+    if text.starts_with(b"\xef\xbb\xbf") {
+        return parser.fail(SyntaxErrorKind::ByteOrderMark);
+    }
+    parser.document()?;
+    Ok(parser.nodes)
+}
+
+struct Parser<'t> {
+    text: &'t [u8],
+    at: usize,
+    nodes: Vec<Node>,
+    /// The arrays and objects around the current position, as indices into `nodes`.
+    open: Vec<u32>,
+}
+
+impl Parser<'_> {
+    fn document(&mut self) -> Result<(), SyntaxError> {
+        self.skip_space();
+        self.value()?;
+        // After each value, close what ends and go on to the next one, until nothing is open.
+        while let Some(&container) = self.open.last() {
+            let is_object = self.nodes[container as usize].kind == Kind::Object;
+            let close = if is_object { b'}' } else { b']' };
+            self.skip_space();
+            match self.peek() {
+                Some(b',') => {
+                    let comma = self.at;
+                    self.at += 1;
+                    self.skip_space();
+                    if self.peek() == Some(close) {
+                        self.at = comma;
+                        return self.fail(SyntaxErrorKind::TrailingComma);
+                    }
+                    self.next_item(is_object)?;
+                }
+                Some(byte) if byte == close => self.close(),
+                _ if is_object => return self.expected("`,` or `}` after the value"),
+                _ => return self.expected("`,` or `]` after the value"),
+            }
+        }
+        self.skip_space();
+        match self.peek() {
+            None => Ok(()),
+            Some(b'/' | b'#') => self.fail(SyntaxErrorKind::Comment),
+            Some(_) => self.fail(SyntaxErrorKind::TrailingData),
+        }
+    }
+
+    /// Reads an element, or a key with the start of its value.
+    fn next_item(&mut self, in_object: bool) -> Result<(), SyntaxError> {
+        if in_object {
+            self.key("a key in double quotes")?;
+        }
+        self.value()
+    }
+
+    /// Reads a key, its colon and the space after it.
+    fn key(&mut self, expected: &'static str) -> Result<(), SyntaxError> {
+        if self.peek() != Some(b'"') {
+            return self.expected(expected);
+        }
+        self.string()?;
+        self.skip_space();
+        if self.peek() != Some(b':') {
+            return self.expected("`:` after the key");
+        }
+        self.at += 1;
+        self.skip_space();
+        Ok(())
+    }
+
+    /// Reads a scalar or an empty container, or enters a container up to the end of its first scalar.
+    fn value(&mut self) -> Result<(), SyntaxError> {
+        loop {
+            match self.peek() {
+                Some(b'"') => return self.string(),
+                Some(b'-' | b'0'..=b'9') => return self.number(),
+                Some(b't') => return self.literal(b"true", Kind::Bool),
+                Some(b'f') => return self.literal(b"false", Kind::Bool),
+                Some(b'n') => return self.literal(b"null", Kind::Null),
+                Some(open @ (b'{' | b'[')) => {
+                    let is_object = open == b'{';
+                    self.enter(if is_object { Kind::Object } else { Kind::Array })?;
+                    self.skip_space();
+                    if self.peek() == Some(if is_object { b'}' } else { b']' }) {
+                        self.close();
+                        return Ok(());
+                    }
+                    if is_object {
+                        self.key("a key in double quotes or `}`")?;
+                    }
+                }
+                _ => return self.expected("a value"),
+            }
+        }
+    }
+
+    fn enter(&mut self, kind: Kind) -> Result<(), SyntaxError> {
+        if self.open.len() == MAX_DEPTH {
+            return self.fail(SyntaxErrorKind::TooDeep);
+        }
+        let index = position(self.nodes.len());
+        self.push(kind, self.at, self.at);
+        self.open.push(index);
+        self.at += 1;
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        self.at += 1;
+        if let Some(index) = self.open.pop() {
+            let next = position(self.nodes.len());
+            let node = &mut self.nodes[index as usize];
+            node.end = position(self.at);
+            node.next = next;
+        }
+    }
+
+    fn push(&mut self, kind: Kind, start: usize, end: usize) {
+        let next = position(self.nodes.len() + 1);
+        self.nodes.push(Node { kind, start: position(start), end: position(end), next });
+    }
+
+    fn string(&mut self) -> Result<(), SyntaxError> {
+        let start = self.at;
+        self.at += 1;
+        loop {
+            match self.peek() {
+                None => return self.fail(SyntaxErrorKind::UnexpectedEnd),
+                Some(b'"') => break,
+                Some(b'\\') => self.escape()?,
+                Some(0..0x20) => return self.fail(SyntaxErrorKind::ControlCharacter),
+                Some(_) => self.at += 1,
+            }
+        }
+        self.at += 1;
+        self.push(Kind::String, start, self.at);
+        Ok(())
+    }
+
+    fn escape(&mut self) -> Result<(), SyntaxError> {
+        match self.text.get(self.at + 1) {
+            None => {
+                self.at += 1;
+                self.fail(SyntaxErrorKind::UnexpectedEnd)
+            }
+            Some(b'"' | b'\\' | b'/' | b'b' | b'f' | b'n' | b'r' | b't') => {
+                self.at += 2;
+                Ok(())
+            }
+            Some(b'u') => match self.text.get(self.at + 2..self.at + 6) {
+                Some(digits) if digits.iter().all(u8::is_ascii_hexdigit) => {
+                    self.at += 6;
+                    Ok(())
+                }
+                _ => self.fail(SyntaxErrorKind::Escape),
+            },
+            Some(_) => self.fail(SyntaxErrorKind::Escape),
+        }
+    }
+
+    fn number(&mut self) -> Result<(), SyntaxError> {
+        let start = self.at;
+        if self.peek() == Some(b'-') {
+            self.at += 1;
+        }
+        match self.peek() {
+            Some(b'0') => self.at += 1,
+            Some(b'1'..=b'9') => self.digits()?,
+            _ => return self.expected("a digit"),
+        }
+        if self.peek() == Some(b'.') {
+            self.at += 1;
+            self.digits()?;
+        }
+        if let Some(b'e' | b'E') = self.peek() {
+            self.at += 1;
+            if let Some(b'+' | b'-') = self.peek() {
+                self.at += 1;
+            }
+            self.digits()?;
+        }
+        self.push(Kind::Number, start, self.at);
+        Ok(())
+    }
+
+    fn digits(&mut self) -> Result<(), SyntaxError> {
+        let count = self.text[self.at..].iter().take_while(|b| b.is_ascii_digit()).count();
+        self.at += count;
+        if count == 0 { self.expected("a digit") } else { Ok(()) }
+    }
+
+    fn literal(&mut self, word: &[u8], kind: Kind) -> Result<(), SyntaxError> {
+        if !self.text[self.at..].starts_with(word) {
+            return self.expected("a value");
+        }
+        self.push(kind, self.at, self.at + word.len());
+        self.at += word.len();
+        Ok(())
+    }
+
+    fn peek(&self) -> Option<u8> {
+        self.text.get(self.at).copied()
+    }
+
+    fn skip_space(&mut self) {
+        while let Some(b' ' | b'\t' | b'\r' | b'\n') = self.peek() {
+            self.at += 1;
+        }
+    }
+
+    fn expected<T>(&self, what: &'static str) -> Result<T, SyntaxError> {
+        self.fail(match self.peek() {
+            None => SyntaxErrorKind::UnexpectedEnd,
+            Some(b'/' | b'#') => SyntaxErrorKind::Comment,
+            Some(_) => SyntaxErrorKind::Expected(what),
+        })
+    }
+
+    fn fail<T>(&self, kind: SyntaxErrorKind) -> Result<T, SyntaxError> {
+        Err(SyntaxError { kind, offset: self.at })
+    }
+}
+
+/// Narrows a position; [`parse`] has made sure that it fits.
+#[expect(clippy::cast_possible_truncation, reason = "the text is shorter than u32::MAX")]
+fn position(at: usize) -> u32 {
+    at as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kind(text: &[u8]) -> SyntaxErrorKind {
+        parse(text).unwrap_err().kind
+    }
+
+    #[test]
+    fn accepts_what_rfc_8259_does() {
+        for text in [
+            " null\r\n",
+            "[]",
+            "{}",
+            "[[],{}]",
+            "-0",
+            "0.5e+10",
+            "1E400",
+            r#""\ud800\"\/""#,
+            "\"\x7f\"",
+            r#"{"a":{"b":[1,2]},"a":[]}"#,
+        ] {
+            assert!(parse(text.as_bytes()).is_ok(), "{text}");
+        }
+        assert!(parse(b"\"\xff\xfe\"").is_ok(), "invalid UTF-8 in a string");
+    }
+
+    #[test]
+    fn rejects_what_rfc_8259_does() {
+        for text in [
+            "",
+            " ",
+            "{",
+            "[1",
+            "[1 2]",
+            "{\"a\" 1}",
+            "{a:1}",
+            "{'a':1}",
+            "01",
+            "1.",
+            "-",
+            "1e",
+            ".5",
+            "+1",
+            "NaN",
+            "nul",
+            "\"",
+            "\"\\",
+            "\"\\x\"",
+            "\"\\u12\"",
+            "\"\n\"",
+            "[1,]",
+            "{\"a\":1,}",
+            "[,1]",
+            "1 2",
+            "[]]",
+            "\u{a0}1",
+            "{\"a\":}",
+        ] {
+            assert!(parse(text.as_bytes()).is_err(), "{text:?}");
+        }
+        assert!(parse(b"\xff1").is_err(), "invalid UTF-8 outside a string");
+    }
+
+    #[test]
+    fn errors_name_the_usual_mistakes() {
+        assert_eq!(kind(b""), SyntaxErrorKind::UnexpectedEnd);
+        assert_eq!(kind(b"{\"a\":1,\n}"), SyntaxErrorKind::TrailingComma);
+        assert_eq!(kind(b"{ // x\n}"), SyntaxErrorKind::Comment);
+        assert_eq!(kind(b"{} # x"), SyntaxErrorKind::Comment);
+        assert_eq!(kind(b"\xef\xbb\xbf{}"), SyntaxErrorKind::ByteOrderMark);
+        assert_eq!(kind(br#""\.""#), SyntaxErrorKind::Escape);
+        assert_eq!(kind(b"{}{}"), SyntaxErrorKind::TrailingData);
+    }
+
+    #[test]
+    fn nesting_ends_at_ten_thousand() {
+        let nested = |depth: usize| [vec![b'['; depth], vec![b']'; depth]].concat();
+        assert!(parse(&nested(10_000)).is_ok());
+        assert_eq!(kind(&nested(10_001)), SyntaxErrorKind::TooDeep);
+        assert_eq!(kind(&vec![b'['; 5_000_000]), SyntaxErrorKind::TooDeep);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn agrees_with_serde_json_on_valid_text(text in r#"[\[\]{}:,"0-9a-e.\\n \-trufls]{0,24}"#) {
+            // serde_json rejects lone surrogates and numbers out of range, which this alphabet
+            // does not make (`\u` needs a `u` and four digits, an exponent needs three digits).
+            let ours = parse(text.as_bytes()).is_ok();
+            let serde = serde_json::from_str::<serde_json::Value>(&text);
+            proptest::prop_assert!(ours == serde.is_ok() || serde.is_err_and(|e| e.to_string().contains("range") || e.to_string().contains("surrogate") || e.to_string().contains("hex escape")), "{text}");
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! Reading what hooks are matched against.
+
+use std::collections::BTreeMap;
+
+use super::ConfigError;
+use crate::hooks::consumer::BindMountRule;
+use crate::hooks::json::{Document, Kind, Location, Value, folds_to};
+use crate::hooks::{Command, Target};
+
+/// A `config.json` of the [runtime specification].
+///
+/// [runtime specification]: https://github.com/opencontainers/runtime-spec/blob/main/config.md
+#[derive(Clone, Debug)]
+pub struct Config<'t> {
+    pub(super) document: Document<'t>,
+}
+
+impl<'t> Config<'t> {
+    /// Parses a configuration.
+    pub fn parse(text: &'t [u8]) -> Result<Self, ConfigError> {
+        let document = Document::parse(text).map_err(|error| ConfigError::Syntax {
+            location: Location::of_span(text, error.offset..error.offset + 1),
+            error,
+        })?;
+        expect(document.root(), Kind::Object, "an object")?;
+        Ok(Config { document })
+    }
+
+    /// Returns the parsed text.
+    pub fn document(&self) -> &Document<'t> {
+        &self.document
+    }
+
+    /// Returns what hooks are matched against, with the annotations of the configuration itself.
+    pub fn target(&self, rule: BindMountRule) -> Result<Target, ConfigError> {
+        Ok(Target {
+            command: self.command()?,
+            annotations: self.annotations()?,
+            has_bind_mounts: self.has_bind_mounts(rule)?,
+        })
+    }
+
+    /// Returns what the container runs.
+    pub fn command(&self) -> Result<Command, ConfigError> {
+        let Some(process) = member(self.document.root(), "process", Kind::Object, "an object")?
+        else {
+            return Ok(Command::NoProcess);
+        };
+        let Some(args) = member(process, "args", Kind::Array, "an array of strings")? else {
+            return Ok(Command::NoArgs);
+        };
+        match args.elements().next() {
+            // Go decodes null as the empty string.
+            Some(first) if first.is_null() => Ok(Command::Program(String::new())),
+            Some(first) => string(first).map(Command::Program),
+            None => Ok(Command::NoArgs),
+        }
+    }
+
+    /// Returns the annotations of the configuration.
+    pub fn annotations(&self) -> Result<BTreeMap<String, String>, ConfigError> {
+        let mut annotations = BTreeMap::new();
+        let object = member(self.document.root(), "annotations", Kind::Object, "an object")?;
+        for member in object.into_iter().flat_map(Value::members) {
+            let value = if member.value.is_null() { String::new() } else { string(member.value)? };
+            annotations.insert(string(member.key)?, value);
+        }
+        Ok(annotations)
+    }
+
+    /// Tells if the user asked for mounts, as far as the configuration shows it.
+    pub fn has_bind_mounts(&self, rule: BindMountRule) -> Result<bool, ConfigError> {
+        let mounts = member(self.document.root(), "mounts", Kind::Array, "an array of objects")?;
+        for mount in mounts.into_iter().flat_map(Value::elements) {
+            expect(mount, Kind::Object, "an object")?;
+            let text = |name| mount.get(name).and_then(Value::as_str).unwrap_or_default();
+            let options: Vec<_> = mount
+                .get("options")
+                .into_iter()
+                .flat_map(Value::elements)
+                .filter_map(Value::as_str)
+                .collect();
+            let options: Vec<&str> = options.iter().map(AsRef::as_ref).collect();
+            if rule.counts(&text("destination"), &text("type"), &options) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+}
+
+/// Returns the value of a key that is there and not null, and makes sure of its kind.
+///
+/// runc, written in Go, merges keys that differ in case and reads the later of two; crun, written in
+/// C, does not. What they would not agree on is refused.
+pub(super) fn member<'d>(
+    object: Value<'d>,
+    name: &str,
+    kind: Kind,
+    expected: &'static str,
+) -> Result<Option<Value<'d>>, ConfigError> {
+    let mut found = None;
+    for member in object.members() {
+        let key = member.key.as_str().unwrap_or_default();
+        if !folds_to(&key, name) {
+            continue;
+        }
+        if found.is_some() || key != name {
+            return Err(ConfigError::Ambiguous {
+                key: key.into_owned(),
+                location: member.key.location(),
+            });
+        }
+        found = Some(member.value);
+    }
+    let Some(value) = found.filter(|value| !value.is_null()) else { return Ok(None) };
+    expect(value, kind, expected).map(Some)
+}
+
+pub(super) fn expect<'d>(
+    value: Value<'d>,
+    kind: Kind,
+    expected: &'static str,
+) -> Result<Value<'d>, ConfigError> {
+    if value.kind() == kind {
+        return Ok(value);
+    }
+    Err(ConfigError::Type { expected, found: value.kind().name(), location: value.location() })
+}
+
+fn string(value: Value<'_>) -> Result<String, ConfigError> {
+    expect(value, Kind::String, "a string")?;
+    Ok(value.as_str().unwrap_or_default().into_owned())
+}

@@ -1,0 +1,225 @@
+//! How the programs that read hooks.d differ.
+//!
+//! The one table of differences; everything else takes its values from here and names no consumer.
+
+use std::path::Path;
+
+use super::OciStage;
+
+/// Where distributions put hook files.
+pub const DEFAULT_DIR: &str = "/usr/share/containers/oci/hooks.d";
+/// Where administrators put hook files; a file here hides one of the same name in [`DEFAULT_DIR`].
+pub const OVERRIDE_DIR: &str = "/etc/containers/oci/hooks.d";
+
+/// A program that reads hook files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Consumer {
+    /// The name on the command line.
+    pub name: &'static str,
+    /// One line about it.
+    pub about: &'static str,
+    /// Directories it reads by default, in order of increasing precedence.
+    pub dirs: &'static [&'static str],
+    /// Stages it runs by itself.
+    pub extension_stages: &'static [&'static str],
+    /// The stage that hooks of stage `prestart` are injected at.
+    pub prestart: OciStage,
+    /// How it matches.
+    pub matching: Matching,
+    /// Which mounts it counts for `hasBindMounts`.
+    pub bind_mounts: BindMountRule,
+    /// Whose annotations it matches.
+    pub annotations: &'static str,
+    /// How strictly it reads a hook file.
+    pub schema: SchemaRule,
+}
+
+/// How a consumer matches conditions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Matching {
+    /// What of a text a pattern must match.
+    pub scope: PatternScope,
+    /// What `hasBindMounts: false` means.
+    pub bind_mounts_false: BindMountsFalse,
+}
+
+/// What of a text a pattern must match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatternScope {
+    /// Any part.
+    Search,
+    /// The whole.
+    Full,
+}
+
+/// What `hasBindMounts: false` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindMountsFalse {
+    /// It never holds.
+    Never,
+    /// It holds for a container without bind mounts.
+    HasNone,
+}
+
+/// Which mounts a consumer counts for `hasBindMounts`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BindMountRule {
+    /// Every mount the user asked for: volumes and tmpfs too.
+    AnyUserMount,
+    /// Only bind mounts the user asked for.
+    UserBindMount,
+}
+
+/// How strictly a consumer reads a hook file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum SchemaRule {
+    /// As Go decodes it: both versions, unknown keys ignored.
+    #[default]
+    Go,
+    /// By a JSON schema: 1.0.0 only, known keys only, at least one condition, an absolute path and
+    /// a timeout of at least one second.
+    Strict,
+}
+
+const GO: Matching =
+    Matching { scope: PatternScope::Search, bind_mounts_false: BindMountsFalse::Never };
+
+/// podman 5 and later, and the reference package as it is today.
+pub const PODMAN: Consumer = Consumer {
+    name: "podman",
+    about: "podman 5 and later",
+    dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
+    extension_stages: &["precreate", "poststop"],
+    prestart: OciStage::CreateRuntime,
+    matching: GO,
+    bind_mounts: BindMountRule::AnyUserMount,
+    annotations: "those given with --annotation; labels do not count",
+    schema: SchemaRule::Go,
+};
+
+/// podman up to 4.9, which injects `prestart` hooks as they are.
+pub const PODMAN_4: Consumer = Consumer {
+    name: "podman-4",
+    about: "podman up to 4.9",
+    prestart: OciStage::Prestart,
+    ..PODMAN
+};
+
+/// buildah and `podman build`.
+pub const BUILDAH: Consumer = Consumer {
+    name: "buildah",
+    about: "buildah and podman build",
+    extension_stages: &[],
+    annotations: "those of the image",
+    ..PODMAN
+};
+
+/// CRI-O.
+pub const CRIO: Consumer = Consumer {
+    name: "crio",
+    about: "CRI-O",
+    dirs: &[DEFAULT_DIR],
+    extension_stages: &[],
+    annotations: "those of the container, overlaid by those of the pod",
+    ..PODMAN
+};
+
+/// containerd with the hook-injector plugin of NRI.
+pub const NRI: Consumer = Consumer {
+    name: "nri",
+    about: "containerd with the NRI hook-injector plugin",
+    dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
+    ..CRIO
+};
+
+/// Sarus.
+pub const SARUS: Consumer = Consumer {
+    name: "sarus",
+    about: "Sarus",
+    dirs: &["/opt/sarus/etc/hooks.d"],
+    extension_stages: &[],
+    prestart: OciStage::Prestart,
+    matching: Matching { scope: PatternScope::Full, bind_mounts_false: BindMountsFalse::HasNone },
+    bind_mounts: BindMountRule::UserBindMount,
+    annotations: "those of the bundle",
+    schema: SchemaRule::Strict,
+};
+
+impl Consumer {
+    /// All of them, the default first.
+    pub const ALL: [Consumer; 6] = [PODMAN, PODMAN_4, BUILDAH, CRIO, NRI, SARUS];
+
+    /// Finds a consumer by its name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|consumer| consumer.name == name)
+    }
+}
+
+impl BindMountRule {
+    /// Tells if a mount of `config.json` is one the user asked for.
+    ///
+    /// Consumers know what the user asked for; a finished `config.json` does not say it. What they
+    /// add by themselves is known by its destination, and for tmpfs (podman's read-only and systemd
+    /// modes) by destination and type.
+    pub fn counts(self, destination: &str, kind: &str, options: &[&str]) -> bool {
+        let is_bind = kind == "bind" || options.iter().any(|o| *o == "bind" || *o == "rbind");
+        let is_own = is_own_mount(Path::new(destination))
+            || (kind == "tmpfs" && OWN_TMPFS.contains(&destination));
+        !is_own && (is_bind || self == BindMountRule::AnyUserMount)
+    }
+}
+
+/// Mounts that engines add to every container; those below `/proc` and `/sys` go without saying.
+const OWN_MOUNTS: [&str; 15] = [
+    "/dev",
+    "/dev/console",
+    "/dev/mqueue",
+    "/dev/pts",
+    "/dev/shm",
+    "/dev/termination-log",
+    "/etc/hostname",
+    "/etc/hosts",
+    "/etc/resolv.conf",
+    "/run/.containerenv",
+    "/run/secrets",
+    "/sbin/docker-init",
+    "/dev/init",
+    "/run/podman-init",
+    "/var/run/secrets/kubernetes.io/serviceaccount",
+];
+
+const OWN_TMPFS: [&str; 5] = ["/run", "/run/lock", "/tmp", "/var/log/journal", "/var/tmp"];
+
+fn is_own_mount(destination: &Path) -> bool {
+    destination.starts_with("/proc")
+        || destination.starts_with("/sys")
+        || OWN_MOUNTS.iter().any(|own| destination == Path::new(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mounts_of_the_engine_do_not_count() {
+        for (destination, kind) in [
+            ("/proc", "proc"),
+            ("/sys/fs/cgroup", "cgroup"),
+            ("/etc/hosts", "bind"),
+            ("/tmp", "tmpfs"),
+        ] {
+            assert!(
+                !BindMountRule::AnyUserMount.counts(destination, kind, &["rbind"]),
+                "{destination}"
+            );
+        }
+    }
+
+    #[test]
+    fn tmpfs_of_the_user_counts_where_any_mount_does() {
+        assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs", &[]));
+        assert!(!BindMountRule::UserBindMount.counts("/scratch", "tmpfs", &[]));
+        assert!(BindMountRule::UserBindMount.counts("/data", "none", &["rbind", "ro"]));
+    }
+}

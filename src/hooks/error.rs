@@ -1,0 +1,197 @@
+//! What can be wrong with a hook file.
+
+use std::io;
+use std::path::PathBuf;
+
+use super::PatternError;
+use super::json::{Location, SyntaxError};
+use crate::sys::fs::PathError;
+
+/// What is wrong with a hook file.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] PathError),
+    /// The file is not JSON.
+    #[error("{0}")]
+    Syntax(SyntaxError),
+    /// A value is of the wrong type.
+    #[error("expected {expected}, found {found}")]
+    Type {
+        /// What the schema asks for.
+        expected: &'static str,
+        /// What is there.
+        found: &'static str,
+    },
+    /// The version is none of those there are.
+    #[error("unknown hook version {version:?}")]
+    UnknownVersion {
+        /// The version.
+        version: String,
+    },
+    /// A 0.1.0 file without `hook`.
+    #[error("missing required property: hook")]
+    MissingHook,
+    /// A 1.0.0 file without `hook.path`, or an empty path.
+    #[error("missing required property: hook.path")]
+    MissingPath,
+    /// A file without stages.
+    #[error("missing required property: stages")]
+    MissingStages,
+    /// A 0.1.0 file with both spellings of a property.
+    #[error("cannot set both `{0}` and `{1}`")]
+    BothSet(&'static str, &'static str),
+    /// The hook's program does not exist.
+    #[error("hook program {path:?} does not exist")]
+    PathMissing {
+        /// Its path.
+        path: String,
+    },
+    /// The hook's program cannot be looked up.
+    #[error("cannot look up hook program {path:?}")]
+    PathLookup {
+        /// Its path.
+        path: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// A stage is neither one of the runtime specification nor of the consumer.
+    #[error("unknown stage {stage:?}")]
+    UnknownStage {
+        /// The stage.
+        stage: String,
+    },
+    /// A pattern is not a regular expression.
+    #[error("invalid {place} pattern")]
+    Pattern {
+        /// Which pattern.
+        place: PatternPlace,
+        /// What is wrong with it.
+        source: PatternError,
+    },
+    /// The consumer rejects what others accept.
+    #[error("the consumer rejects this: {0}")]
+    Rejected(&'static str),
+}
+
+/// Which pattern of a hook file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatternPlace {
+    /// The key of an annotation.
+    AnnotationKey,
+    /// The value of an annotation.
+    AnnotationValue,
+    /// A command.
+    Command,
+}
+
+impl std::fmt::Display for PatternPlace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            PatternPlace::AnnotationKey => "annotation key",
+            PatternPlace::AnnotationValue => "annotation value",
+            PatternPlace::Command => "command",
+        })
+    }
+}
+
+impl HookError {
+    /// Returns a stable name of the kind of error, for programs.
+    pub fn class(&self) -> &'static str {
+        match self {
+            HookError::Read(_) => "io",
+            HookError::Syntax(_) => "json-syntax",
+            HookError::Type { .. } => "json-type",
+            HookError::UnknownVersion { .. } => "unknown-version",
+            HookError::MissingHook => "missing-hook",
+            HookError::MissingPath => "missing-path",
+            HookError::MissingStages => "missing-stages",
+            HookError::BothSet(..) => "both-set",
+            HookError::PathMissing { .. } => "path-not-exist",
+            HookError::PathLookup { .. } => "path-other",
+            HookError::UnknownStage { .. } => "unknown-stage",
+            HookError::Pattern { place: PatternPlace::AnnotationKey, .. } => {
+                "bad-regex-annotation-key"
+            }
+            HookError::Pattern { place: PatternPlace::AnnotationValue, .. } => {
+                "bad-regex-annotation-value"
+            }
+            HookError::Pattern { place: PatternPlace::Command, .. } => "bad-regex-command",
+            HookError::Rejected(_) => "rejected",
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn hint(&self) -> Option<String> {
+        Some(match self {
+            HookError::Syntax(error) => error.kind.hint()?.to_owned(),
+            HookError::Type { expected: "a string", found: "object" } => {
+                "a 1.0.0 file starts with \"version\": \"1.0.0\"; without it, it is read as 0.1.0".to_owned()
+            }
+            HookError::UnknownVersion { .. } => "write \"version\": \"1.0.0\"".to_owned(),
+            HookError::MissingHook => "set hook to the path of the program, or \"version\" to \"1.0.0\" if this is a 1.0.0 file".to_owned(),
+            HookError::MissingPath => "set hook.path to the absolute path of the program".to_owned(),
+            HookError::MissingStages => "name at least one stage, such as \"createRuntime\"".to_owned(),
+            HookError::BothSet(one, other) => format!("keep `{one}` or `{other}`"),
+            HookError::PathMissing { .. } => "install the program or correct hook.path; until then the file is ignored, with nothing said".to_owned(),
+            HookError::UnknownStage { stage } => {
+                let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
+                let names = super::OciStage::ALL.map(super::OciStage::name);
+                match names.iter().find(known) {
+                    Some(name) => format!("stages are case-sensitive: write {name:?}"),
+                    None if stage == "precreate" => "only podman knows precreate, and only when it runs containers, not in builds".to_owned(),
+                    None => format!("stages are {}", names.join(", ")),
+                }
+            }
+            HookError::Pattern { source, .. } => source.hint()?.to_owned(),
+            _ => return None,
+        })
+    }
+}
+
+/// What is wrong with a hook file, and where.
+#[derive(Debug)]
+pub struct Fault {
+    /// What is wrong.
+    pub error: HookError,
+    /// Where in the file, if it is about its content.
+    pub location: Option<Location>,
+}
+
+/// A file or directory that could not be used, or not as it was meant.
+#[derive(Debug, thiserror::Error)]
+#[error("{}{}", path.display(), position(location.as_ref()))]
+#[non_exhaustive]
+pub struct Problem {
+    /// The file or directory.
+    pub path: PathBuf,
+    /// Where in the file, if it is about its content.
+    pub location: Option<Location>,
+    /// What is wrong.
+    pub source: HookError,
+    /// Whether podman and CRI-O refuse to work because of it. What is not fatal, they drop in silence.
+    pub fatal: bool,
+}
+
+fn position(location: Option<&Location>) -> String {
+    location.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column))
+}
+
+/// A hook that cannot be matched.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot match hook {}", path.display())]
+pub struct MatchError {
+    /// The hook file.
+    pub path: PathBuf,
+    /// Why.
+    pub source: super::EmptyArgs,
+}
+
+impl MatchError {
+    /// Returns a stable name of the kind of error, for programs.
+    pub fn class(&self) -> &'static str {
+        "empty-args"
+    }
+}

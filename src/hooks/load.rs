@@ -1,0 +1,218 @@
+//! Reading hook directories.
+
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::consumer::{Consumer, SchemaRule};
+use super::set::is_hook_file_name;
+use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, SchemaOptions};
+use crate::sys::fs::{PathContext, PathError};
+
+/// The most a hook file may hold. Real ones take a few hundred bytes.
+pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// What to load, and for whom.
+#[derive(Clone, Debug, Default)]
+pub struct LoadOptions {
+    /// The directories, in order of increasing precedence.
+    pub dirs: Vec<PathBuf>,
+    /// Stages the consumer runs by itself.
+    pub extension_stages: Vec<String>,
+    /// Whether programs must exist.
+    pub path_check: PathCheck,
+    /// How strictly the consumer reads.
+    pub schema: SchemaRule,
+}
+
+impl LoadOptions {
+    /// Returns what a consumer loads by default.
+    pub fn for_consumer(consumer: &Consumer) -> Self {
+        LoadOptions {
+            dirs: consumer.dirs.iter().map(PathBuf::from).collect(),
+            extension_stages: consumer.extension_stages.iter().map(|&s| s.to_owned()).collect(),
+            path_check: PathCheck::Exists,
+            schema: consumer.schema,
+        }
+    }
+}
+
+/// What was found in the directories.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Loaded {
+    /// The hooks in force.
+    pub hooks: HookSet,
+    /// What stopped files from being hooks, in the order it was met.
+    pub problems: Vec<Problem>,
+    /// Every directory entry, in the order of the directories, sorted by name.
+    pub entries: Vec<Entry>,
+    /// Directories that do not exist, which is no fault.
+    pub missing_dirs: Vec<PathBuf>,
+}
+
+/// One entry of a hook directory.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Entry {
+    /// The entry.
+    pub path: PathBuf,
+    /// What became of it.
+    pub state: EntryState,
+}
+
+/// What became of a directory entry.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EntryState {
+    /// It is a hook in force.
+    Active,
+    /// It is a hook, but a later directory has a file of the same name.
+    Masked {
+        /// That file.
+        by: PathBuf,
+    },
+    /// It cannot be used: one of the problems is about it.
+    Broken,
+    /// It went away while it was opened, or is a symbolic link to nothing.
+    Vanished,
+    /// Its name does not end in `.json`.
+    NotJson,
+}
+
+impl Loaded {
+    /// Returns the hooks unless a problem keeps podman and CRI-O from working.
+    pub fn into_strict(mut self) -> Result<HookSet, Problem> {
+        match self.problems.iter().position(|problem| problem.fatal) {
+            Some(at) => Err(self.problems.swap_remove(at)),
+            None => Ok(self.hooks),
+        }
+    }
+}
+
+/// Loads the hooks of some directories.
+///
+/// One bad file does not hide the others: what could be loaded is, and the rest are problems. Which
+/// of them are fatal follows the reference: if the first bad file of a directory names a program that
+/// does not exist, the reference overlooks everything that is wrong in that directory; otherwise it
+/// gives up.
+///
+/// ```
+/// use oci_hooks::hooks::{self, LoadOptions, Target, consumer};
+///
+/// let loaded = hooks::load(&LoadOptions::for_consumer(&consumer::PODMAN));
+/// for problem in &loaded.problems {
+///     eprintln!("{problem}: {}", problem.source);
+/// }
+/// let target = Target::default();
+/// for verdict in loaded.hooks.evaluate(&target, consumer::PODMAN.matching) {
+///     println!("{}: {}", verdict.file.path.display(), verdict.matches());
+/// }
+/// ```
+pub fn load(options: &LoadOptions) -> Loaded {
+    let mut loader = Loader { options, loaded: Loaded::default(), active: HashMap::new() };
+    for dir in &options.dirs {
+        loader.dir(dir);
+    }
+    loader.loaded.hooks = loader.active.into_values().map(|(file, _)| file).collect();
+    loader.loaded
+}
+
+struct Loader<'o> {
+    options: &'o LoadOptions,
+    loaded: Loaded,
+    /// The hooks in force by name, each with the index of its entry.
+    active: HashMap<OsString, (HookFile, usize)>,
+}
+
+impl Loader<'_> {
+    fn dir(&mut self, dir: &Path) {
+        let names = match list(dir) {
+            Ok(names) => names,
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
+                return self.loaded.missing_dirs.push(dir.to_owned());
+            }
+            Err(error) => {
+                return self.loaded.problems.push(Problem {
+                    path: dir.to_owned(),
+                    location: None,
+                    source: error.into(),
+                    fatal: true,
+                });
+            }
+        };
+        let first_problem = self.loaded.problems.len();
+        for name in names {
+            let path = dir.join(&name);
+            let state =
+                if is_hook_file_name(&name) { self.file(name, &path) } else { EntryState::NotJson };
+            self.loaded.entries.push(Entry { path, state });
+        }
+        mark_fatal(&mut self.loaded.problems[first_problem..]);
+    }
+
+    fn file(&mut self, name: OsString, path: &Path) -> EntryState {
+        let text = match fs::read(path).at("read", path) {
+            Ok(text) => text,
+            Err(error) => {
+                let vanished = error.source.kind() == io::ErrorKind::NotFound;
+                self.problem(path, error.into());
+                return if vanished { EntryState::Vanished } else { EntryState::Broken };
+            }
+        };
+        let schema = SchemaOptions {
+            extension_stages: &self.options.extension_stages,
+            path_check: self.options.path_check,
+            schema: self.options.schema,
+        };
+        match Definition::parse(&text, schema) {
+            Ok(definition) => {
+                let file = HookFile::new(path.to_owned(), definition);
+                let entry = self.loaded.entries.len();
+                if let Some((_, masked)) = self.active.insert(name, (file, entry)) {
+                    self.loaded.entries[masked].state = EntryState::Masked { by: path.to_owned() };
+                }
+                EntryState::Active
+            }
+            Err(fault) => {
+                self.loaded.problems.push(Problem {
+                    path: path.to_owned(),
+                    location: fault.location,
+                    source: fault.error,
+                    fatal: false,
+                });
+                EntryState::Broken
+            }
+        }
+    }
+
+    fn problem(&mut self, path: &Path, source: HookError) {
+        let problem = Problem { path: path.to_owned(), location: None, source, fatal: false };
+        self.loaded.problems.push(problem);
+    }
+}
+
+/// Lists a directory in byte order.
+fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
+    let mut names = fs::read_dir(dir)
+        .and_then(|entries| {
+            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
+        })
+        .at("list", dir)?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// Marks the problems of one directory that the reference does not overlook.
+fn mark_fatal(problems: &mut [Problem]) {
+    let is_vanished = |problem: &Problem| matches!(&problem.source, HookError::Read(e) if e.source.kind() == io::ErrorKind::NotFound);
+    let first = problems.iter().find(|problem| !is_vanished(problem));
+    if first.is_none_or(|first| matches!(first.source, HookError::PathMissing { .. })) {
+        return;
+    }
+    for problem in problems.iter_mut().filter(|problem| !is_vanished(problem)) {
+        problem.fatal = true;
+    }
+}

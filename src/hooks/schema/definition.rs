@@ -1,0 +1,115 @@
+//! A hook as its file defines it.
+
+use super::decode::{Decoder, Text};
+use super::{strict, v0_1_0, v1_0_0, validate};
+use crate::hooks::consumer::SchemaRule;
+use crate::hooks::json::{Document, Location, Value};
+use crate::hooks::{Fault, Hook, HookError, Stage, When};
+
+/// A hook, when it applies, and at which stages.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Definition {
+    /// The schema the file follows.
+    pub version: Version,
+    /// What is injected.
+    pub hook: Hook,
+    /// The conditions.
+    pub when: When,
+    /// The stages, in the order and as often as the file has them.
+    pub stages: Vec<Stage>,
+}
+
+/// A schema of hook files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Version {
+    /// The old one, without a version, of which any condition is enough.
+    V0_1_0,
+    /// The current one.
+    V1_0_0,
+}
+
+impl Version {
+    /// Returns the version as hook files write it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Version::V0_1_0 => "0.1.0",
+            Version::V1_0_0 => "1.0.0",
+        }
+    }
+}
+
+/// What a definition is checked against beyond its schema.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SchemaOptions<'a> {
+    /// Stages the consumer runs by itself.
+    pub extension_stages: &'a [String],
+    /// Whether the program must exist.
+    pub path_check: PathCheck,
+    /// How strictly the consumer reads.
+    pub schema: SchemaRule,
+}
+
+/// Whether the program of a hook must exist.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PathCheck {
+    /// It must, as for podman and CRI-O. A relative path is looked up from the working directory.
+    #[default]
+    Exists,
+    /// It need not: the file system is left alone.
+    Skip,
+}
+
+impl Definition {
+    /// Reads the text of a hook file.
+    ///
+    /// ```
+    /// use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
+    ///
+    /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
+    ///                 "when": {"commands": ["/bash$"]}, "stages": ["poststop"]}"#;
+    /// let options = SchemaOptions { path_check: PathCheck::Skip, ..Default::default() };
+    /// let definition = Definition::parse(text, options).unwrap();
+    /// assert_eq!(definition.hook.path, "/bin/true");
+    /// ```
+    pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, Fault> {
+        let document = Document::parse(text).map_err(|error| Fault {
+            location: Some(Location::of_span(text, error.offset..error.offset + 1)),
+            error: HookError::Syntax(error),
+        })?;
+        Self::from_document(&document, options)
+    }
+
+    /// Reads a hook file that is parsed already.
+    pub fn from_document(
+        document: &Document<'_>,
+        options: SchemaOptions<'_>,
+    ) -> Result<Self, Fault> {
+        let root = document.root();
+        let raw = match version(root)? {
+            Version::V1_0_0 => v1_0_0::decode(root)?,
+            Version::V0_1_0 => v0_1_0::decode(root)?,
+        };
+        let definition = validate::validate(raw, root, options)?;
+        if options.schema == SchemaRule::Strict {
+            strict::check(&definition, root)?;
+        }
+        Ok(definition)
+    }
+}
+
+/// Finds the version, which decides how the rest is read.
+pub(super) fn version(root: Value<'_>) -> Result<Version, Fault> {
+    let mut decoder = Decoder::default();
+    let mut version = Text::default();
+    decoder.object(root, &["version"], |decoder, _, value| decoder.string(value, &mut version));
+    let version = decoder.finish(version)?;
+    match version.text.as_str() {
+        "1.0.0" => Ok(Version::V1_0_0),
+        "0.1.0" | "" => Ok(Version::V0_1_0),
+        _ => Err(Fault {
+            error: HookError::UnknownVersion { version: version.text },
+            location: version.at.map(Value::location),
+        }),
+    }
+}

@@ -1,0 +1,10 @@
+//! What a hook file says: schemas 1.0.0 and 0.1.0, the older one translated at the door.
+
+mod decode;
+mod definition;
+mod strict;
+mod v0_1_0;
+mod v1_0_0;
+mod validate;
+
+pub use definition::{Definition, PathCheck, SchemaOptions, Version};

@@ -1,0 +1,163 @@
+//! Loaded hooks in the order they are injected in.
+
+use std::borrow::Cow;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use super::consumer::Matching;
+use super::{Definition, EmptyArgs, Outcome, Target};
+
+/// A hook file that was loaded.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct HookFile {
+    /// The file's name without its directory; a later directory hides files of the same name.
+    pub name: OsString,
+    /// The file.
+    pub path: PathBuf,
+    /// What it says.
+    pub definition: Definition,
+    order: Box<[u8]>,
+}
+
+impl HookFile {
+    /// Puts a name to a definition.
+    pub fn new(path: PathBuf, definition: Definition) -> Self {
+        let name = path.file_name().unwrap_or_default().to_owned();
+        HookFile { order: order_key(&name).into(), name, path, definition }
+    }
+}
+
+/// Hooks that can be matched against any number of containers, without I/O.
+///
+/// They stand in the order of injection: by lower-cased file name, then by name.
+#[derive(Clone, Debug, Default)]
+pub struct HookSet {
+    files: Vec<HookFile>,
+}
+
+/// What one hook's conditions say about a container.
+#[derive(Clone, Copy, Debug)]
+pub struct Verdict<'a> {
+    /// The hook.
+    pub file: &'a HookFile,
+    /// Whether it applies, and why; an error keeps the reference from injecting any hook.
+    pub outcome: Result<Outcome<'a>, EmptyArgs>,
+}
+
+impl Verdict<'_> {
+    /// Tells if the hook applies.
+    pub fn matches(&self) -> bool {
+        self.outcome.is_ok_and(|outcome| outcome.matched)
+    }
+}
+
+impl HookSet {
+    /// Returns the hooks in order.
+    pub fn iter(&self) -> std::slice::Iter<'_, HookFile> {
+        self.files.iter()
+    }
+
+    /// Returns how many there are.
+    pub fn len(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Tells if there are none.
+    pub fn is_empty(&self) -> bool {
+        self.files.is_empty()
+    }
+
+    /// Finds a hook by its file name.
+    pub fn get(&self, name: &OsStr) -> Option<&HookFile> {
+        self.files.iter().find(|file| file.name == name)
+    }
+
+    /// Looks at each hook in order.
+    pub fn evaluate<'a>(
+        &'a self,
+        target: &'a Target,
+        matching: Matching,
+    ) -> impl Iterator<Item = Verdict<'a>> {
+        self.files.iter().map(move |file| Verdict {
+            file,
+            outcome: file.definition.when.evaluate(target, matching),
+        })
+    }
+}
+
+impl<'a> IntoIterator for &'a HookSet {
+    type Item = &'a HookFile;
+    type IntoIter = std::slice::Iter<'a, HookFile>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.iter()
+    }
+}
+
+impl FromIterator<HookFile> for HookSet {
+    fn from_iter<I: IntoIterator<Item = HookFile>>(files: I) -> Self {
+        let mut files: Vec<_> = files.into_iter().collect();
+        files.sort_unstable_by(|a, b| (&a.order, &a.name).cmp(&(&b.order, &b.name)));
+        HookSet { files }
+    }
+}
+
+/// Lower-cases a file name as Go does, character by character.
+///
+/// Rust's `str::to_lowercase` knows final sigma and makes two characters of `İ`; Go does neither.
+/// Two names that are equal after this have no order in Go; here the names themselves decide.
+fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
+    let bytes = name.as_bytes();
+    if bytes.is_ascii() {
+        return Cow::Owned(bytes.to_ascii_lowercase());
+    }
+    let mut key = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        key.extend(chunk.valid().chars().map(|c| match c {
+            'İ' => 'i',
+            c => c.to_lowercase().next().unwrap_or(c),
+        }));
+        key.extend(std::iter::repeat_n(char::REPLACEMENT_CHARACTER, chunk.invalid().len()));
+    }
+    Cow::Owned(key.into_bytes())
+}
+
+/// Tells if a directory entry is read as a hook file.
+pub(super) fn is_hook_file_name(name: &OsStr) -> bool {
+    // Not `Path::extension`: it has none for `.json`, which counts.
+    Path::new(name).as_os_str().as_bytes().ends_with(b".json")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key(name: &str) -> String {
+        String::from_utf8(order_key(OsStr::new(name)).into_owned()).unwrap()
+    }
+
+    #[test]
+    fn names_are_lower_cased_as_in_go() {
+        assert_eq!(key("A-Z.json"), "a-z.json");
+        assert_eq!(key("İ\u{212a}ẞΣΑΣ.json"), "ikßσασ.json");
+        assert_eq!(
+            order_key(OsStr::from_bytes(b"\xff\xc3\xa9.json")).as_ref(),
+            "\u{fffd}é.json".as_bytes()
+        );
+    }
+
+    #[test]
+    fn only_the_exact_suffix_counts() {
+        for (name, counts) in [
+            ("a.json", true),
+            (".json", true),
+            ("a.JSON", false),
+            ("a.json.bak", false),
+            ("json", false),
+        ] {
+            assert_eq!(is_hook_file_name(OsStr::new(name)), counts, "{name}");
+        }
+    }
+}

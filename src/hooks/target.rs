@@ -1,0 +1,26 @@
+//! What hooks are matched against.
+
+use std::collections::BTreeMap;
+
+/// A container as the conditions of hooks see it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Target {
+    /// What the container runs.
+    pub command: Command,
+    /// The annotations the consumer matches, which need not be those of `config.json`.
+    pub annotations: BTreeMap<String, String>,
+    /// Whether the user asked for mounts beyond the consumer's own.
+    pub has_bind_mounts: bool,
+}
+
+/// What a container runs, from `process.args` of its `config.json`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Command {
+    /// The configuration has no `process`: conditions on the command are ignored.
+    #[default]
+    NoProcess,
+    /// `process.args` is missing or empty: conditions on the command are errors.
+    NoArgs,
+    /// `process.args[0]`.
+    Program(String),
+}

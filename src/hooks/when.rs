@@ -1,0 +1,237 @@
+//! The conditions of a hook, and which of them decided.
+
+use std::fmt;
+
+use super::consumer::{BindMountsFalse, Matching, PatternScope};
+use super::{Command, Pattern, Target};
+
+/// The conditions under which a hook is injected.
+#[derive(Clone, Debug)]
+pub struct When {
+    /// Whether all conditions must hold or one is enough.
+    pub combine: Combine,
+    /// Holds if true.
+    pub always: Option<bool>,
+    /// Holds if true and the container has bind mounts.
+    pub has_bind_mounts: Option<bool>,
+    /// Each holds if some annotation matches both its patterns.
+    pub annotations: Vec<AnnotationPattern>,
+    /// Hold together if one of them matches `process.args[0]`.
+    pub commands: Vec<Pattern>,
+}
+
+/// How conditions combine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Combine {
+    /// All must hold: schema 1.0.0.
+    All,
+    /// One must hold: schema 0.1.0.
+    Any,
+}
+
+/// The patterns for the key and the value of one annotation.
+#[derive(Clone, Debug)]
+pub struct AnnotationPattern {
+    /// Matches the key.
+    pub key: Pattern,
+    /// Matches the value.
+    pub value: Pattern,
+}
+
+/// One condition, looked at: what was asked for and what was there.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum Reason<'a> {
+    /// `always` has this value.
+    Always(bool),
+    /// `hasBindMounts` has a value.
+    BindMounts {
+        /// The value.
+        wanted: bool,
+        /// Whether the container has bind mounts.
+        present: bool,
+        /// Whether the condition holds.
+        holds: bool,
+    },
+    /// An annotation is asked for.
+    Annotation {
+        /// The patterns for it.
+        pattern: &'a AnnotationPattern,
+        /// The first annotation that matches, as key and value.
+        found: Option<(&'a str, &'a str)>,
+    },
+    /// A command is asked for.
+    Command {
+        /// The patterns, of which one must match.
+        patterns: &'a [Pattern],
+        /// The first that does.
+        found: Option<&'a Pattern>,
+        /// `process.args[0]`.
+        command: &'a str,
+    },
+    /// Only commands are asked for, and `config.json` has no `process`.
+    NoProcess,
+    /// There is no condition, and so nothing that could hold.
+    NoCondition,
+}
+
+impl Reason<'_> {
+    /// Tells if the condition holds.
+    pub fn holds(&self) -> bool {
+        match self {
+            Reason::Always(value) => *value,
+            Reason::BindMounts { holds, .. } => *holds,
+            Reason::Annotation { found, .. } => found.is_some(),
+            Reason::Command { found, .. } => found.is_some(),
+            Reason::NoProcess | Reason::NoCondition => false,
+        }
+    }
+}
+
+/// Whether a hook applies to a container, and the condition that decided.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome<'a> {
+    /// Whether the hook applies.
+    pub matched: bool,
+    /// The condition that decided: the first to fail or the last to hold where all must hold, the
+    /// first to hold or the last to fail where one is enough.
+    pub reason: Reason<'a>,
+}
+
+/// The container runs nothing, and a hook has conditions on what it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("process.args must have at least one entry to match `commands` against")]
+pub struct EmptyArgs;
+
+impl When {
+    /// Decides whether the conditions hold for a container.
+    pub fn evaluate<'a>(
+        &'a self,
+        target: &'a Target,
+        matching: Matching,
+    ) -> Result<Outcome<'a>, EmptyArgs> {
+        let decisive = self.combine == Combine::Any;
+        let mut last = None;
+        for reason in self.conditions(target, matching) {
+            let reason = reason?;
+            if reason.holds() == decisive {
+                return Ok(Outcome { matched: decisive, reason });
+            }
+            last = Some(reason);
+        }
+        Ok(match last {
+            Some(reason) => Outcome { matched: !decisive, reason },
+            None if self.commands.is_empty() => {
+                Outcome { matched: false, reason: Reason::NoCondition }
+            }
+            None => Outcome { matched: false, reason: Reason::NoProcess },
+        })
+    }
+
+    /// Looks at each condition in the order the reference does, which ends with the commands.
+    ///
+    /// Nothing is yielded for commands when the container has no process: they are ignored then.
+    pub fn conditions<'a>(
+        &'a self,
+        target: &'a Target,
+        matching: Matching,
+    ) -> impl Iterator<Item = Result<Reason<'a>, EmptyArgs>> {
+        let always = self.always.map(Reason::Always);
+        let mounts = self.has_bind_mounts.map(|wanted| bind_mounts(wanted, target, matching));
+        let annotations = self.annotations.iter().map(move |pattern| {
+            let found = target.annotations.iter().find(|(key, value)| {
+                matches(&pattern.key, key, matching) && matches(&pattern.value, value, matching)
+            });
+            let found = found.map(|(key, value)| (key.as_str(), value.as_str()));
+            Reason::Annotation { pattern, found }
+        });
+        let commands = std::iter::once_with(move || self.command(target, matching)).flatten();
+        always.into_iter().chain(mounts).chain(annotations).map(Ok).chain(commands)
+    }
+
+    fn command<'a>(
+        &'a self,
+        target: &'a Target,
+        matching: Matching,
+    ) -> Option<Result<Reason<'a>, EmptyArgs>> {
+        if self.commands.is_empty() {
+            return None;
+        }
+        match &target.command {
+            Command::NoProcess => None,
+            Command::NoArgs => Some(Err(EmptyArgs)),
+            Command::Program(command) => {
+                let found = self.commands.iter().find(|p| matches(p, command, matching));
+                Some(Ok(Reason::Command { patterns: &self.commands, found, command }))
+            }
+        }
+    }
+}
+
+fn bind_mounts(wanted: bool, target: &Target, matching: Matching) -> Reason<'static> {
+    let present = target.has_bind_mounts;
+    let holds = match matching.bind_mounts_false {
+        // In podman `false` does not mean "has none": it never holds.
+        BindMountsFalse::Never => wanted && present,
+        BindMountsFalse::HasNone => wanted == present,
+    };
+    Reason::BindMounts { wanted, present, holds }
+}
+
+fn matches(pattern: &Pattern, text: &str, matching: Matching) -> bool {
+    match matching.scope {
+        PatternScope::Search => pattern.is_match(text),
+        PatternScope::Full => pattern.is_full_match(text),
+    }
+}
+
+impl fmt::Display for Reason<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Reason::Always(true) => f.write_str("always is true"),
+            Reason::Always(false) => f.write_str("always is false, which never matches"),
+            Reason::BindMounts { wanted: true, present: true, .. } => {
+                f.write_str("hasBindMounts is true and the container has bind mounts")
+            }
+            Reason::BindMounts { wanted: true, present: false, .. } => {
+                f.write_str("hasBindMounts is true and the container has no bind mounts")
+            }
+            Reason::BindMounts { wanted: false, holds: true, .. } => {
+                f.write_str("hasBindMounts is false and the container has no bind mounts")
+            }
+            Reason::BindMounts { wanted: false, present: true, .. } => {
+                f.write_str("hasBindMounts is false and the container has bind mounts")
+            }
+            Reason::BindMounts { wanted: false, .. } => {
+                f.write_str("hasBindMounts is false, which never matches")
+            }
+            Reason::Annotation { pattern, found: Some((key, value)) } => write!(
+                f,
+                "annotation `{key}={value}` matches key `{}` and value `{}`",
+                pattern.key, pattern.value
+            ),
+            Reason::Annotation { pattern, found: None } => write!(
+                f,
+                "no annotation matches key `{}` and value `{}`",
+                pattern.key, pattern.value
+            ),
+            Reason::Command { found: Some(pattern), command, .. } => {
+                write!(f, "command `{command}` matches `{pattern}`")
+            }
+            Reason::Command { patterns: [pattern], command, .. } => {
+                write!(f, "command `{command}` does not match `{pattern}`")
+            }
+            Reason::Command { patterns, command, .. } => {
+                write!(f, "command `{command}` matches none of")?;
+                for (at, pattern) in patterns.iter().enumerate() {
+                    write!(f, "{} `{pattern}`", if at == 0 { "" } else { "," })?;
+                }
+                Ok(())
+            }
+            Reason::NoProcess => {
+                f.write_str("commands are ignored, as the configuration has no process")
+            }
+            Reason::NoCondition => f.write_str("when has no condition, and so never matches"),
+        }
+    }
+}

@@ -12,9 +12,10 @@ pub struct Hook {
     /// Its argument vector, `args[0]` included; empty means that the runtime passes the path.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub args: Vec<String>,
-    /// Its whole environment as `NAME=value`; runc passes its own environment on when this is empty.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub env: Vec<String>,
+    /// Its whole environment as `NAME=value`. Without one, runc and crun pass their own on, and so
+    /// what the engine put there; an empty list keeps that out.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env: Option<Vec<String>>,
     /// Timeout in seconds, greater than zero to be of use; none means no limit.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timeout: Option<i64>,

@@ -2,26 +2,34 @@
 
 use std::fmt;
 
+use serde::{Serialize, Serializer};
+
 use super::consumer::{BindMountsFalse, Matching, PatternScope};
 use super::{Command, Pattern, Target};
 
 /// The conditions under which a hook is injected.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub struct When {
     /// Whether all conditions must hold or one is enough.
     pub combine: Combine,
     /// Holds if true.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
     /// Holds if true and the container has bind mounts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub has_bind_mounts: Option<bool>,
     /// Each holds if some annotation matches both its patterns.
+    #[serde(serialize_with = "by_key", skip_serializing_if = "Vec::is_empty")]
     pub annotations: Vec<AnnotationPattern>,
     /// Hold together if one of them matches `process.args[0]`.
+    #[serde(serialize_with = "sources", skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<Pattern>,
 }
 
 /// How conditions combine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Combine {
     /// All must hold: schema 1.0.0.
     All,
@@ -183,6 +191,14 @@ fn matches(pattern: &Pattern, text: &str, matching: Matching) -> bool {
         PatternScope::Search => pattern.is_match(text),
         PatternScope::Full => pattern.is_full_match(text),
     }
+}
+
+fn by_key<S: Serializer>(patterns: &[AnnotationPattern], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_map(patterns.iter().map(|p| (p.key.as_str(), p.value.as_str())))
+}
+
+fn sources<S: Serializer>(patterns: &[Pattern], serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_seq(patterns.iter().map(Pattern::as_str))
 }
 
 impl fmt::Display for Reason<'_> {

@@ -10,8 +10,8 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::{
-    self, Combine, Config, Definition, Entry, EntryState, HookError, InjectOptions, LoadOptions,
-    Loaded, Problem, Target, consumer,
+    self, Combine, Config, Definition, Entry, EntryState, InjectOptions, LoadOptions, Loaded,
+    Problem, Target, consumer,
 };
 use serde_json::{Value, json};
 
@@ -139,10 +139,8 @@ fn file(
     let problem = problems.iter().find(|problem| problem.path == entry.path);
     let (outcome, class, parsed) = match &entry.state {
         EntryState::NotJson => ("skipped-suffix", None, None),
-        EntryState::Vanished => ("skipped-vanished", None, None),
-        EntryState::Broken => {
-            ("error", problem.map(|p: &Problem| HookError::class(&p.source)), None)
-        }
+        EntryState::Vanished => ("skipped-vanished", problem.map(|p| p.source.class()), None),
+        EntryState::Broken => ("error", problem.map(|p| p.source.class()), None),
         _ => {
             let schema = hooks::SchemaOptions {
                 extension_stages: &options.extension_stages,

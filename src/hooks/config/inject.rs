@@ -79,7 +79,7 @@ fn is_hook(element: Value<'_>, hook: &Hook) -> bool {
     };
     element.get("path").and_then(Value::as_str).as_deref() == Some(&hook.path)
         && strings("args") == hook.args
-        && strings("env") == hook.env
+        && strings("env") == hook.env.as_deref().unwrap_or_default()
         && element.get("timeout").and_then(Value::as_i64) == hook.timeout
 }
 

@@ -1,5 +1,7 @@
 //! A hook as its file defines it.
 
+use serde::Serialize;
+
 use super::decode::{Decoder, Text};
 use super::{strict, v0_1_0, v1_0_0, validate};
 use crate::hooks::consumer::SchemaRule;
@@ -7,7 +9,7 @@ use crate::hooks::json::{Document, Location, Value};
 use crate::hooks::{Fault, Hook, HookError, Stage, When};
 
 /// A hook, when it applies, and at which stages.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
 pub struct Definition {
     /// The schema the file follows.
@@ -21,11 +23,13 @@ pub struct Definition {
 }
 
 /// A schema of hook files.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Version {
     /// The old one, without a version, of which any condition is enough.
+    #[serde(rename = "0.1.0")]
     V0_1_0,
     /// The current one.
+    #[serde(rename = "1.0.0")]
     V1_0_0,
 }
 

@@ -51,7 +51,8 @@ pub(super) fn validate(
         hook: Hook {
             path: raw.path.text,
             args: strings(raw.args),
-            env: strings(raw.env),
+            // The reference drops an empty list on output, and so it means none.
+            env: Some(strings(raw.env)).filter(|env| !env.is_empty()),
             timeout: raw.timeout,
         },
         when: When {

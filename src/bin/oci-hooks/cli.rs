@@ -1,0 +1,99 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use oci_hooks::hooks::Consumer;
+
+use crate::{completions, explain, inject, list, show};
+
+const EXAMPLES: &str = "\
+Examples:
+  oci-hooks explain config.json          Why did my hook not run?
+  oci-hooks inject config.json           The configuration as podman would make it
+  oci-hooks lint                         Find mistakes before a container does
+  oci-hooks monitor                      Follow changes of the directories
+
+Exit status:
+  0  yes: done, something matches, nothing to complain about
+  1  no: nothing matches, there are findings
+  2  could not tell: wrong usage, a file that cannot be read";
+
+/// OCI hooks as podman and CRI-O configure them in hooks.d directories
+#[derive(Debug, Parser)]
+#[command(name = "oci-hooks", version, after_help = EXAMPLES, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Options of all commands.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// Read hook files from DIR instead of the consumer's directories (can be repeated, in order of
+    /// increasing precedence)
+    #[arg(long, global = true, value_name = "DIR")]
+    pub(crate) hooks_dir: Vec<PathBuf>,
+
+    /// Read, match and inject as CONSUMER does
+    #[arg(long = "as", global = true, value_name = "CONSUMER", default_value = "podman", value_parser = consumer_parser())]
+    pub(crate) consumer: Consumer,
+
+    /// Format of the output
+    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
+    pub(crate) format: Option<Format>,
+
+    /// Format of errors and warnings on standard error
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub(crate) error_format: Format,
+
+    /// Use colours
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) color: Color,
+
+    /// Say more
+    #[arg(long, short, global = true)]
+    pub(crate) verbose: bool,
+}
+
+/// How something is shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Human,
+    /// For programs; described in oci-hooks(1)
+    Json,
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Inject(inject::InjectArgs),
+    Explain(explain::ExplainArgs),
+    List(list::ListArgs),
+    Show(show::ShowArgs),
+    Completions(completions::CompletionsArgs),
+}
+
+fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
+    use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+    let names = Consumer::ALL.map(|c| PossibleValue::new(c.name).help(c.about));
+    PossibleValuesParser::new(names)
+        .map(|name| Consumer::from_name(&name).expect("the parser knows only these names"))
+}

@@ -1,0 +1,27 @@
+//! `oci-hooks completions`.
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::Exit;
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Print the completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks completions bash > /etc/bash_completion.d/oci-hooks
+  oci-hooks completions fish > ~/.config/fish/completions/oci-hooks.fish")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Exit, Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "oci-hooks", &mut script);
+    context.write(script)?;
+    Ok(Exit::Yes)
+}

@@ -1,0 +1,172 @@
+//! What all commands share: where output goes, and the hook directories.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::path::{Path, PathBuf};
+
+use anstream::{AutoStream, ColorChoice};
+use oci_hooks::hooks::{self, Consumer, HookSet, LoadOptions, Loaded};
+use oci_hooks::sys::fs::PathContext;
+use serde::Serialize;
+
+use crate::cli::{Color, Format, GlobalArgs};
+use crate::error::{Diagnostic, Error};
+use crate::style::{self, Paint};
+
+/// The most a configuration may hold.
+const MAX_CONFIG_BYTES: u64 = 64 << 20;
+
+/// The environment of a command.
+pub(crate) struct Context {
+    pub(crate) consumer: Consumer,
+    pub(crate) format: Option<Format>,
+    pub(crate) verbose: bool,
+    /// Colours on standard output.
+    pub(crate) paint: Paint,
+    hooks_dirs: Vec<PathBuf>,
+    error_format: Format,
+    error_paint: Paint,
+    out: BufWriter<io::Stdout>,
+}
+
+impl Context {
+    pub(crate) fn new(global: &GlobalArgs) -> Self {
+        let enabled = |auto| match global.color {
+            Color::Always => true,
+            Color::Never => false,
+            Color::Auto => auto != ColorChoice::Never,
+        };
+        Context {
+            consumer: global.consumer.clone(),
+            format: global.format,
+            verbose: global.verbose,
+            paint: Paint { enabled: enabled(AutoStream::choice(&io::stdout())) },
+            hooks_dirs: global.hooks_dir.clone(),
+            error_format: global.error_format,
+            error_paint: Paint { enabled: enabled(AutoStream::choice(&io::stderr())) },
+            out: BufWriter::new(io::stdout()),
+        }
+    }
+
+    /// Tells if output is for programs.
+    pub(crate) fn is_json(&self) -> bool {
+        self.format == Some(Format::Json)
+    }
+
+    /// Returns what to load: the directories given, or those of the consumer.
+    pub(crate) fn load_options(&self) -> LoadOptions {
+        self.load_options_as(&self.consumer)
+    }
+
+    /// The same for another consumer.
+    pub(crate) fn load_options_as(&self, consumer: &Consumer) -> LoadOptions {
+        let mut options = LoadOptions::for_consumer(consumer);
+        if !self.hooks_dirs.is_empty() {
+            options.dirs.clone_from(&self.hooks_dirs);
+        }
+        options
+    }
+
+    /// Returns the hooks the consumer would use, and warns of what it drops in silence.
+    pub(crate) fn hooks(&self, options: &LoadOptions, lenient: bool) -> Result<HookSet, Error> {
+        let Loaded { hooks, problems, missing_dirs, .. } = hooks::load(options);
+        for problem in &problems {
+            if problem.fatal && !lenient {
+                continue;
+            }
+            self.warn(&Diagnostic::of_problem(problem));
+        }
+        if let Some(fatal) = problems.into_iter().find(|problem| problem.fatal && !lenient) {
+            return Err(Error::Hook(Box::new(fatal)));
+        }
+        // The consumer's own directories need not exist; one that was asked for should.
+        for dir in missing_dirs.iter().filter(|dir| self.hooks_dirs.contains(dir)) {
+            self.warn(&Diagnostic::new("missing-dir", dir, "directory does not exist"));
+        }
+        Ok(hooks)
+    }
+
+    /// Reads a configuration: a file, a bundle, or standard input for `-`.
+    pub(crate) fn read_config(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        if path == OsStr::new("-") {
+            if io::stdin().is_terminal() {
+                self.note("reading a configuration from the terminal; end it with Ctrl-D");
+            }
+            return read_limited(io::stdin().lock(), Path::new("standard input"));
+        }
+        let file = fs::File::open(path).at("open", path)?;
+        read_limited(file, path)
+    }
+
+    /// Writes to standard output.
+    pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
+        self.out.write_all(bytes.as_ref()).map_err(Error::Output)
+    }
+
+    /// Writes a line to standard output.
+    pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Result<(), Error> {
+        self.write(line.as_ref())?;
+        self.write("\n")
+    }
+
+    /// Writes a JSON document to standard output.
+    pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
+        let text = serde_json::to_string_pretty(value).map_err(|e| Error::Output(e.into()))?;
+        self.line(text)
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), Error> {
+        self.out.flush().map_err(Error::Output)
+    }
+
+    /// Says on standard error what the user should know.
+    pub(crate) fn warn(&self, diagnostic: &Diagnostic) {
+        self.say(style::WARNING, "warning", diagnostic);
+    }
+
+    /// Says on standard error what may help.
+    pub(crate) fn note(&self, text: &str) {
+        if self.error_format == Format::Human {
+            self.err_line(&format!("{} {text}", self.error_paint.paint(style::HINT, "note:")));
+        }
+    }
+
+    pub(crate) fn show_error(&self, error: &Error) {
+        self.say(style::BAD, "error", &error.diagnostic());
+    }
+
+    fn say(&self, style: anstyle::Style, level: &str, diagnostic: &Diagnostic) {
+        if self.error_format == Format::Json {
+            return self.err_line(&diagnostic.to_json(level));
+        }
+        let level = self.error_paint.paint(style, format_args!("{level}:"));
+        self.err_line(&format!("{level} {diagnostic}"));
+        if let Some(hint) = &diagnostic.hint {
+            self.err_line(&format!("  {} {hint}", self.error_paint.paint(style::HINT, "hint:")));
+        }
+    }
+
+    fn err_line(&self, line: &str) {
+        // If standard error is gone there is nobody to tell.
+        let _ = writeln!(io::stderr().lock(), "{line}");
+    }
+}
+
+/// Returns the configuration of a bundle, or the path itself.
+pub(crate) fn config_path(path: &Path) -> PathBuf {
+    if path != OsStr::new("-") && path.is_dir() {
+        path.join("config.json")
+    } else {
+        path.to_owned()
+    }
+}
+
+fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
+    let mut text = Vec::new();
+    from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).at("read", path)?;
+    if text.len() as u64 > MAX_CONFIG_BYTES {
+        return Err(Error::TooLarge { path: path.to_owned(), limit_bytes: MAX_CONFIG_BYTES });
+    }
+    Ok(text)
+}

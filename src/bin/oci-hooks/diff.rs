@@ -1,0 +1,43 @@
+//! Showing what changes.
+
+use oci_hooks::hooks::json::Document;
+use similar::{ChangeTag, TextDiff};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::style;
+
+/// Writes the difference between two JSON texts; one-line texts are laid out first.
+pub(crate) fn write(
+    context: &mut Context,
+    old: &[u8],
+    new: &[u8],
+    name: &str,
+) -> Result<(), Error> {
+    let (old, new) = (lines(old), lines(new));
+    let diff = TextDiff::from_lines(old.as_str(), new.as_str());
+    let mut wrote_header = false;
+    for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
+        if !wrote_header {
+            context.line(context.paint.paint(style::TITLE, format_args!("--- {name}")))?;
+            context.line(context.paint.paint(style::TITLE, format_args!("+++ {name}")))?;
+            wrote_header = true;
+        }
+        context.line(context.paint.paint(style::HINT, hunk.header()))?;
+        for change in hunk.iter_changes() {
+            let line = change.value().trim_end_matches('\n');
+            context.line(match change.tag() {
+                ChangeTag::Delete => context.paint.paint(style::BAD, format_args!("-{line}")),
+                ChangeTag::Insert => context.paint.paint(style::GOOD, format_args!("+{line}")),
+                ChangeTag::Equal => format!(" {line}"),
+            })?;
+        }
+    }
+    Ok(())
+}
+
+fn lines(text: &[u8]) -> String {
+    let is_one_line = !text.trim_ascii_end().contains(&b'\n');
+    let pretty = is_one_line.then(|| Document::parse(text).ok().map(|d| d.pretty("  "))).flatten();
+    String::from_utf8_lossy(pretty.as_deref().unwrap_or(text)).into_owned()
+}

@@ -1,0 +1,173 @@
+//! What can go wrong in a command, and how it is told.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::{ConfigError, MatchError, Problem};
+use oci_hooks::sys::fs::PathError;
+use serde::Serialize;
+
+/// Why a command could not do its work. Its exit code is 2.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+    #[error("{} is larger than {} MiB", path.display(), limit_bytes >> 20)]
+    TooLarge { path: PathBuf, limit_bytes: u64 },
+    #[error(transparent)]
+    Hook(Box<Problem>),
+    #[error("cannot use configuration")]
+    Config { path: PathBuf, source: ConfigError },
+    #[error(transparent)]
+    Match(#[from] MatchError),
+    #[error("{message}")]
+    Usage { message: String, hint: Option<String> },
+    #[error("there is no hook named {name:?}")]
+    NoSuchHook { name: String },
+}
+
+impl Error {
+    /// Tells if whoever read the output has gone.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns the error as it is told.
+    pub(crate) fn diagnostic(&self) -> Diagnostic {
+        let simple = |class, path: Option<&Path>| Diagnostic {
+            class,
+            path: path.map(Path::to_owned),
+            location: None,
+            message: chain(self),
+            hint: None,
+        };
+        match self {
+            Error::Path(error) => simple("io", Some(&error.path)).without_path_in_text(),
+            Error::Output(_) => simple("io", None),
+            Error::TooLarge { path, .. } => simple("too-large", Some(path)).without_path_in_text(),
+            Error::Hook(problem) => Diagnostic::of_problem(problem),
+            Error::Config { path, source } => Diagnostic {
+                class: source.class(),
+                path: Some(path.clone()),
+                location: Some(source.location().clone()),
+                message: chain(source),
+                hint: source.hint().map(str::to_owned),
+            },
+            Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
+            Error::Usage { hint, .. } => Diagnostic { hint: hint.clone(), ..simple("usage", None) },
+            Error::NoSuchHook { .. } => Diagnostic {
+                hint: Some("`oci-hooks list` shows those there are".to_owned()),
+                ..simple("no-such-hook", None)
+            },
+        }
+    }
+}
+
+/// One thing to tell: an error, a warning or a finding.
+#[derive(Clone, Debug)]
+pub(crate) struct Diagnostic {
+    /// A stable name of the kind of thing.
+    pub(crate) class: &'static str,
+    pub(crate) path: Option<PathBuf>,
+    pub(crate) location: Option<Location>,
+    pub(crate) message: String,
+    pub(crate) hint: Option<String>,
+}
+
+/// The JSON form, one object on a line.
+#[derive(Serialize)]
+struct Json<'a> {
+    level: &'a str,
+    class: &'a str,
+    path: Option<String>,
+    line: Option<usize>,
+    column: Option<usize>,
+    pointer: Option<&'a str>,
+    message: &'a str,
+    hint: Option<&'a str>,
+}
+
+impl Diagnostic {
+    pub(crate) fn new(class: &'static str, path: &Path, message: &str) -> Self {
+        Diagnostic {
+            class,
+            path: Some(path.to_owned()),
+            location: None,
+            message: message.to_owned(),
+            hint: None,
+        }
+    }
+
+    pub(crate) fn of_problem(problem: &Problem) -> Self {
+        let diagnostic = Diagnostic {
+            class: problem.source.class(),
+            path: Some(problem.path.clone()),
+            location: problem.location.clone(),
+            message: chain(&problem.source),
+            hint: problem.source.hint(),
+        };
+        match &problem.source {
+            oci_hooks::hooks::HookError::Read(_) => diagnostic.without_path_in_text(),
+            _ => diagnostic,
+        }
+    }
+
+    pub(crate) fn to_json(&self, level: &str) -> String {
+        let json = Json {
+            level,
+            class: self.class,
+            path: self.path.as_ref().map(|path| path.to_string_lossy().into_owned()),
+            line: self.location.as_ref().map(|at| at.line),
+            column: self.location.as_ref().map(|at| at.column),
+            pointer: self.location.as_ref().map(|at| at.pointer.as_str()),
+            message: &self.message,
+            hint: self.hint.as_deref(),
+        };
+        serde_json::to_string(&json).expect("strings and numbers")
+    }
+
+    /// Leaves out of the text the path that the message names already.
+    fn without_path_in_text(mut self) -> Self {
+        if let Some(path) = &self.path {
+            let message = std::mem::take(&mut self.message);
+            self.message = message.replace(&format!(" {}", path.display()), "");
+        }
+        self
+    }
+}
+
+impl fmt::Display for Diagnostic {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(path) = &self.path {
+            write!(f, "{}", path.display())?;
+            if let Some(at) = &self.location {
+                write!(f, ":{}:{}", at.line, at.column)?;
+                if !at.pointer.is_empty() {
+                    write!(f, " ({})", at.pointer)?;
+                }
+            }
+            f.write_str(": ")?;
+        }
+        f.write_str(&self.message)
+    }
+}
+
+/// Joins an error and its causes.
+fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+/// Adds the path of the configuration to what is wrong with it.
+pub(crate) fn in_config<T>(path: &Path, result: Result<T, ConfigError>) -> Result<T, Error> {
+    result.map_err(|source| Error::Config { path: path.to_owned(), source })
+}

@@ -1,0 +1,64 @@
+//! `oci-hooks list`.
+
+use clap::Args;
+use oci_hooks::hooks::{self, HookFile};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::{Diagnostic, Error};
+use crate::style;
+
+/// List the hooks in force, in the order they are injected
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks list
+  oci-hooks list --as crio --format json
+
+Exit status is 1 when there are none.")]
+pub(crate) struct ListArgs {}
+
+/// One hook, as `list` and `show` print it in JSON.
+#[derive(Serialize)]
+pub(crate) struct HookJson<'a> {
+    name: String,
+    path: String,
+    #[serde(flatten)]
+    definition: &'a hooks::Definition,
+}
+
+impl<'a> HookJson<'a> {
+    pub(crate) fn new(file: &'a HookFile) -> Self {
+        HookJson {
+            name: file.name.to_string_lossy().into_owned(),
+            path: file.path.to_string_lossy().into_owned(),
+            definition: &file.definition,
+        }
+    }
+}
+
+pub(crate) fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
+    let loaded = hooks::load(&context.load_options());
+    for problem in &loaded.problems {
+        context.warn(&Diagnostic::of_problem(problem));
+    }
+    if context.is_json() {
+        let hooks: Vec<_> = loaded.hooks.iter().map(HookJson::new).collect();
+        context.json(&hooks)?;
+    } else {
+        for file in &loaded.hooks {
+            let stages = stages(file);
+            let path = context.paint.paint(style::FAINT, file.path.display());
+            let name = context.paint.paint(style::TITLE, file.name.to_string_lossy());
+            context.line(format!("{name}  {stages}  {}  {path}", file.definition.hook.path))?;
+        }
+    }
+    Ok(if loaded.hooks.is_empty() { Exit::No } else { Exit::Yes })
+}
+
+/// Returns the stages of a hook, joined.
+pub(crate) fn stages(file: &HookFile) -> String {
+    let stages: Vec<_> = file.definition.stages.iter().map(|stage| stage.name()).collect();
+    if stages.is_empty() { "no stage".to_owned() } else { stages.join(",") }
+}

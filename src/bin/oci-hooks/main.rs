@@ -1,0 +1,54 @@
+//! `oci-hooks`: hook files for people. See `oci-hooks --help`.
+
+mod cli;
+mod completions;
+mod context;
+mod diff;
+mod error;
+mod explain;
+mod inject;
+mod list;
+mod show;
+mod style;
+mod target;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use cli::{Cli, Command};
+use context::Context;
+
+/// What a command found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// Yes: it was done, it matches, there is nothing to complain about.
+    Yes = 0,
+    /// No: nothing matches, there are findings.
+    No = 1,
+}
+
+/// Exit code of what could not be done or found out.
+const COULD_NOT_TELL: u8 = 2;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let mut context = Context::new(&cli.global);
+    let result = match &cli.command {
+        Command::Inject(args) => inject::run(args, &mut context),
+        Command::Explain(args) => explain::run(args, &mut context),
+        Command::List(args) => list::run(args, &mut context),
+        Command::Show(args) => show::run(args, &mut context),
+        Command::Completions(args) => completions::run(args, &mut context),
+    };
+    let result = result.and_then(|exit| context.flush().map(|()| exit));
+    match result {
+        Ok(exit) => ExitCode::from(exit as u8),
+        // Whoever read the output has what they wanted.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            context.show_error(&error);
+            ExitCode::from(COULD_NOT_TELL)
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! `oci-hooks show`.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+
+use clap::Args;
+use oci_hooks::hooks::{self, EntryState};
+use oci_hooks::sys::fs::PathContext;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::{Diagnostic, Error};
+use crate::list::{HookJson, stages};
+use crate::style;
+
+/// Show a hook: what is in force, where it comes from, what it hides
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks show oci-nvidia-hook.json
+  oci-hooks show oci-nvidia-hook --format json")]
+pub(crate) struct ShowArgs {
+    /// File name of the hook; .json may be left out
+    name: OsString,
+}
+
+pub(crate) fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
+    let loaded = hooks::load(&context.load_options());
+    let mut name = args.name.clone();
+    if !name.as_encoded_bytes().ends_with(b".json") {
+        name.push(".json");
+    }
+    for problem in &loaded.problems {
+        if problem.path.file_name() == Some(&name) {
+            context.warn(&Diagnostic::of_problem(problem));
+        }
+    }
+    let Some(file) = loaded.hooks.get(&name) else {
+        return Err(Error::NoSuchHook { name: name.to_string_lossy().into_owned() });
+    };
+    if context.is_json() {
+        context.json(&HookJson::new(file))?;
+        return Ok(Exit::Yes);
+    }
+    let definition = &file.definition;
+    let mut field = |title: &str, value: String| {
+        let title = context.paint.paint(style::TITLE, format_args!("{title:<9}"));
+        context.line(format!("{title} {value}"))
+    };
+    field("file", file.path.display().to_string())?;
+    for entry in &loaded.entries {
+        if let EntryState::Masked { by } = &entry.state
+            && by.file_name() == Some(OsStr::new(&name))
+        {
+            field("hides", entry.path.display().to_string())?;
+        }
+    }
+    field("schema", definition.version.name().to_owned())?;
+    field("program", definition.hook.path.clone())?;
+    field("stages", stages(file))?;
+    context.write("\n")?;
+    context.write(fs::read(&file.path).at("read", &file.path)?.trim_ascii_end())?;
+    context.write("\n")?;
+    Ok(Exit::Yes)
+}

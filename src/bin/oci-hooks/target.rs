@@ -1,0 +1,111 @@
+//! Options for what hooks are matched against.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use oci_hooks::hooks::json::{Document, Location};
+use oci_hooks::hooks::{Config, ConfigError, Consumer, Target};
+use oci_hooks::sys::fs::PathContext;
+
+use crate::error::{Error, in_config};
+
+/// Options for what hooks are matched against.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Matching options")]
+pub(crate) struct TargetArgs {
+    /// Match against this annotation too (can be repeated; goes before those of files)
+    #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
+    annotation: Vec<(String, String)>,
+
+    /// Match against the annotations in a JSON object of strings
+    #[arg(long, value_name = "FILE")]
+    annotations_file: Option<PathBuf>,
+
+    /// Leave the annotations of the configuration out: consumers match those they were given
+    #[arg(long)]
+    no_config_annotations: bool,
+
+    /// Whether the user asked for bind mounts; auto looks for mounts that engines do not add by
+    /// themselves
+    #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
+    has_bind_mounts: HasBindMounts,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum HasBindMounts {
+    #[default]
+    Auto,
+    True,
+    False,
+}
+
+impl TargetArgs {
+    /// Works out what hooks are matched against.
+    pub(crate) fn target(
+        &self,
+        config: &Config<'_>,
+        path: &Path,
+        consumer: &Consumer,
+    ) -> Result<Target, Error> {
+        let mut annotations = if self.no_config_annotations {
+            BTreeMap::new()
+        } else {
+            in_config(path, config.annotations())?
+        };
+        if let Some(file) = &self.annotations_file {
+            annotations.extend(read_annotations(file)?);
+        }
+        annotations.extend(self.annotation.iter().cloned());
+        Ok(Target {
+            annotations,
+            command: in_config(path, config.command())?,
+            has_bind_mounts: match self.has_bind_mounts {
+                HasBindMounts::True => true,
+                HasBindMounts::False => false,
+                HasBindMounts::Auto => {
+                    in_config(path, config.has_bind_mounts(consumer.bind_mounts))?
+                }
+            },
+        })
+    }
+}
+
+fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, Error> {
+    let text = fs::read(path).at("read", path)?;
+    let document = Document::parse(&text).map_err(|error| Error::Config {
+        path: path.to_owned(),
+        source: ConfigError::Syntax {
+            location: Location::of_span(&text, error.offset..error.offset + 1),
+            error,
+        },
+    })?;
+    let mut annotations = BTreeMap::new();
+    for member in document.root().members() {
+        let (Some(key), Some(value)) = (member.key.as_str(), member.value.as_str()) else {
+            return Err(not_strings(path, member.value));
+        };
+        annotations.insert(key.into_owned(), value.into_owned());
+    }
+    if document.root().kind() != oci_hooks::hooks::json::Kind::Object {
+        return Err(not_strings(path, document.root()));
+    }
+    Ok(annotations)
+}
+
+fn not_strings(path: &Path, value: oci_hooks::hooks::json::Value<'_>) -> Error {
+    Error::Config {
+        path: path.to_owned(),
+        source: ConfigError::Type {
+            expected: "an object of strings",
+            found: value.kind().name(),
+            location: value.location(),
+        },
+    }
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}

@@ -49,7 +49,9 @@ pub struct Loaded {
     pub problems: Vec<Problem>,
     /// Every directory entry, in the order of the directories, sorted by name.
     pub entries: Vec<Entry>,
-    /// Directories that do not exist, which is no fault.
+    /// The directories that were to be read.
+    pub dirs: Vec<PathBuf>,
+    /// Those of them that do not exist, which is no fault.
     pub missing_dirs: Vec<PathBuf>,
 }
 
@@ -116,6 +118,7 @@ pub fn load(options: &LoadOptions) -> Loaded {
     for dir in &options.dirs {
         loader.dir(dir);
     }
+    loader.loaded.dirs.clone_from(&options.dirs);
     loader.loaded.hooks = loader.active.into_values().map(|(file, _)| file).collect();
     loader.loaded
 }

@@ -1,0 +1,96 @@
+//! `explain --consumers`: the same files through the eyes of each consumer.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::hooks::{self, Config, Consumer};
+use serde::Serialize;
+
+use super::ExplainArgs;
+use super::report::{Report, State};
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::style;
+
+/// What becomes of one file, by consumer.
+#[derive(Serialize)]
+struct Row {
+    path: PathBuf,
+    consumers: BTreeMap<&'static str, Cell>,
+}
+
+#[derive(Serialize)]
+struct Cell {
+    state: State,
+    stages: Vec<String>,
+    reason: String,
+}
+
+/// Writes a table with a row for each file that some consumer reads.
+pub(super) fn run(
+    args: &ExplainArgs,
+    config: &Config<'_>,
+    path: &Path,
+    context: &mut Context,
+) -> Result<Exit, Error> {
+    let mut rows: BTreeMap<PathBuf, BTreeMap<&'static str, Cell>> = BTreeMap::new();
+    let mut refused = Vec::new();
+    let mut injects = false;
+    for consumer in Consumer::ALL {
+        let target = args.target.target(config, path, &consumer)?;
+        let loaded = hooks::load(&context.load_options_as(&consumer));
+        let report = Report::new(&loaded, &target, &consumer, |name| args.wants(name));
+        injects |= report.injects();
+        if let Some(fatal) = &report.fatal {
+            refused.push((consumer.name, fatal.path.clone(), fatal.message.clone()));
+        }
+        for file in report.directories.into_iter().flat_map(|dir| dir.files) {
+            if file.state != State::Ignored {
+                let cell = Cell { state: file.state, stages: file.stages, reason: file.reason };
+                rows.entry(file.path).or_default().insert(consumer.name, cell);
+            }
+        }
+    }
+    let rows: Vec<_> = rows.into_iter().map(|(path, consumers)| Row { path, consumers }).collect();
+    if context.is_json() {
+        context.json(&rows)?;
+    } else {
+        write_table(&rows, context)?;
+        for (consumer, path, message) in refused {
+            let consumer = context.paint.paint(style::BAD, consumer);
+            context.line(format!(
+                "{consumer} refuses to work because of {}: {message}",
+                path.display()
+            ))?;
+        }
+    }
+    Ok(if injects { Exit::Yes } else { Exit::No })
+}
+
+fn write_table(rows: &[Row], context: &mut Context) -> Result<(), Error> {
+    const COLUMN: usize = 9;
+    let width = rows.iter().map(|row| row.path.as_os_str().len()).max().unwrap_or(0).max(9);
+    let mut header = format!("{:<width$}", "hook file");
+    for consumer in Consumer::ALL {
+        header += &format!("  {:<COLUMN$}", consumer.name);
+    }
+    context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
+    for row in rows {
+        let mut line = format!("{:<width$}", row.path.display());
+        for consumer in Consumer::ALL {
+            let (style, word) = match row.consumers.get(consumer.name).map(|cell| cell.state) {
+                Some(State::Injected) => (style::GOOD, "injects"),
+                Some(State::NotMatched) => (style::WARNING, "no match"),
+                Some(State::Masked) => (style::FAINT, "masked"),
+                Some(State::Broken) => (style::BAD, "rejects"),
+                Some(State::NoProgram) => (style::BAD, "drops"),
+                Some(State::MatchError) => (style::BAD, "fails"),
+                Some(State::Ignored) | None => (style::FAINT, "not read"),
+            };
+            line += &format!("  {}", context.paint.paint(style, format_args!("{word:<COLUMN$}")));
+        }
+        context.line(line.trim_end())?;
+    }
+    Ok(())
+}

@@ -1,0 +1,112 @@
+//! `explain` for people.
+
+use super::report::{File, Report, State};
+use crate::context::Context;
+use crate::error::Error;
+use crate::style;
+
+/// Writes the report, directory by directory.
+pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+    let target = &report.target;
+    let command = target.command.as_deref().map_or("no command".to_owned(), |c| format!("`{c}`"));
+    context.line(format!(
+        "{} for a container that runs {command}, has {} and {} bind mounts",
+        context.paint.paint(style::TITLE, report.consumer),
+        count(target.annotations.len(), "annotation"),
+        if target.has_bind_mounts { "has" } else { "no" },
+    ))?;
+    if context.verbose {
+        for (key, value) in &target.annotations {
+            context.line(format!("  {key}={value}"))?;
+        }
+    }
+    for dir in &report.directories {
+        context.write("\n")?;
+        let missing = if dir.exists { "" } else { "  (does not exist)" };
+        let path = context.paint.paint(style::TITLE, dir.path.display());
+        context.line(format!("{path}{missing}"))?;
+        let width = dir.files.iter().map(|file| file.name.chars().count()).max().unwrap_or(0);
+        for file in &dir.files {
+            write_file(file, width, context)?;
+        }
+    }
+    context.write("\n")?;
+    write_summary(report, context)
+}
+
+fn write_file(file: &File, width: usize, context: &mut Context) -> Result<(), Error> {
+    let (style, mark, word) = match file.state {
+        State::Injected => (style::GOOD, "+", "injected"),
+        State::NotMatched => (style::WARNING, "-", "not injected"),
+        State::MatchError => (style::BAD, "!", "cannot be matched"),
+        State::Masked => (style::FAINT, "-", "masked"),
+        State::Broken => (style::BAD, "!", "broken"),
+        State::NoProgram => (style::BAD, "!", "dropped"),
+        State::Ignored => (style::FAINT, "-", "not read"),
+    };
+    let mark = context.paint.paint(style, mark);
+    let word = context.paint.paint(style, word);
+    let name = format!("{:<width$}", file.name);
+    let stages = match file.state {
+        State::Injected if file.stages.is_empty() => " at no stage".to_owned(),
+        State::Injected => format!(" at {}", file.stages.join(", ")),
+        _ => String::new(),
+    };
+    let position = file.problem.as_ref().and_then(|problem| {
+        Some(format!(" at {}:{} {}", problem.line?, problem.column?, problem.pointer.as_ref()?))
+    });
+    let reason = match file.state {
+        State::Masked => file.reason.trim_start_matches("masked ").to_owned(),
+        _ => file.reason.clone(),
+    };
+    let position = position.unwrap_or_default();
+    let position = position.trim_end();
+    let separator = if file.state == State::Masked { " " } else { ": " };
+    context.line(format!("  {mark} {name}  {word}{stages}{position}{separator}{reason}"))?;
+    if file.conditions.len() > 1 || context.verbose {
+        for condition in &file.conditions {
+            let (style, mark) =
+                if condition.holds { (style::GOOD, "yes") } else { (style::WARNING, "no ") };
+            let mark = context.paint.paint(style, mark);
+            context.line(format!("    {:<width$}  {mark} {}", "", condition.text))?;
+        }
+    }
+    if let Some(hint) = file.problem.as_ref().and_then(|problem| problem.hint.as_ref()) {
+        let label = context.paint.paint(style::HINT, "hint:");
+        context.line(format!("    {:<width$}  {label} {hint}", ""))?;
+    }
+    Ok(())
+}
+
+fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
+    if let Some(fatal) = &report.fatal {
+        return context.line(format!(
+            "{} {} refuses to start any container because of {}",
+            context.paint.paint(style::BAD, "No hook is injected:"),
+            report.consumer,
+            fatal.path.display(),
+        ));
+    }
+    if let Some(file) = report.files().find(|file| file.state == State::MatchError) {
+        return context.line(format!(
+            "{} {} cannot be matched, and so the container does not start",
+            context.paint.paint(style::BAD, "No hook is injected:"),
+            file.path.display(),
+        ));
+    }
+    let mut injected: Vec<_> = report.files().filter(|file| file.order.is_some()).collect();
+    injected.sort_by_key(|file| file.order);
+    if injected.is_empty() {
+        return context.line("No hook is injected.");
+    }
+    let names: Vec<_> = injected.iter().map(|file| file.name.as_str()).collect();
+    context.line(format!("Injected in this order: {}", names.join(", ")))
+}
+
+fn count(number: usize, noun: &str) -> String {
+    match number {
+        0 => format!("no {noun}s"),
+        1 => format!("1 {noun}"),
+        _ => format!("{number} {noun}s"),
+    }
+}

@@ -1,0 +1,73 @@
+//! `oci-hooks explain`: why a hook ran or did not.
+
+mod consumers;
+mod human;
+mod report;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::Args;
+use oci_hooks::hooks::{self, Config};
+
+use crate::Exit;
+use crate::context::{Context, config_path};
+use crate::error::{Error, in_config};
+use crate::target::TargetArgs;
+use report::Report;
+
+/// Tell which hooks apply to a container, and why the others do not
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks explain config.json
+  oci-hooks explain --hook oci-nvidia-hook.json /run/bundle
+  oci-hooks explain --consumers config.json
+  podman inspect --format '{{.OCIConfigPath}}' NAME | xargs oci-hooks explain
+
+Exit status is 1 when no hook (or not the one asked for) would be injected.")]
+pub(crate) struct ExplainArgs {
+    /// The configuration, a bundle directory with one, or - for standard input
+    #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
+    config: PathBuf,
+
+    #[command(flatten)]
+    target: TargetArgs,
+
+    /// Explain only hook files of this name (can be repeated); .json may be left out
+    #[arg(long, value_name = "NAME")]
+    hook: Vec<OsString>,
+
+    /// Compare all consumers, a column each
+    #[arg(long)]
+    consumers: bool,
+}
+
+impl ExplainArgs {
+    /// Tells if a hook file is one of those asked for.
+    fn wants(&self, name: &str) -> bool {
+        self.hook.is_empty()
+            || self.hook.iter().any(|wanted| {
+                let wanted = wanted.to_string_lossy();
+                name == wanted || name.strip_suffix(".json") == Some(&wanted)
+            })
+    }
+}
+
+pub(crate) fn run(args: &ExplainArgs, context: &mut Context) -> Result<Exit, Error> {
+    let path = config_path(&args.config);
+    let text = context.read_config(&path)?;
+    let config = in_config(&path, Config::parse(&text))?;
+    if args.consumers {
+        return consumers::run(args, &config, &path, context);
+    }
+    let target = args.target.target(&config, &path, &context.consumer)?;
+    let loaded = hooks::load(&context.load_options());
+    let report = Report::new(&loaded, &target, &context.consumer, |name| args.wants(name));
+    if context.is_json() {
+        context.json(&report)?;
+    } else {
+        human::write(&report, context)?;
+    }
+    Ok(if report.injects() { Exit::Yes } else { Exit::No })
+}

@@ -1,0 +1,219 @@
+//! What `explain` found out, as it is printed in JSON.
+
+use std::collections::{BTreeMap, HashMap};
+use std::path::{Path, PathBuf};
+
+use oci_hooks::hooks::{
+    Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Problem, Stage, Target,
+};
+use serde::Serialize;
+
+use crate::error::Diagnostic;
+
+/// What each entry of each directory means for a container.
+#[derive(Serialize)]
+pub(super) struct Report {
+    pub(super) consumer: &'static str,
+    pub(super) target: TargetJson,
+    pub(super) directories: Vec<Directory>,
+    /// What keeps the consumer from starting any container.
+    pub(super) fatal: Option<ProblemJson>,
+}
+
+/// What hooks are matched against.
+#[derive(Serialize)]
+pub(super) struct TargetJson {
+    /// `process.args[0]`; null if there is none.
+    pub(super) command: Option<String>,
+    pub(super) annotations: BTreeMap<String, String>,
+    pub(super) has_bind_mounts: bool,
+}
+
+#[derive(Serialize)]
+pub(super) struct Directory {
+    pub(super) path: PathBuf,
+    pub(super) exists: bool,
+    pub(super) files: Vec<File>,
+}
+
+#[derive(Serialize)]
+pub(super) struct File {
+    pub(super) name: String,
+    pub(super) path: PathBuf,
+    pub(super) state: State,
+    /// Position among the hooks that are injected, from 1.
+    pub(super) order: Option<usize>,
+    /// Where the hook is injected.
+    pub(super) stages: Vec<String>,
+    /// What the file asks for and what is there, in the order it is looked at.
+    pub(super) conditions: Vec<Condition>,
+    /// The deciding condition, or why there was nothing to decide.
+    pub(super) reason: String,
+    pub(super) problem: Option<ProblemJson>,
+}
+
+/// What becomes of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(super) enum State {
+    Injected,
+    NotMatched,
+    /// It cannot be matched, and so nothing is injected at all.
+    MatchError,
+    Masked,
+    /// It cannot be used.
+    Broken,
+    /// Its program does not exist, and so the consumer drops it in silence.
+    NoProgram,
+    /// It is no hook file.
+    Ignored,
+}
+
+#[derive(Serialize)]
+pub(super) struct Condition {
+    pub(super) holds: bool,
+    pub(super) text: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct ProblemJson {
+    pub(super) class: &'static str,
+    pub(super) path: PathBuf,
+    pub(super) line: Option<usize>,
+    pub(super) column: Option<usize>,
+    pub(super) pointer: Option<String>,
+    pub(super) message: String,
+    pub(super) hint: Option<String>,
+}
+
+impl ProblemJson {
+    fn new(problem: &Problem) -> Self {
+        let Diagnostic { class, location, message, hint, .. } = Diagnostic::of_problem(problem);
+        ProblemJson {
+            class,
+            path: problem.path.clone(),
+            line: location.as_ref().map(|at| at.line),
+            column: location.as_ref().map(|at| at.column),
+            pointer: location.map(|at| at.pointer),
+            message,
+            hint,
+        }
+    }
+}
+
+impl Report {
+    /// Explains the files whose names are wanted.
+    pub(super) fn new(
+        loaded: &Loaded,
+        target: &Target,
+        consumer: &Consumer,
+        wants: impl Fn(&str) -> bool,
+    ) -> Self {
+        let mut active = active_files(loaded, target, consumer);
+        let directories = loaded.dirs.iter().map(|dir| {
+            let entries = loaded.entries.iter().filter(|entry| entry.path.parent() == Some(dir));
+            let files = entries
+                .map(|entry| {
+                    active.remove(entry.path.as_path()).unwrap_or_else(|| unused(entry, loaded))
+                })
+                .filter(|file| wants(&file.name))
+                .collect();
+            Directory { exists: !loaded.missing_dirs.contains(dir), path: dir.clone(), files }
+        });
+        Report {
+            consumer: consumer.name,
+            target: TargetJson {
+                command: match &target.command {
+                    Command::Program(program) => Some(program.clone()),
+                    _ => None,
+                },
+                annotations: target.annotations.clone(),
+                has_bind_mounts: target.has_bind_mounts,
+            },
+            directories: directories.collect(),
+            fatal: loaded.problems.iter().find(|problem| problem.fatal).map(ProblemJson::new),
+        }
+    }
+
+    pub(super) fn files(&self) -> impl Iterator<Item = &File> {
+        self.directories.iter().flat_map(|dir| &dir.files)
+    }
+
+    /// Tells if any of the files would be injected.
+    pub(super) fn injects(&self) -> bool {
+        let blocked = self.fatal.is_some() || self.files().any(|f| f.state == State::MatchError);
+        !blocked && self.files().any(|file| file.state == State::Injected)
+    }
+}
+
+/// Explains the hooks in force, by path.
+fn active_files<'l>(
+    loaded: &'l Loaded,
+    target: &'l Target,
+    consumer: &Consumer,
+) -> HashMap<&'l Path, File> {
+    let mut order = 0;
+    let verdicts = loaded.hooks.evaluate(target, consumer.matching);
+    let files = verdicts.map(|verdict| {
+        let file = verdict.file;
+        let when = &file.definition.when;
+        let conditions = when.conditions(target, consumer.matching).filter_map(Result::ok);
+        let (state, reason) = match verdict.outcome {
+            Ok(outcome) if outcome.matched => (State::Injected, outcome.reason.to_string()),
+            Ok(outcome) => (State::NotMatched, outcome.reason.to_string()),
+            Err(error) => (State::MatchError, error.to_string()),
+        };
+        let injected = state == State::Injected;
+        order += usize::from(injected);
+        let explained = File {
+            state,
+            order: injected.then_some(order),
+            stages: file.definition.stages.iter().map(|s| injected_at(s, consumer)).collect(),
+            conditions: conditions
+                .map(|reason| Condition { holds: reason.holds(), text: reason.to_string() })
+                .collect(),
+            ..File::of_path(&file.path, reason)
+        };
+        (file.path.as_path(), explained)
+    });
+    files.collect()
+}
+
+/// Explains an entry that is no hook in force.
+fn unused(entry: &Entry, loaded: &Loaded) -> File {
+    let problem = loaded.problems.iter().find(|problem| problem.path == entry.path);
+    let (state, reason) = match &entry.state {
+        EntryState::Masked { by } => (State::Masked, format!("masked by {}", by.display())),
+        EntryState::NotJson => (State::Ignored, "its name does not end in .json".to_owned()),
+        _ => {
+            let missing =
+                matches!(problem, Some(p) if matches!(p.source, HookError::PathMissing { .. }));
+            let message = problem.map_or_else(String::new, |p| Diagnostic::of_problem(p).message);
+            (if missing { State::NoProgram } else { State::Broken }, message)
+        }
+    };
+    File { state, problem: problem.map(ProblemJson::new), ..File::of_path(&entry.path, reason) }
+}
+
+impl File {
+    fn of_path(path: &Path, reason: String) -> Self {
+        File {
+            name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
+            path: path.to_owned(),
+            state: State::Ignored,
+            order: None,
+            stages: Vec::new(),
+            conditions: Vec::new(),
+            reason,
+            problem: None,
+        }
+    }
+}
+
+/// Names the stage a hook is injected at.
+fn injected_at(stage: &Stage, consumer: &Consumer) -> String {
+    match stage {
+        Stage::Oci(OciStage::Prestart) => consumer.prestart.name().to_owned(),
+        stage => stage.name().to_owned(),
+    }
+}

@@ -55,6 +55,11 @@ impl CharacterSet {
         }
     }
 
+    /// Returns a bit for each ASCII character in the set.
+    pub(super) fn ascii(&self) -> u128 {
+        self.ascii
+    }
+
     pub(super) fn contains(&self, c: char) -> bool {
         if c.is_ascii() { self.ascii >> u32::from(c) & 1 == 1 } else { self.contains_other(c) }
     }

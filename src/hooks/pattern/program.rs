@@ -16,6 +16,8 @@ pub(super) struct Program {
     classes: Vec<CharacterSet>,
     /// A match can only begin where the text begins.
     anchored: bool,
+    /// A bit for each ASCII character with which a match may begin.
+    starts: u128,
     /// Some literal or class ignores case.
     folds: bool,
 }
@@ -49,32 +51,73 @@ impl Program {
         let (instructions, folds) = Compiler::new(ast).run();
         let classes: Vec<_> =
             ast.classes().iter().map(|class| CharacterSet::new(class, ast.items(class))).collect();
-        Self { instructions, anchored: ast.is_anchored_at_start(), folds, classes }
+        let anchored = ast.is_anchored_at_start();
+        let mut program = Self { instructions, classes, anchored, starts: u128::MAX, folds };
+        if !anchored {
+            program.starts = program.find_starts();
+        }
+        program
     }
 
     /// Reports whether the pattern matches that extent of the text.
     pub(super) fn matches(&self, text: &str, extent: Extent) -> bool {
+        let anywhere = !self.anchored && extent == Extent::Part;
         let mut threads = Threads::new(self.instructions.len());
-        let mut restart = true;
         let mut place = Place { before: None, after: None };
         let mut characters = text.chars();
+        threads.arrivals.push(0);
         loop {
             place.after = characters.next();
-            if restart {
-                threads.arrivals.push(0);
-                restart = !self.anchored && extent == Extent::Part;
-            }
             if self.follow(&mut threads, place) && (extent == Extent::Part || place.after.is_none())
             {
                 return true;
             }
             let Some(c) = place.after else { return false };
             self.step(&mut threads, c);
-            if threads.arrivals.is_empty() && !restart {
-                return false;
-            }
             place.before = Some(c);
+            if threads.arrivals.is_empty() {
+                if !anywhere {
+                    return false;
+                }
+                let rest = characters.as_str();
+                let next = rest.bytes().position(|b| self.may_start(b)).unwrap_or(rest.len());
+                characters = rest[next..].chars();
+                place.before = rest[..next].chars().next_back().or(place.before);
+            }
+            if anywhere {
+                threads.arrivals.push(0);
+            }
         }
+    }
+
+    fn may_start(&self, byte: u8) -> bool {
+        !byte.is_ascii() || self.starts >> byte & 1 == 1
+    }
+
+    fn find_starts(&self) -> u128 {
+        let mut threads = Threads::new(self.instructions.len());
+        let mut starts = 0;
+        threads.arrivals.push(0);
+        while let Some(at) = threads.arrivals.pop() {
+            if !threads.see(at) {
+                continue;
+            }
+            match self.instructions[at as usize] {
+                Instruction::Character(c) if c.is_ascii() => starts |= 1 << u32::from(c),
+                Instruction::Folded(c) if c.is_ascii() => {
+                    starts |= 1 << u32::from(c) | 1 << u32::from(c.to_ascii_lowercase());
+                }
+                Instruction::Character(_) | Instruction::Folded(_) => {}
+                Instruction::Class(index) => starts |= self.classes[index as usize].ascii(),
+                Instruction::AnyExceptNewline => starts |= !(1 << b'\n'),
+                Instruction::AnyCharacter | Instruction::Match => return u128::MAX,
+                // The condition may hold wherever it is.
+                Instruction::Assert(_) => threads.arrivals.push(at + 1),
+                Instruction::Split(other) => threads.arrivals.extend([at + 1, other]),
+                Instruction::Jump(target) => threads.arrivals.push(target),
+            }
+        }
+        starts
     }
 
     /// Follows all arrivals to the instructions that take a character, and reports whether one

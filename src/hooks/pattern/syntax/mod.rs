@@ -3,13 +3,16 @@
 //! [`parse`] gives an [`Ast`], which answers what a linter wants to know about a pattern.
 
 mod ast;
+mod build;
 mod class;
 mod escape;
+mod group;
 mod parser;
 pub(super) mod property;
+mod repetition;
 
-pub use ast::{Ast, Construct, ConstructKind};
 pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
+pub use ast::{Ast, Construct, ConstructKind};
 
 /// Parses a pattern.
 ///

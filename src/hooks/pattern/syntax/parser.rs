@@ -4,15 +4,9 @@
 
 use std::ops::Range;
 
-use super::ast::{Assertion, Ast, Class, Construct, ConstructKind, Edges, Kind, Node, NodeId};
+use super::ast::{Assertion, Ast, Construct, ConstructKind, Kind, NodeId};
+use super::repetition::Repetition;
 use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
-
-/// Greatest repeat count, and greatest product of nested ones.
-const MAX_REPEAT: u32 = 1000;
-/// Greatest height of the tree.
-const MAX_HEIGHT: u16 = 1000;
-/// Greatest number of instructions: what Go fits in 128 MiB.
-const MAX_SIZE: u32 = (128 << 20) / 40;
 
 pub(super) struct Parser<'p> {
     pub(super) source: &'p str,
@@ -23,29 +17,29 @@ pub(super) struct Parser<'p> {
     /// No `:]` is ahead: a search for one found none, and need not be made again.
     pub(super) no_class_ahead: bool,
     /// Of each open group: its finished alternatives, then the parts of the one being read.
-    stack: Vec<NodeId>,
+    pub(super) stack: Vec<NodeId>,
     /// The open groups around the innermost.
-    outer: Vec<Group>,
-    group: Group,
+    pub(super) outer: Vec<Group>,
+    pub(super) group: Group,
 }
 
 #[derive(Clone, Copy)]
 pub(super) struct Flags {
     pub(super) ignore_case: bool,
-    multi_line: bool,
-    dot_newline: bool,
+    pub(super) multi_line: bool,
+    pub(super) dot_newline: bool,
 }
 
-struct Group {
+pub(super) struct Group {
     /// Where it opens in the pattern.
-    open: usize,
-    capture: bool,
+    pub(super) open: usize,
+    pub(super) capture: bool,
     /// The flags outside of it.
-    flags: Flags,
+    pub(super) flags: Flags,
     /// Where its finished alternatives begin on the stack.
-    alternatives: usize,
+    pub(super) alternatives: usize,
     /// Where the parts of the alternative being read begin on the stack.
-    parts: usize,
+    pub(super) parts: usize,
 }
 
 impl<'p> Parser<'p> {
@@ -185,397 +179,8 @@ impl<'p> Parser<'p> {
         }
         Ok(())
     }
-
-    // Building.
-
-    fn position(offset: usize) -> u32 {
-        u32::try_from(offset).expect("the constructor refuses longer patterns")
-    }
-
-    pub(super) fn push_literal(&mut self, text: &str, start: usize) -> Result<(), PatternError> {
-        let from = Self::position(self.ast.text.len());
-        self.ast.text.push_str(text);
-        let to = Self::position(self.ast.text.len());
-        let ignore_case = self.flags.ignore_case;
-        self.push_leaf(Kind::Literal { start: from, end: to, ignore_case }, start)
-    }
-
-    pub(super) fn push_assertion(&mut self, assertion: Assertion, length: usize) -> Result<(), PatternError> {
-        let start = self.at;
-        self.at += length;
-        self.push_leaf(Kind::Assertion(assertion), start)
-    }
-
-    pub(super) fn push_class(
-        &mut self,
-        items: usize,
-        negated: bool,
-        start: usize,
-    ) -> Result<(), PatternError> {
-        let class = Class {
-            start: Self::position(items),
-            end: Self::position(self.ast.items.len()),
-            negated,
-            ignore_case: self.flags.ignore_case,
-        };
-        let index = Self::position(self.ast.classes.len());
-        self.ast.classes.push(class);
-        self.push_leaf(Kind::Class(index), start)
-    }
-
-    fn push_leaf(&mut self, kind: Kind, start: usize) -> Result<(), PatternError> {
-        let (size, edges) = match kind {
-            Kind::Literal { start, end, .. } => {
-                let length = self.ast.text(start, end).chars().count();
-                (Self::position(length), Edges::default())
-            }
-            Kind::Assertion(assertion) => {
-                let edges = Edges {
-                    text_start: assertion == Assertion::TextStart,
-                    text_end: assertion == Assertion::TextEnd,
-                    zero_width: true,
-                };
-                (1, edges)
-            }
-            Kind::Empty => (1, Edges { zero_width: true, ..Edges::default() }),
-            _ => (1, Edges::default()),
-        };
-        let (start, end) = (Self::position(start), Self::position(self.at));
-        self.push(Node { kind, start, end, size, height: 1, copies: 1, edges })
-    }
-
-    fn push(&mut self, node: Node) -> Result<(), PatternError> {
-        self.join_literals();
-        let id = self.add(node)?;
-        self.stack.push(id);
-        Ok(())
-    }
-
-    /// Joins the two literals on top of the stack: nothing can repeat the upper one any more.
-    fn join_literals(&mut self) {
-        let [.., first, second] = self.stack[self.group.parts..] else { return };
-        let upper = self.ast.nodes[second.index()];
-        let lower = &mut self.ast.nodes[first.index()];
-        if let Kind::Literal { end, ignore_case, .. } = &mut lower.kind
-            && let Kind::Literal { start: next, end: last, ignore_case: same } = upper.kind
-            && *end == next
-            && *ignore_case == same
-        {
-            *end = last;
-            lower.end = upper.end;
-            lower.size += upper.size;
-            self.stack.pop();
-        }
-    }
-
-    fn add(&mut self, node: Node) -> Result<NodeId, PatternError> {
-        if node.size > MAX_SIZE {
-            return Err(self.error(PatternErrorKind::TooLarge, 0..self.source.len()));
-        }
-        if node.height > MAX_HEIGHT {
-            return Err(self.error(PatternErrorKind::TooDeep, 0..self.source.len()));
-        }
-        let id = NodeId(Self::position(self.ast.nodes.len()));
-        self.ast.nodes.push(node);
-        Ok(id)
-    }
-
-    /// Puts what was read of an alternative together and leaves it as one node on the stack.
-    fn end_alternative(&mut self) -> Result<(), PatternError> {
-        self.join_literals();
-        let parts = self.group.parts;
-        match self.stack.len() - parts {
-            0 => self.push_leaf(Kind::Empty, self.at)?,
-            1 => {}
-            _ => {
-                let mut node = self.combine(parts, |start, end| Kind::Concatenation { start, end });
-                let parts = &self.stack[parts..];
-                let edges = |id: &NodeId| self.ast.edges(*id);
-                let zero_width = |id: &&NodeId| edges(id).zero_width;
-                node.edges = Edges {
-                    text_start: leads(parts.iter(), zero_width, |id| edges(id).text_start),
-                    text_end: leads(parts.iter().rev(), zero_width, |id| edges(id).text_end),
-                    zero_width: parts.iter().all(|id| edges(id).zero_width),
-                };
-                self.replace(self.group.parts, node)?;
-            }
-        }
-        self.group.parts += 1;
-        debug_assert_eq!(self.group.parts, self.stack.len());
-        Ok(())
-    }
-
-    /// Puts the alternatives of the innermost group together and takes them off the stack.
-    fn alternation(&mut self) -> Result<NodeId, PatternError> {
-        let alternatives = self.group.alternatives;
-        if self.stack.len() - alternatives > 1 {
-            let mut node =
-                self.combine(alternatives, |start, end| Kind::Alternation { start, end });
-            let all = |holds: fn(Edges) -> bool| {
-                self.stack[alternatives..].iter().all(|id| holds(self.ast.edges(*id)))
-            };
-            node.edges = Edges {
-                text_start: all(|edges| edges.text_start),
-                text_end: all(|edges| edges.text_end),
-                zero_width: all(|edges| edges.zero_width),
-            };
-            let bars = Self::position(self.stack.len() - alternatives - 1);
-            node.size = node.size.saturating_add(bars);
-            self.replace(alternatives, node)?;
-        }
-        Ok(self.stack.pop().expect("every alternative leaves a node"))
-    }
-
-    /// Makes one node of those on the stack from `base` on, leaving its edges to the caller.
-    fn combine(&mut self, base: usize, kind: fn(u32, u32) -> Kind) -> Node {
-        let start = Self::position(self.ast.operands.len());
-        self.ast.operands.extend_from_slice(&self.stack[base..]);
-        let kind = kind(start, Self::position(self.ast.operands.len()));
-        let nodes = || self.stack[base..].iter().map(|id| self.ast.nodes[id.index()]);
-        // Go flattens a concatenation in a concatenation, and so for alternations.
-        let height = |node: Node| {
-            let flattened = std::mem::discriminant(&node.kind) == std::mem::discriminant(&kind);
-            node.height - u16::from(flattened)
-        };
-        Node {
-            kind,
-            start: nodes().next().map_or(0, |node| node.start),
-            end: nodes().next_back().map_or(0, |node| node.end),
-            size: nodes().fold(0, |size, node| size.saturating_add(node.size)),
-            height: 1 + nodes().map(height).max().unwrap_or(0),
-            copies: nodes().map(|node| node.copies).max().unwrap_or(1),
-            edges: Edges::default(),
-        }
-    }
-
-    fn replace(&mut self, base: usize, node: Node) -> Result<(), PatternError> {
-        let id = self.add(node)?;
-        self.stack.truncate(base);
-        self.stack.push(id);
-        Ok(())
-    }
-
-    // Repetition.
-
-    fn repeat(
-        &mut self,
-        start: usize,
-        repetition: Repetition,
-        last_repeat: Option<usize>,
-    ) -> Result<(), PatternError> {
-        if self.peek() == Some(b'?') {
-            self.at += 1;
-            self.note(ConstructKind::LazyRepetition, start);
-        }
-        if let Some(last) = last_repeat {
-            return Err(self.error_since(PatternErrorKind::NestedRepetition, last));
-        }
-        if self.stack.len() == self.group.parts {
-            return Err(self.error_since(PatternErrorKind::MissingRepeatArgument, start));
-        }
-        let operand = self.stack.pop().expect("the group has a part");
-        let inner = self.ast.nodes[operand.index()];
-        let (min, max) = repetition.bounds();
-        let (low, size) = (u32::from(min), inner.size);
-        let (size, copies) = match (repetition, max.map(u32::from)) {
-            // `*` may take two instructions around its operand, `+` and `?` one.
-            (Repetition::Operator(..), limit) => {
-                (size + 1 + u32::from(min == 0 && limit.is_none()), inner.copies.into())
-            }
-            (_, None) if min == 0 => (size + 2, inner.copies.into()),
-            (_, None) => (1 + low * size, low * u32::from(inner.copies)),
-            (_, Some(0)) => (1, 1),
-            (_, Some(high)) => (high * size + (high - low), high * u32::from(inner.copies)),
-        };
-        let edges = Edges {
-            text_start: inner.edges.text_start && min > 0,
-            text_end: inner.edges.text_end && min > 0,
-            zero_width: inner.edges.zero_width || max == Some(0),
-        };
-        let node = Node {
-            kind: Kind::Repeat { operand, min, max },
-            start: inner.start,
-            end: Self::position(self.at),
-            size,
-            height: inner.height + 1,
-            copies: u16::try_from(copies.min(MAX_REPEAT + 1)).unwrap_or(u16::MAX),
-            edges,
-        };
-        let id = self.add(node)?;
-        self.stack.push(id);
-        if copies > MAX_REPEAT {
-            return Err(self.error_since(PatternErrorKind::RepeatCount, start));
-        }
-        Ok(())
-    }
-
-    /// Reads `{2}`, `{2,}` or `{2,5}`; anything else leaves the brace to stand for itself.
-    fn counts(&mut self) -> Result<Option<(u16, Option<u16>)>, PatternError> {
-        let start = self.at;
-        let Some((min, max, length)) = counts(self.rest()) else { return Ok(None) };
-        self.at += length;
-        if min > MAX_REPEAT || max.is_some_and(|max| max > MAX_REPEAT || max < min) {
-            return Err(self.error_since(PatternErrorKind::RepeatCount, start));
-        }
-        let small = |count| u16::try_from(count).expect("at most 1000");
-        Ok(Some((small(min), max.map(small))))
-    }
-
-    // Groups.
-
-    fn open_group(&mut self) -> Result<(), PatternError> {
-        let open = self.at;
-        let flags = self.flags;
-        let rest = self.rest();
-        if !rest.starts_with("(?") {
-            self.at += 1;
-            self.enter(open, true, flags);
-        } else if rest.starts_with("(?<") && rest.len() > 3 {
-            self.group_name(3)?;
-            self.enter(open, true, flags);
-        } else if rest.starts_with("(?P<") && rest.len() > 4 {
-            self.group_name(4)?;
-            self.enter(open, true, flags);
-        } else {
-            self.at += 2;
-            let (inner, group) = self.read_flags(open)?;
-            if group {
-                self.enter(open, false, flags);
-            }
-            self.flags = inner;
-        }
-        Ok(())
-    }
-
-    fn enter(&mut self, open: usize, capture: bool, flags: Flags) {
-        let base = self.stack.len();
-        let group = Group { open, capture, flags, alternatives: base, parts: base };
-        self.outer.push(std::mem::replace(&mut self.group, group));
-    }
-
-    fn group_name(&mut self, prefix: usize) -> Result<(), PatternError> {
-        let open = self.at;
-        let rest = self.rest();
-        let Some(end) = rest.find('>') else {
-            self.at = self.source.len();
-            return Err(self.error_since(PatternErrorKind::NamedCapture, open));
-        };
-        self.at += end + 1;
-        let name = &rest[prefix..end];
-        if name.is_empty() || !name.bytes().all(|b| b == b'_' || b.is_ascii_alphanumeric()) {
-            return Err(self.error_since(PatternErrorKind::NamedCapture, open));
-        }
-        self.note(ConstructKind::NamedGroup, open);
-        Ok(())
-    }
-
-    /// Reads the flags after `(?`, and reports whether they are a group's.
-    fn read_flags(&mut self, open: usize) -> Result<(Flags, bool), PatternError> {
-        let mut flags = self.flags;
-        let mut value = true;
-        let mut any = false;
-        while let Some(c) = self.next_char() {
-            match c {
-                'i' => flags.ignore_case = value,
-                'm' => flags.multi_line = value,
-                's' => flags.dot_newline = value,
-                // Swaps greedy and lazy, which finds another match but never none.
-                'U' => {}
-                '-' if value => {
-                    value = false;
-                    any = false;
-                    continue;
-                }
-                ':' | ')' if value || any => {
-                    let plain = self.at - open == "(?:".len();
-                    if !plain {
-                        self.note(ConstructKind::Flags, open);
-                    } else if c == ':' {
-                        self.note(ConstructKind::PlainGroup, open);
-                    }
-                    return Ok((flags, c == ':'));
-                }
-                _ => break,
-            }
-            any = true;
-        }
-        Err(self.error_since(PatternErrorKind::PerlSyntax, open))
-    }
-
-    fn close_group(&mut self) -> Result<(), PatternError> {
-        self.end_alternative()?;
-        let inner = self.alternation()?;
-        let Some(outer) = self.outer.pop() else {
-            return Err(self.error(PatternErrorKind::UnexpectedParenthesis, self.at..self.at + 1));
-        };
-        self.at += 1;
-        let group = std::mem::replace(&mut self.group, outer);
-        self.flags = group.flags;
-        let node = self.ast.nodes[inner.index()];
-        if !group.capture {
-            self.join_literals();
-            self.stack.push(inner);
-            return Ok(());
-        }
-        self.push(Node {
-            kind: Kind::Capture(inner),
-            start: Self::position(group.open),
-            end: Self::position(self.at),
-            size: node.size.saturating_add(2),
-            height: node.height + 1,
-            ..node
-        })
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Repetition {
-    Operator(u16, Option<u16>),
-    Counted(u16, Option<u16>),
-}
-
-impl Repetition {
-    fn bounds(self) -> (u16, Option<u16>) {
-        match self {
-            Self::Operator(min, max) | Self::Counted(min, max) => (min, max),
-        }
-    }
-}
-
-/// Reports whether one has the property before any that is not passed.
-fn leads<I: Iterator>(
-    mut items: I,
-    mut passed: impl FnMut(&I::Item) -> bool,
-    mut has: impl FnMut(I::Item) -> bool,
-) -> bool {
-    items.find_map(|item| {
-        let goes_on = passed(&item);
-        if has(item) { Some(true) } else { (!goes_on).then_some(false) }
-    }) == Some(true)
 }
 
 fn is_operator(c: char) -> bool {
     matches!(c, '(' | ')' | '|' | '^' | '$' | '.' | '[' | '*' | '+' | '?' | '{' | '\\')
-}
-
-/// Reads a counted repetition: its counts and length.
-fn counts(text: &str) -> Option<(u32, Option<u32>, usize)> {
-    let length = text.bytes().skip(1).take_while(|b| matches!(b, b'0'..=b'9' | b',')).count();
-    let inner = &text[1..=length];
-    if text.as_bytes().get(1 + length) != Some(&b'}') {
-        return None;
-    }
-    let (min, max) = match inner.split_once(',') {
-        None => (count(inner)?, Some(count(inner)?)),
-        Some((min, "")) => (count(min)?, None),
-        Some((min, max)) => (count(min)?, Some(count(max)?)),
-    };
-    Some((min, max, length + 2))
-}
-
-fn count(digits: &str) -> Option<u32> {
-    let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
-    let leading_zero = digits.len() > 1 && digits.starts_with('0');
-    // Too long a number is too great a count.
-    (plain && !leading_zero).then(|| digits.parse().unwrap_or(u32::MAX))
 }

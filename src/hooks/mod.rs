@@ -6,7 +6,7 @@ mod error;
 mod hook;
 pub mod json;
 mod load;
-mod pattern;
+pub mod pattern;
 mod schema;
 mod select;
 mod set;

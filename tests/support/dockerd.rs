@@ -42,9 +42,6 @@ impl Dockerd {
             "storage-driver": "vfs",
             "exec-opts": ["native.cgroupdriver=cgroupfs"],
             "cgroup-parent": cgroup_parent.name(),
-            // A daemon that the machine already runs may share its containerd with this one.
-            "containerd-namespace": program::unique_name(),
-            "containerd-plugin-namespace": program::unique_name(),
             "bridge": "none",
             "iptables": false,
             "ip6tables": false,
@@ -55,6 +52,9 @@ impl Dockerd {
         let mut daemon = Command::new(program::find("dockerd"))
             .arg("--config-file")
             .arg(at("daemon.json"))
+            // A daemon that the machine already runs may share its containerd with this one.
+            .args(["--containerd-namespace", &program::unique_name()])
+            .args(["--containerd-plugins-namespace", &program::unique_name()])
             // It must find Debian's runc and containerd, whatever else there is.
             .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
             .stdin(Stdio::null())

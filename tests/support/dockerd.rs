@@ -111,6 +111,11 @@ impl Dockerd {
 impl Drop for Dockerd {
     fn drop(&mut self) {
         if let Some(daemon) = self.daemon.take() {
+            // Left to itself it gives each container ten seconds to end.
+            let containers = self.docker(&["ps", "--all", "--quiet"]).stdout;
+            for container in containers.lines() {
+                self.docker(&["rm", "--force", container]);
+            }
             let _ = rustix::process::kill_process(Pid::from_child(&daemon), Signal::TERM);
             program::wait(daemon, DEADLINE);
         }

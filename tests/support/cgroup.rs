@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::program;
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use super::program::{self, DEADLINE};
 
 /// A parent for the cgroups of one engine, in whatever hierarchies the machine has. Engines make it
 /// when they need it and leave it behind: it is removed when dropped.
@@ -34,10 +37,19 @@ impl Drop for CgroupParent {
     }
 }
 
-/// Removes a cgroup with those below it, as far as they are empty of processes.
+/// Removes a cgroup with those below it, when the last processes in it, which clean up after a
+/// container, have ended.
 fn remove(cgroup: &Path) {
     for child in directories(cgroup) {
         remove(&child);
+    }
+    let processes = fs::read_to_string(cgroup.join("cgroup.procs")).unwrap_or_default();
+    for pid in processes.lines().filter_map(|line| line.parse().ok()).filter_map(Pid::from_raw) {
+        // If there is none of this number any more, that is the end awaited.
+        if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+            let deadline = DEADLINE.try_into().expect("the deadline is short");
+            let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&deadline));
+        }
     }
     let _ = fs::remove_dir(cgroup);
 }

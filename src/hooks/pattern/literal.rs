@@ -95,3 +95,42 @@ impl Requirements {
 fn may_be_empty(kind: Kind) -> bool {
     matches!(kind, Kind::Empty | Kind::Repeat { min: 0, .. })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::syntax::parse;
+    use super::*;
+
+    #[test]
+    fn plain_patterns_need_no_program() {
+        for (pattern, matching, other) in [
+            ("", "a", None),
+            (".*", "a\nb", None),
+            ("^", "", None),
+            ("^$", "", Some("a")),
+            ("init", "/init.d", Some("in")),
+            ("^/usr/bin/foo$", "/usr/bin/foo", Some("/usr/bin/foo2")),
+            ("^/usr/", "/usr/bin", Some("a/usr/")),
+            ("^/usr/.*", "/usr/bin", Some("/us")),
+            (".*/init$", "/usr/lib/init", Some("/init.d")),
+            (r"^com\.example", "com.example", Some("com,example")),
+        ] {
+            let ast = parse(pattern).unwrap();
+            let requirements = Requirements::new(&ast);
+            assert!(requirements.complete, "{pattern}");
+            assert!(requirements.hold(&ast, matching), "{pattern}");
+            assert!(other.is_none_or(|other| !requirements.hold(&ast, other)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn fixed_parts_are_compared_before_a_program_is_made() {
+        let ast = parse("^/usr/(local/)?bin/.*-hook$").unwrap();
+        let requirements = Requirements::new(&ast);
+        assert!(!requirements.complete);
+        assert!(requirements.hold(&ast, "/usr/bin/my-hook"));
+        for other in ["/opt/bin/my-hook", "/usr/bin/my-hooks", "/usr/sbn/my-hook"] {
+            assert!(!requirements.hold(&ast, other), "{other}");
+        }
+    }
+}

@@ -32,6 +32,8 @@ mod literal;
 mod matcher;
 mod program;
 pub mod syntax;
+#[cfg(test)]
+mod tests;
 mod unicode;
 
 pub use error::{PatternError, PatternErrorKind};

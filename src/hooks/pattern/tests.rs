@@ -145,6 +145,9 @@ fn greatest_patterns_match_within_their_limits() {
     let wide = |count| format!("^(?:{}){{1000}}$", "[ab]".repeat(count));
     assert!(!Pattern::new(wide(3355)).unwrap().is_match(&"ab".repeat(20)));
     assert_eq!(refused(&wide(3356)), PatternErrorKind::TooLarge);
+    // Also what may be left out counts.
+    let optional = format!("(?:{}){{0,1000}}", "[ab]".repeat(3400));
+    assert_eq!(refused(&optional), PatternErrorKind::TooLarge);
 }
 
 #[test]

@@ -4,4 +4,6 @@
 //! Start at [`hooks`].
 
 pub mod hooks;
+#[cfg(feature = "runtime-wrapper")]
+pub mod runtime;
 pub mod sys;

@@ -8,7 +8,7 @@ pub mod json;
 mod load;
 #[cfg(feature = "monitor")]
 pub mod monitor;
-mod pattern;
+pub mod pattern;
 mod schema;
 mod select;
 mod set;

@@ -1,0 +1,50 @@
+//! Measuring whole processes side by side.
+
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+
+/// What one run of a process took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Cost {
+    /// User and system time.
+    pub cpu: Duration,
+    /// Time on the clock.
+    pub wall: Duration,
+}
+
+/// Runs a command to its end and returns what it took.
+pub fn run(command: &mut Command) -> Cost {
+    let before = children_cpu();
+    let start = Instant::now();
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
+    let cost = Cost { cpu: children_cpu() - before, wall: start.elapsed() };
+    assert!(status.success(), "{command:?}: {status}");
+    cost
+}
+
+/// Runs two commands in turn, `runs` times each after one of each to warm up, and returns the costs.
+pub fn pairs(
+    runs: usize,
+    mut ours: impl FnMut() -> Cost,
+    mut peer: impl FnMut() -> Cost,
+) -> Vec<(Cost, Cost)> {
+    ours();
+    peer();
+    (0..runs).map(|_| (ours(), peer())).collect()
+}
+
+/// Returns the middle value.
+pub fn median<T: Ord + Copy>(values: impl Iterator<Item = T>) -> T {
+    let mut values: Vec<_> = values.collect();
+    values.sort_unstable();
+    values[values.len() / 2]
+}
+
+fn children_cpu() -> Duration {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN).unwrap();
+    let micros = (usage.user_time() + usage.system_time()).num_microseconds();
+    Duration::from_micros(micros.unsigned_abs())
+}

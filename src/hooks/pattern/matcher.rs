@@ -1,0 +1,97 @@
+//! The pattern type: parsed when made, compiled when first needed.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use super::PatternError;
+use super::literal::Requirements;
+use super::program::{Extent, Program};
+use super::syntax::{self, Ast};
+
+/// A regular expression as Go's `regexp` package understands it.
+///
+/// Making one parses and checks it, and does no more: of a directory full of hooks, most patterns
+/// are compared with no text at all. Clones share what was compiled.
+///
+/// ```
+/// use oci_hooks::hooks::Pattern;
+///
+/// let pattern = Pattern::new(r"^/usr/(local/)?bin/.*-hook$")?;
+/// assert!(pattern.is_match("/usr/local/bin/my-hook"));
+/// assert!(!pattern.is_match("/usr/bin/hook"));
+/// # Ok::<(), oci_hooks::hooks::PatternError>(())
+/// ```
+#[derive(Clone)]
+pub struct Pattern(Arc<Inner>);
+
+struct Inner {
+    source: String,
+    ast: Ast,
+    requirements: Requirements,
+    program: OnceLock<Program>,
+}
+
+impl Pattern {
+    /// Parses a pattern.
+    ///
+    /// # Errors
+    ///
+    /// Refuses what Go's `regexp.Compile` refuses. A pattern that is accepted can be matched with
+    /// any text: matching never fails.
+    pub fn new(source: impl Into<String>) -> Result<Self, PatternError> {
+        let source = source.into();
+        let ast = syntax::parse(&source)?;
+        let requirements = Requirements::new(&ast);
+        Ok(Self(Arc::new(Inner { source, ast, requirements, program: OnceLock::new() })))
+    }
+
+    /// Returns the pattern as it was written.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0.source
+    }
+
+    /// Reports whether some part of the text matches, as podman and CRI-O ask.
+    #[must_use]
+    pub fn is_match(&self, text: &str) -> bool {
+        let requirements = &self.0.requirements;
+        requirements.hold(&self.0.ast, text)
+            && (requirements.complete || self.program().matches(text, Extent::Part))
+    }
+
+    /// Reports whether the text as a whole matches, as Sarus asks.
+    #[must_use]
+    pub fn is_full_match(&self, text: &str) -> bool {
+        match self.0.ast.as_literal() {
+            Some(literal) => text == literal,
+            None => {
+                self.0.requirements.hold(&self.0.ast, text)
+                    && self.program().matches(text, Extent::Whole)
+            }
+        }
+    }
+
+    fn program(&self) -> &Program {
+        self.0.program.get_or_init(|| Program::new(&self.0.ast))
+    }
+}
+
+impl fmt::Debug for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Pattern").field(&self.as_str()).finish()
+    }
+}
+
+impl fmt::Display for Pattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+impl PartialEq for Pattern {
+    fn eq(&self, other: &Self) -> bool {
+        self.as_str() == other.as_str()
+    }
+}
+
+impl Eq for Pattern {}

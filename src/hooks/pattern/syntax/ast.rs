@@ -1,0 +1,264 @@
+//! The syntax tree.
+//!
+//! Nodes lie in one vector and name each other by index: parsing a short pattern takes few
+//! allocations, and a pattern nested a hundred thousand levels deep needs no recursion anywhere.
+
+use std::ops::Range;
+
+use super::property::Property;
+use crate::hooks::pattern::unicode::Ranges;
+
+/// A parsed pattern.
+#[derive(Clone, Debug)]
+pub struct Ast {
+    pub(super) nodes: Vec<Node>,
+    /// The operands of concatenations and alternations.
+    pub(super) operands: Vec<NodeId>,
+    pub(super) classes: Vec<Class>,
+    /// The items of all classes.
+    pub(super) items: Vec<ClassItem>,
+    /// The characters of all literals.
+    pub(super) text: String,
+    pub(super) constructs: Vec<Construct>,
+    pub(super) root: NodeId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct NodeId(pub(super) u32);
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Node {
+    pub(super) kind: Kind,
+    pub(super) start: u32,
+    pub(super) end: u32,
+    /// Instructions when compiled, as Go counts them.
+    pub(super) size: u32,
+    /// Levels below and including this one, as Go counts them.
+    pub(super) height: u16,
+    /// Product of the nested repeat counts on the path where it is greatest.
+    pub(super) copies: u16,
+    pub(super) edges: Edges,
+}
+
+/// What holds for every match of a node.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Edges {
+    /// It starts where the text starts.
+    pub(super) text_start: bool,
+    /// It ends where the text ends.
+    pub(super) text_end: bool,
+    /// It has no characters.
+    pub(super) zero_width: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Kind {
+    Empty,
+    /// A part of the tree's text.
+    Literal {
+        start: u32,
+        end: u32,
+        ignore_case: bool,
+    },
+    /// One of the tree's classes.
+    Class(u32),
+    AnyCharacter,
+    AnyExceptNewline,
+    Assertion(Assertion),
+    Capture(NodeId),
+    /// `max` is none for no limit.
+    Repeat {
+        operand: NodeId,
+        min: u16,
+        max: Option<u16>,
+    },
+    /// A part of the tree's operands.
+    Concatenation {
+        start: u32,
+        end: u32,
+    },
+    /// A part of the tree's operands.
+    Alternation {
+        start: u32,
+        end: u32,
+    },
+}
+
+/// A condition on the place between two characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) enum Assertion {
+    TextStart,
+    TextEnd,
+    LineStart,
+    LineEnd,
+    WordBoundary,
+    NoWordBoundary,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) struct Class {
+    /// Its part of the tree's items.
+    pub(super) start: u32,
+    pub(super) end: u32,
+    pub(in super::super) negated: bool,
+    pub(in super::super) ignore_case: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(in super::super) enum ClassItem {
+    /// Code points, both ends included; surrogates may occur and match nothing.
+    Range(u32, u32),
+    Named {
+        members: &'static Ranges,
+        negated: bool,
+    },
+    Property {
+        property: Property,
+        negated: bool,
+    },
+}
+
+/// Something in a pattern that POSIX extended regular expressions do not have, or that means
+/// something else there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Construct {
+    /// What it is.
+    pub kind: ConstructKind,
+    /// Where it stands in the pattern, in bytes.
+    pub span: Range<usize>,
+}
+
+/// Kinds of [`Construct`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ConstructKind {
+    /// `\d`, `\s`, `\w` and their opposites.
+    PerlClass,
+    /// `\pL`, `\p{Greek}`.
+    UnicodeClass,
+    /// `\b`, `\B`.
+    WordBoundary,
+    /// `\A`, `\z`.
+    TextAnchor,
+    /// `\n`, `\x2f`, `\057`: a character by its name or number.
+    CharacterEscape,
+    /// `\Q…\E`.
+    Quotation,
+    /// A backslash in brackets, which stands for itself in POSIX.
+    BracketEscape,
+    /// `*?`, `+?`, `??`, `{1,2}?`.
+    LazyRepetition,
+    /// `(?i)`, `(?i:`.
+    Flags,
+    /// `(?:`.
+    PlainGroup,
+    /// `(?P<name>`, `(?<name>`.
+    NamedGroup,
+    /// `\<`, `\>`, `` \` `` and `\'`: plain characters here, boundaries in GNU tools.
+    GnuBoundary,
+}
+
+impl Ast {
+    /// Reports whether a match can only be where the text starts.
+    #[must_use]
+    pub fn is_anchored_at_start(&self) -> bool {
+        self.edges(self.root).text_start
+    }
+
+    /// Reports whether a match can only end where the text ends.
+    #[must_use]
+    pub fn is_anchored_at_end(&self) -> bool {
+        self.edges(self.root).text_end
+    }
+
+    /// Returns the text that is all the pattern asks for, if it holds no operator at all.
+    #[must_use]
+    pub fn as_literal(&self) -> Option<&str> {
+        self.literal(self.root)
+    }
+
+    /// Returns what is not POSIX, in the order of the pattern.
+    #[must_use]
+    pub fn constructs(&self) -> &[Construct] {
+        &self.constructs
+    }
+
+    /// Returns where an unescaped `.` stands between a letter or digit and another, as in
+    /// `com.example`: most likely meant as a full stop, and matching any character.
+    pub fn dots_in_words(&self) -> impl Iterator<Item = usize> + '_ {
+        let ends = |id, edge: fn(&str) -> Option<char>| {
+            self.any_case_literal(id).and_then(edge).is_some_and(char::is_alphanumeric)
+        };
+        self.nodes.iter().flat_map(|node| self.operands_of(node.kind).windows(3)).filter_map(
+            move |three| {
+                let dot = &self.nodes[three[1].index()];
+                let is_dot = matches!(dot.kind, Kind::AnyExceptNewline | Kind::AnyCharacter);
+                let in_word = is_dot
+                    && ends(three[0], |text| text.chars().next_back())
+                    && ends(three[2], |text| text.chars().next());
+                in_word.then_some(dot.start as usize)
+            },
+        )
+    }
+
+    pub(in super::super) fn root(&self) -> NodeId {
+        self.root
+    }
+
+    pub(in super::super) fn kind(&self, id: NodeId) -> Kind {
+        self.nodes[id.index()].kind
+    }
+
+    pub(in super::super) fn size(&self) -> usize {
+        self.nodes[self.root.index()].size as usize
+    }
+
+    pub(super) fn edges(&self, id: NodeId) -> Edges {
+        self.nodes[id.index()].edges
+    }
+
+    /// Returns the text of a literal whose case counts.
+    pub(in super::super) fn literal(&self, id: NodeId) -> Option<&str> {
+        match self.kind(id) {
+            Kind::Literal { start, end, ignore_case: false } => Some(self.text(start, end)),
+            _ => None,
+        }
+    }
+
+    fn any_case_literal(&self, id: NodeId) -> Option<&str> {
+        match self.kind(id) {
+            Kind::Literal { start, end, .. } => Some(self.text(start, end)),
+            _ => None,
+        }
+    }
+
+    pub(in super::super) fn text(&self, start: u32, end: u32) -> &str {
+        &self.text[start as usize..end as usize]
+    }
+
+    /// Returns the operands of a concatenation; nothing of any other node but an alternation's.
+    pub(in super::super) fn operands(&self, start: u32, end: u32) -> &[NodeId] {
+        &self.operands[start as usize..end as usize]
+    }
+
+    fn operands_of(&self, kind: Kind) -> &[NodeId] {
+        match kind {
+            Kind::Concatenation { start, end } => self.operands(start, end),
+            _ => &[],
+        }
+    }
+
+    pub(in super::super) fn classes(&self) -> &[Class] {
+        &self.classes
+    }
+
+    pub(in super::super) fn items(&self, class: &Class) -> &[ClassItem] {
+        &self.items[class.start as usize..class.end as usize]
+    }
+}
+
+impl NodeId {
+    pub(super) fn index(self) -> usize {
+        self.0 as usize
+    }
+}

@@ -1,0 +1,24 @@
+//! The syntax: RE2 in Perl flavour, exactly as Go's `regexp/syntax` takes and refuses it.
+//!
+//! [`parse`] gives an [`Ast`], which answers what a linter wants to know about a pattern.
+
+mod ast;
+mod build;
+mod class;
+mod escape;
+mod group;
+mod parser;
+pub(super) mod property;
+mod repetition;
+
+pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
+pub use ast::{Ast, Construct, ConstructKind};
+
+/// Parses a pattern.
+///
+/// # Errors
+///
+/// Refuses what Go's `regexp.Compile` refuses.
+pub fn parse(pattern: &str) -> Result<Ast, super::PatternError> {
+    parser::Parser::new(pattern)?.parse()
+}

@@ -222,11 +222,13 @@ impl Loader<'_> {
 
     /// Leaves in force what a file said before it got broken.
     fn keep(&mut self, path: &Path, error: &HookError) {
-        if outlives(error)
-            && let Some(file) = self.previous.files().find(|file| {
-                // Names differ sooner than paths do.
-                Some(&*file.name) == path.file_name() && file.path == path
-            })
+        if !outlives(error) {
+            return;
+        }
+        // Names differ sooner than paths do.
+        let is_it = |file: &&HookFile| Some(&*file.name) == path.file_name() && file.path == path;
+        if let Some(file) = self.previous.files().find(is_it)
+            && self.has_program(file)
         {
             self.activate(file.clone());
         }
@@ -237,13 +239,21 @@ impl Loader<'_> {
         if !outlives(error) {
             return;
         }
-        let mut files: Vec<_> =
-            self.previous.files().filter(|file| file.path.parent() == Some(dir)).collect();
+        let mut files: Vec<_> = self
+            .previous
+            .files()
+            .filter(|file| file.path.parent() == Some(dir) && self.has_program(file))
+            .collect();
         files.sort_unstable_by_key(|file| &file.name);
         for file in files {
             self.activate(file.clone());
             self.loaded.entries.push(Entry { path: file.path.clone(), state: EntryState::Broken });
         }
+    }
+
+    fn has_program(&self, file: &HookFile) -> bool {
+        self.options.path_check == PathCheck::Skip
+            || fs::metadata(&file.definition.hook.path).is_ok()
     }
 
     fn problem(&mut self, path: &Path, source: HookError) {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::error::Error;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use crate::hooks::{Definition, EntryState, HookFile, Loaded, Problem, When};
@@ -91,7 +92,7 @@ pub fn diff(old: &Loaded, new: &Loaded) -> Vec<Change> {
             ) if in_force == was_in_force && old.map(text) == new.map(text) => continue,
             (_, &Status::Broken { in_force, .. }) => ChangeKind::Broken { in_force },
         };
-        changes.push(Change { path: path.to_owned(), kind });
+        changes.push(Change { path: path.into(), kind });
     }
     for (&path, status) in before.iter().filter(|(path, _)| !after.contains_key(*path)) {
         // Only directories have problems without being entries.
@@ -99,25 +100,26 @@ pub fn diff(old: &Loaded, new: &Loaded) -> Vec<Change> {
             && !old.entries.iter().any(|entry| entry.path == path);
         let is_back = is_dir && !new.missing_dirs.iter().any(|dir| dir == path);
         let kind = if is_back { ChangeKind::Restored } else { ChangeKind::Removed };
-        changes.push(Change { path: path.to_owned(), kind });
+        changes.push(Change { path: path.into(), kind });
     }
-    changes.sort_by(|a, b| a.path.cmp(&b.path));
+    changes.sort_by(|a, b| a.path.as_os_str().cmp(b.path.as_os_str()));
     changes
 }
 
-fn statuses(loaded: &Loaded) -> BTreeMap<&Path, Status<'_>> {
-    let active: HashMap<&Path, &HookFile> =
-        loaded.hooks.iter().map(|file| (file.path.as_path(), file)).collect();
-    let mut statuses: BTreeMap<&Path, Status<'_>> = loaded
+/// Keyed by paths as they are written, which compare faster than paths do.
+fn statuses(loaded: &Loaded) -> BTreeMap<&OsStr, Status<'_>> {
+    let active: HashMap<&OsStr, &HookFile> =
+        loaded.hooks.iter().map(|file| (file.path.as_os_str(), file)).collect();
+    let mut statuses: BTreeMap<&OsStr, Status<'_>> = loaded
         .problems
         .iter()
         .map(|problem| {
-            let path = problem.path.as_path();
+            let path = problem.path.as_os_str();
             (path, Status::Broken { problem: Some(problem), in_force: active.contains_key(path) })
         })
         .collect();
     for entry in &loaded.entries {
-        let path = entry.path.as_path();
+        let path = entry.path.as_os_str();
         let status = match &entry.state {
             EntryState::Active => match active.get(path) {
                 Some(file) => Status::Active(file),
@@ -318,6 +320,21 @@ mod tests {
         assert_eq!(dirs.changes(), "broken(false) low/a.json");
         fs::write(&program, "").unwrap();
         assert_eq!(dirs.changes(), "restored low/a.json");
+    }
+
+    #[test]
+    fn broken_file_does_not_keep_a_hook_whose_program_is_gone() {
+        let mut dirs = Dirs::new();
+        dirs.options.path_check = PathCheck::Exists;
+        let program = dirs.root.path().join("program");
+        fs::write(&program, "").unwrap();
+        dirs.write("low/a.json", &GOOD.replace("/bin/true", program.to_str().unwrap()));
+        dirs.changes();
+        dirs.write("low/a.json", "{");
+        assert_eq!(dirs.changes(), "broken(true) low/a.json");
+        fs::remove_file(&program).unwrap();
+        assert_eq!(dirs.changes(), "broken(false) low/a.json");
+        assert!(dirs.loaded.hooks.is_empty());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The monitor: waits for events, loads, and swaps what is in force.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,7 +23,7 @@ const MAX_COALESCE: u32 = 10;
 /// Loading takes at most one part in this many of the time, however many events there are.
 const MAX_LOAD: u32 = 5;
 
-/// How often a load is repeated at once because programs of its hooks were not watched while it ran.
+/// How often a load is repeated at once because programs of its hooks came or went meanwhile.
 const MAX_ROUNDS: usize = 4;
 
 /// What to follow, and how.
@@ -239,17 +239,19 @@ impl Monitor {
             for dir in &options.dirs {
                 survey.hook_dir(dir)?;
             }
-            let added = survey.added();
             let loaded = load_after(old, options);
-            if options.path_check == PathCheck::Exists {
-                for program in programs(&loaded) {
-                    survey.file(program)?;
-                }
+            let programs = match options.path_check {
+                PathCheck::Exists => programs(&loaded),
+                PathCheck::Skip => BTreeMap::new(),
+            };
+            for program in programs.keys() {
+                survey.file(program)?;
             }
-            let surveyed = survey.finish(added);
-            self.unwatched = surveyed.unwatched;
-            // A program that came or went between the load and its watch is no event.
-            if surveyed.added == 0 || round == MAX_ROUNDS {
+            self.unwatched = survey.finish();
+            // A program that came or went after the load and before its watch is no event.
+            let is_as_loaded =
+                programs.iter().all(|(program, exists)| fs::metadata(program).is_ok() == *exists);
+            if is_as_loaded || round == MAX_ROUNDS {
                 return Ok(loaded);
             }
         }
@@ -271,14 +273,16 @@ impl Monitor {
     }
 }
 
-/// Returns the programs of hooks, those that are missing too.
-fn programs(loaded: &Loaded) -> BTreeSet<&Path> {
+/// Returns the programs of hooks, and whether they were there.
+fn programs(loaded: &Loaded) -> BTreeMap<&Path, bool> {
     let missing = loaded.problems.iter().filter_map(|problem| match &problem.source {
-        HookError::PathMissing { path } | HookError::PathLookup { path, .. } => Some(path),
+        HookError::PathMissing { path } | HookError::PathLookup { path, .. } => {
+            Some((Path::new(path), false))
+        }
         _ => None,
     });
-    let there = loaded.files().map(|file| &file.definition.hook.path);
-    there.chain(missing).map(Path::new).collect()
+    let there = loaded.files().map(|file| (Path::new(&file.definition.hook.path), true));
+    there.chain(missing).collect()
 }
 
 /// Drops files that went away between being listed and being read: they are not there, and an event

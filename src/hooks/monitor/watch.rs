@@ -124,15 +124,6 @@ enum Need {
     May,
 }
 
-/// What came of a survey.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Surveyed {
-    /// How many watches the last part of it added.
-    pub(super) added: usize,
-    /// How many directories it could not watch.
-    pub(super) unwatched: usize,
-}
-
 impl Survey<'_> {
     /// Watches a hook directory, and the files that links in it lead to.
     pub(super) fn hook_dir(&mut self, dir: &Path) -> Result<(), MonitorError> {
@@ -160,20 +151,14 @@ impl Survey<'_> {
         self.follow(path, Need::May).map(|_| ())
     }
 
-    /// Returns how many watches there are that were not there before the survey.
-    pub(super) fn added(&self) -> usize {
-        self.interests.keys().filter(|wd| !self.watches.interests.contains_key(wd)).count()
-    }
-
-    /// Puts the new set in place of the old one. `before` is what [`Survey::added`] said earlier.
-    pub(super) fn finish(self, before: usize) -> Surveyed {
-        let added = self.added() - before;
+    /// Puts the new set in place of the old one, and returns how many directories it lacks.
+    pub(super) fn finish(self) -> usize {
         for wd in self.watches.interests.keys().filter(|wd| !self.interests.contains_key(wd)) {
             // It fails for directories that are gone: the kernel has removed their watches.
             let _ = inotify::remove_watch(&self.watches.inotify, *wd);
         }
         self.watches.interests = self.interests;
-        Surveyed { added, unwatched: self.unwatched }
+        self.unwatched
     }
 
     /// Finds the real path of a file or directory, and watches each step of the way. Returns none

@@ -1,0 +1,135 @@
+//! A directory with hook files and a configuration, and the program to run there.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// Hook directories `usr` and `etc` and a `config.json`, gone with the value.
+pub struct TestEnv {
+    temp: tempfile::TempDir,
+}
+
+/// What a run printed, with the temporary directory written as `{ROOT}`.
+#[derive(Debug)]
+pub struct Ran {
+    pub stdout: String,
+    pub stderr: String,
+    pub code: Option<i32>,
+}
+
+pub const CONFIG: &str = r#"{
+  "ociVersion": "1.0.2",
+  "process": {
+    "args": ["/usr/bin/python3", "-m", "http.server"],
+    "cwd": "/"
+  },
+  "root": {"path": "rootfs"},
+  "annotations": {"com.example.gpu": "all"},
+  "x-vendor": 1.50e400
+}
+"#;
+
+impl TestEnv {
+    pub fn new() -> Self {
+        let env = TestEnv { temp: tempfile::tempdir().unwrap() };
+        for dir in ["usr", "etc"] {
+            fs::create_dir(env.path(dir)).unwrap();
+        }
+        fs::write(env.path("config.json"), CONFIG).unwrap();
+        env
+    }
+
+    /// The set most tests use: one that matches, one that does not, one masked, one broken in the way
+    /// podman overlooks, one that is no hook file.
+    pub fn with_hooks() -> Self {
+        let env = TestEnv::new();
+        env.hook("usr/10-python.json", r#""commands": ["/python3$"]"#, r#""prestart", "poststop""#);
+        env.hook("usr/20-gpu.json", r#""always": true"#, r#""createRuntime""#);
+        env.hook(
+            "etc/20-gpu.json",
+            r#""annotations": {"^com\\.example\\.gpu$": "^none$"}"#,
+            r#""createRuntime""#,
+        );
+        env.hook("usr/30-filter.json", r#""always": true"#, r#""precreate""#);
+        env.write(
+            "usr/40-gone.json",
+            r#"{"version": "1.0.0", "hook": {"path": "/nonexistent/hook"}, "when": {"always": true}, "stages": ["poststop"]}"#,
+        );
+        env.write("usr/README", "not a hook file");
+        env
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    pub fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    pub fn read(&self, name: &str) -> String {
+        fs::read_to_string(self.path(name)).unwrap()
+    }
+
+    /// Writes a hook file that runs `/bin/true`.
+    pub fn hook(&self, name: &str, when: &str, stages: &str) {
+        let text = format!(
+            "{{\n  \"version\": \"1.0.0\",\n  \"hook\": {{\"path\": \"/bin/true\"}},\n  \"when\": {{{when}}},\n  \"stages\": [{stages}]\n}}\n"
+        );
+        self.write(name, &text);
+    }
+
+    /// Returns the program with the two hook directories, in the directory.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+        command.current_dir(self.temp.path()).env_clear().args(args);
+        for dir in ["usr", "etc"] {
+            command.arg("--hooks-dir").arg(self.path(dir));
+        }
+        command
+    }
+
+    pub fn run(&self, args: &[&str]) -> Ran {
+        self.ran(self.command(args).output().unwrap())
+    }
+
+    pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+        let mut command = self.command(args);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+        self.ran(child.wait_with_output().unwrap())
+    }
+
+    fn ran(&self, output: Output) -> Ran {
+        let root = self.temp.path().to_str().unwrap();
+        let text = |bytes| String::from_utf8(bytes).unwrap().replace(root, "{ROOT}");
+        Ran { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
+    }
+
+    /// Names of the files in a directory, sorted.
+    pub fn names(&self, dir: &str) -> Vec<String> {
+        let entries = fs::read_dir(self.path(dir)).unwrap();
+        let mut names: Vec<_> =
+            entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Compares text with `tests/data/cli/NAME`, or writes it there with `UPDATE_GOLDEN=1`.
+#[track_caller]
+pub fn golden(name: &str, found: &str) {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cli").join(name);
+    if std::env::var_os("UPDATE_GOLDEN").as_deref() == Some(OsStr::new("1")) {
+        return fs::write(path, found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} differs; UPDATE_GOLDEN=1 rewrites it\n--- expected\n{expected}\n--- found\n{found}",
+        path.display()
+    );
+}

@@ -1,0 +1,165 @@
+//! `oci-hooks inject`.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
+
+use crate::env::{CONFIG, TestEnv, golden};
+
+#[test]
+fn prints_the_new_configuration_and_keeps_the_rest_as_it_is() {
+    let ran = TestEnv::with_hooks().run(&["inject"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    golden("inject.json", &ran.stdout);
+    assert!(ran.stdout.starts_with(CONFIG.trim_end().trim_end_matches(['}', '\n'])));
+}
+
+#[test]
+fn diff_shows_what_changes() {
+    golden("inject.diff", &TestEnv::with_hooks().run(&["inject", "--diff"]).stdout);
+}
+
+#[test]
+fn reads_a_bundle_or_standard_input() {
+    let env = TestEnv::with_hooks();
+    let from_file = env.run(&["inject", "config.json"]).stdout;
+    assert_eq!(env.run(&["inject", "."]).stdout, from_file);
+    assert_eq!(env.run_with_input(&["inject", "-"], CONFIG).stdout, from_file);
+}
+
+#[test]
+fn a_bad_hook_file_stops_it_unless_lenient() {
+    let env = TestEnv::with_hooks();
+    env.write("usr/05-bad.json", "{\"version\": \"1.0.0\",}");
+    let ran = env.run(&["inject"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
+    assert!(
+        ran.stderr.contains("error: {ROOT}/usr/05-bad.json:1:20: trailing comma"),
+        "{}",
+        ran.stderr
+    );
+    let ran = env.run(&["inject", "--lenient"]);
+    assert_eq!(ran.code, Some(0));
+    assert!(ran.stderr.contains("warning: {ROOT}/usr/05-bad.json:1:20"), "{}", ran.stderr);
+    assert!(ran.stdout.contains("\"/bin/true\""));
+}
+
+#[test]
+fn consumers_differ_in_prestart_and_precreate() {
+    let env = TestEnv::new();
+    env.hook("usr/a.json", r#""always": true"#, r#""prestart""#);
+    assert!(env.run(&["inject"]).stdout.contains("createRuntime"));
+    for args in [["inject", "--as", "podman-4"], ["inject", "--prestart", "prestart"]] {
+        let ran = env.run(&args);
+        assert!(ran.stdout.contains("\"prestart\"") && !ran.stdout.contains("createRuntime"));
+    }
+    env.hook("usr/b.json", r#""always": true"#, r#""precreate""#);
+    assert_eq!(env.run(&["inject"]).code, Some(0));
+    let ran = env.run(&["inject", "--as", "crio"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("unknown stage \"precreate\""), "{}", ran.stderr);
+}
+
+#[test]
+fn in_place_keeps_mode_and_follows_the_link() {
+    let env = TestEnv::with_hooks();
+    fs::rename(env.path("config.json"), env.path("real.json")).unwrap();
+    symlink("real.json", env.path("config.json")).unwrap();
+    fs::set_permissions(env.path("real.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    let expected = env.run(&["inject"]).stdout;
+    let ran = env.run(&["inject", "--in-place"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), ""), "{}", ran.stderr);
+    assert_eq!(env.read("real.json"), expected);
+    assert!(env.path("config.json").is_symlink());
+    assert_eq!(fs::metadata(env.path("real.json")).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(env.names("."), ["config.json", "etc", "real.json", "usr"], "nothing else is left");
+}
+
+#[test]
+fn once_changes_nothing_the_second_time() {
+    let env = TestEnv::with_hooks();
+    env.run(&["inject", "--in-place", "--once"]);
+    let first = env.read("config.json");
+    env.run(&["inject", "--in-place", "--once"]);
+    assert_eq!(env.read("config.json"), first);
+}
+
+#[test]
+fn extension_hooks_go_to_their_file() {
+    let env = TestEnv::with_hooks();
+    env.run(&["inject", "--extension-out", "ext.json"]);
+    assert_eq!(env.read("ext.json"), "{\"precreate\":[{\"path\":\"/bin/true\"}]}\n");
+    env.run(&[
+        "inject",
+        "--extension-out",
+        "ext.json",
+        "--extension-stage",
+        "poststop",
+        "--lenient",
+    ]);
+    assert_eq!(env.read("ext.json"), "{\"poststop\":[{\"path\":\"/bin/true\"}]}\n");
+    fs::remove_file(env.path("usr/30-filter.json")).unwrap();
+    env.run(&["inject", "--extension-out", "ext.json"]);
+    assert_eq!(env.read("ext.json"), "null\n");
+}
+
+#[test]
+fn precreate_hooks_rewrite_the_configuration() {
+    let env = TestEnv::new();
+    env.write(
+        "usr/rename.json",
+        r#"{"version": "1.0.0", "hook": {"path": "/bin/sed", "args": ["sed", "s/http.server/http.client/"]},
+            "when": {"always": true}, "stages": ["precreate"]}"#,
+    );
+    let ran = env.run(&["inject", "--run-precreate"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(ran.stdout, CONFIG.replace("http.server", "http.client"));
+    let ran = env.run(&["inject"]);
+    assert!(ran.stderr.contains("precreate"), "says that it was not run: {}", ran.stderr);
+}
+
+#[test]
+fn annotations_come_from_options_files_and_the_configuration() {
+    let env = TestEnv::new();
+    env.hook("usr/a.json", r#""annotations": {"^a$": "^1$"}"#, r#""poststop""#);
+    env.hook("usr/gpu.json", r#""annotations": {"gpu": "all"}"#, r#""poststart""#);
+    env.write("annotations.json", r#"{"a": "1"}"#);
+    let injects = |args: &[&str]| {
+        let out = env.run(&[&["inject"], args].concat()).stdout;
+        (out.contains("poststop"), out.contains("poststart"))
+    };
+    assert_eq!(injects(&[]), (false, true));
+    assert_eq!(injects(&["--annotation", "a=1"]), (true, true));
+    assert_eq!(
+        injects(&["--annotations-file", "annotations.json", "--no-config-annotations"]),
+        (true, false)
+    );
+    assert_eq!(
+        injects(&["--annotations-file", "annotations.json", "--annotation", "a=2"]),
+        (false, true)
+    );
+    let ran = env.run(&["inject", "--annotations-file", "config.json"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+}
+
+#[test]
+fn bind_mounts_are_found_or_given() {
+    let env = TestEnv::new();
+    env.hook("usr/a.json", r#""hasBindMounts": true"#, r#""poststop""#);
+    let injects =
+        |args: &[&str]| env.run(&[&["inject"], args].concat()).stdout.contains("poststop");
+    assert!(!injects(&[]));
+    assert!(injects(&["--has-bind-mounts", "true"]));
+    let mounts = r#"{"mounts": [{"destination": "/data", "type": "bind", "options": ["rbind"]}]}"#;
+    env.write("config.json", mounts);
+    assert!(injects(&[]));
+    assert!(!injects(&["--has-bind-mounts", "false"]));
+}
+
+#[test]
+fn strict_gives_hooks_without_an_environment_an_empty_one() {
+    let env = TestEnv::new();
+    env.hook("usr/a.json", r#""always": true"#, r#""createContainer""#);
+    let ran = env.run(&["inject", "--strict"]);
+    assert!(ran.stdout.contains("\"env\": []"), "row 27: {} {}", ran.stdout, ran.stderr);
+    assert!(!env.run(&["inject"]).stdout.contains("\"env\""));
+}

@@ -1,0 +1,76 @@
+//! `oci-hooks list`, `show`, and what all commands share.
+
+use std::process::Stdio;
+
+use crate::env::{TestEnv, golden};
+
+#[test]
+fn lists_hooks_in_the_order_of_injection() {
+    let ran = TestEnv::with_hooks().run(&["list"]);
+    assert_eq!(ran.code, Some(0));
+    golden("list.txt", &ran.stdout);
+    golden("list.stderr", &ran.stderr);
+}
+
+#[test]
+fn list_in_json_has_whole_definitions() {
+    golden("list.json", &TestEnv::with_hooks().run(&["list", "--format", "json"]).stdout);
+}
+
+#[test]
+fn list_says_no_when_there_are_none() {
+    let ran = TestEnv::new().run(&["list"]);
+    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(1), "", ""));
+}
+
+#[test]
+fn show_tells_what_a_hook_hides() {
+    let env = TestEnv::with_hooks();
+    golden("show.txt", &env.run(&["show", "20-gpu"]).stdout);
+    let ran = env.run(&["show", "nothing"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("there is no hook named \"nothing.json\""), "{}", ran.stderr);
+}
+
+#[test]
+fn a_missing_directory_is_a_warning() {
+    let env = TestEnv::new();
+    let ran = env.run(&["inject", "--hooks-dir", "nowhere"]);
+    assert_eq!(ran.code, Some(0));
+    assert_eq!(ran.stderr, "warning: nowhere: directory does not exist\n");
+}
+
+#[test]
+fn errors_are_json_objects_when_asked_for() {
+    let env = TestEnv::new();
+    env.write("config.json", "{\"process\": {\"args\": \"sh\"}}");
+    let ran = env.run(&["inject", "--error-format", "json"]);
+    assert_eq!(ran.code, Some(2));
+    let error: serde_json::Value = serde_json::from_str(&ran.stderr).unwrap();
+    assert_eq!(
+        error,
+        serde_json::json!({
+            "level": "error", "class": "json-type", "path": "config.json", "line": 1, "column": 22,
+            "pointer": "/process/args", "message": "expected an array of strings, found string",
+            "hint": null,
+        })
+    );
+}
+
+#[test]
+fn a_closed_pipe_is_no_error() {
+    let env = TestEnv::with_hooks();
+    let mut child =
+        env.command(&["list"]).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn completions_are_made_for_each_shell() {
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = TestEnv::new().run(&["completions", shell]);
+        assert_eq!(ran.code, Some(0));
+        assert!(ran.stdout.contains("--hooks-dir"), "{shell}");
+    }
+}

@@ -1,0 +1,140 @@
+//! Hooks that watch containers.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::{Value, json};
+
+use crate::example::{Example, annotate};
+use crate::support::bundle::Bundle;
+use crate::support::runtime::{Container, Runtime};
+
+/// A container that runs until it is deleted.
+const WAIT: &str = "sleep 60";
+
+fn log_file(bundle: &Bundle) -> PathBuf {
+    bundle.path().join("hook.log")
+}
+
+fn lines(path: &Path) -> Vec<String> {
+    let text =
+        fs::read_to_string(path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+    text.lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn start_and_stop_are_logged_with_the_state() {
+    for runtime in Runtime::ALL {
+        let bundle = Bundle::new("true");
+        let log = log_file(&bundle);
+        Example::read("90-lifecycle-log").with_env("LOG_FILE", &log).inject(&bundle);
+        let container = Container::new(runtime, &bundle);
+        container.run().success();
+        let states: Vec<Value> = lines(&log)
+            .iter()
+            .map(|line| {
+                let (time, state) = line.split_once(' ').expect("a time and a state");
+                assert!(time.len() == 20 && time.ends_with('Z'), "{runtime}: {time}");
+                serde_json::from_str(state).expect("the state is JSON")
+            })
+            .collect();
+        assert_eq!(states.len(), 2, "{runtime}");
+        assert_eq!(states[0]["id"], container.id(), "{runtime}");
+        assert_eq!(states[1]["status"], "stopped", "{runtime}");
+    }
+}
+
+#[test]
+fn a_log_that_cannot_be_written_does_not_end_the_container() {
+    for runtime in Runtime::ALL {
+        for example in ["90-lifecycle-log", "90-mount-audit", "90-oom-report", "90-trace-stages"] {
+            let bundle = Bundle::new("echo ran");
+            let log = bundle.path().join("missing/hook.log");
+            Example::read(example).with_env("LOG_FILE", &log).inject(&bundle);
+            let output = Container::new(runtime, &bundle).run().success();
+            assert_eq!(output, "ran\n", "{runtime} {example}");
+        }
+    }
+}
+
+#[test]
+fn a_bind_mount_is_audited_and_nothing_else() {
+    for runtime in Runtime::ALL {
+        let bundle = Bundle::new(WAIT);
+        let source = bundle.path().join("shared");
+        fs::create_dir(&source).expect("the bundle is ours");
+        bundle.edit(|config| {
+            config["mounts"].as_array_mut().expect("mounts").push(json!({
+                "destination": "/data", "type": "bind", "source": source, "options": ["bind", "ro"],
+            }));
+        });
+        let log = log_file(&bundle);
+        Example::read("90-mount-audit").with_env("LOG_FILE", &log).inject(&bundle);
+        let container = Container::new(runtime, &bundle);
+        container.create().success();
+        container.start().success();
+        let lines = lines(&log);
+        let [line] = lines.as_slice() else { panic!("{runtime}: {lines:?}") };
+        let words: Vec<_> = line.split(' ').collect();
+        assert_eq!(words[1..5], [container.id(), "/data", "ro", "from"], "{runtime}");
+        assert!(source.ends_with(words[5].trim_start_matches('/')), "{runtime}: {line}");
+    }
+}
+
+#[test]
+fn the_process_that_ran_out_of_memory_is_reported() {
+    for runtime in Runtime::ALL {
+        let bundle = Bundle::new("tail /dev/zero; echo survived");
+        bundle.edit(|config| {
+            let bytes = 16 << 20;
+            config["linux"]["resources"]["memory"] = json!({"limit": bytes, "swap": bytes});
+        });
+        let log = log_file(&bundle);
+        Example::read("90-oom-report").with_env("LOG_FILE", &log).inject(&bundle);
+        let container = Container::new(runtime, &bundle);
+        container.run().success();
+        let lines = lines(&log);
+        let [line] = lines.as_slice() else { panic!("{runtime}: {lines:?}") };
+        let report = format!("{} out of memory: tail", container.id());
+        assert!(line.ends_with(&report), "{runtime}: {line}");
+    }
+}
+
+#[test]
+fn a_container_is_registered_while_it_runs() {
+    for runtime in Runtime::ALL {
+        let bundle = Bundle::new(WAIT);
+        let directory = bundle.path().join("pids");
+        Example::read("90-pid-registry").with_env("DIRECTORY", &directory).inject(&bundle);
+        let container = Container::new(runtime, &bundle);
+        // No look in between: most versions of runc run poststart hooks when they create.
+        container.create().success();
+        container.start().success();
+        let registered = directory.join(container.id());
+        assert_eq!(lines(&registered), [container.pid().to_string()], "{runtime}");
+        container.delete().success();
+        assert_eq!(fs::read_dir(&directory).expect("it stays").count(), 0, "{runtime}");
+    }
+}
+
+#[test]
+fn stages_are_traced_in_their_order() {
+    for runtime in Runtime::ALL {
+        let bundle = Bundle::new("true");
+        annotate(&bundle, "com.example.trace-stages", "true");
+        let log = log_file(&bundle);
+        Example::read("90-trace-stages").with_env("LOG_FILE", &log).inject(&bundle);
+        let container = Container::new(runtime, &bundle);
+        container.run().success();
+        let lines = lines(&log);
+        let own = fs::read_link("/proc/self/ns/net").expect("a namespace");
+        let networks: Vec<_> = lines
+            .iter()
+            .filter_map(|line| line.strip_prefix("  net:"))
+            .map(|name| own.as_os_str() == format!("net:{name}").as_str())
+            .collect();
+        // createContainer alone runs in the container's namespaces.
+        assert_eq!(networks, [true, false, true, true], "{runtime}: {lines:#?}");
+        assert!(lines.iter().all(|line| line.starts_with("  ") || line.ends_with(container.id())));
+    }
+}

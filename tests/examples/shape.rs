@@ -1,0 +1,95 @@
+//! What all examples have in common.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use crate::example::Example;
+use crate::support::program;
+
+#[test]
+fn examples_leave_nothing_to_chance() {
+    for example in Example::all() {
+        let name = example.name();
+        let hook = &example.json["hook"];
+        assert_eq!(example.json["version"], "1.0.0", "{name}");
+        let path = Path::new(hook["path"].as_str().expect("a path"));
+        assert!(path.is_absolute(), "{name}");
+        assert_eq!(
+            Some(hook["args"][0].as_str().expect("args")),
+            path.file_name().unwrap().to_str()
+        );
+        assert!(hook["env"][0].as_str().expect("env").starts_with("PATH="), "{name}");
+        assert!(hook["timeout"].as_i64().expect("a timeout") > 0, "{name}");
+        assert!(!example.stages().is_empty(), "{name}");
+        let extension = example.stages().contains(&"precreate");
+        assert_eq!(extension, example.file.parent().unwrap().ends_with("podman"), "{name}");
+    }
+}
+
+#[test]
+fn example_patterns_are_anchored_at_both_ends() {
+    for example in Example::all() {
+        let when = &example.json["when"];
+        let mut patterns = Vec::new();
+        for (key, value) in when["annotations"].as_object().into_iter().flatten() {
+            patterns.extend([key.as_str(), value.as_str().expect("a pattern")]);
+        }
+        for command in when["commands"].as_array().into_iter().flatten() {
+            patterns.push(command.as_str().expect("a pattern"));
+        }
+        for pattern in patterns {
+            assert!(pattern.starts_with('^') && pattern.ends_with('$'), "{pattern}");
+        }
+    }
+}
+
+#[test]
+fn each_example_and_program_is_explained() {
+    let directory = program::repository("hooks.d-examples");
+    let readme = fs::read_to_string(directory.join("README.md")).expect("there is a README");
+    for example in Example::all() {
+        assert!(readme.contains(&format!("`{}`", example.name())), "{}", example.name());
+    }
+    let used: Vec<_> =
+        Example::all().into_iter().map(|example| example.json["hook"].clone()).collect();
+    for entry in fs::read_dir(directory.join("bin")).expect("there are programs") {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        assert!(
+            name == "state.sh" || used.iter().any(|hook| hook["args"][0] == name.as_str()),
+            "no example runs bin/{name}"
+        );
+    }
+}
+
+#[test]
+fn programs_parse_in_dash_and_busybox() {
+    for entry in fs::read_dir(program::repository("hooks.d-examples/bin")).expect("programs") {
+        let path = entry.unwrap().path();
+        program::run(Command::new(program::find("dash")).arg("-n").arg(&path)).success();
+        program::run(Command::new(program::find("busybox")).args(["sh", "-n"]).arg(&path))
+            .success();
+    }
+}
+
+/// What the hook programs read from a state, however a container's user fills the annotations.
+#[test]
+fn a_state_is_read_past_what_its_annotations_say() {
+    let read = |annotations: &str, call: &str| {
+        let state = format!(
+            r#"{{"ociVersion":"1.0.2","id":"one","status":"created","pid":42,"bundle":"/b","annotations":{annotations}}}"#
+        );
+        let script = format!(". ./state.sh; {call}");
+        let mut shell = Command::new("dash");
+        shell.current_dir(program::repository("hooks.d-examples/bin")).args(["-c", &script]);
+        program::run_with_input(&mut shell, state.as_bytes())
+    };
+    let spoof = r#"{"id":"two","pid":"7","a":"\"id\":\"two\",\"pid\":7,\"k\":\"v\"","k":"yes"}"#;
+    assert_eq!(read(spoof, "state_string id").success(), "one\n");
+    assert_eq!(read(spoof, "state_string status").success(), "created\n");
+    assert_eq!(read(spoof, "state_pid").success(), "42\n");
+    assert_eq!(read(spoof, "annotation k").success(), "yes\n");
+    assert!(read(r#"{"k":"a\"b"}"#, "annotation k").failure().contains("not allowed"));
+    assert!(read("{}", "annotation k").failure().contains("no annotation k"));
+    assert!(read("{}", "annotation status").failure().contains("no annotation status"));
+}

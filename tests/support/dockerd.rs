@@ -1,0 +1,147 @@
+//! A Docker daemon of our own, and one image made from busybox.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::{Arc, Mutex, mpsc};
+
+use rustix::process::{Pid, Signal};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::cgroup::CgroupParent;
+use super::podman::IMAGE;
+use super::program::{self, DEADLINE, Finished};
+use super::rootfs;
+
+/// A daemon without networks, apart from the machine's own; it stops when dropped.
+pub(crate) struct Dockerd {
+    daemon: Option<Child>,
+    log: Arc<Mutex<String>>,
+    directory: TempDir,
+    _cgroup_parent: CgroupParent,
+}
+
+impl Dockerd {
+    /// Starts a daemon whose `daemon.json` names these runtimes, such as
+    /// `{"hooked": {"path": "/usr/bin/oci-hooks-runtime", "runtimeArgs": []}}`, and imports the
+    /// image.
+    #[track_caller]
+    pub(crate) fn start(runtimes: &Value) -> Self {
+        program::require_root();
+        let directory = program::temporary_directory();
+        let cgroup_parent = CgroupParent::new();
+        let at = |name: &str| directory.path().join(name);
+        let settings = json!({
+            "runtimes": runtimes,
+            "hosts": [format!("unix://{}", at("docker.sock").display())],
+            "data-root": at("data"),
+            "exec-root": at("exec"),
+            "pidfile": at("pid"),
+            "storage-driver": "vfs",
+            "exec-opts": ["native.cgroupdriver=cgroupfs"],
+            "cgroup-parent": cgroup_parent.name(),
+            "bridge": "none",
+            "iptables": false,
+            "ip6tables": false,
+            "ip-forward": false,
+            "ip-masq": false,
+        });
+        fs::write(at("daemon.json"), settings.to_string()).expect("the directory is ours");
+        let mut daemon = Command::new(program::find("dockerd"))
+            .arg("--config-file")
+            .arg(at("daemon.json"))
+            // A daemon that the machine already runs may share its containerd with this one.
+            .args(["--containerd-namespace", &program::unique_name()])
+            .args(["--containerd-plugins-namespace", &program::unique_name()])
+            // It must find Debian's runc and containerd, whatever else there is.
+            .env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin")
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap_or_else(|error| panic!("cannot start dockerd: {error}"));
+        let stderr = daemon.stderr.take().expect("it is piped");
+        let log = Arc::new(Mutex::new(String::new()));
+        let ready = follow(stderr, Arc::clone(&log));
+        let dockerd = Self { daemon: Some(daemon), log, directory, _cgroup_parent: cgroup_parent };
+        if ready.recv_timeout(DEADLINE).is_err() {
+            panic!("dockerd does not listen\n{}", dockerd.log());
+        }
+        let image = dockerd.path("image.tar");
+        rootfs::write_tar(&image);
+        dockerd.docker(&["import", image.to_str().expect("a plain name"), IMAGE]).success();
+        dockerd
+    }
+
+    /// Calls `docker ARGUMENTS…`.
+    #[track_caller]
+    pub(crate) fn docker(&self, arguments: &[&str]) -> Finished {
+        program::run(
+            Command::new(program::find("docker"))
+                .arg("--config")
+                .arg(self.path("client"))
+                .arg("--host")
+                .arg(format!("unix://{}", self.path("docker.sock").display()))
+                .args(arguments),
+        )
+    }
+
+    /// Calls `docker run --runtime RUNTIME OPTIONS… IMAGE COMMAND…` without a network.
+    #[track_caller]
+    pub(crate) fn run(&self, runtime: &str, options: &[&str], command: &[&str]) -> Finished {
+        let mut arguments = vec!["run", "--runtime", runtime, "--network", "none"];
+        arguments.extend(options);
+        arguments.push(IMAGE);
+        arguments.extend(command);
+        self.docker(&arguments)
+    }
+
+    /// Returns what the daemon has logged so far.
+    pub(crate) fn log(&self) -> String {
+        self.log.lock().expect("no holder panics").clone()
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+}
+
+impl Drop for Dockerd {
+    fn drop(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            // Left to itself it gives each container ten seconds to end.
+            let containers = self.docker(&["ps", "--all", "--quiet"]).stdout;
+            for container in containers.lines() {
+                self.docker(&["rm", "--force", container]);
+            }
+            let _ = rustix::process::kill_process(Pid::from_child(&daemon), Signal::TERM);
+            program::wait(daemon, DEADLINE);
+        }
+        // It leaves the namespace of `--network none` mounted.
+        let _ = Command::new("umount")
+            .arg("--lazy")
+            .arg(self.path("exec/netns/default"))
+            .stderr(Stdio::null())
+            .status();
+    }
+}
+
+/// Collects a daemon's log; the receiver gets a message when the daemon listens, and is cut off
+/// when it ended before that.
+fn follow(stderr: ChildStderr, log: Arc<Mutex<String>>) -> mpsc::Receiver<()> {
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+            if line.contains("API listen on") {
+                // Whoever waited may have given up.
+                let _ = sender.send(());
+            }
+            let mut log = log.lock().expect("no holder panics");
+            log.push_str(&line);
+            log.push('\n');
+        }
+    });
+    receiver
+}

@@ -1,0 +1,146 @@
+//! Running the programs that tests need, none of them longer than a deadline.
+
+use std::fs::File;
+use std::io::{Read, Seek, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal};
+
+/// Longer than any command of a test takes on a busy machine.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+
+/// A command that has ended.
+pub(crate) struct Finished {
+    command: String,
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+}
+
+impl Finished {
+    /// Returns what a command that must succeed wrote to standard output.
+    #[track_caller]
+    pub(crate) fn success(self) -> String {
+        assert!(
+            self.status.success(),
+            "{}: {}\n{}{}",
+            self.command,
+            self.status,
+            self.stdout,
+            self.stderr
+        );
+        self.stdout
+    }
+
+    /// Returns what a command that must not succeed wrote to standard error.
+    #[track_caller]
+    pub(crate) fn failure(self) -> String {
+        assert!(!self.status.success(), "{} succeeded\n{}", self.command, self.stdout);
+        self.stderr
+    }
+}
+
+/// Finds a program; Debian's directories come first because another program of the same name may
+/// stand before them in `PATH`.
+#[track_caller]
+pub(crate) fn find(name: &str) -> PathBuf {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    ["/usr/sbin", "/usr/bin", "/sbin", "/bin"]
+        .into_iter()
+        .map(PathBuf::from)
+        .chain(std::env::split_paths(&path))
+        .map(|directory| directory.join(name))
+        .find(|candidate| candidate.is_file())
+        .unwrap_or_else(|| panic!("this test needs the program `{name}`: tests/run installs it"))
+}
+
+/// Fails a test that is not run by root: containers, namespaces and mounts need it.
+#[track_caller]
+pub(crate) fn require_root() {
+    assert!(rustix::process::geteuid().is_root(), "this test needs root: tests/run uses sudo");
+}
+
+/// Runs a command with nothing on standard input.
+#[track_caller]
+pub(crate) fn run(command: &mut Command) -> Finished {
+    run_with_input(command, b"")
+}
+
+/// Runs a command with `input` on standard input.
+///
+/// Its output goes to files: a pipe would stay open as long as a container left behind holds it.
+#[track_caller]
+pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Finished {
+    let mut stdin = scratch_file();
+    stdin.write_all(input).expect("a scratch file takes the input");
+    stdin.rewind().expect("a file can be rewound");
+    let stdout = scratch_file();
+    let stderr = scratch_file();
+    let child = command
+        .stdin(stdin)
+        .stdout(clone(&stdout))
+        .stderr(clone(&stderr))
+        .spawn()
+        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    let status = wait(child, DEADLINE)
+        .unwrap_or_else(|| panic!("{command:?} ran for more than {DEADLINE:?}: killed"));
+    Finished {
+        command: format!("{command:?}"),
+        status,
+        stdout: contents(stdout),
+        stderr: contents(stderr),
+    }
+}
+
+/// Waits for a child; kills it and returns nothing when the deadline passes first.
+pub(crate) fn wait(mut child: Child, deadline: Duration) -> Option<ExitStatus> {
+    let pid = Pid::from_child(&child);
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || sender.send(child.wait()));
+    match receiver.recv_timeout(deadline) {
+        Ok(status) => Some(status.expect("a child can be waited for once")),
+        Err(_) => {
+            // It may have ended just now, and then there is nothing left to kill.
+            let _ = rustix::process::kill_process(pid, Signal::KILL);
+            None
+        }
+    }
+}
+
+/// Returns a name that nothing else on this machine has.
+pub(crate) fn unique_name() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    format!("oci-hooks-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Returns a directory of this repository.
+pub(crate) fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+/// Makes a directory that goes away with the value.
+pub(crate) fn temporary_directory() -> tempfile::TempDir {
+    tempfile::Builder::new()
+        .prefix("oci-hooks-")
+        .tempdir()
+        .unwrap_or_else(|error| panic!("cannot make a temporary directory: {error}"))
+}
+
+fn scratch_file() -> File {
+    tempfile::tempfile().unwrap_or_else(|error| panic!("cannot make a scratch file: {error}"))
+}
+
+fn clone(file: &File) -> Stdio {
+    file.try_clone().expect("a descriptor can be duplicated").into()
+}
+
+fn contents(mut file: File) -> String {
+    let mut bytes = Vec::new();
+    file.rewind().expect("a file can be rewound");
+    file.read_to_end(&mut bytes).expect("a scratch file can be read");
+    String::from_utf8_lossy(&bytes).into_owned()
+}

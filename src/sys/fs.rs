@@ -1,7 +1,14 @@
-//! Files: errors that carry their path.
+//! Files: errors that carry their path, bounded reading, atomic replacement.
 
+mod read;
+mod replace;
+
+use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
+
+pub use read::{FileKind, ReadError, read_bounded};
+pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
 
 /// An I/O error with the path it happened at and what was being done there.
 #[derive(Debug, thiserror::Error)]
@@ -15,14 +22,28 @@ pub struct PathError {
     pub source: io::Error,
 }
 
+impl PathError {
+    /// Returns the error that says `cannot ACTION PATH`.
+    pub fn new(action: &'static str, path: &Path, source: impl Into<io::Error>) -> Self {
+        PathError { action, path: path.to_owned(), source: source.into() }
+    }
+}
+
 /// Adds the path to an I/O error.
 pub trait PathContext<T> {
     /// Turns the error into a [`PathError`] that says `cannot ACTION PATH`.
     fn at(self, action: &'static str, path: &Path) -> Result<T, PathError>;
 }
 
-impl<T> PathContext<T> for io::Result<T> {
+impl<T, E: Into<io::Error>> PathContext<T> for Result<T, E> {
     fn at(self, action: &'static str, path: &Path) -> Result<T, PathError> {
-        self.map_err(|source| PathError { action, path: path.to_owned(), source })
+        self.map_err(|source| PathError::new(action, path, source))
     }
+}
+
+/// Returns a number for a file name that nobody else has and nobody could have guessed.
+pub fn unpredictable() -> u64 {
+    // The standard library keys its hash maps from the kernel's random numbers, and each
+    // `RandomState` differently.
+    RandomState::new().hash_one(std::process::id())
 }

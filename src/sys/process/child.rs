@@ -1,0 +1,128 @@
+//! A child that leads its own process group and never outlives its handle.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::{Command, ExitStatus, Stdio};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+
+use super::pipe::{Input, Output};
+use super::{Deadline, Program, Streams};
+
+/// As large as a pipe is by default, so that one read empties it.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// A running child. Dropping it kills its process group and waits for it.
+pub(super) struct Child {
+    child: std::process::Child,
+    pid: Pid,
+    /// Readable when the child has exited; none once that was seen.
+    pidfd: Option<OwnedFd>,
+    /// Whether it is ours to kill: its id is valid until it is waited for.
+    unreaped: bool,
+}
+
+impl Child {
+    pub(super) fn spawn(program: &Program<'_>) -> io::Result<Self> {
+        // `Command` leaves open what a relative path is relative to, and searches `PATH` for one
+        // without a slash.
+        let path = std::path::absolute(program.cwd.join(program.path))?;
+        let (arg0, args) = match program.argv.split_first() {
+            Some((arg0, args)) => (*arg0, args),
+            None => (program.path.as_os_str(), &[][..]),
+        };
+        // An entry without a name is of no use to any program.
+        let env = program.env.iter().filter(|(name, _)| !name.is_empty());
+        // `PATH` in `env` does not matter: with a slash in the path the program is not searched
+        // for, and `posix_spawn` runs no shell for a file the kernel cannot execute.
+        let child = Command::new(path)
+            .arg0(arg0)
+            .args(args)
+            .env_clear()
+            .envs(env.copied())
+            .current_dir(program.cwd)
+            .process_group(0)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()?;
+        let pid = Pid::from_child(&child);
+        let mut child = Child { child, pid, pidfd: None, unreaped: true };
+        child.pidfd = Some(pidfd_open(pid, PidfdFlags::empty())?);
+        Ok(child)
+    }
+
+    /// Takes our ends of the child's pipes.
+    pub(super) fn open_streams<'a>(&mut self, program: &Program<'a>) -> io::Result<Streams<'a>> {
+        let gone = || io::Error::other("the pipe was taken already");
+        let stdin = self.child.stdin.take().ok_or_else(gone)?;
+        let stdout = self.child.stdout.take().ok_or_else(gone)?;
+        let stderr = self.child.stderr.take().ok_or_else(gone)?;
+        Ok(Streams {
+            stdin: Input::new(stdin.into(), program.stdin)?,
+            stdout: Output::new(stdout.into(), program.stdout)?,
+            stderr: Output::new(stderr.into(), program.stderr)?,
+            buffer: vec![0; BUFFER_BYTES],
+        })
+    }
+
+    /// Returns the descriptor that is readable once the child has exited, until that was seen.
+    pub(super) fn pidfd(&self) -> Option<&OwnedFd> {
+        self.pidfd.as_ref()
+    }
+
+    pub(super) fn set_exited(&mut self) {
+        self.pidfd = None;
+    }
+
+    pub(super) fn exited(&self) -> bool {
+        self.pidfd.is_none()
+    }
+
+    /// Kills the child and everything in its process group.
+    pub(super) fn kill(&self) {
+        // Both, as the child may have moved itself into another group; a failure means that there
+        // is nobody left or that it is not ours to kill, and nothing more can be done.
+        let _ = kill_process_group(self.pid, Signal::KILL);
+        let _ = kill_process(self.pid, Signal::KILL);
+    }
+
+    /// Waits for the exit and returns whether it came before the deadline.
+    pub(super) fn wait_for_exit(&mut self, deadline: Deadline) -> io::Result<bool> {
+        while let Some(pidfd) = &self.pidfd {
+            if deadline.is_over() {
+                return Ok(false);
+            }
+            match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], deadline.time_left().as_ref()) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => self.pidfd = None,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Returns the status of a child that has exited.
+    pub(super) fn reap(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait()?;
+        self.unreaped = false;
+        Ok(status)
+    }
+
+    /// Gives up on a child that cannot be killed.
+    pub(super) fn abandon(mut self) {
+        self.unreaped = false;
+    }
+}
+
+impl Drop for Child {
+    fn drop(&mut self) {
+        if self.unreaped {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}

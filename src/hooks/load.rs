@@ -47,6 +47,8 @@ pub struct Loaded {
     pub hooks: HookSet,
     /// What stopped files from being hooks, in the order it was met.
     pub problems: Vec<Problem>,
+    /// The hooks that a later directory's file hides.
+    pub masked: Vec<HookFile>,
     /// Every directory entry, in the order of the directories, sorted by name.
     pub entries: Vec<Entry>,
     /// The directories that were to be read.
@@ -76,7 +78,7 @@ pub enum EntryState {
         /// That file.
         by: PathBuf,
     },
-    /// It cannot be used: one of the problems is about it.
+    /// It cannot be used: one of the problems is about it, or about its directory.
     Broken,
     /// It went away while it was opened, or is a symbolic link to nothing.
     Vanished,
@@ -91,6 +93,11 @@ impl Loaded {
             Some(at) => Err(self.problems.swap_remove(at)),
             None => Ok(self.hooks),
         }
+    }
+
+    /// Returns all hooks, those in force first.
+    pub(super) fn files(&self) -> impl Iterator<Item = &HookFile> {
+        self.hooks.iter().chain(&self.masked)
     }
 }
 
@@ -114,7 +121,14 @@ impl Loaded {
 /// }
 /// ```
 pub fn load(options: &LoadOptions) -> Loaded {
-    let mut loader = Loader { options, loaded: Loaded::default(), active: HashMap::new() };
+    load_after(&Loaded::default(), options)
+}
+
+/// Loads hooks again. Where a file was good before and cannot be used now, what it said stays in
+/// force; its entry is [`EntryState::Broken`] all the same.
+pub(super) fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
+    let mut loader =
+        Loader { options, previous, loaded: Loaded::default(), active: HashMap::new() };
     for dir in &options.dirs {
         loader.dir(dir);
     }
@@ -125,6 +139,7 @@ pub fn load(options: &LoadOptions) -> Loaded {
 
 struct Loader<'o> {
     options: &'o LoadOptions,
+    previous: &'o Loaded,
     loaded: Loaded,
     /// The hooks in force by name, each with the index of its entry.
     active: HashMap<OsString, (HookFile, usize)>,
@@ -138,10 +153,12 @@ impl Loader<'_> {
                 return self.loaded.missing_dirs.push(dir.to_owned());
             }
             Err(error) => {
+                let error = HookError::from(error);
+                self.keep_dir(dir, &error);
                 return self.loaded.problems.push(Problem {
                     path: dir.to_owned(),
                     location: None,
-                    source: error.into(),
+                    source: error,
                     fatal: true,
                 });
             }
@@ -150,18 +167,20 @@ impl Loader<'_> {
         for name in names {
             let path = dir.join(&name);
             let state =
-                if is_hook_file_name(&name) { self.file(name, &path) } else { EntryState::NotJson };
+                if is_hook_file_name(&name) { self.file(&path) } else { EntryState::NotJson };
             self.loaded.entries.push(Entry { path, state });
         }
         mark_fatal(&mut self.loaded.problems[first_problem..]);
     }
 
-    fn file(&mut self, name: OsString, path: &Path) -> EntryState {
+    fn file(&mut self, path: &Path) -> EntryState {
         let text = match fs::read(path).at("read", path) {
             Ok(text) => text,
             Err(error) => {
                 let vanished = error.source.kind() == io::ErrorKind::NotFound;
-                self.problem(path, error.into());
+                let error = HookError::from(error);
+                self.keep(path, &error);
+                self.problem(path, error);
                 return if vanished { EntryState::Vanished } else { EntryState::Broken };
             }
         };
@@ -172,14 +191,11 @@ impl Loader<'_> {
         };
         match Definition::parse(&text, schema) {
             Ok(definition) => {
-                let file = HookFile::new(path.to_owned(), definition);
-                let entry = self.loaded.entries.len();
-                if let Some((_, masked)) = self.active.insert(name, (file, entry)) {
-                    self.loaded.entries[masked].state = EntryState::Masked { by: path.to_owned() };
-                }
+                self.activate(HookFile::new(path.to_owned(), definition));
                 EntryState::Active
             }
             Err(fault) => {
+                self.keep(path, &fault.error);
                 self.loaded.problems.push(Problem {
                     path: path.to_owned(),
                     location: fault.location,
@@ -189,6 +205,55 @@ impl Loader<'_> {
                 EntryState::Broken
             }
         }
+    }
+
+    /// Puts a hook in force whose entry comes next, and masks the one of its name.
+    fn activate(&mut self, file: HookFile) {
+        let by = file.path.clone();
+        let entry = self.loaded.entries.len();
+        if let Some((masked, at)) = self.active.insert(file.name.clone(), (file, entry)) {
+            self.loaded.masked.push(masked);
+            let state = &mut self.loaded.entries[at].state;
+            if *state == EntryState::Active {
+                *state = EntryState::Masked { by };
+            }
+        }
+    }
+
+    /// Leaves in force what a file said before it got broken.
+    fn keep(&mut self, path: &Path, error: &HookError) {
+        if !outlives(error) {
+            return;
+        }
+        // Names differ sooner than paths do.
+        let is_it = |file: &&HookFile| Some(&*file.name) == path.file_name() && file.path == path;
+        if let Some(file) = self.previous.files().find(is_it)
+            && self.has_program(file)
+        {
+            self.activate(file.clone());
+        }
+    }
+
+    /// Leaves in force the hooks of a directory that cannot be listed any more.
+    fn keep_dir(&mut self, dir: &Path, error: &HookError) {
+        if !outlives(error) {
+            return;
+        }
+        let mut files: Vec<_> = self
+            .previous
+            .files()
+            .filter(|file| file.path.parent() == Some(dir) && self.has_program(file))
+            .collect();
+        files.sort_unstable_by_key(|file| &file.name);
+        for file in files {
+            self.activate(file.clone());
+            self.loaded.entries.push(Entry { path: file.path.clone(), state: EntryState::Broken });
+        }
+    }
+
+    fn has_program(&self, file: &HookFile) -> bool {
+        self.options.path_check == PathCheck::Skip
+            || fs::metadata(&file.definition.hook.path).is_ok()
     }
 
     fn problem(&mut self, path: &Path, source: HookError) {
@@ -206,6 +271,21 @@ fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
         .at("list", dir)?;
     names.sort_unstable();
     Ok(names)
+}
+
+/// Tells if a hook that was good before stays in force in spite of an error.
+///
+/// Not if somebody took away the file, the directory or the hook's program: a hook without its
+/// program would make every container fail, and the reference ignores it.
+fn outlives(error: &HookError) -> bool {
+    match error {
+        HookError::PathMissing { .. } | HookError::PathLookup { .. } => false,
+        HookError::Read(error) => !matches!(
+            error.source.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory
+        ),
+        _ => true,
+    }
 }
 
 /// Marks the problems of one directory that the reference does not overlook.

@@ -6,6 +6,8 @@ mod error;
 mod hook;
 pub mod json;
 mod load;
+#[cfg(feature = "monitor")]
+pub mod monitor;
 pub mod pattern;
 mod schema;
 mod select;
@@ -19,6 +21,8 @@ pub use consumer::Consumer;
 pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
 pub use hook::Hook;
 pub use load::{Entry, EntryState, LoadOptions, Loaded, load};
+#[cfg(feature = "monitor")]
+pub use monitor::Monitor;
 pub use pattern::{Pattern, PatternError};
 pub use schema::{Definition, PathCheck, SchemaOptions, Version};
 pub use select::{Injection, Selection};

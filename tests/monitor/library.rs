@@ -1,0 +1,367 @@
+//! What the monitor sees, and what it keeps.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use oci_hooks::hooks::monitor::{Monitor, MonitorOptions, Wake};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::support::{LONG, Tree, hook, hook_with, in_force};
+
+/// A tree with two directories, `low` with `a.json` and `high`.
+fn tree() -> Tree {
+    let tree = Tree::new();
+    tree.mkdir("low");
+    tree.mkdir("high");
+    tree.write("low/a.json", hook());
+    tree
+}
+
+const DIRS: [&str; 2] = ["low", "high"];
+
+#[test]
+fn initial_snapshot_has_hooks_and_problems() {
+    let tree = tree();
+    tree.write("high/broken.json", "{");
+    let followed = tree.monitor(&["low", "high", "missing"]);
+    assert_eq!(followed.in_force(), "low/a.json");
+    let loaded = followed.monitor.snapshot();
+    assert_eq!(loaded.problems[0].path, tree.path("high/broken.json"));
+    assert_eq!(loaded.missing_dirs, [tree.path("missing")]);
+}
+
+#[test]
+fn files_written_changed_masked_and_removed_are_seen() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    tree.write("low/b.json", hook());
+    assert_eq!(followed.next(), "added low/b.json");
+    tree.write("low/b.json", hook_with("/bin/sh"));
+    assert_eq!(followed.next(), "changed low/b.json");
+    tree.write("high/b.json", hook());
+    assert_eq!(followed.next(), "added high/b.json, masked low/b.json");
+    tree.remove("high/b.json");
+    assert_eq!(followed.next(), "removed high/b.json, restored low/b.json");
+    tree.remove("low/b.json");
+    assert_eq!(followed.next(), "removed low/b.json");
+    assert_eq!(followed.in_force(), "low/a.json");
+}
+
+#[test]
+fn atomic_replacement_is_one_change() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    tree.write("low/.a.json.tmp", hook_with("/bin/sh"));
+    tree.rename("low/.a.json.tmp", "low/a.json");
+    assert_eq!(followed.next(), "changed low/a.json");
+    // Renamed away, as editors make backups, and written anew.
+    tree.rename("low/a.json", "low/a.json~");
+    tree.write("low/a.json", hook());
+    assert_eq!(followed.next(), "changed low/a.json");
+    tree.rename("low/a.json", "low/b.json");
+    assert_eq!(followed.next(), "removed low/a.json, added low/b.json");
+}
+
+#[test]
+fn file_written_in_steps_within_the_window_is_one_change() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    let text = hook_with("/bin/sh");
+    tree.write("low/a.json", "");
+    followed.assert_disturbed();
+    tree.write("low/a.json", &text[..text.len() / 2]);
+    tree.write("low/b.json", "");
+    followed.assert_disturbed();
+    tree.write("low/a.json", &text);
+    tree.write("low/b.json", &text);
+    assert_eq!(followed.next(), "changed low/a.json, added low/b.json");
+}
+
+#[test]
+fn partial_write_longer_than_the_window_never_shows_as_removal() {
+    let tree = tree();
+    tree.write("high/a.json", hook_with("/bin/sh"));
+    let mut followed = tree.monitor(&DIRS);
+    let text = hook();
+    tree.write("high/a.json", "");
+    assert_eq!(followed.next(), "broken high/a.json (kept)");
+    for partial in ["", &text[..1], &text[..text.len() - 1]] {
+        tree.write("high/a.json", partial);
+        followed.assert_quiet("low");
+        assert_eq!(followed.in_force(), "high/a.json", "{partial}");
+        let loaded = followed.monitor.snapshot();
+        assert_eq!(loaded.hooks.iter().next().unwrap().definition.hook.path, "/bin/sh");
+        assert_eq!(loaded.problems.len(), 1);
+    }
+    tree.write("high/a.json", &text);
+    assert_eq!(followed.next(), "restored high/a.json");
+    assert_eq!(followed.monitor.snapshot().problems.len(), 0);
+}
+
+#[test]
+fn broken_file_keeps_the_others() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    tree.write("low/b.json", "{");
+    assert_eq!(followed.next(), "broken low/b.json");
+    assert_eq!(followed.in_force(), "low/a.json");
+    tree.write("low/b.json", hook());
+    assert_eq!(followed.next(), "restored low/b.json");
+    assert_eq!(followed.in_force(), "low/a.json, low/b.json");
+}
+
+#[test]
+fn removing_a_broken_file_ends_its_hook() {
+    let tree = tree();
+    tree.write("high/a.json", hook());
+    let mut followed = tree.monitor(&DIRS);
+    tree.write("high/a.json", "{");
+    assert_eq!(followed.next(), "broken high/a.json (kept)");
+    tree.remove("high/a.json");
+    assert_eq!(followed.next(), "removed high/a.json, restored low/a.json");
+}
+
+#[test]
+fn names_that_are_no_hooks_disturb_nobody() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    tree.write("low/README", "x");
+    tree.write("low/a.json.bak", "x");
+    tree.write("other", "x");
+    tree.mkdir("low/sub");
+    tree.write("low/sub/b.json", hook());
+    followed.assert_undisturbed();
+    followed.assert_quiet("low");
+}
+
+#[test]
+fn reading_disturbs_nobody() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    fs::read(tree.path("low/a.json")).unwrap();
+    fs::read_dir(tree.path("low")).unwrap().count();
+    assert_eq!(followed.monitor.rescan().unwrap(), []);
+    followed.assert_undisturbed();
+}
+
+#[test]
+fn change_of_mode_is_seen() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    fs::set_permissions(tree.path("low/a.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    followed.assert_disturbed();
+    let deadline = Instant::now() + Duration::from_millis(20);
+    assert_eq!(followed.monitor.wait(Some(deadline)).unwrap(), Wake::Deadline);
+    fs::set_permissions(tree.path("low"), fs::Permissions::from_mode(0o700)).unwrap();
+    followed.assert_disturbed();
+}
+
+#[test]
+fn missing_directory_is_picked_up_with_its_parents() {
+    let tree = Tree::new();
+    let mut followed = tree.monitor(&["etc/containers/oci/hooks.d"]);
+    assert_eq!(followed.in_force(), "");
+    tree.mkdir("etc");
+    followed.assert_disturbed();
+    followed.monitor.rescan().unwrap();
+    tree.mkdir("etc/other");
+    followed.assert_undisturbed();
+    tree.mkdir("etc/containers/oci/hooks.d");
+    tree.write("etc/containers/oci/hooks.d/a.json", hook());
+    assert_eq!(followed.next(), "added etc/containers/oci/hooks.d/a.json");
+}
+
+#[test]
+fn directory_removed_and_created_again_is_followed_on() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    for _ in 0..3 {
+        tree.remove("low");
+        assert_eq!(followed.next(), "removed low/a.json");
+        tree.mkdir("low");
+        tree.write("low/a.json", hook());
+        assert_eq!(followed.next(), "added low/a.json");
+        tree.write("low/a.json", hook_with("/bin/sh"));
+        assert_eq!(followed.next(), "changed low/a.json");
+    }
+    // Within one window there is nothing to see but the new content.
+    tree.remove("low");
+    tree.mkdir("low");
+    tree.write("low/a.json", hook());
+    assert_eq!(followed.next(), "changed low/a.json");
+    followed.assert_quiet("low");
+}
+
+#[test]
+fn directory_replaced_by_rename_is_followed_on() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    tree.mkdir("new");
+    tree.write("new/a.json", hook_with("/bin/sh"));
+    tree.rename("low", "old");
+    tree.rename("new", "low");
+    assert_eq!(followed.next(), "changed low/a.json");
+    tree.write("old/b.json", hook());
+    followed.assert_undisturbed();
+    followed.assert_quiet("low");
+}
+
+#[test]
+fn renaming_a_parent_takes_the_hooks_away_and_brings_them_back() {
+    let tree = Tree::new();
+    tree.mkdir("etc/oci/hooks.d");
+    tree.write("etc/oci/hooks.d/a.json", hook());
+    let mut followed = tree.monitor(&["etc/oci/hooks.d"]);
+    tree.rename("etc", "etc.old");
+    assert_eq!(followed.next(), "removed etc/oci/hooks.d/a.json");
+    tree.rename("etc.old", "etc");
+    assert_eq!(followed.next(), "added etc/oci/hooks.d/a.json");
+    followed.assert_quiet("etc/oci/hooks.d");
+}
+
+#[test]
+fn directory_that_becomes_a_file_is_a_problem_until_it_is_one_again() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    tree.remove("low");
+    tree.write("low", "");
+    assert_eq!(followed.next(), "broken low, removed low/a.json");
+    tree.remove("low");
+    tree.mkdir("low");
+    assert_eq!(followed.next(), "restored low");
+    followed.assert_quiet("low");
+}
+
+#[test]
+fn hook_comes_and_goes_with_its_program() {
+    let tree = Tree::new();
+    tree.mkdir("hooks.d");
+    tree.write("hooks.d/a.json", hook_with(tree.path("usr/libexec/program")));
+    let mut followed = tree.monitor(&["hooks.d"]);
+    assert_eq!(followed.in_force(), "");
+    tree.mkdir("usr/libexec");
+    tree.write("usr/libexec/program", "");
+    assert_eq!(followed.next(), "restored hooks.d/a.json");
+    tree.write("usr/libexec/other", "");
+    followed.assert_undisturbed();
+    tree.remove("usr/libexec/program");
+    assert_eq!(followed.next(), "broken hooks.d/a.json");
+    assert_eq!(followed.in_force(), "");
+    tree.link("real", "usr/libexec/program");
+    tree.write("usr/libexec/real", "");
+    assert_eq!(followed.next(), "restored hooks.d/a.json");
+    tree.remove("usr/libexec/real");
+    assert_eq!(followed.next(), "broken hooks.d/a.json");
+}
+
+#[test]
+fn watches_for_programs_have_a_limit() {
+    let tree = Tree::new();
+    tree.mkdir("hooks.d");
+    tree.write("hooks.d/a.json", hook_with(tree.path("bin/program")));
+    tree.mkdir("bin");
+    let options = MonitorOptions { max_watches: 1, ..tree.options(&["hooks.d"]) };
+    let mut followed =
+        crate::support::Followed { tree: &tree, monitor: Monitor::new(options).unwrap() };
+    assert_eq!(followed.monitor.unwatched(), 1);
+    tree.write("bin/program", "");
+    followed.assert_undisturbed();
+    // It is seen with the next event.
+    tree.write("hooks.d/b.json", hook());
+    assert_eq!(followed.next(), "restored hooks.d/a.json, added hooks.d/b.json");
+}
+
+#[test]
+fn changes_after_an_overflow_are_seen() {
+    let limit = fs::read_to_string("/proc/sys/fs/inotify/max_queued_events").unwrap();
+    let limit: usize = limit.trim().parse().unwrap();
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    // Two names in turn: the kernel drops an event that is like the one before.
+    for _ in 0..limit / 2 + 1 {
+        for name in ["low/x", "low/y"] {
+            tree.write(name, "");
+        }
+    }
+    tree.write("low/last.json", hook());
+    assert_eq!(followed.next(), "added low/last.json");
+    followed.assert_quiet("low");
+}
+
+#[test]
+fn storm_of_events_keeps_nobody_waiting() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                tree.write("high/storm.json", "{");
+            }
+        });
+        let mut seen = String::new();
+        tree.write("low/b.json", hook());
+        while !seen.contains("added low/b.json") {
+            seen = followed.next();
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(followed.in_force(), "low/a.json, low/b.json");
+}
+
+#[test]
+fn snapshot_in_hand_does_not_change() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    let current = followed.monitor.current();
+    let old = current.snapshot();
+    tree.remove("low/a.json");
+    tree.write("low/b.json", hook());
+    assert_eq!(followed.next(), "removed low/a.json, added low/b.json");
+    assert_eq!(in_force(&tree, &old), "low/a.json");
+    let new = thread::spawn(move || current.snapshot()).join().unwrap();
+    assert_eq!(in_force(&tree, &new), "low/b.json");
+}
+
+#[test]
+fn monitor_in_a_thread_is_stopped_from_another() {
+    let tree = tree();
+    let mut monitor = Monitor::new(tree.options(&DIRS)).unwrap();
+    let stopper = monitor.stopper();
+    let thread = thread::spawn(move || {
+        let first = monitor.wait(Some(Instant::now() + LONG)).unwrap();
+        (first, monitor.wait(None).unwrap())
+    });
+    stopper.stop();
+    stopper.stop();
+    assert_eq!(thread.join().unwrap(), (Wake::Stopped, Wake::Stopped));
+}
+
+#[test]
+fn deadline_that_is_over_returns_at_once() {
+    let tree = tree();
+    let mut monitor = Monitor::new(tree.options(&DIRS)).unwrap();
+    assert_eq!(monitor.wait(Some(Instant::now())).unwrap(), Wake::Deadline);
+}
+
+#[test]
+fn descriptor_is_readable_when_something_happened() {
+    let tree = tree();
+    let mut monitor = Monitor::new(tree.options(&DIRS)).unwrap();
+    let readable = |monitor: &Monitor| {
+        poll(&mut [PollFd::new(monitor, PollFlags::IN)], Some(&Default::default())).unwrap() == 1
+    };
+    assert!(!readable(&monitor));
+    tree.write("low/b.json", hook());
+    assert!(readable(&monitor));
+    assert_eq!(monitor.poll().unwrap(), []);
+    assert!(!readable(&monitor));
+    let due = monitor.due().unwrap();
+    while Instant::now() < due {
+        thread::yield_now();
+    }
+    assert_eq!(tree.show(&monitor.poll().unwrap()), "added low/b.json");
+}

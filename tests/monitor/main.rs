@@ -1,0 +1,5 @@
+//! `hooks::Monitor` and `oci-hooks monitor` against real directories.
+
+mod library;
+mod links;
+mod support;

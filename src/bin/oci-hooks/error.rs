@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::json::Location;
-use oci_hooks::hooks::{ConfigError, MatchError, Problem};
+use oci_hooks::hooks::{ConfigError, HookError, MatchError, Problem};
 use oci_hooks::sys::fs::PathError;
 use serde::Serialize;
 
@@ -111,7 +111,7 @@ impl Diagnostic {
             hint: problem.source.hint(),
         };
         match &problem.source {
-            oci_hooks::hooks::HookError::Read(_) => diagnostic.without_path_in_text(),
+            HookError::Read(_) | HookError::List(_) => diagnostic.without_path_in_text(),
             _ => diagnostic,
         }
     }

@@ -1,5 +1,6 @@
 //! hooks.d: load hook files, match them against a container, inject what matches.
 
+pub mod capture;
 pub mod filter;
 mod hook;
 

@@ -38,6 +38,8 @@
 mod config;
 pub mod consumer;
 mod error;
+pub mod capture;
+pub mod filter;
 mod hook;
 pub mod json;
 mod load;

@@ -23,14 +23,11 @@ Examples:
   oci-hooks inject config.json > new.json
   oci-hooks inject --diff /run/bundle
   oci-hooks inject --in-place --once --as crio /run/bundle
-  podman inspect ... | oci-hooks inject - --annotation com.example.gpu=all")]
+  oci-hooks inject - --annotation com.example.gpu=all < config.json")]
 pub(crate) struct InjectArgs {
     /// The configuration, a bundle directory with one, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
-
-    #[command(flatten)]
-    target: TargetArgs,
 
     /// Show what changes instead of the new configuration
     #[arg(long, conflicts_with_all = ["output", "in_place"])]
@@ -85,6 +82,9 @@ pub(crate) struct InjectArgs {
     /// Inject prestart hooks at this stage [default: as the consumer does]
     #[arg(long, value_enum, value_name = "STAGE")]
     prestart: Option<Prestart>,
+
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

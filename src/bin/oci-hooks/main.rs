@@ -8,6 +8,7 @@ mod error;
 mod explain;
 mod inject;
 mod list;
+mod monitor;
 mod show;
 mod style;
 mod target;
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args, &mut context),
         Command::List(args) => list::run(args, &mut context),
         Command::Show(args) => show::run(args, &mut context),
+        Command::Monitor(args) => monitor::run(args, &mut context),
         Command::Completions(args) => completions::run(args, &mut context),
     };
     let result = result.and_then(|exit| context.flush().map(|()| exit));

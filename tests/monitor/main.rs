@@ -2,4 +2,5 @@
 
 mod library;
 mod links;
+mod program;
 mod support;

@@ -129,7 +129,7 @@ impl Runner {
             }
             End::TimedOut => {
                 let seconds = self.timeout.as_secs();
-                self.complain(context, &format!("command was killed after {seconds} seconds"));
+                self.complain(context, &format!("command was killed after {seconds} s"));
             }
             End::OutputTooLarge => {
                 self.complain(context, "command was killed as it wrote too much")

@@ -202,6 +202,6 @@ impl Session<'_> {
     /// Returns what `systemctl status` shows.
     fn status(&self) -> String {
         let Loaded { hooks, problems, .. } = &*self.monitor.snapshot();
-        format!("STATUS={} hooks, {} problems", hooks.len(), problems.len())
+        format!("STATUS=Hooks: {}, problems: {}", hooks.len(), problems.len())
     }
 }

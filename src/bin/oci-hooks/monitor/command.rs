@@ -132,7 +132,7 @@ impl Runner {
                 self.complain(context, &format!("command was killed after {seconds} s"));
             }
             End::OutputTooLarge => {
-                self.complain(context, "command was killed as it wrote too much")
+                self.complain(context, "command was killed as it wrote too much");
             }
         }
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use super::PatternError;
 use super::json::{Location, SyntaxError};
-use crate::sys::fs::PathError;
+use crate::sys::fs::{PathError, ReadError};
 
 /// What is wrong with a hook file.
 #[derive(Debug, thiserror::Error)]
@@ -13,7 +13,10 @@ use crate::sys::fs::PathError;
 pub enum HookError {
     /// The file cannot be read.
     #[error(transparent)]
-    Read(#[from] PathError),
+    Read(#[from] ReadError),
+    /// The directory cannot be listed.
+    #[error(transparent)]
+    List(#[from] PathError),
     /// The file is not JSON.
     #[error("{0}")]
     Syntax(SyntaxError),
@@ -101,7 +104,7 @@ impl HookError {
     /// Returns a stable name of the kind of error, for programs.
     pub fn class(&self) -> &'static str {
         match self {
-            HookError::Read(_) => "io",
+            HookError::Read(_) | HookError::List(_) => "io",
             HookError::Syntax(_) => "json-syntax",
             HookError::Type { .. } => "json-type",
             HookError::UnknownVersion { .. } => "unknown-version",
@@ -123,6 +126,12 @@ impl HookError {
         }
     }
 
+    /// Tells if the file was not there any more when it was opened, which the reference overlooks.
+    pub(super) fn is_vanished(&self) -> bool {
+        let not_found = |error: &PathError| error.source.kind() == io::ErrorKind::NotFound;
+        matches!(self, HookError::Read(ReadError::Path(error)) if not_found(error))
+    }
+
     /// Returns what to do about it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
@@ -135,7 +144,7 @@ impl HookError {
             HookError::MissingPath => "set hook.path to the absolute path of the program".to_owned(),
             HookError::MissingStages => "name at least one stage, such as \"createRuntime\"".to_owned(),
             HookError::BothSet(one, other) => format!("keep `{one}` or `{other}`"),
-            HookError::PathMissing { .. } => "install the program or correct hook.path; until then the file is ignored, with nothing said".to_owned(),
+            HookError::PathMissing { .. } => "install the program or correct hook.path: podman and CRI-O ignore the file until then, in silence".to_owned(),
             HookError::UnknownStage { stage } => {
                 let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
                 let names = super::OciStage::ALL.map(super::OciStage::name);

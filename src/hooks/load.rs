@@ -7,9 +7,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use super::consumer::{Consumer, SchemaRule};
+use super::schema::FoundPrograms;
 use super::set::is_hook_file_name;
 use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, SchemaOptions};
-use crate::sys::fs::{PathContext, PathError};
+use crate::sys::fs::{PathContext, PathError, ReadError, read_bounded};
 
 /// The most a hook file may hold. Real ones take a few hundred bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -88,9 +89,9 @@ pub enum EntryState {
 
 impl Loaded {
     /// Returns the hooks unless a problem keeps podman and CRI-O from working.
-    pub fn into_strict(mut self) -> Result<HookSet, Problem> {
+    pub fn into_strict(mut self) -> Result<HookSet, Box<Problem>> {
         match self.problems.iter().position(|problem| problem.fatal) {
-            Some(at) => Err(self.problems.swap_remove(at)),
+            Some(at) => Err(Box::new(self.problems.swap_remove(at))),
             None => Ok(self.hooks),
         }
     }
@@ -127,8 +128,13 @@ pub fn load(options: &LoadOptions) -> Loaded {
 /// Loads hooks again. Where a file was good before and cannot be used now, what it said stays in
 /// force; its entry is [`EntryState::Broken`] all the same.
 pub(super) fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
-    let mut loader =
-        Loader { options, previous, loaded: Loaded::default(), active: HashMap::new() };
+    let mut loader = Loader {
+        options,
+        previous,
+        loaded: Loaded::default(),
+        active: HashMap::new(),
+        found_programs: FoundPrograms::default(),
+    };
     for dir in &options.dirs {
         loader.dir(dir);
     }
@@ -143,6 +149,7 @@ struct Loader<'o> {
     loaded: Loaded,
     /// The hooks in force by name, each with the index of its entry.
     active: HashMap<OsString, (HookFile, usize)>,
+    found_programs: FoundPrograms,
 }
 
 impl Loader<'_> {
@@ -174,11 +181,11 @@ impl Loader<'_> {
     }
 
     fn file(&mut self, path: &Path) -> EntryState {
-        let text = match fs::read(path).at("read", path) {
+        let text = match read_bounded(path, MAX_FILE_BYTES) {
             Ok(text) => text,
             Err(error) => {
-                let vanished = error.source.kind() == io::ErrorKind::NotFound;
                 let error = HookError::from(error);
+                let vanished = error.is_vanished();
                 self.keep(path, &error);
                 self.problem(path, error);
                 return if vanished { EntryState::Vanished } else { EntryState::Broken };
@@ -189,7 +196,7 @@ impl Loader<'_> {
             path_check: self.options.path_check,
             schema: self.options.schema,
         };
-        match Definition::parse(&text, schema) {
+        match Definition::parse_one_of_many(&text, schema, &self.found_programs) {
             Ok(definition) => {
                 self.activate(HookFile::new(path.to_owned(), definition));
                 EntryState::Active
@@ -280,7 +287,8 @@ fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
 fn outlives(error: &HookError) -> bool {
     match error {
         HookError::PathMissing { .. } | HookError::PathLookup { .. } => false,
-        HookError::Read(error) => !matches!(
+        HookError::Read(ReadError::NotAFile { .. }) => false,
+        HookError::Read(ReadError::Path(error)) | HookError::List(error) => !matches!(
             error.source.kind(),
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory | io::ErrorKind::IsADirectory
         ),
@@ -290,7 +298,7 @@ fn outlives(error: &HookError) -> bool {
 
 /// Marks the problems of one directory that the reference does not overlook.
 fn mark_fatal(problems: &mut [Problem]) {
-    let is_vanished = |problem: &Problem| matches!(&problem.source, HookError::Read(e) if e.source.kind() == io::ErrorKind::NotFound);
+    let is_vanished = |problem: &Problem| problem.source.is_vanished();
     let first = problems.iter().find(|problem| !is_vanished(problem));
     if first.is_none_or(|first| matches!(first.source, HookError::PathMissing { .. })) {
         return;

@@ -79,4 +79,16 @@ impl<'a> Selection<'a> {
         }
         hooks
     }
+
+    /// Gives hooks without an environment an empty one.
+    ///
+    /// Without this the runtime passes its own on, which at `createContainer` holds what the image
+    /// set: `LD_PRELOAD` of an image then reaches a program of the host (CVE-2025-23266).
+    pub fn set_missing_env(&mut self) {
+        for injection in &mut self.injections {
+            if injection.hook.env.is_none() {
+                injection.hook.to_mut().env = Some(Vec::new());
+            }
+        }
+    }
 }

@@ -1,7 +1,8 @@
 //! Patterns behave as Go's `regexp` was recorded to: which are refused and why, and what matches.
 //!
 //! `regex_vectors.jsonl` holds patterns chosen by hand, `regex_fuzz.jsonl` patterns made at random
-//! of the syntax's building blocks. Both were recorded from Go 1.25 and later.
+//! of the syntax's building blocks; both were recorded from Go 1.25. `regex_whole.jsonl` was from Go
+//! 1.27, more of random ones, with the answers for `\A(?:…)\z` around each.
 
 use std::fmt::Write;
 
@@ -24,6 +25,8 @@ struct Outcome {
     #[serde(default)]
     matches: Vec<bool>,
     #[serde(default)]
+    whole: Vec<bool>,
+    #[serde(default)]
     error: String,
 }
 
@@ -35,6 +38,11 @@ fn chosen_patterns_behave_as_in_go() {
 #[test]
 fn random_patterns_behave_as_in_go() {
     assert_conforms(include_str!("../data/conformance/regex_fuzz.jsonl"), 7999);
+}
+
+#[test]
+fn whole_texts_match_as_in_go() {
+    assert_conforms(include_str!("../data/conformance/regex_whole.jsonl"), 2000);
 }
 
 fn assert_conforms(lines: &str, count: usize) {
@@ -60,6 +68,11 @@ fn check(pattern: &str, texts: &[String], expected: &Outcome) -> Result<(), Stri
             for (text, expected) in texts.iter().zip(&expected.matches) {
                 if compiled.is_match(text) != *expected {
                     return Err(format!("should match {text:?}: {expected}"));
+                }
+            }
+            for (text, expected) in texts.iter().zip(&expected.whole) {
+                if compiled.is_full_match(text) != *expected {
+                    return Err(format!("should match the whole of {text:?}: {expected}"));
                 }
             }
             Ok(())

@@ -15,7 +15,7 @@ use crate::error::{Diagnostic, Error};
 use crate::style::{self, Paint};
 
 /// The most a configuration may hold.
-const MAX_CONFIG_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// The environment of a command.
 pub(crate) struct Context {

@@ -4,10 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::monitor::MonitorError;
-use oci_hooks::hooks::{ConfigError, MatchError, Problem};
-use oci_hooks::sys::fs::PathError;
+use oci_hooks::hooks::trust::TrustError;
+use oci_hooks::hooks::{ConfigError, FilterError, HookError, MatchError, Problem};
+use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
 /// Why a command could not do its work. Its exit code is 2.
@@ -29,6 +31,18 @@ pub(crate) enum Error {
     Config { path: PathBuf, source: ConfigError },
     #[error(transparent)]
     Match(#[from] MatchError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    #[error(transparent)]
+    Filter(#[from] Box<FilterError>),
+    #[error(transparent)]
+    Recorder(#[from] RecorderError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     #[error("there is no hook named {name:?}")]
@@ -66,6 +80,13 @@ impl Error {
                 hint: source.hint().map(str::to_owned),
             },
             Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
+            Error::Read(_) | Error::Replace(_) => simple("io", None),
+            Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
+            Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
+            Error::Trust(error) => Diagnostic {
+                hint: error.hint(),
+                ..simple("untrusted", Some(error.path())).without_path_in_text()
+            },
             Error::Usage { hint, .. } => Diagnostic { hint: hint.clone(), ..simple("usage", None) },
             Error::NoSuchHook { .. } => Diagnostic {
                 hint: Some("`oci-hooks list` shows those there are".to_owned()),
@@ -111,6 +132,10 @@ impl Diagnostic {
         }
     }
 
+    pub(crate) fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
+        Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
+    }
+
     pub(crate) fn of_problem(problem: &Problem) -> Self {
         let diagnostic = Diagnostic {
             class: problem.source.class(),
@@ -120,7 +145,7 @@ impl Diagnostic {
             hint: problem.source.hint(),
         };
         match &problem.source {
-            oci_hooks::hooks::HookError::Read(_) => diagnostic.without_path_in_text(),
+            HookError::Read(_) | HookError::List(_) => diagnostic.without_path_in_text(),
             _ => diagnostic,
         }
     }

@@ -111,3 +111,36 @@ fn ascii_members(ranges: &Ranges, ignore_case: bool) -> u128 {
     }
     members
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::hooks::Pattern;
+
+    #[test]
+    fn classes_hold_what_they_say() {
+        for (class, members, others) in [
+            ("[a-c]", "abc", "dA\u{e1}"),
+            ("[^a-c]", "dé\n", "abc"),
+            (r"[\w-]", "aZ_9-", "é "),
+            (r"[^\W]", "a_", "é-"),
+            (r"\W", "é \u{17f}", "a"),
+            (r"(?i)\W", "é ", "a\u{17f}\u{212a}"),
+            ("(?i)[k]", "kK\u{212a}", "j"),
+            ("(?i)[^s]", "tß", "sS\u{17f}"),
+            ("(?i)[[:lower:]]", "aZ\u{212a}", "1é"),
+            (r"(?i)\p{Lu}", "aAéÉ", "1漢"),
+            (r"(?i)\P{Lu}", "1漢", "aAéÉ"),
+            (r"[\PL\d]", "1 ", "aé"),
+            (r"[\x{d000}-\x{e000}]", "\u{d000}\u{e000}", "a\u{e001}"),
+            (r"[\x{d800}]", "", "\u{fffd}a"),
+            ("[]a]", "]a", "["),
+            ("[a-]", "a-", "b"),
+            ("[--/]", "-./", ",0"),
+        ] {
+            let pattern = Pattern::new(class).unwrap();
+            let matches = |c: char| pattern.is_match(c.encode_utf8(&mut [0; 4]));
+            assert!(members.chars().all(matches), "{class}");
+            assert!(!others.chars().any(matches), "{class}");
+        }
+    }
+}

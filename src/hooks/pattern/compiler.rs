@@ -164,3 +164,48 @@ impl<'a> Compiler<'a> {
         self.work.extend([after, Work::Node(node)]);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::hooks::Pattern;
+
+    #[test]
+    fn counts_match_as_often_as_they_say() {
+        for body in ["a", "(?:b|a)", "(?:xy|a|)", "[ab]"] {
+            let may_be_empty = body.contains("|)");
+            for (operator, least, most) in [
+                ("*", 0, usize::MAX),
+                ("+", 1, usize::MAX),
+                ("?", 0, 1),
+                ("{0}", 0, 0),
+                ("{1}", 1, 1),
+                ("{3}", 3, 3),
+                ("{0,}", 0, usize::MAX),
+                ("{1,}", 1, usize::MAX),
+                ("{3,}", 3, usize::MAX),
+                ("{0,1}", 0, 1),
+                ("{0,3}", 0, 3),
+                ("{2,4}", 2, 4),
+                ("{2,4}?", 2, 4),
+            ] {
+                let pattern = Pattern::new(format!("{body}{operator}")).unwrap();
+                let least = if may_be_empty { 0 } else { least };
+                for count in 0..6 {
+                    let expected = (least..=most).contains(&count);
+                    assert_eq!(pattern.is_full_match(&"a".repeat(count)), expected, "{pattern}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn alternatives_are_all_tried() {
+        let pattern = Pattern::new("^(?:a|bc||d(?:e|f|)|gh)$").unwrap();
+        for text in ["a", "bc", "", "d", "de", "df", "gh"] {
+            assert!(pattern.is_match(text), "{text}");
+        }
+        for text in ["b", "c", "e", "g", "abc", "dg"] {
+            assert!(!pattern.is_match(text), "{text}");
+        }
+    }
+}

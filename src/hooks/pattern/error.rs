@@ -202,10 +202,8 @@ mod tests {
 
     #[test]
     fn message_about_a_large_pattern_is_short() {
-        let error = error(&"((((((((((".repeat(20).replace('(', "(?:[ab]{9}){9}"));
-        assert!(error.to_string().len() < 100, "{error}");
         let deep = format!("{}a{}", "(".repeat(2000), ")".repeat(2000));
-        assert_eq!(self::error(&deep).to_string(), "expression nests too deeply");
+        assert_eq!(error(&deep).to_string(), "expression nests too deeply");
     }
 
     #[test]

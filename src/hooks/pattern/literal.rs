@@ -29,55 +29,43 @@ impl Requirements {
             Kind::Concatenation { start, end } => ast.operands(start, end),
             _ => &root,
         };
-        let mut found =
-            Self { prefix: NONE, suffix: NONE, infix: NONE, complete: false, exact: false };
-        let is = |id: NodeId, assertion| ast.kind(id) == Kind::Assertion(assertion);
-        let mut at_start = false;
-        while let [first, rest @ ..] = parts
-            && is(*first, Assertion::TextStart)
-        {
-            (at_start, parts) = (true, rest);
-        }
-        let mut at_end = false;
-        while let [rest @ .., last] = parts
-            && is(*last, Assertion::TextEnd)
-        {
-            (at_end, parts) = (true, rest);
-        }
+        let is = |id: &NodeId, assertion| ast.kind(*id) == Kind::Assertion(assertion);
+        let may_be_empty =
+            |id: &&NodeId| matches!(ast.kind(**id), Kind::Empty | Kind::Repeat { min: 0, .. });
+        let starts = parts.iter().take_while(|id| is(id, Assertion::TextStart)).count();
+        parts = &parts[starts..];
+        let ends = parts.iter().rev().take_while(|id| is(id, Assertion::TextEnd)).count();
+        parts = &parts[..parts.len() - ends];
+        let (at_start, at_end) = (starts > 0, ends > 0);
         // What may be empty at an open end need not be there.
-        while let [first, rest @ ..] = parts
-            && !at_start
-            && may_be_empty(ast.kind(*first))
-        {
-            parts = rest;
+        if !at_start {
+            parts = &parts[parts.iter().take_while(may_be_empty).count()..];
         }
-        while let [rest @ .., last] = parts
-            && !at_end
-            && may_be_empty(ast.kind(*last))
-        {
-            parts = rest;
+        if !at_end {
+            let optional = parts.iter().rev().take_while(may_be_empty).count();
+            parts = &parts[..parts.len() - optional];
         }
 
         let literal = |id: &NodeId| match ast.kind(*id) {
             Kind::Literal { start, end, ignore_case: false } => Some((start, end)),
             _ => None,
         };
-        let first = parts.first().and_then(literal).filter(|_| at_start);
-        let last = parts.last().and_then(literal).filter(|_| at_end);
-        found.complete = match parts {
+        let prefix = parts.first().and_then(literal).filter(|_| at_start).unwrap_or(NONE);
+        let suffix = parts.last().and_then(literal).filter(|_| at_end).unwrap_or(NONE);
+        let inner =
+            parts.iter().filter_map(literal).filter(|part| ![prefix, suffix].contains(part));
+        let complete = match parts {
             [] => true,
             [only] => literal(only).is_some(),
             _ => false,
         };
-        found.exact = found.complete && at_start && at_end;
-        found.prefix = first.unwrap_or(NONE);
-        found.suffix = last.unwrap_or(NONE);
-        // A literal at an anchored end has been compared there.
-        let inner = &parts[usize::from(first.is_some()).min(parts.len())..];
-        let inner = &inner[..inner.len() - usize::from(last.is_some()).min(inner.len())];
-        let longest = inner.iter().filter_map(literal).max_by_key(|(start, end)| end - start);
-        found.infix = longest.unwrap_or(NONE);
-        found
+        Self {
+            prefix,
+            suffix,
+            infix: inner.max_by_key(|(start, end)| end - start).unwrap_or(NONE),
+            complete,
+            exact: complete && at_start && at_end,
+        }
     }
 
     /// Reports whether the text has what is asked for.
@@ -92,6 +80,41 @@ impl Requirements {
     }
 }
 
-fn may_be_empty(kind: Kind) -> bool {
-    matches!(kind, Kind::Empty | Kind::Repeat { min: 0, .. })
+#[cfg(test)]
+mod tests {
+    use super::super::syntax::parse;
+    use super::*;
+
+    #[test]
+    fn plain_patterns_need_no_program() {
+        for (pattern, matching, other) in [
+            ("", "a", None),
+            (".*", "a\nb", None),
+            ("^", "", None),
+            ("^$", "", Some("a")),
+            ("init", "/init.d", Some("in")),
+            ("^/usr/bin/foo$", "/usr/bin/foo", Some("/usr/bin/foo2")),
+            ("^/usr/", "/usr/bin", Some("a/usr/")),
+            ("^/usr/.*", "/usr/bin", Some("/us")),
+            (".*/init$", "/usr/lib/init", Some("/init.d")),
+            (r"^com\.example", "com.example", Some("com,example")),
+        ] {
+            let ast = parse(pattern).unwrap();
+            let requirements = Requirements::new(&ast);
+            assert!(requirements.complete, "{pattern}");
+            assert!(requirements.hold(&ast, matching), "{pattern}");
+            assert!(other.is_none_or(|other| !requirements.hold(&ast, other)), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn fixed_parts_are_compared_before_a_program_is_made() {
+        let ast = parse("^/usr/(local/)?bin/.*-hook$").unwrap();
+        let requirements = Requirements::new(&ast);
+        assert!(!requirements.complete);
+        assert!(requirements.hold(&ast, "/usr/bin/my-hook"));
+        for other in ["/opt/bin/my-hook", "/usr/bin/my-hooks", "/usr/sbn/my-hook"] {
+            assert!(!requirements.hold(&ast, other), "{other}");
+        }
+    }
 }

@@ -71,6 +71,12 @@ impl Pattern {
         }
     }
 
+    /// [`Self::is_match`] without its shortcuts.
+    #[cfg(test)]
+    pub(super) fn program_matches(&self, text: &str) -> bool {
+        self.program().matches(text, Extent::Part)
+    }
+
     fn program(&self) -> &Program {
         self.0.program.get_or_init(|| Program::new(&self.0.ast))
     }

@@ -21,9 +21,11 @@
 //! - Sizes and depths are those of the pattern as written. Go merges common prefixes of
 //!   alternatives first, and does not measure a plain literal: it may judge differently patterns
 //!   of more than three million instructions or close to a thousand levels.
+//! - An escaped surrogate such as `\x{d800}` matches nothing. In some patterns Go takes it for
+//!   U+FFFD.
 //! - Text is UTF-8, so what Go does with invalid bytes does not arise.
 //! - Unicode tables are those of the `regex-syntax` crate (Unicode 16); Go's depend on its version
-//!   (15 in Go 1.25, 17 in Go 1.27).
+//!   (15 in Go 1.25, 17 in Go 1.27, which knows four more scripts).
 
 mod character_set;
 mod compiler;
@@ -32,6 +34,8 @@ mod literal;
 mod matcher;
 mod program;
 pub mod syntax;
+#[cfg(test)]
+mod tests;
 mod unicode;
 
 pub use error::{PatternError, PatternErrorKind};

@@ -1,5 +1,8 @@
 //! A hook as its file defines it.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
+
 use serde::Serialize;
 
 use super::decode::{Decoder, Text};
@@ -54,6 +57,10 @@ pub struct SchemaOptions<'a> {
     pub schema: SchemaRule,
 }
 
+/// Paths of programs that were found to exist.
+#[derive(Debug, Default)]
+pub(in crate::hooks) struct FoundPrograms(pub(super) RefCell<HashSet<String>>);
+
 /// Whether the program of a hook must exist.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PathCheck {
@@ -77,11 +84,20 @@ impl Definition {
     /// assert_eq!(definition.hook.path, "/bin/true");
     /// ```
     pub fn parse(text: &[u8], options: SchemaOptions<'_>) -> Result<Self, Fault> {
+        Self::parse_one_of_many(text, options, &FoundPrograms::default())
+    }
+
+    /// Reads one of many hook files, whose programs are looked up once each.
+    pub(in crate::hooks) fn parse_one_of_many(
+        text: &[u8],
+        options: SchemaOptions<'_>,
+        found: &FoundPrograms,
+    ) -> Result<Self, Fault> {
         let document = Document::parse(text).map_err(|error| Fault {
             location: Some(Location::of_span(text, error.offset..error.offset + 1)),
             error: HookError::Syntax(error),
         })?;
-        Self::from_document(&document, options)
+        Self::from_parsed(&document, options, found)
     }
 
     /// Reads a hook file that is parsed already.
@@ -89,12 +105,20 @@ impl Definition {
         document: &Document<'_>,
         options: SchemaOptions<'_>,
     ) -> Result<Self, Fault> {
+        Self::from_parsed(document, options, &FoundPrograms::default())
+    }
+
+    fn from_parsed(
+        document: &Document<'_>,
+        options: SchemaOptions<'_>,
+        found: &FoundPrograms,
+    ) -> Result<Self, Fault> {
         let root = document.root();
         let raw = match version(root)? {
             Version::V1_0_0 => v1_0_0::decode(root)?,
             Version::V0_1_0 => v0_1_0::decode(root)?,
         };
-        let definition = validate::validate(raw, root, options)?;
+        let definition = validate::validate(raw, root, options, found)?;
         if options.schema == SchemaRule::Strict {
             strict::check(&definition, root)?;
         }

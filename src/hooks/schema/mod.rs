@@ -7,4 +7,5 @@ mod v0_1_0;
 mod v1_0_0;
 mod validate;
 
+pub(super) use definition::FoundPrograms;
 pub use definition::{Definition, PathCheck, SchemaOptions, Version};

@@ -5,7 +5,7 @@ use std::io;
 
 use super::decode::Text;
 use super::v1_0_0::Raw;
-use super::{Definition, PathCheck, SchemaOptions};
+use super::{Definition, FoundPrograms, PathCheck, SchemaOptions};
 use crate::hooks::json::Value;
 use crate::hooks::{AnnotationPattern, Fault, Hook, HookError, Pattern, PatternPlace, Stage, When};
 
@@ -14,12 +14,13 @@ pub(super) fn validate(
     raw: Raw<'_>,
     root: Value<'_>,
     options: SchemaOptions<'_>,
+    found: &FoundPrograms,
 ) -> Result<Definition, Fault> {
     if raw.path.text.is_empty() {
         return Err(fault(HookError::MissingPath, raw.path.at.or(Some(root))));
     }
     if options.path_check == PathCheck::Exists {
-        check_path(&raw.path.text).map_err(|error| fault(error, raw.path.at))?;
+        check_path(&raw.path.text, found).map_err(|error| fault(error, raw.path.at))?;
     }
     let annotations = raw
         .annotations
@@ -66,9 +67,15 @@ pub(super) fn validate(
     })
 }
 
-fn check_path(path: &str) -> Result<(), HookError> {
+fn check_path(path: &str, found: &FoundPrograms) -> Result<(), HookError> {
+    if found.0.borrow().contains(path) {
+        return Ok(());
+    }
     match fs::metadata(path) {
-        Ok(_) => Ok(()),
+        Ok(_) => {
+            found.0.borrow_mut().insert(path.to_owned());
+            Ok(())
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             Err(HookError::PathMissing { path: path.to_owned() })
         }

@@ -262,3 +262,78 @@ impl NodeId {
         self.0 as usize
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::parse;
+    use super::ConstructKind;
+
+    #[test]
+    fn anchors_hold_for_every_way_to_match() {
+        for (pattern, start, end) in [
+            ("^a$", true, true),
+            ("a", false, false),
+            ("^a|^b", true, false),
+            ("^a|b", false, false),
+            ("(^a|^b)c(d$)", true, true),
+            (r"\Aa\z", true, true),
+            ("(?m)^a$", false, false),
+            ("(^a)?b", false, false),
+            ("(?:)^a", true, false),
+            (r"\b^a", true, false),
+            ("a*^b", false, false),
+            ("(^a)+", true, false),
+            (".*$", false, true),
+            ("$^", true, true),
+        ] {
+            let ast = parse(pattern).unwrap();
+            assert_eq!(ast.is_anchored_at_start(), start, "{pattern}");
+            assert_eq!(ast.is_anchored_at_end(), end, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn dots_between_letters_are_found() {
+        let dots = |pattern| parse(pattern).unwrap().dots_in_words().collect::<Vec<_>>();
+        assert_eq!(dots("com.example"), [3]);
+        assert_eq!(dots("^(io.podman.x)$"), [4, 11]);
+        assert_eq!(dots("(?i)com.example"), [7]);
+        assert_eq!(
+            dots(r"com\.example|com[.]example|com.*example|/.a|a./|.a"),
+            Vec::<usize>::new()
+        );
+    }
+
+    #[test]
+    fn constructs_outside_of_posix_are_listed() {
+        use ConstructKind::*;
+        let pattern = r"\d\pL\bx*?(?i)(?:y)(?P<n>z)\Qq\E[\s]\n\<\A\.";
+        let ast = parse(pattern).unwrap();
+        let found: Vec<_> =
+            ast.constructs().iter().map(|c| (c.kind, &pattern[c.span.clone()])).collect();
+        let expected = [
+            (PerlClass, r"\d"),
+            (UnicodeClass, r"\pL"),
+            (WordBoundary, r"\b"),
+            (LazyRepetition, "*?"),
+            (Flags, "(?i)"),
+            (PlainGroup, "(?:"),
+            (NamedGroup, "(?P<n>"),
+            (Quotation, r"\Qq\E"),
+            (BracketEscape, r"\s"),
+            (CharacterEscape, r"\n"),
+            (GnuBoundary, r"\<"),
+            (TextAnchor, r"\A"),
+        ];
+        assert_eq!(found, expected);
+        assert!(parse("^/usr/(s?bin|lib)/[a-z]+$").unwrap().constructs().is_empty());
+    }
+
+    #[test]
+    fn only_plain_text_is_a_literal() {
+        let literal = |pattern| parse(pattern).unwrap().as_literal().map(str::to_owned);
+        assert_eq!(literal(r"a\.b[.]c\Q*\E").as_deref(), Some("a.b.c*"));
+        assert_eq!(literal("^a"), None);
+        assert_eq!(literal("(?i)a"), None);
+    }
+}

@@ -117,3 +117,23 @@ pub(in super::super) static NAMES: [(&str, &str); 253] = [
     ("yi", "sc=yi"), ("z", "gc=z"), ("zanabazarsquare", "sc=zanabazarsquare"), ("zl", "gc=zl"),
     ("zp", "gc=zp"), ("zs", "gc=zs"),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_compared_loosely() {
+        for name in ["Old_Persian", "oldpersian", "OLD PERSIAN", "old-persian"] {
+            assert_eq!(Property::find(name).map(Property::query), Some("sc=oldpersian"), "{name}");
+        }
+        assert_eq!(Property::find("Uppercase_Letter").map(Property::query), Some("gc=lu"));
+    }
+
+    #[test]
+    fn names_that_only_other_engines_know_are_refused() {
+        for name in ["", "sc=Greek", "isGreek", "Grek", "Alphabetic", "Emoji", "Xan"] {
+            assert_eq!(Property::find(name), None, "{name}");
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! What holds for every pattern, made-up and hostile ones included.
+
+use proptest::prelude::*;
+
+use super::{Pattern, PatternErrorKind, syntax};
+
+/// Patterns made of the pieces of the syntax, most of them valid.
+fn patterns() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec![
+        "a",
+        "b",
+        "ab",
+        "é",
+        "/",
+        r"\.",
+        ".",
+        ".*",
+        "^",
+        "$",
+        "|",
+        "(",
+        ")",
+        "(?:",
+        "(?i)",
+        "(?s)",
+        "*",
+        "+",
+        "?",
+        "{2}",
+        "{0,3}",
+        "{1,}",
+        "[ab]",
+        "[^a]",
+        r"\b",
+        r"\d",
+        r"\pL",
+        r"\Qa.\E",
+        r"\A",
+        r"\z",
+        "(?m)",
+        "[[:alpha:]]",
+        "{",
+        r"\",
+        "[",
+        "]",
+    ]);
+    prop::collection::vec(piece, 0..10).prop_map(|pieces| pieces.concat())
+}
+
+fn texts() -> impl Strategy<Value = String> {
+    let piece = prop::sample::select(vec!["a", "b", "ab", "é", "/", ".", "\n", "A", "1", " ", "K"]);
+    prop::collection::vec(piece, 0..8).prop_map(|pieces| pieces.concat())
+}
+
+proptest! {
+    #[test]
+    fn any_string_is_refused_or_matched_without_panic(pattern: String, text: String) {
+        check(&pattern, &text)?;
+    }
+
+    #[test]
+    fn any_mix_of_the_syntax_is_refused_or_matched_without_panic(
+        pattern in patterns(),
+        text in texts(),
+    ) {
+        check(&pattern, &text)?;
+    }
+
+    #[test]
+    fn comparing_strings_never_changes_the_answer(pattern in patterns(), text in texts()) {
+        if let Ok(pattern) = Pattern::new(pattern) {
+            prop_assert_eq!(pattern.is_match(&text), pattern.program_matches(&text));
+        }
+    }
+
+    #[test]
+    fn whole_text_matches_if_the_anchored_pattern_does(pattern in patterns(), text in texts()) {
+        if let Ok(anchored) = Pattern::new(format!(r"\A(?:{pattern})\z"))
+            && let Ok(pattern) = Pattern::new(pattern)
+        {
+            prop_assert_eq!(pattern.is_full_match(&text), anchored.is_match(&text));
+        }
+    }
+
+    #[test]
+    fn a_quoted_text_matches_what_contains_it(needle in texts(), text in texts()) {
+        let pattern = Pattern::new(format!(r"\Q{needle}\E")).unwrap();
+        prop_assert_eq!(pattern.is_match(&text), text.contains(&needle));
+    }
+}
+
+fn check(pattern: &str, text: &str) -> Result<(), TestCaseError> {
+    match Pattern::new(pattern) {
+        Ok(compiled) => {
+            // A whole match is a match.
+            prop_assert!(compiled.is_match(text) || !compiled.is_full_match(text));
+            let ast = syntax::parse(pattern).unwrap();
+            prop_assert!(ast.dots_in_words().all(|dot| pattern[dot..].starts_with('.')));
+            for construct in ast.constructs() {
+                prop_assert!(pattern.get(construct.span.clone()).is_some());
+            }
+        }
+        Err(error) => {
+            let shown = pattern.get(error.span());
+            prop_assert!(shown.is_some());
+            prop_assert!(error.fragment().is_empty() || shown == Some(error.fragment()));
+        }
+    }
+    Ok(())
+}
+
+fn refused(pattern: &str) -> PatternErrorKind {
+    Pattern::new(pattern).expect_err("should be refused").kind()
+}
+
+#[test]
+fn huge_patterns_are_judged_in_linear_time() {
+    let repeat = |piece: &str, count| str::repeat(piece, count);
+    assert_eq!(refused(&repeat("(", 100_000)), PatternErrorKind::MissingParenthesis);
+    assert_eq!(refused(&repeat("[[:", 300_000)), PatternErrorKind::MissingBracket);
+    assert_eq!(refused(&repeat("[", 1_000_000)), PatternErrorKind::MissingBracket);
+    assert_eq!(refused(&repeat("(?<", 300_000)), PatternErrorKind::NamedCapture);
+    assert_eq!(refused(&repeat(r"\p{", 300_000)), PatternErrorKind::CharacterRange);
+    assert_eq!(refused("a{1000}{1000}"), PatternErrorKind::NestedRepetition);
+    for (pattern, text) in [
+        (repeat("{", 1_000_000), repeat("{", 1_000_000)),
+        (repeat("{1", 500_000), repeat("{1", 500_000)),
+        (repeat(r"\Q", 500_000), repeat(r"\Q", 499_999)),
+        (repeat("a", 1_000_000), repeat("a", 1_000_000)),
+        (format!("{}a{}", repeat("(?:", 200_000), repeat(")", 200_000)), "a".into()),
+        (repeat("a*", 100_000) + "$", "a".into()),
+        (repeat("a|", 200_000), String::new()),
+    ] {
+        let pattern = Pattern::new(pattern).expect("accepted");
+        assert!(pattern.is_match(&text), "{:.20}", pattern.as_str());
+    }
+}
+
+#[test]
+fn greatest_patterns_match_within_their_limits() {
+    let deep = |levels| format!("{}ab{}", "(".repeat(levels), ")".repeat(levels));
+    assert!(Pattern::new(deep(999)).unwrap().is_full_match("ab"));
+    assert_eq!(refused(&deep(1000)), PatternErrorKind::TooDeep);
+
+    let wide = |count| format!("^(?:{}){{1000}}$", "[ab]".repeat(count));
+    assert!(!Pattern::new(wide(3355)).unwrap().is_match(&"ab".repeat(20)));
+    assert_eq!(refused(&wide(3356)), PatternErrorKind::TooLarge);
+    // Also what may be left out counts.
+    let optional = format!("(?:{}){{0,1000}}", "[ab]".repeat(3400));
+    assert_eq!(refused(&optional), PatternErrorKind::TooLarge);
+}
+
+#[test]
+fn product_of_nested_counts_is_limited() {
+    for accepted in ["(a{1000})", "((a{100}){10})", r"\pL{500}", "((a{1000}){0}){1000}", "(a*){9}"]
+    {
+        assert!(Pattern::new(accepted).is_ok(), "{accepted}");
+    }
+    for pattern in ["a{1001}", "(a{100}){11}", "((a{10}){10}){11}", "(a{31}b){33}", "a{2,1}"] {
+        assert_eq!(refused(pattern), PatternErrorKind::RepeatCount, "{pattern}");
+    }
+    let pattern = Pattern::new(r"\pL{500}").unwrap();
+    assert!(pattern.is_match(&"é".repeat(500)));
+    assert!(!pattern.is_match(&"é".repeat(499)));
+}
+
+#[test]
+fn long_texts_take_linear_time() {
+    let text = "x".repeat(100_000);
+    for pattern in ["(x+x+)+y", "(x*)*y", "(x|x|x)*y", "(x?){50}x{50}y", "(.*)(.*)(.*)(.*)[^x]"] {
+        assert!(!Pattern::new(pattern).unwrap().is_match(&text), "{pattern}");
+    }
+}
+
+#[test]
+fn whole_match_ignores_what_only_a_search_may() {
+    for (pattern, text, part, whole) in [
+        ("foo", "foo", true, true),
+        ("foo", "a foo", true, false),
+        ("a|ab", "ab", true, true),
+        (".*", "a\nb", true, false),
+        ("^a", "ab", true, false),
+        ("b$", "ab", true, false),
+        ("", "a", true, false),
+        ("/bin/.*", "/bin/sh", true, true),
+    ] {
+        let pattern = Pattern::new(pattern).unwrap();
+        assert_eq!(pattern.is_match(text), part, "{pattern} {text}");
+        assert_eq!(pattern.is_full_match(text), whole, "{pattern} {text}");
+    }
+}
+
+#[test]
+fn patterns_are_shared_between_threads() {
+    let pattern = Pattern::new("^[a-z]+$").unwrap();
+    let answers = std::thread::scope(|scope| {
+        [0, 1].map(|_| scope.spawn(|| pattern.clone().is_match("abc"))).map(|t| t.join().unwrap())
+    });
+    assert_eq!(answers, [true, true]);
+    assert_eq!(format!("{pattern} {pattern:?}"), r#"^[a-z]+$ Pattern("^[a-z]+$")"#);
+}

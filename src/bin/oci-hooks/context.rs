@@ -147,6 +147,11 @@ impl Context {
         }
     }
 
+    /// Hands on to people what another program wrote.
+    pub(crate) fn relay(&self, bytes: &[u8]) {
+        let _ = io::stderr().lock().write_all(bytes);
+    }
+
     fn err_line(&self, line: &str) {
         // If standard error is gone there is nobody to tell.
         let _ = writeln!(io::stderr().lock(), "{line}");

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::monitor::MonitorError;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::hooks::{ConfigError, FilterError, HookError, MatchError, Problem};
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
@@ -16,6 +17,10 @@ use serde::Serialize;
 pub(crate) enum Error {
     #[error(transparent)]
     Path(#[from] PathError),
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+    #[error("cannot wait for events")]
+    Wait(#[source] io::Error),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
     #[error("{} is larger than {} MiB", path.display(), limit_bytes >> 20)]
@@ -61,7 +66,10 @@ impl Error {
         };
         match self {
             Error::Path(error) => simple("io", Some(&error.path)).without_path_in_text(),
-            Error::Output(_) => simple("io", None),
+            Error::Monitor(error) => {
+                Diagnostic { hint: error.hint().map(str::to_owned), ..simple(error.class(), None) }
+            }
+            Error::Wait(_) | Error::Output(_) => simple("io", None),
             Error::TooLarge { path, .. } => simple("too-large", Some(path)).without_path_in_text(),
             Error::Hook(problem) => Diagnostic::of_problem(problem),
             Error::Config { path, source } => Diagnostic {
@@ -101,8 +109,9 @@ pub(crate) struct Diagnostic {
 
 /// The JSON form, one object on a line.
 #[derive(Serialize)]
-struct Json<'a> {
-    level: &'a str,
+pub(crate) struct Json<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<&'a str>,
     class: &'a str,
     path: Option<String>,
     line: Option<usize>,
@@ -141,8 +150,9 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn to_json(&self, level: &str) -> String {
-        let json = Json {
+    /// Returns the JSON form.
+    pub(crate) fn json<'a>(&'a self, level: Option<&'a str>) -> Json<'a> {
+        Json {
             level,
             class: self.class,
             path: self.path.as_ref().map(|path| path.to_string_lossy().into_owned()),
@@ -151,8 +161,11 @@ impl Diagnostic {
             pointer: self.location.as_ref().map(|at| at.pointer.as_str()),
             message: &self.message,
             hint: self.hint.as_deref(),
-        };
-        serde_json::to_string(&json).expect("strings and numbers")
+        }
+    }
+
+    pub(crate) fn to_json(&self, level: &str) -> String {
+        serde_json::to_string(&self.json(Some(level))).expect("strings and numbers")
     }
 
     /// Leaves out of the text the path that the message names already.
@@ -182,7 +195,7 @@ impl fmt::Display for Diagnostic {
 }
 
 /// Joins an error and its causes.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

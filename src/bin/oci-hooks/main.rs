@@ -8,6 +8,7 @@ mod error;
 mod explain;
 mod inject;
 mod list;
+mod monitor;
 mod run_hook;
 mod show;
 mod style;
@@ -52,6 +53,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args, &mut context),
         Command::List(args) => list::run(args, &mut context),
         Command::Show(args) => show::run(args, &mut context),
+        Command::Monitor(args) => monitor::run(args, &mut context),
         Command::RunHook(args) => run_hook::run(args, &mut context),
         Command::Completions(args) => completions::run(args, &mut context),
     };

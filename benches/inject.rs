@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench inject`
 
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
+
 #[path = "support/mod.rs"]
 mod support;
 

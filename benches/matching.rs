@@ -3,6 +3,8 @@
 //!
 //! `cargo bench --bench matching`
 
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
+
 use std::hint::black_box;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};

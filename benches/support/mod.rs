@@ -8,15 +8,15 @@ use nix::sys::time::TimeValLike;
 
 /// What one run of a process took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Cost {
+pub(crate) struct Cost {
     /// User and system time.
-    pub cpu: Duration,
+    pub(crate) cpu: Duration,
     /// Time on the clock.
-    pub wall: Duration,
+    pub(crate) wall: Duration,
 }
 
 /// Runs a command to its end and returns what it took.
-pub fn run(command: &mut Command) -> Cost {
+pub(crate) fn run(command: &mut Command) -> Cost {
     let before = children_cpu();
     let start = Instant::now();
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status().unwrap();
@@ -26,7 +26,7 @@ pub fn run(command: &mut Command) -> Cost {
 }
 
 /// Runs two commands in turn, `runs` times each after one of each to warm up, and returns the costs.
-pub fn pairs(
+pub(crate) fn pairs(
     runs: usize,
     mut ours: impl FnMut() -> Cost,
     mut peer: impl FnMut() -> Cost,
@@ -37,7 +37,7 @@ pub fn pairs(
 }
 
 /// Returns the middle value.
-pub fn median<T: Ord + Copy>(values: impl Iterator<Item = T>) -> T {
+pub(crate) fn median<T: Ord + Copy>(values: impl Iterator<Item = T>) -> T {
     let mut values: Vec<_> = values.collect();
     values.sort_unstable();
     values[values.len() / 2]

@@ -144,7 +144,7 @@ impl HookError {
             HookError::MissingPath => "set hook.path to the absolute path of the program".to_owned(),
             HookError::MissingStages => "name at least one stage, such as \"createRuntime\"".to_owned(),
             HookError::BothSet(one, other) => format!("keep `{one}` or `{other}`"),
-            HookError::PathMissing { .. } => "install the program or correct hook.path; until then the file is ignored, with nothing said".to_owned(),
+            HookError::PathMissing { .. } => "install the program or correct hook.path: podman and CRI-O ignore the file until then, in silence".to_owned(),
             HookError::UnknownStage { stage } => {
                 let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
                 let names = super::OciStage::ALL.map(super::OciStage::name);

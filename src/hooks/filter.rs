@@ -200,7 +200,7 @@ fn run(
 ) -> (FilterRun, Result<Vec<u8>, FilterFailure>) {
     let program = Program {
         argv: hook.args.iter().map(OsStr::new).collect(),
-        env: hook.env.iter().filter_map(|entry| environment_entry(entry)).collect(),
+        env: hook.env.iter().flatten().filter_map(|entry| environment_entry(entry)).collect(),
         stdin: config,
         timeout: hook.timeout.map(timeout),
         stdout: Limit::Kill(options.output_limit_bytes),
@@ -268,7 +268,7 @@ mod tests {
         Hook {
             path: "/bin/sh".to_owned(),
             args: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            env: vec!["PATH=/usr/bin:/bin".to_owned()],
+            env: Some(vec!["PATH=/usr/bin:/bin".to_owned()]),
             timeout: Some(60),
         }
     }
@@ -364,7 +364,7 @@ mod tests {
         let bundle = tempfile::tempdir().unwrap();
         let script = r#"printf '{"cwd":"%s","A":"%s","HOME":"%s"}' "$PWD" "$A" "$HOME""#;
         let mut hook = sh(script);
-        hook.env = ["A=b=c", "nothing", "=x"].map(str::to_owned).to_vec();
+        hook.env = Some(["A=b=c", "nothing", "=x"].map(str::to_owned).to_vec());
         let filtered = filter(&[&hook], vec![], &FilterOptions::new(bundle.path())).unwrap();
         let expected = format!(
             r#"{{"cwd":"{}","A":"b=c","HOME":""}}"#,

@@ -89,9 +89,9 @@ pub enum EntryState {
 
 impl Loaded {
     /// Returns the hooks unless a problem keeps podman and CRI-O from working.
-    pub fn into_strict(mut self) -> Result<HookSet, Problem> {
+    pub fn into_strict(mut self) -> Result<HookSet, Box<Problem>> {
         match self.problems.iter().position(|problem| problem.fatal) {
-            Some(at) => Err(self.problems.swap_remove(at)),
+            Some(at) => Err(Box::new(self.problems.swap_remove(at))),
             None => Ok(self.hooks),
         }
     }

@@ -35,13 +35,16 @@
 //!
 //! [`HookSet::evaluate`] tells of each hook whether it applies and which condition decided.
 
+#[cfg(feature = "capture")]
+pub mod capture;
 mod config;
 pub mod consumer;
 mod error;
-pub mod capture;
 pub mod filter;
 mod hook;
 pub mod json;
+#[cfg(feature = "lint")]
+pub mod lint;
 mod load;
 #[cfg(feature = "monitor")]
 pub mod monitor;
@@ -53,11 +56,13 @@ mod select;
 mod set;
 mod stage;
 mod target;
+pub mod trust;
 mod when;
 
 pub use config::{Config, ConfigError, InjectOptions};
 pub use consumer::Consumer;
 pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
+pub use filter::{FilterError, FilterOptions, Filtered, filter};
 pub use hook::Hook;
 pub use load::{Entry, EntryState, LoadOptions, Loaded, load};
 #[cfg(feature = "monitor")]

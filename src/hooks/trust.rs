@@ -1,132 +1,127 @@
-//! Whether somebody else could change a file: a hook runs with the rights of the container engine, and
-//! so does whatever others put in its place.
+//! Who can change what a hook does.
 //!
-//! [`check`] walks a path from the root, through symbolic links, and looks at each file and directory
-//! on the way: all must belong to trusted users, and nobody else may write to them. Then no one else
-//! can swap the file either, neither before it is used nor while it is. Access control lists show in the
-//! group's permissions and need no look of their own.
+//! Hooks run as root. Whoever can write a hook file, its program, or a directory on the way to either
+//! can do as root what they like; podman and CRI-O do not look.
 
-use std::collections::HashSet;
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, Metadata};
-use std::io;
+use std::collections::{HashSet, VecDeque};
+use std::ffi::OsString;
+use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
+use super::{HookFile, OciStage, Stage};
 use crate::sys::fs::{PathContext, PathError};
 
 /// How many symbolic links in a row are followed, as in the kernel.
 const MAX_SYMLINKS: usize = 40;
 
-/// Who is trusted.
+/// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustOptions {
-    /// Users that may own and write to files: root, and who runs the container engine.
-    pub users: Vec<u32>,
-    /// Groups that may write to files.
-    pub groups: Vec<u32>,
+    /// Users who may own and write hooks. So may the groups of the same numbers: root's, and where
+    /// each user has a group of their own, that.
+    pub uids: Vec<u32>,
 }
 
 impl Default for TrustOptions {
     /// Trusts root alone.
     fn default() -> Self {
-        TrustOptions { users: vec![0], groups: vec![0] }
+        TrustOptions { uids: vec![0] }
     }
 }
 
 impl TrustOptions {
-    /// Trusts root and one more user, and that user's own group if it is named by the same number, as
-    /// distributions do that give each user a group.
-    pub fn root_and(user: u32, group: u32) -> Self {
-        let mut options = TrustOptions::default();
-        if user != 0 {
-            options.users.push(user);
-            if group == user {
-                options.groups.push(group);
-            }
-        }
-        options
+    /// Trusts root, and the user this process runs as.
+    pub fn of_process() -> Self {
+        TrustOptions { uids: vec![0, rustix::process::geteuid().as_raw()] }
     }
 }
 
-/// Why a path is not to be trusted.
+/// Why a hook cannot be trusted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum TrustProblem {
-    /// Users that are not trusted may write to it.
-    #[error("{} is writable by {} (mode {mode:04o})", path.display(), writers(*mode))]
-    Writable {
-        /// The file or directory on the way.
-        path: PathBuf,
-        /// Its mode, permission bits only.
-        mode: u32,
-    },
-    /// A user that is not trusted owns it.
-    #[error("{} belongs to user {owner}", path.display())]
+pub enum TrustError {
+    /// Someone else owns it.
+    #[error("{} belongs to user {uid}, who could change it", path.display())]
     Owner {
-        /// The file, directory or symbolic link on the way.
+        /// The file, directory or link.
         path: PathBuf,
-        /// The user's number.
-        owner: u32,
+        /// Its owner.
+        uid: u32,
     },
-    /// More symbolic links than the kernel follows.
-    #[error("{} leads through too many symbolic links", path.display())]
-    TooManyLinks {
-        /// The path that was checked.
+    /// Others can write it.
+    #[error("{} can be changed by {whom} (mode {mode:04o})", path.display())]
+    Writable {
+        /// The file or directory.
+        path: PathBuf,
+        /// The permission bits.
+        mode: u32,
+        /// Who can: `group N` or `everyone`.
+        whom: String,
+    },
+    /// The program is looked up from wherever the runtime happens to be.
+    #[error("{} is a relative path", path.display())]
+    Relative {
+        /// The path.
         path: PathBuf,
     },
-    /// It cannot be looked at.
+    /// It cannot be looked up.
     #[error(transparent)]
     Lookup(#[from] PathError),
 }
 
-impl TrustProblem {
-    /// Returns what is not to be trusted: the file itself or something on the way to it.
+impl TrustError {
+    /// Returns the file, directory or link that it is about.
     pub fn path(&self) -> &Path {
         match self {
-            TrustProblem::Writable { path, .. }
-            | TrustProblem::Owner { path, .. }
-            | TrustProblem::TooManyLinks { path } => path,
-            TrustProblem::Lookup(error) => &error.path,
+            TrustError::Owner { path, .. }
+            | TrustError::Writable { path, .. }
+            | TrustError::Relative { path }
+            | TrustError::Lookup(PathError { path, .. }) => path,
         }
     }
 
-    /// Tells if the file, or something on the way to it, does not exist.
-    pub fn is_not_found(&self) -> bool {
-        matches!(self, TrustProblem::Lookup(error) if error.source.kind() == io::ErrorKind::NotFound)
+    /// Returns what to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let path = self.path().display();
+        Some(match self {
+            TrustError::Owner { .. } => format!("chown root: {path}"),
+            TrustError::Writable { .. } => format!("chmod go-w {path}"),
+            TrustError::Relative { .. } => "write the absolute path of the program".to_owned(),
+            TrustError::Lookup(_) => return None,
+        })
     }
 }
 
-fn writers(mode: u32) -> &'static str {
-    if mode & 0o002 == 0 { "its group" } else { "everyone" }
+/// Checks a hook's file, its program, and every directory and symbolic link on the way to them.
+///
+/// Nobody who is not trusted can then swap one of them between this check and its use: for that they
+/// would have to write a directory that was checked.
+pub fn check(file: &HookFile, options: &TrustOptions) -> Result<(), TrustError> {
+    let path = std::path::absolute(&file.path).at("look up", &file.path)?;
+    check_path(&path, options)?;
+    // The programs of startContainer are the container's own.
+    let on_host = |stage: &Stage| *stage != Stage::Oci(OciStage::StartContainer);
+    if !file.definition.stages.iter().any(on_host) {
+        return Ok(());
+    }
+    let program = Path::new(&file.definition.hook.path);
+    if program.is_relative() {
+        return Err(TrustError::Relative { path: program.to_owned() });
+    }
+    check_path(program, options)
 }
 
-/// Checks a file or directory and all that leads to it.
-///
-/// A relative path starts at the working directory.
-///
-/// ```
-/// use std::path::Path;
-/// use oci_hooks::hooks::trust::{self, TrustOptions};
-///
-/// trust::check(Path::new("/bin/sh"), &TrustOptions::default())?;
-/// # let dir = tempfile::tempdir().unwrap();
-/// # let path = dir.path().join("hook");
-/// # std::fs::write(&path, "").unwrap();
-/// # use std::os::unix::fs::PermissionsExt;
-/// # std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o777)).unwrap();
-/// assert!(trust::check(&path, &TrustOptions::default()).is_err());
-/// # Ok::<(), trust::TrustProblem>(())
-/// ```
-pub fn check(path: &Path, options: &TrustOptions) -> Result<(), TrustProblem> {
-    Checker::new(options.clone()).check(path)
+/// Checks an absolute path, from the root on.
+pub fn check_path(path: &Path, options: &TrustOptions) -> Result<(), TrustError> {
+    Checker::new(options.clone()).check_path(path)
 }
 
-/// Checks many paths; what they have in common is looked at once.
+/// Checks many paths, and looks once at the directories they have in common.
 #[derive(Debug)]
 pub struct Checker {
     options: TrustOptions,
-    /// Directories found good, by their path without symbolic links.
+    /// Directories that were found good, by their path without symbolic links.
     good: HashSet<PathBuf>,
 }
 
@@ -136,184 +131,161 @@ impl Checker {
         Checker { options, good: HashSet::new() }
     }
 
-    /// Checks a file or directory and all that leads to it.
-    pub fn check(&mut self, path: &Path) -> Result<(), TrustProblem> {
-        let absolute = std::path::absolute(path).at("find", path)?;
-        let mut at = PathBuf::from("/");
+    /// Checks an absolute path, from the root on.
+    pub fn check_path(&mut self, path: &Path) -> Result<(), TrustError> {
         let mut links = 0;
-        // What is left to walk, the next step last.
-        let mut ahead = Vec::new();
-        push_components(&mut ahead, &absolute);
-        let root = fs::symlink_metadata(&at).at("look up", &at)?;
-        self.look_at(&at, &root, ahead.is_empty())?;
-        while let Some(step) = ahead.pop() {
-            if step == ".." {
-                at.pop();
+        let mut current = PathBuf::new();
+        let mut rest = VecDeque::from([OsString::from("/")]);
+        push(&mut rest, path);
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                current.pop();
                 continue;
             }
-            at.push(&step);
-            if !ahead.is_empty() && self.good.contains(&at) {
+            let next = current.join(&name);
+            if self.good.contains(&next) {
+                current = next;
                 continue;
             }
-            let metadata = fs::symlink_metadata(&at).at("look up", &at)?;
-            self.look_at(&at, &metadata, ahead.is_empty())?;
-            if metadata.is_symlink() {
-                links += 1;
-                if links > MAX_SYMLINKS {
-                    return Err(TrustProblem::TooManyLinks { path: path.to_owned() });
-                }
-                let target = fs::read_link(&at).at("read the symbolic link", &at)?;
-                at.pop();
-                if target.is_absolute() {
-                    at = PathBuf::from("/");
-                }
-                push_components(&mut ahead, &target);
-            } else if metadata.is_dir() && !ahead.is_empty() {
-                self.good.insert(at.clone());
+            let status = fs::symlink_metadata(&next).at("look up", &next)?;
+            if !self.options.uids.contains(&status.uid()) {
+                return Err(TrustError::Owner { path: next, uid: status.uid() });
             }
-        }
-        Ok(())
-    }
-
-    /// Judges one step by its owner and mode.
-    fn look_at(&self, path: &Path, metadata: &Metadata, is_last: bool) -> Result<(), TrustProblem> {
-        if !self.options.users.contains(&metadata.uid()) {
-            return Err(TrustProblem::Owner { path: path.to_owned(), owner: metadata.uid() });
-        }
-        let mode = metadata.mode() & 0o7777;
-        let by_group = mode & 0o020 != 0 && !self.options.groups.contains(&metadata.gid());
-        let writable = !metadata.is_symlink() && (mode & 0o002 != 0 || by_group);
-        // Where the sticky bit is set, as on /tmp, others cannot replace what is not theirs: enough for
-        // a directory on the way, whose next step is looked at too, but not for one whose files count.
-        let is_sticky = metadata.is_dir() && mode & 0o1000 != 0;
-        if writable && (is_last || !is_sticky) {
-            return Err(TrustProblem::Writable { path: path.to_owned(), mode });
+            if !status.is_symlink() {
+                check_mode(&next, &status, &self.options)?;
+                if status.is_dir() {
+                    self.good.insert(next.clone());
+                }
+                current = next;
+                continue;
+            }
+            links += 1;
+            if links > MAX_SYMLINKS {
+                return Err(PathError::new("look up", path, rustix::io::Errno::LOOP).into());
+            }
+            let target = fs::read_link(&next).at("look up", &next)?;
+            if target.is_absolute() {
+                current = PathBuf::from("/");
+            }
+            push(&mut rest, &target);
         }
         Ok(())
     }
 }
 
-/// Puts the steps of a path before those that are left.
-fn push_components(ahead: &mut Vec<OsString>, path: &Path) {
-    ahead.extend(path.components().rev().filter_map(|component| match component {
-        Component::Normal(name) => Some(name.to_owned()),
-        Component::ParentDir => Some(OsStr::new("..").to_owned()),
-        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
-    }));
+/// Puts the components of a path in front of those that are still to be walked.
+fn push(rest: &mut VecDeque<OsString>, path: &Path) {
+    // The root stands in `current` by then; it is checked once, at the start.
+    let names = path.components().filter(|c| !matches!(c, Component::RootDir | Component::CurDir));
+    let at_root = rest.len() == 1 && rest[0] == "/";
+    for (at, name) in names.enumerate() {
+        rest.insert(at + usize::from(at_root), name.as_os_str().to_owned());
+    }
+}
+
+fn check_mode(
+    path: &Path,
+    status: &fs::Metadata,
+    options: &TrustOptions,
+) -> Result<(), TrustError> {
+    let mode = status.mode() & 0o7777;
+    // In a sticky directory, such as /tmp, others cannot touch what is not theirs.
+    if status.is_dir() && mode & 0o1000 != 0 {
+        return Ok(());
+    }
+    let whom = if mode & 0o002 != 0 {
+        "everyone".to_owned()
+    } else if mode & 0o020 != 0 && !options.uids.contains(&status.gid()) {
+        format!("group {}", status.gid())
+    } else {
+        return Ok(());
+    };
+    Err(TrustError::Writable { path: path.to_owned(), mode, whom })
 }
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::os::unix::fs::{PermissionsExt, symlink};
 
     use super::*;
 
-    /// A directory that only this user may write to, below the sticky `/tmp`.
-    fn directory() -> tempfile::TempDir {
-        let directory = tempfile::tempdir().unwrap();
-        set_mode(directory.path(), 0o755);
-        directory
+    /// A directory of the user's own in the sticky `/tmp`.
+    fn tree() -> (tempfile::TempDir, PathBuf) {
+        let temp = tempfile::tempdir().unwrap();
+        let file = temp.path().join("a/b/hook");
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(&file, "").unwrap();
+        chmod(&file, 0o755);
+        (temp, file)
     }
 
-    fn set_mode(path: &Path, mode: u32) {
+    fn chmod(path: &Path, mode: u32) {
         fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     }
 
-    fn options() -> TrustOptions {
-        let user = rustix::process::geteuid().as_raw();
-        TrustOptions::root_and(user, rustix::process::getegid().as_raw())
-    }
-
-    fn file(path: &Path, mode: u32) -> PathBuf {
-        fs::write(path, "").unwrap();
-        set_mode(path, mode);
-        path.to_owned()
+    fn fault(path: &Path) -> Option<PathBuf> {
+        check_path(path, &TrustOptions::of_process()).err().map(|error| error.path().to_owned())
     }
 
     #[test]
-    fn own_files_are_trusted_below_a_sticky_directory() {
-        let directory = directory();
-        check(&file(&directory.path().join("hook"), 0o755), &options()).unwrap();
-        check(Path::new("/bin/sh"), &TrustOptions::default()).unwrap();
+    fn row_26_a_writable_file_or_directory_on_the_way_is_found() {
+        let (temp, file) = tree();
+        assert_eq!(fault(&file), None);
+        for path in [file.clone(), temp.path().join("a"), temp.path().join("a/b")] {
+            let mode = fs::metadata(&path).unwrap().mode();
+            chmod(&path, 0o777);
+            assert_eq!(fault(&file), Some(path.clone()));
+            chmod(&path, mode & 0o7777);
+        }
     }
 
     #[test]
-    fn files_and_directories_others_may_write_to_are_not() {
-        let directory = directory();
-        let path = file(&directory.path().join("hook"), 0o757);
-        let problem = check(&path, &options()).unwrap_err();
-        assert!(matches!(&problem, TrustProblem::Writable { mode: 0o757, .. }), "{problem}");
-        assert_eq!(problem.path(), path);
-
-        set_mode(&path, 0o755);
-        let parent = directory.path().join("parent");
-        fs::create_dir(&parent).unwrap();
-        set_mode(&parent, 0o777);
-        let problem = check(&file(&parent.join("hook"), 0o755), &options()).unwrap_err();
-        assert_eq!(problem.path(), parent);
-    }
-
-    #[test]
-    fn a_sticky_directory_is_no_place_for_hook_files() {
-        let problem = check(Path::new("/tmp"), &TrustOptions::default()).unwrap_err();
-        assert!(matches!(problem, TrustProblem::Writable { mode: 0o1777, .. }));
-    }
-
-    #[test]
-    fn a_link_does_not_hide_where_it_leads() {
-        let directory = directory();
-        let open = directory.path().join("open");
+    fn row_26_links_are_followed_and_what_they_lead_through_is_checked() {
+        let (temp, file) = tree();
+        let open = temp.path().join("open");
         fs::create_dir(&open).unwrap();
-        set_mode(&open, 0o777);
-        file(&open.join("hook"), 0o755);
-        let link = directory.path().join("link");
-        symlink("open/../open/hook", &link).unwrap();
-        assert_eq!(check(&link, &options()).unwrap_err().path(), open);
-
-        let circle = directory.path().join("circle");
-        symlink("circle", &circle).unwrap();
-        let problem = check(&circle, &options()).unwrap_err();
-        assert!(matches!(problem, TrustProblem::TooManyLinks { .. }));
+        chmod(&open, 0o777);
+        symlink("../open/../a/b/hook", temp.path().join("a/link")).unwrap();
+        assert_eq!(fault(&temp.path().join("a/link")), Some(open.clone()));
+        chmod(&open, 0o1777);
+        assert_eq!(fault(&temp.path().join("a/link")), None, "sticky");
+        symlink("loop", temp.path().join("loop")).unwrap();
+        assert!(fault(&temp.path().join("loop")).is_some());
+        assert_eq!(fault(&file), None);
     }
 
     #[test]
-    fn what_does_not_exist_is_told_apart() {
-        assert!(check(Path::new("/nonexistent/hook"), &options()).unwrap_err().is_not_found());
-    }
-
-    #[test]
-    fn a_group_may_write_only_if_it_is_trusted() {
-        let directory = directory();
-        let path = file(&directory.path().join("hook"), 0o775);
-        let group = fs::metadata(&path).unwrap().gid();
-        let mut options = options();
-        options.groups = vec![group];
-        check(&path, &options).unwrap();
-        options.groups = vec![group + 1];
-        let problem = check(&path, &options).unwrap_err();
-        assert!(problem.to_string().contains("by its group"), "{problem}");
-    }
-
-    #[test]
-    fn owners_that_are_not_trusted_are_named() {
-        let directory = directory();
-        let path = file(&directory.path().join("hook"), 0o755);
-        let mut options = options();
-        if rustix::process::geteuid().is_root() {
-            chown(&path, Some(12345), None).unwrap();
-        } else {
-            options.users = vec![0];
+    fn a_group_may_write_if_it_has_the_number_of_a_trusted_user() {
+        let (_temp, file) = tree();
+        chmod(&file, 0o775);
+        let group = fs::metadata(&file).unwrap().gid();
+        let mut options = TrustOptions::of_process();
+        options.uids.push(group);
+        check_path(&file, &options).unwrap();
+        options.uids.retain(|uid| *uid != group);
+        options.uids.push(rustix::process::geteuid().as_raw());
+        if !options.uids.contains(&group) {
+            assert!(matches!(check_path(&file, &options), Err(TrustError::Writable { .. })));
         }
-        assert!(matches!(check(&path, &options), Err(TrustProblem::Owner { .. })));
     }
 
     #[test]
-    fn one_checker_looks_at_common_directories_once() {
-        let directory = directory();
-        let mut checker = Checker::new(options());
-        for name in ["a", "b"] {
-            checker.check(&file(&directory.path().join(name), 0o755)).unwrap();
-        }
-        assert!(checker.good.contains(&fs::canonicalize(directory.path()).unwrap()));
+    fn directories_in_common_are_looked_at_once() {
+        let (_temp, file) = tree();
+        let mut checker = Checker::new(TrustOptions::of_process());
+        checker.check_path(&file).unwrap();
+        let directory = file.parent().unwrap();
+        assert!(checker.good.contains(directory));
+        chmod(directory, 0o777);
+        checker.check_path(&file).unwrap();
+    }
+
+    #[test]
+    fn row_26_a_foreign_owner_is_found() {
+        let (_temp, file) = tree();
+        let nobody_is_trusted = TrustOptions { uids: vec![] };
+        let error = check_path(&file, &nobody_is_trusted).unwrap_err();
+        assert_eq!(error.path(), Path::new("/"));
+        assert!(matches!(error, TrustError::Owner { .. }), "{error}");
     }
 }

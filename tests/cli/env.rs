@@ -7,19 +7,19 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Hook directories `usr` and `etc` and a `config.json`, gone with the value.
-pub struct TestEnv {
+pub(crate) struct TestEnv {
     temp: tempfile::TempDir,
 }
 
 /// What a run printed, with the temporary directory written as `{ROOT}`.
 #[derive(Debug)]
-pub struct Ran {
-    pub stdout: String,
-    pub stderr: String,
-    pub code: Option<i32>,
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) code: Option<i32>,
 }
 
-pub const CONFIG: &str = r#"{
+pub(crate) const CONFIG: &str = r#"{
   "ociVersion": "1.0.2",
   "process": {
     "args": ["/usr/bin/python3", "-m", "http.server"],
@@ -32,7 +32,7 @@ pub const CONFIG: &str = r#"{
 "#;
 
 impl TestEnv {
-    pub fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let env = TestEnv { temp: tempfile::tempdir().unwrap() };
         for dir in ["usr", "etc"] {
             fs::create_dir(env.path(dir)).unwrap();
@@ -43,7 +43,7 @@ impl TestEnv {
 
     /// The set most tests use: one that matches, one that does not, one masked, one broken in the way
     /// podman overlooks, one that is no hook file.
-    pub fn with_hooks() -> Self {
+    pub(crate) fn with_hooks() -> Self {
         let env = TestEnv::new();
         env.hook("usr/10-python.json", r#""commands": ["/python3$"]"#, r#""prestart", "poststop""#);
         env.hook("usr/20-gpu.json", r#""always": true"#, r#""createRuntime""#);
@@ -61,20 +61,20 @@ impl TestEnv {
         env
     }
 
-    pub fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.temp.path().join(name)
     }
 
-    pub fn write(&self, name: &str, text: &str) {
+    pub(crate) fn write(&self, name: &str, text: &str) {
         fs::write(self.path(name), text).unwrap();
     }
 
-    pub fn read(&self, name: &str) -> String {
+    pub(crate) fn read(&self, name: &str) -> String {
         fs::read_to_string(self.path(name)).unwrap()
     }
 
     /// Writes a hook file that runs `/bin/true`.
-    pub fn hook(&self, name: &str, when: &str, stages: &str) {
+    pub(crate) fn hook(&self, name: &str, when: &str, stages: &str) {
         let text = format!(
             "{{\n  \"version\": \"1.0.0\",\n  \"hook\": {{\"path\": \"/bin/true\"}},\n  \"when\": {{{when}}},\n  \"stages\": [{stages}]\n}}\n"
         );
@@ -82,7 +82,7 @@ impl TestEnv {
     }
 
     /// Returns the program with the two hook directories, in the directory.
-    pub fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
         command.current_dir(self.temp.path()).env_clear().args(args);
         for dir in ["usr", "etc"] {
@@ -91,11 +91,11 @@ impl TestEnv {
         command
     }
 
-    pub fn run(&self, args: &[&str]) -> Ran {
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
         self.ran(self.command(args).output().unwrap())
     }
 
-    pub fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
+    pub(crate) fn run_with_input(&self, args: &[&str], input: &str) -> Ran {
         let mut command = self.command(args);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
@@ -110,7 +110,7 @@ impl TestEnv {
     }
 
     /// Names of the files in a directory, sorted.
-    pub fn names(&self, dir: &str) -> Vec<String> {
+    pub(crate) fn names(&self, dir: &str) -> Vec<String> {
         let entries = fs::read_dir(self.path(dir)).unwrap();
         let mut names: Vec<_> =
             entries.map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
@@ -121,7 +121,7 @@ impl TestEnv {
 
 /// Compares text with `tests/data/cli/NAME`, or writes it there with `UPDATE_GOLDEN=1`.
 #[track_caller]
-pub fn golden(name: &str, found: &str) {
+pub(crate) fn golden(name: &str, found: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/cli").join(name);
     if std::env::var_os("UPDATE_GOLDEN").as_deref() == Some(OsStr::new("1")) {
         return fs::write(path, found).unwrap();

@@ -71,6 +71,6 @@ fn completions_are_made_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = TestEnv::new().run(&["completions", shell]);
         assert_eq!(ran.code, Some(0));
-        assert!(ran.stdout.contains("--hooks-dir"), "{shell}");
+        assert!(ran.stdout.contains("hooks-dir"), "{shell}");
     }
 }

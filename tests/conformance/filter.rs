@@ -57,7 +57,7 @@ fn hook(value: &Value) -> Hook {
     Hook {
         path: text(&value["path"]),
         args: texts(&value["args"]),
-        env: texts(&value["env"]),
+        env: Some(texts(&value["env"])),
         timeout: value["timeout"].as_i64(),
     }
 }

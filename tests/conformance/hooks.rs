@@ -2,6 +2,8 @@
 //!
 //! `tests/data/conformance/README.md` describes the format.
 
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs;

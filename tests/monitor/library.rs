@@ -1,6 +1,7 @@
 //! What the monitor sees, and what it keeps.
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -9,7 +10,7 @@ use std::time::{Duration, Instant};
 use oci_hooks::hooks::monitor::{Monitor, MonitorOptions, Wake};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::support::{LONG, Tree, hook, hook_with, in_force};
+use crate::support::{Followed, LONG, Tree, hook, hook_with, in_force};
 
 /// A tree with two directories, `low` with `a.json` and `high`.
 fn tree() -> Tree {
@@ -258,14 +259,32 @@ fn hook_comes_and_goes_with_its_program() {
 }
 
 #[test]
+fn watches_are_given_back() {
+    let tree = tree();
+    let mut followed = tree.monitor(&DIRS);
+    let watches = |monitor: &Monitor| {
+        let path = format!("/proc/self/fdinfo/{}", monitor.as_fd().as_raw_fd());
+        fs::read_to_string(path).unwrap().lines().filter(|line| line.starts_with("inotify")).count()
+    };
+    let before = watches(&followed.monitor);
+    tree.mkdir("bin");
+    tree.write("bin/program", "");
+    tree.write("low/b.json", hook_with(tree.path("bin/program")));
+    assert_eq!(followed.next(), "added low/b.json");
+    assert_eq!(watches(&followed.monitor), before + 1);
+    tree.remove("low/b.json");
+    assert_eq!(followed.next(), "removed low/b.json");
+    assert_eq!(watches(&followed.monitor), before);
+}
+
+#[test]
 fn watches_for_programs_have_a_limit() {
     let tree = Tree::new();
     tree.mkdir("hooks.d");
     tree.write("hooks.d/a.json", hook_with(tree.path("bin/program")));
     tree.mkdir("bin");
     let options = MonitorOptions { max_watches: 1, ..tree.options(&["hooks.d"]) };
-    let mut followed =
-        crate::support::Followed { tree: &tree, monitor: Monitor::new(options).unwrap() };
+    let mut followed = Followed { tree: &tree, monitor: Monitor::new(options).unwrap() };
     assert_eq!(followed.monitor.unwatched(), 1);
     tree.write("bin/program", "");
     followed.assert_undisturbed();
@@ -294,21 +313,23 @@ fn changes_after_an_overflow_are_seen() {
 #[test]
 fn storm_of_events_keeps_nobody_waiting() {
     let tree = tree();
-    let mut followed = tree.monitor(&DIRS);
+    // So long that the directory is never quiet for it.
+    let coalesce = Duration::from_millis(50);
+    let options = MonitorOptions { coalesce, ..tree.options(&DIRS) };
+    let mut followed = Followed { tree: &tree, monitor: Monitor::new(options).unwrap() };
     let done = AtomicBool::new(false);
-    thread::scope(|scope| {
+    let wake = thread::scope(|scope| {
         scope.spawn(|| {
             while !done.load(Ordering::Relaxed) {
                 tree.write("high/storm.json", "{");
             }
         });
-        let mut seen = String::new();
         tree.write("low/b.json", hook());
-        while !seen.contains("added low/b.json") {
-            seen = followed.next();
-        }
+        let wake = followed.monitor.wait(Some(Instant::now() + LONG));
         done.store(true, Ordering::Relaxed);
+        wake
     });
+    assert!(matches!(wake.unwrap(), Wake::Changed(_)));
     assert_eq!(followed.in_force(), "low/a.json, low/b.json");
 }
 

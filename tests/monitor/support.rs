@@ -44,6 +44,12 @@ impl Tree {
         fs::write(self.path(path), text).unwrap();
     }
 
+    /// Writes a file in one step, for monitors in other processes.
+    pub(crate) fn put(&self, path: &str, text: impl AsRef<[u8]>) {
+        self.write("new-file", text);
+        self.rename("new-file", path);
+    }
+
     pub(crate) fn rename(&self, from: &str, to: &str) {
         fs::rename(self.path(from), self.path(to)).unwrap();
     }

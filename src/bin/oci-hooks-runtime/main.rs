@@ -1,2 +1,92 @@
-//! placeholder
-fn main() {}
+//! `oci-hooks-runtime`: an OCI runtime that adds the hooks of hooks.d and calls the real one.
+//!
+//! Engines call it in place of runc. It has no options of its own, as all of them belong to the
+//! runtime; oci-hooks-runtime(1) describes its settings.
+
+mod inject;
+mod settings;
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+use oci_hooks::runtime::{self, FindError, Invocation, Level, Log};
+
+use settings::{Settings, SettingsError};
+
+/// Why the runtime was not called.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Find(#[from] FindError),
+    #[error(transparent)]
+    Inject(#[from] inject::InjectError),
+    #[error("cannot execute {runtime}")]
+    Execute { runtime: String, source: std::io::Error },
+}
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = env::args_os().skip(1).collect();
+    let invocation = Invocation::parse(&args);
+    let log = Log {
+        path: invocation.log.clone(),
+        format: invocation.log_format,
+        debug: invocation.debug,
+    };
+    // Only an error comes back: otherwise this process has become the runtime.
+    let Err(error) = run(&args, &invocation, &log);
+    let message = chain(&error);
+    if let Err(error) = log.write(Level::Error, &message) {
+        report(&chain(&error));
+    }
+    // As runc does: the log is for the engine, standard error for whoever called by hand.
+    if log.path.is_some() {
+        report(&message);
+    }
+    ExitCode::FAILURE
+}
+
+/// Adds hooks if a container is made, then becomes the runtime.
+fn run(
+    args: &[OsString],
+    invocation: &Invocation,
+    log: &Log,
+) -> Result<std::convert::Infallible, Error> {
+    let settings = Settings::load(|name| env::var_os(name))?;
+    let runtime = find_runtime(&settings)?;
+    if invocation.makes_container() {
+        inject::inject(&invocation.config_path(), &settings, log)?;
+    }
+    let source = Command::new(&runtime).args(args).exec();
+    Err(Error::Execute { runtime: runtime.display().to_string(), source })
+}
+
+fn find_runtime(settings: &Settings) -> Result<std::path::PathBuf, FindError> {
+    let path = env::var_os("PATH");
+    let this = env::current_exe().ok();
+    let find = |names: &[&str]| runtime::find(names, path.as_deref(), this.as_deref());
+    match &settings.runtime {
+        Some(name) => find(&[name]),
+        None => find(&runtime::KNOWN),
+    }
+}
+
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = format!("oci-hooks: {error}");
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+fn report(message: &str) {
+    use std::io::Write;
+
+    // If standard error is gone there is nobody to tell.
+    let _ = writeln!(std::io::stderr(), "{message}");
+}

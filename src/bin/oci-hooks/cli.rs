@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci_hooks::hooks::Consumer;
 
-use crate::{completions, explain, inject, list, show};
+use crate::{completions, explain, inject, list, monitor, run_hook, show};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,6 +87,8 @@ pub(crate) enum Command {
     Explain(explain::ExplainArgs),
     List(list::ListArgs),
     Show(show::ShowArgs),
+    Monitor(monitor::MonitorArgs),
+    RunHook(run_hook::RunHookArgs),
     Completions(completions::CompletionsArgs),
 }
 

@@ -15,7 +15,7 @@ use crate::error::{Diagnostic, Error};
 use crate::style::{self, Paint};
 
 /// The most a configuration may hold.
-const MAX_CONFIG_BYTES: u64 = 64 << 20;
+pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// The environment of a command.
 pub(crate) struct Context {
@@ -145,6 +145,11 @@ impl Context {
         if let Some(hint) = &diagnostic.hint {
             self.err_line(&format!("  {} {hint}", self.error_paint.paint(style::HINT, "hint:")));
         }
+    }
+
+    /// Hands on to people what another program wrote.
+    pub(crate) fn relay(&self, bytes: &[u8]) {
+        let _ = io::stderr().lock().write_all(bytes);
     }
 
     fn err_line(&self, line: &str) {

@@ -4,9 +4,12 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::json::Location;
-use oci_hooks::hooks::{ConfigError, HookError, MatchError, Problem};
-use oci_hooks::sys::fs::PathError;
+use oci_hooks::hooks::monitor::MonitorError;
+use oci_hooks::hooks::trust::TrustError;
+use oci_hooks::hooks::{ConfigError, FilterError, HookError, MatchError, Problem};
+use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
 /// Why a command could not do its work. Its exit code is 2.
@@ -14,6 +17,10 @@ use serde::Serialize;
 pub(crate) enum Error {
     #[error(transparent)]
     Path(#[from] PathError),
+    #[error(transparent)]
+    Monitor(#[from] MonitorError),
+    #[error("cannot wait for events")]
+    Wait(#[source] io::Error),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
     #[error("{} is larger than {} MiB", path.display(), limit_bytes >> 20)]
@@ -24,6 +31,18 @@ pub(crate) enum Error {
     Config { path: PathBuf, source: ConfigError },
     #[error(transparent)]
     Match(#[from] MatchError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    #[error(transparent)]
+    Filter(#[from] Box<FilterError>),
+    #[error(transparent)]
+    Recorder(#[from] RecorderError),
+    #[error(transparent)]
+    Capture(#[from] CaptureError),
+    #[error(transparent)]
+    Trust(#[from] TrustError),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     #[error("there is no hook named {name:?}")]
@@ -47,7 +66,10 @@ impl Error {
         };
         match self {
             Error::Path(error) => simple("io", Some(&error.path)).without_path_in_text(),
-            Error::Output(_) => simple("io", None),
+            Error::Monitor(error) => {
+                Diagnostic { hint: error.hint().map(str::to_owned), ..simple(error.class(), None) }
+            }
+            Error::Wait(_) | Error::Output(_) => simple("io", None),
             Error::TooLarge { path, .. } => simple("too-large", Some(path)).without_path_in_text(),
             Error::Hook(problem) => Diagnostic::of_problem(problem),
             Error::Config { path, source } => Diagnostic {
@@ -58,6 +80,13 @@ impl Error {
                 hint: source.hint().map(str::to_owned),
             },
             Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
+            Error::Read(_) | Error::Replace(_) => simple("io", None),
+            Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
+            Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
+            Error::Trust(error) => Diagnostic {
+                hint: error.hint(),
+                ..simple("untrusted", Some(error.path())).without_path_in_text()
+            },
             Error::Usage { hint, .. } => Diagnostic { hint: hint.clone(), ..simple("usage", None) },
             Error::NoSuchHook { .. } => Diagnostic {
                 hint: Some("`oci-hooks list` shows those there are".to_owned()),
@@ -80,8 +109,9 @@ pub(crate) struct Diagnostic {
 
 /// The JSON form, one object on a line.
 #[derive(Serialize)]
-struct Json<'a> {
-    level: &'a str,
+pub(crate) struct Json<'a> {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    level: Option<&'a str>,
     class: &'a str,
     path: Option<String>,
     line: Option<usize>,
@@ -102,6 +132,10 @@ impl Diagnostic {
         }
     }
 
+    pub(crate) fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
+        Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
+    }
+
     pub(crate) fn of_problem(problem: &Problem) -> Self {
         let diagnostic = Diagnostic {
             class: problem.source.class(),
@@ -116,8 +150,9 @@ impl Diagnostic {
         }
     }
 
-    pub(crate) fn to_json(&self, level: &str) -> String {
-        let json = Json {
+    /// Returns the JSON form.
+    pub(crate) fn json<'a>(&'a self, level: Option<&'a str>) -> Json<'a> {
+        Json {
             level,
             class: self.class,
             path: self.path.as_ref().map(|path| path.to_string_lossy().into_owned()),
@@ -126,8 +161,11 @@ impl Diagnostic {
             pointer: self.location.as_ref().map(|at| at.pointer.as_str()),
             message: &self.message,
             hint: self.hint.as_deref(),
-        };
-        serde_json::to_string(&json).expect("strings and numbers")
+        }
+    }
+
+    pub(crate) fn to_json(&self, level: &str) -> String {
+        serde_json::to_string(&self.json(Some(level))).expect("strings and numbers")
     }
 
     /// Leaves out of the text the path that the message names already.
@@ -137,6 +175,12 @@ impl Diagnostic {
             self.message = message.replace(&format!(" {}", path.display()), "");
         }
         self
+    }
+}
+
+impl Serialize for Diagnostic {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.json(None).serialize(serializer)
     }
 }
 
@@ -157,7 +201,7 @@ impl fmt::Display for Diagnostic {
 }
 
 /// Joins an error and its causes.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

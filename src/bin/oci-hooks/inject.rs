@@ -1,12 +1,17 @@
 //! `oci-hooks inject`.
 
-use std::path::PathBuf;
+use std::borrow::Cow;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::{Config, Consumer, InjectOptions, OciStage, Selection};
+use oci_hooks::hooks::capture::Recorder;
+use oci_hooks::hooks::trust::{self, TrustOptions};
+use oci_hooks::hooks::{self, Config, Consumer, FilterOptions, InjectOptions, OciStage, Selection};
+use oci_hooks::sys::fs::{Expected, FileAt, FileId, PathContext, ReplaceOptions, Symlinks};
 
 use crate::Exit;
-use crate::context::{Context, config_path};
+use crate::context::{Context, MAX_CONFIG_BYTES, config_path};
 use crate::diff;
 use crate::error::{Error, in_config};
 use crate::target::TargetArgs;
@@ -18,14 +23,11 @@ Examples:
   oci-hooks inject config.json > new.json
   oci-hooks inject --diff /run/bundle
   oci-hooks inject --in-place --once --as crio /run/bundle
-  podman inspect ... | oci-hooks inject - --annotation com.example.gpu=all")]
+  oci-hooks inject - --annotation com.example.gpu=all < config.json")]
 pub(crate) struct InjectArgs {
     /// The configuration, a bundle directory with one, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
-
-    #[command(flatten)]
-    target: TargetArgs,
 
     /// Show what changes instead of the new configuration
     #[arg(long, conflicts_with_all = ["output", "in_place"])]
@@ -43,6 +45,11 @@ pub(crate) struct InjectArgs {
     #[arg(long)]
     once: bool,
 
+    /// Refuse hooks that others than root can change, and give hooks without an environment an empty
+    /// one
+    #[arg(long)]
+    strict: bool,
+
     /// Leave out hook files that cannot be loaded, where the consumer would give up
     #[arg(long)]
     lenient: bool,
@@ -56,9 +63,28 @@ pub(crate) struct InjectArgs {
     #[arg(long, conflicts_with = "extension_stage")]
     no_extension_stages: bool,
 
+    /// Write the hooks kept apart to FILE, as JSON: {stage: [hook...]}, or null if there are none
+    #[arg(long, value_name = "FILE")]
+    extension_out: Option<PathBuf>,
+
+    /// Run the precreate hooks on the new configuration, which they may rewrite
+    #[arg(long)]
+    run_precreate: bool,
+
+    /// Let a precreate hook return an empty configuration
+    #[arg(long, requires = "run_precreate")]
+    allow_empty: bool,
+
+    /// Record what the hooks write and how they end, in DIR
+    #[arg(long, value_name = "DIR")]
+    capture: Option<PathBuf>,
+
     /// Inject prestart hooks at this stage [default: as the consumer does]
     #[arg(long, value_enum, value_name = "STAGE")]
     prestart: Option<Prestart>,
+
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -98,18 +124,153 @@ impl InjectArgs {
 pub(crate) fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
     let consumer = args.consumer(&context.consumer);
     let path = config_path(&args.config);
-    let text = context.read_config(&path)?;
-    let config = in_config(&path, Config::parse(&text))?;
+    let source = Source::open(&path, args.in_place, context)?;
+    let config = in_config(&path, Config::parse(&source.text))?;
     let mut load_options = context.load_options();
     load_options.extension_stages = args.extension_stages(&consumer);
     let hooks = context.hooks(&load_options, args.lenient)?;
     let target = args.target.target(&config, &path, &consumer)?;
-    let selection: Selection<'_> = hooks.select(&target, &consumer)?;
-    let injected = in_config(&path, config.inject(&selection, InjectOptions { once: args.once }))?;
-    if args.diff {
-        diff::write(context, &text, &injected, &path.to_string_lossy())?;
-    } else {
-        context.write(&injected)?;
+    let mut selection = hooks.select(&target, &consumer)?;
+    if args.strict {
+        for file in &selection.files {
+            trust::check(file, &TrustOptions::of_process())?;
+        }
+        selection.set_missing_env();
     }
+    if let Some(dir) = &args.capture {
+        capture_output(&mut selection, dir, context)?;
+    }
+    let injected = in_config(&path, config.inject(&selection, InjectOptions { once: args.once }))?;
+    let injected = args.precreate(&selection, injected, &path, context)?;
+    if let Some(file) = &args.extension_out {
+        write_extension_hooks(&selection, file)?;
+    }
+    args.put(&source, &injected, &path, context)?;
     Ok(Exit::Yes)
+}
+
+/// The configuration as it was read, and what to replace it by.
+struct Source {
+    text: Vec<u8>,
+    file: Option<(FileAt, FileId)>,
+}
+
+impl Source {
+    fn open(path: &Path, in_place: bool, context: &Context) -> Result<Self, Error> {
+        if !in_place {
+            return Ok(Source { text: context.read_config(path)?, file: None });
+        }
+        if path == OsStr::new("-") {
+            return Err(Error::Usage {
+                message: "standard input cannot be changed in place".to_owned(),
+                hint: Some("leave --in-place out, or name a file".to_owned()),
+            });
+        }
+        let file = FileAt::open(path, Symlinks::Follow)?;
+        let (text, id) = file.read(MAX_CONFIG_BYTES)?;
+        Ok(Source { text, file: Some((file, id)) })
+    }
+}
+
+impl InjectArgs {
+    /// Runs the precreate hooks, or says that nobody did.
+    fn precreate(
+        &self,
+        selection: &Selection<'_>,
+        config: Vec<u8>,
+        path: &Path,
+        context: &Context,
+    ) -> Result<Vec<u8>, Error> {
+        let hooks = selection.extension_hooks().remove("precreate").unwrap_or_default();
+        if hooks.is_empty() {
+            return Ok(config);
+        }
+        if !self.run_precreate {
+            if self.extension_out.is_none() {
+                context.note(
+                    "precreate hooks match and are not run: --run-precreate runs them, --extension-out lists them",
+                );
+            }
+            return Ok(config);
+        }
+        let bundle = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let mut options = FilterOptions::new(bundle);
+        options.allow_empty = self.allow_empty;
+        let filtered = hooks::filter(&hooks, config, &options)?;
+        for (hook, run) in hooks.iter().zip(&filtered.runs) {
+            for line in String::from_utf8_lossy(&run.stderr).lines() {
+                context.note(&format!("{}: {line}", hook.path));
+            }
+        }
+        Ok(filtered.config)
+    }
+
+    /// Puts the new configuration where it is wanted.
+    fn put(
+        &self,
+        source: &Source,
+        new: &[u8],
+        path: &Path,
+        context: &mut Context,
+    ) -> Result<(), Error> {
+        if self.diff {
+            return diff::write(context, &source.text, new, &path.to_string_lossy());
+        }
+        if let Some((file, id)) = &source.file {
+            if new != source.text {
+                let expected = Expected::Unchanged(*id);
+                file.replace(new, &ReplaceOptions { expected, ..Default::default() })?;
+            }
+            return Ok(());
+        }
+        match &self.output {
+            Some(output) => write_file(output, new),
+            None => context.write(new),
+        }
+    }
+}
+
+/// Makes the hooks run through `oci-hooks run-hook`, which records what they do.
+fn capture_output(
+    selection: &mut Selection<'_>,
+    dir: &Path,
+    context: &Context,
+) -> Result<(), Error> {
+    let dir = std::path::absolute(dir).at("find", dir)?;
+    let this = std::env::current_exe().at("find", Path::new("oci-hooks"))?;
+    let recorder = Recorder::new(&this, &dir)?;
+    for injection in &mut selection.injections {
+        let name = injection.file.name.to_string_lossy();
+        match recorder.wrap(&injection.hook, &name, injection.stage.name()) {
+            Some(wrapped) => injection.hook = Cow::Owned(wrapped),
+            None => context.note(&format!(
+                "{name} is not recorded at {}: it runs inside the container, which has no oci-hooks",
+                injection.stage
+            )),
+        }
+    }
+    Ok(())
+}
+
+/// Writes `{stage: [hook…]}`, or `null` if there is none, as podman's library returns it.
+fn write_extension_hooks(selection: &Selection<'_>, file: &Path) -> Result<(), Error> {
+    let hooks = selection.extension_hooks();
+    let hooks = if hooks.is_empty() { None } else { Some(hooks) };
+    let mut text = serde_json::to_vec(&hooks).expect("hooks are strings, numbers and lists");
+    text.push(b'\n');
+    write_file(file, &text)
+}
+
+fn write_file(path: &Path, content: &[u8]) -> Result<(), Error> {
+    if path == OsStr::new("-") {
+        return Err(Error::Usage {
+            message: "`-` is standard output, where the configuration goes".to_owned(),
+            hint: Some("name a file".to_owned()),
+        });
+    }
+    let file = FileAt::open(path, Symlinks::Follow)?;
+    Ok(file.replace(content, &ReplaceOptions::default())?)
 }

@@ -23,7 +23,7 @@ pub(crate) struct ListArgs {}
 #[derive(Serialize)]
 pub(crate) struct HookJson<'a> {
     name: String,
-    path: String,
+    pub(crate) path: String,
     #[serde(flatten)]
     definition: &'a hooks::Definition,
 }

@@ -8,6 +8,8 @@ mod error;
 mod explain;
 mod inject;
 mod list;
+mod monitor;
+mod run_hook;
 mod show;
 mod style;
 mod target;
@@ -23,9 +25,21 @@ use context::Context;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
     /// Yes: it was done, it matches, there is nothing to complain about.
-    Yes = 0,
+    Yes,
     /// No: nothing matches, there are findings.
-    No = 1,
+    No,
+    /// Whatever the program that was run says.
+    Code(u8),
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Yes => ExitCode::SUCCESS,
+            Exit::No => ExitCode::FAILURE,
+            Exit::Code(code) => ExitCode::from(code),
+        }
+    }
 }
 
 /// Exit code of what could not be done or found out.
@@ -39,11 +53,13 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args, &mut context),
         Command::List(args) => list::run(args, &mut context),
         Command::Show(args) => show::run(args, &mut context),
+        Command::Monitor(args) => monitor::run(args, &mut context),
+        Command::RunHook(args) => run_hook::run(args, &mut context),
         Command::Completions(args) => completions::run(args, &mut context),
     };
     let result = result.and_then(|exit| context.flush().map(|()| exit));
     match result {
-        Ok(exit) => ExitCode::from(exit as u8),
+        Ok(exit) => exit.into(),
         // Whoever read the output has what they wanted.
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {

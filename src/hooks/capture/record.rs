@@ -5,8 +5,9 @@ use std::error::Error;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::SystemTime;
 
+use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Capture, CaptureError};
@@ -32,9 +33,6 @@ pub(super) struct Record<'a> {
     stdout_truncated: bool,
     stderr: Cow<'a, str>,
     stderr_truncated: bool,
-    /// When it started, for the file name.
-    #[serde(skip)]
-    time: Time,
 }
 
 /// How a hook ended; the name of the variant is the name of the field.
@@ -61,21 +59,21 @@ impl<'a> Record<'a> {
         started: SystemTime,
         result: &'a Result<Finished, RunError>,
     ) -> Self {
-        let time = Time::from(started);
+        // Out of range only if the clock is off by millennia.
+        let time = Timestamp::try_from(started).unwrap_or_default();
         let record = Record {
             hook: capture.hook,
             stage: capture.stage,
             path: capture.path.to_string_lossy(),
             args: capture.argv.iter().map(|arg| arg.to_string_lossy()).collect(),
             container: serde_json::from_slice(capture.state).ok().map(|State { id }| id),
-            started: time.to_string(),
+            started: format!("{time:.9}"),
             duration_ms: 0,
             outcome: Outcome::TimedOut(true),
             stdout: Cow::Borrowed(""),
             stdout_truncated: false,
             stderr: Cow::Borrowed(""),
             stderr_truncated: false,
-            time,
         };
         match result {
             Ok(finished) => Record {
@@ -100,7 +98,8 @@ impl<'a> Record<'a> {
     pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, CaptureError> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(directory).at("create", directory)?;
-        let name = format!("{}-{:016x}.json", self.time.compact(), unpredictable());
+        let time = self.started.replace(['-', ':'], "");
+        let name = format!("{time}-{:016x}.json", unpredictable());
         let path = directory.join(name);
         let mut json = serde_json::to_vec_pretty(self).expect("it is made of text and numbers");
         json.push(b'\n');
@@ -124,97 +123,4 @@ fn chain(error: &dyn Error) -> String {
         cause = error.source();
     }
     text
-}
-
-/// A point in time as a calendar and a clock in UTC show it.
-#[derive(Debug)]
-struct Time {
-    year: u64,
-    month: u64,
-    day: u64,
-    hour: u64,
-    minute: u64,
-    second: u64,
-    nanosecond: u32,
-}
-
-impl From<SystemTime> for Time {
-    fn from(time: SystemTime) -> Self {
-        // A clock before 1970 is wrong anyway.
-        let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-        let seconds = since_1970.as_secs();
-        let leap = |year: u64| {
-            year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-        };
-
-        let mut days = seconds / 86_400;
-        let mut year = 1970;
-        while days >= 365 + u64::from(leap(year)) {
-            days -= 365 + u64::from(leap(year));
-            year += 1;
-        }
-        let february = 28 + u64::from(leap(year));
-        let mut month = 1;
-        for length in [31, february, 31, 30, 31, 30, 31, 31, 30, 31, 30] {
-            if days < length {
-                break;
-            }
-            days -= length;
-            month += 1;
-        }
-        Time {
-            year,
-            month,
-            day: days + 1,
-            hour: seconds / 3600 % 24,
-            minute: seconds / 60 % 60,
-            second: seconds % 60,
-            nanosecond: since_1970.subsec_nanos(),
-        }
-    }
-}
-
-impl std::fmt::Display for Time {
-    /// Writes it as RFC 3339 has it.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Time { year, month, day, hour, minute, second, nanosecond } = self;
-        write!(f, "{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")?;
-        write!(f, ".{nanosecond:09}Z")
-    }
-}
-
-impl Time {
-    /// Returns it as it is without what file names better not have.
-    fn compact(&self) -> String {
-        self.to_string().replace(['-', ':'], "")
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn utc(seconds: u64, nanoseconds: u32) -> String {
-        Time::from(SystemTime::UNIX_EPOCH + Duration::new(seconds, nanoseconds)).to_string()
-    }
-
-    #[test]
-    fn times_are_those_of_the_calendar() {
-        assert_eq!(utc(0, 0), "1970-01-01T00:00:00.000000000Z");
-        assert_eq!(utc(951_782_399, 999_999_999), "2000-02-28T23:59:59.999999999Z");
-        assert_eq!(utc(951_782_400, 0), "2000-02-29T00:00:00.000000000Z");
-        assert_eq!(utc(951_868_800, 0), "2000-03-01T00:00:00.000000000Z");
-        assert_eq!(utc(1_767_225_599, 0), "2025-12-31T23:59:59.000000000Z");
-        assert_eq!(utc(4_107_542_400, 0), "2100-03-01T00:00:00.000000000Z");
-        assert_eq!(utc(1_234_567_890, 5), "2009-02-13T23:31:30.000000005Z");
-    }
-
-    #[test]
-    fn every_day_of_four_centuries_follows_the_one_before() {
-        let dates: Vec<String> =
-            (0..146_097_u64).map(|day| utc(day * 86_400, 0)[..10].to_owned()).collect();
-        assert!(dates.windows(2).all(|pair| pair[0] < pair[1]));
-        assert_eq!(dates.last().map(String::as_str), Some("2369-12-31"));
-        assert_eq!(dates.iter().filter(|date| date.ends_with("-02-29")).count(), 97);
-    }
 }

@@ -135,7 +135,7 @@ fn hook(path: &str, args: &[&str], timeout: Option<i64>) -> Hook {
     Hook {
         path: path.to_owned(),
         args: args.iter().copied().map(str::to_owned).collect(),
-        env: vec!["A=b".to_owned()],
+        env: Some(vec!["A=b".to_owned()]),
         timeout,
     }
 }

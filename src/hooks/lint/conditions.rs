@@ -18,8 +18,12 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     if always == Some(false)
         && let Some(member) = fields.always
     {
-        sink.at(&rules::ALWAYS_FALSE, member.value, "the hook never runs: all conditions must hold")
-            .help("remove `always` if the other conditions are meant");
+        sink.at(
+            &rules::ALWAYS_FALSE,
+            member.value,
+            "the hook never runs: all conditions must hold",
+        )
+        .help("remove `always` if the other conditions are meant");
     }
     if mounts == Some(false) {
         bind_mounts_false(fields, never, is_new, sink);
@@ -29,7 +33,11 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         && let Some(commands) = fields.commands.as_ref().filter(|list| !list.items.is_empty())
     {
         let key = commands.member.key;
-        sink.at(&rules::UNREACHABLE_COMMANDS, key, "this is never looked at: a condition before it never holds");
+        sink.at(
+            &rules::UNREACHABLE_COMMANDS,
+            key,
+            "this is never looked at: a condition before it never holds",
+        );
     }
     if always == Some(true) {
         redundant_always(fields, sink);
@@ -52,9 +60,11 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     if !holds && !broken {
         let place = keys::conditions_place(fields.version);
         match fields.when.filter(|when| when.value.kind() != Kind::Null) {
-            Some(when) => {
-                sink.at(&rules::NO_CONDITION, when.key, "the hook never runs: `when` has no condition")
-            }
+            Some(when) => sink.at(
+                &rules::NO_CONDITION,
+                when.key,
+                "the hook never runs: `when` has no condition",
+            ),
             None => sink.span(
                 &rules::NO_CONDITION,
                 schema::first(fields),
@@ -84,7 +94,8 @@ fn bind_mounts_false(fields: &Fields<'_>, never: bool, is_new: bool, sink: &mut 
             .help("there is no way to ask for them; leave it out");
         }
         (true, false, _) => {
-            sink.at(&rules::BIND_MOUNTS_FALSE, member.value, "this has no effect").help("leave it out");
+            sink.at(&rules::BIND_MOUNTS_FALSE, member.value, "this has no effect")
+                .help("leave it out");
         }
         (false, _, Some(other)) => {
             let message = format!("for {other} this never holds");
@@ -107,9 +118,9 @@ fn redundant_always(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     } else {
         (Severity::Warning, "this adds nothing: the other conditions still must hold")
     };
-    sink.at(&rules::REDUNDANT_ALWAYS, always.key, message).severity(severity).help(
-        "remove `always`, or the other conditions if the hook is for all containers",
-    );
+    sink.at(&rules::REDUNDANT_ALWAYS, always.key, message)
+        .severity(severity)
+        .help("remove `always`, or the other conditions if the hook is for all containers");
 }
 
 /// Tells if a pattern is one of the usual ways to match anything.

@@ -5,9 +5,10 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use super::program::{Programs, trust_finding};
+use super::program::{Programs, trust_rule};
 use super::sink::filter;
 use super::text::{self, Usability};
 use super::{FileChecks, Finding, LintOptions, LintedFile, Report, Severity, rules};
@@ -68,7 +69,11 @@ impl<'o> Linter<'o> {
             Ok(names) => names,
             Err(error) => {
                 let finding = if error.source.kind() == io::ErrorKind::NotFound {
-                    Finding::new(&rules::MISSING_DIRECTORY, dir, "the directory does not exist".to_owned())
+                    Finding::new(
+                        &rules::MISSING_DIRECTORY,
+                        dir,
+                        "the directory does not exist".to_owned(),
+                    )
                 } else {
                     let message = format!("the directory cannot be read: {}", error.source);
                     Finding::new(&rules::UNREADABLE_DIRECTORY, dir, message)
@@ -77,13 +82,20 @@ impl<'o> Linter<'o> {
                 return self.files.push(linted);
             }
         };
-        if let Some(problem) = self.programs.trust(dir)
-            && let Some((rule, message, help)) = trust_finding(&problem)
+        if let Some(error) = self.programs.trust(dir)
+            && let Some(rule) = trust_rule(&error)
         {
-            let mut finding = Finding::new(rule, dir, format!("hook files can be replaced: {message}"));
-            finding.help = help;
+            let mut finding =
+                Finding::new(rule, dir, format!("hook files can be replaced: {error}"));
+            finding.help = error.hint();
             linted.findings.push(finding);
-            self.reported.insert(problem.path().to_owned());
+            self.reported.insert(error.path().to_owned());
+        } else if self.options.files != FileChecks::Skip && is_open_to_all(dir) {
+            // The sticky bit keeps files from being replaced, not from being added.
+            let message = "everyone can add hook files".to_owned();
+            let mut finding = Finding::new(&rules::WRITABLE_BY_OTHERS, dir, message);
+            finding.help(format!("chmod go-w {}", dir.display()));
+            linted.findings.push(finding);
         }
         self.files.push(linted);
         for name in names {
@@ -121,16 +133,17 @@ impl<'o> Linter<'o> {
         };
         let is_hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
         if is_hidden {
-            let message = "the name starts with a dot, and the file is read all the same".to_owned();
+            let message =
+                "the name starts with a dot, and the file is read all the same".to_owned();
             findings.push(Finding::new(&rules::HIDDEN_FILE, path, message));
         }
-        if let Some(problem) = self.programs.trust(path)
-            && !self.reported.contains(problem.path())
-            && let Some((rule, message, help)) = trust_finding(&problem)
+        if let Some(error) = self.programs.trust(path)
+            && !self.reported.contains(error.path())
+            && let Some(rule) = trust_rule(&error)
         {
             let mut finding =
-                Finding::new(rule, path, format!("the hook file can be replaced: {message}"));
-            finding.help = help;
+                Finding::new(rule, path, format!("the hook file can be replaced: {error}"));
+            finding.help = error.hint();
             findings.push(finding);
         }
         let text = text.filter(|_| !findings.is_empty());
@@ -151,7 +164,8 @@ impl<'o> Linter<'o> {
                 let after = entries.get(position + 1).map(|&(at, _)| self.files[at].path.clone());
                 let findings = &mut self.files[at].findings;
                 if let (Usability::Refused, Some(after)) = (use_, &after) {
-                    let message = "the file is masked, and its faults count all the same".to_owned();
+                    let message =
+                        "the file is masked, and its faults count all the same".to_owned();
                     let mut finding = Finding::new(&rules::MASKED_BUT_BROKEN, &path, message);
                     finding.related(after, None, "this file masks it");
                     findings.push(finding);
@@ -164,9 +178,10 @@ impl<'o> Linter<'o> {
                         findings.retain(|finding| finding.severity == Severity::Error);
                         (&rules::MASKING_HOOK, "this turns off the hook of its name")
                     }
-                    Usability::LeftOut => {
-                        (&rules::BROKEN_MASK, "the file is left out, and the one it was to replace stays in force")
-                    }
+                    Usability::LeftOut => (
+                        &rules::BROKEN_MASK,
+                        "the file is left out, and the one it was to replace stays in force",
+                    ),
                     Usability::Refused => (
                         &rules::BROKEN_MASK,
                         "the file is refused; where that is not fatal, the one it was to replace stays in force",
@@ -194,12 +209,19 @@ impl<'o> Linter<'o> {
             let path = self.files[at].path.clone();
             let message = format!("the name differs only in case from {}", other.display());
             let mut finding = Finding::new(&rules::NAMES_DIFFER_IN_CASE, &path, message);
-            finding
-                .help("neither masks the other, and their order is random")
-                .related(&other, None, "this is the other file");
+            finding.help("neither masks the other, and their order is random").related(
+                &other,
+                None,
+                "this is the other file",
+            );
             self.files[at].findings.push(finding);
         }
     }
+}
+
+/// Tells if everyone can make files in a directory.
+fn is_open_to_all(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|metadata| metadata.permissions().mode() & 0o002 != 0)
 }
 
 /// Makes a finding of why a file cannot be read.
@@ -207,7 +229,8 @@ fn unreadable(path: &Path, error: &ReadError) -> (Finding, Usability) {
     let is_link = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
     match error {
         ReadError::Path(error) if error.source.kind() == io::ErrorKind::NotFound && is_link() => {
-            let message = "the symbolic link leads to nothing, and is skipped in silence".to_owned();
+            let message =
+                "the symbolic link leads to nothing, and is skipped in silence".to_owned();
             let mut finding = Finding::new(&rules::DANGLING_SYMLINK, path, message);
             if let Ok(target) = fs::read_link(path) {
                 finding.help(format!("it leads to {}", target.display()));

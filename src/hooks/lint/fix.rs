@@ -66,7 +66,8 @@ mod tests {
 
     #[test]
     fn fixes_apply_wherever_they_stand() {
-        let fixes = [Fix::replace("", 4..5, "E"), Fix::remove("", 0..2), Fix::replace("", 3..3, "+")];
+        let fixes =
+            [Fix::replace("", 4..5, "E"), Fix::remove("", 0..2), Fix::replace("", 3..3, "+")];
         assert_eq!(apply(b"abcdef", &fixes), b"c+dEf");
     }
 

@@ -21,7 +21,11 @@ pub(super) fn check(document: &Document<'_>, fields: &Fields<'_>, sink: &mut Sin
         match value.kind() {
             Kind::Object => duplicates(value, sink),
             Kind::String if is_damaged(value) => {
-                sink.at(&rules::INVALID_TEXT, value, "this is not valid Unicode, and is read with \u{fffd} in it");
+                sink.at(
+                    &rules::INVALID_TEXT,
+                    value,
+                    "this is not valid Unicode, and is read with \u{fffd} in it",
+                );
             }
             _ => {}
         }
@@ -37,8 +41,13 @@ fn known(object: Value<'_>, place: Place, sink: &mut Sink<'_>) {
         let key = member.key.as_str().unwrap_or_default();
         match place.field(&key) {
             Some(name) if key != name => {
-                let fix = Fix::replace(format!("write `{name}`"), member.key.span(), schema::quoted(name));
-                sink.at(&rules::KEY_CASE, member.key, format!("`{key}` is read as `{name}`")).fix(fix);
+                let fix = Fix::replace(
+                    format!("write `{name}`"),
+                    member.key.span(),
+                    schema::quoted(name),
+                );
+                sink.at(&rules::KEY_CASE, member.key, format!("`{key}` is read as `{name}`"))
+                    .fix(fix);
                 nulls(member, name, sink);
             }
             Some(name) => nulls(member, name, sink),
@@ -54,18 +63,20 @@ fn is_remark(key: &str) -> bool {
 }
 
 fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink: &mut Sink<'_>) {
-    let is_hooks = key.eq_ignore_ascii_case("hooks") && matches!(place, Place::Root | Place::OldRoot);
+    let is_hooks =
+        key.eq_ignore_ascii_case("hooks") && matches!(place, Place::Root | Place::OldRoot);
     if is_hooks && sink.rejects() {
         return;
     }
-    let finding = sink.at(&rules::UNKNOWN_KEY, member.key, format!("`{key}` is not read by anyone"));
+    let finding =
+        sink.at(&rules::UNKNOWN_KEY, member.key, format!("`{key}` is not read by anyone"));
     if let Some(help) = schema::place_of(key, place) {
         finding.help(help);
     } else if let Some(name) = closest(key, place.names()) {
         finding.help(format!("did you mean `{name}`?"));
-        let is_free = !object.members().any(|other| {
-            place.field(&other.key.as_str().unwrap_or_default()) == Some(name)
-        });
+        let is_free = !object
+            .members()
+            .any(|other| place.field(&other.key.as_str().unwrap_or_default()) == Some(name));
         if is_free {
             finding.fix(Fix::replace(
                 format!("write `{name}`"),
@@ -110,7 +121,8 @@ fn duplicates(object: Value<'_>, sink: &mut Sink<'_>) {
                 Kind::Object => "objects are merged: what both say counts",
                 _ => "the last one counts",
             });
-            let first = Location { pointer: first.pointer(), ..Location::of_span(text, first.span()) };
+            let first =
+                Location { pointer: first.pointer(), ..Location::of_span(text, first.span()) };
             finding.related(path, Some(first), "it is here first");
             if sink.is_full() {
                 return;

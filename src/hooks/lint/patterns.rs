@@ -52,8 +52,13 @@ fn one(value: Value<'_>, place: PatternPlace, sink: &mut Sink<'_>) {
 fn invalid(value: Value<'_>, place: PatternPlace, error: &PatternError, sink: &mut Sink<'_>) {
     let span = source_span(value, error.span());
     let span = if span.is_empty() { value.span() } else { span };
-    sink.within(&rules::INVALID_PATTERN, value, span, format!("invalid {place} pattern: {error}")).help =
-        error.hint().map(str::to_owned);
+    sink.within(
+        &rules::INVALID_PATTERN,
+        value,
+        span,
+        format!("invalid {place} pattern: {error}"),
+    )
+    .help = error.hint().map(str::to_owned);
 }
 
 /// Checks the annotation patterns of 0.1.0, which are joined before they are compiled.
@@ -75,7 +80,8 @@ fn joined(list: &List<'_>, sink: &mut Sink<'_>) {
             (Ok(ast), Ok(_)) => {
                 let is_last = at + 1 == texts.len();
                 if !is_last && reaches_out(text, &ast) {
-                    let message = "this reaches into the patterns after it, as all are joined with |";
+                    let message =
+                        "this reaches into the patterns after it, as all are joined with |";
                     sink.at(&rules::JOINED_PATTERNS, value, message)
                         .help("put flags into a group, as in (?i:…), and end \\Q with \\E");
                 }
@@ -97,7 +103,9 @@ fn joined(list: &List<'_>, sink: &mut Sink<'_>) {
 /// Tells if a pattern changes the one that is joined to it.
 fn reaches_out(text: &str, ast: &Ast) -> bool {
     ast.constructs().iter().any(|construct| match construct.kind {
-        ConstructKind::Flags => text.get(construct.span.clone()).is_some_and(|flags| flags.ends_with(')')),
+        ConstructKind::Flags => {
+            text.get(construct.span.clone()).is_some_and(|flags| flags.ends_with(')'))
+        }
         ConstructKind::Quotation => !text[construct.span.start..].contains("\\E"),
         _ => false,
     })
@@ -127,8 +135,13 @@ fn style(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
         && let Some(at) = text.find(' ')
     {
         let span = source_span(*value, at..at + 1);
-        sink.within(&rules::COMMAND_LINE_PATTERN, *value, span, "arguments are not matched: only args[0] is")
-            .help("leave out the arguments");
+        sink.within(
+            &rules::COMMAND_LINE_PATTERN,
+            *value,
+            span,
+            "arguments are not matched: only args[0] is",
+        )
+        .help("leave out the arguments");
     }
     control_characters(pattern, sink);
     double_escapes(pattern, sink);
@@ -163,7 +176,8 @@ fn double_escapes(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     for span in spans.iter().rev() {
         halved.replace_range(span.clone(), "\\");
     }
-    let sources: Vec<_> = spans.iter().map(|span| source_span(pattern.value, span.clone())).collect();
+    let sources: Vec<_> =
+        spans.iter().map(|span| source_span(pattern.value, span.clone())).collect();
     let is_plain = sources.iter().all(|span| &sink.text[span.clone()] == br"\\\\");
     let fix = Fix {
         description: "remove one level of backslashes".to_owned(),
@@ -213,7 +227,10 @@ fn dots(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     let source = |at: usize| source_span(pattern.value, at..at + 1);
     let fix = Fix {
         description: "escape the dots".to_owned(),
-        edits: dots.iter().map(|&at| (source(at).start..source(at).start, br"\\".to_vec())).collect(),
+        edits: dots
+            .iter()
+            .map(|&at| (source(at).start..source(at).start, br"\\".to_vec()))
+            .collect(),
     };
     let message = if dots.len() == 1 {
         "this dot matches any character".to_owned()
@@ -287,7 +304,8 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
         return;
     }
     if !start && !end && !matches_everything(text) {
-        let finding = sink.at(&rules::UNANCHORED_PATTERN, *value, "this matches any text that contains it");
+        let finding =
+            sink.at(&rules::UNANCHORED_PATTERN, *value, "this matches any text that contains it");
         finding.help(if text.contains('|') && (text.starts_with('^') || text.ends_with('$')) {
             "^ and $ belong to one alternative only: put the alternatives into (…)"
         } else {

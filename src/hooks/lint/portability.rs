@@ -15,8 +15,11 @@ pub(super) fn check(document: &Document<'_>, sink: &mut Sink<'_>) {
     let Some(other) = sink.options.others.iter().find(strict) else { return };
     let Err(fault) = text::load(document, other) else { return };
     let HookError::Rejected(reason) = fault.error else { return };
-    let mut finding =
-        Finding::new(&rules::NOT_PORTABLE, sink.path, format!("{} refuses it: {reason}", other.about));
+    let mut finding = Finding::new(
+        &rules::NOT_PORTABLE,
+        sink.path,
+        format!("{} refuses it: {reason}", other.about),
+    );
     finding.location = fault.location.map(|location| Location {
         pointer: location.pointer,
         ..Location::of_span(sink.text, location.span)

@@ -10,7 +10,7 @@ use super::fields::Fields;
 use super::sink::Sink;
 use super::{FileChecks, LintOptions, Rule, Severity, rules};
 use crate::hooks::json::{Kind, Value};
-use crate::hooks::trust::{Checker, TrustProblem};
+use crate::hooks::trust::{Checker, TrustError};
 use crate::hooks::{HookError, OciStage, Version};
 
 /// The greatest timeout that runtimes can count in nanoseconds.
@@ -26,11 +26,8 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
         && !path.is_empty()
         && !path.starts_with('/')
     {
-        let finding = sink.at(
-            &rules::RELATIVE_PROGRAM,
-            value,
-            format!("`{path}` is not an absolute path"),
-        );
+        let finding =
+            sink.at(&rules::RELATIVE_PROGRAM, value, format!("`{path}` is not an absolute path"));
         finding.help(if path.contains('@') {
             "this looks like a placeholder of a template that was not filled in"
         } else if path.starts_with('~') || path.starts_with('$') {
@@ -52,7 +49,9 @@ fn args0(fields: &Fields<'_>, path: &str, sink: &mut Sink<'_>) {
     else {
         return;
     };
-    let (Some(name), false) = (first.as_str(), path.is_empty() || element.is_null()) else { return };
+    let (Some(name), false) = (first.as_str(), path.is_empty() || element.is_null()) else {
+        return;
+    };
     let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
     let (program, own) = (base(path), base(&name));
     // python3 calls itself python3.11, and a script of a name with a suffix leaves it out.
@@ -61,9 +60,8 @@ fn args0(fields: &Fields<'_>, path: &str, sink: &mut Sink<'_>) {
         return;
     }
     let message = format!("args[0] is `{name}`, but the program is `{program}`");
-    sink.at(&rules::WRONG_ARGS0, *first, message).help(
-        "args[0] is the name the program sees as its own; its arguments start at args[1]",
-    );
+    sink.at(&rules::WRONG_ARGS0, *first, message)
+        .help("args[0] is the name the program sees as its own; its arguments start at args[1]");
 }
 
 fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
@@ -79,8 +77,12 @@ fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
                 .help("write the seconds it may take, or leave the timeout out");
         }
         (Some(value), Some(seconds)) if seconds > MAX_TIMEOUT_SECONDS => {
-            sink.at(&rules::USELESS_TIMEOUT, value, "this overflows, and the hook is killed at once")
-                .help("write the seconds it may take, or leave the timeout out");
+            sink.at(
+                &rules::USELESS_TIMEOUT,
+                value,
+                "this overflows, and the hook is killed at once",
+            )
+            .help("write the seconds it may take, or leave the timeout out");
         }
         (Some(_), _) => {}
         (None, _) => {
@@ -88,9 +90,15 @@ fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
                 .mismatches
                 .iter()
                 .any(|(value, expected)| *expected == "an integer" && is_wrong(value));
-            if let Some(hook) = fields.hook.filter(|hook| hook.value.kind() == Kind::Object && !broken) {
-                sink.at(&rules::MISSING_TIMEOUT, hook.key, "the hook may run for as long as it likes")
-                    .help("set `hook.timeout` to the seconds it may take");
+            if let Some(hook) =
+                fields.hook.filter(|hook| hook.value.kind() == Kind::Object && !broken)
+            {
+                sink.at(
+                    &rules::MISSING_TIMEOUT,
+                    hook.key,
+                    "the hook may run for as long as it likes",
+                )
+                .help("set `hook.timeout` to the seconds it may take");
             }
         }
     }
@@ -159,8 +167,9 @@ impl Programs {
     }
 
     /// Checks who may change a file or directory.
-    pub(super) fn trust(&mut self, path: &Path) -> Option<TrustProblem> {
-        self.trust.as_mut()?.check(path).err()
+    pub(super) fn trust(&mut self, path: &Path) -> Option<TrustError> {
+        let checker = self.trust.as_mut()?;
+        checker.check_path(&std::path::absolute(path).ok()?).err()
     }
 
     /// Checks the file of the program and tells if it exists.
@@ -189,7 +198,8 @@ impl Programs {
     }
 
     fn look_at(&mut self, path: &str) -> Vec<ProgramProblem> {
-        let problem = |rule, message: String, help: Option<String>| ProgramProblem { rule, message, help };
+        let problem =
+            |rule, message: String, help: Option<String>| ProgramProblem { rule, message, help };
         let metadata = match fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(source) => {
@@ -215,26 +225,22 @@ impl Programs {
         }
         // A relative path is another file for everyone who looks it up.
         let trust = path.starts_with('/').then(|| self.trust(Path::new(path))).flatten();
-        if let Some((rule, message, help)) = trust.as_ref().and_then(trust_finding) {
-            problems.push(problem(rule, format!("the program can be replaced: {message}"), help));
+        if let Some(error) = trust
+            && let Some(rule) = trust_rule(&error)
+        {
+            let message = format!("the program can be replaced: {error}");
+            problems.push(problem(rule, message, error.hint()));
         }
         problems
     }
 }
 
-/// Returns the rule and text for what keeps a path from being trusted.
-pub(super) fn trust_finding(
-    problem: &TrustProblem,
-) -> Option<(&'static Rule, String, Option<String>)> {
-    let path = problem.path().display();
-    match problem {
-        TrustProblem::Writable { .. } => {
-            Some((&rules::WRITABLE_BY_OTHERS, problem.to_string(), Some(format!("chmod go-w {path}"))))
-        }
-        TrustProblem::Owner { .. } => {
-            Some((&rules::WRONG_OWNER, problem.to_string(), Some(format!("chown root {path}"))))
-        }
-        // What cannot be looked up is reported as such.
-        TrustProblem::TooManyLinks { .. } | TrustProblem::Lookup(_) => None,
+/// Returns the rule for what keeps a path from being trusted; what cannot be looked up is reported as
+/// such.
+pub(super) fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
+    match error {
+        TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
+        TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),
+        TrustError::Relative { .. } | TrustError::Lookup(_) => None,
     }
 }

@@ -107,11 +107,15 @@ impl Repaired {
             let message = match slip.rule.code {
                 code if code == rules::TRAILING_COMMA.code => "comma before a closing bracket",
                 code if code == rules::COMMENT.code => "JSON has no comments",
-                code if code == rules::BYTE_ORDER_MARK.code => "the file starts with a byte order mark",
+                code if code == rules::BYTE_ORDER_MARK.code => {
+                    "the file starts with a byte order mark"
+                }
                 _ => "backslash before a character that JSON does not escape",
             };
             let fix = match slip.rule.code {
-                code if code == rules::TRAILING_COMMA.code => Fix::remove("remove the comma", span.clone()),
+                code if code == rules::TRAILING_COMMA.code => {
+                    Fix::remove("remove the comma", span.clone())
+                }
                 code if code == rules::COMMENT.code => {
                     Fix::remove("remove the comment", with_space_around(text, &span))
                 }
@@ -129,7 +133,8 @@ impl Repaired {
 
     /// Tells if the error of the parser is one of the slips.
     fn is_explained(&self, error: SyntaxError) -> bool {
-        let same_place = |slip: &Slip| slip.span.start <= error.offset && error.offset <= slip.span.end;
+        let same_place =
+            |slip: &Slip| slip.span.start <= error.offset && error.offset <= slip.span.end;
         self.slips.iter().any(same_place)
     }
 }

@@ -81,9 +81,9 @@ pub enum FixPolicy {
 impl Rule {
     /// Finds a rule by its code or its name.
     pub fn find(code_or_name: &str) -> Option<&'static Rule> {
-        ALL.iter().copied().find(|rule| {
-            rule.code.eq_ignore_ascii_case(code_or_name) || rule.name == code_or_name
-        })
+        ALL.iter()
+            .copied()
+            .find(|rule| rule.code.eq_ignore_ascii_case(code_or_name) || rule.name == code_or_name)
     }
 }
 

@@ -78,12 +78,17 @@ fn runtime_hooks(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         let key = member.key.as_str().unwrap_or_default();
         let holds_objects =
             |value: Value<'_>| value.elements().any(|element| element.kind() == Kind::Object);
-        (key.eq_ignore_ascii_case("hooks") && matches!(member.value.kind(), Kind::Object | Kind::Array))
+        (key.eq_ignore_ascii_case("hooks")
+            && matches!(member.value.kind(), Kind::Object | Kind::Array))
             || (OciStage::from_name(&key).is_some() && holds_objects(member.value))
     };
     let Some(member) = fields.root.members().find(is_hooks) else { return false };
-    sink.at(&rules::RUNTIME_HOOKS, member.key, "this is the form of config.json, not of a hook file")
-        .help("name one program in `hook`: {\"path\": …}, and its stages in `stages`");
+    sink.at(
+        &rules::RUNTIME_HOOKS,
+        member.key,
+        "this is the form of config.json, not of a hook file",
+    )
+    .help("name one program in `hook`: {\"path\": …}, and its stages in `stages`");
     true
 }
 
@@ -111,8 +116,7 @@ fn version(fields: &Fields<'_>, sink: &mut Sink<'_>) {
         }
         (Some(version), Some(member)) => {
             let error = HookError::UnknownVersion { version: version.to_owned() };
-            let is_object =
-                fields.hook.is_some_and(|hook| hook.value.kind() == Kind::Object);
+            let is_object = fields.hook.is_some_and(|hook| hook.value.kind() == Kind::Object);
             let fix = Fix::replace("write 1.0.0", member.value.span(), "\"1.0.0\"");
             let finding = sink.at(&rules::UNKNOWN_VERSION, member.value, error.to_string());
             finding.fix(is_object.then_some(fix)).help = error.hint();
@@ -174,7 +178,9 @@ fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
             let error = HookError::MissingPath;
             let at = fields.path.or(hook);
             match at {
-                Some(at) => sink.at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint(),
+                Some(at) => {
+                    sink.at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint()
+                }
                 None => missing(&rules::MISSING_PATH, error, fields, sink),
             }
         }
@@ -186,12 +192,7 @@ fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-fn missing(
-    rule: &'static super::Rule,
-    error: HookError,
-    fields: &Fields<'_>,
-    sink: &mut Sink<'_>,
-) {
+fn missing(rule: &'static super::Rule, error: HookError, fields: &Fields<'_>, sink: &mut Sink<'_>) {
     sink.span(rule, first(fields), error.to_string()).help = error.hint();
 }
 
@@ -215,7 +216,9 @@ pub(super) fn place_of(key: &str, place: Place) -> Option<&'static str> {
     Some(match (place, name.as_str()) {
         (Place::When, "args" | "arg" | "cmd" | "cmds" | "command" | "process") => COMMANDS,
         (Place::When, "annotation") => "patterns for annotations are in `when.annotations`",
-        (Place::When | Place::Hook, "stages" | "stage") => "`stages` belongs beside `hook` and `when`",
+        (Place::When | Place::Hook, "stages" | "stage") => {
+            "`stages` belongs beside `hook` and `when`"
+        }
         (Place::When, "or" | "any") => "there are no alternatives: write one file for each",
         (Place::When, "path" | "env" | "timeout") => "it belongs into `hook`",
         (Place::Hook, "arguments" | "argv") => ARGS,

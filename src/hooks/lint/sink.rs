@@ -58,10 +58,8 @@ impl<'a> Sink<'a> {
         message: impl Into<String>,
     ) -> &mut Finding {
         let text = self.text;
-        let location = (!self.is_full()).then(|| Location {
-            pointer: value.pointer(),
-            ..Location::of_span(text, span)
-        });
+        let location = (!self.is_full())
+            .then(|| Location { pointer: value.pointer(), ..Location::of_span(text, span) });
         let finding = self.file(rule, message);
         finding.location = location;
         finding
@@ -112,13 +110,11 @@ impl<'a> Sink<'a> {
 
 /// Applies what was asked for about single rules.
 pub(super) fn filter(findings: &mut Vec<Finding>, options: &LintOptions) {
-    findings.retain_mut(|finding| {
-        match options.levels.severity(finding.rule, finding.severity) {
-            Some(severity) => {
-                finding.severity = severity;
-                true
-            }
-            None => false,
+    findings.retain_mut(|finding| match options.levels.severity(finding.rule, finding.severity) {
+        Some(severity) => {
+            finding.severity = severity;
+            true
         }
+        None => false,
     });
 }

@@ -27,8 +27,9 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     prestart(list, &names, &elements, sink);
     if let Some(at) = names.iter().position(|name| name == OciStage::StartContainer.name()) {
         let message = "the program runs in the container and is looked up there";
-        sink.at(&rules::PROGRAM_IN_CONTAINER, list.items[at], message)
-            .help("the path must exist in the image and, for the engine to load the file, on the host");
+        sink.at(&rules::PROGRAM_IN_CONTAINER, list.items[at], message).help(
+            "the path must exist in the image and, for the engine to load the file, on the host",
+        );
     }
     true
 }
@@ -57,9 +58,11 @@ fn known(item: Value<'_>, name: &str, sink: &mut Sink<'_>) {
     let finding = sink.at(&rules::UNKNOWN_STAGE, item, error.to_string());
     finding.help = error.hint();
     if let Some(meant) = closest(&plain, &names) {
-        finding
-            .help(format!("did you mean {meant:?}?"))
-            .fix(Fix::replace(format!("write {meant:?}"), item.span(), schema::quoted(meant)));
+        finding.help(format!("did you mean {meant:?}?")).fix(Fix::replace(
+            format!("write {meant:?}"),
+            item.span(),
+            schema::quoted(meant),
+        ));
     }
 }
 

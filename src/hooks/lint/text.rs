@@ -7,8 +7,8 @@ use super::program::Programs;
 use super::repair::{self, Repaired};
 use super::sink::Sink;
 use super::{
-    FileChecks, Finding, LintOptions, apply, conditions, keys, patterns, portability, program, rules,
-    schema, stages,
+    FileChecks, Finding, LintOptions, apply, conditions, keys, patterns, portability, program,
+    rules, schema, stages,
 };
 use crate::hooks::json::{Document, Kind, Location};
 use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
@@ -129,7 +129,8 @@ fn is_about_something_else(fields: &Fields<'_>) -> bool {
 
 /// Reads a document as a consumer does, its program left alone.
 pub(super) fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Definition, Fault> {
-    let extension_stages: Vec<_> = consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
+    let extension_stages: Vec<_> =
+        consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
     let options = SchemaOptions {
         extension_stages: &extension_stages,
         path_check: PathCheck::Skip,
@@ -166,7 +167,9 @@ fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
         HookError::Read(_) | HookError::List(_) => &rules::UNREADABLE_FILE,
     };
     let message = match (&fault.error, std::error::Error::source(&fault.error)) {
-        (HookError::Rejected(reason), _) => format!("{} refuses it: {reason}", sink.options.consumer.name),
+        (HookError::Rejected(reason), _) => {
+            format!("{} refuses it: {reason}", sink.options.consumer.name)
+        }
         (error, Some(cause)) => format!("{error}: {cause}"),
         (error, None) => error.to_string(),
     };

@@ -20,6 +20,9 @@ use crate::hooks::{EntryState, HookError, LoadOptions, Loaded, PathCheck};
 /// coalescing time.
 const MAX_COALESCE: u32 = 10;
 
+/// Longer times mean this one.
+const LONGEST_COALESCE: Duration = Duration::from_secs(3600);
+
 /// Loading takes at most one part in this many of the time, however many events there are.
 const MAX_LOAD: u32 = 5;
 
@@ -31,8 +34,8 @@ const MAX_ROUNDS: usize = 4;
 pub struct MonitorOptions {
     /// What to load.
     pub load: LoadOptions,
-    /// How long the directories must be quiet before they are loaded: 100 ms. When they are never
-    /// quiet, they are loaded after ten times as long.
+    /// How long the directories must be quiet before they are loaded: 100 ms, at most an hour. When
+    /// they are never quiet, they are loaded after ten times as long.
     pub coalesce: Duration,
     /// How many directories may be watched for the programs of hooks and the targets of links: 1024.
     /// A change in others is seen when something else changes. Hook directories are watched anyway.
@@ -205,8 +208,9 @@ impl Monitor {
     pub fn due(&self) -> Option<Instant> {
         let Pending { first, last } = self.pending?;
         let (loaded, took) = self.last_load;
-        let quiet = last + self.options.coalesce;
-        let latest = first + self.options.coalesce * MAX_COALESCE;
+        let coalesce = self.options.coalesce.min(LONGEST_COALESCE);
+        let quiet = last + coalesce;
+        let latest = first + coalesce * MAX_COALESCE;
         Some(quiet.min(latest).max(loaded + took * (MAX_LOAD - 1)))
     }
 

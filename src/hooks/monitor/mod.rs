@@ -47,8 +47,8 @@
 //! });
 //!
 //! // In any thread, for each container; nothing is locked while hooks are matched.
-//! let loaded = current.snapshot();
-//! let selection = loaded.hooks.select(&Target::default(), &consumer::CRIO);
+//! let (loaded, target) = (current.snapshot(), Target::default());
+//! let selection = loaded.hooks.select(&target, &consumer::CRIO);
 //! # assert!(selection.is_ok());
 //!
 //! stopper.stop();

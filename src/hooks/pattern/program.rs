@@ -4,6 +4,8 @@
 //! its characters times the number of instructions. As only the fact of a match counts, there are
 //! no priorities and no positions to carry along.
 
+use std::cell::RefCell;
+
 use super::character_set::CharacterSet;
 use super::compiler::Compiler;
 use super::syntax::{Assertion, Ast};
@@ -61,19 +63,29 @@ impl Program {
 
     /// Reports whether the pattern matches that extent of the text.
     pub(super) fn matches(&self, text: &str, extent: Extent) -> bool {
+        // Kept from match to match: a set of hooks is matched without allocating.
+        SCRATCH.with_borrow_mut(|threads| {
+            threads.reset(self.instructions.len());
+            let matched = self.run(text, extent, threads);
+            if self.instructions.len() > MAX_SCRATCH_INSTRUCTIONS {
+                *threads = Threads::default();
+            }
+            matched
+        })
+    }
+
+    fn run(&self, text: &str, extent: Extent, threads: &mut Threads) -> bool {
         let anywhere = !self.anchored && extent == Extent::Part;
-        let mut threads = Threads::new(self.instructions.len());
         let mut place = Place { before: None, after: None };
         let mut characters = text.chars();
         threads.arrivals.push(0);
         loop {
             place.after = characters.next();
-            if self.follow(&mut threads, place) && (extent == Extent::Part || place.after.is_none())
-            {
+            if self.follow(threads, place) && (extent == Extent::Part || place.after.is_none()) {
                 return true;
             }
             let Some(c) = place.after else { return false };
-            self.step(&mut threads, c);
+            self.step(threads, c);
             place.before = Some(c);
             if threads.arrivals.is_empty() {
                 if !anywhere {
@@ -95,7 +107,8 @@ impl Program {
     }
 
     fn find_starts(&self) -> u128 {
-        let mut threads = Threads::new(self.instructions.len());
+        let mut threads = Threads::default();
+        threads.reset(self.instructions.len());
         let mut starts = 0;
         threads.arrivals.push(0);
         while let Some(at) = threads.arrivals.pop() {
@@ -169,7 +182,15 @@ impl Program {
     }
 }
 
+/// The largest program whose room is kept for the next one.
+const MAX_SCRATCH_INSTRUCTIONS: usize = 4096;
+
+thread_local! {
+    static SCRATCH: RefCell<Threads> = RefCell::default();
+}
+
 /// The threads of a run, each the number of an instruction.
+#[derive(Default)]
 struct Threads {
     arrivals: Vec<u32>,
     /// At instructions that take a character.
@@ -179,13 +200,12 @@ struct Threads {
 }
 
 impl Threads {
-    fn new(instructions: usize) -> Self {
-        let usual = instructions.min(32);
-        Self {
-            arrivals: Vec::with_capacity(usual),
-            waiting: Vec::with_capacity(usual),
-            seen: vec![0; instructions.div_ceil(64)],
-        }
+    /// Ends all threads, and makes room for a program of that many instructions.
+    fn reset(&mut self, instructions: usize) {
+        self.arrivals.clear();
+        self.waiting.clear();
+        self.seen.clear();
+        self.seen.resize(instructions.div_ceil(64), 0);
     }
 
     /// Marks an instruction as reached, and reports whether it was not.

@@ -1,7 +1,7 @@
 //! `explain --consumers`: the same files through the eyes of each consumer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use oci_hooks::hooks::{self, Config, Consumer};
 use serde::Serialize;
@@ -16,7 +16,7 @@ use crate::style;
 /// What becomes of one file, by consumer.
 #[derive(Serialize)]
 struct Row {
-    path: PathBuf,
+    path: String,
     consumers: BTreeMap<&'static str, Cell>,
 }
 
@@ -34,7 +34,7 @@ pub(super) fn run(
     path: &Path,
     context: &mut Context,
 ) -> Result<Exit, Error> {
-    let mut rows: BTreeMap<PathBuf, BTreeMap<&'static str, Cell>> = BTreeMap::new();
+    let mut rows: BTreeMap<String, BTreeMap<&'static str, Cell>> = BTreeMap::new();
     let mut refused = Vec::new();
     let mut injects = false;
     for consumer in Consumer::ALL {
@@ -43,7 +43,7 @@ pub(super) fn run(
         let report = Report::new(&loaded, &target, &consumer, |name| args.wants(name));
         injects |= report.injects();
         if let Some(fatal) = &report.fatal {
-            refused.push((consumer.name, fatal.path.clone(), fatal.message.clone()));
+            refused.push((consumer.name, fatal.clone()));
         }
         for file in report.directories.into_iter().flat_map(|dir| dir.files) {
             if file.state != State::Ignored {
@@ -57,12 +57,9 @@ pub(super) fn run(
         context.json(&rows)?;
     } else {
         write_table(&rows, context)?;
-        for (consumer, path, message) in refused {
+        for (consumer, fatal) in refused {
             let consumer = context.paint.paint(style::BAD, consumer);
-            context.line(format!(
-                "{consumer} refuses to work because of {}: {message}",
-                path.display()
-            ))?;
+            context.line(format!("{consumer} refuses to work because of {fatal}"))?;
         }
     }
     Ok(if injects { Exit::Yes } else { Exit::No })
@@ -70,14 +67,14 @@ pub(super) fn run(
 
 fn write_table(rows: &[Row], context: &mut Context) -> Result<(), Error> {
     const COLUMN: usize = 9;
-    let width = rows.iter().map(|row| row.path.as_os_str().len()).max().unwrap_or(0).max(9);
+    let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {
         header += &format!("  {:<COLUMN$}", consumer.name);
     }
     context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
     for row in rows {
-        let mut line = format!("{:<width$}", row.path.display());
+        let mut line = format!("{:<width$}", row.path);
         for consumer in Consumer::ALL {
             let (style, word) = match row.consumers.get(consumer.name).map(|cell| cell.state) {
                 Some(State::Injected) => (style::GOOD, "injects"),

@@ -1,5 +1,7 @@
 //! `explain` for people.
 
+use std::path::Path;
+
 use super::report::{File, Report, State};
 use crate::context::Context;
 use crate::error::Error;
@@ -23,7 +25,7 @@ pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error>
     for dir in &report.directories {
         context.write("\n")?;
         let missing = if dir.exists { "" } else { "  (does not exist)" };
-        let path = context.paint.paint(style::TITLE, dir.path.display());
+        let path = context.paint.paint(style::TITLE, &dir.path);
         context.line(format!("{path}{missing}"))?;
         let width = dir.files.iter().map(|file| file.name.chars().count()).max().unwrap_or(0);
         for file in &dir.files {
@@ -53,7 +55,8 @@ fn write_file(file: &File, width: usize, context: &mut Context) -> Result<(), Er
         _ => String::new(),
     };
     let position = file.problem.as_ref().and_then(|problem| {
-        Some(format!(" at {}:{} {}", problem.line?, problem.column?, problem.pointer.as_ref()?))
+        let at = problem.location.as_ref()?;
+        Some(format!(" at {}:{} {}", at.line, at.column, at.pointer))
     });
     let reason = match file.state {
         State::Masked => file.reason.trim_start_matches("masked ").to_owned(),
@@ -84,14 +87,14 @@ fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
             "{} {} refuses to start any container because of {}",
             context.paint.paint(style::BAD, "No hook is injected:"),
             report.consumer,
-            fatal.path.display(),
+            fatal.path.as_deref().unwrap_or(Path::new("")).display(),
         ));
     }
     if let Some(file) = report.files().find(|file| file.state == State::MatchError) {
         return context.line(format!(
             "{} {} cannot be matched, and so the container does not start",
             context.paint.paint(style::BAD, "No hook is injected:"),
-            file.path.display(),
+            file.path,
         ));
     }
     let mut injected: Vec<_> = report.files().filter(|file| file.order.is_some()).collect();

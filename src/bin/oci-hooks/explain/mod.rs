@@ -31,9 +31,6 @@ pub(crate) struct ExplainArgs {
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
 
-    #[command(flatten)]
-    target: TargetArgs,
-
     /// Explain only hook files of this name (can be repeated); .json may be left out
     #[arg(long, value_name = "NAME")]
     hook: Vec<OsString>,
@@ -41,6 +38,9 @@ pub(crate) struct ExplainArgs {
     /// Compare all consumers, a column each
     #[arg(long)]
     consumers: bool,
+
+    #[command(flatten)]
+    target: TargetArgs,
 }
 
 impl ExplainArgs {

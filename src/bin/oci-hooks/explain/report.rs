@@ -1,10 +1,10 @@
 //! What `explain` found out, as it is printed in JSON.
 
 use std::collections::{BTreeMap, HashMap};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use oci_hooks::hooks::{
-    Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Problem, Stage, Target,
+    Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Stage, Target,
 };
 use serde::Serialize;
 
@@ -17,7 +17,7 @@ pub(super) struct Report {
     pub(super) target: TargetJson,
     pub(super) directories: Vec<Directory>,
     /// What keeps the consumer from starting any container.
-    pub(super) fatal: Option<ProblemJson>,
+    pub(super) fatal: Option<Diagnostic>,
 }
 
 /// What hooks are matched against.
@@ -31,7 +31,7 @@ pub(super) struct TargetJson {
 
 #[derive(Serialize)]
 pub(super) struct Directory {
-    pub(super) path: PathBuf,
+    pub(super) path: String,
     pub(super) exists: bool,
     pub(super) files: Vec<File>,
 }
@@ -39,7 +39,7 @@ pub(super) struct Directory {
 #[derive(Serialize)]
 pub(super) struct File {
     pub(super) name: String,
-    pub(super) path: PathBuf,
+    pub(super) path: String,
     pub(super) state: State,
     /// Position among the hooks that are injected, from 1.
     pub(super) order: Option<usize>,
@@ -49,7 +49,7 @@ pub(super) struct File {
     pub(super) conditions: Vec<Condition>,
     /// The deciding condition, or why there was nothing to decide.
     pub(super) reason: String,
-    pub(super) problem: Option<ProblemJson>,
+    pub(super) problem: Option<Diagnostic>,
 }
 
 /// What becomes of a file.
@@ -75,32 +75,6 @@ pub(super) struct Condition {
     pub(super) text: String,
 }
 
-#[derive(Serialize)]
-pub(super) struct ProblemJson {
-    pub(super) class: &'static str,
-    pub(super) path: PathBuf,
-    pub(super) line: Option<usize>,
-    pub(super) column: Option<usize>,
-    pub(super) pointer: Option<String>,
-    pub(super) message: String,
-    pub(super) hint: Option<String>,
-}
-
-impl ProblemJson {
-    fn new(problem: &Problem) -> Self {
-        let Diagnostic { class, location, message, hint, .. } = Diagnostic::of_problem(problem);
-        ProblemJson {
-            class,
-            path: problem.path.clone(),
-            line: location.as_ref().map(|at| at.line),
-            column: location.as_ref().map(|at| at.column),
-            pointer: location.map(|at| at.pointer),
-            message,
-            hint,
-        }
-    }
-}
-
 impl Report {
     /// Explains the files whose names are wanted.
     pub(super) fn new(
@@ -118,7 +92,11 @@ impl Report {
                 })
                 .filter(|file| wants(&file.name))
                 .collect();
-            Directory { exists: !loaded.missing_dirs.contains(dir), path: dir.clone(), files }
+            Directory {
+                exists: !loaded.missing_dirs.contains(dir),
+                path: dir.to_string_lossy().into_owned(),
+                files,
+            }
         });
         Report {
             consumer: consumer.name,
@@ -131,7 +109,7 @@ impl Report {
                 has_bind_mounts: target.has_bind_mounts,
             },
             directories: directories.collect(),
-            fatal: loaded.problems.iter().find(|problem| problem.fatal).map(ProblemJson::new),
+            fatal: loaded.problems.iter().find(|problem| problem.fatal).map(Diagnostic::of_problem),
         }
     }
 
@@ -192,14 +170,18 @@ fn unused(entry: &Entry, loaded: &Loaded) -> File {
             (if missing { State::NoProgram } else { State::Broken }, message)
         }
     };
-    File { state, problem: problem.map(ProblemJson::new), ..File::of_path(&entry.path, reason) }
+    File {
+        state,
+        problem: problem.map(Diagnostic::of_problem),
+        ..File::of_path(&entry.path, reason)
+    }
 }
 
 impl File {
     fn of_path(path: &Path, reason: String) -> Self {
         File {
             name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
-            path: path.to_owned(),
+            path: path.to_string_lossy().into_owned(),
             state: State::Ignored,
             order: None,
             stages: Vec::new(),

@@ -1,0 +1,156 @@
+//! Settings, from a file and the environment.
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::hooks::{Consumer, OciStage, consumer};
+use oci_hooks::sys::fs::PathError;
+use serde::Deserialize;
+
+/// The settings file that is read if it exists.
+const FILE: &str = "/etc/oci-hooks/runtime.toml";
+/// Names another settings file, which must exist.
+const FILE_VARIABLE: &str = "OCI_HOOKS_RUNTIME_CONFIG";
+/// The runtime to call.
+const RUNTIME_VARIABLE: &str = "OCI_HOOKS_RUNTIME";
+/// The hook directories, joined with `:` in order of increasing precedence.
+const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
+
+/// How hooks are added and what is called then.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    /// Name or path of the runtime; none means the first of those that are known.
+    pub(crate) runtime: Option<String>,
+    /// The consumer whose rules hold.
+    pub(crate) consumer: Consumer,
+    /// Directories instead of the consumer's.
+    pub(crate) hooks_dirs: Option<Vec<PathBuf>>,
+    /// Whether hook files that cannot be loaded are left out, instead of failing.
+    pub(crate) skip_bad_files: bool,
+    /// Whether hooks that others than root can change are refused, and hooks without an environment
+    /// get an empty one.
+    pub(crate) strict: bool,
+    /// Whether `precreate` hooks are run.
+    pub(crate) precreate: bool,
+}
+
+/// The settings file.
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+struct File {
+    runtime: Option<String>,
+    #[serde(rename = "as")]
+    consumer: Option<String>,
+    hooks_dirs: Option<Vec<PathBuf>>,
+    #[serde(default)]
+    skip_bad_files: bool,
+    #[serde(default = "yes")]
+    strict: bool,
+    #[serde(default = "yes")]
+    precreate: bool,
+    prestart: Option<String>,
+}
+
+fn yes() -> bool {
+    true
+}
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error(transparent)]
+    Read(#[from] PathError),
+    #[error("cannot use settings in {}", path.display())]
+    Parse { path: PathBuf, source: Box<toml::de::Error> },
+    #[error("unknown value {value:?} of `{key}` in {}: it is one of {allowed}", path.display())]
+    Value { key: &'static str, value: String, allowed: String, path: PathBuf },
+}
+
+impl Settings {
+    /// Reads the settings; variables win over the file.
+    pub(crate) fn load(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
+        let named = variable(FILE_VARIABLE).map(PathBuf::from);
+        let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
+        let mut settings = match fs::read_to_string(&path) {
+            Ok(text) => Settings::parse(&text, &path)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound && named.is_none() => {
+                Settings::parse("", &path)?
+            }
+            Err(source) => return Err(PathError { action: "read", path, source }.into()),
+        };
+        if let Some(runtime) = variable(RUNTIME_VARIABLE) {
+            settings.runtime = Some(runtime.to_string_lossy().into_owned());
+        }
+        if let Some(dirs) = variable(DIRS_VARIABLE) {
+            settings.hooks_dirs = Some(std::env::split_paths(&dirs).collect());
+        }
+        Ok(settings)
+    }
+
+    fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
+        let parse =
+            |source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) };
+        let file: File = toml::from_str(text).map_err(parse)?;
+        let unknown = |key, value: &str, allowed: &[&str]| SettingsError::Value {
+            key,
+            value: value.to_owned(),
+            allowed: allowed.join(", "),
+            path: path.to_owned(),
+        };
+        let mut consumer = match file.consumer.as_deref() {
+            None => consumer::PODMAN,
+            Some(name) => Consumer::from_name(name)
+                .ok_or_else(|| unknown("as", name, &Consumer::ALL.map(|c| c.name)))?,
+        };
+        consumer.prestart = match file.prestart.as_deref() {
+            None => consumer.prestart,
+            Some("prestart") => OciStage::Prestart,
+            Some("createRuntime") => OciStage::CreateRuntime,
+            Some(other) => return Err(unknown("prestart", other, &["prestart", "createRuntime"])),
+        };
+        Ok(Settings {
+            runtime: file.runtime,
+            consumer,
+            hooks_dirs: file.hooks_dirs,
+            skip_bad_files: file.skip_bad_files,
+            strict: file.strict,
+            precreate: file.precreate,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn variables_win_over_the_file() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("runtime.toml");
+        fs::write(&path, "runtime = \"crun\"\nhooks-dirs = [\"/a\"]\nas = \"crio\"\n").unwrap();
+        let settings = Settings::load(|name| match name {
+            FILE_VARIABLE => Some(path.clone().into()),
+            DIRS_VARIABLE => Some("/b:/c".into()),
+            _ => None,
+        })
+        .unwrap();
+        assert_eq!(settings.runtime.as_deref(), Some("crun"));
+        assert_eq!(settings.consumer.name, "crio");
+        assert_eq!(settings.hooks_dirs.unwrap(), [Path::new("/b"), Path::new("/c")]);
+        assert!(settings.strict);
+    }
+
+    #[test]
+    fn mistakes_name_the_file_and_the_key() {
+        let parse = |text| chain(&Settings::parse(text, Path::new("/x.toml")).unwrap_err());
+        assert!(parse("strikt = true").contains("unknown field `strikt`"));
+        assert!(parse("as = \"docker\"").contains("/x.toml: it is one of podman,"));
+        assert!(Settings::load(|_| Some("/nonexistent".into())).is_err());
+    }
+
+    fn chain(error: &dyn std::error::Error) -> String {
+        crate::chain(error)
+    }
+}

@@ -1,0 +1,52 @@
+//! Matching loaded hooks allocates nothing, and so costs the same however long a program runs.
+
+#![expect(clippy::unwrap_used, reason = "a failed test is a panic")]
+
+use std::path::PathBuf;
+
+use oci_hooks::hooks::consumer::PODMAN;
+use oci_hooks::hooks::{Command, Definition, HookFile, HookSet, PathCheck, SchemaOptions, Target};
+
+#[global_allocator]
+static ALLOCATOR: dhat::Alloc = dhat::Alloc;
+
+#[test]
+fn hooks_that_do_not_match_allocate_nothing() {
+    let hooks = hooks();
+    let target = Target {
+        command: Command::Program("/usr/bin/python3".to_owned()),
+        annotations: [("com.example.a".to_owned(), "value".to_owned())].into(),
+        has_bind_mounts: false,
+    };
+    let matches = || hooks.evaluate(&target, PODMAN.matching).filter(|v| v.matches()).count();
+    // Patterns are compiled when they are first used.
+    assert_eq!(matches(), 0);
+
+    let profiler = dhat::Profiler::builder().testing().build();
+    assert_eq!(matches(), 0);
+    let blocks = dhat::HeapStats::get().total_blocks;
+    drop(profiler);
+    assert_eq!(blocks, 0);
+}
+
+/// Hooks for each kind of condition and pattern.
+fn hooks() -> HookSet {
+    let whens = [
+        r#""always": false"#,
+        r#""hasBindMounts": true"#,
+        r#""commands": ["/bash$", "^/bin/.*", "^sh$"]"#,
+        r#""commands": ["^/usr/(local/)?bin/[a-z]+-hook$", "(?i)PERL"]"#,
+        r#""annotations": {"^com\\.example\\.[a-z]$": "^(true|yes)$"}"#,
+        r#""annotations": {"^com\\.example\\.b$": ".*"}"#,
+        r#""annotations": {"example": "v[a-z]*x"}"#,
+    ];
+    let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+    let file = |(number, when): (usize, &&str)| {
+        let text = format!(
+            r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#
+        );
+        let definition = Definition::parse(text.as_bytes(), schema).unwrap();
+        HookFile::new(PathBuf::from(format!("{number}.json")), definition)
+    };
+    whens.iter().enumerate().map(file).collect()
+}

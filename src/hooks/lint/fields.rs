@@ -147,11 +147,18 @@ impl<'d> Fields<'d> {
             }
         }
         let text = self.version_member.and_then(|member| member.value.as_str());
-        let looks_new = self.root.members().any(|member| {
+        let mut hook = None;
+        let mut has_when = false;
+        for member in self.root.members() {
             let key = member.key.as_str().unwrap_or_default();
-            member.value.kind() == Kind::Object
-                && ["hook", "when"].iter().any(|name| folds_to(&key, name))
-        });
+            let kind = member.value.kind();
+            // Any hook that is an object makes the old reader refuse the file.
+            if folds_to(&key, "hook") && kind != Kind::Null && hook != Some(Kind::Object) {
+                hook = Some(kind);
+            }
+            has_when |= folds_to(&key, "when") && kind == Kind::Object;
+        }
+        let looks_new = hook == Some(Kind::Object) || (hook.is_none() && has_when);
         if looks_new || text.is_some_and(|text| !matches!(&*text, "" | "0.1.0")) {
             self.version = Version::V1_0_0;
         }

@@ -251,12 +251,36 @@ fn almost_a_hook_file() -> impl Strategy<Value = String> {
     let slip = prop_oneof![
         9 => Just(""), 1 => Just(","), 1 => Just(" // x\n"), 1 => Just("/* é */"), 1 => Just("\\"),
     ];
-    proptest::collection::vec((key, value, slip), 0..6).prop_map(|members| {
-        let members: Vec<_> = members
-            .into_iter()
-            .map(|(key, value, slip)| format!("\"{key}\": {value}{slip}"))
-            .collect();
-        format!("{{{}}}", members.join(", "))
+    // Mostly right, so that single mistakes show.
+    let field = |name: &'static str,
+                 good: [&'static str; 2],
+                 value: BoxedStrategy<&'static str>| {
+        prop_oneof![
+            6 => proptest::sample::select(good.to_vec()).prop_map(move |good| Some((name, good))),
+            2 => value.prop_map(move |value| Some((name, value))),
+            1 => Just(None),
+        ]
+    };
+    let value = value.boxed();
+    let stages = ["[\"poststop\"]", "[\"prestart\", \"precreate\"]"];
+    let new = (
+        field("version", ["\"1.0.0\""; 2], value.clone()),
+        field("hook", ["{\"path\": \"/bin/true\"}"; 2], value.clone()),
+        field("when", ["{\"always\": true}", "{\"commands\": [\"x\"]}"], value.clone()),
+        field("stages", stages, value.clone()),
+    );
+    let old = (
+        field("version", ["\"0.1.0\"", "null"], value.clone()),
+        field("hook", ["\"/bin/true\""; 2], value.clone()),
+        field("annotations", ["[\"a\"]", "[\"(a\", \"b)\"]"], value.clone()),
+        field("stages", stages, value.clone()),
+    );
+    let base = prop_oneof![3 => new.prop_map(<[_; 4]>::from), 1 => old.prop_map(<[_; 4]>::from)];
+    let extra = proptest::collection::vec((key, value, slip), 0..3);
+    (base, prop_oneof![1 => Just(Vec::new()), 1 => extra]).prop_map(|(base, extra)| {
+        let base = base.into_iter().flatten().map(|(key, value)| format!("\"{key}\": {value}"));
+        let extra = extra.into_iter().map(|(key, value, slip)| format!("\"{key}\": {value}{slip}"));
+        format!("{{{}}}", base.chain(extra).collect::<Vec<_>>().join(", "))
     })
 }
 

@@ -39,11 +39,14 @@
 pub mod capture;
 mod config;
 pub mod consumer;
+mod draft;
 mod error;
 pub mod filter;
 mod hook;
 pub mod json;
 mod load;
+pub mod manage;
+pub mod migrate;
 #[cfg(feature = "monitor")]
 pub mod monitor;
 #[cfg(feature = "oci-spec")]
@@ -59,6 +62,7 @@ mod when;
 
 pub use config::{Config, ConfigError, InjectOptions};
 pub use consumer::Consumer;
+pub use draft::{Draft, DraftWhen};
 pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
 pub use filter::{FilterError, FilterOptions, Filtered, filter};
 pub use hook::Hook;

@@ -12,6 +12,7 @@ use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::hooks::{
     ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
 };
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
@@ -229,17 +230,6 @@ impl fmt::Display for Diagnostic {
         }
         f.write_str(&self.message)
     }
-}
-
-/// Joins an error and its causes.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Adds the path of the configuration to what is wrong with it.

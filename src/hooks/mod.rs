@@ -39,6 +39,7 @@
 pub mod capture;
 mod config;
 pub mod consumer;
+mod draft;
 mod error;
 pub mod filter;
 mod hook;
@@ -46,6 +47,8 @@ pub mod json;
 #[cfg(feature = "lint")]
 pub mod lint;
 mod load;
+pub mod manage;
+pub mod migrate;
 #[cfg(feature = "monitor")]
 pub mod monitor;
 #[cfg(feature = "oci-spec")]
@@ -61,6 +64,7 @@ mod when;
 
 pub use config::{Config, ConfigError, InjectOptions};
 pub use consumer::Consumer;
+pub use draft::{Draft, DraftWhen};
 pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
 pub use filter::{FilterError, FilterOptions, Filtered, filter};
 pub use hook::Hook;

@@ -6,3 +6,8 @@ mod env;
 mod explain;
 mod inject;
 mod list;
+mod manage;
+mod migrate;
+mod pattern;
+mod schema;
+mod validate;

@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci_hooks::hooks::Consumer;
 
-use crate::{completions, explain, inject, list, monitor, run_hook, show};
+use crate::{
+    completions, disable, enable, explain, inject, install, list, migrate, monitor, new, pattern,
+    remove, run_hook, schema, show, validate,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -87,6 +90,15 @@ pub(crate) enum Command {
     Explain(explain::ExplainArgs),
     List(list::ListArgs),
     Show(show::ShowArgs),
+    Validate(validate::ValidateArgs),
+    Schema(schema::SchemaArgs),
+    Pattern(pattern::PatternArgs),
+    Migrate(migrate::MigrateArgs),
+    New(new::NewArgs),
+    Install(install::InstallArgs),
+    Remove(remove::RemoveArgs),
+    Disable(disable::DisableArgs),
+    Enable(enable::EnableArgs),
     Monitor(monitor::MonitorArgs),
     RunHook(run_hook::RunHookArgs),
     Completions(completions::CompletionsArgs),

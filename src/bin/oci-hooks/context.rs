@@ -89,9 +89,18 @@ impl Context {
 
     /// Reads a configuration: a file, a bundle, or standard input for `-`.
     pub(crate) fn read_config(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        self.read_input(path, "a configuration")
+    }
+
+    /// Reads a hook file, or standard input for `-`.
+    pub(crate) fn read_hook(&self, path: &Path) -> Result<Vec<u8>, Error> {
+        self.read_input(path, "a hook file")
+    }
+
+    fn read_input(&self, path: &Path, what: &str) -> Result<Vec<u8>, Error> {
         if path == OsStr::new("-") {
             if io::stdin().is_terminal() {
-                self.note("reading a configuration from the terminal; end it with Ctrl-D");
+                self.note(&format!("reading {what} from the terminal; end it with Ctrl-D"));
             }
             return read_limited(io::stdin().lock(), Path::new("standard input"));
         }

@@ -6,9 +6,13 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
 use oci_hooks::hooks::trust::TrustError;
-use oci_hooks::hooks::{ConfigError, FilterError, HookError, MatchError, Problem};
+use oci_hooks::hooks::{
+    ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
+};
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
@@ -27,6 +31,12 @@ pub(crate) enum Error {
     TooLarge { path: PathBuf, limit_bytes: u64 },
     #[error(transparent)]
     Hook(Box<Problem>),
+    #[error("invalid hook file")]
+    Fault { path: PathBuf, fault: Box<Fault> },
+    #[error(transparent)]
+    Manage(#[from] ManageError),
+    #[error("invalid pattern {pattern:?}")]
+    Pattern { pattern: String, source: PatternError },
     #[error("cannot use configuration")]
     Config { path: PathBuf, source: ConfigError },
     #[error(transparent)]
@@ -72,6 +82,15 @@ impl Error {
             Error::Wait(_) | Error::Output(_) => simple("io", None),
             Error::TooLarge { path, .. } => simple("too-large", Some(path)).without_path_in_text(),
             Error::Hook(problem) => Diagnostic::of_problem(problem),
+            Error::Fault { path, fault } => Diagnostic::of_fault(path, fault),
+            Error::Manage(ManageError::Invalid(problem)) => Diagnostic::of_problem(problem),
+            Error::Manage(error) => {
+                Diagnostic { hint: error.hint(), ..simple(error.class(), error.path()) }
+                    .without_path_in_text()
+            }
+            Error::Pattern { source, .. } => {
+                Diagnostic { hint: source.hint().map(str::to_owned), ..simple("bad-regex", None) }
+            }
             Error::Config { path, source } => Diagnostic {
                 class: source.class(),
                 path: Some(path.clone()),
@@ -132,6 +151,16 @@ impl Diagnostic {
         }
     }
 
+    pub(crate) fn of_fault(path: &Path, fault: &Fault) -> Self {
+        Diagnostic {
+            class: fault.error.class(),
+            path: Some(path.to_owned()),
+            location: fault.location.clone(),
+            message: chain(&fault.error),
+            hint: fault.error.hint(),
+        }
+    }
+
     pub(crate) fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
         Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
     }
@@ -172,7 +201,10 @@ impl Diagnostic {
     fn without_path_in_text(mut self) -> Self {
         if let Some(path) = &self.path {
             let message = std::mem::take(&mut self.message);
-            self.message = message.replace(&format!(" {}", path.display()), "");
+            self.message = match message.strip_prefix(&format!("{} ", path.display())) {
+                Some(rest) => rest.to_owned(),
+                None => message.replace(&format!(" {}", path.display()), ""),
+            };
         }
         self
     }
@@ -198,17 +230,6 @@ impl fmt::Display for Diagnostic {
         }
         f.write_str(&self.message)
     }
-}
-
-/// Joins an error and its causes.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Adds the path of the configuration to what is wrong with it.

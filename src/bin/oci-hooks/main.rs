@@ -1,18 +1,28 @@
 //! `oci-hooks`: hook files for people. See `oci-hooks --help`.
 
+mod changes;
 mod cli;
 mod completions;
 mod context;
 mod diff;
+mod disable;
+mod enable;
 mod error;
 mod explain;
 mod inject;
+mod install;
 mod list;
+mod migrate;
 mod monitor;
+mod new;
+mod pattern;
+mod remove;
 mod run_hook;
+mod schema;
 mod show;
 mod style;
 mod target;
+mod validate;
 
 use std::process::ExitCode;
 
@@ -53,6 +63,15 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(args, &mut context),
         Command::List(args) => list::run(args, &mut context),
         Command::Show(args) => show::run(args, &mut context),
+        Command::Validate(args) => validate::run(args, &mut context),
+        Command::Schema(args) => schema::run(args, &mut context),
+        Command::Pattern(args) => pattern::run(args, &mut context),
+        Command::Migrate(args) => migrate::run(args, &mut context),
+        Command::New(args) => new::run(args, &mut context),
+        Command::Install(args) => install::run(args, &mut context),
+        Command::Remove(args) => remove::run(args, &mut context),
+        Command::Disable(args) => disable::run(args, &mut context),
+        Command::Enable(args) => enable::run(args, &mut context),
         Command::Monitor(args) => monitor::run(args, &mut context),
         Command::RunHook(args) => run_hook::run(args, &mut context),
         Command::Completions(args) => completions::run(args, &mut context),

@@ -105,7 +105,7 @@ fn not_strings(path: &Path, value: oci_hooks::hooks::json::Value<'_>) -> Error {
     }
 }
 
-fn key_value(text: &str) -> Result<(String, String), String> {
+pub(crate) fn key_value(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("expected KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

@@ -44,6 +44,18 @@ impl Version {
             Version::V1_0_0 => "1.0.0",
         }
     }
+
+    /// Returns a JSON Schema (draft 2020-12) of such files, for editors.
+    ///
+    /// It is stricter than consumers, who ignore unknown keys and load hooks that never apply, and
+    /// laxer where a schema cannot tell: it knows nothing of patterns, of keys that occur twice, and
+    /// of the difference between `5` and `5.0`.
+    pub fn json_schema(self) -> &'static str {
+        match self {
+            Version::V0_1_0 => include_str!("0.1.0.schema.json"),
+            Version::V1_0_0 => include_str!("1.0.0.schema.json"),
+        }
+    }
 }
 
 /// What a definition is checked against beyond its schema.

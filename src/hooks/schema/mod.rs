@@ -9,3 +9,4 @@ mod validate;
 
 pub(super) use definition::FoundPrograms;
 pub use definition::{Definition, PathCheck, SchemaOptions, Version};
+pub(super) use v0_1_0::KEYS as KEYS_0_1_0;

@@ -10,7 +10,7 @@ use crate::hooks::{Combine, Fault, HookError};
 pub(super) fn decode(root: Value<'_>) -> Result<Raw<'_>, Fault> {
     let mut decoder = Decoder::default();
     let mut fields = Fields::default();
-    decoder.object(root, &NAMES, |decoder, name, value| fields.decode(decoder, name, value));
+    decoder.object(root, &KEYS, |decoder, name, value| fields.decode(decoder, name, value));
     let fields = decoder.finish(fields)?;
 
     // The checks stand in the order of the reference: the first to fail is reported.
@@ -45,7 +45,8 @@ pub(super) fn decode(root: Value<'_>) -> Result<Raw<'_>, Fault> {
     })
 }
 
-const NAMES: [&str; 9] = [
+/// The keys, without the version.
+pub(in crate::hooks) const KEYS: [&str; 9] = [
     "hook",
     "arguments",
     "stages",

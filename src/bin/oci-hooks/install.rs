@@ -1,0 +1,99 @@
+//! `oci-hooks install`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use oci_hooks::hooks::PathCheck;
+use oci_hooks::hooks::manage::{Editor, HookName, ManageError, Mode, Overwrite};
+
+use crate::Exit;
+use crate::changes;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Check a hook file and put it into the last hook directory
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks install my-hook.json
+  oci-hooks install --name 50-my-hook draft.json
+  oci-hooks install --dry-run --hooks-dir ~/hooks.d my-hook.json
+
+Without --name the file keeps its name. It hides files of the same name in earlier
+directories.")]
+pub(crate) struct InstallArgs {
+    /// The file, or - for standard input
+    file: PathBuf,
+
+    #[command(flatten)]
+    options: InstallOptions,
+}
+
+/// Options of commands that install a hook.
+#[derive(Debug, Args)]
+pub(crate) struct InstallOptions {
+    /// Name of the hook; .json may be left out
+    #[arg(long)]
+    pub(crate) name: Option<OsString>,
+
+    /// Replace a hook of this name
+    #[arg(long)]
+    force: bool,
+
+    /// Say what would be done, and do nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// Accept a hook whose program does not exist here; until it does, consumers ignore the hook
+    #[arg(long)]
+    pub(crate) no_path_check: bool,
+}
+
+pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
+    let name = match (&args.options.name, args.file.file_name()) {
+        (Some(name), _) => name.as_os_str(),
+        (None, Some(name)) if args.file != OsStr::new("-") => name,
+        _ => {
+            return Err(Error::Usage {
+                message: "the hook has no name".to_owned(),
+                hint: Some("give it one with --name".to_owned()),
+            });
+        }
+    };
+    let name = HookName::new(name)?;
+    let text = context.read_hook(&args.file)?;
+    args.options.install(&name, &args.file, &text, context)
+}
+
+impl InstallOptions {
+    /// Installs a text that came from `source`, and tells what was done.
+    pub(crate) fn install(
+        &self,
+        name: &HookName,
+        source: &Path,
+        text: &[u8],
+        context: &mut Context,
+    ) -> Result<Exit, Error> {
+        let mut editor = editor(context, self.dry_run);
+        if self.no_path_check {
+            editor.options.path_check = PathCheck::Skip;
+        }
+        let overwrite = if self.force { Overwrite::Replace } else { Overwrite::Refuse };
+        let change = editor.install(name, text, overwrite).map_err(|error| match error {
+            // The fault is in what was to be installed, not where it would have gone.
+            ManageError::Invalid(mut problem) => {
+                problem.path = source.to_owned();
+                ManageError::Invalid(problem)
+            }
+            error => error,
+        })?;
+        changes::report(change, editor.mode, context)
+    }
+}
+
+/// Returns the editor of the directories that are asked for.
+pub(crate) fn editor(context: &Context, dry_run: bool) -> Editor {
+    let mode = if dry_run { Mode::Plan } else { Mode::Apply };
+    Editor { options: context.load_options(), mode }
+}

@@ -1,0 +1,222 @@
+//! `oci-hooks migrate`.
+
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use clap::{Args, ValueEnum};
+use oci_hooks::hooks::PathCheck;
+use oci_hooks::hooks::manage::{Destination, Mode, write_migration};
+use oci_hooks::hooks::migrate::{MigrateOptions, MigratePrestart, Migration, Remark, migrate};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::changes::{self, ChangeJson};
+use crate::context::Context;
+use crate::diff;
+use crate::error::{Diagnostic, Error};
+
+/// Turn hook files of schema 0.1.0 into schema 1.0.0
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks migrate old.json > new.json
+  oci-hooks migrate --diff /usr/share/containers/oci/hooks.d/*.json
+  oci-hooks migrate --in-place /etc/containers/oci/hooks.d/*.json
+  oci-hooks migrate -o /etc/containers/oci/hooks.d old.json
+
+Of a 0.1.0 file any one condition is enough, in 1.0.0 all must hold. Where there are several,
+NAME.json therefore becomes NAME.json, NAME.1.json and so on, which apply to the same containers,
+but a container that meets several conditions gets the hook several times; a warning says so. On
+standard output such files stand one after the other.
+
+Files that follow 1.0.0 already are left as they are.")]
+pub(crate) struct MigrateArgs {
+    /// The files, or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Show what changes instead of the new files
+    #[arg(long, conflicts_with_all = ["output", "in_place"])]
+    diff: bool,
+
+    /// Write the new files to DIR, where nothing is replaced
+    #[arg(long, short, value_name = "DIR", conflicts_with = "in_place")]
+    output: Option<PathBuf>,
+
+    /// Write the new files to the place of the old ones
+    #[arg(long)]
+    in_place: bool,
+
+    /// Say what would be written, and write nothing
+    #[arg(long)]
+    dry_run: bool,
+
+    /// What becomes of the deprecated stage prestart
+    #[arg(long, value_enum, value_name = "STAGE", default_value_t)]
+    prestart: Prestart,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum Prestart {
+    /// It stays; each consumer does with it what it did
+    #[default]
+    Keep,
+    /// It becomes createRuntime, as podman 5 and CRI-O inject it anyway
+    #[value(name = "createRuntime")]
+    CreateRuntime,
+}
+
+/// One old file and what became of it.
+#[derive(Serialize)]
+struct Migrated {
+    path: String,
+    /// Whether it followed 1.0.0 already.
+    current: bool,
+    files: Vec<FileJson>,
+    remarks: Vec<Diagnostic>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    change: Option<ChangeJson>,
+}
+
+#[derive(Serialize)]
+struct FileJson {
+    name: String,
+    text: String,
+}
+
+pub(crate) fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Error> {
+    let mut failed = None;
+    let mut reports = Vec::new();
+    for path in &args.files {
+        match args.file(path, context) {
+            Ok(report) => reports.push(report),
+            // One bad file does not keep the others from being migrated.
+            Err(error) => {
+                if let Some(earlier) = failed.replace(error) {
+                    context.show_error(&earlier);
+                }
+            }
+        }
+    }
+    if context.is_json() {
+        context.json(&reports)?;
+    }
+    failed.map_or(Ok(Exit::Yes), Err)
+}
+
+impl MigrateArgs {
+    fn file(&self, path: &Path, context: &mut Context) -> Result<Migrated, Error> {
+        let text = context.read_hook(path)?;
+        let load_options = context.load_options();
+        let options = MigrateOptions {
+            extension_stages: &load_options.extension_stages,
+            prestart: match self.prestart {
+                Prestart::Keep => MigratePrestart::Keep,
+                Prestart::CreateRuntime => MigratePrestart::CreateRuntime,
+            },
+        };
+        let migration = migrate(&name_of(path), &text, options)
+            .map_err(|fault| Error::Fault { path: path.to_owned(), fault: Box::new(fault) })?;
+        let Some(migration) = migration else {
+            context.note(&format!("{}: follows schema 1.0.0 already", path.display()));
+            return Ok(Migrated::current(path));
+        };
+        let mut report = Migrated::new(path, &migration);
+        for remark in &report.remarks {
+            context.warn(remark);
+        }
+        if let Some(destination) = self.destination(path, &text)? {
+            // The program may live on another host.
+            let load_options =
+                oci_hooks::hooks::LoadOptions { path_check: PathCheck::Skip, ..load_options };
+            let mode = if self.dry_run { Mode::Plan } else { Mode::Apply };
+            let change = write_migration(&migration, destination, &load_options, mode)?;
+            if !context.is_json() {
+                changes::write(&change, mode, context)?;
+            }
+            report.change = Some(ChangeJson::new(change, mode));
+        } else if !context.is_json() {
+            self.show(path, &text, &migration, context)?;
+        }
+        Ok(report)
+    }
+
+    fn destination<'a>(
+        &'a self,
+        path: &'a Path,
+        text: &'a [u8],
+    ) -> Result<Option<Destination<'a>>, Error> {
+        match &self.output {
+            Some(dir) => Ok(Some(Destination::Directory(dir))),
+            None if self.in_place && path == OsStr::new("-") => Err(Error::Usage {
+                message: "standard input has no place to write to".to_owned(),
+                hint: Some("leave --in-place out, or name a directory with -o".to_owned()),
+            }),
+            None if self.in_place => Ok(Some(Destination::Replace { path, text })),
+            None => Ok(None),
+        }
+    }
+
+    /// Prints the new files, or how they differ from the old one.
+    fn show(
+        &self,
+        path: &Path,
+        text: &[u8],
+        migration: &Migration,
+        context: &mut Context,
+    ) -> Result<(), Error> {
+        for (index, file) in migration.files.iter().enumerate() {
+            if self.diff {
+                let old = if index == 0 { text } else { b"" };
+                let name = path.with_file_name(&file.name);
+                diff::write(context, old, file.text.as_bytes(), &name.to_string_lossy())?;
+            } else {
+                context.write(&file.text)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Migrated {
+    fn current(path: &Path) -> Self {
+        Migrated {
+            path: path.to_string_lossy().into_owned(),
+            current: true,
+            files: Vec::new(),
+            remarks: Vec::new(),
+            change: None,
+        }
+    }
+
+    fn new(path: &Path, migration: &Migration) -> Self {
+        let files = migration.files.iter().map(|file| FileJson {
+            name: file.name.to_string_lossy().into_owned(),
+            text: file.text.clone(),
+        });
+        Migrated {
+            files: files.collect(),
+            remarks: migration.remarks.iter().map(|remark| diagnostic(path, remark)).collect(),
+            current: false,
+            ..Migrated::current(path)
+        }
+    }
+}
+
+fn diagnostic(path: &Path, remark: &Remark) -> Diagnostic {
+    Diagnostic {
+        location: match remark {
+            Remark::UnknownKey { location, .. } => Some(location.clone()),
+            _ => None,
+        },
+        ..Diagnostic::new(remark.class(), path, &remark.to_string())
+    }
+}
+
+/// Returns the name of the new file; standard input has none of its own.
+fn name_of(path: &Path) -> OsString {
+    match path.file_name() {
+        Some(name) if path != OsStr::new("-") => name.to_owned(),
+        _ => OsString::from("hook.json"),
+    }
+}

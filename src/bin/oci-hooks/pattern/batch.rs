@@ -1,0 +1,105 @@
+//! `pattern --batch`: a line of answer for each line of question, as they come.
+
+use std::io::{self, BufRead, BufReader, Read};
+use std::path::Path;
+
+use oci_hooks::hooks::Pattern;
+use oci_hooks::hooks::consumer::PatternScope;
+use oci_hooks::hooks::json::{Document, Kind};
+use oci_hooks::sys::fs::PathContext;
+use serde::Serialize;
+
+use super::matches;
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+
+/// The longest line that is read.
+const MAX_LINE_BYTES: u64 = 16 << 20;
+
+#[derive(Serialize)]
+struct Answer {
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    matches: Option<Vec<bool>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<Refusal>,
+}
+
+#[derive(Serialize)]
+struct Refusal {
+    class: &'static str,
+    message: String,
+    hint: Option<String>,
+}
+
+pub(super) fn run(context: &mut Context) -> Result<Exit, Error> {
+    let scope = context.consumer.matching.scope;
+    let mut input = BufReader::with_capacity(64 << 10, io::stdin().lock());
+    let mut line = Vec::new();
+    let mut exit = Exit::Yes;
+    while let Some(fits) = read_line(&mut input, &mut line)? {
+        let result = if fits {
+            answer(&line, scope)
+        } else {
+            let message = format!("the line is longer than {} MiB", MAX_LINE_BYTES >> 20);
+            Err(Refusal { class: "too-large", message, hint: None })
+        };
+        if result.as_ref().is_err_and(|refusal| refusal.class != BAD_PATTERN) {
+            exit = Exit::No;
+        }
+        let (matches, error) = match result {
+            Ok(matches) => (Some(matches), None),
+            Err(refusal) => (None, Some(refusal)),
+        };
+        let answer = Answer { ok: error.is_none(), matches, error };
+        context.line(serde_json::to_string(&answer).expect("strings and booleans"))?;
+        // Whoever asks one by one waits for the answer; a file is answered in large pieces.
+        if !input.buffer().contains(&b'\n') {
+            context.flush()?;
+        }
+    }
+    Ok(exit)
+}
+
+const BAD_PATTERN: &str = "bad-regex";
+
+fn answer(line: &[u8], scope: PatternScope) -> Result<Vec<bool>, Refusal> {
+    let refuse = |class, message: String| Refusal { class, message, hint: None };
+    let document = Document::parse(line).map_err(|error| Refusal {
+        hint: error.kind.hint().map(str::to_owned),
+        ..refuse("json-syntax", error.to_string())
+    })?;
+    let root = document.root();
+    let Some(pattern) = root.get("pattern").and_then(|value| value.as_str()) else {
+        return Err(refuse("json-type", "expected an object with a string `pattern`".to_owned()));
+    };
+    let texts: Option<Vec<_>> = root
+        .get("texts")
+        .filter(|texts| texts.kind() == Kind::Array)
+        .and_then(|texts| texts.elements().map(|text| text.as_str()).collect());
+    let Some(texts) = texts else {
+        let message = "expected an object with an array of strings `texts`";
+        return Err(refuse("json-type", message.to_owned()));
+    };
+    let pattern = Pattern::new(pattern.into_owned()).map_err(|error| Refusal {
+        hint: error.hint().map(str::to_owned),
+        ..refuse(BAD_PATTERN, error.to_string())
+    })?;
+    Ok(texts.iter().map(|text| matches(&pattern, text, scope)).collect())
+}
+
+/// Reads a line, and tells if it is short enough to be of use; none at the end of the input.
+fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<Option<bool>, Error> {
+    let at = Path::new("standard input");
+    line.clear();
+    let read = input.by_ref().take(MAX_LINE_BYTES).read_until(b'\n', line).at("read", at)?;
+    if read == 0 {
+        return Ok(None);
+    }
+    if line.ends_with(b"\n") || (read as u64) < MAX_LINE_BYTES {
+        return Ok(Some(true));
+    }
+    input.skip_until(b'\n').at("read", at)?;
+    Ok(Some(false))
+}

@@ -1,0 +1,45 @@
+//! `oci-hooks schema`.
+
+use clap::{Args, ValueEnum};
+use oci_hooks::hooks::Version;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Print the JSON Schema of hook files, for editors
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks schema > ~/.config/oci-hook.schema.json
+  oci-hooks schema --version 0.1.0
+
+In Visual Studio Code, set \"json.schemas\" to
+  [{\"fileMatch\": [\"**/hooks.d/*.json\"], \"url\": \"file:///home/me/.config/oci-hook.schema.json\"}]
+
+The schema (draft 2020-12) is stricter than consumers: it refuses keys they ignore.")]
+pub(crate) struct SchemaArgs {
+    /// Version of the hook file format
+    #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
+    version: FileVersion,
+}
+
+#[derive(Clone, Copy, Debug, Default, ValueEnum)]
+enum FileVersion {
+    /// The current one
+    #[default]
+    #[value(name = "1.0.0")]
+    V1_0_0,
+    /// The old one
+    #[value(name = "0.1.0")]
+    V0_1_0,
+}
+
+pub(crate) fn run(args: &SchemaArgs, context: &mut Context) -> Result<Exit, Error> {
+    let version = match args.version {
+        FileVersion::V1_0_0 => Version::V1_0_0,
+        FileVersion::V0_1_0 => Version::V0_1_0,
+    };
+    context.write(version.json_schema())?;
+    Ok(Exit::Yes)
+}

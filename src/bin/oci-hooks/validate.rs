@@ -1,0 +1,189 @@
+//! `oci-hooks validate`.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use oci_hooks::hooks::{Consumer, Definition, PathCheck, SchemaOptions, Version};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::{Diagnostic, Error};
+use crate::style;
+
+/// Tell whether a consumer accepts hook files
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks validate my-hook.json
+  oci-hooks validate --as crio *.json
+  oci-hooks validate --consumers --no-path-check my-hook.json
+
+`oci-hooks lint` finds what is accepted and still wrong.
+
+Exit status is 1 when a file is not accepted, with --consumers by any of them.")]
+pub(crate) struct ValidateArgs {
+    /// The files, or - for standard input
+    #[arg(required = true, value_name = "FILE")]
+    files: Vec<PathBuf>,
+
+    /// Ask every consumer
+    #[arg(long)]
+    consumers: bool,
+
+    /// Accept hooks whose program does not exist here
+    #[arg(long)]
+    no_path_check: bool,
+}
+
+/// What a consumer says about a file.
+#[derive(Serialize)]
+struct Verdict {
+    accepted: bool,
+    version: Option<Version>,
+    fault: Option<Diagnostic>,
+}
+
+#[derive(Serialize)]
+struct Row {
+    path: String,
+    #[serde(flatten)]
+    verdicts: Verdicts,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Verdicts {
+    One(Box<Verdict>),
+    Each { consumers: BTreeMap<&'static str, Verdict> },
+}
+
+pub(crate) fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Error> {
+    let mut rows = Vec::new();
+    let mut unreadable = None;
+    for path in &args.files {
+        match context.read_hook(path) {
+            Ok(text) => rows.push(args.row(path, &text, context)),
+            Err(error) => {
+                if let Some(earlier) = unreadable.replace(error) {
+                    context.show_error(&earlier);
+                }
+            }
+        }
+    }
+    if context.is_json() {
+        context.json(&rows)?;
+    } else if args.consumers {
+        write_table(&rows, context)?;
+    } else {
+        for row in &rows {
+            write_verdict(row, context)?;
+        }
+    }
+    match unreadable {
+        Some(error) => Err(error),
+        None if rows.iter().all(|row| row.verdicts().all(|v| v.accepted)) => Ok(Exit::Yes),
+        None => Ok(Exit::No),
+    }
+}
+
+impl ValidateArgs {
+    fn row(&self, path: &Path, text: &[u8], context: &Context) -> Row {
+        let verdict = |consumer: &Consumer| {
+            let options = context.load_options_as(consumer);
+            let schema = SchemaOptions {
+                extension_stages: &options.extension_stages,
+                path_check: if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists },
+                schema: options.schema,
+            };
+            match Definition::parse(text, schema) {
+                Ok(Definition { version, .. }) => {
+                    Verdict { accepted: true, version: Some(version), fault: None }
+                }
+                Err(fault) => {
+                    let fault = Some(Diagnostic::of_fault(path, &fault));
+                    Verdict { accepted: false, version: None, fault }
+                }
+            }
+        };
+        let verdicts = if self.consumers {
+            let each = Consumer::ALL.iter().map(|consumer| (consumer.name, verdict(consumer)));
+            Verdicts::Each { consumers: each.collect() }
+        } else {
+            Verdicts::One(Box::new(verdict(&context.consumer)))
+        };
+        Row { path: path.to_string_lossy().into_owned(), verdicts }
+    }
+}
+
+impl Row {
+    fn verdicts(&self) -> Box<dyn Iterator<Item = &Verdict> + '_> {
+        match &self.verdicts {
+            Verdicts::One(verdict) => Box::new(std::iter::once(&**verdict)),
+            Verdicts::Each { consumers } => Box::new(consumers.values()),
+        }
+    }
+}
+
+fn write_verdict(row: &Row, context: &mut Context) -> Result<(), Error> {
+    for verdict in row.verdicts() {
+        if let Some(version) = verdict.version {
+            let valid = context.paint.paint(style::GOOD, "valid");
+            context.line(format!("{}: {valid}, schema {}", row.path, version.name()))?;
+        }
+        if let Some(fault) = &verdict.fault {
+            write_fault(fault, "", context)?;
+        }
+    }
+    Ok(())
+}
+
+fn write_fault(diagnostic: &Diagnostic, who: &str, context: &mut Context) -> Result<(), Error> {
+    context.line(format!("{}{who}", context.paint.paint(style::BAD, diagnostic)))?;
+    if let Some(hint) = &diagnostic.hint {
+        context.line(format!("  {} {hint}", context.paint.paint(style::HINT, "hint:")))?;
+    }
+    Ok(())
+}
+
+/// Returns who rejects a file, for the end of a line.
+fn who(names: &[&str]) -> String {
+    if names.len() == Consumer::ALL.len() {
+        String::new()
+    } else {
+        format!(" ({})", names.join(", "))
+    }
+}
+
+fn write_table(rows: &[Row], context: &mut Context) -> Result<(), Error> {
+    const COLUMN: usize = 9;
+    let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
+    let mut header = format!("{:<width$}", "hook file");
+    for consumer in Consumer::ALL {
+        header += &format!("  {:<COLUMN$}", consumer.name);
+    }
+    context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
+    let mut faults: Vec<(&Diagnostic, Vec<&str>)> = Vec::new();
+    for row in rows {
+        let Verdicts::Each { consumers } = &row.verdicts else { continue };
+        let mut line = format!("{:<width$}", row.path);
+        for consumer in Consumer::ALL {
+            let verdict = &consumers[consumer.name];
+            let (style, word) =
+                if verdict.accepted { (style::GOOD, "accepts") } else { (style::BAD, "rejects") };
+            line += &format!("  {}", context.paint.paint(style, format_args!("{word:<COLUMN$}")));
+            if let Some(fault) = &verdict.fault {
+                match faults.iter_mut().find(|(f, _)| f.to_string() == fault.to_string()) {
+                    Some((_, names)) => names.push(consumer.name),
+                    None => faults.push((fault, vec![consumer.name])),
+                }
+            }
+        }
+        context.line(line.trim_end())?;
+    }
+    for (fault, names) in faults {
+        write_fault(fault, &who(&names), context)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,153 @@
+//! What a change did, or would do.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use serde::{Serialize, Serializer};
+
+/// The steps of a change and what they come to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Change {
+    /// What was done, in order; nothing if all was as it should be.
+    pub steps: Vec<Step>,
+    /// What to know about it.
+    pub notes: Vec<Note>,
+}
+
+/// One step, which happens as a whole or not at all.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "action", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Step {
+    /// A directory is made.
+    CreateDirectory {
+        /// The directory.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+    /// A file is written.
+    Write {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+        /// Whether it takes the place of one.
+        replaces: bool,
+        /// What it holds.
+        #[serde(skip)]
+        text: Vec<u8>,
+    },
+    /// A file gets a second name.
+    Keep {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+        /// The name.
+        #[serde(serialize_with = "lossy")]
+        kept: PathBuf,
+    },
+    /// A kept file gets its name back.
+    Restore {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+        /// The name under which it was kept.
+        #[serde(serialize_with = "lossy")]
+        kept: PathBuf,
+        /// Whether it takes the place of a mask.
+        replaces: bool,
+    },
+    /// A file is removed.
+    Remove {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+}
+
+/// Something to know about a change.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(tag = "note", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum Note {
+    /// A file hides one of the same name in an earlier directory.
+    Masks {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+        /// What it hides.
+        #[serde(serialize_with = "lossy")]
+        hidden: PathBuf,
+    },
+    /// A file in an earlier directory is no longer hidden.
+    Uncovers {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+    /// Exactly this was there already.
+    AlreadyThere {
+        /// The file.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+    /// The hook was disabled already.
+    AlreadyDisabled {
+        /// The file that says so.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+    /// The hook was enabled already.
+    AlreadyEnabled {
+        /// The file in force.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+    /// The hook that was removed was disabled, and a mask still hides one of the same name.
+    StillMasked {
+        /// The mask.
+        #[serde(serialize_with = "lossy")]
+        path: PathBuf,
+    },
+}
+
+/// Writes a path whose name need not be UTF-8.
+fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(&path.display())
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
+            Step::Write { path, replaces: false, .. } => write!(f, "write {}", path.display()),
+            Step::Write { path, replaces: true, .. } => write!(f, "replace {}", path.display()),
+            Step::Keep { path, kept } => write!(f, "keep {} as {}", path.display(), kept.display()),
+            Step::Restore { path, kept, .. } => {
+                write!(f, "restore {} from {}", path.display(), kept.display())
+            }
+            Step::Remove { path } => write!(f, "remove {}", path.display()),
+        }
+    }
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Note::Masks { path, hidden } => {
+                write!(f, "{} masks {}", path.display(), hidden.display())
+            }
+            Note::Uncovers { path } => write!(f, "{} is no longer masked", path.display()),
+            Note::AlreadyThere { path } => write!(f, "{} is there already", path.display()),
+            Note::AlreadyDisabled { path } => {
+                write!(f, "it is disabled already, by {}", path.display())
+            }
+            Note::AlreadyEnabled { path } => {
+                write!(f, "it is enabled already, by {}", path.display())
+            }
+            Note::StillMasked { path } => {
+                write!(f, "{} still masks the hook of the same name", path.display())
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Why a change is not made.
+
+use std::ffi::OsString;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::hooks::Problem;
+use crate::sys::fs::{FileKind, PathError, ReadError, ReplaceError};
+
+/// Why a change was not made, or not to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ManageError {
+    /// The system refused a step. What was done before it stands.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// No file can have this name.
+    #[error("cannot call a hook {name:?}: {reason}")]
+    Name {
+        /// The name.
+        name: OsString,
+        /// Why not.
+        reason: &'static str,
+    },
+    /// There is no directory to write to.
+    #[error("no hook directory is given")]
+    NoDirectory,
+    /// No directory has a hook of this name.
+    #[error("there is no hook named {name:?}")]
+    NoSuchHook {
+        /// The name.
+        name: OsString,
+    },
+    /// There is another file of this name.
+    #[error("{} exists", path.display())]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The hook is disabled.
+    #[error("{} disables the hook", path.display())]
+    Disabled {
+        /// The mask, or the file kept aside.
+        path: PathBuf,
+    },
+    /// Another hook is kept under the name that is needed.
+    #[error("{} is kept for another hook", path.display())]
+    Kept {
+        /// The file kept aside.
+        path: PathBuf,
+    },
+    /// The hook belongs to an earlier directory, which is left alone.
+    #[error("{} is not in {}", path.display(), dir.display())]
+    Elsewhere {
+        /// The hook file.
+        path: PathBuf,
+        /// The directory that changes go to.
+        dir: PathBuf,
+    },
+    /// The file is no hook: it only disables one.
+    #[error("{} only masks a hook", path.display())]
+    OnlyMask {
+        /// The mask.
+        path: PathBuf,
+    },
+    /// The file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The file cannot be replaced, or is not what it was when it was read.
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    /// A consumer would reject the hook.
+    #[error(transparent)]
+    Invalid(Box<Problem>),
+}
+
+impl ManageError {
+    /// Returns a stable name of the kind of error, for programs.
+    pub fn class(&self) -> &'static str {
+        match self {
+            ManageError::Path(_) => "io",
+            ManageError::Name { .. } => "bad-name",
+            ManageError::NoDirectory => "no-directory",
+            ManageError::NoSuchHook { .. } => "no-such-hook",
+            ManageError::Exists { .. } => "exists",
+            ManageError::Disabled { .. } => "disabled",
+            ManageError::Kept { .. } => "kept",
+            ManageError::Elsewhere { .. } => "elsewhere",
+            ManageError::OnlyMask { .. } => "only-mask",
+            ManageError::Read(ReadError::TooLarge { .. }) => "too-large",
+            ManageError::Read(ReadError::NotAFile { .. })
+            | ManageError::Replace(ReplaceError::NotAFile { .. }) => "not-a-file",
+            ManageError::Replace(ReplaceError::Changed { .. }) => "changed",
+            ManageError::Read(_) | ManageError::Replace(_) => "io",
+            ManageError::Invalid(problem) => problem.source.class(),
+        }
+    }
+
+    /// Returns what to do about it.
+    pub fn hint(&self) -> Option<String> {
+        let hint = match self {
+            ManageError::Path(error)
+            | ManageError::Read(ReadError::Path(error))
+            | ManageError::Replace(ReplaceError::Path(error)) => match error.source.kind() {
+                io::ErrorKind::PermissionDenied => {
+                    "run it as root, or name a directory of your own with --hooks-dir"
+                }
+                io::ErrorKind::ReadOnlyFilesystem => {
+                    "name a directory that can be written to with --hooks-dir"
+                }
+                _ => return None,
+            },
+            ManageError::NoSuchHook { .. } => "`oci-hooks list` shows those there are",
+            ManageError::Exists { .. } => {
+                "remove it first, or replace it with `oci-hooks install --force`"
+            }
+            ManageError::Disabled { .. } => {
+                "enable it first, or replace it with `oci-hooks install --force`"
+            }
+            ManageError::Kept { .. } => "enable it, or move the file away",
+            ManageError::Elsewhere { .. } => {
+                "`oci-hooks disable` masks it; removing it is up to the package it came with"
+            }
+            ManageError::OnlyMask { .. } => "`oci-hooks enable` takes the mask away",
+            ManageError::Replace(ReplaceError::NotAFile { kind: FileKind::Symlink, .. }) => {
+                "change the file it points to, or remove the link first"
+            }
+            ManageError::Replace(ReplaceError::Changed { .. }) => "look at it and try again",
+            ManageError::Invalid(problem) => return problem.source.hint(),
+            _ => return None,
+        };
+        Some(hint.to_owned())
+    }
+
+    /// Returns the file or directory it is about.
+    pub fn path(&self) -> Option<&Path> {
+        match self {
+            ManageError::Path(error)
+            | ManageError::Read(ReadError::Path(error))
+            | ManageError::Replace(ReplaceError::Path(error)) => Some(&error.path),
+            ManageError::Read(
+                ReadError::NotAFile { path, .. } | ReadError::TooLarge { path, .. },
+            )
+            | ManageError::Replace(
+                ReplaceError::NoFileName { path }
+                | ReplaceError::NotAFile { path, .. }
+                | ReplaceError::Changed { path },
+            ) => Some(path),
+            ManageError::Exists { path }
+            | ManageError::Disabled { path }
+            | ManageError::Kept { path }
+            | ManageError::Elsewhere { path, .. }
+            | ManageError::OnlyMask { path } => Some(path),
+            ManageError::Invalid(problem) => Some(&problem.path),
+            ManageError::Name { .. }
+            | ManageError::NoDirectory
+            | ManageError::NoSuchHook { .. } => None,
+        }
+    }
+}

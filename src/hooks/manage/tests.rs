@@ -1,0 +1,366 @@
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use tempfile::TempDir;
+
+use super::directory::{Attributes, apply};
+use super::*;
+use crate::hooks::migrate::{MigrateOptions, Migration, migrate};
+use crate::hooks::{LoadOptions, PathCheck, load};
+
+/// Two hook directories, the second of which is changed.
+struct Host {
+    root: TempDir,
+}
+
+impl Host {
+    fn new(files: &[(&str, &str)]) -> Self {
+        let host = Host { root: tempfile::tempdir().unwrap() };
+        fs::create_dir(host.path("lower")).unwrap();
+        for (path, text) in files {
+            let path = host.path(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+        host
+    }
+
+    fn path(&self, path: &str) -> PathBuf {
+        self.root.path().join(path)
+    }
+
+    fn options(&self) -> LoadOptions {
+        LoadOptions { dirs: vec![self.path("lower"), self.path("upper")], ..LoadOptions::default() }
+    }
+
+    fn editor(&self, mode: Mode) -> Editor {
+        Editor { options: self.options(), mode }
+    }
+
+    /// Returns the argument of each hook that can apply, by file name.
+    fn in_force(&self) -> BTreeMap<String, String> {
+        let loaded = load(&self.options());
+        assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
+        let active = loaded.hooks.iter().filter(|f| f.definition.when.always == Some(true));
+        let name = |path: &Path| path.file_name().unwrap().to_str().unwrap().to_owned();
+        active.map(|f| (name(&f.path), f.definition.hook.args[1].clone())).collect()
+    }
+
+    /// Returns every file of the changed directory with its content.
+    fn upper(&self) -> BTreeMap<String, String> {
+        let Ok(entries) = fs::read_dir(self.path("upper")) else { return BTreeMap::new() };
+        let entries = entries.map(|entry| entry.unwrap());
+        let content = |entry: fs::DirEntry| fs::read_to_string(entry.path()).unwrap();
+        entries.map(|e| (e.file_name().into_string().unwrap(), content(e))).collect()
+    }
+}
+
+fn hook(argument: &str) -> String {
+    format!(
+        r#"{{"version":"1.0.0","hook":{{"path":"/bin/sh","args":["sh","{argument}"]}},
+            "when":{{"always":true}},"stages":["poststop"]}}"#
+    )
+}
+
+fn name() -> HookName {
+    HookName::new("x").unwrap()
+}
+
+type Operation = fn(&Editor) -> Result<Change, ManageError>;
+
+const DISABLE: Operation = |editor| editor.disable(&name());
+const ENABLE: Operation = |editor| editor.enable(&name());
+const REMOVE: Operation = |editor| editor.remove(&name());
+const INSTALL: Operation =
+    |editor| editor.install(&name(), hook("new").as_bytes(), Overwrite::Replace);
+
+fn pairs(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+    pairs.iter().map(|(a, b)| ((*a).to_owned(), (*b).to_owned())).collect()
+}
+
+#[test]
+fn installing_makes_the_directory_and_a_readable_file() {
+    let host = Host::new(&[("lower/x.json", &hook("lower"))]);
+    let change = INSTALL(&host.editor(Mode::Apply)).unwrap();
+    let (upper, path) = (host.path("upper"), host.path("upper/x.json"));
+    assert!(
+        matches!(&change.steps[..], [Step::CreateDirectory { path: made }, Step::Write { .. }] if *made == upper)
+    );
+    assert_eq!(
+        change.notes,
+        [Note::Masks { path: path.clone(), hidden: host.path("lower/x.json") }]
+    );
+    assert_eq!(host.in_force(), pairs(&[("x.json", "new")]));
+    assert_eq!(fs::metadata(&upper).unwrap().mode() & 0o7777, 0o755);
+    assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o644);
+    assert_eq!(host.upper().len(), 1, "nothing else is left");
+}
+
+#[test]
+fn installing_replaces_only_when_told_to() {
+    let host = Host::new(&[("upper/x.json", &hook("old"))]);
+    fs::set_permissions(host.path("upper/x.json"), fs::Permissions::from_mode(0o600)).unwrap();
+    let editor = host.editor(Mode::Apply);
+    let install = |text: &str, overwrite| editor.install(&name(), text.as_bytes(), overwrite);
+
+    let refused = install(&hook("new"), Overwrite::Refuse).unwrap_err();
+    assert_eq!(refused.class(), "exists");
+    let same = install(&hook("old"), Overwrite::Refuse).unwrap();
+    assert!(matches!(&same.notes[..], [Note::AlreadyThere { .. }]));
+    assert_eq!(host.in_force(), pairs(&[("x.json", "old")]));
+
+    install(&hook("new"), Overwrite::Replace).unwrap();
+    assert_eq!(host.in_force(), pairs(&[("x.json", "new")]));
+    assert_eq!(fs::metadata(host.path("upper/x.json")).unwrap().mode() & 0o7777, 0o644);
+}
+
+#[test]
+fn installing_over_a_disabled_hook_needs_force_and_leaves_nothing_of_it() {
+    for lower in [&[][..], &[("lower/x.json", hook("lower"))]] {
+        let host = Host::new(&[("upper/x.json", &hook("old"))]);
+        for (path, text) in lower {
+            fs::write(host.path(path), text).unwrap();
+        }
+        let editor = host.editor(Mode::Apply);
+        DISABLE(&editor).unwrap();
+        let refused =
+            editor.install(&name(), hook("new").as_bytes(), Overwrite::Refuse).unwrap_err();
+        assert_eq!(refused.class(), "disabled");
+        INSTALL(&editor).unwrap();
+        assert_eq!(host.upper(), pairs(&[("x.json", &hook("new"))]));
+    }
+}
+
+#[test]
+fn what_a_consumer_rejects_is_not_installed() {
+    let host = Host::new(&[]);
+    let editor = host.editor(Mode::Apply);
+    for (text, class) in [
+        ("{", "json-syntax"),
+        (r#"{"version":"1.0.0","hook":{"path":"/nonexistent"},"stages":[]}"#, "path-not-exist"),
+        (r#"{"version":"1.0.0","hook":{"path":"/bin/sh"},"stages":["x"]}"#, "unknown-stage"),
+    ] {
+        let error = editor.install(&name(), text.as_bytes(), Overwrite::Replace).unwrap_err();
+        assert_eq!(error.class(), class);
+    }
+    assert!(!host.path("upper").exists());
+}
+
+#[test]
+fn disabled_hook_of_a_lower_directory_comes_back() {
+    let host = Host::new(&[("lower/x.json", &hook("lower"))]);
+    let editor = host.editor(Mode::Apply);
+    let change = DISABLE(&editor).unwrap();
+    assert!(matches!(&change.notes[..], [Note::Masks { .. }]));
+    assert_eq!(host.in_force(), pairs(&[]));
+    assert!(matches!(&DISABLE(&editor).unwrap().notes[..], [Note::AlreadyDisabled { .. }]));
+
+    let change = ENABLE(&editor).unwrap();
+    assert_eq!(change.notes, [Note::Uncovers { path: host.path("lower/x.json") }]);
+    assert_eq!(host.in_force(), pairs(&[("x.json", "lower")]));
+    assert_eq!(host.upper(), pairs(&[]));
+    assert!(matches!(&ENABLE(&editor).unwrap().notes[..], [Note::AlreadyEnabled { .. }]));
+}
+
+#[test]
+fn disabled_hook_of_the_last_directory_comes_back_byte_for_byte() {
+    for lower in [false, true] {
+        let own = hook("own") + "\n\n";
+        let host = Host::new(&[("upper/x.json", &own)]);
+        if lower {
+            fs::write(host.path("lower/x.json"), hook("lower")).unwrap();
+        }
+        let editor = host.editor(Mode::Apply);
+        DISABLE(&editor).unwrap();
+        assert_eq!(host.in_force(), pairs(&[]));
+        assert_eq!(host.path("upper/x.json").exists(), lower);
+        assert_eq!(host.upper()["x.json.disabled"], own);
+
+        ENABLE(&editor).unwrap();
+        assert_eq!(host.upper(), pairs(&[("x.json", &own)]));
+    }
+}
+
+#[test]
+fn mask_outlasts_the_program_it_keeps_from_running() {
+    let host = Host::new(&[("program", "")]);
+    let text = hook("lower").replace("/bin/sh", host.path("program").to_str().unwrap());
+    fs::write(host.path("lower/x.json"), &text).unwrap();
+    DISABLE(&host.editor(Mode::Apply)).unwrap();
+    // As a package does that moves its program and changes its hook file.
+    fs::remove_file(host.path("program")).unwrap();
+    fs::write(host.path("lower/x.json"), hook("updated")).unwrap();
+    assert_eq!(host.in_force(), pairs(&[]));
+}
+
+#[test]
+fn broken_hook_can_be_disabled_but_not_enabled() {
+    let host = Host::new(&[("upper/x.json", "{"), ("lower/x.json", &hook("lower"))]);
+    let editor = host.editor(Mode::Apply);
+    DISABLE(&editor).unwrap();
+    assert_eq!(host.in_force(), pairs(&[]));
+    assert_eq!(ENABLE(&editor).unwrap_err().class(), "json-syntax");
+}
+
+#[test]
+fn removing_never_enables_what_is_disabled() {
+    let host = Host::new(&[("lower/x.json", &hook("lower")), ("upper/x.json", &hook("own"))]);
+    let editor = host.editor(Mode::Apply);
+    DISABLE(&editor).unwrap();
+    assert!(matches!(&REMOVE(&editor).unwrap().notes[..], [Note::StillMasked { .. }]));
+    assert_eq!(REMOVE(&editor).unwrap_err().class(), "only-mask");
+    assert_eq!(host.in_force(), pairs(&[]));
+    ENABLE(&editor).unwrap();
+    assert_eq!(REMOVE(&editor).unwrap_err().class(), "elsewhere");
+    assert_eq!(host.in_force(), pairs(&[("x.json", "lower")]));
+}
+
+#[test]
+fn removing_takes_a_hook_away_and_says_what_comes_back() {
+    let host = Host::new(&[("lower/x.json", &hook("lower")), ("upper/x.json", &hook("own"))]);
+    let change = REMOVE(&host.editor(Mode::Apply)).unwrap();
+    assert_eq!(change.notes, [Note::Uncovers { path: host.path("lower/x.json") }]);
+    assert_eq!(host.in_force(), pairs(&[("x.json", "lower")]));
+}
+
+#[test]
+fn unknown_names_are_errors_and_make_nothing() {
+    let host = Host::new(&[]);
+    for operation in [DISABLE, ENABLE, REMOVE] {
+        assert_eq!(operation(&host.editor(Mode::Apply)).unwrap_err().class(), "no-such-hook");
+    }
+    assert!(!host.path("upper").exists());
+}
+
+#[test]
+fn hook_that_has_both_names_gets_one_of_them() {
+    // As `disable` and `enable` leave it when they are killed between two system calls.
+    for (operation, left) in [(DISABLE, "x.json.disabled"), (ENABLE, "x.json")] {
+        let own = hook("own");
+        let host = Host::new(&[("upper/x.json", &own), ("upper/x.json.disabled", &own)]);
+        operation(&host.editor(Mode::Apply)).unwrap();
+        assert_eq!(host.upper(), pairs(&[(left, &own)]));
+    }
+}
+
+#[test]
+fn another_hook_kept_under_the_name_is_not_overwritten() {
+    let host = Host::new(&[("upper/x.json", &hook("a")), ("upper/x.json.disabled", &hook("b"))]);
+    for operation in [DISABLE, ENABLE] {
+        assert_eq!(operation(&host.editor(Mode::Apply)).unwrap_err().class(), "kept");
+    }
+    assert_eq!(host.upper().len(), 2);
+}
+
+#[test]
+fn symbolic_links_and_other_things_are_refused() {
+    let host = Host::new(&[("victim", "victim")]);
+    fs::create_dir(host.path("upper")).unwrap();
+    let path = host.path("upper/x.json");
+    symlink(host.path("victim"), &path).unwrap();
+    for operation in [INSTALL, DISABLE, ENABLE, REMOVE] {
+        let error = operation(&host.editor(Mode::Apply)).unwrap_err();
+        assert_eq!(error.class(), "not-a-file");
+        assert!(error.hint().unwrap().contains("link"));
+    }
+    assert_eq!(fs::read_to_string(host.path("victim")).unwrap(), "victim");
+
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert!(INSTALL(&host.editor(Mode::Apply)).is_err());
+}
+
+#[test]
+fn plan_changes_nothing_and_is_what_happens_then() {
+    for operation in [INSTALL, DISABLE] {
+        let host = Host::new(&[("lower/x.json", &hook("lower"))]);
+        let plan = operation(&host.editor(Mode::Plan)).unwrap();
+        assert!(!host.path("upper").exists());
+        assert_eq!(operation(&host.editor(Mode::Apply)).unwrap(), plan);
+    }
+}
+
+#[test]
+fn change_that_is_cut_short_leaves_old_or_new_and_can_be_finished() {
+    let mut cuts = 0;
+    for lower in [false, true] {
+        for disabled in [false, true] {
+            for operation in [INSTALL, DISABLE, ENABLE, REMOVE] {
+                let setup = || {
+                    let host = Host::new(&[("upper/x.json", &hook("own"))]);
+                    if lower {
+                        fs::write(host.path("lower/x.json"), hook("lower")).unwrap();
+                    }
+                    if disabled {
+                        DISABLE(&host.editor(Mode::Apply)).unwrap();
+                    }
+                    host
+                };
+                let done = setup();
+                let before = done.in_force();
+                operation(&done.editor(Mode::Apply)).unwrap();
+                let after = done.in_force();
+
+                let plan = |host: &Host| operation(&host.editor(Mode::Plan)).unwrap().steps;
+                for cut in 1..plan(&setup()).len() {
+                    let host = setup();
+                    for step in &plan(&host)[..cut] {
+                        apply(step, Attributes::own()).unwrap();
+                    }
+                    let now = host.in_force();
+                    assert!(now == before || now == after, "{now:?}");
+                    operation(&host.editor(Mode::Apply)).unwrap();
+                    assert_eq!(host.upper(), done.upper());
+                    cuts += 1;
+                }
+            }
+        }
+    }
+    assert!(cuts >= 4, "{cuts}");
+}
+
+const OLD: &str = r#"{"hook":"/bin/sh","stages":["prestart"],"hasbindmounts":true,"cmd":["a"]}"#;
+
+fn migration() -> Migration {
+    migrate("x.json".as_ref(), OLD.as_bytes(), MigrateOptions::default()).unwrap().unwrap()
+}
+
+fn write(host: &Host, destination: Destination<'_>) -> Result<Change, ManageError> {
+    let options = LoadOptions { path_check: PathCheck::Skip, ..host.options() };
+    write_migration(&migration(), destination, &options, Mode::Apply)
+}
+
+#[test]
+fn migrated_files_take_the_old_ones_place_with_its_mode() {
+    let host = Host::new(&[("upper/x.json", OLD)]);
+    let path = host.path("upper/x.json");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    let replace = Destination::Replace { path: &path, text: OLD.as_bytes() };
+    let change = write(&host, replace).unwrap();
+    let paths: Vec<_> = change.steps.iter().map(Step::to_string).collect();
+    assert!(paths[0].ends_with("x.1.json") && paths[1].ends_with("x.json"), "{paths:?}");
+    for file in ["upper/x.json", "upper/x.1.json"] {
+        assert_eq!(fs::metadata(host.path(file)).unwrap().mode() & 0o7777, 0o640);
+    }
+    assert_eq!(host.upper()["x.json"], migration().files[0].text);
+}
+
+#[test]
+fn migrated_files_replace_nothing_they_do_not_know() {
+    let host = Host::new(&[("upper/x.json", "edited"), ("upper/x.1.json", "other")]);
+    let path = host.path("upper/x.json");
+    let changed = write(&host, Destination::Replace { path: &path, text: OLD.as_bytes() });
+    assert_eq!(changed.unwrap_err().class(), "changed");
+    fs::write(&path, OLD).unwrap();
+    let exists = write(&host, Destination::Replace { path: &path, text: OLD.as_bytes() });
+    assert_eq!(exists.unwrap_err().class(), "exists");
+    assert_eq!(host.upper(), pairs(&[("x.json", OLD), ("x.1.json", "other")]));
+
+    let made = host.path("new/dir");
+    write(&host, Destination::Directory(&made)).unwrap();
+    assert_eq!(fs::read_dir(&made).unwrap().count(), 2);
+    let again = write(&host, Destination::Directory(&made)).unwrap();
+    assert!(again.steps.is_empty(), "what is right is left");
+}

@@ -1,0 +1,520 @@
+//! Hook files of schema 0.1.0, written as files of schema 1.0.0 that mean the same.
+//!
+//! Of a 0.1.0 file one condition is enough, of a 1.0.0 file all must hold. A 0.1.0 file with several
+//! conditions therefore becomes several files, one for each. Which containers the hook applies to
+//! stays the same, but one that meets two conditions gets the hook twice: 1.0.0 has no way to say
+//! "this and not that", so no set of files avoids it. [`Remark::RunsTwice`] says when that can be.
+//!
+//! One case in which a second file is not needed is common: a command pattern that matches every
+//! program, such as `.*`, makes the other conditions idle, and they are left out.
+//!
+//! What remains different concerns containers that no engine makes, those without `process.args`:
+//!
+//! - With an empty `process.args`, 0.1.0 looks at commands only if nothing else holds. The file for
+//!   the commands looks at them always, and so the configuration is refused.
+//! - Without `process`, conditions that were left out beside `.*` do not hold.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+
+use super::json::{Document, Location, folds_to};
+use super::schema::KEYS_0_1_0;
+use super::{
+    Definition, Draft, DraftWhen, Fault, HookError, OciStage, PathCheck, Pattern, SchemaOptions,
+    Stage, Version,
+};
+
+/// How to migrate.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct MigrateOptions<'a> {
+    /// Stages the consumer runs by itself.
+    pub extension_stages: &'a [String],
+    /// What becomes of the deprecated stage.
+    pub prestart: MigratePrestart,
+}
+
+/// What becomes of stage `prestart`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MigratePrestart {
+    /// It stays, and each consumer does with it what it did.
+    #[default]
+    Keep,
+    /// It becomes `createRuntime`, as podman 5 and CRI-O inject it anyway.
+    CreateRuntime,
+}
+
+/// A file in the new schema: the files to write and what to know about them.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Migration {
+    /// The files, of which the first has the old name.
+    ///
+    /// Those that follow are called `NAME.1.json`, `NAME.2.json`: in the order of injection hardly
+    /// anything fits between them and `NAME.json`, as it would with `NAME-1.json`.
+    pub files: Vec<MigratedFile>,
+    /// What to know.
+    pub remarks: Vec<Remark>,
+}
+
+/// A file to write.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MigratedFile {
+    /// Its name.
+    pub name: OsString,
+    /// Its content.
+    pub text: String,
+}
+
+/// Something to know about a migration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Remark {
+    /// There was no condition that could hold, and there is none now.
+    NeverApplies,
+    /// A container that meets several conditions gets the hook once for each, where it got it once.
+    RunsTwice {
+        /// The conditions, in the order of the files.
+        conditions: Vec<Condition>,
+    },
+    /// Conditions were left out because the commands match every program.
+    Implied {
+        /// The conditions.
+        conditions: Vec<Condition>,
+    },
+    /// What hid the one file must hide all of them.
+    HideTogether,
+    /// A key that consumers ignore was left out.
+    UnknownKey {
+        /// The key.
+        key: String,
+        /// Where it stands.
+        location: Location,
+    },
+}
+
+/// A condition of schema 0.1.0.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Condition {
+    /// `hasbindmounts`
+    BindMounts,
+    /// `annotations`
+    Annotations,
+    /// `cmds`
+    Commands,
+}
+
+impl Remark {
+    /// Returns a stable name of the kind of remark, for programs.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Remark::NeverApplies => "never-applies",
+            Remark::RunsTwice { .. } => "runs-twice",
+            Remark::Implied { .. } => "implied-conditions",
+            Remark::HideTogether => "hide-together",
+            Remark::UnknownKey { .. } => "unknown-key",
+        }
+    }
+}
+
+impl fmt::Display for Remark {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Remark::NeverApplies => f.write_str("the hook has no condition and never applies"),
+            Remark::RunsTwice { conditions } => write!(
+                f,
+                "any of {} was enough; 1.0.0 needs a file for each, and a container that meets \
+                 several now gets the hook several times",
+                names(conditions)
+            ),
+            Remark::Implied { conditions } => write!(
+                f,
+                "the commands match every program, which makes {} idle; left out",
+                names(conditions)
+            ),
+            Remark::HideTogether => f.write_str(
+                "a file of the same name in a later directory hides the first file only; give it \
+                 companions of the other names",
+            ),
+            Remark::UnknownKey { key, .. } => {
+                write!(f, "key {key:?} means nothing to consumers; left out")
+            }
+        }
+    }
+}
+
+fn names(conditions: &[Condition]) -> String {
+    conditions.iter().map(|condition| condition.name()).collect::<Vec<_>>().join(" and ")
+}
+
+impl Condition {
+    /// Returns the key that schema 1.0.0 has for it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Condition::BindMounts => "hasBindMounts",
+            Condition::Annotations => "annotations",
+            Condition::Commands => "commands",
+        }
+    }
+}
+
+/// Migrates the text of a 0.1.0 file; one that follows 1.0.0 already gives `None`.
+///
+/// Whether the hook's program exists does not matter here.
+///
+/// ```
+/// use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
+///
+/// let old = br#"{"hook": "/bin/true", "stage": ["prestart"], "cmd": ["/init$"]}"#;
+/// let migration = migrate("init.json".as_ref(), old, MigrateOptions::default()).unwrap().unwrap();
+/// assert_eq!(migration.files.len(), 1);
+/// assert!(migration.files[0].text.contains(r#""version": "1.0.0""#));
+/// ```
+pub fn migrate(
+    name: &OsStr,
+    text: &[u8],
+    options: MigrateOptions<'_>,
+) -> Result<Option<Migration>, Fault> {
+    let document = Document::parse(text).map_err(|error| Fault {
+        location: Some(Location::of_span(text, error.offset..error.offset + 1)),
+        error: HookError::Syntax(error),
+    })?;
+    let schema = SchemaOptions {
+        extension_stages: options.extension_stages,
+        path_check: PathCheck::Skip,
+        ..SchemaOptions::default()
+    };
+    let definition = Definition::from_document(&document, schema)?;
+    if definition.version == Version::V1_0_0 {
+        return Ok(None);
+    }
+    let mut remarks: Vec<_> = unknown_keys(&document).collect();
+    let whens = conditions(&definition, &mut remarks);
+    let stages: Vec<_> =
+        definition.stages.iter().map(|stage| stage_name(stage, options.prestart)).collect();
+    let files = whens
+        .into_iter()
+        .enumerate()
+        .map(|(index, when)| {
+            let draft = Draft { hook: definition.hook.clone(), when, stages: stages.clone() };
+            MigratedFile { name: numbered(name, index), text: draft.to_text() }
+        })
+        .collect();
+    Ok(Some(Migration { files, remarks }))
+}
+
+/// Returns the conditions of each file to write.
+fn conditions(definition: &Definition, remarks: &mut Vec<Remark>) -> Vec<DraftWhen> {
+    let when = &definition.when;
+    let mut found = Vec::new();
+    // `false` neither holds nor keeps others from holding.
+    if when.has_bind_mounts == Some(true) {
+        found.push(Condition::BindMounts);
+    }
+    if !when.annotations.is_empty() {
+        found.push(Condition::Annotations);
+    }
+    if !when.commands.is_empty() {
+        found.push(Condition::Commands);
+    }
+    if found.len() > 1 && when.commands.iter().any(matches_everything) {
+        found.pop();
+        remarks.push(Remark::Implied { conditions: found });
+        found = vec![Condition::Commands];
+    }
+    match found.len() {
+        0 => {
+            remarks.push(Remark::NeverApplies);
+            return vec![DraftWhen::default()];
+        }
+        1 => {}
+        _ => {
+            remarks.push(Remark::RunsTwice { conditions: found.clone() });
+            remarks.push(Remark::HideTogether);
+        }
+    }
+    let draft = |condition| match condition {
+        Condition::BindMounts => DraftWhen { has_bind_mounts: Some(true), ..DraftWhen::default() },
+        Condition::Annotations => {
+            let pairs = when.annotations.iter();
+            let pairs = pairs.map(|p| (p.key.as_str().to_owned(), p.value.as_str().to_owned()));
+            DraftWhen { annotations: pairs.collect::<BTreeMap<_, _>>(), ..DraftWhen::default() }
+        }
+        Condition::Commands => {
+            let commands = when.commands.iter().map(|pattern| pattern.as_str().to_owned());
+            DraftWhen { commands: commands.collect(), ..DraftWhen::default() }
+        }
+    };
+    found.into_iter().map(draft).collect()
+}
+
+/// Tells if a pattern surely matches every text.
+///
+/// What matches the empty text and asks nothing about places in it is found in any text. One `^` at
+/// the start or one `$` at the end changes nothing, as every text has both; the two together do.
+fn matches_everything(pattern: &Pattern) -> bool {
+    let text = pattern.as_str();
+    let inner = text.strip_prefix('^').or_else(|| text.strip_suffix('$')).unwrap_or(text);
+    !inner.contains(['^', '$', '\\'])
+        && Pattern::new(inner).is_ok_and(|pattern| pattern.is_match(""))
+}
+
+fn stage_name(stage: &Stage, prestart: MigratePrestart) -> String {
+    match (stage, prestart) {
+        (Stage::Oci(OciStage::Prestart), MigratePrestart::CreateRuntime) => {
+            OciStage::CreateRuntime.name().to_owned()
+        }
+        (stage, _) => stage.name().to_owned(),
+    }
+}
+
+fn unknown_keys(document: &Document<'_>) -> impl Iterator<Item = Remark> {
+    let known = |key: &str| KEYS_0_1_0.iter().chain(&["version"]).any(|name| folds_to(key, name));
+    document.root().members().filter_map(move |member| {
+        let key = member.key.as_str()?;
+        let location = member.key.location();
+        (!known(&key)).then(|| Remark::UnknownKey { key: key.into_owned(), location })
+    })
+}
+
+/// Returns the name of the n-th file.
+fn numbered(name: &OsStr, index: usize) -> OsString {
+    if index == 0 {
+        return name.to_owned();
+    }
+    let bytes = name.as_bytes();
+    let stem = bytes.strip_suffix(b".json").unwrap_or(bytes);
+    let mut numbered = OsStr::from_bytes(stem).to_owned();
+    numbered.push(format!(".{index}.json"));
+    numbered
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::hooks::consumer::{CRIO, PODMAN, PODMAN_4};
+    use crate::hooks::{Command, HookFile, HookSet, Target};
+
+    fn migrated(old: &Value) -> Migration {
+        let text = old.to_string();
+        migrate("h.json".as_ref(), text.as_bytes(), MigrateOptions::default()).unwrap().unwrap()
+    }
+
+    fn whens(migration: &Migration) -> Vec<Value> {
+        let text = |file: &MigratedFile| serde_json::from_str::<Value>(&file.text).unwrap();
+        migration.files.iter().map(|file| text(file)["when"].clone()).collect()
+    }
+
+    fn classes(migration: &Migration) -> Vec<&str> {
+        migration.remarks.iter().map(Remark::class).collect()
+    }
+
+    #[test]
+    fn one_condition_makes_one_file() {
+        let migration = migrated(&json!({
+            "hook": "/bin/x", "arguments": ["a"], "stages": ["prestart", "poststop"],
+            "cmds": ["/init$", "/systemd$"], "hasbindmounts": false,
+        }));
+        assert_eq!(
+            migration.files[0].text,
+            "{\n  \"version\": \"1.0.0\",\n  \"hook\": {\n    \"path\": \"/bin/x\",\n    \
+             \"args\": [\n      \"/bin/x\",\n      \"a\"\n    ]\n  },\n  \"when\": {\n    \
+             \"commands\": [\n      \"/init$\",\n      \"/systemd$\"\n    ]\n  },\n  \
+             \"stages\": [\n    \"prestart\",\n    \"poststop\"\n  ]\n}\n"
+        );
+        assert_eq!(migration.files.len(), 1);
+        assert_eq!(migration.files[0].name, "h.json");
+        assert_eq!(migration.remarks, []);
+    }
+
+    #[test]
+    fn any_of_several_conditions_makes_a_file_for_each() {
+        let migration = migrated(&json!({
+            "hook": "/bin/x", "stage": [], "hasbindmounts": true, "annotation": ["(?i)a", "b"],
+            "cmd": ["^/bin/sh$"],
+        }));
+        assert_eq!(
+            whens(&migration),
+            [
+                json!({"hasBindMounts": true}),
+                json!({"annotations": {".*": "(?i)a|b"}}),
+                json!({"commands": ["^/bin/sh$"]}),
+            ]
+        );
+        let names: Vec<_> =
+            migration.files.iter().map(|file| file.name.to_str().unwrap()).collect();
+        assert_eq!(names, ["h.json", "h.1.json", "h.2.json"]);
+        assert_eq!(classes(&migration), ["runs-twice", "hide-together"]);
+    }
+
+    #[test]
+    fn commands_that_match_everything_make_the_rest_idle() {
+        for pattern in ["", ".*", "^", "^.*", ".*$", "a|", "()", "(?i)x*"] {
+            let migration = migrated(&json!({
+                "hook": "/bin/x", "stage": [], "hasbindmounts": true, "cmd": ["never", pattern],
+            }));
+            assert_eq!(whens(&migration), [json!({"commands": ["never", pattern]})]);
+            assert_eq!(classes(&migration), ["implied-conditions"]);
+        }
+        for pattern in [".", "^.*$", "x", r"\b", "^$", "[^/]*", r"\Q\E", ".+"] {
+            let migration = migrated(&json!({
+                "hook": "/bin/x", "stage": [], "hasbindmounts": true, "cmd": [pattern],
+            }));
+            assert_eq!(migration.files.len(), 2, "{pattern}");
+        }
+    }
+
+    #[test]
+    fn hook_without_condition_never_applies_before_and_after() {
+        let migration = migrated(&json!({"hook": "/bin/x", "stage": [], "hasbindmounts": false}));
+        assert_eq!(whens(&migration), [json!({})]);
+        assert_eq!(classes(&migration), ["never-applies"]);
+    }
+
+    #[test]
+    fn empty_list_of_annotations_still_matches_any() {
+        let migration = migrated(&json!({"hook": "/bin/x", "stage": [], "annotations": []}));
+        assert_eq!(whens(&migration), [json!({"annotations": {".*": ""}})]);
+    }
+
+    #[test]
+    fn keys_that_mean_nothing_are_named() {
+        let migration = migrated(
+            &json!({"HOOK": "/bin/x", "stage": [], "cmd": ["a"], "when": {"always": true}}),
+        );
+        let [Remark::UnknownKey { key, location }] = &migration.remarks[..] else {
+            panic!("{:?}", migration.remarks);
+        };
+        assert_eq!((key.as_str(), location.pointer.as_str()), ("when", "/when"));
+    }
+
+    #[test]
+    fn prestart_changes_only_when_asked_for() {
+        let old = br#"{"hook": "/bin/x", "stage": ["prestart", "poststop", "precreate"]}"#;
+        let extension_stages = ["precreate".to_owned()];
+        for (prestart, stages) in [
+            (MigratePrestart::Keep, ["prestart", "poststop", "precreate"]),
+            (MigratePrestart::CreateRuntime, ["createRuntime", "poststop", "precreate"]),
+        ] {
+            let options = MigrateOptions { extension_stages: &extension_stages, prestart };
+            let migration = migrate("h".as_ref(), old, options).unwrap().unwrap();
+            let new: Value = serde_json::from_str(&migration.files[0].text).unwrap();
+            assert_eq!(new["stages"], json!(stages));
+        }
+    }
+
+    #[test]
+    fn current_files_are_left_and_broken_ones_refused() {
+        let options = MigrateOptions::default();
+        let current = br#"{"version": "1.0.0", "hook": {"path": "/bin/x"}, "stages": []}"#;
+        assert!(migrate("h.json".as_ref(), current, options).unwrap().is_none());
+        let fault = migrate("h.json".as_ref(), b"{\"hook\": \"/x\"}", options).unwrap_err();
+        assert_eq!(fault.error.class(), "missing-stages");
+    }
+
+    const PATTERNS: [&str; 12] =
+        ["", ".*", "^/bin/sh$", "sh", "(?i)SH", "^a$", "a", "\\Qa.", "b$", "^.*", "x|", "[/b]"];
+    const TEXTS: [&str; 8] = ["", "/bin/sh", "/bin/SH", "a", "b", "a.b", "x\ny", "é"];
+
+    fn patterns() -> impl Strategy<Value = Option<Vec<&'static str>>> {
+        prop::option::of(prop::collection::vec(prop::sample::select(&PATTERNS), 0..4))
+    }
+
+    fn old_file() -> impl Strategy<Value = Value> {
+        let stages = prop::collection::vec(
+            prop::sample::select(&["prestart", "createRuntime", "poststop", "precreate"][..]),
+            0..3,
+        );
+        (patterns(), patterns(), prop::option::of(any::<bool>()), stages, any::<bool>()).prop_map(
+            |(annotations, commands, mounts, stages, arguments)| {
+                json!({
+                    "hook": "/bin/x", "stages": stages, "annotations": annotations,
+                    "cmds": commands, "hasbindmounts": mounts,
+                    "arguments": arguments.then_some(["--flag"]),
+                })
+            },
+        )
+    }
+
+    fn target() -> impl Strategy<Value = Target> {
+        let text = || prop::sample::select(&TEXTS[..]);
+        let command = prop_oneof![
+            1 => Just(Command::NoProcess),
+            1 => Just(Command::NoArgs),
+            8 => text().prop_map(|text| Command::Program(text.to_owned())),
+        ];
+        let annotations = prop::collection::btree_map(
+            text().prop_map(str::to_owned),
+            text().prop_map(str::to_owned),
+            0..3,
+        );
+        (command, annotations, any::<bool>()).prop_map(|(command, annotations, has_bind_mounts)| {
+            Target { command, annotations, has_bind_mounts }
+        })
+    }
+
+    fn load<'a>(files: impl IntoIterator<Item = (&'a OsStr, &'a str)>) -> HookSet {
+        let extension_stages = ["precreate".to_owned()];
+        let options = SchemaOptions {
+            extension_stages: &extension_stages,
+            path_check: PathCheck::Skip,
+            ..SchemaOptions::default()
+        };
+        let file = |(name, text): (&OsStr, &str)| {
+            HookFile::new(name.into(), Definition::parse(text.as_bytes(), options).unwrap())
+        };
+        files.into_iter().map(file).collect()
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(2000))]
+
+        #[test]
+        fn old_file_applies_exactly_when_a_new_one_does(old in old_file(), target in target()) {
+            let old_text = old.to_string();
+            let name = OsStr::new("h.json");
+            let extension_stages = ["precreate".to_owned()];
+            let options =
+                MigrateOptions { extension_stages: &extension_stages, ..Default::default() };
+            let Ok(migration) = migrate(name, old_text.as_bytes(), options) else {
+                // Joined patterns need not be one, and then the old file is refused as well.
+                return Ok(());
+            };
+            let migration = migration.unwrap();
+            let before = load([(name, old_text.as_str())]);
+            let files = &migration.files;
+            let after = load(files.iter().map(|f| (f.name.as_os_str(), f.text.as_str())));
+            let implied = classes(&migration).contains(&"implied-conditions");
+
+            for consumer in [&PODMAN, &PODMAN_4, &CRIO] {
+                let old_hooks = before.select(&target, consumer);
+                let new_hooks = after.select(&target, consumer);
+                match (&old_hooks, &new_hooks) {
+                    (Ok(old), Ok(new)) => {
+                        let same = old.files.is_empty() == new.files.is_empty();
+                        // See the module's documentation.
+                        prop_assert!(same || (implied && target.command == Command::NoProcess));
+                        let all: Vec<_> =
+                            old.injections.iter().map(|i| (&i.stage, &i.hook)).collect();
+                        for hooks in new.injections.chunks(all.len().max(1)) {
+                            let hooks: Vec<_> = hooks.iter().map(|i| (&i.stage, &i.hook)).collect();
+                            prop_assert_eq!(&hooks, &all);
+                        }
+                        let runs_once = !classes(&migration).contains(&"runs-twice");
+                        prop_assert!(new.files.len() <= 1 || !runs_once);
+                    }
+                    (Err(_), Err(_)) => {}
+                    (Ok(_), Err(_)) => prop_assert!(
+                        target.command == Command::NoArgs && (implied || files.len() > 1)
+                    ),
+                    (Err(_), Ok(_)) => prop_assert!(false, "an error went away"),
+                }
+            }
+        }
+    }
+}

@@ -36,7 +36,8 @@ pub fn lint_dirs(options: &LintOptions) -> Report {
     for file in &mut linter.files {
         filter(&mut file.findings, options);
     }
-    Report { files: linter.files }
+    let hook_files = linter.by_name.values().map(Vec::len).sum();
+    Report { files: linter.files, hook_files }
 }
 
 struct Linter<'o> {

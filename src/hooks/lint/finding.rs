@@ -122,12 +122,21 @@ pub struct LintedFile {
     pub findings: Vec<Finding>,
 }
 
+impl LintedFile {
+    /// Puts together a text that was not read from a file and what was found in it.
+    pub fn new(path: &Path, text: Vec<u8>, findings: Vec<Finding>) -> Self {
+        LintedFile { path: path.to_owned(), text: Some(text), findings }
+    }
+}
+
 /// All that was looked at.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Report {
     /// The directories and files in the order they are read in.
     pub files: Vec<LintedFile>,
+    /// How many of them are hook files.
+    pub hook_files: usize,
 }
 
 impl Report {

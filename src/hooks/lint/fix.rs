@@ -1,6 +1,12 @@
 //! Changes to a text that correct a finding.
 
 use std::ops::Range;
+use std::path::Path;
+
+use super::{LintOptions, Rule, lint_text};
+
+/// Rounds after which fixing ends. One round makes way for the next, and two or three are enough.
+const MAX_ROUNDS: usize = 10;
 
 /// A change to a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,6 +64,57 @@ pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f Fix>) -> Vec<u
 /// Tells if two ranges overlap, or insert at the same place, where the order would be open.
 fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
     (a.start < b.end && b.start < a.end) || a.start == b.start
+}
+
+/// A text with all fixes applied.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Fixed {
+    /// The text.
+    pub text: Vec<u8>,
+    /// What was done, in order.
+    pub applied: Vec<AppliedFix>,
+}
+
+/// A fix that was applied.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct AppliedFix {
+    /// The rule of the finding.
+    pub rule: &'static Rule,
+    /// What was done, as an order.
+    pub description: String,
+    /// The line of the finding when it was found; earlier fixes may have moved it.
+    pub line: Option<usize>,
+}
+
+/// Applies all fixes of a text, and those of what is found then, until there are no more.
+pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> Fixed {
+    let mut fixed = Fixed { text: text.to_vec(), applied: Vec::new() };
+    for _ in 0..MAX_ROUNDS {
+        let findings = lint_text(path, &fixed.text, options);
+        let mut spans: Vec<Range<usize>> = Vec::new();
+        let mut fixes = Vec::new();
+        for finding in &findings {
+            let Some(fix) = &finding.fix else { continue };
+            // Here too, so that what is told is what is done.
+            if fix.edits.iter().any(|(span, _)| spans.iter().any(|other| touches(span, other))) {
+                continue;
+            }
+            spans.extend(fix.edits.iter().map(|(span, _)| span.clone()));
+            fixes.push(fix);
+            fixed.applied.push(AppliedFix {
+                rule: finding.rule,
+                description: fix.description.clone(),
+                line: finding.location.as_ref().map(|at| at.line),
+            });
+        }
+        if fixes.is_empty() {
+            break;
+        }
+        fixed.text = apply(&fixed.text, fixes);
+    }
+    fixed
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ mod text;
 
 pub use directory::{lint_dirs, lint_file};
 pub use finding::{Finding, LintedFile, Related, Report, Severity};
-pub use fix::{Fix, apply};
+pub use fix::{AppliedFix, Fix, Fixed, apply, fix_text};
 pub use options::{FileChecks, Level, Levels, LintOptions};
 pub use rules::{Example, FixPolicy, Rule};
 pub use text::lint_text;

@@ -70,7 +70,6 @@ impl Example {
 
 /// Whether a finding can be corrected without a person.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum FixPolicy {
     /// It can, where there is no doubt; this is what is done and why it is safe.
     Automatic(&'static str),

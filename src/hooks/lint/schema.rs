@@ -179,7 +179,7 @@ fn required(fields: &Fields<'_>, sink: &mut Sink<'_>) {
             let at = fields.path.or(hook);
             match at {
                 Some(at) => {
-                    sink.at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint()
+                    sink.at(&rules::MISSING_PATH, at, error.to_string()).help = error.hint();
                 }
                 None => missing(&rules::MISSING_PATH, error, fields, sink),
             }

@@ -128,7 +128,7 @@ fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
         sink.at(
             &rules::MISSING_ENV,
             hook.key,
-            "the hook gets the environment of the container, which its image decides",
+            "runc gives the hook the environment of the container, which the image decides",
         )
         .severity(Severity::Warning)
         .help("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");

@@ -152,10 +152,17 @@ pub(super) fn syntax_error(error: SyntaxError, sink: &mut Sink<'_>) {
     let at = error.offset.min(text.len());
     let end = (at + 1).min(text.len());
     let finding = sink.span(&rules::INVALID_JSON, at..end, error.to_string());
-    finding.help = error.kind.hint().map(str::to_owned);
-    if error.kind == SyntaxErrorKind::UnexpectedEnd {
-        finding.help("a quote or a bracket is not closed");
+    finding.help = match error.kind {
+        SyntaxErrorKind::UnexpectedEnd => Some("a quote or a bracket is not closed"),
+        SyntaxErrorKind::Expected(what) if what.starts_with("`:`") => {
+            Some("is the closing quote of the key missing?")
+        }
+        SyntaxErrorKind::Expected(what) if what.starts_with("`,`") => {
+            Some("is a comma or a quote missing before this?")
+        }
+        kind => kind.hint(),
     }
+    .map(str::to_owned);
 }
 
 /// Finds the end of a comment, its line break left out.

@@ -36,7 +36,7 @@ fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
     };
     let mut group =
         Group::with_title(level.primary_title(finding.message.as_str()).id(finding.rule.code));
-    let origin = Origin::path(finding.path.to_string_lossy());
+    let path = finding.path.to_string_lossy();
     group = match (&finding.location, &file.text) {
         (Some(location), Some(text)) => {
             let line = Line::of(text, location);
@@ -44,9 +44,15 @@ fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
                 .line_start(location.line)
                 .fold(false)
                 .annotation(AnnotationKind::Primary.span(line.span));
-            group.element(origin.line(location.line).char_column(location.column)).element(snippet)
+            // The column is counted in what is shown, unless that is a part of the line.
+            if line.is_whole {
+                group.element(snippet.path(path))
+            } else {
+                let origin = Origin::path(path).line(location.line).char_column(location.column);
+                group.element(origin).element(snippet)
+            }
         }
-        _ => group.element(origin),
+        _ => group.element(Origin::path(path)),
     };
     for related in &finding.related {
         let at = related.location.as_ref();
@@ -64,6 +70,7 @@ fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
 struct Line {
     text: String,
     span: Range<usize>,
+    is_whole: bool,
 }
 
 impl Line {
@@ -81,12 +88,18 @@ impl Line {
             first
         };
         let to = boundary(text, end.min(from + MAX_LINE_BYTES)).max(start);
-        let before = visible(&text[from..start]);
-        let marked = visible(&text[start..span.end.min(to).max(start)]);
-        let after = visible(&text[span.end.min(to).max(start)..to.max(span.end.min(to))]);
-        let (dots, more) = (if from > first { "…" } else { "" }, if to < end { "…" } else { "" });
-        let span = dots.len() + before.len()..dots.len() + before.len() + marked.len();
-        Line { text: format!("{dots}{before}{marked}{after}{more}"), span }
+        let marked_end = span.end.min(to);
+        let is_whole = from == first && to == end;
+        let mut shown = if from > first { "…".to_owned() } else { String::new() };
+        shown += &String::from_utf8_lossy(&text[from..start]);
+        let marked_from = shown.len();
+        shown += &String::from_utf8_lossy(&text[start..marked_end]);
+        let marked_to = shown.len();
+        shown += &String::from_utf8_lossy(&text[marked_end..to]);
+        if to < end {
+            shown.push('…');
+        }
+        Line { text: shown, span: marked_from..marked_to, is_whole }
     }
 }
 
@@ -95,10 +108,6 @@ fn boundary(text: &[u8], at: usize) -> usize {
     let is_inside = |&&at: &&usize| text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
     let candidates = [at, at.saturating_sub(1), at.saturating_sub(2), at.saturating_sub(3)];
     candidates.iter().find(|at| !is_inside(at)).copied().unwrap_or(at)
-}
-
-fn visible(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 fn summary(report: &Report, context: &mut Context) -> Result<(), Error> {

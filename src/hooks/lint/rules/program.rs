@@ -254,7 +254,7 @@ pub static MISSING_ENV: Rule = Rule {
     summary: "no environment, so the hook gets one that others decide",
     explanation: "\
 Without \"env\" (an empty list counts as none) runc and crun pass on the environment they have themselves:
-that of the engine, or of whoever called it. At createContainer the hook runs in the container's process,
+that of the engine, or of whoever called it. But runc runs createContainer hooks in the container's process,
 which has the variables of the image by then: LD_PRELOAD from an image then runs the image's code with the
 rights of the host (CVE-2025-23266), so there this is a warning. Stages that podman runs by itself, such as
 precreate, get an empty environment, without PATH. Write down what the hook needs, at least PATH.",

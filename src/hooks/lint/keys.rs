@@ -6,8 +6,8 @@ use super::fields::{Fields, Place};
 use super::sink::Sink;
 use super::spelling::closest;
 use super::{Finding, Fix, Severity, rules, schema};
-use crate::hooks::Version;
 use crate::hooks::json::{Document, Kind, Location, Member, Value};
+use crate::hooks::{OciStage, Version};
 
 /// Checks all keys, and strings and nulls.
 pub(super) fn check(document: &Document<'_>, fields: &Fields<'_>, sink: &mut Sink<'_>) {
@@ -63,9 +63,9 @@ fn is_remark(key: &str) -> bool {
 }
 
 fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink: &mut Sink<'_>) {
-    let is_hooks =
-        key.eq_ignore_ascii_case("hooks") && matches!(place, Place::Root | Place::OldRoot);
-    if is_hooks && sink.rejects() {
+    let is_root = matches!(place, Place::Root | Place::OldRoot);
+    let is_runtime = key.eq_ignore_ascii_case("hooks") || OciStage::from_name(key).is_some();
+    if is_root && is_runtime && sink.found(&rules::RUNTIME_HOOKS) {
         return;
     }
     let finding =

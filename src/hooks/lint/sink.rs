@@ -88,6 +88,11 @@ impl<'a> Sink<'a> {
         self.findings.iter().any(|finding| finding.rule.rejects)
     }
 
+    /// Tells if a rule has found something.
+    pub(super) fn found(&self, rule: &'static Rule) -> bool {
+        self.findings.iter().any(|finding| finding.rule.code == rule.code)
+    }
+
     /// Adds a finding even when there are too many.
     pub(super) fn push(&mut self, finding: Finding) {
         self.findings.push(finding);

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::style;
 
 /// The most of a line that is shown.
-const MAX_LINE_BYTES: usize = 160;
+const MAX_LINE_BYTES: usize = 120;
 
 /// Writes each finding with its line, and a summary.
 pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::lint::Finding;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
 use oci_hooks::hooks::trust::TrustError;
@@ -53,6 +54,8 @@ pub(crate) enum Error {
     Capture(#[from] CaptureError),
     #[error(transparent)]
     Trust(#[from] TrustError),
+    #[error("{0}")]
+    Lint(Box<Diagnostic>),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     #[error("there is no hook named {name:?}")]
@@ -99,6 +102,7 @@ impl Error {
                 hint: source.hint().map(str::to_owned),
             },
             Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
+            Error::Lint(diagnostic) => Diagnostic::clone(diagnostic),
             Error::Read(_) | Error::Replace(_) => simple("io", None),
             Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
             Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
@@ -163,6 +167,16 @@ impl Diagnostic {
 
     pub(crate) fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
         Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
+    }
+
+    pub(crate) fn of_finding(finding: &Finding) -> Self {
+        Diagnostic {
+            class: finding.rule.name,
+            path: Some(finding.path.clone()),
+            location: finding.location.clone(),
+            message: format!("{} ({})", finding.message, finding.rule.code),
+            hint: finding.help.clone(),
+        }
     }
 
     pub(crate) fn of_problem(problem: &Problem) -> Self {

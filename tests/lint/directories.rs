@@ -29,9 +29,11 @@ impl Dirs {
             fs::create_dir(dir).unwrap();
             set_mode(dir, 0o755);
         }
-        let mut options = LintOptions::default();
-        options.dirs = dirs.to_vec();
-        options.files = FileChecks::Trust(TrustOptions::of_process());
+        let options = LintOptions {
+            dirs: dirs.to_vec(),
+            files: FileChecks::Trust(TrustOptions::of_process()),
+            ..LintOptions::default()
+        };
         Dirs { temp, options }
     }
 

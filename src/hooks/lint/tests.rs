@@ -162,6 +162,22 @@ fn findings_point_into_patterns() {
 }
 
 #[test]
+fn row_27_a_hook_that_would_get_the_environment_of_the_image_is_a_warning() {
+    let hook = |env: &str, stage: &str| {
+        format!(
+            r#"{{"version": "1.0.0", "hook": {{"path": "/bin/true", "timeout": 1{env}}},
+                "when": {{"always": true}}, "stages": ["poststop", "{stage}"]}}"#
+        )
+    };
+    let severity = |text: &str| finding(text, "missing-env").severity;
+    assert_eq!(severity(&hook("", "createContainer")), Severity::Warning);
+    assert_eq!(severity(&hook(", \"env\": []", "createContainer")), Severity::Warning);
+    assert_eq!(severity(&hook("", "createRuntime")), Severity::Note);
+    let good = hook(", \"env\": [\"PATH=/bin\"]", "createContainer");
+    assert!(names(good.as_bytes(), &LintOptions::default()).is_empty());
+}
+
+#[test]
 fn levels_of_single_rules_count() {
     let text =
         br#"{"version": "1.0.0", "hook": {"path": "/bin/true", "timeout": 1, "env": ["A=b"]},

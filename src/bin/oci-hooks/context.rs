@@ -176,7 +176,8 @@ pub(crate) fn config_path(path: &Path) -> PathBuf {
     }
 }
 
-fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
+/// Reads what a configuration may hold at most.
+pub(crate) fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).at("read", path)?;
     if text.len() as u64 > MAX_CONFIG_BYTES {

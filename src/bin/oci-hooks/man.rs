@@ -209,7 +209,10 @@ fn paragraph(block: &str) -> String {
             while let Some(line) = lines.next_if(|line| line.starts_with("  ")) {
                 example.push(line);
             }
-            out += &format!(".PP\n{}", literal(&example.join("\n")));
+            if !out.is_empty() {
+                out += ".PP\n";
+            }
+            out += &literal(&example.join("\n"));
         } else {
             out += &format!("{}\n", escape(line));
         }

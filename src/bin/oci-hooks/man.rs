@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 
 use clap::{Command, CommandFactory};
 use clap_mangen::Man;
+use oci_hooks::hooks::consumer::PODMAN;
+use oci_hooks::hooks::lint::{self, Level, LintOptions, Rule, Severity};
+use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
 use serde_json::Value;
 
 use crate::cli::Cli;
@@ -57,6 +60,29 @@ fn every_key_of_the_json_output_is_described() {
     let is_described = |key: &String| REFERENCE.contains(&format!("\\fB{key}\\fR"));
     let missing: Vec<_> = keys.iter().filter(|key| !is_described(key)).collect();
     assert!(missing.is_empty(), "not in man/parts/reference.roff: {missing:?}");
+}
+
+#[test]
+fn examples_of_hook_files_have_no_mistakes() {
+    let page = fs::read_to_string(man("oci-hooks-json.5")).unwrap();
+    let examples = page.split(".nf\n").skip(1).map(|rest| rest.split_once(".fi").unwrap().0);
+    let mut options = LintOptions::for_consumer(&PODMAN);
+    // The one that disables a hook means it; the old format is there to be told about.
+    for rule in ["always-false", "old-schema"] {
+        options.levels.set(Rule::find(rule).unwrap(), Level::Allow);
+    }
+    let mut count = 0;
+    for example in examples {
+        let text = example.replace("\\(dq", "\"").replace("\\(ha", "^");
+        let text = text.replace("\\-", "-").replace("\\e", "\\");
+        let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+        Definition::parse(text.as_bytes(), schema).unwrap_or_else(|e| panic!("{e:?}: {text}"));
+        let findings = lint::lint_text(Path::new("example.json"), text.as_bytes(), &options);
+        let bad: Vec<_> = findings.iter().filter(|f| f.severity > Severity::Note).collect();
+        assert!(bad.is_empty(), "{bad:?}: {text}");
+        count += 1;
+    }
+    assert!(count >= 5);
 }
 
 fn collect_keys(value: &Value, keys: &mut BTreeSet<String>) {

@@ -3,11 +3,12 @@
 #![no_main]
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::hooks::consumer::SchemaRule;
+use oci_hooks::hooks::consumer::{PODMAN, SchemaRule};
 use oci_hooks::hooks::json::{Document, Member, Value};
+use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
 use oci_hooks::hooks::{
     Command, Config, Consumer, Definition, HookFile, HookSet, InjectOptions, PathCheck,
@@ -19,17 +20,32 @@ fuzz_target!(|input: &[u8]| {
     let at = input.iter().position(|&byte| byte == 0).unwrap_or(input.len());
     let (hook, config) = (&input[..at], input.get(at + 1..).unwrap_or_default());
 
-    let strict = Definition::parse(hook, options(SchemaRule::Strict));
-    let definition = match Definition::parse(hook, options(SchemaRule::Go)) {
+    let stages: Vec<_> = PODMAN.extension_stages.iter().map(|&stage| stage.to_owned()).collect();
+    let parse = |text: &[u8], schema| {
+        let path_check = PathCheck::Skip;
+        let options = SchemaOptions { extension_stages: &stages, path_check, schema };
+        Definition::parse(text, options)
+    };
+
+    let findings = lint::lint_text(Path::new("a.json"), hook, &LintOptions::default());
+    let definition = match parse(hook, SchemaRule::Go) {
         Ok(definition) => definition,
         Err(fault) => {
-            assert!(strict.is_err(), "the strict schema accepts what the lax one refuses");
-            assert!(migrate(OsStr::new("a.json"), hook, MigrateOptions::default()).is_err());
+            let class = fault.error.class();
+            assert!(
+                parse(hook, SchemaRule::Strict).is_err(),
+                "only the lax schema refuses: {class}"
+            );
+            assert!(migrate_text(hook, &stages).is_none(), "can be migrated in spite of {class}");
+            let is_error = |finding: &lint::Finding| finding.severity == Severity::Error;
+            assert!(findings.iter().any(is_error), "the linter has no error for {class}");
             let _ = (fault.error.to_string(), fault.error.hint());
             return;
         }
     };
-    check_migration(hook, &definition);
+    check_migration(hook, &definition, &stages);
+    let fixed = lint::fix_text(Path::new("a.json"), hook, &LintOptions::default());
+    parse(&fixed.text, SchemaRule::Go).expect("a fixed file loads as it did before");
 
     let hooks: HookSet = [HookFile::new(PathBuf::from("a.json"), definition)].into_iter().collect();
     let parsed = Config::parse(config);
@@ -53,8 +69,12 @@ fuzz_target!(|input: &[u8]| {
     }
 });
 
-fn options(schema: SchemaRule) -> SchemaOptions<'static> {
-    SchemaOptions { path_check: PathCheck::Skip, schema, ..SchemaOptions::default() }
+/// Migrates; `None` if the file is refused, an empty list if there is nothing to do.
+fn migrate_text(text: &[u8], stages: &[String]) -> Option<Vec<String>> {
+    let options = MigrateOptions { extension_stages: stages, ..MigrateOptions::default() };
+    let migration = migrate(OsStr::new("a.json"), text, options).ok()?;
+    let files = migration.map(|migration| migration.files).unwrap_or_default();
+    Some(files.into_iter().map(|file| file.text).collect())
 }
 
 /// Makes a container of text that is no configuration.
@@ -70,13 +90,16 @@ fn target_from(text: &[u8]) -> Target {
 }
 
 /// What is migrated loads as the new schema, with the same hook.
-fn check_migration(text: &[u8], old: &Definition) {
-    let migration = migrate(OsStr::new("a.json"), text, MigrateOptions::default())
-        .expect("a file that loads can be migrated");
-    assert_eq!(migration.is_none(), old.version == Version::V1_0_0);
-    for file in migration.iter().flat_map(|migration| &migration.files) {
-        let new = Definition::parse(file.text.as_bytes(), options(SchemaRule::Go))
-            .expect("a migrated file loads");
+fn check_migration(text: &[u8], old: &Definition, stages: &[String]) {
+    let files = migrate_text(text, stages).expect("a file that loads can be migrated");
+    assert_eq!(files.is_empty(), old.version == Version::V1_0_0);
+    for text in files {
+        let options = SchemaOptions {
+            extension_stages: stages,
+            path_check: PathCheck::Skip,
+            schema: SchemaRule::Go,
+        };
+        let new = Definition::parse(text.as_bytes(), options).expect("a migrated file loads");
         assert_eq!((new.version, &new.hook), (Version::V1_0_0, &old.hook));
         assert_eq!(new.stages, old.stages);
     }
@@ -86,7 +109,12 @@ fn check_migration(text: &[u8], old: &Definition) {
 fn check_injection(config: &Config<'_>, selection: &Selection<'_>, consumer: &Consumer) {
     let Ok(text) = config.inject(selection, InjectOptions::default()) else { return };
     let new = Config::parse(&text).expect("the new configuration is JSON");
-    new.target(consumer.bind_mounts).expect("the new configuration is as good as the old one");
+    let target = |config: &Config<'_>| config.target(consumer.bind_mounts);
+    assert_eq!(
+        target(&new).ok(),
+        target(config).ok(),
+        "the new configuration is matched in another way"
+    );
     assert_kept(config.document(), new.document());
 
     let once = InjectOptions { once: true };

@@ -1,11 +1,16 @@
 //! Showing what changes.
 
+use std::path::PathBuf;
+
 use oci_hooks::hooks::json::Document;
 use similar::{ChangeTag, TextDiff};
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::style;
+
+/// The longest text that is compared: what is kept of each line takes more memory than the line.
+const MAX_BYTES: u64 = 8 << 20;
 
 /// Writes the difference between two JSON texts; one-line texts are laid out first.
 pub(crate) fn write(
@@ -14,6 +19,9 @@ pub(crate) fn write(
     new: &[u8],
     name: &str,
 ) -> Result<(), Error> {
+    if old.len().max(new.len()) as u64 > MAX_BYTES {
+        return Err(Error::TooLarge { path: PathBuf::from(name), limit_bytes: MAX_BYTES });
+    }
     let (old, new) = (lines(old), lines(new));
     let diff = TextDiff::from_lines(old.as_str(), new.as_str());
     let mut wrote_header = false;

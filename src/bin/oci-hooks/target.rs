@@ -9,6 +9,7 @@ use oci_hooks::hooks::json::{Document, Location};
 use oci_hooks::hooks::{Config, ConfigError, Consumer, Target};
 use oci_hooks::sys::fs::PathContext;
 
+use crate::context::read_limited;
 use crate::error::{Error, in_config};
 
 /// Options for what hooks are matched against.
@@ -73,7 +74,7 @@ impl TargetArgs {
 }
 
 fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, Error> {
-    let text = fs::read(path).at("read", path)?;
+    let text = read_limited(fs::File::open(path).at("open", path)?, path)?;
     let document = Document::parse(&text).map_err(|error| Error::Config {
         path: path.to_owned(),
         source: ConfigError::Syntax {

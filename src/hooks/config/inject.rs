@@ -89,12 +89,16 @@ struct Layout {
     indent: Option<Vec<u8>>,
 }
 
+/// The widest indentation that is followed: it is repeated on every line that is added.
+const MAX_INDENT_BYTES: usize = 16;
+
 impl Layout {
     fn of(root: Value<'_>) -> Self {
         let Some(first) = root.members().next() else { return Layout { indent: None } };
         let before = &root.raw()[..first.key.span().start - root.span().start];
         let line = before.iter().rposition(|&b| b == b'\n');
-        Layout { indent: line.map(|at| before[at + 1..].to_vec()) }
+        let indent = line.map(|at| &before[at + 1..]);
+        Layout { indent: indent.filter(|i| i.len() <= MAX_INDENT_BYTES).map(<[u8]>::to_vec) }
     }
 
     /// Returns what stands before an item at some depth.
@@ -272,6 +276,13 @@ mod tests {
         let config = "{\n\t\"root\": {}\n}\n";
         let expected = "{\n\t\"root\": {},\n\t\"hooks\": {\n\t\t\"poststop\": [\n\t\t\t{\n\t\t\t\t\"path\": \"/h\",\n\t\t\t\t\"args\": [\n\t\t\t\t\t\"h\",\n\t\t\t\t\t\"1\"\n\t\t\t\t]\n\t\t\t}\n\t\t]\n\t}\n}\n";
         assert_eq!(added(config, r#"["poststop"]"#), expected);
+    }
+
+    #[test]
+    fn does_not_follow_an_endless_indentation() {
+        let config = format!("{{\n{}\"root\": {{}}}}", " ".repeat(1 << 20));
+        let out = added(&config, r#"["poststop"]"#);
+        assert!(out.len() < config.len() + 1000);
     }
 
     #[test]

@@ -243,7 +243,8 @@ impl<'d> Value<'d> {
         pointer
     }
 
-    fn end_index(self) -> usize {
+    /// Returns the index of the first value after everything inside this one.
+    pub(super) fn end_index(self) -> usize {
         self.node().next as usize
     }
 }

@@ -10,15 +10,8 @@ mod group;
 mod parser;
 pub(super) mod property;
 mod repetition;
+mod unmatchable;
 
 pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
 pub use ast::{Ast, Construct, ConstructKind};
-
-/// Parses a pattern.
-///
-/// # Errors
-///
-/// Refuses what Go's `regexp.Compile` refuses.
-pub fn parse(pattern: &str) -> Result<Ast, super::PatternError> {
-    parser::Parser::new(pattern)?.parse()
-}
+pub use parser::parse;

@@ -8,6 +8,15 @@ use super::ast::{Assertion, Ast, Construct, ConstructKind, Kind, NodeId};
 use super::repetition::Repetition;
 use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 
+/// Parses a pattern.
+///
+/// # Errors
+///
+/// Refuses what Go's `regexp.Compile` refuses.
+pub fn parse(pattern: &str) -> Result<Ast, PatternError> {
+    Parser::new(pattern)?.parse()
+}
+
 pub(super) struct Parser<'p> {
     pub(super) source: &'p str,
     /// What is read next.

@@ -1,0 +1,121 @@
+//! The program with bounds on what it may take.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Processor time a run may take. Far more than any needs: what takes longer does not grow linearly.
+const CPU_SECONDS: u32 = 60;
+
+/// Time on the clock, for what waits and takes no processor time.
+const CLOCK_SECONDS: u32 = 600;
+
+/// A hook directory `hooks.d` and a `config.json`, gone with the value.
+pub(crate) struct Place {
+    temp: tempfile::TempDir,
+}
+
+/// What came of a run.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) code: Option<i32>,
+    pub(crate) stdout: Vec<u8>,
+    pub(crate) stderr: String,
+}
+
+/// Commands that read hook files or a configuration, each with whether it prints one of them.
+pub(crate) const COMMANDS: [&[&str]; 7] = [
+    &["list"],
+    &["list", "--format", "json"],
+    &["explain", "config.json"],
+    &["explain", "config.json", "--consumers", "--format", "json"],
+    &["inject", "config.json"],
+    &["inject", "config.json", "--diff"],
+    &["validate", "hooks.d/a.json", "--consumers"],
+];
+
+impl Place {
+    pub(crate) fn new() -> Self {
+        let place = Place { temp: tempfile::tempdir().unwrap() };
+        fs::create_dir(place.path("hooks.d")).unwrap();
+        place.write(
+            "config.json",
+            r#"{"process": {"args": ["/bin/sh"]}, "annotations": {"a": "b"}}"#,
+        );
+        place
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: impl AsRef<[u8]>) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    /// Runs the program within some memory.
+    #[track_caller]
+    pub(crate) fn run(&self, mebibytes: u32, args: &[&str]) -> Ran {
+        let program = Path::new(env!("CARGO_BIN_EXE_oci-hooks"));
+        self.run_program(program, mebibytes, args)
+    }
+
+    /// Runs every command within some memory; each must find its answer or say why there is none.
+    #[track_caller]
+    pub(crate) fn run_all(&self, mebibytes: u32) {
+        for args in COMMANDS {
+            let ran = self.run(mebibytes, args);
+            assert!(ran.is_answer(), "{args:?}: {:?} {:.2000}", ran.code, ran.stderr);
+        }
+    }
+
+    #[track_caller]
+    fn run_program(&self, program: &Path, mebibytes: u32, args: &[&str]) -> Ran {
+        // A limit of the address space and not of what is in use, which nothing limits.
+        let script = r#"ulimit -v "$1" && ulimit -t "$2" && shift 2 && exec timeout -s KILL "$@""#;
+        let output = Command::new("/bin/sh")
+            .args(["-c", script, "sh"])
+            .args([
+                (mebibytes * 1024).to_string(),
+                CPU_SECONDS.to_string(),
+                CLOCK_SECONDS.to_string(),
+            ])
+            .arg(program)
+            .args(args)
+            .arg("--hooks-dir=hooks.d")
+            .current_dir(self.temp.path())
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .output()
+            .unwrap();
+        Ran {
+            code: output.status.code(),
+            stdout: output.stdout,
+            stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        }
+    }
+}
+
+impl Ran {
+    /// Tells if the program ended by itself and not by a panic, a signal or a limit.
+    pub(crate) fn is_answer(&self) -> bool {
+        matches!(self.code, Some(0..=2)) && !self.stderr.contains("panicked")
+    }
+}
+
+#[test]
+fn limits_hold() {
+    let place = Place::new();
+    let run = |mebibytes, script: &str| {
+        place.write("script", format!("#!/bin/sh\n{script}\n"));
+        let path = place.path("script");
+        fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755)).unwrap();
+        place.run_program(&path, mebibytes, &[])
+    };
+    assert!(run(64, "exit 2").is_answer());
+    // `tail` of a file without line breaks keeps all of it.
+    assert!(run(512, "head -c 100M /dev/zero | tail -n 1 >/dev/null || exit 99").is_answer());
+    assert!(!run(64, "head -c 100M /dev/zero | tail -n 1 >/dev/null || exit 99").is_answer());
+    assert!(!run(64, "kill -9 $$").is_answer());
+    assert!(!run(64, "echo thread main panicked >&2").is_answer());
+}

@@ -1,0 +1,73 @@
+//! Rules about the source tree that the compiler does not know. `CONTRIBUTING.md` gives the reasons.
+//!
+//! Each rule comes with tests that show it failing.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+mod layers;
+mod modules;
+mod package;
+mod shape;
+mod source;
+mod words;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use package::Package;
+use source::{Finding, Source};
+
+const CODE: [&str; 3] = ["src", "tests", "benches"];
+
+#[track_caller]
+fn assert_none(findings: impl IntoIterator<Item = Finding>) {
+    let findings: Vec<_> = findings.into_iter().map(|finding| finding.to_string()).collect();
+    assert!(findings.is_empty(), "\n{}\n", findings.join("\n"));
+}
+
+#[track_caller]
+fn assert_each(rule: fn(&Source) -> Vec<Finding>) {
+    assert_none(source::read(&CODE).iter().flat_map(rule));
+}
+
+#[test]
+fn modules_name_only_modules_below_them() {
+    assert_each(layers::check);
+}
+
+#[test]
+fn unfinished_and_misplaced_code_is_nowhere() {
+    assert_each(words::check);
+}
+
+#[test]
+fn files_are_short_and_mod_rs_has_no_logic() {
+    assert_each(shape::check);
+}
+
+#[test]
+fn no_file_is_forgotten() {
+    assert_none(modules::check(&read("Cargo.toml"), &source::read(&CODE)));
+}
+
+#[test]
+fn programs_have_man_pages_and_examples_are_described() {
+    assert_none(package::check(&Package {
+        manifest: read("Cargo.toml"),
+        man: names("man", ""),
+        examples: &names("hooks.d-examples", "") | &names("hooks.d-examples/podman", "podman/"),
+        examples_readme: read("hooks.d-examples/README.md"),
+    }));
+}
+
+fn read(path: &str) -> String {
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+}
+
+/// Returns the names in a directory, with something before each; none if it does not exist.
+fn names(dir: &str, before: &str) -> BTreeSet<String> {
+    let entries = fs::read_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join(dir));
+    let names = entries.into_iter().flatten().map(|entry| entry.unwrap().file_name());
+    names.map(|name| format!("{before}{}", name.to_str().unwrap())).collect()
+}

@@ -1,0 +1,99 @@
+//! Files that no program, library or test includes: the compiler never sees them.
+
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
+
+use crate::source::{Finding, Source};
+
+/// Finds files that cannot be reached from what `Cargo.toml` names.
+pub(crate) fn check(manifest: &str, sources: &[Source]) -> Vec<Finding> {
+    let mut paths = roots(manifest);
+    let mut seen = HashSet::new();
+    while let Some(path) = paths.pop() {
+        if !seen.insert(path.clone()) {
+            continue;
+        }
+        if let Some(source) = sources.iter().find(|source| source.path == path) {
+            paths.extend(children(source, roots(manifest).contains(&path)));
+        }
+    }
+    let orphans = sources.iter().filter(|source| !seen.contains(&source.path));
+    orphans
+        .map(|source| source.finding(0, "nothing includes it: name it in Cargo.toml or with `mod`"))
+        .collect()
+}
+
+/// Returns the files that a manifest names, and the library.
+fn roots(manifest: &str) -> Vec<PathBuf> {
+    let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \""));
+    let mut paths: Vec<_> = paths.map(|path| PathBuf::from(path.trim_end_matches('"'))).collect();
+    paths.push(PathBuf::from("src/lib.rs"));
+    paths
+}
+
+/// Returns the files that a file may mean with its `mod` lines.
+fn children(source: &Source, is_root: bool) -> Vec<PathBuf> {
+    let parent = source.path.parent().unwrap_or(Path::new(""));
+    let dir = if is_root || source.is_named("mod.rs") {
+        parent.to_owned()
+    } else {
+        source.path.with_extension("")
+    };
+    let mut children = Vec::new();
+    let mut named = None;
+    for (code, text) in source.code.lines().zip(source.text.lines()) {
+        if let Some(path) = text.strip_prefix("#[path = \"") {
+            named = path.strip_suffix("\"]");
+            continue;
+        }
+        let Some(name) = code.strip_suffix(';').and_then(|code| code.split_once("mod ")) else {
+            continue;
+        };
+        match named.take() {
+            Some(path) => children.push(normal(&parent.join(path))),
+            None => {
+                children.push(dir.join(format!("{}.rs", name.1)));
+                children.push(dir.join(name.1).join("mod.rs"));
+            }
+        }
+    }
+    children
+}
+
+/// Takes `..` out of a path.
+fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::new();
+    for part in path {
+        if part == ".." {
+            out.pop();
+        } else {
+            out.push(part);
+        }
+    }
+    out
+}
+
+#[test]
+fn forgotten_files_are_found() {
+    let manifest = "[[test]]\nname = \"b\"\npath = \"tests/b/main.rs\"\n";
+    let sources = [
+        ("src/lib.rs", "pub mod a;\nmod c;\n"),
+        ("src/a/mod.rs", "mod d;"),
+        ("src/a/d.rs", "    mod e;"),
+        ("src/a/d/e.rs", ""),
+        ("src/c.rs", "// mod forgotten;"),
+        ("src/forgotten.rs", ""),
+        ("tests/b/main.rs", "mod f;\n#[path = \"../support/mod.rs\"]\nmod support;\n"),
+        ("tests/b/f.rs", ""),
+        ("tests/support/mod.rs", "pub(crate) mod g;"),
+        ("tests/support/g.rs", ""),
+        ("tests/forgotten/main.rs", ""),
+    ];
+    let sources = sources.map(|(path, text)| Source::new(path, text));
+    let found: Vec<_> = check(manifest, &sources).iter().map(ToString::to_string).collect();
+    assert_eq!(found.len(), 2, "{found:?}");
+    assert!(
+        found[0].starts_with("src/forgotten.rs:1: ")
+            && found[1].starts_with("tests/forgotten/main.rs:1: ")
+    );
+}

@@ -1,0 +1,107 @@
+//! The shape of files: their length, what `mod.rs` holds, where features are named.
+
+use crate::source::{Finding, Source};
+
+/// Past this, a file is split by topic. It should have about 300.
+const MAX_LINES: usize = 500;
+
+/// Checks the shape of a file.
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    let mut findings = features(source);
+    let lines = source.code_without_tests().lines().count();
+    if lines > MAX_LINES {
+        let message = format!("{lines} lines without its tests, more than {MAX_LINES}: split it");
+        findings.push(source.finding(0, message));
+    }
+    if source.is_below("src") && source.is_named("mod.rs") {
+        findings.extend(logic(source));
+    }
+    findings
+}
+
+/// Finds what is neither documentation nor `mod` nor `use`.
+fn logic(source: &Source) -> Option<Finding> {
+    let mut at = 0;
+    loop {
+        at += source.code[at..].find(|c: char| !c.is_whitespace())?;
+        let item = &source.code[at..];
+        let end = if item.starts_with('#') { item.find("]\n") } else { item.find(';') };
+        let declaration = item.strip_prefix("pub").map_or(item, |public| {
+            let public = public.strip_prefix('(').and_then(|p| Some(p.split_once(')')?.1));
+            public.unwrap_or(&item[3..]).trim_start()
+        });
+        let known = ["#", "mod ", "use "].iter().any(|start| declaration.starts_with(start));
+        match end {
+            Some(end) if known && !is_inline_module(&item[..end]) => at += end + 1,
+            _ => {
+                return Some(
+                    source.finding(at, "mod.rs holds documentation, `mod` and `use` alone"),
+                );
+            }
+        }
+    }
+}
+
+fn is_inline_module(item: &str) -> bool {
+    item.contains("mod ") && item.contains('{')
+}
+
+/// Finds features that are named elsewhere than on the modules and names of `lib.rs` and `hooks/mod.rs`.
+fn features(source: &Source) -> Vec<Finding> {
+    let is_list = ["src/lib.rs", "src/hooks/mod.rs"].iter().any(|list| source.path.ends_with(list));
+    let named = source.code.match_indices("feature =").chain(source.code.match_indices("feature="));
+    named
+        .filter(|(at, _)| {
+            let before = &source.code[..*at];
+            let attribute = before.rfind('\n').map_or(0, |line| line + 1);
+            let next = source.code[*at..].split_once('\n').map_or("", |(_, next)| next);
+            let is_declared = ["mod ", "pub mod ", "pub use "].iter().any(|d| next.starts_with(d));
+            !(is_list && before[attribute..].starts_with("#[cfg(") && is_declared)
+        })
+        .map(|(at, _)| {
+            source.finding(at, "features stand on `mod` and `pub use` in lib.rs and hooks/mod.rs")
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(path: &str, text: &str) -> Vec<String> {
+        check(&Source::new(path, text)).iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn long_files_are_found_and_their_tests_not_counted() {
+        let code = |lines| "fn a() {}\n".repeat(lines);
+        assert_eq!(found("src/a.rs", &code(500)), <[String; 0]>::default());
+        assert_eq!(found("src/a.rs", &code(501)).len(), 1);
+        let with_tests = format!("{}\n#[cfg(test)]\nmod tests {{\n{}}}\n", code(400), code(300));
+        assert_eq!(found("src/a.rs", &with_tests), <[String; 0]>::default());
+    }
+
+    #[test]
+    fn logic_in_mod_rs_is_found() {
+        let good = "//! A.\n\nmod a;\n#[cfg(test)]\nmod tests;\n\npub(super) use a::{\n    B,\n    C,\n};\npub use d::E;\n";
+        assert_eq!(found("src/x/mod.rs", good), <[String; 0]>::default());
+        for bad in
+            ["fn b() {}", "pub struct B;", "mod b { fn c() {} }", "const A: u8 = 1;", "pub fn a();"]
+        {
+            let findings = found("src/x/mod.rs", &format!("{good}{bad}\n"));
+            assert_eq!(findings.len(), 1, "{bad}");
+            assert!(findings[0].starts_with("src/x/mod.rs:12: "), "{findings:?}");
+            assert_eq!(found("src/x.rs", bad), <[String; 0]>::default());
+        }
+    }
+
+    #[test]
+    fn features_elsewhere_are_found() {
+        let good =
+            "#[cfg(feature = \"cli\")]\npub mod a;\n#[cfg(feature = \"cli\")]\npub use a::B;\n";
+        assert_eq!(found("src/lib.rs", good), <[String; 0]>::default());
+        assert_eq!(found("src/hooks/load.rs", good).len(), 2);
+        assert_eq!(found("src/lib.rs", "#[cfg(feature = \"cli\")]\nfn a() {}\n").len(), 1);
+        assert_eq!(found("src/lib.rs", "fn a() { if cfg!(feature = \"cli\") {} }\n").len(), 1);
+    }
+}

@@ -1,0 +1,183 @@
+//! The source tree: files, their code without comments and strings, and the modules they make up.
+
+use std::fmt;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// A broken rule.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Finding {
+    path: PathBuf,
+    line: usize,
+    message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}: {}", self.path.display(), self.line, self.message)
+    }
+}
+
+impl Finding {
+    pub(crate) fn new(path: impl Into<PathBuf>, line: usize, message: impl Into<String>) -> Self {
+        Finding { path: path.into(), line, message: message.into() }
+    }
+}
+
+/// A Rust file.
+pub(crate) struct Source {
+    /// Its path from the root of the package.
+    pub(crate) path: PathBuf,
+    pub(crate) text: String,
+    /// The text with comments and the content of literals blanked out, byte for byte at the same place.
+    pub(crate) code: String,
+}
+
+impl Source {
+    pub(crate) fn new(path: impl Into<PathBuf>, text: &str) -> Self {
+        Source { path: path.into(), text: text.to_owned(), code: blank(text) }
+    }
+
+    /// Returns the code before the tests at the end of the file.
+    pub(crate) fn code_without_tests(&self) -> &str {
+        let tests = self.code.find("\n#[cfg(test)]\nmod ");
+        tests.map_or(&self.code, |at| &self.code[..=at])
+    }
+
+    /// Returns the finding at a byte of the file.
+    pub(crate) fn finding(&self, at: usize, message: impl Into<String>) -> Finding {
+        let line = self.code[..at].matches('\n').count() + 1;
+        Finding { path: self.path.clone(), line, message: message.into() }
+    }
+
+    pub(crate) fn is_below(&self, dir: &str) -> bool {
+        self.path.starts_with(dir)
+    }
+
+    pub(crate) fn is_library(&self) -> bool {
+        self.is_below("src") && !self.is_below("src/bin")
+    }
+
+    pub(crate) fn is_named(&self, name: &str) -> bool {
+        self.path.file_name().is_some_and(|n| n == name)
+    }
+}
+
+/// Reads the Rust files below some directories of the package, in order of their paths.
+pub(crate) fn read(dirs: &[&str]) -> Vec<Source> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut paths: Vec<_> = dirs.iter().map(|dir| root.join(dir)).collect();
+    let mut sources = Vec::new();
+    while let Some(path) = paths.pop() {
+        if path.is_dir() {
+            let entries = fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path());
+            paths.extend(entries.filter(|path| !path.ends_with("target")));
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            let text = fs::read_to_string(&path).unwrap();
+            sources.push(Source::new(path.strip_prefix(root).unwrap(), &text));
+        }
+    }
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+/// Replaces comments and the content of literals by spaces.
+fn blank(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text;
+    while let Some(first) = rest.chars().next() {
+        let length = match first {
+            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+            '/' if rest.starts_with("/*") => block_comment(rest),
+            '"' => string(rest),
+            'r' if raw_hashes(rest).is_some() && !ends_in_word(&out) => raw_string(rest),
+            '\'' => character(rest),
+            _ => 0,
+        };
+        if length == 0 {
+            out.push(first);
+            rest = &rest[first.len_utf8()..];
+        } else {
+            out.extend(rest[..length].bytes().map(|b| if b == b'\n' { '\n' } else { ' ' }));
+            rest = &rest[length..];
+        }
+    }
+    out
+}
+
+fn ends_in_word(text: &str) -> bool {
+    // `b` and `c` are prefixes of raw strings themselves.
+    let text = text.strip_suffix(['b', 'c']).unwrap_or(text);
+    text.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+}
+
+fn block_comment(text: &str) -> usize {
+    let mut depth = 0;
+    for (at, _) in text.char_indices() {
+        if text[at..].starts_with("/*") {
+            depth += 1;
+        } else if text[at..].starts_with("*/") {
+            depth -= 1;
+            if depth == 0 {
+                return at + 2;
+            }
+        }
+    }
+    text.len()
+}
+
+fn string(text: &str) -> usize {
+    let mut escaped = false;
+    for (at, c) in text.char_indices().skip(1) {
+        match c {
+            _ if escaped => escaped = false,
+            '\\' => escaped = true,
+            '"' => return at + 1,
+            _ => {}
+        }
+    }
+    text.len()
+}
+
+/// Returns how many `#` a raw string starts with.
+fn raw_hashes(text: &str) -> Option<usize> {
+    let hashes = text[1..].find(|c| c != '#')?;
+    text[1 + hashes..].starts_with('"').then_some(hashes)
+}
+
+fn raw_string(text: &str) -> usize {
+    let hashes = raw_hashes(text).unwrap_or(0);
+    let end = format!("\"{}", "#".repeat(hashes));
+    let content = hashes + 2;
+    text[content..].find(&end).map_or(text.len(), |at| content + at + end.len())
+}
+
+/// Returns the length of a character literal, 0 for a lifetime.
+fn character(text: &str) -> usize {
+    let inner: Vec<_> = text.char_indices().skip(1).take(12).collect();
+    match inner.as_slice() {
+        [(_, '\\'), _, rest @ ..] => {
+            rest.iter().find(|(_, c)| *c == '\'').map_or(0, |(at, _)| at + 1)
+        }
+        [_, (at, '\''), ..] => at + 1,
+        _ => 0,
+    }
+}
+
+#[test]
+fn comments_and_literals_are_no_code() {
+    let blanked = |text| blank(text).split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(blanked("a // dbg!\nb /* x /* y */ z */ c"), "a b c");
+    assert_eq!(blanked(r#"f("todo!\"", 'a', '\'', '"', "x") g"#), "f( , , , , ) g");
+    assert_eq!(
+        blanked("f(r#\"dbg!\"#, br\"x\", r\"\\\") for r in &'a b"),
+        "f( , b , ) for r in &'a b"
+    );
+    assert_eq!(blank("\"a\nb\" c").lines().nth(1), Some("   c"));
+}
+
+#[test]
+fn tests_at_the_end_are_left_out() {
+    let source = Source::new("src/a.rs", "fn a() {}\n\n#[cfg(test)]\nmod tests {\n    b();\n}\n");
+    assert_eq!(source.code_without_tests(), "fn a() {}\n\n");
+}

@@ -1,0 +1,114 @@
+//! What must not be written, and where.
+
+use crate::source::{Finding, Source};
+
+/// Words that must not stand in some files, and why.
+struct Rule {
+    words: &'static [&'static str],
+    message: &'static str,
+    applies: fn(&Source) -> bool,
+    /// Whether tests below the code may have them.
+    in_tests: bool,
+}
+
+const RULES: [Rule; 5] = [
+    Rule {
+        words: &["#[ignore"],
+        message: "a test that cannot run fails and says why; none is ignored",
+        applies: |_| true,
+        in_tests: false,
+    },
+    Rule {
+        words: &["#[allow(", "#![allow("],
+        message: "use #[expect(..., reason = \"...\")]",
+        // What one test program uses of it, another does not: neither `allow` nor `expect` fits all.
+        applies: |source| !source.path.ends_with("tests/support/mod.rs"),
+        in_tests: false,
+    },
+    Rule {
+        words: &["todo!", "unimplemented!", "dbg!"],
+        message: "finish it",
+        applies: |_| true,
+        in_tests: false,
+    },
+    Rule {
+        words: &["print!", "println!", "eprint!", "eprintln!"],
+        message: "the library never prints: return it",
+        applies: Source::is_library,
+        in_tests: true,
+    },
+    Rule {
+        words: &[
+            "process::exit",
+            "process::abort",
+            "env::var",
+            "env::args",
+            "env::current_dir",
+            "env::current_exe",
+            "env::home_dir",
+            "env::set_",
+            "env::temp_dir",
+        ],
+        message: "the library takes values: programs exit and know where they run",
+        applies: Source::is_library,
+        in_tests: true,
+    },
+];
+
+/// Checks a file for words that must not stand there.
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for rule in RULES.iter().filter(|rule| (rule.applies)(source)) {
+        if rule.in_tests && source.is_named("tests.rs") {
+            continue;
+        }
+        let code = if rule.in_tests { source.code_without_tests() } else { &source.code };
+        for (at, word) in rule.words.iter().flat_map(|word| code.match_indices(word)) {
+            if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
+                findings.push(source.finding(at, format!("`{word}`: {}", rule.message)));
+            }
+        }
+    }
+    findings
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(path: &str, text: &str) -> usize {
+        check(&Source::new(path, text)).len()
+    }
+
+    #[test]
+    fn each_rule_finds_its_words() {
+        for rule in RULES {
+            for word in rule.words {
+                for path in ["src/hooks/a.rs", "src/hooks/a/tests.rs"] {
+                    let expected = usize::from(!path.ends_with("tests.rs") || !rule.in_tests);
+                    assert_eq!(
+                        count(path, &format!("fn a() {{ {word} }}")),
+                        expected,
+                        "{path} {word}"
+                    );
+                }
+            }
+        }
+        let finding = &check(&Source::new("tests/a.rs", "\n\n#[ignore]\nfn a() {}"))[0];
+        assert!(finding.to_string().starts_with("tests/a.rs:3: `#[ignore`: "));
+    }
+
+    #[test]
+    fn words_in_comments_texts_programs_and_tests_are_fine() {
+        assert_eq!(
+            count("src/a.rs", "/// println!(\"\")\nconst A: &str = \"todo!\"; fn my_dbg!() {}"),
+            0
+        );
+        assert_eq!(
+            count("src/bin/a/main.rs", "println!(); std::env::var_os(); process::exit()"),
+            0
+        );
+        assert_eq!(count("src/a.rs", "\n#[cfg(test)]\nmod tests {\n println!() }"), 0);
+        assert_eq!(count("tests/a.rs", "println!(); std::env::var_os()"), 0);
+    }
+}

@@ -4,6 +4,9 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use oci_hooks::hooks::lint::{self, LintOptions, Severity};
+use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
+
 use crate::example::Example;
 use crate::support::program;
 
@@ -24,6 +27,23 @@ fn examples_leave_nothing_to_chance() {
         assert!(!example.stages().is_empty(), "{name}");
         let extension = example.stages().contains(&"precreate");
         assert_eq!(extension, example.file.parent().unwrap().ends_with("podman"), "{name}");
+    }
+}
+
+#[test]
+fn examples_load_and_lint_finds_nothing_wrong() {
+    let stages = ["precreate".to_owned()];
+    let schema = SchemaOptions {
+        extension_stages: &stages,
+        path_check: PathCheck::Skip,
+        ..SchemaOptions::default()
+    };
+    for example in Example::all() {
+        let text = fs::read(&example.file).expect("it is there");
+        Definition::parse(&text, schema).unwrap_or_else(|fault| panic!("{fault:?}"));
+        for finding in lint::lint_text(&example.file, &text, &LintOptions::default()) {
+            assert!(finding.severity < Severity::Warning, "{finding:?}");
+        }
     }
 }
 

@@ -65,7 +65,7 @@ fn files_that_vanish_are_overlooked() {
         let path = dir.join(format!("{}.json", round % 20));
         fs::copy(dir.join("../new"), dir.join("../copy")).unwrap();
         fs::rename(dir.join("../copy"), &path).unwrap();
-        if round % 3 == 0 {
+        if round.is_multiple_of(3) {
             fs::remove_file(path).unwrap();
         }
     };

@@ -271,7 +271,7 @@ impl Loader<'_> {
 }
 
 /// Lists a directory in byte order.
-fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
+pub(super) fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
     let mut names = fs::read_dir(dir)
         .and_then(|entries| {
             entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()

@@ -44,6 +44,8 @@ mod error;
 pub mod filter;
 mod hook;
 pub mod json;
+#[cfg(feature = "lint")]
+pub mod lint;
 mod load;
 pub mod manage;
 pub mod migrate;

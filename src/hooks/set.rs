@@ -108,7 +108,7 @@ impl FromIterator<HookFile> for HookSet {
 ///
 /// Rust's `str::to_lowercase` knows final sigma and makes two characters of `İ`; Go does neither.
 /// Two names that are equal after this have no order in Go; here the names themselves decide.
-fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
+pub(super) fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if bytes.is_ascii() {
         return Cow::Owned(bytes.to_ascii_lowercase());

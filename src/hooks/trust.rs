@@ -3,7 +3,7 @@
 //! Hooks run as root. Whoever can write a hook file, its program, or a directory on the way to either
 //! can do as root what they like; podman and CRI-O do not look.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -18,7 +18,8 @@ const MAX_SYMLINKS: usize = 40;
 /// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustOptions {
-    /// Users who may own and write hooks. Root's group may write, too.
+    /// Users who may own and write hooks. So may the groups of the same numbers: root's, and where
+    /// each user has a group of their own, that.
     pub uids: Vec<u32>,
 }
 
@@ -113,36 +114,63 @@ pub fn check(file: &HookFile, options: &TrustOptions) -> Result<(), TrustError> 
 
 /// Checks an absolute path, from the root on.
 pub fn check_path(path: &Path, options: &TrustOptions) -> Result<(), TrustError> {
-    let mut links = 0;
-    let mut current = PathBuf::new();
-    let mut rest = VecDeque::from([OsString::from("/")]);
-    push(&mut rest, path);
-    while let Some(name) = rest.pop_front() {
-        if name == ".." {
-            current.pop();
-            continue;
-        }
-        let next = current.join(&name);
-        let status = fs::symlink_metadata(&next).at("look up", &next)?;
-        if !options.uids.contains(&status.uid()) {
-            return Err(TrustError::Owner { path: next, uid: status.uid() });
-        }
-        if !status.is_symlink() {
-            check_mode(&next, &status)?;
-            current = next;
-            continue;
-        }
-        links += 1;
-        if links > MAX_SYMLINKS {
-            return Err(PathError::new("look up", path, rustix::io::Errno::LOOP).into());
-        }
-        let target = fs::read_link(&next).at("look up", &next)?;
-        if target.is_absolute() {
-            current = PathBuf::from("/");
-        }
-        push(&mut rest, &target);
+    Checker::new(options.clone()).check_path(path)
+}
+
+/// Checks many paths, and looks once at the directories they have in common.
+#[derive(Debug)]
+pub struct Checker {
+    options: TrustOptions,
+    /// Directories that were found good, by their path without symbolic links.
+    good: HashSet<PathBuf>,
+}
+
+impl Checker {
+    /// Starts with nothing looked at.
+    pub fn new(options: TrustOptions) -> Self {
+        Checker { options, good: HashSet::new() }
     }
-    Ok(())
+
+    /// Checks an absolute path, from the root on.
+    pub fn check_path(&mut self, path: &Path) -> Result<(), TrustError> {
+        let mut links = 0;
+        let mut current = PathBuf::new();
+        let mut rest = VecDeque::from([OsString::from("/")]);
+        push(&mut rest, path);
+        while let Some(name) = rest.pop_front() {
+            if name == ".." {
+                current.pop();
+                continue;
+            }
+            let next = current.join(&name);
+            if self.good.contains(&next) {
+                current = next;
+                continue;
+            }
+            let status = fs::symlink_metadata(&next).at("look up", &next)?;
+            if !self.options.uids.contains(&status.uid()) {
+                return Err(TrustError::Owner { path: next, uid: status.uid() });
+            }
+            if !status.is_symlink() {
+                check_mode(&next, &status, &self.options)?;
+                if status.is_dir() {
+                    self.good.insert(next.clone());
+                }
+                current = next;
+                continue;
+            }
+            links += 1;
+            if links > MAX_SYMLINKS {
+                return Err(PathError::new("look up", path, rustix::io::Errno::LOOP).into());
+            }
+            let target = fs::read_link(&next).at("look up", &next)?;
+            if target.is_absolute() {
+                current = PathBuf::from("/");
+            }
+            push(&mut rest, &target);
+        }
+        Ok(())
+    }
 }
 
 /// Puts the components of a path in front of those that are still to be walked.
@@ -155,7 +183,11 @@ fn push(rest: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-fn check_mode(path: &Path, status: &fs::Metadata) -> Result<(), TrustError> {
+fn check_mode(
+    path: &Path,
+    status: &fs::Metadata,
+    options: &TrustOptions,
+) -> Result<(), TrustError> {
     let mode = status.mode() & 0o7777;
     // In a sticky directory, such as /tmp, others cannot touch what is not theirs.
     if status.is_dir() && mode & 0o1000 != 0 {
@@ -163,7 +195,7 @@ fn check_mode(path: &Path, status: &fs::Metadata) -> Result<(), TrustError> {
     }
     let whom = if mode & 0o002 != 0 {
         "everyone".to_owned()
-    } else if mode & 0o020 != 0 && status.gid() != 0 {
+    } else if mode & 0o020 != 0 && !options.uids.contains(&status.gid()) {
         format!("group {}", status.gid())
     } else {
         return Ok(());
@@ -220,6 +252,32 @@ mod tests {
         symlink("loop", temp.path().join("loop")).unwrap();
         assert!(fault(&temp.path().join("loop")).is_some());
         assert_eq!(fault(&file), None);
+    }
+
+    #[test]
+    fn a_group_may_write_if_it_has_the_number_of_a_trusted_user() {
+        let (_temp, file) = tree();
+        chmod(&file, 0o775);
+        let group = fs::metadata(&file).unwrap().gid();
+        let mut options = TrustOptions::of_process();
+        options.uids.push(group);
+        check_path(&file, &options).unwrap();
+        options.uids.retain(|uid| *uid != group);
+        options.uids.push(rustix::process::geteuid().as_raw());
+        if !options.uids.contains(&group) {
+            assert!(matches!(check_path(&file, &options), Err(TrustError::Writable { .. })));
+        }
+    }
+
+    #[test]
+    fn directories_in_common_are_looked_at_once() {
+        let (_temp, file) = tree();
+        let mut checker = Checker::new(TrustOptions::of_process());
+        checker.check_path(&file).unwrap();
+        let directory = file.parent().unwrap();
+        assert!(checker.good.contains(directory));
+        chmod(directory, 0o777);
+        checker.check_path(&file).unwrap();
     }
 
     #[test]

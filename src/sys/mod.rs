@@ -1,4 +1,5 @@
-//! The host: files, processes. Everything above talks to the system through here or `std`.
+//! The host: errors, files, processes. Everything above talks to the system through here or `std`.
 
+pub mod error;
 pub mod fs;
 pub mod process;

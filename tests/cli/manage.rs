@@ -232,3 +232,24 @@ fn names_need_not_be_utf_8() {
     run(&["disable"]);
     assert!(!env.path("etc").join(name).exists());
 }
+
+#[test]
+fn what_lint_finds_is_refused_or_told_before_a_hook_is_installed() {
+    let env = TestEnv::new();
+    let hook = |path: &str, when: &str| {
+        format!(
+            "{{\"version\": \"1.0.0\", \"hook\": {{\"path\": \"{path}\"}}, \"when\": {{{when}}}, \"stages\": [\"poststop\"]}}"
+        )
+    };
+    env.write("directory.json", &hook("/bin", "\"always\": true"));
+    let ran = env.run(&["install", "directory.json"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stdout);
+    assert!(ran.stderr.contains("(OH306)"), "{}", ran.stderr);
+    assert_eq!(env.names("etc"), Vec::<String>::new());
+    assert_eq!(env.run(&["install", "--no-lint", "directory.json"]).code, Some(0));
+
+    env.write("never.json", &hook("/bin/true", "\"always\": false"));
+    let ran = env.run(&["install", "never.json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(ran.stderr.contains("warning:") && ran.stderr.contains("(OH202)"), "{}", ran.stderr);
+}

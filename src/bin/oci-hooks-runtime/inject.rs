@@ -8,11 +8,11 @@ use oci_hooks::hooks::{
     LoadOptions, MatchError, Problem, Selection,
 };
 use oci_hooks::runtime::{Level, Log};
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{
     Expected, FileAt, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
 };
 
-use crate::chain;
 use crate::settings::Settings;
 
 /// The most a configuration may hold.

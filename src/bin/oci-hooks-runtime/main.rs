@@ -12,6 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use oci_hooks::runtime::{self, FindError, Invocation, Level, Log};
+use oci_hooks::sys::error::chain;
 
 use settings::{Settings, SettingsError};
 
@@ -38,7 +39,7 @@ fn main() -> ExitCode {
     };
     // Only an error comes back: otherwise this process has become the runtime.
     let Err(error) = run(&args, &invocation, &log);
-    let message = chain(&error);
+    let message = format!("oci-hooks: {}", chain(&error));
     if let Err(error) = log.write(Level::Error, &message) {
         report(&chain(&error));
     }
@@ -72,16 +73,6 @@ fn find_runtime(settings: &Settings) -> Result<std::path::PathBuf, FindError> {
         Some(name) => find(&[name]),
         None => find(&runtime::KNOWN),
     }
-}
-
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = format!("oci-hooks: {error}");
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 fn report(message: &str) {

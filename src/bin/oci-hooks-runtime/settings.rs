@@ -150,7 +150,7 @@ mod tests {
         assert!(Settings::load(|_| Some("/nonexistent".into())).is_err());
     }
 
-    fn chain(error: &dyn std::error::Error) -> String {
-        crate::chain(error)
+    fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+        oci_hooks::sys::error::chain(error)
     }
 }

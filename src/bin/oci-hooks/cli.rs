@@ -5,9 +5,10 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci_hooks::hooks::Consumer;
 
+use crate::error::Error;
 use crate::{
-    completions, disable, enable, explain, inject, install, list, migrate, monitor, new, pattern,
-    remove, run_hook, schema, show, validate,
+    completions, disable, enable, explain, inject, install, lint, list, migrate, monitor, new,
+    pattern, remove, run_hook, schema, show, validate,
 };
 
 const EXAMPLES: &str = "\
@@ -32,6 +33,23 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+impl Cli {
+    /// Refuses the formats of findings where there are none.
+    pub(crate) fn check_format(&self) -> Result<(), Error> {
+        match (self.global.format, &self.command) {
+            (Some(OutputFormat::Sarif | OutputFormat::Github), command)
+                if !matches!(command, Command::Lint(_)) =>
+            {
+                Err(Error::Usage {
+                    message: "only lint has the formats sarif and github".to_owned(),
+                    hint: Some("use --format json".to_owned()),
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// Options of all commands.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
@@ -47,7 +65,7 @@ pub(crate) struct GlobalArgs {
 
     /// Format of the output
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<OutputFormat>,
 
     /// Format of errors and warnings on standard error
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
@@ -62,7 +80,20 @@ pub(crate) struct GlobalArgs {
     pub(crate) verbose: bool,
 }
 
-/// How something is shown.
+/// How results are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum OutputFormat {
+    /// For people
+    Human,
+    /// For programs; described in oci-hooks(1)
+    Json,
+    /// SARIF 2.1.0, for code scanning (only lint)
+    Sarif,
+    /// Annotations of GitHub Actions (only lint)
+    Github,
+}
+
+/// How something is said on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
     /// For people
@@ -88,6 +119,7 @@ pub(crate) enum Color {
 pub(crate) enum Command {
     Inject(inject::InjectArgs),
     Explain(explain::ExplainArgs),
+    Lint(lint::LintArgs),
     List(list::ListArgs),
     Show(show::ShowArgs),
     Validate(validate::ValidateArgs),
@@ -104,7 +136,7 @@ pub(crate) enum Command {
     Completions(completions::CompletionsArgs),
 }
 
-fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
+pub(crate) fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
     use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
     let names = Consumer::ALL.map(|c| PossibleValue::new(c.name).help(c.about));

@@ -10,7 +10,7 @@ use oci_hooks::hooks::{self, Consumer, HookSet, LoadOptions, Loaded};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
-use crate::cli::{Color, Format, GlobalArgs};
+use crate::cli::{Color, Format, GlobalArgs, OutputFormat};
 use crate::error::{Diagnostic, Error};
 use crate::style::{self, Paint};
 
@@ -20,7 +20,7 @@ pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
 /// The environment of a command.
 pub(crate) struct Context {
     pub(crate) consumer: Consumer,
-    pub(crate) format: Option<Format>,
+    pub(crate) format: Option<OutputFormat>,
     pub(crate) verbose: bool,
     /// Colours on standard output.
     pub(crate) paint: Paint,
@@ -51,7 +51,7 @@ impl Context {
 
     /// Tells if output is for programs.
     pub(crate) fn is_json(&self) -> bool {
-        self.format == Some(Format::Json)
+        self.format == Some(OutputFormat::Json)
     }
 
     /// Returns what to load: the directories given, or those of the consumer.

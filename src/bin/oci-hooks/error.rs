@@ -6,12 +6,14 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
 use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::lint::Finding;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::hooks::{
     ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
 };
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
@@ -52,6 +54,8 @@ pub(crate) enum Error {
     Capture(#[from] CaptureError),
     #[error(transparent)]
     Trust(#[from] TrustError),
+    #[error("{0}")]
+    Lint(Box<Diagnostic>),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
     #[error("there is no hook named {name:?}")]
@@ -98,6 +102,7 @@ impl Error {
                 hint: source.hint().map(str::to_owned),
             },
             Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
+            Error::Lint(diagnostic) => Diagnostic::clone(diagnostic),
             Error::Read(_) | Error::Replace(_) => simple("io", None),
             Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
             Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
@@ -162,6 +167,16 @@ impl Diagnostic {
 
     pub(crate) fn of_error(class: &'static str, error: &(dyn std::error::Error + 'static)) -> Self {
         Diagnostic { class, path: None, location: None, message: chain(error), hint: None }
+    }
+
+    pub(crate) fn of_finding(finding: &Finding) -> Self {
+        Diagnostic {
+            class: finding.rule.name,
+            path: Some(finding.path.clone()),
+            location: finding.location.clone(),
+            message: format!("{} ({})", finding.message, finding.rule.code),
+            hint: finding.help.clone(),
+        }
     }
 
     pub(crate) fn of_problem(problem: &Problem) -> Self {
@@ -229,17 +244,6 @@ impl fmt::Display for Diagnostic {
         }
         f.write_str(&self.message)
     }
-}
-
-/// Joins an error and its causes.
-pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 /// Adds the path of the configuration to what is wrong with it.

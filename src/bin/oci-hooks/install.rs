@@ -4,13 +4,15 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::PathCheck;
+use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
 use oci_hooks::hooks::manage::{Editor, HookName, ManageError, Mode, Overwrite};
+use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
 
 use crate::Exit;
 use crate::changes;
 use crate::context::Context;
-use crate::error::Error;
+use crate::error::{Diagnostic, Error};
 
 /// Check a hook file and put it into the last hook directory
 #[derive(Debug, Args)]
@@ -48,6 +50,10 @@ pub(crate) struct InstallOptions {
     /// Accept a hook whose program does not exist here; until it does, consumers ignore the hook
     #[arg(long)]
     pub(crate) no_path_check: bool,
+
+    /// Accept a hook that lint finds errors in
+    #[arg(long)]
+    no_lint: bool,
 }
 
 pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -75,6 +81,9 @@ impl InstallOptions {
         text: &[u8],
         context: &mut Context,
     ) -> Result<Exit, Error> {
+        if !self.no_lint {
+            self.lint(source, text, context)?;
+        }
         let mut editor = editor(context, self.dry_run);
         if self.no_path_check {
             editor.options.path_check = PathCheck::Skip;
@@ -91,6 +100,41 @@ impl InstallOptions {
         changes::report(change, editor.mode, context)
     }
 }
+
+impl InstallOptions {
+    /// Refuses a hook that does not work or that others can take over, and warns of what is doubtful.
+    ///
+    /// What the loader refuses is left to it.
+    fn lint(&self, source: &Path, text: &[u8], context: &Context) -> Result<(), Error> {
+        let mut options = LintOptions::for_consumer(&context.consumer);
+        if !self.no_path_check {
+            options.files = FileChecks::Trust(TrustOptions::of_process());
+        }
+        let load = context.load_options();
+        let schema = SchemaOptions {
+            extension_stages: &load.extension_stages,
+            path_check: PathCheck::Skip,
+            schema: load.schema,
+        };
+        if Definition::parse(text, schema).is_err() {
+            return Ok(());
+        }
+        for finding in lint::lint_text(source, text, &options) {
+            let diagnostic = Diagnostic::of_finding(&finding);
+            match finding.severity {
+                Severity::Error if finding.rule.code != MISSING_PROGRAM => {
+                    return Err(Error::Lint(Box::new(diagnostic)));
+                }
+                Severity::Warning => context.warn(&diagnostic),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The rule about programs that do not exist, of which the loader says the same.
+const MISSING_PROGRAM: &str = "OH017";
 
 /// Returns the editor of the directories that are asked for.
 pub(crate) fn editor(context: &Context, dry_run: bool) -> Editor {

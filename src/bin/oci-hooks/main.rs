@@ -11,6 +11,7 @@ mod error;
 mod explain;
 mod inject;
 mod install;
+mod lint;
 mod list;
 mod migrate;
 mod monitor;
@@ -30,6 +31,7 @@ use clap::Parser;
 
 use cli::{Cli, Command};
 use context::Context;
+use error::Error;
 
 /// What a command found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,24 +60,7 @@ const COULD_NOT_TELL: u8 = 2;
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let mut context = Context::new(&cli.global);
-    let result = match &cli.command {
-        Command::Inject(args) => inject::run(args, &mut context),
-        Command::Explain(args) => explain::run(args, &mut context),
-        Command::List(args) => list::run(args, &mut context),
-        Command::Show(args) => show::run(args, &mut context),
-        Command::Validate(args) => validate::run(args, &mut context),
-        Command::Schema(args) => schema::run(args, &mut context),
-        Command::Pattern(args) => pattern::run(args, &mut context),
-        Command::Migrate(args) => migrate::run(args, &mut context),
-        Command::New(args) => new::run(args, &mut context),
-        Command::Install(args) => install::run(args, &mut context),
-        Command::Remove(args) => remove::run(args, &mut context),
-        Command::Disable(args) => disable::run(args, &mut context),
-        Command::Enable(args) => enable::run(args, &mut context),
-        Command::Monitor(args) => monitor::run(args, &mut context),
-        Command::RunHook(args) => run_hook::run(args, &mut context),
-        Command::Completions(args) => completions::run(args, &mut context),
-    };
+    let result = cli.check_format().and_then(|()| run(&cli.command, &mut context));
     let result = result.and_then(|exit| context.flush().map(|()| exit));
     match result {
         Ok(exit) => exit.into(),
@@ -85,5 +70,27 @@ fn main() -> ExitCode {
             context.show_error(&error);
             ExitCode::from(COULD_NOT_TELL)
         }
+    }
+}
+
+fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
+    match command {
+        Command::Inject(args) => inject::run(args, context),
+        Command::Explain(args) => explain::run(args, context),
+        Command::Lint(args) => lint::run(args, context),
+        Command::List(args) => list::run(args, context),
+        Command::Show(args) => show::run(args, context),
+        Command::Validate(args) => validate::run(args, context),
+        Command::Schema(args) => schema::run(args, context),
+        Command::Pattern(args) => pattern::run(args, context),
+        Command::Migrate(args) => migrate::run(args, context),
+        Command::New(args) => new::run(args, context),
+        Command::Install(args) => install::run(args, context),
+        Command::Remove(args) => remove::run(args, context),
+        Command::Disable(args) => disable::run(args, context),
+        Command::Enable(args) => enable::run(args, context),
+        Command::Monitor(args) => monitor::run(args, context),
+        Command::RunHook(args) => run_hook::run(args, context),
+        Command::Completions(args) => completions::run(args, context),
     }
 }

@@ -18,7 +18,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::Exit;
-use crate::cli::Format;
+use crate::cli::OutputFormat;
 use crate::context::Context;
 use crate::error::Error;
 use command::{Batch, Runner};
@@ -169,7 +169,7 @@ impl Session<'_> {
         let loaded = self.monitor.snapshot();
         let events = event::of_changes(changes, &loaded, Timestamp::now());
         for event in &events {
-            if self.context.format == Some(Format::Human) {
+            if self.context.format == Some(OutputFormat::Human) {
                 self.context.line(event.human(self.context.paint))?;
             } else {
                 self.context.line(event::to_line(event))?;
@@ -189,7 +189,7 @@ impl Session<'_> {
     fn print_snapshot(&mut self) -> Result<(), Error> {
         let loaded = self.monitor.snapshot();
         let snapshot = SnapshotJson::new(&loaded, Timestamp::now());
-        if self.context.format == Some(Format::Human) {
+        if self.context.format == Some(OutputFormat::Human) {
             for line in snapshot.human(self.context.paint) {
                 self.context.line(line)?;
             }

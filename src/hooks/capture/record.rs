@@ -1,7 +1,6 @@
 //! The record of one run of a hook: a JSON file of its own.
 
 use std::borrow::Cow;
-use std::error::Error;
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
@@ -11,6 +10,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::{Capture, CaptureError};
+use crate::sys::error::chain;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, unpredictable,
 };
@@ -112,15 +112,4 @@ impl<'a> Record<'a> {
         FileAt::open(&path, Symlinks::Refuse)?.replace(&json, &options)?;
         Ok(path)
     }
-}
-
-/// Returns an error with all its causes in one line.
-fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }

@@ -10,11 +10,12 @@ use std::path::Path;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Finished, Limit, Program, RunError};
 
 use super::notify;
 use crate::context::Context;
-use crate::error::{Diagnostic, chain};
+use crate::error::Diagnostic;
 
 const SHELL: &str = "/bin/sh";
 

@@ -10,6 +10,7 @@ mod group;
 mod parser;
 pub(super) mod property;
 mod repetition;
+mod unmatchable;
 
 pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
 pub use ast::{Ast, Construct, ConstructKind};

@@ -1,0 +1,203 @@
+//! `oci-hooks lint`: mistakes in hook files.
+
+mod catalogue;
+mod fix;
+mod github;
+mod human;
+mod json;
+mod sarif;
+mod span;
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use oci_hooks::hooks::Consumer;
+use oci_hooks::hooks::lint::{
+    self, FileChecks, Level, LintOptions, LintedFile, Report, Rule, Severity,
+};
+use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks::sys::fs::PathContext;
+
+use crate::Exit;
+use crate::cli::{OutputFormat, consumer_parser};
+use crate::context::Context;
+use crate::error::Error;
+
+/// Find mistakes in hook files before a container does
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  oci-hooks lint
+  oci-hooks lint --content-only hooks.d/ extra.json
+  oci-hooks lint --fix my-hook.json
+  oci-hooks lint --explain OH208
+  oci-hooks lint --format github --content-only hooks.d/
+
+Directories are linted together, the later ones masking the earlier. Owners and permissions are wrong if
+others than root and you could change what runs.
+
+Exit status is 1 when there are errors or warnings, with --strict also when there are notes.")]
+pub(crate) struct LintArgs {
+    /// Hook files, directories of them, or - for standard input (default: the directories of the
+    /// consumer)
+    #[arg(value_name = "PATH")]
+    paths: Vec<PathBuf>,
+
+    /// Also note what CONSUMER would make of the files (can be repeated; default: those who read the
+    /// same directories)
+    #[arg(long, value_name = "CONSUMER", value_parser = consumer_parser())]
+    also: Vec<Consumer>,
+
+    /// Look at the text alone: programs need not exist, owners and permissions may be any
+    #[arg(long)]
+    content_only: bool,
+
+    /// Leave out the findings of RULE, a code or a name (can be repeated)
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    allow: Vec<&'static Rule>,
+
+    /// Make the findings of RULE warnings (can be repeated)
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    warn: Vec<&'static Rule>,
+
+    /// Make the findings of RULE errors (can be repeated)
+    #[arg(long, value_name = "RULE", value_parser = rule)]
+    deny: Vec<&'static Rule>,
+
+    /// Exit with 1 for notes, too
+    #[arg(long)]
+    strict: bool,
+
+    /// Correct what can be corrected safely, then tell what is left
+    #[arg(long)]
+    fix: bool,
+
+    /// Show what --fix would change, and change nothing
+    #[arg(long)]
+    diff: bool,
+
+    /// Explain RULE, a code or a name
+    #[arg(long, value_name = "RULE", value_parser = rule, conflicts_with_all = ["paths", "fix", "diff"])]
+    explain: Option<&'static Rule>,
+
+    /// List all rules
+    #[arg(long, conflicts_with_all = ["paths", "fix", "diff", "explain"])]
+    rules: bool,
+}
+
+fn rule(code_or_name: &str) -> Result<&'static Rule, String> {
+    Rule::find(code_or_name)
+        .ok_or_else(|| "no such rule; `oci-hooks lint --rules` lists them".to_owned())
+}
+
+impl LintArgs {
+    /// Returns what to look for.
+    fn options(&self, context: &Context) -> LintOptions {
+        let mut options = LintOptions::for_consumer(&context.consumer);
+        options.dirs = context.load_options().dirs;
+        if !self.also.is_empty() {
+            options.others =
+                self.also.iter().filter(|c| **c != context.consumer).cloned().collect();
+        }
+        if !self.content_only {
+            options.files = FileChecks::Trust(TrustOptions::of_process());
+        }
+        for (rules, level) in [
+            (&self.deny, Level::Report(Severity::Error)),
+            (&self.warn, Level::Report(Severity::Warning)),
+            (&self.allow, Level::Allow),
+        ] {
+            for rule in rules {
+                options.levels.set(rule, level);
+            }
+        }
+        options
+    }
+}
+
+pub(crate) fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error> {
+    if let Some(rule) = args.explain {
+        return catalogue::explain(rule, context);
+    }
+    if args.rules {
+        return catalogue::list(context);
+    }
+    let mut options = args.options(context);
+    let inputs = Inputs::sort(&args.paths, &mut options, context)?;
+    if args.diff {
+        return fix::diff(&inputs, &options, context);
+    }
+    if args.fix {
+        if let Some(text) = &inputs.stdin {
+            return fix::stdin(text, &options, context);
+        }
+        fix::write(&inputs, &options, context)?;
+    }
+    let report = inputs.lint(&options);
+    show(&report, context)?;
+    let threshold = if args.strict { Severity::Note } else { Severity::Warning };
+    let found = report.findings().any(|finding| finding.severity >= threshold);
+    Ok(if found { Exit::No } else { Exit::Yes })
+}
+
+fn show(report: &Report, context: &mut Context) -> Result<(), Error> {
+    match context.format {
+        Some(OutputFormat::Json) => json::write(report, context),
+        Some(OutputFormat::Sarif) => sarif::write(report, context),
+        Some(OutputFormat::Github) => github::write(report, context),
+        Some(OutputFormat::Human) | None => human::write(report, context),
+    }
+}
+
+/// What standard input is called in findings.
+const STDIN: &str = "<stdin>";
+
+/// What to lint.
+#[derive(Debug, Default)]
+struct Inputs {
+    with_dirs: bool,
+    files: Vec<PathBuf>,
+    stdin: Option<Vec<u8>>,
+}
+
+impl Inputs {
+    /// Tells directories from files; the directories go to the options.
+    fn sort(
+        paths: &[PathBuf],
+        options: &mut LintOptions,
+        context: &Context,
+    ) -> Result<Self, Error> {
+        let mut inputs = Inputs { with_dirs: paths.is_empty(), ..Inputs::default() };
+        let mut dirs = Vec::new();
+        for path in paths {
+            if path == OsStr::new("-") {
+                if inputs.stdin.is_none() {
+                    inputs.stdin = Some(context.read_hook(path)?);
+                }
+            } else if fs::metadata(path).at("look up", path)?.is_dir() {
+                dirs.push(path.clone());
+            } else {
+                inputs.files.push(path.clone());
+            }
+        }
+        if !dirs.is_empty() {
+            inputs.with_dirs = true;
+            options.dirs = dirs;
+        }
+        Ok(inputs)
+    }
+
+    fn lint(&self, options: &LintOptions) -> Report {
+        let mut report = if self.with_dirs { lint::lint_dirs(options) } else { Report::default() };
+        report.hook_files += self.files.len() + usize::from(self.stdin.is_some());
+        report.files.extend(self.files.iter().map(|path| lint::lint_file(path, options)));
+        if let Some(text) = &self.stdin {
+            let path = Path::new(STDIN);
+            let findings = lint::lint_text(path, text, options);
+            report.files.push(LintedFile::new(path, text.clone(), findings));
+        }
+        report
+    }
+}

@@ -1,0 +1,106 @@
+//! `lint --explain` and `lint --rules`.
+
+use oci_hooks::hooks::lint::{Example, FixPolicy, Rule, rules};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::style;
+
+#[derive(Serialize)]
+struct RuleJson {
+    code: &'static str,
+    rule: &'static str,
+    severity: &'static str,
+    summary: &'static str,
+    /// Whether --fix corrects it.
+    fixable: bool,
+    explanation: &'static str,
+    bad: &'static str,
+    good: &'static str,
+    /// What --fix does, or why it does nothing.
+    fix: &'static str,
+}
+
+impl RuleJson {
+    fn new(rule: &'static Rule) -> Self {
+        let (fixable, fix) = match rule.fix {
+            FixPolicy::Automatic(what) => (true, what),
+            FixPolicy::Manual(why) => (false, why),
+        };
+        RuleJson {
+            code: rule.code,
+            rule: rule.name,
+            severity: rule.severity.name(),
+            summary: rule.summary,
+            fixable,
+            explanation: rule.explanation,
+            bad: rule.bad.text(),
+            good: rule.good.text(),
+            fix,
+        }
+    }
+}
+
+/// Writes all that is known about a rule.
+pub(super) fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit, Error> {
+    if context.is_json() {
+        context.json(&RuleJson::new(rule))?;
+        return Ok(Exit::Yes);
+    }
+    let title = context.paint.paint(style::TITLE, format_args!("{} {}", rule.code, rule.name));
+    context.line(format!("{title} ({})\n{}\n", rule.severity, rule.summary))?;
+    context.line(rule.explanation)?;
+    example("Wrong", style::BAD, rule.bad, context)?;
+    example("Right", style::GOOD, rule.good, context)?;
+    let fix = match rule.fix {
+        FixPolicy::Automatic(what) => format!("--fix corrects it: {what}."),
+        FixPolicy::Manual(why) => format!("--fix leaves it alone: {why}."),
+    };
+    context.line(format!("\n{fix}"))?;
+    Ok(Exit::Yes)
+}
+
+fn example(
+    title: &str,
+    style: anstyle::Style,
+    example: Example,
+    context: &mut Context,
+) -> Result<(), Error> {
+    let reader = match example {
+        Example::HookFor(reader, _) => format!(" for {reader}"),
+        _ => String::new(),
+    };
+    let title = context.paint.paint(style, format_args!("{title}{reader}:"));
+    context.line(format!("\n{title}"))?;
+    if example.text().is_empty() {
+        return context.line("  (an empty file)");
+    }
+    for line in example.text().lines() {
+        context.line(format!("  {}", line.replace('\u{feff}', "\\uFEFF")))?;
+    }
+    Ok(())
+}
+
+/// Writes a line for each rule.
+pub(super) fn list(context: &mut Context) -> Result<Exit, Error> {
+    if context.is_json() {
+        let rules: Vec<_> = rules::ALL.iter().map(|rule| RuleJson::new(rule)).collect();
+        context.json(&rules)?;
+        return Ok(Exit::Yes);
+    }
+    let width = rules::ALL.iter().map(|rule| rule.name.len()).max().unwrap_or_default();
+    for rule in rules::ALL {
+        let fix = match rule.fix {
+            FixPolicy::Automatic(_) => "fix",
+            FixPolicy::Manual(_) => "",
+        };
+        let code = context.paint.paint(style::TITLE, rule.code);
+        context.line(format!(
+            "{code} {:<width$}  {:<7}  {fix:<3}  {}",
+            rule.name, rule.severity, rule.summary
+        ))?;
+    }
+    Ok(Exit::Yes)
+}

@@ -1,0 +1,102 @@
+//! `lint --fix` and `lint --diff`.
+
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::hooks::lint::{self, Fixed, LintOptions};
+use oci_hooks::sys::fs::{Expected, FileAt, PathContext, ReplaceOptions, Symlinks};
+
+use super::{Inputs, STDIN};
+use crate::Exit;
+use crate::context::Context;
+use crate::diff;
+use crate::error::Error;
+
+/// The most a hook file may hold.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// Corrects all files, and says on standard error what was done.
+pub(super) fn write(
+    inputs: &Inputs,
+    options: &LintOptions,
+    context: &mut Context,
+) -> Result<(), Error> {
+    for path in files(inputs, options)? {
+        let Ok(file) = FileAt::open(&path, Symlinks::Follow) else { continue };
+        // What cannot be read is told by the linter.
+        let Ok((text, id)) = file.read(MAX_FILE_BYTES) else { continue };
+        let fixed = lint::fix_text(&path, &text, options);
+        if fixed.text == text {
+            continue;
+        }
+        let replace = ReplaceOptions { expected: Expected::Unchanged(id), ..Default::default() };
+        file.replace(&fixed.text, &replace)?;
+        tell(&path, &fixed, context);
+    }
+    Ok(())
+}
+
+/// Writes what the text on standard input becomes.
+pub(super) fn stdin(
+    text: &[u8],
+    options: &LintOptions,
+    context: &mut Context,
+) -> Result<Exit, Error> {
+    let path = Path::new(STDIN);
+    let fixed = lint::fix_text(path, text, options);
+    context.write(&fixed.text)?;
+    tell(path, &fixed, context);
+    let left = lint::lint_text(path, &fixed.text, options);
+    let found = left.iter().any(|finding| finding.severity > lint::Severity::Note);
+    Ok(if found { Exit::No } else { Exit::Yes })
+}
+
+/// Shows what would change; there is something to do if anything would.
+pub(super) fn diff(
+    inputs: &Inputs,
+    options: &LintOptions,
+    context: &mut Context,
+) -> Result<Exit, Error> {
+    let mut texts = Vec::new();
+    for path in files(inputs, options)? {
+        if let Ok(text) = fs::read(&path) {
+            texts.push((path, text));
+        }
+    }
+    texts.extend(inputs.stdin.iter().map(|text| (PathBuf::from(STDIN), text.clone())));
+    let mut exit = Exit::Yes;
+    for (path, text) in texts {
+        let fixed = lint::fix_text(&path, &text, options);
+        if fixed.text != text {
+            exit = Exit::No;
+            diff::write(context, &text, &fixed.text, &path.to_string_lossy())?;
+        }
+    }
+    Ok(exit)
+}
+
+fn tell(path: &Path, fixed: &Fixed, context: &Context) {
+    for applied in &fixed.applied {
+        let line = applied.line.map_or_else(String::new, |line| format!(":{line}"));
+        let (path, code) = (path.display(), applied.rule.code);
+        context.note(&format!("{path}{line}: {code}: {}", applied.description));
+    }
+}
+
+/// Returns the hook files to correct.
+fn files(inputs: &Inputs, options: &LintOptions) -> Result<Vec<PathBuf>, Error> {
+    let mut files = Vec::new();
+    let dirs = if inputs.with_dirs { options.dirs.as_slice() } else { &[] };
+    for dir in dirs.iter().filter(|dir| dir.is_dir()) {
+        let mut names = Vec::new();
+        for entry in fs::read_dir(dir).at("list", dir)? {
+            names.push(entry.at("list", dir)?.path());
+        }
+        names.retain(|path| path.as_os_str().as_bytes().ends_with(b".json"));
+        names.sort_unstable();
+        files.append(&mut names);
+    }
+    files.extend(inputs.files.iter().cloned());
+    Ok(files)
+}

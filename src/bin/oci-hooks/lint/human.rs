@@ -1,0 +1,149 @@
+//! Findings for people: the line, and what is wrong with it.
+
+use std::ops::Range;
+
+use annotate_snippets::renderer::DecorStyle;
+use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
+use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::lint::{Finding, LintedFile, Report, Severity};
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::style;
+
+/// The most of a line that is shown.
+const MAX_LINE_BYTES: usize = 120;
+
+/// Writes each finding with its line, and a summary.
+pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+    let renderer = if context.paint.enabled { Renderer::styled() } else { Renderer::plain() };
+    let renderer = renderer.decor_style(DecorStyle::Ascii);
+    for file in &report.files {
+        for finding in &file.findings {
+            let group = group(finding, file);
+            context.line(renderer.render(&[group]))?;
+            context.write("\n")?;
+        }
+    }
+    summary(report, context)
+}
+
+fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
+    let level = match finding.severity {
+        Severity::Error => Level::ERROR,
+        Severity::Warning => Level::WARNING,
+        Severity::Note => Level::NOTE,
+    };
+    let mut group =
+        Group::with_title(level.primary_title(finding.message.as_str()).id(finding.rule.code));
+    let path = finding.path.to_string_lossy();
+    group = match (&finding.location, &file.text) {
+        (Some(location), Some(text)) => {
+            let line = Line::of(text, location);
+            let snippet = Snippet::source(line.text)
+                .line_start(location.line)
+                .fold(false)
+                .annotation(AnnotationKind::Primary.span(line.span));
+            // The column is counted in what is shown, unless that is a part of the line.
+            if line.is_whole {
+                group.element(snippet.path(path))
+            } else {
+                let origin = Origin::path(path).line(location.line).char_column(location.column);
+                group.element(origin).element(snippet)
+            }
+        }
+        _ => group.element(Origin::path(path)),
+    };
+    for related in &finding.related {
+        let at = related.location.as_ref();
+        let position = at.map_or_else(String::new, |at| format!(":{}:{}", at.line, at.column));
+        let text = format!("{}: {}{position}", related.message, related.path.display());
+        group = group.element(Level::NOTE.message(text));
+    }
+    if let Some(help) = &finding.help {
+        group = group.element(Level::HELP.message(help.as_str()));
+    }
+    group
+}
+
+/// One line of a text, cut to what can be read, with the place in it.
+struct Line {
+    text: String,
+    span: Range<usize>,
+    is_whole: bool,
+}
+
+impl Line {
+    fn of(text: &[u8], location: &Location) -> Self {
+        let start = location.span.start.min(text.len());
+        let first = text[..start].iter().rposition(|&b| b == b'\n').map_or(0, |at| at + 1);
+        let end =
+            text[start..].iter().position(|&b| b == b'\n').map_or(text.len(), |at| start + at);
+        let end = first + text[first..end].trim_ascii_end().len().max(start - first);
+        let span = start..location.span.end.clamp(start, end.max(start));
+        // A long line is cut around the place.
+        let from = if end - first > MAX_LINE_BYTES {
+            boundary(text, start.saturating_sub(MAX_LINE_BYTES / 2).max(first))
+        } else {
+            first
+        };
+        let to = boundary(text, end.min(from + MAX_LINE_BYTES)).max(start);
+        let marked_end = span.end.min(to);
+        let is_whole = from == first && to == end;
+        let mut shown = if from > first { "…".to_owned() } else { String::new() };
+        shown += &String::from_utf8_lossy(&text[from..start]);
+        let marked_from = shown.len();
+        shown += &String::from_utf8_lossy(&text[start..marked_end]);
+        let marked_to = shown.len();
+        shown += &String::from_utf8_lossy(&text[marked_end..to]);
+        if to < end {
+            shown.push('…');
+        }
+        Line { text: shown, span: marked_from..marked_to, is_whole }
+    }
+}
+
+/// Moves a place to the start of the character that it is in.
+fn boundary(text: &[u8], at: usize) -> usize {
+    let is_inside = |&&at: &&usize| text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
+    let candidates = [at, at.saturating_sub(1), at.saturating_sub(2), at.saturating_sub(3)];
+    candidates.iter().find(|at| !is_inside(at)).copied().unwrap_or(at)
+}
+
+fn summary(report: &Report, context: &mut Context) -> Result<(), Error> {
+    let files = count(report.hook_files, "hook file");
+    let counts: Vec<_> = [Severity::Error, Severity::Warning, Severity::Note]
+        .into_iter()
+        .filter_map(|severity| {
+            let number = report.count(severity);
+            (number > 0).then(|| {
+                let style = match severity {
+                    Severity::Error => style::BAD,
+                    Severity::Warning => style::WARNING,
+                    Severity::Note => style::HINT,
+                };
+                context.paint.paint(style, count(number, severity.name()))
+            })
+        })
+        .collect();
+    if counts.is_empty() {
+        return context.line(format!("{files}, no findings"));
+    }
+    context.line(format!("{files}: {}", counts.join(", ")))?;
+    let fixable = report.findings().filter(|finding| finding.fix.is_some()).count();
+    if fixable > 0 {
+        context.line(format!("--fix corrects {fixable} of them"))?;
+    }
+    if let Some(first) = report.findings().max_by_key(|finding| finding.severity) {
+        let command = format!("oci-hooks lint --explain {}", first.rule.code);
+        context.line(format!(
+            "{} tells more about a finding",
+            context.paint.paint(style::TITLE, command)
+        ))?;
+    }
+    Ok(())
+}
+
+fn count(number: usize, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}

@@ -1,0 +1,119 @@
+//! Findings for programs: an array, stable and documented.
+
+use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::lint::{Finding, LintedFile, Report};
+use serde::Serialize;
+
+use super::span::Region;
+use crate::context::Context;
+use crate::error::Error;
+
+#[derive(Serialize)]
+struct FindingJson<'a> {
+    code: &'static str,
+    rule: &'static str,
+    severity: &'static str,
+    path: String,
+    #[serde(flatten)]
+    place: Place<'a>,
+    message: &'a str,
+    help: Option<&'a str>,
+    related: Vec<RelatedJson<'a>>,
+    fix: Option<FixJson<'a>>,
+}
+
+/// Lines and columns count from 1, columns in characters; the offset is in bytes.
+#[derive(Serialize)]
+struct Place<'a> {
+    line: Option<usize>,
+    column: Option<usize>,
+    end_line: Option<usize>,
+    end_column: Option<usize>,
+    offset: Option<usize>,
+    length: Option<usize>,
+    pointer: Option<&'a str>,
+}
+
+#[derive(Serialize)]
+struct RelatedJson<'a> {
+    path: String,
+    line: Option<usize>,
+    column: Option<usize>,
+    pointer: Option<&'a str>,
+    message: &'a str,
+}
+
+#[derive(Serialize)]
+struct FixJson<'a> {
+    description: &'a str,
+    edits: Vec<Edit>,
+}
+
+#[derive(Serialize)]
+struct Edit {
+    offset: usize,
+    length: usize,
+    text: String,
+}
+
+/// Writes all findings as one array.
+pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+    let findings: Vec<_> = report
+        .files
+        .iter()
+        .flat_map(|file| file.findings.iter().map(move |finding| FindingJson::new(finding, file)))
+        .collect();
+    context.json(&findings)
+}
+
+impl<'a> FindingJson<'a> {
+    fn new(finding: &'a Finding, file: &LintedFile) -> Self {
+        FindingJson {
+            code: finding.rule.code,
+            rule: finding.rule.name,
+            severity: finding.severity.name(),
+            path: finding.path.to_string_lossy().into_owned(),
+            place: Place::new(finding.location.as_ref(), file),
+            message: &finding.message,
+            help: finding.help.as_deref(),
+            related: finding
+                .related
+                .iter()
+                .map(|related| RelatedJson {
+                    path: related.path.to_string_lossy().into_owned(),
+                    line: related.location.as_ref().map(|at| at.line),
+                    column: related.location.as_ref().map(|at| at.column),
+                    pointer: related.location.as_ref().map(|at| at.pointer.as_str()),
+                    message: &related.message,
+                })
+                .collect(),
+            fix: finding.fix.as_ref().map(|fix| FixJson {
+                description: &fix.description,
+                edits: fix
+                    .edits
+                    .iter()
+                    .map(|(span, text)| Edit {
+                        offset: span.start,
+                        length: span.len(),
+                        text: String::from_utf8_lossy(text).into_owned(),
+                    })
+                    .collect(),
+            }),
+        }
+    }
+}
+
+impl<'a> Place<'a> {
+    fn new(location: Option<&'a Location>, file: &LintedFile) -> Self {
+        let region = location.map(|location| Region::new(location, file));
+        Place {
+            line: region.as_ref().map(|region| region.line),
+            column: region.as_ref().map(|region| region.column),
+            end_line: region.as_ref().map(|region| region.end_line),
+            end_column: region.as_ref().map(|region| region.end_column),
+            offset: location.map(|location| location.span.start),
+            length: location.map(|location| location.span.len()),
+            pointer: location.map(|location| location.pointer.as_str()),
+        }
+    }
+}

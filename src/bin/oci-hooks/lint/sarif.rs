@@ -1,0 +1,151 @@
+//! Findings as [SARIF 2.1.0], for code scanning.
+//!
+//! [SARIF 2.1.0]: https://docs.oasis-open.org/sarif/sarif/v2.1.0/sarif-v2.1.0.html
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use oci_hooks::hooks::json::Location;
+use oci_hooks::hooks::lint::{Finding, FixPolicy, LintedFile, Report, Rule, rules};
+use serde_json::{Value, json};
+
+use super::span::Region;
+use crate::context::Context;
+use crate::error::Error;
+
+const SCHEMA: &str =
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json";
+
+/// Writes one run with all findings and all rules.
+pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+    let results: Vec<_> = report
+        .files
+        .iter()
+        .flat_map(|file| file.findings.iter().map(move |finding| result(finding, file)))
+        .collect();
+    let rules: Vec<_> = rules::ALL.iter().map(|rule| descriptor(rule)).collect();
+    context.json(&json!({
+        "$schema": SCHEMA,
+        "version": "2.1.0",
+        "runs": [{
+            "tool": {"driver": {
+                "name": "oci-hooks",
+                "semanticVersion": env!("CARGO_PKG_VERSION"),
+                "rules": rules,
+            }},
+            "columnKind": "unicodeCodePoints",
+            "results": results,
+        }],
+    }))
+}
+
+fn descriptor(rule: &Rule) -> Value {
+    let fix = match rule.fix {
+        FixPolicy::Automatic(what) => format!("Corrected by --fix: {what}."),
+        FixPolicy::Manual(why) => format!("Not corrected by --fix: {why}."),
+    };
+    let (bad, good) = (rule.bad.text(), rule.good.text());
+    json!({
+        "id": rule.code,
+        "name": rule.name,
+        "shortDescription": {"text": rule.summary},
+        "fullDescription": {"text": rule.explanation},
+        "help": {
+            "text": format!("{}\n\nWrong:\n{bad}\n\nRight:\n{good}\n\n{fix}", rule.explanation),
+            "markdown": format!(
+                "{}\n\nWrong:\n\n```\n{bad}\n```\n\nRight:\n\n```\n{good}\n```\n\n{fix}",
+                rule.explanation
+            ),
+        },
+        "defaultConfiguration": {"level": rule.severity.name()},
+    })
+}
+
+fn result(finding: &Finding, file: &LintedFile) -> Value {
+    let index = rules::ALL.iter().position(|rule| rule.code == finding.rule.code);
+    let text = match &finding.help {
+        Some(help) => format!("{}\n{help}", finding.message),
+        None => finding.message.clone(),
+    };
+    let mut result = json!({
+        "ruleId": finding.rule.code,
+        "ruleIndex": index,
+        "level": finding.severity.name(),
+        "message": {"text": text},
+        "locations": [{
+            "physicalLocation": physical(&finding.path, finding.location.as_ref(), file),
+        }],
+    });
+    if !finding.related.is_empty() {
+        let related = finding.related.iter().enumerate().map(|(id, related)| {
+            // Only places in the same file have a text at hand.
+            let location = related.location.as_ref().filter(|_| related.path == file.path);
+            json!({
+                "id": id,
+                "message": {"text": related.message},
+                "physicalLocation": physical(&related.path, location, file),
+            })
+        });
+        result["relatedLocations"] = related.collect();
+    }
+    if let Some(fix) = &finding.fix {
+        let replacements: Vec<_> = fix
+            .edits
+            .iter()
+            .map(|(span, text)| {
+                json!({
+                    "deletedRegion": {"byteOffset": span.start, "byteLength": span.len()},
+                    "insertedContent": {"text": String::from_utf8_lossy(text)},
+                })
+            })
+            .collect();
+        result["fixes"] = json!([{
+            "description": {"text": fix.description},
+            "artifactChanges": [{
+                "artifactLocation": {"uri": uri(&finding.path)},
+                "replacements": replacements,
+            }],
+        }]);
+    }
+    result
+}
+
+fn physical(path: &Path, location: Option<&Location>, file: &LintedFile) -> Value {
+    let mut physical = json!({"artifactLocation": {"uri": uri(path)}});
+    if let Some(location) = location {
+        let region = Region::new(location, file);
+        physical["region"] = json!({
+            "startLine": region.line,
+            "startColumn": region.column,
+            "endLine": region.end_line,
+            "endColumn": region.end_column,
+            "byteOffset": location.span.start,
+            "byteLength": location.span.len(),
+        });
+    }
+    physical
+}
+
+/// Writes a path as a URI reference: relative ones stay so, as code scanning wants them.
+fn uri(path: &Path) -> String {
+    let mut uri = if path.is_absolute() { "file://".to_owned() } else { String::new() };
+    for &byte in path.as_os_str().as_bytes() {
+        if byte.is_ascii_alphanumeric() || b"/-._~".contains(&byte) {
+            uri.push(char::from(byte));
+        } else {
+            uri += &format!("%{byte:02X}");
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_uris() {
+        assert_eq!(uri(Path::new("hooks.d/a b.json")), "hooks.d/a%20b.json");
+        assert_eq!(uri(Path::new("/etc/ü:#.json")), "file:///etc/%C3%BC%3A%23.json");
+    }
+}

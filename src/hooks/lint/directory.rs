@@ -1,0 +1,262 @@
+//! Linting files and directories.
+
+use std::collections::{HashMap, HashSet};
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use super::program::{Programs, trust_rule};
+use super::sink::filter;
+use super::text::{self, Usability};
+use super::{FileChecks, Finding, LintOptions, LintedFile, Report, Severity, rules};
+use crate::hooks::load::{self, MAX_FILE_BYTES};
+use crate::hooks::set::{is_hook_file_name, order_key};
+use crate::sys::fs::{ReadError, read_bounded};
+
+/// Lints one file, whatever its name.
+pub fn lint_file(path: &Path, options: &LintOptions) -> LintedFile {
+    let mut linter = Linter::new(options);
+    let (mut file, _) = linter.file(path);
+    filter(&mut file.findings, options);
+    file
+}
+
+/// Lints the directories of the options as the consumer reads them: one masks the other, and together
+/// their files have an order.
+pub fn lint_dirs(options: &LintOptions) -> Report {
+    let mut linter = Linter::new(options);
+    for dir in &options.dirs {
+        linter.dir(dir);
+    }
+    linter.masks();
+    linter.names();
+    for file in &mut linter.files {
+        filter(&mut file.findings, options);
+    }
+    let hook_files = linter.by_name.values().map(Vec::len).sum();
+    Report { files: linter.files, hook_files }
+}
+
+struct Linter<'o> {
+    options: &'o LintOptions,
+    programs: Programs,
+    files: Vec<LintedFile>,
+    /// The hook files of each name in order of increasing precedence, as indices into `files`.
+    by_name: HashMap<OsString, Vec<(usize, Usability)>>,
+    /// The names in the order they were met.
+    names: Vec<OsString>,
+    /// Directories that are reported as not to be trusted, so that their files need not be.
+    reported: HashSet<PathBuf>,
+}
+
+impl<'o> Linter<'o> {
+    fn new(options: &'o LintOptions) -> Self {
+        Linter {
+            options,
+            programs: Programs::new(options),
+            files: Vec::new(),
+            by_name: HashMap::new(),
+            names: Vec::new(),
+            reported: HashSet::new(),
+        }
+    }
+
+    fn dir(&mut self, dir: &Path) {
+        let mut linted = LintedFile { path: dir.to_owned(), text: None, findings: Vec::new() };
+        let names = match load::list(dir) {
+            Ok(names) => names,
+            Err(error) => {
+                let finding = if error.source.kind() == io::ErrorKind::NotFound {
+                    Finding::new(
+                        &rules::MISSING_DIRECTORY,
+                        dir,
+                        "the directory does not exist".to_owned(),
+                    )
+                } else {
+                    let message = format!("the directory cannot be read: {}", error.source);
+                    Finding::new(&rules::UNREADABLE_DIRECTORY, dir, message)
+                };
+                linted.findings.push(finding);
+                return self.files.push(linted);
+            }
+        };
+        if let Some(error) = self.programs.trust(dir)
+            && let Some(rule) = trust_rule(&error)
+        {
+            let mut finding =
+                Finding::new(rule, dir, format!("hook files can be replaced: {error}"));
+            finding.help = error.hint();
+            linted.findings.push(finding);
+            self.reported.insert(error.path().to_owned());
+        } else if self.options.files != FileChecks::Skip && is_open_to_all(dir) {
+            // The sticky bit keeps files from being replaced, not from being added.
+            let message = "everyone can add hook files".to_owned();
+            let mut finding = Finding::new(&rules::WRITABLE_BY_OTHERS, dir, message);
+            finding.help(format!("chmod go-w {}", dir.display()));
+            linted.findings.push(finding);
+        }
+        self.files.push(linted);
+        for name in names {
+            let path = dir.join(&name);
+            if is_hook_file_name(&name) {
+                let (file, use_) = self.file(&path);
+                let at = self.files.len();
+                self.files.push(file);
+                if !self.by_name.contains_key(&name) {
+                    self.names.push(name.clone());
+                }
+                self.by_name.entry(name).or_default().push((at, use_));
+            } else if let Some(finding) = ignored_name(&path, &name) {
+                self.files.push(LintedFile { path, text: None, findings: vec![finding] });
+            }
+        }
+    }
+
+    fn file(&mut self, path: &Path) -> (LintedFile, Usability) {
+        let mut findings = Vec::new();
+        let checked = match read_bounded(path, MAX_FILE_BYTES) {
+            Ok(text) => {
+                let checked = text::check(path, &text, self.options, &mut self.programs);
+                findings.extend(checked.findings);
+                Ok((text, checked.use_))
+            }
+            Err(error) => Err(unreadable(path, &error)),
+        };
+        let (text, use_) = match checked {
+            Ok((text, use_)) => (Some(text), use_),
+            Err((finding, use_)) => {
+                findings.push(finding);
+                (None, use_)
+            }
+        };
+        let is_hidden = path.file_name().is_some_and(|name| name.as_bytes().starts_with(b"."));
+        if is_hidden {
+            let message =
+                "the name starts with a dot, and the file is read all the same".to_owned();
+            findings.push(Finding::new(&rules::HIDDEN_FILE, path, message));
+        }
+        if let Some(error) = self.programs.trust(path)
+            && !self.reported.contains(error.path())
+            && let Some(rule) = trust_rule(&error)
+        {
+            let mut finding =
+                Finding::new(rule, path, format!("the hook file can be replaced: {error}"));
+            finding.help = error.hint();
+            findings.push(finding);
+        }
+        let text = text.filter(|_| !findings.is_empty());
+        (LintedFile { path: path.to_owned(), text, findings }, use_)
+    }
+
+    /// Looks at files that replace others of their name.
+    fn masks(&mut self) {
+        for name in &self.names {
+            let Some(entries) = self.by_name.get(name).filter(|entries| entries.len() > 1) else {
+                continue;
+            };
+            for (position, &(at, use_)) in entries.iter().enumerate() {
+                let path = self.files[at].path.clone();
+                let is_hook = |use_| matches!(use_, Usability::Hook | Usability::NeverApplies);
+                let before = entries[..position].iter().rev().find(|(_, use_)| is_hook(*use_));
+                let before = before.map(|&(at, _)| self.files[at].path.clone());
+                let after = entries.get(position + 1).map(|&(at, _)| self.files[at].path.clone());
+                let findings = &mut self.files[at].findings;
+                if let (Usability::Refused, Some(after)) = (use_, &after) {
+                    let message =
+                        "the file is masked, and its faults count all the same".to_owned();
+                    let mut finding = Finding::new(&rules::MASKED_BUT_BROKEN, &path, message);
+                    finding.related(after, None, "this file masks it");
+                    findings.push(finding);
+                }
+                let Some(before) = before else { continue };
+                let (rule, message) = match use_ {
+                    Usability::Hook => continue,
+                    Usability::NeverApplies => {
+                        // What never applies on purpose needs no timeout.
+                        findings.retain(|finding| finding.severity == Severity::Error);
+                        (&rules::MASKING_HOOK, "this turns off the hook of its name")
+                    }
+                    Usability::LeftOut => (
+                        &rules::BROKEN_MASK,
+                        "the file is left out, and the one it was to replace stays in force",
+                    ),
+                    Usability::Refused => (
+                        &rules::BROKEN_MASK,
+                        "the file is refused; where that is not fatal, the one it was to replace stays in force",
+                    ),
+                };
+                let mut finding = Finding::new(rule, &path, message.to_owned());
+                finding.related(&before, None, "this file has the same name");
+                findings.push(finding);
+            }
+        }
+    }
+
+    /// Looks for names that the order of hooks takes for the same.
+    fn names(&mut self) {
+        let mut by_key: HashMap<Vec<u8>, usize> = HashMap::new();
+        for name in &self.names {
+            let Some(&(at, _)) = self.by_name.get(name).and_then(|entries| entries.last()) else {
+                continue;
+            };
+            let Some(&first) = by_key.get(&*order_key(name)) else {
+                by_key.insert(order_key(name).into_owned(), at);
+                continue;
+            };
+            let other = self.files[first].path.clone();
+            let path = self.files[at].path.clone();
+            let message = format!("the name differs only in case from {}", other.display());
+            let mut finding = Finding::new(&rules::NAMES_DIFFER_IN_CASE, &path, message);
+            finding.help("neither masks the other, and their order is random").related(
+                &other,
+                None,
+                "this is the other file",
+            );
+            self.files[at].findings.push(finding);
+        }
+    }
+}
+
+/// Tells if everyone can make files in a directory.
+fn is_open_to_all(dir: &Path) -> bool {
+    fs::metadata(dir).is_ok_and(|metadata| metadata.permissions().mode() & 0o002 != 0)
+}
+
+/// Makes a finding of why a file cannot be read.
+fn unreadable(path: &Path, error: &ReadError) -> (Finding, Usability) {
+    let is_link = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
+    match error {
+        ReadError::Path(error) if error.source.kind() == io::ErrorKind::NotFound && is_link() => {
+            let message =
+                "the symbolic link leads to nothing, and is skipped in silence".to_owned();
+            let mut finding = Finding::new(&rules::DANGLING_SYMLINK, path, message);
+            if let Ok(target) = fs::read_link(path) {
+                finding.help(format!("it leads to {}", target.display()));
+            }
+            (finding, Usability::LeftOut)
+        }
+        ReadError::Path(error) => {
+            let message = format!("the file cannot be read: {}", error.source);
+            (Finding::new(&rules::UNREADABLE_FILE, path, message), Usability::Refused)
+        }
+        error => {
+            let message = error.to_string();
+            (Finding::new(&rules::UNREADABLE_FILE, path, message), Usability::Refused)
+        }
+    }
+}
+
+/// Looks at a name that is not read.
+fn ignored_name(path: &Path, name: &OsStr) -> Option<Finding> {
+    let lower = name.as_bytes().to_ascii_lowercase();
+    let is_similar = lower.windows(5).any(|part| part == b".json");
+    let message = "the file is not read: its name does not end in .json".to_owned();
+    let mut finding = is_similar.then(|| Finding::new(&rules::IGNORED_NAME, path, message))?;
+    if lower.ends_with(b".json") {
+        finding.severity(Severity::Warning).help("write .json in lower case");
+    }
+    Some(finding)
+}

@@ -1,0 +1,330 @@
+//! Patterns.
+
+use std::ops::Range;
+
+use super::conditions::matches_everything;
+use super::fields::{Fields, List};
+use super::sink::Sink;
+use super::source::source_span;
+use super::{Fix, Severity, rules};
+use crate::hooks::consumer::PatternScope;
+use crate::hooks::json::Value;
+use crate::hooks::pattern::syntax::{self, Ast, ConstructKind};
+use crate::hooks::{PatternError, PatternPlace};
+
+/// The longest pattern whose style is looked at. No longer one is written by hand.
+const MAX_STYLE_BYTES: usize = 4096;
+
+/// Checks all patterns.
+pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    for annotation in &fields.annotations {
+        one(annotation.key, PatternPlace::AnnotationKey, sink);
+        one(annotation.value, PatternPlace::AnnotationValue, sink);
+    }
+    for &command in fields.commands.iter().flat_map(|list| &list.items) {
+        one(command, PatternPlace::Command, sink);
+    }
+    if let Some(list) = &fields.annotation_list {
+        joined(list, sink);
+    }
+}
+
+/// One pattern: where it stands, what it says, and its tree.
+struct Pattern<'d> {
+    value: Value<'d>,
+    text: String,
+    ast: Ast,
+    place: PatternPlace,
+}
+
+fn one(value: Value<'_>, place: PatternPlace, sink: &mut Sink<'_>) {
+    // null is reported as such.
+    let Some(text) = value.as_str() else { return };
+    if sink.is_full() {
+        return;
+    }
+    match syntax::parse(&text) {
+        Ok(ast) => style(&Pattern { value, text: text.into_owned(), ast, place }, sink),
+        Err(error) => invalid(value, place, &error, sink),
+    }
+}
+
+fn invalid(value: Value<'_>, place: PatternPlace, error: &PatternError, sink: &mut Sink<'_>) {
+    let span = source_span(value, error.span());
+    let span = if span.is_empty() { value.span() } else { span };
+    sink.within(
+        &rules::INVALID_PATTERN,
+        value,
+        span,
+        format!("invalid {place} pattern: {error}"),
+    )
+    .help = error.hint().map(str::to_owned);
+}
+
+/// Checks the annotation patterns of 0.1.0, which are joined before they are compiled.
+fn joined(list: &List<'_>, sink: &mut Sink<'_>) {
+    let texts = list.texts();
+    if texts.is_empty() && list.member.value.elements().next().is_none() {
+        sink.at(
+            &rules::EMPTY_PATTERN,
+            list.member.value,
+            "an empty list matches every container that has an annotation",
+        );
+    }
+    let whole = syntax::parse(&texts.join("|"));
+    for (at, (&value, text)) in list.items.iter().zip(&texts).enumerate() {
+        if sink.is_full() {
+            return;
+        }
+        match (syntax::parse(text), &whole) {
+            (Ok(ast), Ok(_)) => {
+                let is_last = at + 1 == texts.len();
+                if !is_last && reaches_out(text, &ast) {
+                    let message =
+                        "this reaches into the patterns after it, as all are joined with |";
+                    sink.at(&rules::JOINED_PATTERNS, value, message)
+                        .help("put flags into a group, as in (?i:…), and end \\Q with \\E");
+                }
+                let place = PatternPlace::AnnotationValue;
+                style(&Pattern { value, text: text.clone(), ast, place }, sink);
+            }
+            (Err(_), Ok(_)) => {
+                let message = "this is a pattern only together with the others, joined with |";
+                sink.at(&rules::JOINED_PATTERNS, value, message)
+                    .help("make each a pattern of its own");
+            }
+            (Err(error), Err(_)) => invalid(value, PatternPlace::AnnotationValue, &error, sink),
+            // It is another one that is wrong.
+            (Ok(_), Err(_)) => {}
+        }
+    }
+}
+
+/// Tells if a pattern changes the one that is joined to it.
+fn reaches_out(text: &str, ast: &Ast) -> bool {
+    ast.constructs().iter().any(|construct| match construct.kind {
+        ConstructKind::Flags => {
+            text.get(construct.span.clone()).is_some_and(|flags| flags.ends_with(')'))
+        }
+        ConstructKind::Quotation => !text[construct.span.start..].contains("\\E"),
+        _ => false,
+    })
+}
+
+/// Checks a pattern that is valid.
+fn style(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let Pattern { value, text, ast, place } = pattern;
+    if text.len() > MAX_STYLE_BYTES {
+        return;
+    }
+    if text.is_empty() {
+        sink.at(&rules::EMPTY_PATTERN, *value, "an empty pattern matches everything")
+            .help("write .* for anything, ^$ for nothing");
+        return;
+    }
+    if ast.matches_nothing() {
+        let rule = match place {
+            PatternPlace::Command => &rules::UNREACHABLE_COMMANDS,
+            _ => &rules::UNMATCHABLE_PATTERN,
+        };
+        sink.at(rule, *value, "this pattern matches no text at all")
+            .help("^ and $ are the ends of the text; write \\^ and \\$ for the characters");
+        return;
+    }
+    if *place == PatternPlace::Command
+        && let Some(at) = text.find(' ')
+    {
+        let span = source_span(*value, at..at + 1);
+        sink.within(
+            &rules::COMMAND_LINE_PATTERN,
+            *value,
+            span,
+            "arguments are not matched: only args[0] is",
+        )
+        .help("leave out the arguments");
+    }
+    control_characters(pattern, sink);
+    double_escapes(pattern, sink);
+    dots(pattern, sink);
+    constructs(pattern, sink);
+    glob(pattern, sink);
+    anchors(pattern, sink);
+}
+
+fn control_characters(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let Some((at, c)) = pattern.text.char_indices().find(|(_, c)| c.is_control()) else { return };
+    let span = source_span(pattern.value, at..at + c.len_utf8());
+    let is_boundary = &sink.text[span.clone()] == b"\\b";
+    let message = if is_boundary {
+        "\"\\b\" is a backspace in JSON".to_owned()
+    } else {
+        format!("the pattern asks for the control character U+{:04X}", u32::from(c))
+    };
+    let fix = Fix::replace("double the backslash", span.clone(), "\\\\b");
+    let finding = sink.within(&rules::CONTROL_CHARACTER, pattern.value, span, message);
+    if is_boundary {
+        finding.help("a word boundary is written \"\\\\b\"").fix(fix);
+    }
+}
+
+/// Looks for an escaped backslash before what was to be escaped.
+fn double_escapes(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let spans = escaped_backslashes(&pattern.text);
+    let Some(first) = spans.first() else { return };
+    let place = source_span(pattern.value, first.clone());
+    let mut halved = pattern.text.clone();
+    for span in spans.iter().rev() {
+        halved.replace_range(span.clone(), "\\");
+    }
+    let sources: Vec<_> =
+        spans.iter().map(|span| source_span(pattern.value, span.clone())).collect();
+    let is_plain = sources.iter().all(|span| &sink.text[span.clone()] == br"\\\\");
+    let fix = Fix {
+        description: "remove one level of backslashes".to_owned(),
+        edits: sources.into_iter().map(|span| (span, br"\\".to_vec())).collect(),
+    };
+    sink.within(
+        &rules::DOUBLE_ESCAPE,
+        pattern.value,
+        place,
+        "the pattern asks for a backslash in the text: this is escaped once too often",
+    )
+    .help("one backslash of a pattern is two in JSON: \"\\\\.\"")
+    .fix((is_plain && syntax::parse(&halved).is_ok()).then_some(fix));
+}
+
+/// Finds `\\` before a character that one backslash would give a meaning.
+fn escaped_backslashes(text: &str) -> Vec<Range<usize>> {
+    let bytes = text.as_bytes();
+    let mut found = Vec::new();
+    let mut in_brackets = false;
+    let mut at = 0;
+    while at < bytes.len() {
+        match bytes[at] {
+            b'\\' => {
+                let is_meant = |next: &u8| b".dwsbDWSB-/+*?()[]{}|^$".contains(next);
+                if bytes.get(at + 1) == Some(&b'\\')
+                    && !in_brackets
+                    && bytes.get(at + 2).is_some_and(is_meant)
+                {
+                    found.push(at..at + 2);
+                }
+                at += 2;
+                continue;
+            }
+            b'[' => in_brackets = true,
+            b']' => in_brackets = false,
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+fn dots(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let dots: Vec<_> = pattern.ast.dots_in_words().collect();
+    let Some(&first) = dots.first() else { return };
+    let source = |at: usize| source_span(pattern.value, at..at + 1);
+    let fix = Fix {
+        description: "escape the dots".to_owned(),
+        edits: dots
+            .iter()
+            .map(|&at| (source(at).start..source(at).start, br"\\".to_vec()))
+            .collect(),
+    };
+    let message = if dots.len() == 1 {
+        "this dot matches any character".to_owned()
+    } else {
+        format!("this dot and {} more match any character", dots.len() - 1)
+    };
+    sink.within(&rules::UNESCAPED_DOT, pattern.value, source(first), message)
+        .help("a full stop is written \"\\\\.\"")
+        .fix(fix);
+}
+
+fn constructs(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let constructs = pattern.ast.constructs();
+    let is_boundary = |kind| kind == ConstructKind::GnuBoundary;
+    if let Some(construct) = constructs.iter().find(|construct| is_boundary(construct.kind)) {
+        let written = &pattern.text[construct.span.clone()];
+        let span = source_span(pattern.value, construct.span.clone());
+        let message = format!("{written} is no boundary here but the character itself");
+        sink.within(&rules::MISLEADING_ESCAPE, pattern.value, span, message)
+            .help("the end of a word is \\b, the ends of the text are ^ and $");
+    }
+    let mut other = constructs.iter().filter(|construct| !is_boundary(construct.kind));
+    if let Some(construct) = other.next() {
+        let span = source_span(pattern.value, construct.span.clone());
+        let more = match other.count() {
+            0 => String::new(),
+            count => format!(", and {count} more"),
+        };
+        let message = format!("POSIX does not have {}{more}", name(construct.kind));
+        sink.within(&rules::NOT_POSIX, pattern.value, span, message);
+    }
+}
+
+fn name(kind: ConstructKind) -> &'static str {
+    match kind {
+        ConstructKind::PerlClass => "classes such as \\d and \\w",
+        ConstructKind::UnicodeClass => "Unicode classes",
+        ConstructKind::WordBoundary => "\\b and \\B",
+        ConstructKind::TextAnchor => "\\A and \\z",
+        ConstructKind::CharacterEscape => "escapes for characters",
+        ConstructKind::Quotation => "\\Q and \\E",
+        ConstructKind::BracketEscape => "escapes in brackets",
+        ConstructKind::LazyRepetition => "non-greedy repetition",
+        ConstructKind::Flags => "flags",
+        ConstructKind::PlainGroup => "groups that do not capture",
+        ConstructKind::NamedGroup => "named groups",
+        ConstructKind::GnuBoundary => "boundaries",
+    }
+}
+
+/// Looks for a star that repeats a slash, as nobody wants.
+fn glob(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let Some(at) = pattern.text.find("/*") else { return };
+    let span = source_span(pattern.value, at..at + 2);
+    sink.within(&rules::GLOB_PATTERN, pattern.value, span, "the star repeats the slash before it")
+        .help("any text is .* in a regular expression, any text without a slash [^/]*");
+}
+
+fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
+    let Pattern { value, text, ast, .. } = pattern;
+    let start = ast.is_anchored_at_start() || starts_open(text.trim_start_matches(['(', '^']));
+    let end = ast.is_anchored_at_end() || ends_open(text.trim_end_matches([')', '$']));
+    let full = |scope| scope == PatternScope::Full;
+    let options = sink.options;
+    if full(options.consumer.matching.scope) {
+        if !(start && end) {
+            sink.at(&rules::WHOLE_MATCH, *value, "the whole text must match this")
+                .severity(Severity::Warning)
+                .help("write .* where anything may stand");
+        }
+        return;
+    }
+    if !start && !end && !matches_everything(text) {
+        let finding =
+            sink.at(&rules::UNANCHORED_PATTERN, *value, "this matches any text that contains it");
+        finding.help(if text.contains('|') && (text.starts_with('^') || text.ends_with('$')) {
+            "^ and $ belong to one alternative only: put the alternatives into (…)"
+        } else {
+            "write ^ and $ around it if it is to be the whole text"
+        });
+    }
+    let other = options.others.iter().find(|other| full(other.matching.scope));
+    if let (Some(other), false) = (other, start && end) {
+        let message = format!("for {} the whole text must match this", other.about);
+        sink.at(&rules::WHOLE_MATCH, *value, message).help("write .* where anything may stand");
+    }
+}
+
+/// Tells if a pattern starts with something that stands for any text.
+fn starts_open(text: &str) -> bool {
+    text.starts_with(".*") || text.starts_with(".+")
+}
+
+/// Tells if a pattern ends with something that stands for any text.
+fn ends_open(text: &str) -> bool {
+    text.ends_with(".*") || text.ends_with(".+")
+}

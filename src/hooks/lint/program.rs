@@ -1,0 +1,246 @@
+//! The program: its path, arguments, environment and timeout, and the file itself.
+
+use std::collections::HashMap;
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use super::fields::Fields;
+use super::sink::Sink;
+use super::{FileChecks, LintOptions, Rule, Severity, rules};
+use crate::hooks::json::{Kind, Value};
+use crate::hooks::trust::{Checker, TrustError};
+use crate::hooks::{HookError, OciStage, Version};
+
+/// The greatest timeout that runtimes can count in nanoseconds.
+const MAX_TIMEOUT_SECONDS: i64 = i64::MAX / 1_000_000_000;
+
+/// Programs that act by the name they are called by.
+const MULTI_CALL: [&str; 5] = ["busybox", "toybox", "coreutils", "uutils", "bash"];
+
+/// Checks what a file says about its program.
+pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    let path = fields.path.and_then(Value::as_str).unwrap_or_default();
+    if let Some(value) = fields.path
+        && !path.is_empty()
+        && !path.starts_with('/')
+    {
+        let finding =
+            sink.at(&rules::RELATIVE_PROGRAM, value, format!("`{path}` is not an absolute path"));
+        finding.help(if path.contains('@') {
+            "this looks like a placeholder of a template that was not filled in"
+        } else if path.starts_with('~') || path.starts_with('$') {
+            "neither ~ nor variables are expanded"
+        } else {
+            "PATH is not searched: write the whole path"
+        });
+    }
+    if fields.version == Version::V1_0_0 {
+        args0(fields, &path, sink);
+        timeout(fields, sink);
+    }
+    environment(fields, sink);
+}
+
+fn args0(fields: &Fields<'_>, path: &str, sink: &mut Sink<'_>) {
+    let Some(list) = &fields.args else { return };
+    let (Some(first), Some(element)) = (list.items.first(), list.member.value.elements().next())
+    else {
+        return;
+    };
+    let (Some(name), false) = (first.as_str(), path.is_empty() || element.is_null()) else {
+        return;
+    };
+    let base = |path: &str| path.rsplit('/').next().unwrap_or_default().to_owned();
+    let (program, own) = (base(path), base(&name));
+    // python3 calls itself python3.11, and a script of a name with a suffix leaves it out.
+    let is_variant = !own.is_empty() && (program.starts_with(&own) || own.starts_with(&program));
+    if is_variant || MULTI_CALL.contains(&program.as_str()) {
+        return;
+    }
+    let message = format!("args[0] is `{name}`, but the program is `{program}`");
+    sink.at(&rules::WRONG_ARGS0, *first, message)
+        .help("args[0] is the name the program sees as its own; its arguments start at args[1]");
+}
+
+fn timeout(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    let is_wrong = |value: &Value<'_>| {
+        fields.hook.is_some_and(|hook| {
+            let (outer, inner) = (hook.value.span(), value.span());
+            outer.start <= inner.start && inner.end <= outer.end
+        })
+    };
+    match (fields.timeout, fields.timeout.and_then(Value::as_i64)) {
+        (Some(value), Some(..=0)) => {
+            sink.at(&rules::USELESS_TIMEOUT, value, "the hook is killed at once")
+                .help("write the seconds it may take, or leave the timeout out");
+        }
+        (Some(value), Some(seconds)) if seconds > MAX_TIMEOUT_SECONDS => {
+            sink.at(
+                &rules::USELESS_TIMEOUT,
+                value,
+                "this overflows, and the hook is killed at once",
+            )
+            .help("write the seconds it may take, or leave the timeout out");
+        }
+        (Some(_), _) => {}
+        (None, _) => {
+            let broken = fields
+                .mismatches
+                .iter()
+                .any(|(value, expected)| *expected == "an integer" && is_wrong(value));
+            if let Some(hook) =
+                fields.hook.filter(|hook| hook.value.kind() == Kind::Object && !broken)
+            {
+                sink.at(
+                    &rules::MISSING_TIMEOUT,
+                    hook.key,
+                    "the hook may run for as long as it likes",
+                )
+                .help("set `hook.timeout` to the seconds it may take");
+            }
+        }
+    }
+}
+
+fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    for &entry in fields.env.iter().flat_map(|list| &list.items) {
+        if sink.is_full() {
+            return;
+        }
+        let text = entry.as_str().unwrap_or_default();
+        let name = text.split_once('=').map(|(name, _)| name);
+        if name.is_none_or(|name| name.is_empty() || name.contains(char::is_whitespace)) {
+            sink.at(&rules::MALFORMED_ENV, entry, format!("`{text}` is not NAME=value"))
+                .help("the value is not taken from the environment of the engine: write it down");
+        }
+    }
+    let is_set = |value: Value<'_>| value.elements().next().is_some();
+    if fields.env.as_ref().is_some_and(|list| is_set(list.member.value)) {
+        return;
+    }
+    let Some(hook) = fields.hook else { return };
+    let stages = fields.stages.as_ref().map(|list| list.texts()).unwrap_or_default();
+    let in_container = stages.iter().any(|stage| stage == OciStage::CreateContainer.name());
+    let own = |stage: &String| sink.options.consumer.extension_stages.contains(&stage.as_str());
+    if in_container {
+        sink.at(
+            &rules::MISSING_ENV,
+            hook.key,
+            "runc gives the hook the environment of the container, which the image decides",
+        )
+        .severity(Severity::Warning)
+        .help("set `hook.env` to what the hook needs, at least PATH; LD_PRELOAD from an image runs its code");
+    } else if fields.version == Version::V0_1_0 {
+        // The old schema has no environment, and a finding that says so.
+    } else if !stages.is_empty() && stages.iter().all(own) {
+        sink.at(&rules::MISSING_ENV, hook.key, "the hook gets an empty environment, without PATH")
+            .help("set `hook.env` to what the hook needs");
+    } else {
+        sink.at(&rules::MISSING_ENV, hook.key, "the hook gets the environment of the runtime")
+            .help("set `hook.env` to what the hook needs, at least PATH");
+    }
+}
+
+/// What is wrong with the files of programs; each is looked at once.
+#[derive(Debug)]
+pub(super) struct Programs {
+    known: HashMap<String, Vec<ProgramProblem>>,
+    trust: Option<Checker>,
+}
+
+#[derive(Clone, Debug)]
+struct ProgramProblem {
+    rule: &'static Rule,
+    message: String,
+    help: Option<String>,
+}
+
+impl Programs {
+    pub(super) fn new(options: &LintOptions) -> Self {
+        let trust = match &options.files {
+            FileChecks::Skip => None,
+            FileChecks::Trust(trust) => Some(Checker::new(trust.clone())),
+        };
+        Programs { known: HashMap::new(), trust }
+    }
+
+    /// Checks who may change a file or directory.
+    pub(super) fn trust(&mut self, path: &Path) -> Option<TrustError> {
+        let checker = self.trust.as_mut()?;
+        checker.check_path(&std::path::absolute(path).ok()?).err()
+    }
+
+    /// Checks the file of the program and tells if it exists.
+    pub(super) fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
+        let Some(value) = fields.path else { return true };
+        let path = value.as_str().unwrap_or_default();
+        if path.is_empty() {
+            return true;
+        }
+        if !self.known.contains_key(&*path) {
+            let problems = self.look_at(&path);
+            self.known.insert(path.clone().into_owned(), problems);
+        }
+        // A program that runs in the container only has to exist on the host.
+        let stages = fields.stages.as_ref().map(|list| list.texts()).unwrap_or_default();
+        let inside = !stages.is_empty()
+            && stages.iter().all(|stage| stage == OciStage::StartContainer.name());
+        let mut exists = true;
+        for problem in self.known.get(&*path).into_iter().flatten() {
+            exists &= !problem.rule.rejects;
+            if problem.rule.rejects || !inside {
+                sink.at(problem.rule, value, problem.message.clone()).help = problem.help.clone();
+            }
+        }
+        exists
+    }
+
+    fn look_at(&mut self, path: &str) -> Vec<ProgramProblem> {
+        let problem =
+            |rule, message: String, help: Option<String>| ProgramProblem { rule, message, help };
+        let metadata = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(source) => {
+                let path = path.to_owned();
+                return vec![if source.kind() == io::ErrorKind::NotFound {
+                    let error = HookError::PathMissing { path };
+                    problem(&rules::MISSING_PROGRAM, error.to_string(), error.hint())
+                } else {
+                    let message = format!("cannot look up hook program {path:?}: {source}");
+                    problem(&rules::PROGRAM_LOOKUP, message, None)
+                }];
+            }
+        };
+        let mut problems = Vec::new();
+        if !metadata.is_file() {
+            let kind = if metadata.is_dir() { "a directory" } else { "not a file" };
+            let message = format!("`{path}` is {kind} and cannot be run");
+            problems.push(problem(&rules::PROGRAM_NOT_A_FILE, message, None));
+        } else if metadata.permissions().mode() & 0o111 == 0 {
+            let message = format!("`{path}` is not executable");
+            let help = format!("chmod +x {path}");
+            problems.push(problem(&rules::PROGRAM_NOT_EXECUTABLE, message, Some(help)));
+        }
+        // A relative path is another file for everyone who looks it up.
+        let trust = path.starts_with('/').then(|| self.trust(Path::new(path))).flatten();
+        if let Some(error) = trust
+            && let Some(rule) = trust_rule(&error)
+        {
+            let message = format!("the program can be replaced: {error}");
+            problems.push(problem(rule, message, error.hint()));
+        }
+        problems
+    }
+}
+
+/// Returns the rule for what keeps a path from being trusted; what cannot be looked up is reported as
+/// such.
+pub(super) fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
+    match error {
+        TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
+        TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),
+        TrustError::Relative { .. } | TrustError::Lookup(_) => None,
+    }
+}

@@ -1,0 +1,249 @@
+//! Slips that keep a text from being JSON but leave no doubt about what is meant: comments, commas
+//! before closing brackets, a byte order mark, backslashes that are not doubled.
+//!
+//! The parser stops at the first of them. Here all are found at once, and blanked out without moving
+//! anything, so that the rest of the text can be looked at too.
+
+use std::ops::Range;
+
+use super::sink::Sink;
+use super::{Fix, Rule, rules};
+use crate::hooks::json::{SyntaxError, SyntaxErrorKind};
+
+/// A text that is not JSON, with its slips blanked out.
+pub(super) struct Repaired {
+    /// As long as the text it was made from.
+    pub(super) text: Vec<u8>,
+    slips: Vec<Slip>,
+}
+
+struct Slip {
+    rule: &'static Rule,
+    span: Range<usize>,
+}
+
+const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+impl Repaired {
+    /// Looks for slips.
+    pub(super) fn new(text: &[u8]) -> Self {
+        let mut repaired = Repaired { text: text.to_vec(), slips: Vec::new() };
+        let mut at = 0;
+        if text.starts_with(BYTE_ORDER_MARK) {
+            repaired.blank(&rules::BYTE_ORDER_MARK, 0..BYTE_ORDER_MARK.len());
+            at = BYTE_ORDER_MARK.len();
+        }
+        // The last comma, as long as nothing but space and comments has followed.
+        let mut comma = None;
+        while let Some(&byte) = text.get(at) {
+            let end = match byte {
+                b'"' => repaired.string(text, at),
+                b'/' | b'#' => match comment_end(text, at) {
+                    Some(end) => {
+                        repaired.blank(&rules::COMMENT, at..end);
+                        at = end;
+                        continue;
+                    }
+                    None => at + 1,
+                },
+                b'}' | b']' => {
+                    if let Some(comma) = comma {
+                        repaired.blank(&rules::TRAILING_COMMA, comma..comma + 1);
+                    }
+                    at + 1
+                }
+                _ => at + 1,
+            };
+            match byte {
+                b',' => comma = Some(at),
+                b' ' | b'\t' | b'\r' | b'\n' => {}
+                _ => comma = None,
+            }
+            at = end;
+        }
+        repaired
+    }
+
+    /// Skips a string and looks at its backslashes.
+    fn string(&mut self, text: &[u8], start: usize) -> usize {
+        let mut at = start + 1;
+        while let Some(&byte) = text.get(at) {
+            match byte {
+                b'"' => return at + 1,
+                // No string of JSON goes beyond its line: without its quote, the rest is guesswork.
+                b'\n' => return at,
+                b'\\' => {
+                    let next = text.get(at + 1).copied().unwrap_or(b'"');
+                    let is_escape = match next {
+                        b'u' => text
+                            .get(at + 2..at + 6)
+                            .is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit)),
+                        next => b"\"\\/bfnrt".contains(&next),
+                    };
+                    if !is_escape && next.is_ascii_graphic() {
+                        self.slips.push(Slip { rule: &rules::INVALID_ESCAPE, span: at..at + 2 });
+                    }
+                    at += 2;
+                }
+                _ => at += 1,
+            }
+        }
+        text.len()
+    }
+
+    fn blank(&mut self, rule: &'static Rule, span: Range<usize>) {
+        for byte in &mut self.text[span.clone()] {
+            if *byte != b'\n' {
+                *byte = b' ';
+            }
+        }
+        self.slips.push(Slip { rule, span });
+    }
+
+    /// Reports all slips; without any, the error of the parser.
+    pub(super) fn report(&self, error: SyntaxError, sink: &mut Sink<'_>) {
+        for slip in &self.slips {
+            let (text, span) = (sink.text, slip.span.clone());
+            let message = match slip.rule.code {
+                code if code == rules::TRAILING_COMMA.code => "comma before a closing bracket",
+                code if code == rules::COMMENT.code => "JSON has no comments",
+                code if code == rules::BYTE_ORDER_MARK.code => {
+                    "the file starts with a byte order mark"
+                }
+                _ => "backslash before a character that JSON does not escape",
+            };
+            let fix = match slip.rule.code {
+                code if code == rules::TRAILING_COMMA.code => {
+                    Fix::remove("remove the comma", span.clone())
+                }
+                code if code == rules::COMMENT.code => {
+                    Fix::remove("remove the comment", with_space_around(text, &span))
+                }
+                code if code == rules::BYTE_ORDER_MARK.code => {
+                    Fix::remove("remove the byte order mark", span.clone())
+                }
+                _ => Fix::replace("double the backslash", span.start..span.start + 1, "\\\\"),
+            };
+            sink.span(slip.rule, span, message).fix(fix);
+        }
+        if !self.is_explained(error) {
+            syntax_error(error, sink);
+        }
+    }
+
+    /// Tells if the error of the parser is one of the slips.
+    fn is_explained(&self, error: SyntaxError) -> bool {
+        let same_place =
+            |slip: &Slip| slip.span.start <= error.offset && error.offset <= slip.span.end;
+        self.slips.iter().any(same_place)
+    }
+}
+
+/// Reports what the parser met.
+pub(super) fn syntax_error(error: SyntaxError, sink: &mut Sink<'_>) {
+    let text = sink.text;
+    if text.trim_ascii().is_empty() {
+        sink.file(&rules::EMPTY_FILE, "the file is empty").help(
+            "to turn a hook off, use `\"when\": {}`: an empty file or a link to /dev/null stops \
+             all containers",
+        );
+        return;
+    }
+    let at = error.offset.min(text.len());
+    let end = (at + 1).min(text.len());
+    let finding = sink.span(&rules::INVALID_JSON, at..end, error.to_string());
+    finding.help = match error.kind {
+        SyntaxErrorKind::UnexpectedEnd => Some("a quote or a bracket is not closed"),
+        SyntaxErrorKind::Expected(what) if what.starts_with("`:`") => {
+            Some("is the closing quote of the key missing?")
+        }
+        SyntaxErrorKind::Expected(what) if what.starts_with("`,`") => {
+            Some("is a comma or a quote missing before this?")
+        }
+        kind => kind.hint(),
+    }
+    .map(str::to_owned);
+}
+
+/// Finds the end of a comment, its line break left out.
+fn comment_end(text: &[u8], start: usize) -> Option<usize> {
+    let rest = &text[start..];
+    if rest.starts_with(b"/*") {
+        let length = rest[2..].windows(2).position(|pair| pair == b"*/")?;
+        return Some(start + 2 + length + 2);
+    }
+    (rest[0] == b'#' || rest.starts_with(b"//")).then(|| {
+        let line = rest.iter().position(|&b| b == b'\n').unwrap_or(rest.len());
+        start + rest[..line].trim_ascii_end().len()
+    })
+}
+
+/// Takes with a comment the space before it, and its line if nothing else is on it.
+fn with_space_around(text: &[u8], span: &Range<usize>) -> Range<usize> {
+    let blank = |b: &&u8| matches!(b, b' ' | b'\t' | b'\r');
+    let start = span.start - text[..span.start].iter().rev().take_while(blank).count();
+    let end = span.end + text[span.end..].iter().take_while(blank).count();
+    let starts_line = start == 0 || text[start - 1] == b'\n';
+    match text.get(end) {
+        Some(b'\n') if starts_line => start..end + 1,
+        Some(b'\n') | None => start..end,
+        Some(_) => span.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::json::Document;
+
+    fn slips(text: &str) -> Vec<(&'static str, String)> {
+        let repaired = Repaired::new(text.as_bytes());
+        assert_eq!(repaired.text.len(), text.len());
+        let name = |slip: &Slip| (slip.rule.name, text[slip.span.clone()].to_owned());
+        repaired.slips.iter().map(name).collect()
+    }
+
+    #[test]
+    fn all_slips_are_found_at_once() {
+        let text = "{ // one\n \"a\": [1, /* two */ 2, ], # three\n \"b\": \"x // \\\" y\", }";
+        assert_eq!(
+            slips(text),
+            [
+                ("comment", "// one".to_owned()),
+                ("comment", "/* two */".to_owned()),
+                ("trailing-comma", ",".to_owned()),
+                ("comment", "# three".to_owned()),
+                ("trailing-comma", ",".to_owned()),
+            ]
+        );
+        assert!(Document::parse(&Repaired::new(text.as_bytes()).text).is_ok());
+    }
+
+    #[test]
+    fn undoubled_backslashes_are_found_but_not_blanked() {
+        assert_eq!(
+            slips(r#"{"com\.example\d": "\u00e9\n\\.\u12"}"#),
+            [
+                ("invalid-escape", "\\.".to_owned()),
+                ("invalid-escape", "\\d".to_owned()),
+                ("invalid-escape", "\\u".to_owned()),
+            ]
+        );
+    }
+
+    #[test]
+    fn texts_without_end_are_no_trouble() {
+        for text in ["\"", "\"\\", "/*", "/", "{\"a\": \"b\n}", "[,", "#"] {
+            Repaired::new(text.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_comment_goes_with_its_line() {
+        let text = "{\n  // alone\n  \"a\": 1 // behind\n}";
+        let spans: Vec<_> = Repaired::new(text.as_bytes()).slips.into_iter().collect();
+        let removed: Vec<_> =
+            spans.iter().map(|s| &text[with_space_around(text.as_bytes(), &s.span)]).collect();
+        assert_eq!(removed, ["  // alone\n", " // behind"]);
+    }
+}

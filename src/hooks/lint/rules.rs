@@ -1,0 +1,161 @@
+//! The catalogue: every rule, what it finds and why that matters.
+//!
+//! It is the one source for explanations, `lint --rules`, SARIF and the documentation. Codes are
+//! stable: they are never given to another rule. The first digit says what a rule is about: 0 files that
+//! are refused, 1 keys and text, 2 conditions and patterns, 3 stages and programs, 4 files and
+//! directories, 5 other consumers.
+
+mod conditions;
+mod files;
+mod patterns;
+mod portability;
+mod program;
+mod refused;
+mod text;
+
+pub use conditions::*;
+pub use files::*;
+pub use patterns::*;
+pub use portability::*;
+pub use program::*;
+pub use refused::*;
+pub use text::*;
+
+use super::Severity;
+
+/// One thing the linter looks for.
+#[derive(Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Rule {
+    /// The stable code, such as `OH003`.
+    pub code: &'static str,
+    /// The name, in kebab case.
+    pub name: &'static str,
+    /// How bad it is, unless a finding knows better.
+    pub severity: Severity,
+    /// Whether a file with it is refused by those who read it.
+    pub rejects: bool,
+    /// One line about it.
+    pub summary: &'static str,
+    /// Why it matters and what podman, CRI-O and the runtimes make of it.
+    pub explanation: &'static str,
+    /// What is found.
+    pub bad: Example,
+    /// How it is right.
+    pub good: Example,
+    /// Whether it can be corrected without a person, and why or why not.
+    pub fix: FixPolicy,
+}
+
+/// An example in an explanation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Example {
+    /// A hook file.
+    Hook(&'static str),
+    /// A hook file, and the consumer it matters to.
+    HookFor(&'static str, &'static str),
+    /// A directory or a file that is no hook file, as a shell shows it.
+    Shell(&'static str),
+}
+
+impl Example {
+    /// Returns the text to show.
+    pub fn text(self) -> &'static str {
+        match self {
+            Example::Hook(text) | Example::HookFor(_, text) | Example::Shell(text) => text,
+        }
+    }
+}
+
+/// Whether a finding can be corrected without a person.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FixPolicy {
+    /// It can, where there is no doubt; this is what is done and why it is safe.
+    Automatic(&'static str),
+    /// It cannot; this is why.
+    Manual(&'static str),
+}
+
+impl Rule {
+    /// Finds a rule by its code or its name.
+    pub fn find(code_or_name: &str) -> Option<&'static Rule> {
+        ALL.iter()
+            .copied()
+            .find(|rule| rule.code.eq_ignore_ascii_case(code_or_name) || rule.name == code_or_name)
+    }
+}
+
+/// All rules, by code.
+pub static ALL: &[&Rule] = &[
+    &UNREADABLE_FILE,
+    &INVALID_JSON,
+    &TRAILING_COMMA,
+    &COMMENT,
+    &BYTE_ORDER_MARK,
+    &INVALID_ESCAPE,
+    &EMPTY_FILE,
+    &WRONG_TYPE,
+    &UNKNOWN_VERSION,
+    &MISSING_VERSION,
+    &MISSING_HOOK,
+    &MISSING_PATH,
+    &MISSING_STAGES,
+    &BOTH_SPELLINGS,
+    &UNKNOWN_STAGE,
+    &INVALID_PATTERN,
+    &MISSING_PROGRAM,
+    &PROGRAM_LOOKUP,
+    &REFUSED_BY_SCHEMA,
+    &RUNTIME_HOOKS,
+    &UNKNOWN_KEY,
+    &KEY_CASE,
+    &DUPLICATE_KEY,
+    &OLD_SCHEMA,
+    &NULL_VALUE,
+    &INVALID_TEXT,
+    &TOO_MANY_FINDINGS,
+    &NO_CONDITION,
+    &ALWAYS_FALSE,
+    &BIND_MOUNTS_FALSE,
+    &REDUNDANT_ALWAYS,
+    &UNREACHABLE_COMMANDS,
+    &COMMAND_LINE_PATTERN,
+    &UNANCHORED_PATTERN,
+    &UNESCAPED_DOT,
+    &DOUBLE_ESCAPE,
+    &NOT_POSIX,
+    &MISLEADING_ESCAPE,
+    &CONTROL_CHARACTER,
+    &EMPTY_PATTERN,
+    &GLOB_PATTERN,
+    &JOINED_PATTERNS,
+    &UNMATCHABLE_PATTERN,
+    &PRESTART_DEPRECATED,
+    &DOUBLED_PRESTART,
+    &REPEATED_STAGE,
+    &NO_STAGES,
+    &RELATIVE_PROGRAM,
+    &PROGRAM_NOT_A_FILE,
+    &PROGRAM_NOT_EXECUTABLE,
+    &WRONG_ARGS0,
+    &MISSING_TIMEOUT,
+    &USELESS_TIMEOUT,
+    &MISSING_ENV,
+    &MALFORMED_ENV,
+    &PROGRAM_IN_CONTAINER,
+    &WRITABLE_BY_OTHERS,
+    &WRONG_OWNER,
+    &DANGLING_SYMLINK,
+    &IGNORED_NAME,
+    &HIDDEN_FILE,
+    &NAMES_DIFFER_IN_CASE,
+    &MASKED_BUT_BROKEN,
+    &BROKEN_MASK,
+    &MASKING_HOOK,
+    &MISSING_DIRECTORY,
+    &UNREADABLE_DIRECTORY,
+    &STAGE_NOT_PORTABLE,
+    &WHOLE_MATCH,
+    &NOT_PORTABLE,
+];

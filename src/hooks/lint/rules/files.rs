@@ -1,0 +1,213 @@
+//! OH401–OH411: files and directories.
+
+use super::{Example, FixPolicy, Rule};
+use crate::hooks::lint::Severity::{Error, Note, Warning};
+
+/// `OH401`
+pub static WRITABLE_BY_OTHERS: Rule = Rule {
+    code: "OH401",
+    name: "writable-by-others",
+    severity: Error,
+    rejects: false,
+    summary: "others may write to a hook file, its program or a directory above them",
+    explanation: "\
+Hooks run with the rights of the container engine, mostly root. Whoever may write to the hook file, the
+program, or any directory on the way to them decides what runs. podman and CRI-O do not look; Sarus and
+`oci-hooks-runtime` refuse such hooks. A directory with the sticky bit such as /tmp is good enough on the way,
+not as the directory of the hook files.",
+    bad: Example::Shell(
+        "$ ls -ld /opt/hooks /opt/hooks/gpu-hook\n\
+         drwxrwxrwx 2 root root 4096 Jan  1 12:00 /opt/hooks\n\
+         -rwxr-xr-x 1 root root  812 Jan  1 12:00 /opt/hooks/gpu-hook",
+    ),
+    good: Example::Shell(
+        "$ chmod go-w /opt/hooks; ls -ld /opt/hooks\n\
+         drwxr-xr-x 2 root root 4096 Jan  1 12:00 /opt/hooks",
+    ),
+    fix: FixPolicy::Manual("permissions are not changed: somebody may depend on them"),
+};
+
+/// `OH402`
+pub static WRONG_OWNER: Rule = Rule {
+    code: "OH402",
+    name: "wrong-owner",
+    severity: Error,
+    rejects: false,
+    summary: "a hook file, its program or a directory above them belongs to another user",
+    explanation: "\
+The owner of a file may change it, whatever its mode says. All that leads to a hook must belong to root, or
+to the user who runs the engine where that is not root.",
+    bad: Example::Shell(
+        "$ ls -l /etc/containers/oci/hooks.d/gpu.json\n\
+         -rw-r--r-- 1 alice alice 214 Jan  1 12:00 /etc/containers/oci/hooks.d/gpu.json",
+    ),
+    good: Example::Shell(
+        "$ chown root:root /etc/containers/oci/hooks.d/gpu.json",
+    ),
+    fix: FixPolicy::Manual("owners are not changed: the content was not written by who is trusted"),
+};
+
+/// `OH403`
+pub static DANGLING_SYMLINK: Rule = Rule {
+    code: "OH403",
+    name: "dangling-symlink",
+    severity: Warning,
+    rejects: false,
+    summary: "a symbolic link to nothing, which is skipped in silence",
+    explanation: "\
+podman and CRI-O follow symbolic links in a hook directory and skip in silence those that lead nowhere. In
+a directory of higher precedence such a link does not mask the hook of its name either.",
+    bad: Example::Shell(
+        "$ ls -l /etc/containers/oci/hooks.d/gpu.json\n\
+         lrwxrwxrwx 1 root root 18 Jan  1 12:00 gpu.json -> /opt/gpu/hook.json\n\
+         $ cat /opt/gpu/hook.json\n\
+         cat: /opt/gpu/hook.json: No such file or directory",
+    ),
+    good: Example::Shell("$ rm /etc/containers/oci/hooks.d/gpu.json"),
+    fix: FixPolicy::Manual("what it leads to may come back"),
+};
+
+/// `OH404`
+pub static IGNORED_NAME: Rule = Rule {
+    code: "OH404",
+    name: "ignored-name",
+    severity: Note,
+    rejects: false,
+    summary: "a file that looks like a hook file and is never read",
+    explanation: "\
+Only names that end in .json, in lower case, are read: not gpu.json.bak, gpu.json~ or gpu.json.disabled,
+which is a good way to put a hook aside, and not gpu.JSON, which is more likely a mistake and a warning.",
+    bad: Example::Shell("$ ls /etc/containers/oci/hooks.d\ngpu.JSON"),
+    good: Example::Shell("$ mv gpu.JSON gpu.json"),
+    fix: FixPolicy::Manual("reading it may not be wanted"),
+};
+
+/// `OH405`
+pub static HIDDEN_FILE: Rule = Rule {
+    code: "OH405",
+    name: "hidden-file",
+    severity: Note,
+    rejects: false,
+    summary: "a hook file whose name starts with a dot",
+    explanation: "\
+ls does not show .gpu.json, but podman and CRI-O read it like any other, and even a file named just
+.json.",
+    bad: Example::Shell("$ ls -A /etc/containers/oci/hooks.d\n.gpu.json"),
+    good: Example::Shell("$ mv .gpu.json gpu.json"),
+    fix: FixPolicy::Manual("another name changes the order"),
+};
+
+/// `OH406`
+pub static NAMES_DIFFER_IN_CASE: Rule = Rule {
+    code: "OH406",
+    name: "names-differ-in-case",
+    severity: Warning,
+    rejects: false,
+    summary: "hook files whose names differ only in case",
+    explanation: "\
+Names are compared exactly when one directory masks another, so GPU.json does not mask gpu.json: both are
+in force. But hooks are ordered by their names in lower case, and Go gives equal ones a random order, so
+that the two run in another order each time.",
+    bad: Example::Shell("$ ls /usr/share/containers/oci/hooks.d /etc/containers/oci/hooks.d\n\
+        /etc/containers/oci/hooks.d:\nGPU.json\n\n/usr/share/containers/oci/hooks.d:\ngpu.json"),
+    good: Example::Shell("$ mv /etc/containers/oci/hooks.d/GPU.json /etc/containers/oci/hooks.d/gpu.json"),
+    fix: FixPolicy::Manual("masking or another order may be meant"),
+};
+
+/// `OH407`
+pub static MASKED_BUT_BROKEN: Rule = Rule {
+    code: "OH407",
+    name: "masked-but-broken",
+    severity: Error,
+    rejects: false,
+    summary: "a broken file that a later directory masks, which does not help",
+    explanation: "\
+podman and CRI-O read every file of every directory before they look at names. A broken file makes them
+refuse to work even if a directory of higher precedence has a good one of the same name.",
+    bad: Example::Shell(
+        "$ cat /usr/share/containers/oci/hooks.d/gpu.json\n{\n\
+         $ cat /etc/containers/oci/hooks.d/gpu.json\n\
+         {\"version\": \"1.0.0\", \"hook\": {\"path\": \"/usr/bin/gpu-hook\"}, \"when\": {}, \"stages\": []}",
+    ),
+    good: Example::Shell("$ rm /usr/share/containers/oci/hooks.d/gpu.json"),
+    fix: FixPolicy::Manual("what is wrong with it is told by other rules"),
+};
+
+/// `OH408`
+pub static BROKEN_MASK: Rule = Rule {
+    code: "OH408",
+    name: "broken-mask",
+    severity: Error,
+    rejects: false,
+    summary: "a file that is to mask another and cannot be used, so the other stays in force",
+    explanation: "\
+A file in a directory of higher precedence replaces the one of the same name only if it can be used. If its
+program does not exist or it is a dangling link, podman and CRI-O go on in silence with the file it was to
+replace; a hook that was to be turned off still runs.",
+    bad: Example::Shell(
+        "$ cat /etc/containers/oci/hooks.d/gpu.json\n\
+         {\"version\": \"1.0.0\", \"hook\": {\"path\": \"/gone\"}, \"when\": {}, \"stages\": []}\n\
+         $ ls /usr/share/containers/oci/hooks.d\ngpu.json",
+    ),
+    good: Example::Shell(
+        "$ cat /etc/containers/oci/hooks.d/gpu.json\n\
+         {\"version\": \"1.0.0\", \"hook\": {\"path\": \"/bin/true\"}, \"when\": {}, \"stages\": []}",
+    ),
+    fix: FixPolicy::Manual("what is wrong with it is told by other rules"),
+};
+
+/// `OH409`
+pub static MASKING_HOOK: Rule = Rule {
+    code: "OH409",
+    name: "masking-hook",
+    severity: Note,
+    rejects: false,
+    summary: "a hook that never matches and so turns off one of its name",
+    explanation: "\
+A valid file that never matches, in a directory of higher precedence, is the only way to turn off a hook
+without removing its file. This says that one does, so that nobody looks for it in vain; what would be
+reported about such a file elsewhere is left out.",
+    bad: Example::Shell(
+        "$ cat /etc/containers/oci/hooks.d/gpu.json\n\
+         {\"version\": \"1.0.0\", \"hook\": {\"path\": \"/bin/true\"}, \"when\": {}, \"stages\": []}\n\
+         $ ls /usr/share/containers/oci/hooks.d\ngpu.json",
+    ),
+    good: Example::Shell("$ rm /etc/containers/oci/hooks.d/gpu.json"),
+    fix: FixPolicy::Manual("it is most likely meant"),
+};
+
+/// `OH410`
+pub static MISSING_DIRECTORY: Rule = Rule {
+    code: "OH410",
+    name: "missing-directory",
+    severity: Note,
+    rejects: false,
+    summary: "a hook directory that does not exist",
+    explanation: "\
+podman ignores directories that do not exist, CRI-O makes them. It is no mistake, unless the directory was
+named for a purpose.",
+    bad: Example::Shell(
+        "$ ls /etc/containers/oci/hooks.d\n\
+         ls: cannot access '/etc/containers/oci/hooks.d': No such file or directory",
+    ),
+    good: Example::Shell("$ mkdir -p /etc/containers/oci/hooks.d"),
+    fix: FixPolicy::Manual("it need not exist"),
+};
+
+/// `OH411`
+pub static UNREADABLE_DIRECTORY: Rule = Rule {
+    code: "OH411",
+    name: "unreadable-directory",
+    severity: Error,
+    rejects: false,
+    summary: "a hook directory that cannot be listed",
+    explanation: "\
+A hook directory that is a file, or that may not be read, makes podman refuse to start any container. CRI-O
+skips a file with a warning.",
+    bad: Example::Shell(
+        "$ ls /etc/containers/oci/hooks.d/\n\
+         ls: cannot access '/etc/containers/oci/hooks.d/': Not a directory",
+    ),
+    good: Example::Shell("$ rm /etc/containers/oci/hooks.d; mkdir /etc/containers/oci/hooks.d"),
+    fix: FixPolicy::Manual("what is there was put there by somebody"),
+};

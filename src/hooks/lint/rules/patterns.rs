@@ -1,0 +1,278 @@
+//! OH207–OH216: patterns.
+
+use super::refused::GOOD_ANNOTATION;
+use super::{Example, FixPolicy, Rule};
+use crate::hooks::lint::Severity::{Note, Warning};
+
+/// `OH207`
+pub static UNANCHORED_PATTERN: Rule = Rule {
+    code: "OH207",
+    name: "unanchored-pattern",
+    severity: Note,
+    rejects: false,
+    summary: "a pattern that matches anywhere in the text",
+    explanation: "\
+podman and CRI-O search: a pattern matches if any part of the text does. \"true\" matches the value
+\"untrue\", and \"/usr/bin/python\" the command /usr/bin/python3-config. Write ^ and $ around what is to be
+the whole; write .* where anything may stand. Patterns anchored at one end are taken as meant.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com\\.example\\.gpu$": "all"}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: GOOD_ANNOTATION,
+    fix: FixPolicy::Manual("matching a part may be wanted"),
+};
+
+/// `OH208`
+pub static UNESCAPED_DOT: Rule = Rule {
+    code: "OH208",
+    name: "unescaped-dot",
+    severity: Warning,
+    rejects: false,
+    summary: "a dot between letters or digits that matches any character",
+    explanation: "\
+In a regular expression a dot matches any character: com.example matches comXexample too, which others can
+use as an annotation to be matched. A full stop is \\., which in JSON is written \"\\\\.\".",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com.example.gpu$": "^all$"}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: GOOD_ANNOTATION,
+    fix: FixPolicy::Automatic(
+        "the dot is escaped: between two letters or digits a full stop is meant. The names with a dot \
+         still match, others no longer do",
+    ),
+};
+
+/// `OH209`
+pub static DOUBLE_ESCAPE: Rule = Rule {
+    code: "OH209",
+    name: "double-escape",
+    severity: Warning,
+    rejects: false,
+    summary: "a pattern that asks for a backslash in the text",
+    explanation: "\
+JSON takes away one level of backslashes. \"com\\\\.example\" is the pattern com\\.example, with an escaped dot;
+\"com\\\\\\\\.example\" is com\\\\.example, which asks for a backslash and then any character, and matches no
+annotation there is. It comes from files written by programs that escape once too often.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com\\\\.example\\\\.gpu$": "^all$"}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: GOOD_ANNOTATION,
+    fix: FixPolicy::Automatic(
+        "two of the four backslashes are removed where an escape is left that Go knows: no annotation or \
+         command has a backslash before such a character",
+    ),
+};
+
+/// `OH210`
+pub static NOT_POSIX: Rule = Rule {
+    code: "OH210",
+    name: "not-posix",
+    severity: Note,
+    rejects: false,
+    summary: "a pattern that POSIX extended regular expressions do not have",
+    explanation: "\
+The manual page oci-hooks(5) says that patterns are POSIX extended regular expressions. They never were:
+they are Go's. \\d, \\w, \\s, \\b, non-greedy repetition, (?i) and (?:) work in podman and CRI-O, but grep -E
+and programs that follow the manual page read them differently or not at all.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["^/usr/bin/python\\d$"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["^/usr/bin/python[0-9]$"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("it works as it is"),
+};
+
+/// `OH211`
+pub static MISLEADING_ESCAPE: Rule = Rule {
+    code: "OH211",
+    name: "misleading-escape",
+    severity: Warning,
+    rejects: false,
+    summary: "an escape that means a boundary elsewhere and itself here",
+    explanation: "\
+In grep, sed and vi, \\< and \\> are the ends of a word, \\` and \\' those of the text. In Go they are the
+characters themselves, so that the pattern asks for a < in the text. A word's ends are \\b, the text's \\A
+and \\z.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["\\<python3\\>"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["/python3$"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("a < may be meant, though it is unlikely"),
+};
+
+/// `OH212`
+pub static CONTROL_CHARACTER: Rule = Rule {
+    code: "OH212",
+    name: "control-character",
+    severity: Warning,
+    rejects: false,
+    summary: "a control character in a pattern",
+    explanation: "\
+JSON has escapes of its own: \"\\b\" is a backspace, not the word boundary \\b, which is written \"\\\\b\". A
+pattern with a control character matches no annotation and no command there is.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["\bpython3$"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["\\bpython3$"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Automatic("the backslash of \\b is doubled: nobody asks for a backspace"),
+};
+
+/// `OH213`
+pub static EMPTY_PATTERN: Rule = Rule {
+    code: "OH213",
+    name: "empty-pattern",
+    severity: Warning,
+    rejects: false,
+    summary: "an empty pattern, which matches everything",
+    explanation: "\
+The empty pattern is found in every text. For an annotation without a value write ^$, for any value .*,
+so that readers see it. In version 0.1.0 an empty list of annotations becomes an empty pattern too, and
+matches every container that has an annotation at all.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com\\.example\\.gpu$": ""}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com\\.example\\.gpu$": ".*"}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("the empty value or any value may be meant"),
+};
+
+/// `OH214`
+pub static GLOB_PATTERN: Rule = Rule {
+    code: "OH214",
+    name: "glob-pattern",
+    severity: Warning,
+    rejects: false,
+    summary: "a file name pattern where a regular expression is expected",
+    explanation: "\
+In a shell /usr/bin/* is every file in /usr/bin. As a regular expression the star repeats the slash before
+it, so that the pattern matches /usr/bin, /usr/binary and /usr/bin///. Any text is .* in a regular
+expression, any text without a slash [^/]*.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["^/opt/gpu/bin/*"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"commands": ["^/opt/gpu/bin/.*"]},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("whether slashes are to match is not known"),
+};
+
+/// `OH215`
+pub static JOINED_PATTERNS: Rule = Rule {
+    code: "OH215",
+    name: "joined-patterns",
+    severity: Warning,
+    rejects: false,
+    summary: "patterns of version 0.1.0 that change each other",
+    explanation: "\
+In version 0.1.0 the annotation patterns are joined with | before they are compiled. A flag such as (?i)
+then holds for all that follow, \\Q quotes the bar and the next pattern, and halves of a group that are no
+patterns by themselves become one.",
+    bad: Example::Hook(
+        r#"{"hook": "/usr/bin/gpu-hook", "annotations": ["(?i)^all$", "^none$"], "stages": ["prestart"]}"#,
+    ),
+    good: Example::Hook(
+        r#"{"hook": "/usr/bin/gpu-hook", "annotations": ["(?i:^all$)", "^none$"], "stages": ["prestart"]}"#,
+    ),
+    fix: FixPolicy::Manual("whether they are to change each other is not known"),
+};
+
+/// `OH216`
+pub static UNMATCHABLE_PATTERN: Rule = Rule {
+    code: "OH216",
+    name: "unmatchable-pattern",
+    severity: Warning,
+    rejects: false,
+    summary: "an annotation pattern that matches no text at all",
+    explanation: "\
+$ is the end of the text and ^ its start, wherever they stand: a pattern that asks for more after $ or
+before ^ never matches, and neither does the hook. The characters themselves are \\$ and \\^, each with
+two backslashes in JSON. For commands this is unreachable-commands.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com\\.example\\.price$": "^$5$"}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"annotations": {"^com\\.example\\.price$": "^\\$5$"}},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("an end of the text or a character may be meant"),
+};

@@ -1,0 +1,330 @@
+//! OH301–OH313: stages, and the program that runs.
+
+use super::refused::GOOD;
+use super::{Example, FixPolicy, Rule};
+use crate::hooks::lint::Severity::{Error, Note, Warning};
+
+/// `OH301`
+pub static PRESTART_DEPRECATED: Rule = Rule {
+    code: "OH301",
+    name: "prestart-deprecated",
+    severity: Note,
+    rejects: false,
+    summary: "the deprecated stage prestart",
+    explanation: "\
+The runtime specification replaced prestart by createRuntime, createContainer and startContainer. podman 5,
+CRI-O and containerd's hook-injector inject prestart hooks at createRuntime; podman 4 and Sarus at prestart,
+which runtimes run at nearly the same moment.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": ["prestart"]
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Automatic(
+        "createRuntime is written if the consumer injects prestart hooks there anyway",
+    ),
+};
+
+/// `OH302`
+pub static DOUBLED_PRESTART: Rule = Rule {
+    code: "OH302",
+    name: "doubled-prestart",
+    severity: Warning,
+    rejects: false,
+    summary: "prestart and createRuntime in one file, so the hook runs twice",
+    explanation: "\
+Files name both stages to work with old and new runtimes. But podman 5 and CRI-O inject prestart at
+createRuntime too, so that the hook stands there twice; podman 4 injects it at both stages, and the runtime
+runs both.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": ["prestart", "createRuntime"]
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Automatic(
+        "prestart is removed if the consumer injects it at createRuntime: the hook then runs once, as meant",
+    ),
+};
+
+/// `OH303`
+pub static REPEATED_STAGE: Rule = Rule {
+    code: "OH303",
+    name: "repeated-stage",
+    severity: Warning,
+    rejects: false,
+    summary: "a stage that is named twice, so the hook runs twice",
+    explanation: "\
+podman and CRI-O inject a hook once for each stage in the list: a stage that stands there twice gets the
+hook twice.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": ["createRuntime", "createRuntime"]
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Automatic("the repetition is removed: the hook then runs once, as meant"),
+};
+
+/// `OH304`
+pub static NO_STAGES: Rule = Rule {
+    code: "OH304",
+    name: "no-stages",
+    severity: Warning,
+    rejects: false,
+    summary: "an empty list of stages, so the hook never runs",
+    explanation: "\
+An empty list is accepted, and the hook injected nowhere. On purpose this turns off a hook of the same file
+name in a directory of lower precedence; there it is not reported.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": []
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Manual("when the hook is to run is not known"),
+};
+
+/// `OH305`
+pub static RELATIVE_PROGRAM: Rule = Rule {
+    code: "OH305",
+    name: "relative-program",
+    severity: Error,
+    rejects: false,
+    summary: "a path of the program that is not absolute",
+    explanation: "\
+The runtime specification asks for an absolute path. podman looks a relative one up from the directory it
+was started in and then passes it on, to a runtime that looks from another directory: at best the hook is
+dropped in silence, at worst another program runs. PATH is not searched, ~ and variables are not expanded,
+and placeholders of a template such as @BINDIR@ must be filled in.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "gpu-hook"},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Manual("where the program is, is not known"),
+};
+
+/// `OH306`
+pub static PROGRAM_NOT_A_FILE: Rule = Rule {
+    code: "OH306",
+    name: "program-not-a-file",
+    severity: Error,
+    rejects: false,
+    summary: "the program is a directory or a device",
+    explanation: "\
+podman and CRI-O only check that the path exists. The runtime then cannot run it, and every container the
+hook applies to fails to start.",
+    bad: Example::Shell(
+        r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
+  "hook": {"path": "/usr/libexec/oci/hooks.d"},"#,
+    ),
+    good: Example::Shell(
+        r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
+  "hook": {"path": "/usr/libexec/oci/hooks.d/gpu-hook"},"#,
+    ),
+    fix: FixPolicy::Manual("which program is meant is not known"),
+};
+
+/// `OH307`
+pub static PROGRAM_NOT_EXECUTABLE: Rule = Rule {
+    code: "OH307",
+    name: "program-not-executable",
+    severity: Error,
+    rejects: false,
+    summary: "the program may not be executed by anyone",
+    explanation: "\
+podman and CRI-O only check that the path exists. A program without execute permission makes every
+container the hook applies to fail with \"permission denied\".",
+    bad: Example::Shell(
+        "$ ls -l /usr/bin/gpu-hook\n-rw-r--r-- 1 root root 812 Jan  1 12:00 /usr/bin/gpu-hook",
+    ),
+    good: Example::Shell(
+        "$ ls -l /usr/bin/gpu-hook\n-rwxr-xr-x 1 root root 812 Jan  1 12:00 /usr/bin/gpu-hook",
+    ),
+    fix: FixPolicy::Manual("files other than the hook file are not changed"),
+};
+
+/// `OH308`
+pub static WRONG_ARGS0: Rule = Rule {
+    code: "OH308",
+    name: "wrong-args0",
+    severity: Warning,
+    rejects: false,
+    summary: "args[0] is not the name of the program",
+    explanation: "\
+\"args\" is the whole argument vector: args[0] is what the program sees as its own name, and the first real
+argument is args[1]. Where the program's name is missing, its first argument is lost. Programs that act by
+their name, such as busybox, are left alone.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "args": ["--all"]},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "args": ["gpu-hook", "--all"]},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("the name may be missing or misspelt, or meant as it is"),
+};
+
+/// `OH309`
+pub static MISSING_TIMEOUT: Rule = Rule {
+    code: "OH309",
+    name: "missing-timeout",
+    severity: Note,
+    rejects: false,
+    summary: "no timeout, so a hook that hangs hangs the container",
+    explanation: "\
+Without \"timeout\" nobody ends a hook that waits for something: the container stays in creation, and
+whoever started it waits as well. \"timeout\" is in seconds; after it the runtime kills the hook and, except
+after the container's end, the container.",
+    bad: GOOD,
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "timeout": 10},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("how long the hook may take is not known"),
+};
+
+/// `OH310`
+pub static USELESS_TIMEOUT: Rule = Rule {
+    code: "OH310",
+    name: "useless-timeout",
+    severity: Error,
+    rejects: false,
+    summary: "a timeout in which no hook can end",
+    explanation: "\
+The runtime specification asks for a timeout greater than zero. podman and CRI-O pass on any number;
+runtimes kill the hook at once if it is zero or negative, or overflows when seconds become nanoseconds
+(above 9223372036), and the container fails. No timeout at all is said by leaving it out.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "timeout": 0},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "timeout": 10},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("how long the hook may take is not known"),
+};
+
+/// `OH311`
+pub static MISSING_ENV: Rule = Rule {
+    code: "OH311",
+    name: "missing-env",
+    severity: Note,
+    rejects: false,
+    summary: "no environment, so the hook gets one that others decide",
+    explanation: "\
+Without \"env\" (an empty list counts as none) runc and crun pass on the environment they have themselves:
+that of the engine, or of whoever called it. But runc runs createContainer hooks in the container's process,
+which has the variables of the image by then: LD_PRELOAD from an image then runs the image's code with the
+rights of the host (CVE-2025-23266), so there this is a warning. Stages that podman runs by itself, such as
+precreate, get an empty environment, without PATH. Write down what the hook needs, at least PATH.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": ["createContainer"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin"]},
+  "when": {"always": true},
+  "stages": ["createContainer"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("what the hook needs is not known"),
+};
+
+/// `OH312`
+pub static MALFORMED_ENV: Rule = Rule {
+    code: "OH312",
+    name: "malformed-env",
+    severity: Warning,
+    rejects: false,
+    summary: "an environment entry that is not NAME=value",
+    explanation: "\
+\"env\" holds NAME=value. A name alone does not pass on the variable of that name, as it does with podman's
+--env: it stays in the environment as it is, and programs do not find it.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "env": ["PATH"]},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    good: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook", "env": ["PATH=/usr/bin:/bin"]},
+  "when": {"always": true},
+  "stages": ["createRuntime"]
+}"#,
+    ),
+    fix: FixPolicy::Manual("which value is meant is not known"),
+};
+
+/// `OH313`
+pub static PROGRAM_IN_CONTAINER: Rule = Rule {
+    code: "OH313",
+    name: "program-in-container",
+    severity: Note,
+    rejects: false,
+    summary: "a startContainer hook, whose program is looked up in the container",
+    explanation: "\
+Hooks of the stage startContainer run inside the container: the path must exist in the image. podman and
+CRI-O check that it exists on the host, so it must be in both. A program that only the host has makes the
+container fail.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/gpu-hook"},
+  "when": {"always": true},
+  "stages": ["startContainer"]
+}"#,
+    ),
+    good: GOOD,
+    fix: FixPolicy::Manual("the image may have the program"),
+};

@@ -1,0 +1,125 @@
+//! Where the checks of one text leave what they find.
+
+use std::ops::Range;
+use std::path::Path;
+
+use super::{Finding, LintOptions, Rule, rules};
+use crate::hooks::json::{Location, Value};
+
+/// The most findings about one text. Who has more corrects some first.
+const MAX_FINDINGS: usize = 200;
+
+/// Collects the findings about one text.
+pub(super) struct Sink<'a> {
+    pub(super) path: &'a Path,
+    pub(super) text: &'a [u8],
+    pub(super) options: &'a LintOptions,
+    findings: Vec<Finding>,
+    /// Takes what comes after the last that is kept.
+    surplus: Option<Finding>,
+}
+
+impl<'a> Sink<'a> {
+    pub(super) fn new(path: &'a Path, text: &'a [u8], options: &'a LintOptions) -> Self {
+        Sink { path, text, options, findings: Vec::new(), surplus: None }
+    }
+
+    /// Reports something about the file as a whole.
+    pub(super) fn file(&mut self, rule: &'static Rule, message: impl Into<String>) -> &mut Finding {
+        let finding = Finding::new(rule, self.path, message.into());
+        if self.findings.len() < MAX_FINDINGS {
+            self.findings.push(finding);
+            let last = self.findings.len() - 1;
+            &mut self.findings[last]
+        } else {
+            self.surplus.insert(finding)
+        }
+    }
+
+    /// Reports something about a value, or about a key and so its member.
+    pub(super) fn at(
+        &mut self,
+        rule: &'static Rule,
+        value: Value<'_>,
+        message: impl Into<String>,
+    ) -> &mut Finding {
+        let location = (!self.is_full()).then(|| value.location());
+        let finding = self.file(rule, message);
+        finding.location = location;
+        finding
+    }
+
+    /// Reports something about a part of a value.
+    pub(super) fn within(
+        &mut self,
+        rule: &'static Rule,
+        value: Value<'_>,
+        span: Range<usize>,
+        message: impl Into<String>,
+    ) -> &mut Finding {
+        let text = self.text;
+        let location = (!self.is_full())
+            .then(|| Location { pointer: value.pointer(), ..Location::of_span(text, span) });
+        let finding = self.file(rule, message);
+        finding.location = location;
+        finding
+    }
+
+    /// Reports something about a part of the text that is no value.
+    pub(super) fn span(
+        &mut self,
+        rule: &'static Rule,
+        span: Range<usize>,
+        message: impl Into<String>,
+    ) -> &mut Finding {
+        let location = (!self.is_full()).then(|| Location::of_span(self.text, span));
+        let finding = self.file(rule, message);
+        finding.location = location;
+        finding
+    }
+
+    /// Tells if nothing more is kept, and so nothing more need be looked for.
+    pub(super) fn is_full(&self) -> bool {
+        self.findings.len() >= MAX_FINDINGS
+    }
+
+    /// Tells if some finding means that the file is refused.
+    pub(super) fn rejects(&self) -> bool {
+        self.findings.iter().any(|finding| finding.rule.rejects)
+    }
+
+    /// Tells if a rule has found something.
+    pub(super) fn found(&self, rule: &'static Rule) -> bool {
+        self.findings.iter().any(|finding| finding.rule.code == rule.code)
+    }
+
+    /// Adds a finding even when there are too many.
+    pub(super) fn push(&mut self, finding: Finding) {
+        self.findings.push(finding);
+    }
+
+    /// Returns what is left after the options, in the order of the text.
+    pub(super) fn finish(mut self) -> Vec<Finding> {
+        if self.surplus.take().is_some() {
+            let message = format!("more than {MAX_FINDINGS} findings: the rest is left out");
+            self.findings.push(Finding::new(&rules::TOO_MANY_FINDINGS, self.path, message));
+        }
+        filter(&mut self.findings, self.options);
+        self.findings.sort_by_key(|finding| {
+            let start = finding.location.as_ref().map(|at| (at.span.start, at.span.end));
+            (start.is_none(), start, finding.rule.code)
+        });
+        self.findings
+    }
+}
+
+/// Applies what was asked for about single rules.
+pub(super) fn filter(findings: &mut Vec<Finding>, options: &LintOptions) {
+    findings.retain_mut(|finding| match options.levels.severity(finding.rule, finding.severity) {
+        Some(severity) => {
+            finding.severity = severity;
+            true
+        }
+        None => false,
+    });
+}

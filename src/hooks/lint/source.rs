@@ -1,0 +1,114 @@
+//! From a place in a decoded string back to the text of the file.
+
+use std::ops::Range;
+
+use crate::hooks::json::Value;
+
+/// Returns the bytes of the file that a range of a decoded string was written with.
+///
+/// `span` counts bytes of what [`Value::as_str`] returns.
+pub(super) fn source_span(string: Value<'_>, span: Range<usize>) -> Range<usize> {
+    let outer = string.span();
+    let raw = string.raw();
+    let inner = &raw[1..raw.len().saturating_sub(1).max(1)];
+    let start = source_offset(inner, span.start);
+    let end = source_offset(inner, span.end).max(start);
+    outer.start + 1 + start..outer.start + 1 + end
+}
+
+/// Finds where in the raw string the decoded offset stands.
+fn source_offset(raw: &[u8], wanted: usize) -> usize {
+    let (mut at, mut decoded) = (0, 0);
+    while decoded < wanted && at < raw.len() {
+        let (taken, given) = step(&raw[at..]);
+        at += taken;
+        decoded += given;
+    }
+    at
+}
+
+/// Returns how many bytes the next character takes, raw and decoded.
+fn step(raw: &[u8]) -> (usize, usize) {
+    match raw {
+        [b'\\', b'u', ..] => {
+            let unit = code_unit(&raw[2..]);
+            match char::from_u32(unit) {
+                Some(c) => (6, c.len_utf8()),
+                None if is_pair(unit, raw.get(6..).unwrap_or_default()) => (12, 4),
+                None => (6, char::REPLACEMENT_CHARACTER.len_utf8()),
+            }
+        }
+        [b'\\', ..] => (2, 1),
+        [byte, ..] if byte.is_ascii() => (1, 1),
+        _ => {
+            let longest = &raw[..raw.len().min(4)];
+            match longest.utf8_chunks().next().and_then(|chunk| chunk.valid().chars().next()) {
+                Some(c) => (c.len_utf8(), c.len_utf8()),
+                None => (1, char::REPLACEMENT_CHARACTER.len_utf8()),
+            }
+        }
+    }
+}
+
+fn code_unit(digits: &[u8]) -> u32 {
+    let digit = |b: &u8| char::from(*b).to_digit(16).unwrap_or(0);
+    digits.iter().take(4).fold(0, |unit, b| unit << 4 | digit(b))
+}
+
+fn is_pair(high: u32, rest: &[u8]) -> bool {
+    rest.strip_prefix(b"\\u").is_some_and(|low| {
+        (0xD800..0xDC00).contains(&high) && (0xDC00..0xE000).contains(&code_unit(low))
+    })
+}
+
+/// Writes a string as JSON.
+pub(super) fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for c in text.chars() {
+        match c {
+            '"' | '\\' => quoted.extend(['\\', c]),
+            '\n' => quoted.push_str("\\n"),
+            '\r' => quoted.push_str("\\r"),
+            '\t' => quoted.push_str("\\t"),
+            c if c < ' ' => quoted.push_str(&format!("\\u{:04x}", u32::from(c))),
+            c => quoted.push(c),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hooks::json::Document;
+
+    #[test]
+    fn places_are_found_behind_escapes_and_broken_text() {
+        let text = b" \"a\\\\.\\u00e9\\ud83d\\ude00\xff\xc3\xa9z\"";
+        let document = Document::parse(text).unwrap();
+        let string = document.root();
+        let decoded = string.as_str().unwrap();
+        for (part, source) in [
+            ("a", "a"),
+            ("\\", "\\\\"),
+            (".", "."),
+            ("é", "\\u00e9"),
+            ("😀", "\\ud83d\\ude00"),
+            ("z", "z"),
+        ] {
+            let at = decoded.find(part).unwrap();
+            let span = source_span(string, at..at + part.len());
+            assert_eq!(&text[span], source.as_bytes(), "{part}");
+        }
+        assert_eq!(source_span(string, 0..decoded.len()), 2..text.len() - 1);
+    }
+
+    #[test]
+    fn quoted_text_decodes_to_itself() {
+        let text = "a\"b\\c\n\u{1}é";
+        let quoted = quote(text);
+        assert_eq!(Document::parse(quoted.as_bytes()).unwrap().root().as_str().unwrap(), text);
+    }
+}

@@ -1,0 +1,342 @@
+//! The catalogue keeps its promises, and fixes do no harm.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::hooks::json::Document;
+use crate::hooks::{Consumer, consumer};
+
+fn options_for(name: &str) -> LintOptions {
+    match name {
+        "podman and sarus" => {
+            LintOptions { others: vec![consumer::SARUS], ..LintOptions::default() }
+        }
+        name => LintOptions::for_consumer(&Consumer::from_name(name).unwrap()),
+    }
+}
+
+fn names(text: &[u8], options: &LintOptions) -> Vec<&'static str> {
+    lint_text(Path::new("a.json"), text, options).iter().map(|f| f.rule.name).collect()
+}
+
+/// Lints an example, unless it is about files and directories.
+fn example(example: Example) -> Option<Vec<&'static str>> {
+    match example {
+        Example::Hook(text) => Some(names(text.as_bytes(), &options_for("podman"))),
+        Example::HookFor(name, text) => Some(names(text.as_bytes(), &options_for(name))),
+        Example::Shell(_) => None,
+    }
+}
+
+#[test]
+fn codes_and_names_are_unique_and_in_order() {
+    let codes: Vec<_> = rules::ALL.iter().map(|rule| rule.code).collect();
+    assert!(codes.windows(2).all(|pair| pair[0] < pair[1]), "{codes:?}");
+    let names: BTreeSet<_> = rules::ALL.iter().map(|rule| rule.name).collect();
+    assert_eq!(names.len(), rules::ALL.len());
+    for rule in rules::ALL {
+        assert!(rule.code.len() == 5 && rule.code.starts_with("OH"), "{}", rule.code);
+        assert!(rule.name.bytes().all(|b| b.is_ascii_lowercase() || b == b'-' || b == b'0'));
+        assert_eq!(Rule::find(rule.name), Some(*rule));
+        assert_eq!(Rule::find(&rule.code.to_lowercase()), Some(*rule));
+    }
+}
+
+#[test]
+fn explanations_are_whole_and_fit_a_terminal() {
+    for rule in rules::ALL {
+        assert!(rule.explanation.ends_with('.') && rule.explanation.len() > 80, "{}", rule.code);
+        assert!(!rule.summary.ends_with('.') && rule.summary.len() < 90, "{}", rule.code);
+        let longest = rule.explanation.lines().map(|line| line.chars().count()).max();
+        assert!(longest <= Some(115), "{}: {longest:?}", rule.code);
+    }
+}
+
+#[test]
+fn bad_examples_have_the_finding_and_good_ones_do_not() {
+    for rule in rules::ALL {
+        if let Some(found) = example(rule.bad) {
+            assert!(found.contains(&rule.name), "bad example of {}: {found:?}", rule.code);
+        }
+        if let Some(found) = example(rule.good) {
+            assert!(!found.contains(&rule.name), "good example of {}: {found:?}", rule.code);
+        }
+    }
+}
+
+#[test]
+fn good_examples_have_no_errors_and_no_other_warnings() {
+    for rule in rules::ALL {
+        let (Example::Hook(text) | Example::HookFor(_, text)) = rule.good else { continue };
+        let found = lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
+        for finding in found.iter().filter(|finding| finding.severity > Severity::Note) {
+            // Files of the old version cannot be without this one.
+            assert_eq!(finding.rule.name, "old-schema", "good example of {}", rule.code);
+        }
+    }
+}
+
+#[test]
+fn rules_with_a_fix_fix_their_example() {
+    for rule in rules::ALL {
+        let (Example::Hook(text) | Example::HookFor(_, text)) = rule.bad else { continue };
+        let found = lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
+        let fixes: Vec<_> = found
+            .iter()
+            .filter(|finding| finding.rule.code == rule.code)
+            .filter_map(|finding| finding.fix.as_ref())
+            .collect();
+        assert_eq!(
+            !fixes.is_empty(),
+            matches!(rule.fix, FixPolicy::Automatic(_)),
+            "{}: {found:?}",
+            rule.code
+        );
+        if !fixes.is_empty() {
+            let fixed = apply(text.as_bytes(), fixes);
+            let left = names(&fixed, &LintOptions::default());
+            assert!(
+                !left.contains(&rule.name),
+                "{}: {}",
+                rule.code,
+                String::from_utf8_lossy(&fixed)
+            );
+        }
+    }
+}
+
+#[test]
+fn files_that_are_refused_have_an_error_and_others_have_none_of_these_rules() {
+    for rule in rules::ALL.iter().filter(|rule| rule.rejects) {
+        assert_eq!(rule.severity, Severity::Error, "{}", rule.code);
+    }
+    for rule in rules::ALL {
+        for text in [rule.bad.text(), rule.good.text()] {
+            agrees_with_the_loader(text.as_bytes(), &LintOptions::default());
+        }
+    }
+}
+
+/// What the loader refuses has a finding that says so, and nothing else has.
+fn agrees_with_the_loader(text: &[u8], options: &LintOptions) {
+    let loads = Document::parse(text)
+        .is_ok_and(|document| text::load(&document, &options.consumer).is_ok());
+    let found = lint_text(Path::new("a.json"), text, options);
+    let refused: Vec<_> =
+        found.iter().filter(|finding| finding.rule.rejects).map(|f| f.rule.name).collect();
+    assert_eq!(loads, refused.is_empty(), "{refused:?}: {}", String::from_utf8_lossy(text));
+}
+
+fn finding(text: &str, name: &str) -> Finding {
+    let found = lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
+    found.into_iter().find(|finding| finding.rule.name == name).unwrap_or_else(|| panic!("{name}"))
+}
+
+#[test]
+fn all_faults_are_found_at_once() {
+    let text = br#"{"version": "1.0.0", // x
+        "hook": {"path": "/bin/true", "timeout": "5"}, "when": {"commands": ["(", "[", 5]},
+        "stages": ["prestrat", "poststpo"],}"#;
+    let found = names(text, &LintOptions::default());
+    let count = |name| found.iter().filter(|found| **found == name).count();
+    assert_eq!(count("comment"), 1);
+    assert_eq!(count("trailing-comma"), 1);
+    assert_eq!(count("wrong-type"), 2);
+    assert_eq!(count("invalid-pattern"), 2);
+    assert_eq!(count("unknown-stage"), 2);
+}
+
+#[test]
+fn findings_point_into_patterns() {
+    let text = r#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
+ "when": {"annotations": {"^com\\.example.gpu$": "^a(?=b)$"}}, "stages": ["poststop"]}"#;
+    let dot = finding(text, "unescaped-dot").location.unwrap();
+    assert_eq!(&text[dot.span.clone()], ".");
+    assert_eq!((dot.line, dot.column), (2, 42));
+    assert_eq!(dot.pointer, "/when/annotations/^com\\.example.gpu$");
+    let look = finding(text, "invalid-pattern").location.unwrap();
+    assert_eq!(&text[look.span], "(?=");
+}
+
+#[test]
+fn row_27_a_hook_that_would_get_the_environment_of_the_image_is_a_warning() {
+    let hook = |env: &str, stage: &str| {
+        format!(
+            r#"{{"version": "1.0.0", "hook": {{"path": "/bin/true", "timeout": 1{env}}},
+                "when": {{"always": true}}, "stages": ["poststop", "{stage}"]}}"#
+        )
+    };
+    let severity = |text: &str| finding(text, "missing-env").severity;
+    assert_eq!(severity(&hook("", "createContainer")), Severity::Warning);
+    assert_eq!(severity(&hook(", \"env\": []", "createContainer")), Severity::Warning);
+    assert_eq!(severity(&hook("", "createRuntime")), Severity::Note);
+    let good = hook(", \"env\": [\"PATH=/bin\"]", "createContainer");
+    assert!(names(good.as_bytes(), &LintOptions::default()).is_empty());
+}
+
+#[test]
+fn levels_of_single_rules_count() {
+    let text =
+        br#"{"version": "1.0.0", "hook": {"path": "/bin/true", "timeout": 1, "env": ["A=b"]},
+        "when": {"commands": ["true"]}, "stages": ["poststop"]}"#;
+    let mut options = LintOptions::default();
+    assert_eq!(names(text, &options), ["unanchored-pattern"]);
+    options.levels.set(&rules::UNANCHORED_PATTERN, Level::Report(Severity::Error));
+    assert_eq!(lint_text(Path::new("a"), text, &options)[0].severity, Severity::Error);
+    options.levels.set(&rules::UNANCHORED_PATTERN, Level::Allow);
+    assert!(names(text, &options).is_empty());
+}
+
+#[test]
+fn the_number_of_findings_is_bounded() {
+    let keys: Vec<_> = (0..50_000).map(|n| format!("\"k{n}\": 1")).collect();
+    let text = format!("{{\"hook\": {{}}, \"version\": \"1.0.0\", {}}}", keys.join(","));
+    let found = names(text.as_bytes(), &LintOptions::default());
+    assert!(found.len() < 250, "{}", found.len());
+    assert!(found.contains(&"too-many-findings"));
+}
+
+#[test]
+fn hostile_texts_take_no_time() {
+    let deep = "[".repeat(9_000) + &"]".repeat(9_000);
+    let wide = format!("{{\"stages\": [{}\"\"]}}", "\"prestart\",".repeat(100_000));
+    let dots = format!(
+        "{{\"version\": \"1.0.0\", \"when\": {{\"commands\": [\"{}\"]}}}}",
+        "a.b".repeat(200_000)
+    );
+    let comments = "/**/".repeat(200_000);
+    let started = std::time::Instant::now();
+    for text in [deep, wide, dots, comments] {
+        lint_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
+    }
+    assert!(started.elapsed().as_secs() < 20, "{:?}", started.elapsed());
+}
+
+/// Texts that are almost hook files.
+fn almost_a_hook_file() -> impl Strategy<Value = String> {
+    let value = prop_oneof![
+        Just("\"1.0.0\""),
+        Just("\"0.1.0\""),
+        Just("\"1.0\""),
+        Just("null"),
+        Just("true"),
+        Just("\"false\""),
+        Just("5"),
+        Just("\"5\""),
+        Just("-1"),
+        Just("\"/bin/true\""),
+        Just("\"\""),
+        Just("[]"),
+        Just("{}"),
+        Just("[\"prestart\"]"),
+        Just("[\"prestart\", \"createRuntime\", \"prestart\"]"),
+        Just("[\"PreStart\"]"),
+        Just("[null, \"precreate\"]"),
+        Just("[\"a.b\", \"com\\\\\\\\.x\", \"(\", \"\"]"),
+        Just("[\"(?i)x\", \"\\\\Qy\"]"),
+        Just("\"prestart\""),
+        Just("[1, true]"),
+        Just("{\"path\": \"/bin/true\", \"Args\": [\"true\"]}"),
+        Just("{\"pth\": \"/bin/true\", \"timeout\": \"5\"}"),
+        Just("{\"always\": \"true\", \"command\": [\"x\"]}"),
+        Just("{\"annotations\": {\"a.b\": \"\\b\", \"a.b\": true}}"),
+        Just("{\"comands\": [\"x\"], \"comand\": 5}"),
+        Just("{\"hasBindMounts\": false}"),
+        Just("{\"createRuntime\": [{\"path\": \"/bin/true\"}]}"),
+    ];
+    let key = prop_oneof![
+        Just("version"),
+        Just("hook"),
+        Just("when"),
+        Just("stages"),
+        Just("Stages"),
+        Just("stage"),
+        Just("cmds"),
+        Just("cmd"),
+        Just("annotations"),
+        Just("hasbindmounts"),
+        Just("arguments"),
+        Just("hooks"),
+        Just("hok"),
+        Just("x"),
+        Just("_x"),
+    ];
+    let slip = prop_oneof![
+        9 => Just(""), 1 => Just(","), 1 => Just(" // x\n"), 1 => Just("/* é */"), 1 => Just("\\"),
+    ];
+    // Mostly right, so that single mistakes show.
+    let field = |name: &'static str,
+                 good: [&'static str; 2],
+                 value: BoxedStrategy<&'static str>| {
+        prop_oneof![
+            6 => proptest::sample::select(good.to_vec()).prop_map(move |good| Some((name, good))),
+            2 => value.prop_map(move |value| Some((name, value))),
+            1 => Just(None),
+        ]
+    };
+    let value = value.boxed();
+    let stages = ["[\"poststop\"]", "[\"prestart\", \"precreate\"]"];
+    let new = (
+        field("version", ["\"1.0.0\""; 2], value.clone()),
+        field("hook", ["{\"path\": \"/bin/true\"}"; 2], value.clone()),
+        field("when", ["{\"always\": true}", "{\"commands\": [\"x\"]}"], value.clone()),
+        field("stages", stages, value.clone()),
+    );
+    let old = (
+        field("version", ["\"0.1.0\"", "null"], value.clone()),
+        field("hook", ["\"/bin/true\""; 2], value.clone()),
+        field("annotations", ["[\"a\"]", "[\"(a\", \"b)\"]"], value.clone()),
+        field("stages", stages, value.clone()),
+    );
+    let base = prop_oneof![3 => new.prop_map(<[_; 4]>::from), 1 => old.prop_map(<[_; 4]>::from)];
+    let extra = proptest::collection::vec((key, value, slip), 0..3);
+    (base, prop_oneof![1 => Just(Vec::new()), 1 => extra]).prop_map(|(base, extra)| {
+        let base = base.into_iter().flatten().map(|(key, value)| format!("\"{key}\": {value}"));
+        let extra = extra.into_iter().map(|(key, value, slip)| format!("\"{key}\": {value}{slip}"));
+        format!("{{{}}}", base.chain(extra).collect::<Vec<_>>().join(", "))
+    })
+}
+
+proptest! {
+    #[test]
+    fn the_linter_refuses_what_the_loader_does(text in almost_a_hook_file()) {
+        for consumer in Consumer::ALL {
+            agrees_with_the_loader(text.as_bytes(), &LintOptions::for_consumer(&consumer));
+        }
+    }
+
+    #[test]
+    fn after_fixes_a_file_loads_at_least_as_well(text in almost_a_hook_file()) {
+        let options = LintOptions::default();
+        let mut text = text.into_bytes();
+        for _ in 0..20 {
+            let found = lint_text(Path::new("a.json"), &text, &options);
+            let fixes: Vec<_> = found.iter().filter_map(|finding| finding.fix.as_ref()).collect();
+            if fixes.is_empty() {
+                return Ok(());
+            }
+            let loads = |text: &[u8]| {
+                Document::parse(text).is_ok_and(|d| text::load(&d, &options.consumer).is_ok())
+            };
+            let fixed = apply(&text, fixes);
+            prop_assert!(!loads(&text) || loads(&fixed), "{}", String::from_utf8_lossy(&fixed));
+            let parses = |text: &[u8]| Document::parse(text).is_ok();
+            prop_assert!(!parses(&text) || parses(&fixed), "{}", String::from_utf8_lossy(&fixed));
+            prop_assert!(fixed != text);
+            text = fixed;
+        }
+        prop_assert!(false, "fixes do not come to an end: {}", String::from_utf8_lossy(&text));
+    }
+
+    #[test]
+    fn no_text_is_trouble(bytes in proptest::collection::vec(any::<u8>(), 0..60)) {
+        let text = [br#"{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"commands": [""#.as_slice(),
+            &bytes, b"\"]}, \"stages\": [\"poststop\"]}"].concat();
+        for text in [&bytes, &text] {
+            agrees_with_the_loader(text, &LintOptions::default());
+        }
+    }
+}

@@ -1,0 +1,183 @@
+//! Linting one text.
+
+use std::path::Path;
+
+use super::fields::Fields;
+use super::program::Programs;
+use super::repair::{self, Repaired};
+use super::sink::Sink;
+use super::{
+    FileChecks, Finding, LintOptions, apply, conditions, keys, patterns, portability, program,
+    rules, schema, stages,
+};
+use crate::hooks::json::{Document, Kind, Location};
+use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
+
+/// Lints the text of a hook file.
+///
+/// Nothing but the text is looked at, unless the options ask for it: then the hook's program is looked
+/// up, too. The path is what findings name; it need not exist. Findings come in the order of the text.
+pub fn lint_text(path: &Path, text: &[u8], options: &LintOptions) -> Vec<Finding> {
+    check(path, text, options, &mut Programs::new(options)).findings
+}
+
+/// What is known of a text that was linted.
+#[derive(Debug)]
+pub(super) struct Checked {
+    pub(super) findings: Vec<Finding>,
+    pub(super) use_: Usability,
+}
+
+/// What readers make of a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Usability {
+    /// It is a hook that can apply.
+    Hook,
+    /// It is a hook that never applies.
+    NeverApplies,
+    /// It is left out in silence.
+    LeftOut,
+    /// It is refused.
+    Refused,
+}
+
+/// Lints one of several texts.
+pub(super) fn check(
+    path: &Path,
+    text: &[u8],
+    options: &LintOptions,
+    programs: &mut Programs,
+) -> Checked {
+    let mut sink = Sink::new(path, text, options);
+    let use_ = match Document::parse(text) {
+        Ok(document) => parsed(&document, options, programs, &mut sink),
+        Err(error) => {
+            let repaired = Repaired::new(text);
+            match Document::parse(&repaired.text) {
+                Ok(document) => {
+                    repaired.report(error, &mut sink);
+                    content(&document, options, programs, &mut sink);
+                }
+                Err(second) if second.offset > error.offset => {
+                    repaired.report(error, &mut sink);
+                    repair::syntax_error(second, &mut sink);
+                }
+                Err(_) => repaired.report(error, &mut sink),
+            }
+            Usability::Refused
+        }
+    };
+    let mut findings = sink.finish();
+    if use_ != Usability::Refused {
+        drop_harmful_fixes(text, options, &mut findings);
+    }
+    Checked { findings, use_ }
+}
+
+/// Lints a text that is JSON.
+fn parsed(
+    document: &Document<'_>,
+    options: &LintOptions,
+    programs: &mut Programs,
+    sink: &mut Sink<'_>,
+) -> Usability {
+    let use_ = content(document, options, programs, sink);
+    if let Err(fault) = load(document, &options.consumer) {
+        // The checks find what the loader would; if they ever do not, its word counts.
+        if !sink.rejects() {
+            let finding = of_fault(fault, sink);
+            sink.push(finding);
+        }
+        return Usability::Refused;
+    }
+    portability::check(document, sink);
+    use_
+}
+
+/// Runs all checks on a document.
+fn content(
+    document: &Document<'_>,
+    options: &LintOptions,
+    programs: &mut Programs,
+    sink: &mut Sink<'_>,
+) -> Usability {
+    let fields = Fields::read(document);
+    schema::check(&fields, sink);
+    keys::check(document, &fields, sink);
+    if document.root().kind() != Kind::Object || is_about_something_else(&fields) {
+        return Usability::Refused;
+    }
+    let applies = conditions::check(&fields, sink);
+    patterns::check(&fields, sink);
+    let runs = stages::check(&fields, sink);
+    program::check(&fields, sink);
+    let exists = match &options.files {
+        FileChecks::Skip => true,
+        FileChecks::Trust(_) => programs.check(&fields, sink),
+    };
+    match (exists, applies && runs) {
+        (false, _) => Usability::LeftOut,
+        (true, true) => Usability::Hook,
+        (true, false) => Usability::NeverApplies,
+    }
+}
+
+/// Tells if a file has nothing of a hook file, so that what it lacks need not be listed.
+fn is_about_something_else(fields: &Fields<'_>) -> bool {
+    fields.hook.is_none() && fields.when.is_none() && fields.stages.is_none()
+}
+
+/// Reads a document as a consumer does, its program left alone.
+pub(super) fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Definition, Fault> {
+    let extension_stages: Vec<_> =
+        consumer.extension_stages.iter().map(|&s| s.to_owned()).collect();
+    let options = SchemaOptions {
+        extension_stages: &extension_stages,
+        path_check: PathCheck::Skip,
+        schema: consumer.schema,
+    };
+    Definition::from_document(document, options)
+}
+
+/// Leaves out fixes after which a good file would not load any more.
+fn drop_harmful_fixes(text: &[u8], options: &LintOptions, findings: &mut [Finding]) {
+    for finding in findings {
+        let loads = |text: &[u8]| {
+            Document::parse(text).is_ok_and(|document| load(&document, &options.consumer).is_ok())
+        };
+        finding.fix.take_if(|fix| !loads(&apply(text, [&*fix])));
+    }
+}
+
+/// Makes a finding of what the loader says.
+fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
+    let rule = match &fault.error {
+        HookError::Syntax(_) => &rules::INVALID_JSON,
+        HookError::Type { .. } => &rules::WRONG_TYPE,
+        HookError::UnknownVersion { .. } => &rules::UNKNOWN_VERSION,
+        HookError::MissingHook => &rules::MISSING_HOOK,
+        HookError::MissingPath => &rules::MISSING_PATH,
+        HookError::MissingStages => &rules::MISSING_STAGES,
+        HookError::BothSet(..) => &rules::BOTH_SPELLINGS,
+        HookError::UnknownStage { .. } => &rules::UNKNOWN_STAGE,
+        HookError::Pattern { .. } => &rules::INVALID_PATTERN,
+        HookError::PathMissing { .. } => &rules::MISSING_PROGRAM,
+        HookError::PathLookup { .. } => &rules::PROGRAM_LOOKUP,
+        HookError::Rejected(_) => &rules::REFUSED_BY_SCHEMA,
+        HookError::Read(_) | HookError::List(_) => &rules::UNREADABLE_FILE,
+    };
+    let message = match (&fault.error, std::error::Error::source(&fault.error)) {
+        (HookError::Rejected(reason), _) => {
+            format!("{} refuses it: {reason}", sink.options.consumer.name)
+        }
+        (error, Some(cause)) => format!("{error}: {cause}"),
+        (error, None) => error.to_string(),
+    };
+    let mut finding = Finding::new(rule, sink.path, message);
+    finding.help = fault.error.hint();
+    finding.location = fault.location.map(|location| Location {
+        pointer: location.pointer,
+        ..Location::of_span(sink.text, location.span)
+    });
+    finding
+}

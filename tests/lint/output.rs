@@ -1,0 +1,149 @@
+//! The formats, and what the exit code says.
+
+use oci_hooks::hooks::lint::rules;
+use serde_json::Value;
+
+use crate::env::{data, golden, lint, lint_in};
+
+/// Files with all there is to show: help, related places, fixes, findings without a place.
+const FILES: [&str; 5] = [
+    "cases/comments.json",
+    "cases/empty.json",
+    "cases/keys.json",
+    "cases/look-ahead.json",
+    "cases/unescaped-dots.json",
+];
+
+fn output(format: &str) -> String {
+    let mut args = vec!["--content-only", "--format", format];
+    args.extend(FILES);
+    let ran = lint(&args);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""));
+    ran.stdout
+}
+
+#[test]
+fn findings_for_people_show_the_line() {
+    golden(&data("output/findings.txt"), &output("human"));
+}
+
+#[test]
+fn findings_for_programs_are_an_array() {
+    let found = output("json");
+    golden(&data("output/findings.json"), &found);
+    assert!(serde_json::from_str::<Vec<Value>>(&found).unwrap().len() > 5);
+}
+
+#[test]
+fn findings_for_github_are_workflow_commands() {
+    golden(&data("output/findings.github"), &output("github"));
+}
+
+#[test]
+fn findings_for_code_scanning_are_sarif() {
+    let mut sarif: Value = serde_json::from_str(&output("sarif")).unwrap();
+    let run = &mut sarif["runs"][0];
+    let rules = run["tool"]["driver"]["rules"].take();
+    run["tool"]["driver"]["semanticVersion"].take();
+    golden(&data("output/findings.sarif"), &format!("{sarif:#}\n"));
+
+    let rules = rules.as_array().unwrap();
+    assert_eq!(rules.len(), rules::ALL.len());
+    for rule in rules {
+        for field in
+            ["/id", "/name", "/shortDescription/text", "/fullDescription/text", "/help/text"]
+        {
+            assert!(rule.pointer(field).is_some_and(Value::is_string), "{field} of {rule}");
+        }
+        let level = rule.pointer("/defaultConfiguration/level").unwrap();
+        assert!(["error", "warning", "note"].iter().any(|known| level == known));
+    }
+    for result in sarif["runs"][0]["results"].as_array().unwrap() {
+        assert!(result["message"]["text"].is_string());
+        let index = usize::try_from(result["ruleIndex"].as_u64().unwrap()).unwrap();
+        assert_eq!(rules[index]["id"], result["ruleId"]);
+        let place = &result["locations"][0]["physicalLocation"];
+        assert!(place["artifactLocation"]["uri"].as_str().unwrap().starts_with("cases/"));
+        if let Some(region) = place.get("region") {
+            assert!(region["startLine"].as_u64().unwrap() >= 1);
+            assert!(region["startColumn"].as_u64().unwrap() >= 1);
+            assert!(region["endLine"].as_u64() >= region["startLine"].as_u64());
+        }
+    }
+}
+
+#[test]
+fn errors_and_warnings_are_findings_and_notes_are_when_strict() {
+    let note = "cases/precreate.json";
+    for (args, code) in [
+        (vec!["cases/good.json"], 0),
+        (vec![note], 0),
+        (vec!["--strict", note], 1),
+        (vec!["--strict", "cases/good.json"], 0),
+        (vec!["--warn", "stage-not-portable", note], 1),
+        (vec!["--deny", "OH501", note], 1),
+        (vec!["--strict", "--allow", "oh501", note], 0),
+        (vec!["cases/unescaped-dots.json"], 1),
+        (vec!["--as", "crio", note], 1),
+        (vec!["--also", "sarus", "--strict", "--allow", "OH501", note], 0),
+        (vec!["cases/nothing.json"], 2),
+        (vec!["--allow", "OH999", note], 2),
+    ] {
+        let ran = lint(&[&["--content-only"], args.as_slice()].concat());
+        assert_eq!(ran.code, Some(code), "{args:?}\n{}{}", ran.stdout, ran.stderr);
+    }
+}
+
+#[test]
+fn standard_input_is_linted_under_its_own_name() {
+    let ran = lint_in(&data(""), &["--content-only", "-"], "{");
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stdout.contains("--> <stdin>:1:2"), "{}", ran.stdout);
+}
+
+#[test]
+fn long_lines_are_cut_around_the_place() {
+    let text =
+        format!("{{\"é{}\": 1, \"hook\": {{\"x\": \"{}\"", "é".repeat(5000), "ü".repeat(5000));
+    let ran = lint_in(&data(""), &["--content-only", "-"], &text);
+    assert!(ran.stdout.lines().all(|line| line.chars().count() < 200), "{}", ran.stdout);
+    let place = format!("<stdin>:1:{}", text.chars().count() + 1);
+    assert!(ran.stdout.contains(&place), "{place}\n{}", ran.stdout);
+}
+
+#[test]
+fn any_bytes_can_be_shown() {
+    let temp = tempfile::tempdir().unwrap();
+    let texts: [&[u8]; 5] = [
+        b"\xff\xfe{\x00}",
+        b"{\"\xc3\": \"\xff\xff\", \xe2\x82}",
+        b"\r\n\r\n",
+        b"\t{\t\"a\":\t@",
+        b"{}\xf0\x9f",
+    ];
+    for (at, text) in texts.iter().enumerate() {
+        let path = temp.path().join(format!("{at}.json"));
+        std::fs::write(&path, text).unwrap();
+        for format in ["human", "json", "sarif", "github"] {
+            let ran = lint(&["--content-only", "--format", format, path.to_str().unwrap()]);
+            assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{at} {format}");
+        }
+    }
+}
+
+#[test]
+fn rules_are_listed_and_explained() {
+    golden(&data("output/rules.txt"), &lint(&["--rules"]).stdout);
+    golden(&data("output/explain.txt"), &lint(&["--explain", "unescaped-dot"]).stdout);
+    golden(&data("output/explain.json"), &lint(&["--explain", "oh208", "--format", "json"]).stdout);
+    for rule in rules::ALL {
+        assert_eq!(lint(&["--explain", rule.code]).code, Some(0));
+    }
+}
+
+#[test]
+fn other_commands_do_not_have_the_formats_of_findings() {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+    let output = command.args(["list", "--format", "sarif"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+}

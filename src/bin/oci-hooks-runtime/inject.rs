@@ -64,7 +64,7 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
         }
         selection.set_missing_env();
     }
-    let injected = config.inject(&selection, InjectOptions::default()).map_err(in_config)?;
+    let injected = config.inject(&selection, InjectOptions { once: true }).map_err(in_config)?;
     let injected = run_precreate(&selection, injected, path, settings, log)?;
     let options = ReplaceOptions { expected: Expected::Unchanged(id), ..Default::default() };
     file.replace(&injected, &options)?;

@@ -143,6 +143,25 @@ mod tests {
     }
 
     #[test]
+    fn the_man_page_names_all_keys_and_variables() {
+        let page = include_str!("../../../man/oci-hooks-runtime.1").replace("\\-", "-");
+        let error = chain(&Settings::parse("x = 1", Path::new("")).unwrap_err());
+        let (_, keys) = error.split_once("expected one of").unwrap();
+        let keys: Vec<_> = keys.lines().next().unwrap().split('`').skip(1).step_by(2).collect();
+        assert!(keys.contains(&"hooks-dirs"), "{error}");
+        for key in keys {
+            assert!(page.contains(&format!("\n\\fB{key}\\fR (")), "{key} is not in the man page");
+        }
+        for variable in [FILE_VARIABLE, RUNTIME_VARIABLE, DIRS_VARIABLE, "PATH"] {
+            assert!(
+                page.contains(&format!("\n.B {variable}\n")),
+                "{variable} is not in the man page"
+            );
+        }
+        assert!(page.contains(FILE));
+    }
+
+    #[test]
     fn mistakes_name_the_file_and_the_key() {
         let parse = |text| chain(&Settings::parse(text, Path::new("/x.toml")).unwrap_err());
         assert!(parse("strikt = true").contains("unknown field `strikt`"));

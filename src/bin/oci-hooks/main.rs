@@ -13,6 +13,8 @@ mod inject;
 mod install;
 mod lint;
 mod list;
+#[cfg(test)]
+mod man;
 mod migrate;
 mod monitor;
 mod new;

@@ -42,15 +42,16 @@ pub(crate) struct NewArgs {
     #[arg(long, required = true)]
     stage: Vec<String>,
 
-    #[command(flatten)]
-    when: WhenArgs,
-
     /// Put the file into the last hook directory instead of printing it
     #[arg(long, requires = "name")]
     install: bool,
 
     #[command(flatten)]
     options: InstallOptions,
+
+    // Last, as options after it would stand below its heading.
+    #[command(flatten)]
+    when: WhenArgs,
 }
 
 /// Stands for the path in errors.

@@ -1,0 +1,67 @@
+//! A hook directory whose hooks leave something to see.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::support::program;
+
+pub(crate) struct HooksDir {
+    temp: tempfile::TempDir,
+}
+
+impl HooksDir {
+    pub(crate) fn new() -> Self {
+        HooksDir { temp: program::temporary_directory() }
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.temp.path()
+    }
+
+    /// Returns the path of a file that hooks write.
+    pub(crate) fn seen(&self, name: &str) -> PathBuf {
+        self.path().join(name)
+    }
+
+    pub(crate) fn read(&self, name: &str) -> String {
+        let path = self.seen(name);
+        fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+    }
+
+    /// Writes a hook file that runs a shell script with `DIR` set.
+    pub(crate) fn hook(&self, name: &str, script: &str, when: Value, stages: &[&str]) {
+        let hook = json!({
+            "path": "/bin/sh",
+            "args": ["sh", "-c", script],
+            "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", format!("DIR={}", self.path().display())],
+            "timeout": 10,
+        });
+        self.file(name, &json!({"version": "1.0.0", "hook": hook, "when": when, "stages": stages}));
+    }
+
+    /// Writes a hook for each stage that keeps the state it gets in a file of the stage's name.
+    pub(crate) fn keep_states(&self, stages: &[&str]) {
+        for stage in stages {
+            let script = format!("cat >\"$DIR/{stage}\"");
+            self.hook(&format!("{stage}.json"), &script, json!({"always": true}), &[stage]);
+        }
+    }
+
+    pub(crate) fn state(&self, stage: &str) -> Value {
+        serde_json::from_str(&self.read(stage)).unwrap()
+    }
+
+    pub(crate) fn file(&self, name: &str, content: &Value) {
+        fs::write(self.path().join(name), content.to_string()).unwrap();
+    }
+
+    /// Returns `oci-hooks inject` with this directory.
+    pub(crate) fn inject(&self, options: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+        command.arg("inject").arg("--hooks-dir").arg(self.path()).args(options);
+        command
+    }
+}

@@ -1,0 +1,13 @@
+//! Injected hooks with real runtimes and engines: runc and crun by hand, podman, and Docker through
+//! `oci-hooks-runtime`.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod docker;
+mod hooks_dir;
+mod podman;
+mod runtimes;
+mod wrapper;

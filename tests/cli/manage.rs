@@ -253,3 +253,13 @@ fn what_lint_finds_is_refused_or_told_before_a_hook_is_installed() {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert!(ran.stderr.contains("warning:") && ran.stderr.contains("(OH202)"), "{}", ran.stderr);
 }
+
+#[test]
+fn lint_takes_no_offence_at_a_disabled_hook() {
+    let env = TestEnv::new();
+    env.hook("usr/a.json", r#""always": true"#, r#""poststop""#);
+    env.run(&["disable", "a"]);
+    let ran = env.run(&["lint"]);
+    assert_eq!(ran.code, Some(0), "{}{}", ran.stdout, ran.stderr);
+    assert!(ran.stdout.contains("OH409"), "{}", ran.stdout);
+}

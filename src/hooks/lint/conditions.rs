@@ -16,6 +16,7 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     let mounts_never_hold = mounts == Some(false) && never;
 
     if always == Some(false)
+        && !fields.is_mask()
         && let Some(member) = fields.always
     {
         sink.at(

@@ -7,6 +7,7 @@ use std::collections::{HashMap, HashSet};
 
 use crate::hooks::Version;
 use crate::hooks::json::{Document, Kind, Member, Value, folds_to};
+use crate::hooks::schema::MASK_PROGRAM;
 
 /// The fields of a hook file. Of a field that repeats, the last counts; objects merge.
 #[derive(Debug)]
@@ -90,6 +91,13 @@ impl Place {
 }
 
 impl<'d> Fields<'d> {
+    /// Tells if the file only hides a hook of its name, as `oci-hooks disable` makes them.
+    pub(super) fn is_mask(&self) -> bool {
+        let always = self.always.and_then(|member| member.value.as_bool());
+        let path = self.path.and_then(Value::as_str);
+        always == Some(false) && path.as_deref() == Some(MASK_PROGRAM)
+    }
+
     /// Reads a document, whatever is in it.
     pub(super) fn read(document: &'d Document<'d>) -> Self {
         let root = document.root();

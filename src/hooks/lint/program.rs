@@ -21,6 +21,9 @@ const MULTI_CALL: [&str; 5] = ["busybox", "toybox", "coreutils", "uutils", "bash
 
 /// Checks what a file says about its program.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
+    if fields.is_mask() {
+        return;
+    }
     let path = fields.path.and_then(Value::as_str).unwrap_or_default();
     if let Some(value) = fields.path
         && !path.is_empty()
@@ -176,7 +179,7 @@ impl Programs {
     pub(super) fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         let Some(value) = fields.path else { return true };
         let path = value.as_str().unwrap_or_default();
-        if path.is_empty() {
+        if path.is_empty() || fields.is_mask() {
             return true;
         }
         if !self.known.contains_key(&*path) {

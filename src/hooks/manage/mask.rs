@@ -1,14 +1,12 @@
 //! Hooks that never apply and hide others by their name.
 
-use super::super::{Definition, Draft, DraftWhen, Hook, PathCheck, SchemaOptions};
-
-/// The program of a mask, which is never run but must exist; the module's documentation says why.
-const PROGRAM: &str = "/";
+use crate::hooks::schema::MASK_PROGRAM;
+use crate::hooks::{Definition, Draft, DraftWhen, Hook, PathCheck, SchemaOptions};
 
 /// Returns the text of a mask.
 pub(super) fn text() -> Vec<u8> {
     Draft {
-        hook: Hook { path: PROGRAM.to_owned(), ..Hook::default() },
+        hook: Hook { path: MASK_PROGRAM.to_owned(), ..Hook::default() },
         when: DraftWhen { always: Some(false), ..DraftWhen::default() },
         // Every consumer of every age knows this stage.
         stages: vec!["poststop".to_owned()],
@@ -20,9 +18,7 @@ pub(super) fn text() -> Vec<u8> {
 /// Tells if a text is a mask, perhaps laid out anew.
 pub(super) fn is_mask(text: &[u8]) -> bool {
     let options = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
-    Definition::parse(text, options).is_ok_and(|definition| {
-        definition.hook.path == PROGRAM && definition.when.always == Some(false)
-    })
+    Definition::parse(text, options).is_ok_and(|definition| definition.is_mask())
 }
 
 #[cfg(test)]

@@ -25,6 +25,10 @@ pub struct Definition {
     pub stages: Vec<Stage>,
 }
 
+/// The program of hooks that only hide others by their name, as `oci-hooks disable` writes them. It is
+/// never run, but must exist on every host.
+pub(in crate::hooks) const MASK_PROGRAM: &str = "/";
+
 /// A schema of hook files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum Version {
@@ -84,6 +88,11 @@ pub enum PathCheck {
 }
 
 impl Definition {
+    /// Tells if this never applies and is only there to hide a hook of the same name.
+    pub fn is_mask(&self) -> bool {
+        self.hook.path == MASK_PROGRAM && self.when.always == Some(false)
+    }
+
     /// Reads the text of a hook file.
     ///
     /// ```

@@ -7,6 +7,6 @@ mod v0_1_0;
 mod v1_0_0;
 mod validate;
 
-pub(super) use definition::FoundPrograms;
 pub use definition::{Definition, PathCheck, SchemaOptions, Version};
+pub(super) use definition::{FoundPrograms, MASK_PROGRAM};
 pub(super) use v0_1_0::KEYS as KEYS_0_1_0;

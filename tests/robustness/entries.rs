@@ -12,7 +12,7 @@ use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::{self, EntryState, HookError, LoadOptions, Loaded};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::limited::Place;
+use crate::limited::{COMMANDS, Place};
 
 const HOOK: &str = r#"{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},"stages":["poststop"]}"#;
 
@@ -56,8 +56,8 @@ fn a_fifo_is_not_waited_for() {
     let loaded = load(&place);
     assert_eq!(loaded.hooks.len(), 1);
     assert_eq!(loaded.problems[0].source.class(), "io");
-    // `validate` of a FIFO waits for its writer, as programs do that are told to read one.
-    for args in crate::limited::COMMANDS.iter().filter(|args| args[0] != "validate") {
+    // A FIFO that is named itself is read, and so waited for: `validate <(make-hook)`.
+    for args in COMMANDS.iter().filter(|args| !["validate", "migrate"].contains(&args[0])) {
         assert!(place.run(128, args).is_answer(), "{args:?}");
     }
 }

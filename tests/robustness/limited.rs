@@ -23,8 +23,8 @@ pub(crate) struct Ran {
     pub(crate) stderr: String,
 }
 
-/// Commands that read hook files or a configuration, each with whether it prints one of them.
-pub(crate) const COMMANDS: [&[&str]; 7] = [
+/// Commands that read hook files or a configuration.
+pub(crate) const COMMANDS: [&[&str]; 10] = [
     &["list"],
     &["list", "--format", "json"],
     &["explain", "config.json"],
@@ -32,6 +32,9 @@ pub(crate) const COMMANDS: [&[&str]; 7] = [
     &["inject", "config.json"],
     &["inject", "config.json", "--diff"],
     &["validate", "hooks.d/a.json", "--consumers"],
+    &["lint", "hooks.d"],
+    &["lint", "hooks.d", "--format", "sarif"],
+    &["migrate", "hooks.d/a.json"],
 ];
 
 impl Place {

@@ -121,7 +121,7 @@ fn ten_thousand_broken_files_are_all_reported() {
         place.write(&format!("hooks.d/{number:05}.json"), hook(r#""commands":["("]"#));
     }
     fs::rename(place.path("hooks.d/00000.json"), place.path("hooks.d/a.json")).unwrap();
-    place.run_all(256);
+    place.run_all(512);
     let ran = place.run(256, &["inject", "config.json", "--lenient"]);
     assert_eq!(ran.stderr.matches("missing closing )").count(), 10_000, "{:.1000}", ran.stderr);
 }

@@ -6,8 +6,10 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod capture;
 mod docker;
 mod hooks_dir;
 mod podman;
+mod replace;
 mod runtimes;
 mod wrapper;

@@ -10,7 +10,7 @@ use oci_hooks::hooks::{
 use oci_hooks::runtime::{Level, Log};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{
-    Expected, FileAt, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
+    Durability, Expected, FileAt, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
 };
 
 use crate::settings::Settings;
@@ -66,8 +66,14 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
     }
     let injected = config.inject(&selection, InjectOptions { once: true }).map_err(in_config)?;
     let injected = run_precreate(&selection, injected, path, settings, log)?;
-    let options = ReplaceOptions { expected: Expected::Unchanged(id), ..Default::default() };
-    file.replace(&injected, &options)?;
+    if injected == text {
+        return debug(format!("{} has these hooks already", path.display()));
+    }
+    // The engine wrote this file a moment ago without waiting for the disk: after a power cut it
+    // writes another one for the next container. Waiting takes longer than all else done here.
+    let durability = Durability::Unsynced;
+    let expected = Expected::Unchanged(id);
+    file.replace(&injected, &ReplaceOptions { expected, durability, ..Default::default() })?;
     debug(format!("added hooks to {}", path.display()))
 }
 

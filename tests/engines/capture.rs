@@ -21,10 +21,8 @@ fn capture(hooks: &HooksDir, bundle: &Bundle) -> String {
 
 /// Returns the records in the order they were made.
 fn records(hooks: &HooksDir) -> Vec<Value> {
-    let mut files: Vec<_> = fs::read_dir(hooks.seen("records"))
-        .unwrap()
-        .map(|entry| entry.unwrap().path())
-        .collect();
+    let mut files: Vec<_> =
+        fs::read_dir(hooks.seen("records")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     files.iter().map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).collect()
 }

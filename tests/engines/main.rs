@@ -12,4 +12,6 @@ mod hooks_dir;
 mod podman;
 mod replace;
 mod runtimes;
+mod settings;
+mod setup;
 mod wrapper;

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -24,7 +25,7 @@ pub struct FindError {
 /// A name with a slash is a path and taken as it is. `not` is left out: a wrapper that is installed
 /// as `runc` must not find itself.
 pub fn find(
-    names: &[&str],
+    names: &[&OsStr],
     path: Option<&OsStr>,
     not: Option<&Path>,
 ) -> Result<PathBuf, FindError> {
@@ -38,7 +39,7 @@ pub fn find(
         })
     };
     for name in names {
-        let found = if name.contains('/') {
+        let found = if name.as_bytes().contains(&b'/') {
             Some(PathBuf::from(name)).filter(usable)
         } else {
             std::env::split_paths(path).map(|dir| dir.join(name)).find(usable)
@@ -47,6 +48,7 @@ pub fn find(
             return Ok(found);
         }
     }
+    let names: Vec<_> = names.iter().map(|name| name.to_string_lossy()).collect();
     Err(FindError { names: names.join(" or "), path: path.to_string_lossy().into_owned() })
 }
 
@@ -66,11 +68,11 @@ mod tests {
             fs::set_permissions(dir.join("runc"), fs::Permissions::from_mode(0o755)).unwrap();
         }
         let path = std::env::join_paths(&dirs).unwrap();
-        let found = find(&KNOWN, Some(&path), None).unwrap();
+        let found = find(&KNOWN.map(OsStr::new), Some(&path), None).unwrap();
         assert_eq!(found, dirs[1].join("runc"));
-        let next = find(&KNOWN, Some(&path), Some(&found)).unwrap();
+        let next = find(&KNOWN.map(OsStr::new), Some(&path), Some(&found)).unwrap();
         assert_eq!(next, dirs[2].join("runc"));
-        let error = find(&["nothing"], Some(&path), None).unwrap_err();
+        let error = find(&[OsStr::new("nothing")], Some(&path), None).unwrap_err();
         assert!(
             error.to_string().starts_with("cannot find an OCI runtime: no executable nothing in")
         );

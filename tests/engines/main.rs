@@ -6,8 +6,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod capture;
 mod docker;
 mod hooks_dir;
 mod podman;
+mod replace;
 mod runtimes;
+mod settings;
+mod setup;
 mod wrapper;

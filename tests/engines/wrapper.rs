@@ -3,76 +3,16 @@
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, chown, symlink};
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::hooks_dir::HooksDir;
+use crate::setup::{CONFIG, Setup, text};
 use crate::support::program;
-
-const CONFIG: &str = r#"{"ociVersion": "1.0.2", "process": {"args": ["/bin/sh"]}, "x": 1e400}"#;
-
-/// A bundle, a hook directory, and a runtime that exits with 7.
-struct Setup {
-    hooks: HooksDir,
-    place: tempfile::TempDir,
-}
-
-impl Setup {
-    fn new() -> Self {
-        let setup = Setup { hooks: HooksDir::new(), place: program::temporary_directory() };
-        setup.write("config.json", CONFIG);
-        let script = "#!/bin/sh\nfor arg; do printf '%s\\0' \"$arg\"; done >\"${0%/*}/argv\"\n\
-            { cat <&3 || true; } >\"${0%/*}/fd3\" 2>/dev/null\nexit 7\n";
-        setup.write("fake", script);
-        fs::set_permissions(setup.path("fake"), fs::Permissions::from_mode(0o755)).unwrap();
-        setup
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.place.path().join(name)
-    }
-
-    fn write(&self, name: &str, text: &str) {
-        fs::write(self.path(name), text).unwrap();
-    }
-
-    fn config(&self) -> String {
-        fs::read_to_string(self.path("config.json")).unwrap()
-    }
-
-    fn command(&self, args: &[&OsStr]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks-runtime"));
-        command
-            .env_clear()
-            .env("OCI_HOOKS_DIRS", self.hooks.path())
-            .env("OCI_HOOKS_RUNTIME", self.path("fake"))
-            .current_dir(self.place.path())
-            .args(args);
-        command
-    }
-
-    fn run(&self, line: &str) -> Output {
-        let args: Vec<_> = line.split(' ').map(OsStr::new).collect();
-        self.command(&args).output().unwrap()
-    }
-
-    fn was_called(&self) -> bool {
-        self.path("argv").exists()
-    }
-
-    /// Adds a hook that matches, which gives the path to its file.
-    fn matching(&self) -> PathBuf {
-        self.hooks.hook("a.json", "true", json!({"commands": ["/sh$"]}), &["createRuntime"]);
-        self.hooks.path().join("a.json")
-    }
-}
-
-fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
+use crate::support::runtime::Runtime;
 
 #[test]
 fn arguments_exit_code_and_descriptors_are_passed_on() {
@@ -144,11 +84,6 @@ fn a_bad_hook_file_fails_the_create_with_one_line_in_the_log() {
 
     let ran = setup.run("create c");
     assert!(text(&ran.stderr).contains("level=error msg=\"oci-hooks: "), "{}", text(&ran.stderr));
-    setup.write("settings.toml", "skip-bad-files = true\n");
-    let mut command = setup.command(&["create", "c"].map(OsStr::new));
-    let ran =
-        command.env("OCI_HOOKS_RUNTIME_CONFIG", setup.path("settings.toml")).output().unwrap();
-    assert_eq!(ran.status.code(), Some(7), "{}", text(&ran.stderr));
 }
 
 #[test]
@@ -160,11 +95,6 @@ fn row_26_a_hook_that_others_can_change_is_refused_unless_told_otherwise() {
     assert_eq!(ran.status.code(), Some(1));
     assert!(text(&ran.stderr).contains("can be changed by everyone"), "{}", text(&ran.stderr));
     assert_eq!(setup.config(), CONFIG);
-    setup.write("settings.toml", "strict = false\n");
-    let mut command = setup.command(&["create", "c"].map(OsStr::new));
-    let ran =
-        command.env("OCI_HOOKS_RUNTIME_CONFIG", setup.path("settings.toml")).output().unwrap();
-    assert_eq!(ran.status.code(), Some(7), "{}", text(&ran.stderr));
 }
 
 #[test]
@@ -204,4 +134,152 @@ fn installed_as_runc_it_finds_the_other_one() {
         .status();
     // The other one has written its arguments beside itself.
     assert!(dirs[1].join("argv").exists(), "{status:?}");
+}
+
+/// A wrapper that is copied, not linked, is another file, and so is each copy.
+#[test]
+fn linked_as_runc_it_does_not_find_itself() {
+    let setup = Setup::new();
+    symlink(env!("CARGO_BIN_EXE_oci-hooks-runtime"), setup.path("runc")).unwrap();
+    let ran = Command::new(setup.path("runc"))
+        .env_clear()
+        .env("PATH", setup.place.path())
+        .arg("state")
+        .output()
+        .unwrap();
+    assert_eq!(ran.status.code(), Some(1));
+    assert!(text(&ran.stderr).contains("cannot find an OCI runtime"), "{}", text(&ran.stderr));
+}
+
+#[test]
+fn it_becomes_the_runtime() {
+    let setup = Setup::new();
+    setup.fake("echo $$ >pid; cat >stdin; echo out; echo err >&2; kill -TERM $$");
+    setup.write("input", "from the engine");
+    let mut command = setup.command(&["kill", "c"].map(OsStr::new));
+    let input = fs::File::open(setup.path("input")).unwrap();
+    let child = command.stdin(input).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let pid = child.id();
+    let ended = child.wait_with_output().unwrap();
+    assert_eq!(ended.status.signal(), Some(15));
+    assert_eq!((text(&ended.stdout).as_str(), text(&ended.stderr).as_str()), ("out\n", "err\n"));
+    assert_eq!(fs::read_to_string(setup.path("pid")).unwrap().trim(), pid.to_string());
+    assert_eq!(fs::read_to_string(setup.path("stdin")).unwrap(), "from the engine");
+}
+
+#[test]
+fn signals_reach_the_runtime_as_its_parent_has_set_them() {
+    let setup = Setup::new();
+    // Which signals are ignored and blocked; Rust's own start ignores SIGPIPE.
+    setup.fake("grep -E '^Sig(Blk|Ign)' /proc/self/status >signals");
+    let mask = || fs::read_to_string(setup.path("signals")).unwrap();
+    for ignored in ["", "trap '' HUP USR1; "] {
+        let run = |program: &Path| {
+            let mut shell = Command::new("/bin/sh");
+            shell.args(["-c", &format!("{ignored}exec \"$0\" state")]).arg(program);
+            program::run(shell.env("OCI_HOOKS_RUNTIME", setup.path("fake"))).success();
+            mask()
+        };
+        let alone = run(&setup.path("fake"));
+        assert_eq!(run(Path::new(env!("CARGO_BIN_EXE_oci-hooks-runtime"))), alone);
+    }
+}
+
+#[test]
+fn real_runtimes_say_the_same_through_it() {
+    program::require_root();
+    for runtime in Runtime::ALL {
+        let real = runtime.command().get_program().to_owned();
+        for line in ["--version", "features", "state none", "list", "no-such-command", "--no-such"]
+        {
+            let run = |command: &mut Command| {
+                let finished = program::run(command.args(line.split(' ')));
+                // runc begins a line with the time.
+                let stderr: Vec<_> =
+                    finished.stderr.lines().map(without_time).map(str::to_owned).collect();
+                (finished.status.code(), finished.stdout, stderr)
+            };
+            let mut wrapper = Command::new(env!("CARGO_BIN_EXE_oci-hooks-runtime"));
+            let ours = run(wrapper.env("OCI_HOOKS_RUNTIME", &real));
+            assert_eq!(ours, run(&mut Command::new(&real)), "{runtime} {line}");
+        }
+    }
+}
+
+fn without_time(line: &str) -> &str {
+    match line.split_once("\" ") {
+        Some((time, rest)) if time.starts_with("time=") => rest,
+        _ => line,
+    }
+}
+
+#[test]
+fn errors_go_where_the_engine_looks() {
+    let setup = Setup::new();
+    fs::write(setup.hooks.path().join("bad.json"), "[]").unwrap();
+    for (format, log) in [("text", "log.text"), ("json", "log.json")] {
+        let ran = setup.run(&format!("--log {log} --log-format {format} create c"));
+        assert_eq!(ran.status.code(), Some(1));
+        let said = text(&ran.stderr);
+        assert!(said.starts_with("oci-hooks: ") && said.contains("bad.json"), "{said}");
+        assert_eq!(said.lines().count(), 1, "{said}");
+        let logged = fs::read_to_string(setup.path(log)).unwrap();
+        assert_eq!(logged.lines().count(), 1, "{logged}");
+        let message = said.trim_end();
+        if format == "json" {
+            let line: Value = serde_json::from_str(&logged).unwrap();
+            assert_eq!((&line["level"], &line["msg"]), (&json!("error"), &json!(message)));
+        } else {
+            assert!(logged.contains(&format!(" level=error msg={message:?}")), "{logged}");
+        }
+    }
+    let ran = setup.run("--log no/such/log create c");
+    assert!(text(&ran.stderr).contains("bad.json"), "{}", text(&ran.stderr));
+    assert!(!setup.was_called());
+}
+
+#[test]
+fn a_configuration_that_cannot_be_used_fails_the_create() {
+    let setup = Setup::new();
+    setup.matching();
+    for (config, fault) in [
+        ("{", "config.json"),
+        ("[]", "config.json"),
+        (r#"{"process": {"args": []}}"#, "a.json"),
+        (r#"{"hooks": [], "process": {"args": ["sh", "/bin/sh"]}}"#, "config.json"),
+    ] {
+        setup.write("config.json", config);
+        let ran = setup.run("create c");
+        let said = text(&ran.stderr);
+        if config.contains("hooks") {
+            // `sh` is not what the hook is for.
+            assert_eq!(ran.status.code(), Some(7), "{said}");
+            continue;
+        }
+        assert_eq!(ran.status.code(), Some(1), "{config}: {said}");
+        assert!(said.contains(fault), "{config}: {said}");
+        assert_eq!(setup.config(), config);
+    }
+    fs::remove_file(setup.path("config.json")).unwrap();
+    assert!(text(&setup.run("create c").stderr).contains("config.json"));
+}
+
+#[test]
+fn mode_and_owner_of_the_configuration_stay() {
+    program::require_root();
+    let setup = Setup::new();
+    setup.matching();
+    let path = setup.path("config.json");
+    chown(&path, Some(1234), Some(5678)).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
+    assert_eq!(setup.run("create c").status.code(), Some(7));
+    let after = fs::metadata(&path).unwrap();
+    assert!(setup.config().contains("createRuntime"));
+    assert_eq!((after.uid(), after.gid(), after.mode() & 0o7777), (1234, 5678, 0o640));
+    let left: Vec<_> = fs::read_dir(setup.place.path())
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name())
+        .filter(|name| name.as_bytes().starts_with(b"."))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
 }

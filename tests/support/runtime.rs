@@ -94,9 +94,15 @@ impl<'bundle> Container<'bundle> {
     }
 
     fn call(&self, subcommand: &str, options: &[&str]) -> Finished {
+        program::run(&mut self.command(subcommand, options))
+    }
+
+    /// Returns a command that calls the runtime for this container.
+    pub(crate) fn command(&self, subcommand: &str, options: &[&str]) -> Command {
         let mut command = self.runtime.command();
         command.arg("--root").arg(self.bundle.path().join("state"));
-        program::run(command.arg(subcommand).args(options).arg(&self.id))
+        command.arg(subcommand).args(options).arg(&self.id);
+        command
     }
 }
 

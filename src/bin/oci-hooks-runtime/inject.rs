@@ -66,14 +66,14 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
     }
     let injected = config.inject(&selection, InjectOptions { once: true }).map_err(in_config)?;
     let injected = run_precreate(&selection, injected, path, settings, log)?;
-    let options = ReplaceOptions {
-        expected: Expected::Unchanged(id),
-        // The engine writes a new bundle for each start, and a container ends with its boot: waiting
-        // for the disk, which can take ten times as long as all else here, would protect nothing.
-        durability: Durability::Unsynced,
-        ..Default::default()
-    };
-    file.replace(&injected, &options)?;
+    if injected == text {
+        return debug(format!("{} has these hooks already", path.display()));
+    }
+    // The engine wrote this file a moment ago without waiting for the disk: after a power cut it
+    // writes another one for the next container. Waiting takes longer than all else done here.
+    let durability = Durability::Unsynced;
+    let expected = Expected::Unchanged(id);
+    file.replace(&injected, &ReplaceOptions { expected, durability, ..Default::default() })?;
     debug(format!("added hooks to {}", path.display()))
 }
 

@@ -7,7 +7,7 @@ mod inject;
 mod settings;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
@@ -68,11 +68,11 @@ fn run(
 fn find_runtime(settings: &Settings) -> Result<std::path::PathBuf, FindError> {
     let path = env::var_os("PATH");
     let this = env::current_exe().ok();
-    let find = |names: &[&str]| runtime::find(names, path.as_deref(), this.as_deref());
-    match &settings.runtime {
-        Some(name) => find(&[name]),
-        None => find(&runtime::KNOWN),
-    }
+    let names = match &settings.runtime {
+        Some(name) => vec![name.as_os_str()],
+        None => runtime::KNOWN.map(OsStr::new).to_vec(),
+    };
+    runtime::find(&names, path.as_deref(), this.as_deref())
 }
 
 fn report(message: &str) {

@@ -22,7 +22,7 @@ const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
 #[derive(Debug)]
 pub(crate) struct Settings {
     /// Name or path of the runtime; none means the first of those that are known.
-    pub(crate) runtime: Option<String>,
+    pub(crate) runtime: Option<OsString>,
     /// The consumer whose rules hold.
     pub(crate) consumer: Consumer,
     /// Directories instead of the consumer's.
@@ -81,7 +81,7 @@ impl Settings {
             Err(source) => return Err(PathError { action: "read", path, source }.into()),
         };
         if let Some(runtime) = variable(RUNTIME_VARIABLE) {
-            settings.runtime = Some(runtime.to_string_lossy().into_owned());
+            settings.runtime = Some(runtime);
         }
         if let Some(dirs) = variable(DIRS_VARIABLE) {
             settings.hooks_dirs = Some(std::env::split_paths(&dirs).collect());
@@ -111,7 +111,7 @@ impl Settings {
             Some(other) => return Err(unknown("prestart", other, &["prestart", "createRuntime"])),
         };
         Ok(Settings {
-            runtime: file.runtime,
+            runtime: file.runtime.map(OsString::from),
             consumer,
             hooks_dirs: file.hooks_dirs,
             skip_bad_files: file.skip_bad_files,
@@ -136,7 +136,7 @@ mod tests {
             _ => None,
         })
         .unwrap();
-        assert_eq!(settings.runtime.as_deref(), Some("crun"));
+        assert_eq!(settings.runtime, Some("crun".into()));
         assert_eq!(settings.consumer.name, "crio");
         assert_eq!(settings.hooks_dirs.unwrap(), [Path::new("/b"), Path::new("/c")]);
         assert!(settings.strict);

@@ -1,0 +1,104 @@
+//! `oci-hooks inject --capture`: what hooks write and how they end is recorded.
+
+use std::fs;
+
+use serde_json::{Value, json};
+
+use crate::hooks_dir::HooksDir;
+use crate::support::bundle::Bundle;
+use crate::support::program;
+use crate::support::runtime::{Container, Runtime};
+
+/// Makes the hooks that apply to a bundle record to the directory `records`.
+fn capture(hooks: &HooksDir, bundle: &Bundle) -> String {
+    let capture = format!("--capture={}", hooks.seen("records").display());
+    let options = [&capture, "--as", "podman-4", "--in-place"];
+    let injected = program::run(hooks.inject(&options).arg(bundle.path()));
+    let said = injected.stderr.clone();
+    injected.success();
+    said
+}
+
+/// Returns the records in the order they were made.
+fn records(hooks: &HooksDir) -> Vec<Value> {
+    let mut files: Vec<_> =
+        fs::read_dir(hooks.seen("records")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    files.iter().map(|path| serde_json::from_slice(&fs::read(path).unwrap()).unwrap()).collect()
+}
+
+#[test]
+fn each_hook_is_recorded_and_gets_the_state_unchanged() {
+    const RECORDED: [&str; 5] =
+        ["prestart", "createRuntime", "createContainer", "poststart", "poststop"];
+    for runtime in Runtime::ALL {
+        let hooks = HooksDir::new();
+        let stages = [&RECORDED[..], &["startContainer"]].concat();
+        hooks.hook("talk.json", "cat; echo problem >&2", json!({"always": true}), &stages);
+        let bundle = Bundle::new("true");
+        // Hooks that are there already are left as they are: they see what the runtime gives.
+        bundle.edit(|config| {
+            for stage in RECORDED {
+                let script = format!("cat >{}", hooks.seen(stage).display());
+                let args = ["sh", "-c", &script];
+                config["hooks"][stage] = json!([{"path": "/bin/sh", "args": args, "env": []}]);
+            }
+        });
+        let said = capture(&hooks, &bundle);
+        assert!(said.contains("talk.json is not recorded at startContainer"), "{said}");
+
+        let container = Container::new(runtime, &bundle);
+        container.run().success();
+        let records = records(&hooks);
+        let stages: Vec<_> = records.iter().map(|record| &record["stage"]).collect();
+        assert_eq!(stages, RECORDED, "{runtime}");
+        for (record, stage) in records.iter().zip(RECORDED) {
+            assert_eq!(record["hook"], "talk.json", "{runtime} {stage}");
+            assert_eq!(record["exit_code"], 0, "{runtime} {record}");
+            assert_eq!(record["stderr"], "problem\n", "{runtime} {stage}");
+            assert_eq!(record["container"], container.id(), "{runtime} {stage}");
+            assert_eq!(record["stdout"], hooks.read(stage), "{runtime} {stage}");
+        }
+    }
+}
+
+#[test]
+fn a_recorded_hook_fails_as_it_would_by_itself() {
+    for runtime in Runtime::ALL {
+        let hooks = HooksDir::new();
+        let script = "cat >/dev/null; echo not today >&2; exit 3";
+        hooks.hook("refuse.json", script, json!({"always": true}), &["createRuntime"]);
+        let bundle = Bundle::new("echo ran >/ran");
+        capture(&hooks, &bundle);
+        let error = Container::new(runtime, &bundle).run().failure();
+        let expected = if runtime == Runtime::Runc { "not today" } else { "(exit code: 3)" };
+        assert!(error.contains(expected), "{runtime}: {error}");
+        assert!(!bundle.inside("/ran").exists(), "{runtime}");
+        let records = records(&hooks);
+        assert_eq!(records.len(), 1, "{runtime}");
+        assert_eq!(records[0]["exit_code"], 3, "{runtime}");
+        assert_eq!(records[0]["stderr"], "not today\n", "{runtime}");
+    }
+}
+
+#[test]
+fn a_recorded_hook_that_hangs_is_ended_and_recorded() {
+    for runtime in Runtime::ALL {
+        let hooks = HooksDir::new();
+        let script = "cat >/dev/null; echo before; sleep 1000";
+        hooks.hook("hang.json", script, json!({"always": true}), &["createContainer"]);
+        let text = hooks.read("hang.json");
+        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":10", "\"timeout\":1"))
+            .unwrap();
+        let bundle = Bundle::new("echo ran >/ran");
+        capture(&hooks, &bundle);
+        Container::new(runtime, &bundle).run().failure();
+        assert!(!bundle.inside("/ran").exists(), "{runtime}");
+        let records = records(&hooks);
+        assert_eq!(records.len(), 1, "{runtime}");
+        assert_eq!(records[0]["timed_out"], true, "{runtime}: {}", records[0]);
+        assert_eq!(records[0]["stdout"], "before\n", "{runtime}");
+        let milliseconds = records[0]["duration_ms"].as_u64().unwrap();
+        assert!((1000..30_000).contains(&milliseconds), "{runtime}: {milliseconds} ms");
+    }
+}

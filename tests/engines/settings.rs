@@ -1,0 +1,208 @@
+//! The settings of `oci-hooks-runtime`: each key of the file, each variable.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+
+use serde_json::{Value, json};
+
+use crate::hooks_dir::HooksDir;
+use crate::setup::{CONFIG, Setup, text};
+
+/// Runs `create` with these settings and returns the exit code and what was said.
+fn create(setup: &Setup, settings: &str) -> (Option<i32>, String) {
+    setup.write("config.json", CONFIG);
+    let ran = setup.with_settings(settings, "create c").output().unwrap();
+    (ran.status.code(), text(&ran.stderr))
+}
+
+fn stages(setup: &Setup) -> Vec<String> {
+    let config: Value = serde_json::from_str(&setup.config().replace("1e400", "1")).unwrap();
+    config["hooks"].as_object().map(|hooks| hooks.keys().cloned().collect()).unwrap_or_default()
+}
+
+#[test]
+fn runtime_is_a_path_or_a_name() {
+    let setup = Setup::new();
+    let fake = setup.path("fake");
+    let call = |settings: &str| {
+        let _ = fs::remove_file(setup.path("argv"));
+        let mut command = setup.with_settings(settings, "state c");
+        command.env_remove("OCI_HOOKS_RUNTIME").env("PATH", setup.place.path());
+        command.output().unwrap()
+    };
+    for settings in
+        [format!("runtime = {:?}\n", fake.to_str().unwrap()), "runtime = \"fake\"".into()]
+    {
+        assert_eq!(call(&settings).status.code(), Some(7), "{settings}");
+        assert!(setup.was_called(), "{settings}");
+    }
+    let ran = call("runtime = \"missing\"");
+    assert_eq!(ran.status.code(), Some(1));
+    let said = text(&ran.stderr);
+    assert!(said.contains("no executable missing in"), "{said}");
+    // The default: the first of those that are known.
+    fs::rename(&fake, setup.path("crun")).unwrap();
+    assert_eq!(call("").status.code(), Some(7));
+}
+
+#[test]
+fn a_variable_names_a_runtime_whose_path_is_no_text() {
+    let setup = Setup::new();
+    let odd = setup.place.path().join(OsStr::from_bytes(b"runc-\xff"));
+    fs::rename(setup.path("fake"), &odd).unwrap();
+    let mut command = setup.command(&["state", "c"].map(OsStr::new));
+    assert_eq!(command.env("OCI_HOOKS_RUNTIME", &odd).status().unwrap().code(), Some(7));
+}
+
+#[test]
+fn hooks_dirs_mask_in_their_order_and_the_variable_wins() {
+    let setup = Setup::new();
+    setup.matching();
+    let mask = HooksDir::new();
+    mask.hook("a.json", "true", json!({}), &["createRuntime"]);
+    let dirs = |dirs: [&HooksDir; 2]| {
+        let [first, second] = dirs.map(|dir| dir.path().to_str().unwrap().to_owned());
+        format!("hooks-dirs = [{first:?}, {second:?}]")
+    };
+    let create = |settings: &str, variable: Option<String>| {
+        setup.write("config.json", CONFIG);
+        let mut command = setup.with_settings(settings, "create c");
+        command.env_remove("OCI_HOOKS_DIRS").envs(variable.map(|dirs| ("OCI_HOOKS_DIRS", dirs)));
+        assert_eq!(command.output().unwrap().status.code(), Some(7));
+        stages(&setup)
+    };
+    assert!(create(&dirs([&setup.hooks, &mask]), None).is_empty());
+    assert_eq!(create(&dirs([&mask, &setup.hooks]), None), ["createRuntime"]);
+    let variable = format!("{}:{}", mask.path().display(), setup.hooks.path().display());
+    assert_eq!(create(&dirs([&setup.hooks, &mask]), Some(variable)), ["createRuntime"]);
+}
+
+#[test]
+fn the_consumer_and_the_stage_of_prestart_hooks_can_be_chosen() {
+    let setup = Setup::new();
+    setup.hooks.hook("a.json", "true", json!({"always": true}), &["prestart", "poststop"]);
+    for (settings, expected) in [
+        ("", "createRuntime"),
+        ("as = \"podman-4\"", "prestart"),
+        ("prestart = \"prestart\"", "prestart"),
+        ("as = \"podman-4\"\nprestart = \"createRuntime\"", "createRuntime"),
+    ] {
+        assert_eq!(create(&setup, settings).0, Some(7), "{settings}");
+        // podman runs poststop hooks by itself; here nobody else would.
+        let found = stages(&setup);
+        assert!(found.iter().any(|stage| stage == expected), "{settings}: {found:?}");
+        assert!(found.iter().any(|stage| stage == "poststop"), "{settings}: {found:?}");
+        assert_eq!(found.len(), 2, "{settings}: {found:?}");
+    }
+    setup.hooks.hook("b.json", "cat", json!({"always": true}), &["precreate"]);
+    let (code, said) = create(&setup, "as = \"crio\"");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("b.json") && said.contains("precreate"), "{said}");
+}
+
+#[test]
+fn bad_files_are_skipped_if_asked_for_with_a_warning() {
+    let setup = Setup::new();
+    setup.matching();
+    fs::write(setup.hooks.path().join("bad.json"), "[]").unwrap();
+    assert_eq!(create(&setup, "").0, Some(1));
+    assert!(!setup.was_called());
+    let (code, said) = create(&setup, "skip-bad-files = true");
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("level=warning") && said.contains("bad.json"), "{said}");
+    assert_eq!(stages(&setup), ["createRuntime"]);
+}
+
+#[test]
+fn a_hook_without_its_program_is_left_out_with_a_warning() {
+    let setup = Setup::new();
+    setup.matching();
+    let text = setup.hooks.read("a.json").replace("/bin/sh\"", "/nonexistent\"");
+    fs::write(setup.hooks.seen("b.json"), text).unwrap();
+    let (code, said) = create(&setup, "");
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("level=warning") && said.contains("/nonexistent"), "{said}");
+    assert_eq!(setup.config().matches("\"timeout\"").count(), 1);
+}
+
+#[test]
+fn strict_can_be_turned_off() {
+    let setup = Setup::new();
+    setup.hooks.file(
+        "a.json",
+        &json!({"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"always": true},
+            "stages": ["createContainer"]}),
+    );
+    assert_eq!(create(&setup, "").0, Some(7));
+    assert!(setup.config().contains(r#"{"path":"/bin/true","env":[]}"#), "{}", setup.config());
+    assert_eq!(create(&setup, "strict = false").0, Some(7));
+    assert!(setup.config().contains(r#"{"path":"/bin/true"}"#), "{}", setup.config());
+
+    let writable = fs::Permissions::from_mode(0o777);
+    fs::set_permissions(setup.hooks.path(), writable).unwrap();
+    let (code, said) = create(&setup, "");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("can be changed by everyone (mode 0777)"), "{said}");
+    assert_eq!(setup.config(), CONFIG);
+    assert_eq!(create(&setup, "strict = false").0, Some(7));
+}
+
+#[test]
+fn precreate_hooks_can_be_turned_off() {
+    let setup = Setup::new();
+    let script = "echo rewritten >&2; sed s,/bin/sh,/bin/ash,";
+    setup.hooks.hook("a.json", script, json!({"always": true}), &["precreate"]);
+    let (code, said) = create(&setup, "");
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("level=warning msg=\"rewritten\""), "{said}");
+    assert!(setup.config().contains("/bin/ash"));
+    let (code, said) = create(&setup, "precreate = false");
+    assert_eq!(code, Some(7), "{said}");
+    assert!(said.contains("level=warning") && said.contains("turned off"), "{said}");
+    assert!(setup.config().contains("/bin/sh"));
+}
+
+#[test]
+fn a_precreate_hook_that_fails_fails_the_create() {
+    let setup = Setup::new();
+    for (script, expected) in [
+        ("echo no such image >&2; exit 4", "(it said: no such image): exit status 4"),
+        ("echo '{}'", "which would leave nothing of the configuration"),
+        ("echo not JSON", "its output is not JSON"),
+        ("cat; echo", ""),
+    ] {
+        setup.hooks.hook("a.json", script, json!({"always": true}), &["precreate"]);
+        let (code, said) = create(&setup, "");
+        if expected.is_empty() {
+            assert_eq!(code, Some(7), "{said}");
+        } else {
+            assert_eq!(code, Some(1), "{script}");
+            assert!(said.contains(expected), "{said}");
+            assert_eq!(setup.config(), CONFIG);
+        }
+    }
+}
+
+#[test]
+fn mistakes_in_the_settings_fail_every_command() {
+    let setup = Setup::new();
+    for (settings, expected) in [
+        ("strikt = true", "unknown field `strikt`"),
+        ("strict = 1", "settings.toml"),
+        ("as = \"docker\"", "unknown value \\\"docker\\\" of `as`"),
+        ("prestart = \"later\"", "prestart, createRuntime"),
+        ("runtime =", "settings.toml"),
+    ] {
+        let ran = setup.with_settings(settings, "state c").output().unwrap();
+        assert_eq!(ran.status.code(), Some(1), "{settings}");
+        let said = text(&ran.stderr);
+        assert!(said.contains(expected), "{settings}: {said}");
+        assert_eq!(said.lines().count(), 1, "{settings}: {said}");
+    }
+    let mut command = setup.command(&["state", "c"].map(OsStr::new));
+    let ran = command.env("OCI_HOOKS_RUNTIME_CONFIG", "/nonexistent.toml").output().unwrap();
+    assert!(text(&ran.stderr).contains("cannot read /nonexistent.toml"), "{}", text(&ran.stderr));
+    assert!(!setup.was_called());
+}

@@ -1,0 +1,89 @@
+//! A bundle, hooks, and a runtime that is none: it records how it was called.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::json;
+
+use crate::hooks_dir::HooksDir;
+use crate::support::program;
+
+pub(crate) const CONFIG: &str =
+    r#"{"ociVersion": "1.0.2", "process": {"args": ["/bin/sh"]}, "x": 1e400}"#;
+
+/// A bundle, a hook directory, and a runtime that exits with 7.
+pub(crate) struct Setup {
+    pub(crate) hooks: HooksDir,
+    pub(crate) place: tempfile::TempDir,
+}
+
+impl Setup {
+    pub(crate) fn new() -> Self {
+        let setup = Setup { hooks: HooksDir::new(), place: program::temporary_directory() };
+        setup.write("config.json", CONFIG);
+        setup.fake(
+            "for arg; do printf '%s\\0' \"$arg\"; done >argv; { cat <&3 || true; } >fd3 2>/dev/null; exit 7",
+        );
+        setup
+    }
+
+    /// Makes the runtime a script that runs in the bundle.
+    pub(crate) fn fake(&self, script: &str) {
+        self.write("fake", &format!("#!/bin/sh\ncd \"${{0%/*}}\"\n{script}\n"));
+        fs::set_permissions(self.path("fake"), fs::Permissions::from_mode(0o755)).unwrap();
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.place.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+    }
+
+    pub(crate) fn config(&self) -> String {
+        fs::read_to_string(self.path("config.json")).unwrap()
+    }
+
+    pub(crate) fn command(&self, args: &[&OsStr]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks-runtime"));
+        command
+            .env_clear()
+            .env("OCI_HOOKS_DIRS", self.hooks.path())
+            .env("OCI_HOOKS_RUNTIME", self.path("fake"))
+            .current_dir(self.place.path())
+            .args(args);
+        command
+    }
+
+    /// Returns such a command with these settings.
+    pub(crate) fn with_settings(&self, settings: &str, line: &str) -> Command {
+        self.write("settings.toml", settings);
+        let args: Vec<_> = line.split(' ').map(OsStr::new).collect();
+        let mut command = self.command(&args);
+        command.env("OCI_HOOKS_RUNTIME_CONFIG", self.path("settings.toml"));
+        command
+    }
+
+    pub(crate) fn run(&self, line: &str) -> Output {
+        let args: Vec<_> = line.split(' ').map(OsStr::new).collect();
+        self.command(&args).output().unwrap()
+    }
+
+    pub(crate) fn was_called(&self) -> bool {
+        self.path("argv").exists()
+    }
+
+    /// Adds a hook that matches, which gives the path to its file.
+    pub(crate) fn matching(&self) -> PathBuf {
+        self.hooks.hook("a.json", "true", json!({"commands": ["/sh$"]}), &["createRuntime"]);
+        self.hooks.path().join("a.json")
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

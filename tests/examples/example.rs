@@ -3,8 +3,11 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
+use oci_hooks::hooks::consumer::PODMAN;
+use oci_hooks::hooks::{
+    self, Config, FilterOptions, HookSet, InjectOptions, LoadOptions, Selection,
+};
 use serde_json::{Value, json};
 
 use crate::support::bundle::Bundle;
@@ -66,10 +69,15 @@ impl Example {
     }
 
     /// Makes the hook run the program in this repository in place of the installed one.
-    pub(crate) fn uninstalled(mut self) -> Self {
+    pub(crate) fn uninstalled(self) -> Self {
+        self.installed_in(&program::repository("hooks.d-examples/bin"))
+    }
+
+    /// Makes the hook run the program in this directory.
+    pub(crate) fn installed_in(mut self, directory: &Path) -> Self {
         let path = self.json["hook"]["path"].as_str().expect("examples have a path");
         if let Some(name) = path.strip_prefix(INSTALLED) {
-            let program = program::repository("hooks.d-examples/bin").join(name);
+            let program = directory.join(name);
             let mode = fs::metadata(&program)
                 .unwrap_or_else(|error| panic!("{}: {error}", program.display()))
                 .permissions()
@@ -86,38 +94,51 @@ impl Example {
         stages.iter().map(|stage| stage.as_str().expect("a stage is a name")).collect()
     }
 
-    /// Adds the hook to the bundle's configuration at each of its stages.
+    /// Adds the hook to the bundle's configuration, which it must match.
+    #[track_caller]
     pub(crate) fn inject(self, bundle: &Bundle) {
-        let example = self.uninstalled();
-        bundle.edit(|config| {
-            for stage in example.stages() {
-                let list = &mut config["hooks"][stage];
-                if list.is_null() {
-                    *list = json!([]);
-                }
-                list.as_array_mut().expect("a stage is a list").push(example.json["hook"].clone());
-            }
+        self.change(bundle, |config, selection| {
+            config.inject(selection, InjectOptions::default()).expect("hooks can be added")
         });
     }
 
-    /// Runs the hook as a `precreate` filter on the bundle's configuration.
+    /// Runs the hook as a `precreate` filter on the bundle's configuration, which it must match.
     #[track_caller]
     pub(crate) fn filter(self, bundle: &Bundle) {
+        self.change(bundle, |config, selection| {
+            let hooks = selection.extension_hooks().remove("precreate").expect("it is a filter");
+            let text = config.document().text().to_vec();
+            let filtered = hooks::filter(&hooks, text, &FilterOptions::new(bundle.path()));
+            filtered.unwrap_or_else(|error| panic!("{error}: {}", error.failure)).config
+        });
+    }
+
+    #[track_caller]
+    fn change(self, bundle: &Bundle, change: impl FnOnce(&Config<'_>, &Selection<'_>) -> Vec<u8>) {
+        let hooks = self.load();
+        let path = bundle.path().join("config.json");
+        let text = fs::read(&path).expect("the bundle has a config.json");
+        let config = Config::parse(&text).expect("runc wrote it");
+        let target = config.target(PODMAN.bind_mounts).expect("runc wrote it");
+        let selection = hooks.select(&target, &PODMAN).expect("there is a command");
+        assert_eq!(selection.files.len(), 1, "the example does not match");
+        fs::write(&path, change(&config, &selection)).expect("the bundle is ours");
+    }
+
+    /// Loads the example as a directory of its own.
+    #[track_caller]
+    fn load(self) -> HookSet {
+        let directory = program::temporary_directory();
         let example = self.uninstalled();
-        let hook = &example.json["hook"];
-        let strings = |key: &str| -> Vec<String> {
-            let strings = hook[key].as_array().expect("examples set args and env");
-            strings.iter().map(|text| text.as_str().expect("text").to_owned()).collect()
-        };
-        let mut command = Command::new(hook["path"].as_str().expect("examples have a path"));
-        command.args(&strings("args")[1..]).env_clear();
-        for variable in strings("env") {
-            let (name, value) = variable.split_once('=').expect("NAME=value");
-            command.env(name, value);
-        }
-        let config = serde_json::to_vec(&bundle.config()).expect("a value can be written");
-        let output = program::run_with_input(&mut command, &config).success();
-        bundle.write_config(&serde_json::from_str(&output).expect("the filter writes JSON"));
+        fs::write(directory.path().join(example.name()), example.json.to_string())
+            .expect("the directory is ours");
+        let mut options = LoadOptions::for_consumer(&PODMAN);
+        options.dirs = vec![directory.path().to_owned()];
+        // Here the runtime runs poststop hooks.
+        options.extension_stages.retain(|stage| stage == "precreate");
+        let loaded = hooks::load(&options);
+        assert!(loaded.problems.is_empty(), "{:?}", loaded.problems);
+        loaded.hooks
     }
 }
 

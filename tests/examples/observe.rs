@@ -22,6 +22,18 @@ fn lines(path: &Path) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
+/// Mounts a directory of the bundle at `/data`.
+fn share_directory(bundle: &Bundle) -> PathBuf {
+    let source = bundle.path().join("shared");
+    fs::create_dir(&source).expect("the bundle is ours");
+    bundle.edit(|config| {
+        config["mounts"].as_array_mut().expect("mounts").push(json!({
+            "destination": "/data", "type": "bind", "source": source, "options": ["bind", "ro"],
+        }));
+    });
+    source
+}
+
 #[test]
 fn start_and_stop_are_logged_with_the_state() {
     for runtime in Runtime::ALL {
@@ -49,6 +61,8 @@ fn a_log_that_cannot_be_written_does_not_end_the_container() {
     for runtime in Runtime::ALL {
         for example in ["90-lifecycle-log", "90-mount-audit", "90-oom-report", "90-trace-stages"] {
             let bundle = Bundle::new("echo ran");
+            annotate(&bundle, "com.example.trace-stages", "true");
+            share_directory(&bundle);
             let log = bundle.path().join("missing/hook.log");
             Example::read(example).with_env("LOG_FILE", &log).inject(&bundle);
             let output = Container::new(runtime, &bundle).run().success();
@@ -61,13 +75,7 @@ fn a_log_that_cannot_be_written_does_not_end_the_container() {
 fn a_bind_mount_is_audited_and_nothing_else() {
     for runtime in Runtime::ALL {
         let bundle = Bundle::new(WAIT);
-        let source = bundle.path().join("shared");
-        fs::create_dir(&source).expect("the bundle is ours");
-        bundle.edit(|config| {
-            config["mounts"].as_array_mut().expect("mounts").push(json!({
-                "destination": "/data", "type": "bind", "source": source, "options": ["bind", "ro"],
-            }));
-        });
+        let source = share_directory(&bundle);
         let log = log_file(&bundle);
         Example::read("90-mount-audit").with_env("LOG_FILE", &log).inject(&bundle);
         let container = Container::new(runtime, &bundle);

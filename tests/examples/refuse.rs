@@ -1,5 +1,8 @@
 //! Hooks that refuse a container.
 
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
+
 use serde_json::json;
 
 use crate::example::{Example, annotate, refusal};
@@ -10,7 +13,10 @@ use crate::support::runtime::Runtime;
 fn a_refused_command_does_not_run() {
     for runtime in Runtime::ALL {
         let bundle = Bundle::new("");
-        bundle.edit(|config| config["process"]["args"] = json!(["/bin/touch", "/ran"]));
+        let shell = bundle.inside("/bin/sshd");
+        fs::write(&shell, "#!/bin/sh\ntouch /ran\n").expect("the root has no sshd");
+        fs::set_permissions(&shell, Permissions::from_mode(0o755)).expect("it is ours");
+        bundle.edit(|config| config["process"]["args"] = json!(["/bin/sshd"]));
         Example::read("10-refuse-commands").inject(&bundle);
         let message = refusal(runtime, &bundle);
         assert!(message.contains("no remote shells"), "{runtime}: {message}");

@@ -83,6 +83,7 @@ fn the_loader_cache_is_made_inside_the_container() {
         let bundle = Bundle::new("ls /etc");
         fs::create_dir(bundle.inside("/sbin")).expect("the root has no sbin");
         fs::copy(program::find("ldconfig"), bundle.inside("/sbin/ldconfig")).expect("a copy");
+        annotate(&bundle, "com.example.ldconfig", "true");
         Example::read("50-ldconfig").inject(&bundle);
         let listing = Container::new(runtime, &bundle).run().success();
         assert!(listing.contains("ld.so.cache"), "{runtime}: {listing}");
@@ -142,6 +143,7 @@ fn a_container_gets_the_devices_that_the_host_has() {
     program::run(Command::new("mknod").arg(&node).args(["c", "1", "11"])).success();
     for runtime in Runtime::ALL {
         let bundle = Bundle::new(&format!("stat -c '%F %t:%T' {0} && : >>{0}", node.display()));
+        annotate(&bundle, "com.example.gpu", "true");
         Example::read("podman/50-gpu-devices")
             .with_env(
                 "DEVICES",

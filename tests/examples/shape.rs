@@ -4,6 +4,11 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use oci_hooks::hooks::consumer::{CRIO, PODMAN};
+use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
+use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks::hooks::{self, Consumer, LoadOptions};
+
 use crate::example::Example;
 use crate::support::program;
 
@@ -25,6 +30,50 @@ fn examples_leave_nothing_to_chance() {
         let extension = example.stages().contains(&"precreate");
         assert_eq!(extension, example.file.parent().unwrap().ends_with("podman"), "{name}");
     }
+}
+
+/// As they are installed: only the owner can write them.
+#[test]
+fn examples_load_and_lint_without_findings() {
+    let place = program::temporary_directory();
+    let [programs, common, podman] =
+        ["bin", "hooks.d", "podman"].map(|name| place.path().join(name));
+    for directory in [&programs, &common, &podman] {
+        fs::create_dir(directory).expect("the directory is ours");
+    }
+    for entry in fs::read_dir(program::repository("hooks.d-examples/bin")).expect("programs") {
+        let entry = entry.expect("the directory can be read");
+        fs::copy(entry.path(), programs.join(entry.file_name())).expect("programs can be copied");
+    }
+    for example in Example::all() {
+        let example = example.installed_in(&programs);
+        let directory = if example.stages().contains(&"precreate") { &podman } else { &common };
+        fs::write(directory.join(example.name()), example.json.to_string()).expect("ours");
+    }
+
+    let load = |consumer: &Consumer, dirs: &[&Path]| {
+        let mut options = LoadOptions::for_consumer(consumer);
+        options.dirs = dirs.iter().map(|dir| dir.to_path_buf()).collect();
+        let loaded = hooks::load(&options);
+        assert!(loaded.problems.is_empty(), "{}: {:?}", consumer.name, loaded.problems);
+        loaded.hooks.len()
+    };
+    assert_eq!(load(&PODMAN, &[&common, &podman]), Example::all().len());
+    assert!(load(&CRIO, &[&common]) >= 10);
+
+    let options = LintOptions {
+        dirs: vec![common, podman],
+        files: FileChecks::Trust(TrustOptions::of_process()),
+        ..LintOptions::for_consumer(&PODMAN)
+    };
+    let report = lint::lint_dirs(&options);
+    assert_eq!(report.hook_files, Example::all().len());
+    let mistakes: Vec<_> = report
+        .findings()
+        .filter(|finding| finding.severity != Severity::Note)
+        .map(|finding| format!("{}: {}", finding.path.display(), finding.message))
+        .collect();
+    assert!(mistakes.is_empty(), "{mistakes:#?}");
 }
 
 #[test]

@@ -17,7 +17,12 @@ pub(crate) struct Bundle {
 impl Bundle {
     /// Makes a bundle whose container runs a shell script, without a terminal, on a writable root.
     pub(crate) fn new(script: &str) -> Self {
-        let directory = program::temporary_directory();
+        Self::new_in(&std::env::temp_dir(), script)
+    }
+
+    /// Makes such a bundle below a directory.
+    pub(crate) fn new_in(directory: &Path, script: &str) -> Self {
+        let directory = program::temporary_directory_in(directory);
         let root = directory.path().join("rootfs");
         fs::create_dir(&root).expect("the directory is empty");
         rootfs::fill(&root);

@@ -124,9 +124,14 @@ pub(crate) fn repository(path: &str) -> PathBuf {
 
 /// Makes a directory that goes away with the value.
 pub(crate) fn temporary_directory() -> tempfile::TempDir {
+    temporary_directory_in(&std::env::temp_dir())
+}
+
+/// Makes a directory below another that goes away with the value.
+pub(crate) fn temporary_directory_in(directory: &Path) -> tempfile::TempDir {
     tempfile::Builder::new()
         .prefix("oci-hooks-")
-        .tempdir()
+        .tempdir_in(directory)
         .unwrap_or_else(|error| panic!("cannot make a temporary directory: {error}"))
 }
 

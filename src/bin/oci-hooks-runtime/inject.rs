@@ -10,7 +10,7 @@ use oci_hooks::hooks::{
 use oci_hooks::runtime::{Level, Log};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{
-    Expected, FileAt, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
+    Durability, Expected, FileAt, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
 };
 
 use crate::settings::Settings;
@@ -66,7 +66,13 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
     }
     let injected = config.inject(&selection, InjectOptions { once: true }).map_err(in_config)?;
     let injected = run_precreate(&selection, injected, path, settings, log)?;
-    let options = ReplaceOptions { expected: Expected::Unchanged(id), ..Default::default() };
+    let options = ReplaceOptions {
+        expected: Expected::Unchanged(id),
+        // The engine writes a new bundle for each start, and a container ends with its boot: waiting
+        // for the disk, which can take ten times as long as all else here, would protect nothing.
+        durability: Durability::Unsynced,
+        ..Default::default()
+    };
     file.replace(&injected, &options)?;
     debug(format!("added hooks to {}", path.display()))
 }

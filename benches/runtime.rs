@@ -1,0 +1,165 @@
+//! What `oci-hooks-runtime` adds to a runtime's `create`, with 20 hook files of which 3 match, and
+//! to a command that it passes on. Prints the time on the clock and the ratio, and the sizes of the
+//! programs.
+//!
+//! `cargo bench --bench runtime --features full`, as root; needs runc, crun and busybox-static.
+
+#![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
+
+#[path = "../tests/support/mod.rs"]
+mod containers;
+#[path = "support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::Duration;
+
+use containers::bundle::Bundle;
+use containers::program;
+use containers::runtime::Runtime;
+use support::{Cost, median, pairs, run};
+
+const RUNS: usize = 61;
+const WRAPPER: &str = env!("CARGO_BIN_EXE_oci-hooks-runtime");
+
+fn main() {
+    println!("time on the clock, median of {RUNS} runs in turn");
+    println!("{:32} {:>11} {:>11} {:>7} {:>11}", "", "alone", "wrapped", "ratio", "added");
+    // Docker's and containerd's bundles are on /run, which is a tmpfs; podman's are on a disk.
+    for directory in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
+        let hooks = Hooks::new(&directory);
+        for runtime in Runtime::ALL {
+            let container = Container::new(runtime, &hooks, &directory);
+            let place = format!("{runtime} {{}} in {}", directory.display());
+            report(&place.replace("{}", "create"), &container.creations());
+            report(&place.replace("{}", "state"), &container.states());
+        }
+    }
+    println!();
+    for path in [env!("CARGO_BIN_EXE_oci-hooks"), WRAPPER] {
+        let path = Path::new(path);
+        let name = path.file_name().unwrap().to_string_lossy();
+        println!("{name:32} {:>8} KiB", fs::metadata(path).unwrap().len() / 1024);
+    }
+}
+
+fn report(what: &str, costs: &[(Cost, Cost)]) {
+    let wrapped = median(costs.iter().map(|(ours, _)| ours.wall));
+    let alone = median(costs.iter().map(|(_, peer)| peer.wall));
+    let added = median(costs.iter().map(|(ours, peer)| micros(ours.wall) - micros(peer.wall)));
+    let ratio = wrapped.as_secs_f64() / alone.as_secs_f64();
+    let (alone, wrapped) = (micros(alone), micros(wrapped));
+    println!("{what:32} {alone:>8} µs {wrapped:>8} µs {ratio:>7.2} {added:>8} µs");
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).unwrap()
+}
+
+/// A hook directory with 20 files, of which 3 match a shell.
+struct Hooks(tempfile::TempDir);
+
+impl Hooks {
+    fn new(directory: &Path) -> Self {
+        let hooks = tempfile::tempdir_in(directory).unwrap();
+        for number in 0..20 {
+            let when = match number % 6 {
+                5 => r#""commands": ["/sh$"], "always": true"#.to_owned(),
+                0 => format!(r#""annotations": {{"^com\\.example\\.h{number}$": "^(true|yes)$"}}"#),
+                1..3 => r#""hasBindMounts": true"#.to_owned(),
+                _ => format!(r#""commands": ["^/usr/(local/)?bin/.*-{number}$"]"#),
+            };
+            // The stage is one that `create` does not come to: hooks take their own time.
+            let text = format!(
+                r#"{{
+    "version": "1.0.0",
+    "hook": {{
+        "path": "/bin/cat",
+        "args": ["cat", "-"],
+        "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", "NUMBER={number}"],
+        "timeout": 5
+    }},
+    "when": {{{when}}},
+    "stages": ["poststop"]
+}}
+"#
+            );
+            fs::write(hooks.path().join(format!("{number:02}.json")), text).unwrap();
+        }
+        Hooks(hooks)
+    }
+}
+
+/// A container that is made again and again.
+struct Container<'h> {
+    runtime: Runtime,
+    hooks: &'h Hooks,
+    bundle: Bundle,
+    without_hooks: Vec<u8>,
+    with_hooks: Vec<u8>,
+}
+
+impl<'h> Container<'h> {
+    fn new(runtime: Runtime, hooks: &'h Hooks, directory: &Path) -> Self {
+        program::require_root();
+        let bundle = Bundle::new_in(directory, "exit 0");
+        let without_hooks = fs::read(bundle.path().join("config.json")).unwrap();
+        let mut container =
+            Container { runtime, hooks, bundle, without_hooks, with_hooks: Vec::new() };
+        container.create(true);
+        container.with_hooks = fs::read(container.config()).unwrap();
+        let count = container.bundle.config()["hooks"]["poststop"].as_array().map(Vec::len);
+        assert_eq!(count, Some(3));
+        container.delete();
+        container
+    }
+
+    /// Measures `create`; alone, the runtime gets a configuration that has the hooks already.
+    fn creations(&self) -> Vec<(Cost, Cost)> {
+        let measure = |wrapped| {
+            let cost = self.create(wrapped);
+            self.delete();
+            cost
+        };
+        pairs(RUNS, || measure(true), || measure(false))
+    }
+
+    /// Measures a command that is passed on.
+    fn states(&self) -> Vec<(Cost, Cost)> {
+        self.create(false);
+        let measure = |wrapped| run(self.command(wrapped).args(["state", "bench"]));
+        let costs = pairs(RUNS, || measure(true), || measure(false));
+        self.delete();
+        costs
+    }
+
+    fn create(&self, wrapped: bool) -> Cost {
+        let config = if wrapped { &self.without_hooks } else { &self.with_hooks };
+        fs::write(self.config(), config).unwrap();
+        run(self.command(wrapped).args(["create", "--bundle", self.bundle.path_str(), "bench"]))
+    }
+
+    fn delete(&self) {
+        run(self.command(false).args(["delete", "--force", "bench"]));
+    }
+
+    fn command(&self, wrapped: bool) -> Command {
+        let runtime = self.runtime.command();
+        let mut command = if wrapped {
+            let mut command = Command::new(WRAPPER);
+            command.env("OCI_HOOKS_RUNTIME", runtime.get_program());
+            command.env("OCI_HOOKS_DIRS", self.hooks.0.path());
+            command
+        } else {
+            runtime
+        };
+        command.arg("--root").arg(self.bundle.path().join("state"));
+        command
+    }
+
+    fn config(&self) -> PathBuf {
+        self.bundle.path().join("config.json")
+    }
+}

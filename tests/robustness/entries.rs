@@ -12,7 +12,7 @@ use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::{self, EntryState, HookError, LoadOptions, Loaded};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::limited::{COMMANDS, Place};
+use crate::limited::{HOOK_COMMANDS, Place};
 
 const HOOK: &str = r#"{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},"stages":["poststop"]}"#;
 
@@ -57,9 +57,10 @@ fn a_fifo_is_not_waited_for() {
     assert_eq!(loaded.hooks.len(), 1);
     assert_eq!(loaded.problems[0].source.class(), "io");
     // A FIFO that is named itself is read, and so waited for: `validate <(make-hook)`.
-    for args in COMMANDS.iter().filter(|args| !["validate", "migrate"].contains(&args[0])) {
-        assert!(place.run(128, args).is_answer(), "{args:?}");
-    }
+    let names_it = |args: &&[&str]| args.contains(&"hooks.d/a.json");
+    let commands: Vec<_> = HOOK_COMMANDS.into_iter().filter(|args| !names_it(args)).collect();
+    place.run_each(128, &commands);
+    place.run_all_on_config(128);
 }
 
 #[test]

@@ -164,3 +164,20 @@ fn strict_gives_hooks_without_an_environment_an_empty_one() {
     assert!(ran.stdout.contains("\"env\": []"), "row 27: {} {}", ran.stdout, ran.stderr);
     assert!(!env.run(&["inject"]).stdout.contains("\"env\""));
 }
+
+#[test]
+fn many_missing_programs_are_counted_and_named_on_demand() {
+    let env = TestEnv::new();
+    for number in 0..4 {
+        env.write(
+            &format!("usr/{number}.json"),
+            r#"{"version": "1.0.0", "hook": {"path": "/nonexistent"}, "when": {"always": true}, "stages": []}"#,
+        );
+    }
+    let ran = env.run(&["inject"]);
+    assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
+    assert!(ran.stderr.contains("4 hook files are ignored"), "{}", ran.stderr);
+    assert_eq!(env.run(&["inject", "-v"]).stderr.matches("warning:").count(), 4);
+    let json = env.run(&["inject", "--error-format", "json"]).stderr;
+    assert_eq!(json.lines().count(), 4, "{json}");
+}

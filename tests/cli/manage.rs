@@ -200,7 +200,12 @@ fn missing_permission_is_explained() {
     if fs::metadata("/proc/self").unwrap().uid() == 0 {
         use std::os::unix::process::CommandExt;
         let program = env.path("oci-hooks");
-        fs::copy(env!("CARGO_BIN_EXE_oci-hooks"), &program).unwrap();
+        // By another process: what is open for writing, if only in a child of another thread that is
+        // just being forked, cannot be executed.
+        let mut copy = std::process::Command::new("cp");
+        assert!(
+            copy.arg(env!("CARGO_BIN_EXE_oci-hooks")).arg(&program).status().unwrap().success()
+        );
         let mut as_nobody = std::process::Command::new(program);
         as_nobody.args(command.get_args()).current_dir("/").uid(65534).gid(65534);
         command = as_nobody;

@@ -1,7 +1,6 @@
 //! hooks.d for Docker, through `oci-hooks-runtime`.
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 
@@ -20,8 +19,7 @@ fn docker_runs_hooks_of_every_stage_and_tells_what_is_wrong() {
         hooks.path().display(),
         env!("CARGO_BIN_EXE_oci-hooks-runtime")
     );
-    fs::write(&runtime, script).unwrap();
-    fs::set_permissions(&runtime, fs::Permissions::from_mode(0o755)).unwrap();
+    program::write_program(&runtime, &script);
     let docker = Dockerd::start(&json!({"hooked": {"path": runtime}}));
 
     let output = docker.run("hooked", &["--name", "one"], &["/bin/sh", "-c", "echo ran; exit 5"]);

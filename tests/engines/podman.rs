@@ -1,6 +1,5 @@
 //! podman reads the same directories and comes to the same result; and it runs the wrapper.
 
-use std::fs;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -97,9 +96,7 @@ fn podman_runs_containers_through_the_wrapper() {
         hooks.path().display(),
         env!("CARGO_BIN_EXE_oci-hooks-runtime")
     );
-    fs::write(&runtime, script).unwrap();
-    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    fs::set_permissions(&runtime, mode).unwrap();
+    program::write_program(&runtime, &script);
     let empty = HooksDir::new();
     let podman = Podman::new(&runtime, &[empty.path()]);
     assert_eq!(podman.run(&["--name", "one"], &["/bin/echo", "ran"]).success(), "ran\n");

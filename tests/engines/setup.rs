@@ -2,7 +2,6 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
@@ -32,8 +31,8 @@ impl Setup {
 
     /// Makes the runtime a script that runs in the bundle.
     pub(crate) fn fake(&self, script: &str) {
-        self.write("fake", &format!("#!/bin/sh\ncd \"${{0%/*}}\"\n{script}\n"));
-        fs::set_permissions(self.path("fake"), fs::Permissions::from_mode(0o755)).unwrap();
+        let script = format!("#!/bin/sh\ncd \"${{0%/*}}\"\n{script}\n");
+        program::write_program(&self.path("fake"), &script);
     }
 
     pub(crate) fn path(&self, name: &str) -> PathBuf {

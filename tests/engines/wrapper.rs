@@ -124,8 +124,8 @@ fn installed_as_runc_it_finds_the_other_one() {
     for dir in &dirs {
         fs::create_dir(dir).unwrap();
     }
-    fs::copy(env!("CARGO_BIN_EXE_oci-hooks-runtime"), dirs[0].join("runc")).unwrap();
-    fs::copy(setup.path("fake"), dirs[1].join("runc")).unwrap();
+    program::copy_program(env!("CARGO_BIN_EXE_oci-hooks-runtime").as_ref(), &dirs[0].join("runc"));
+    program::copy_program(&setup.path("fake"), &dirs[1].join("runc"));
     let status = Command::new(dirs[0].join("runc"))
         .env_clear()
         .env("PATH", std::env::join_paths(dirs.iter().map(Path::new)).unwrap())

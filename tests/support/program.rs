@@ -149,3 +149,20 @@ fn contents(mut file: File) -> String {
     file.read_to_end(&mut bytes).expect("a scratch file can be read");
     String::from_utf8_lossy(&bytes).into_owned()
 }
+
+/// Writes a program that can be run at once.
+///
+/// Another process does it: while a file is open for writing it cannot be executed, and a child that
+/// another thread forks holds what this process has open for a moment.
+#[track_caller]
+pub(crate) fn write_program(path: &Path, content: &str) {
+    let mut install = Command::new("install");
+    install.args(["-m", "0755", "/dev/stdin"]).arg(path);
+    run_with_input(&mut install, content.as_bytes()).success();
+}
+
+/// Copies a program so that it can be run at once.
+#[track_caller]
+pub(crate) fn copy_program(from: &Path, to: &Path) {
+    run(Command::new("install").args(["-m", "0755"]).arg(from).arg(to)).success();
+}

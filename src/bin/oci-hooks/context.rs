@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
-use oci_hooks::hooks::{self, Consumer, HookSet, LoadOptions, Loaded};
+use oci_hooks::hooks::{self, Consumer, HookError, HookSet, LoadOptions, Loaded, Problem};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
@@ -16,6 +16,10 @@ use crate::style::{self, Paint};
 
 /// The most a configuration may hold.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
+
+/// More missing programs than this are counted instead of named, as where a whole set of hooks is not
+/// installed.
+const MANY: usize = 3;
 
 /// The environment of a command.
 pub(crate) struct Context {
@@ -71,11 +75,17 @@ impl Context {
     /// Returns the hooks the consumer would use, and warns of what it drops in silence.
     pub(crate) fn hooks(&self, options: &LoadOptions, lenient: bool) -> Result<HookSet, Error> {
         let Loaded { hooks, problems, missing_dirs, .. } = hooks::load(options);
-        for problem in &problems {
-            if problem.fatal && !lenient {
-                continue;
-            }
+        let told: Vec<_> = problems.iter().filter(|problem| !problem.fatal || lenient).collect();
+        let missing = |problem: &&&Problem| matches!(problem.source, HookError::PathMissing { .. });
+        let many = told.iter().filter(missing).count();
+        let in_short = many > MANY && !self.verbose && self.error_format == Format::Human;
+        for problem in told.iter().filter(|problem| !(in_short && missing(problem))) {
             self.warn(&Diagnostic::of_problem(problem));
+        }
+        if in_short {
+            self.note(&format!(
+                "{many} hook files are ignored, as their programs do not exist; --verbose names them"
+            ));
         }
         if let Some(fatal) = problems.into_iter().find(|problem| problem.fatal && !lenient) {
             return Err(Error::Hook(Box::new(fatal)));

@@ -1,6 +1,7 @@
 //! A hook directory whose hooks leave something to see.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -56,6 +57,18 @@ impl HooksDir {
 
     pub(crate) fn file(&self, name: &str, content: &Value) {
         fs::write(self.path().join(name), content.to_string()).unwrap();
+    }
+
+    /// Writes an executable that calls `oci-hooks-runtime` with this directory: engines pass no
+    /// variables on.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        let path = self.seen("oci-hooks-runtime");
+        let wrapper = env!("CARGO_BIN_EXE_oci-hooks-runtime");
+        let script =
+            format!("#!/bin/sh\nOCI_HOOKS_DIRS={} exec {wrapper} \"$@\"\n", self.path().display());
+        fs::write(&path, script).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        path
     }
 
     /// Returns `oci-hooks inject` with this directory.

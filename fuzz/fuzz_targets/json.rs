@@ -1,32 +1,78 @@
-//! The JSON decoder: no input panics, what `serde_json` accepts is accepted with the same meaning, and
-//! laying a text out changes no value.
+//! The JSON parser: never panics, agrees with `serde_json`, and finds its way back to every value.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::hooks::json::Document;
-use serde_json::Value;
+use oci_hooks::hooks::json::{Document, Kind, Value};
 
 fuzz_target!(|text: &[u8]| {
-    let ours = Document::parse(text);
-    if let Ok(theirs) = serde_json::from_slice::<Value>(text) {
-        let document = ours.as_ref().expect("serde_json accepts it");
-        let again: Value = serde_json::from_slice(&document.pretty("  ")).expect("it is JSON still");
-        assert_eq!(again, theirs);
-    }
-    let Ok(document) = ours else { return };
-    for value in document.values() {
-        let location = value.location();
-        assert!(location.line > 0 && location.column > 0);
-        assert!(text.get(location.span).is_some());
-        value.as_str();
-        value.as_i64();
-    }
-    let pretty = document.pretty("\t");
-    let again = Document::parse(&pretty).expect("it is JSON still");
-    let scalars = |document: &Document<'_>| -> Vec<Vec<u8>> {
-        let values = document.values().filter(|v| v.members().next().is_none() && v.elements().next().is_none());
-        values.map(|value| value.raw().iter().filter(|b| !b.is_ascii_whitespace()).copied().collect()).collect()
+    let serde = serde_json::from_slice::<serde_json::Value>(text);
+    let document = match Document::parse(text) {
+        Ok(document) => document,
+        Err(error) => {
+            assert!(serde.is_err(), "serde_json accepts what we refuse: {error}");
+            assert!(error.offset <= text.len());
+            return;
+        }
     };
-    assert_eq!(scalars(&again), scalars(&document));
+    match serde {
+        Ok(serde) => assert_same(document.root(), &serde),
+        Err(error) => assert!(is_limit(&error.to_string()), "serde_json refuses: {error}"),
+    }
+
+    let pretty = document.pretty("  ");
+    let again = Document::parse(&pretty).expect("what is laid out is still JSON");
+    assert!(document.values().map(shape).eq(again.values().map(shape)));
+
+    // Each location costs time in proportion to the text.
+    for value in document.values().take(64) {
+        let location = value.location();
+        assert_eq!(location.span, value.span());
+        assert!(location.line >= 1 && location.column >= 1);
+        assert_eq!(location.pointer, value.pointer());
+        let _ = (value.as_str(), value.as_bool(), value.as_i64(), value.get("a"));
+    }
 });
+
+/// What of a value stays the same however the text is laid out.
+fn shape(value: Value<'_>) -> (Kind, Option<&[u8]>) {
+    let is_container = matches!(value.kind(), Kind::Array | Kind::Object);
+    (value.kind(), (!is_container).then(|| value.raw()))
+}
+
+/// Tells if `serde_json` refuses a text for a limit that Go does not have.
+fn is_limit(error: &str) -> bool {
+    ["recursion limit", "out of range", "surrogate", "hex escape", "invalid unicode"]
+        .iter()
+        .any(|reason| error.contains(reason))
+}
+
+fn assert_same(ours: Value<'_>, theirs: &serde_json::Value) {
+    use serde_json::Value as Serde;
+
+    match theirs {
+        Serde::Null => assert!(ours.is_null()),
+        Serde::Bool(theirs) => assert_eq!(ours.as_bool(), Some(*theirs)),
+        Serde::String(theirs) => assert_eq!(ours.as_str().as_deref(), Some(theirs.as_str())),
+        Serde::Number(theirs) => {
+            assert_eq!(ours.kind(), Kind::Number);
+            // `-0` is an integer for Go and a fraction for serde_json.
+            if let Some(theirs) = theirs.as_i64() {
+                assert_eq!(ours.as_i64(), Some(theirs));
+            }
+        }
+        Serde::Array(theirs) => {
+            assert_eq!(ours.elements().count(), theirs.len());
+            ours.elements().zip(theirs).for_each(|(ours, theirs)| assert_same(ours, theirs));
+        }
+        Serde::Object(theirs) => {
+            assert_eq!(ours.kind(), Kind::Object);
+            for member in ours.members() {
+                assert!(theirs.contains_key(&*member.key.as_str().expect("a key is a string")));
+            }
+            for (key, theirs) in theirs {
+                assert_same(ours.get(key).expect("serde_json has this key"), theirs);
+            }
+        }
+    }
+}

@@ -1,42 +1,145 @@
-//! The way from the text of a hook file and of a configuration to a new configuration.
-//!
-//! The input is a hook file, a NUL byte, and a configuration.
+//! From the bytes of a hook file and of a configuration to a new configuration.
 
 #![no_main]
 
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::hooks::consumer::SchemaRule;
-use oci_hooks::hooks::lint::{self, LintOptions};
+use oci_hooks::hooks::consumer::{PODMAN, SchemaRule};
+use oci_hooks::hooks::json::{Document, Member, Value};
+use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
 use oci_hooks::hooks::{
-    Config, Consumer, Definition, HookFile, HookSet, InjectOptions, PathCheck, SchemaOptions,
+    Command, Config, Consumer, Definition, HookFile, HookSet, InjectOptions, PathCheck,
+    SchemaOptions, Selection, Target, Version,
 };
 
+// A hook file and a configuration, with a zero byte between them.
 fuzz_target!(|input: &[u8]| {
-    let split = input.iter().position(|&b| b == 0);
-    let (hook, config) = split.map_or((input, &b"{}"[..]), |at| (&input[..at], &input[at + 1..]));
-    let stages = vec!["precreate".to_owned()];
-    let mut files = Vec::new();
-    for schema in [SchemaRule::Go, SchemaRule::Strict] {
-        let options = SchemaOptions { extension_stages: &stages, path_check: PathCheck::Skip, schema };
-        if let Ok(definition) = Definition::parse(hook, options) {
-            files.push(HookFile::new(PathBuf::from(format!("{}.json", files.len())), definition));
+    let at = input.iter().position(|&byte| byte == 0).unwrap_or(input.len());
+    let (hook, config) = (&input[..at], input.get(at + 1..).unwrap_or_default());
+
+    let stages: Vec<_> = PODMAN.extension_stages.iter().map(|&stage| stage.to_owned()).collect();
+    let parse = |text: &[u8], schema| {
+        let path_check = PathCheck::Skip;
+        let options = SchemaOptions { extension_stages: &stages, path_check, schema };
+        Definition::parse(text, options)
+    };
+
+    let findings = lint::lint_text(Path::new("a.json"), hook, &LintOptions::default());
+    let definition = match parse(hook, SchemaRule::Go) {
+        Ok(definition) => definition,
+        Err(fault) => {
+            let class = fault.error.class();
+            assert!(
+                parse(hook, SchemaRule::Strict).is_err(),
+                "only the lax schema refuses: {class}"
+            );
+            assert!(migrate_text(hook, &stages).is_none(), "can be migrated in spite of {class}");
+            let is_error = |finding: &lint::Finding| finding.severity == Severity::Error;
+            assert!(findings.iter().any(is_error), "the linter has no error for {class}");
+            let _ = (fault.error.to_string(), fault.error.hint());
+            return;
+        }
+    };
+    check_migration(hook, &definition, &stages);
+    let fixed = lint::fix_text(Path::new("a.json"), hook, &LintOptions::default());
+    parse(&fixed.text, SchemaRule::Go).expect("a fixed file loads as it did before");
+
+    let hooks: HookSet = [HookFile::new(PathBuf::from("a.json"), definition)].into_iter().collect();
+    let parsed = Config::parse(config);
+    for consumer in &Consumer::ALL {
+        let target = match &parsed {
+            Ok(config) => config.target(consumer.bind_mounts),
+            Err(error) => {
+                let _ = (error.to_string(), error.location());
+                Ok(target_from(config))
+            }
+        };
+        let Ok(target) = target else { continue };
+        hooks.evaluate(&target, consumer.matching).for_each(|verdict| {
+            if let Ok(outcome) = verdict.outcome {
+                let _ = outcome.reason.to_string();
+            }
+        });
+        if let (Ok(config), Ok(selection)) = (&parsed, hooks.select(&target, consumer)) {
+            check_injection(config, &selection, consumer);
         }
     }
-    lint::lint_text(Path::new("a.json"), hook, &LintOptions::default());
-    let _ = migrate("a.json".as_ref(), hook, MigrateOptions::default());
-
-    let hooks: HookSet = files.into_iter().collect();
-    let Ok(config) = Config::parse(config) else { return };
-    for consumer in Consumer::ALL {
-        let Ok(target) = config.target(consumer.bind_mounts) else { return };
-        let Ok(selection) = hooks.select(&target, &consumer) else { continue };
-        let Ok(injected) = config.inject(&selection, InjectOptions { once: true }) else { continue };
-        let again = Config::parse(&injected).expect("what is injected is JSON");
-        assert_eq!(again.target(consumer.bind_mounts).expect("the rest is as it was"), target);
-        let twice = again.inject(&selection, InjectOptions { once: true }).expect("it was possible once");
-        assert_eq!(twice, injected, "injecting once more changes nothing");
-    }
 });
+
+/// Migrates; `None` if the file is refused, an empty list if there is nothing to do.
+fn migrate_text(text: &[u8], stages: &[String]) -> Option<Vec<String>> {
+    let options = MigrateOptions { extension_stages: stages, ..MigrateOptions::default() };
+    let migration = migrate(OsStr::new("a.json"), text, options).ok()?;
+    let files = migration.map(|migration| migration.files).unwrap_or_default();
+    Some(files.into_iter().map(|file| file.text).collect())
+}
+
+/// Makes a container of text that is no configuration.
+fn target_from(text: &[u8]) -> Target {
+    let text = String::from_utf8_lossy(text);
+    let mut words = text.split('\n').map(str::to_owned);
+    let command = words.next().map_or(Command::NoProcess, Command::Program);
+    let mut annotations = std::collections::BTreeMap::new();
+    while let (Some(key), Some(value)) = (words.next(), words.next()) {
+        annotations.insert(key, value);
+    }
+    Target { command, annotations, has_bind_mounts: text.len() % 2 == 1 }
+}
+
+/// What is migrated loads as the new schema, with the same hook.
+fn check_migration(text: &[u8], old: &Definition, stages: &[String]) {
+    let files = migrate_text(text, stages).expect("a file that loads can be migrated");
+    assert_eq!(files.is_empty(), old.version == Version::V1_0_0);
+    for text in files {
+        let options = SchemaOptions {
+            extension_stages: stages,
+            path_check: PathCheck::Skip,
+            schema: SchemaRule::Go,
+        };
+        let new = Definition::parse(text.as_bytes(), options).expect("a migrated file loads");
+        assert_eq!((new.version, &new.hook), (Version::V1_0_0, &old.hook));
+        assert_eq!(new.stages, old.stages);
+    }
+}
+
+/// What is injected is valid, keeps all that was there, and with `once` does not grow.
+fn check_injection(config: &Config<'_>, selection: &Selection<'_>, consumer: &Consumer) {
+    let Ok(text) = config.inject(selection, InjectOptions::default()) else { return };
+    let new = Config::parse(&text).expect("the new configuration is JSON");
+    let target = |config: &Config<'_>| config.target(consumer.bind_mounts);
+    assert_eq!(
+        target(&new).ok(),
+        target(config).ok(),
+        "the new configuration is matched in another way"
+    );
+    assert_kept(config.document(), new.document());
+
+    let once = InjectOptions { once: true };
+    let first = config.inject(selection, once).expect("as without `once`");
+    let first = Config::parse(&first).expect("the new configuration is JSON");
+    let second = first.inject(selection, once).expect("what was injected can be injected again");
+    assert_eq!(second, first.document().text());
+}
+
+fn assert_kept(old: &Document<'_>, new: &Document<'_>) {
+    assert!(all_but_hooks(old).eq(all_but_hooks(new)), "something else than hooks has changed");
+
+    let Some(old_hooks) = old.root().get("hooks") else { return };
+    let new_hooks = new.root().get("hooks").expect("hooks are still there");
+    for old in old_hooks.members() {
+        let key = old.key.as_str().expect("a key is a string");
+        let new = new_hooks.get(&key).expect("each stage is still there");
+        let kept = old.value.elements().map(Value::raw);
+        let found = new.elements().take(old.value.elements().count()).map(Value::raw);
+        assert!(kept.eq(found), "{key} has lost a hook");
+    }
+}
+
+/// Returns what the members of a configuration say, as bytes.
+fn all_but_hooks<'d>(document: &'d Document<'_>) -> impl Iterator<Item = [&'d [u8]; 2]> {
+    let others = document.root().members().filter(|member| !member.is_named("hooks"));
+    others.map(|member: Member<'d>| [member.key.raw(), member.value.raw()])
+}

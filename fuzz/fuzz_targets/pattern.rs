@@ -1,23 +1,33 @@
-//! The pattern parser and matcher: no input panics, and what matches as a whole matches in part.
+//! Patterns: neither parsing nor matching panics, and a match of the whole is a match.
 
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
 use oci_hooks::hooks::Pattern;
 
+// A pattern and a text, with a line feed between them.
 fuzz_target!(|input: &str| {
-    let (source, text) = input.split_once('\n').unwrap_or((input, "/usr/bin/python3"));
-    match Pattern::new(source) {
-        Ok(pattern) => {
-            assert!(!pattern.is_full_match(text) || pattern.is_match(text));
-            // A group around a pattern changes nothing, unless it is too deep with it.
-            if let Ok(group) = Pattern::new(format!("(?:{source})")) {
-                assert_eq!(group.is_match(text), pattern.is_match(text));
-            }
-        }
+    let (pattern, text) = input.split_once('\n').unwrap_or((input, "/usr/bin/true"));
+    let pattern = match Pattern::new(pattern) {
+        Ok(pattern) => pattern,
         Err(error) => {
-            assert!(source.get(error.span()).is_some());
-            error.to_string();
+            assert!(pattern.get(error.span()).is_some(), "the span is not within the pattern");
+            let _ = (error.to_string(), error.hint());
+            return;
+        }
+    };
+    for text in [text, "", pattern.as_str()] {
+        if pattern.is_full_match(text) {
+            assert!(pattern.is_match(text), "{pattern} matches all of {text:?} and no part of it");
+        }
+        // The same question, asked of the search.
+        let anchored = format!(r"\A(?:{pattern})\z");
+        if let Ok(anchored) = Pattern::new(anchored) {
+            assert_eq!(anchored.is_match(text), pattern.is_full_match(text), "{pattern} {text:?}");
+        }
+        // A match stays one beside an alternative that does not hold.
+        if let Ok(either) = Pattern::new(format!(r"(?:{pattern})|[^\x{{0}}-\x{{10FFFF}}]")) {
+            assert_eq!(either.is_match(text), pattern.is_match(text), "{pattern} {text:?}");
         }
     }
 });

@@ -128,9 +128,11 @@ pub fn load(options: &LoadOptions) -> Loaded {
 /// Loads hooks again. Where a file was good before and cannot be used now, what it said stays in
 /// force; its entry is [`EntryState::Broken`] all the same.
 pub(super) fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
+    let previous_files = previous.files().map(|file| (file.path.as_path(), file)).collect();
     let mut loader = Loader {
         options,
         previous,
+        previous_files,
         loaded: Loaded::default(),
         active: HashMap::new(),
         found_programs: FoundPrograms::default(),
@@ -146,6 +148,7 @@ pub(super) fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
 struct Loader<'o> {
     options: &'o LoadOptions,
     previous: &'o Loaded,
+    previous_files: HashMap<&'o Path, &'o HookFile>,
     loaded: Loaded,
     /// The hooks in force by name, each with the index of its entry.
     active: HashMap<OsString, (HookFile, usize)>,
@@ -232,9 +235,7 @@ impl Loader<'_> {
         if !outlives(error) {
             return;
         }
-        // Names differ sooner than paths do.
-        let is_it = |file: &&HookFile| Some(&*file.name) == path.file_name() && file.path == path;
-        if let Some(file) = self.previous.files().find(is_it)
+        if let Some(&file) = self.previous_files.get(path)
             && self.has_program(file)
         {
             self.activate(file.clone());

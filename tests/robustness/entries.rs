@@ -12,7 +12,7 @@ use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::{self, EntryState, HookError, LoadOptions, Loaded};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
 
-use crate::limited::Place;
+use crate::limited::{HOOK_COMMANDS, Place};
 
 const HOOK: &str = r#"{"version":"1.0.0","hook":{"path":"/bin/true"},"when":{"always":true},"stages":["poststop"]}"#;
 
@@ -56,10 +56,11 @@ fn a_fifo_is_not_waited_for() {
     let loaded = load(&place);
     assert_eq!(loaded.hooks.len(), 1);
     assert_eq!(loaded.problems[0].source.class(), "io");
-    // `validate` of a FIFO waits for its writer, as programs do that are told to read one.
-    for args in crate::limited::COMMANDS.iter().filter(|args| args[0] != "validate") {
-        assert!(place.run(128, args).is_answer(), "{args:?}");
-    }
+    // A FIFO that is named itself is read, and so waited for: `validate <(make-hook)`.
+    let names_it = |args: &&[&str]| args.contains(&"hooks.d/a.json");
+    let commands: Vec<_> = HOOK_COMMANDS.into_iter().filter(|args| !names_it(args)).collect();
+    place.run_each(128, &commands);
+    place.run_all_on_config(128);
 }
 
 #[test]

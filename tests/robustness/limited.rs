@@ -23,16 +23,19 @@ pub(crate) struct Ran {
     pub(crate) stderr: String,
 }
 
-/// Commands that read hook files or a configuration, each with whether it prints one of them.
-pub(crate) const COMMANDS: [&[&str]; 7] = [
-    &["list"],
+/// Commands that read hook files.
+pub(crate) const HOOK_COMMANDS: [&[&str]; 6] = [
     &["list", "--format", "json"],
-    &["explain", "config.json"],
     &["explain", "config.json", "--consumers", "--format", "json"],
-    &["inject", "config.json"],
-    &["inject", "config.json", "--diff"],
-    &["validate", "hooks.d/a.json", "--consumers"],
+    &["validate", "hooks.d/a.json"],
+    &["lint", "hooks.d"],
+    &["lint", "hooks.d", "--format", "sarif"],
+    &["migrate", "hooks.d/a.json"],
 ];
+
+/// Commands that read a configuration.
+const CONFIG_COMMANDS: [&[&str]; 3] =
+    [&["explain", "config.json"], &["inject", "config.json"], &["inject", "config.json", "--diff"]];
 
 impl Place {
     pub(crate) fn new() -> Self {
@@ -60,10 +63,23 @@ impl Place {
         self.run_program(program, mebibytes, args)
     }
 
-    /// Runs every command within some memory; each must find its answer or say why there is none.
+    /// Runs all commands within some memory; each must find its answer or say why
+    /// there is none.
     #[track_caller]
     pub(crate) fn run_all(&self, mebibytes: u32) {
-        for args in COMMANDS {
+        self.run_each(mebibytes, &HOOK_COMMANDS);
+        self.run_all_on_config(mebibytes);
+    }
+
+    /// Runs the commands for a configuration alone.
+    #[track_caller]
+    pub(crate) fn run_all_on_config(&self, mebibytes: u32) {
+        self.run_each(mebibytes, &CONFIG_COMMANDS);
+    }
+
+    #[track_caller]
+    pub(crate) fn run_each(&self, mebibytes: u32, commands: &[&[&str]]) {
+        for args in commands {
             let ran = self.run(mebibytes, args);
             assert!(ran.is_answer(), "{args:?}: {:?} {:.2000}", ran.code, ran.stderr);
         }

@@ -93,12 +93,12 @@ fn deep_configurations_are_written_and_compared() {
     let expected =
         format!(r#"{{"x":{},"hooks":{{"poststop":[{{"path":"/bin/true"}}]}}}}"#, nested(9_999));
     assert!(ran.stdout == expected.as_bytes(), "{}", ran.stderr);
-    place.run_all(128);
+    place.run_all_on_config(128);
     place.write("config.json", format!(r#"{{"x":{}}}"#, nested(10_000)));
     let ran = place.run(64, &["inject", "config.json"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("nested deeper than 10000 levels"), "{}", ran.stderr);
-    place.run_all(128);
+    place.run_all_on_config(128);
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn ten_thousand_broken_files_are_all_reported() {
         place.write(&format!("hooks.d/{number:05}.json"), hook(r#""commands":["("]"#));
     }
     fs::rename(place.path("hooks.d/00000.json"), place.path("hooks.d/a.json")).unwrap();
-    place.run_all(256);
+    place.run_all(512);
     let ran = place.run(256, &["inject", "config.json", "--lenient"]);
     assert_eq!(ran.stderr.matches("missing closing )").count(), 10_000, "{:.1000}", ran.stderr);
 }
@@ -139,7 +139,7 @@ fn many_duplicate_keys_are_merged() {
 
     let members = join((0..100_000).map(|i| format!(r#""x":{i}"#)));
     place.write("config.json", format!(r#"{{{members},"process":{{"args":["sh"],{members}}}}}"#));
-    place.run_all(256);
+    place.run_all_on_config(256);
     let hooks = vec![r#""hooks":{}"#; 100_000].join(",");
     place.write("config.json", format!("{{{hooks}}}"));
     let ran = place.run(128, &["inject", "config.json"]);
@@ -180,7 +180,7 @@ fn long_patterns_and_long_texts_are_matched() {
     place.write("config.json", format!(r#"{{"process":{{"args":["{long}"]}}}}"#));
     for pattern in ["(x+x+)+y", "(a*)*b", "(a|aa)+$", "a{0,100}c", "^(a?){50}b"] {
         place.write("hooks.d/a.json", hook(&format!(r#""commands":["{pattern}"]"#)));
-        place.run_all(512);
+        place.run_all_on_config(512);
     }
 }
 
@@ -220,7 +220,7 @@ fn a_big_configuration_keeps_every_byte() {
         let end = r#","hooks":{"poststop":[{"path":"/bin/true"}]}}"#;
         assert!(ran.stdout.starts_with(start.as_bytes()) && ran.stdout.ends_with(end.as_bytes()));
         assert_eq!(ran.stdout.len(), start.len() + end.len());
-        place.run_all(1536);
+        place.run_all_on_config(1536);
     }
 }
 
@@ -231,7 +231,7 @@ fn a_configuration_past_the_limit_is_refused() {
     let ran = place.run(256, &["inject", "config.json"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.stderr.contains("larger than 64 MiB"), "{}", ran.stderr);
-    place.run_all(256);
+    place.run_all_on_config(256);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn a_wide_indentation_is_not_repeated() {
     let place = Place::new();
     place.write("hooks.d/a.json", hook(r#""always":true"#));
     place.write("config.json", format!("{{\n{}\"x\": 1\n}}", " ".repeat(20 << 20)));
-    place.run_all(256);
+    place.run_all_on_config(256);
 }
 
 #[test]
@@ -251,5 +251,5 @@ fn many_mounts_and_messages_are_gone_through() {
     }
     place.write("hooks.d/a.json", hook(r#""hasBindMounts":true"#));
     place.write("config.json", format!(r#"{{"mounts":[{mounts}{{"destination":"/x"}}]}}"#));
-    place.run_all(256);
+    place.run_all_on_config(256);
 }

@@ -18,7 +18,7 @@ use std::path::Path;
 use package::Package;
 use source::{Finding, Source};
 
-const CODE: [&str; 3] = ["src", "tests", "benches"];
+const CODE: [&str; 4] = ["src", "tests", "benches", "fuzz/fuzz_targets"];
 
 #[track_caller]
 fn assert_none(findings: impl IntoIterator<Item = Finding>) {
@@ -48,7 +48,8 @@ fn files_are_short_and_mod_rs_has_no_logic() {
 
 #[test]
 fn no_file_is_forgotten() {
-    assert_none(modules::check(&read("Cargo.toml"), &source::read(&CODE)));
+    let manifests = ["", "fuzz"].map(|dir| (Path::new(dir), read(&format!("{dir}/Cargo.toml"))));
+    assert_none(modules::check(&manifests, &source::read(&CODE)));
 }
 
 #[test]
@@ -62,7 +63,8 @@ fn programs_have_man_pages_and_examples_are_described() {
 }
 
 fn read(path: &str) -> String {
-    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path)).unwrap()
+    fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join(path.trim_start_matches('/')))
+        .unwrap()
 }
 
 /// Returns the names in a directory, with something before each; none if it does not exist.

@@ -5,16 +5,17 @@ use std::path::{Path, PathBuf};
 
 use crate::source::{Finding, Source};
 
-/// Finds files that cannot be reached from what `Cargo.toml` names.
-pub(crate) fn check(manifest: &str, sources: &[Source]) -> Vec<Finding> {
-    let mut paths = roots(manifest);
+/// Finds files that cannot be reached from what the manifests name, each given with its directory.
+pub(crate) fn check(manifests: &[(&Path, String)], sources: &[Source]) -> Vec<Finding> {
+    let roots: Vec<_> = manifests.iter().flat_map(|(dir, manifest)| roots(dir, manifest)).collect();
+    let mut paths = roots.clone();
     let mut seen = HashSet::new();
     while let Some(path) = paths.pop() {
         if !seen.insert(path.clone()) {
             continue;
         }
         if let Some(source) = sources.iter().find(|source| source.path == path) {
-            paths.extend(children(source, roots(manifest).contains(&path)));
+            paths.extend(children(source, roots.contains(&path)));
         }
     }
     let orphans = sources.iter().filter(|source| !seen.contains(&source.path));
@@ -24,11 +25,10 @@ pub(crate) fn check(manifest: &str, sources: &[Source]) -> Vec<Finding> {
 }
 
 /// Returns the files that a manifest names, and the library.
-fn roots(manifest: &str) -> Vec<PathBuf> {
+fn roots(dir: &Path, manifest: &str) -> Vec<PathBuf> {
     let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \""));
-    let mut paths: Vec<_> = paths.map(|path| PathBuf::from(path.trim_end_matches('"'))).collect();
-    paths.push(PathBuf::from("src/lib.rs"));
-    paths
+    let paths = paths.map(|path| path.trim_end_matches('"')).chain(["src/lib.rs"]);
+    paths.map(|path| dir.join(path)).collect()
 }
 
 /// Returns the files that a file may mean with its `mod` lines.
@@ -88,12 +88,17 @@ fn forgotten_files_are_found() {
         ("tests/support/mod.rs", "pub(crate) mod g;"),
         ("tests/support/g.rs", ""),
         ("tests/forgotten/main.rs", ""),
+        ("fuzz/targets/h.rs", ""),
+        ("fuzz/targets/forgotten.rs", ""),
     ];
     let sources = sources.map(|(path, text)| Source::new(path, text));
-    let found: Vec<_> = check(manifest, &sources).iter().map(ToString::to_string).collect();
-    assert_eq!(found.len(), 2, "{found:?}");
-    assert!(
-        found[0].starts_with("src/forgotten.rs:1: ")
-            && found[1].starts_with("tests/forgotten/main.rs:1: ")
-    );
+    let manifests = [
+        (Path::new(""), manifest.to_owned()),
+        (Path::new("fuzz"), "path = \"targets/h.rs\"".to_owned()),
+    ];
+    let found: Vec<_> = check(&manifests, &sources).iter().map(ToString::to_string).collect();
+    let files: Vec<_> =
+        found.iter().filter_map(|finding| Some(finding.split_once(':')?.0)).collect();
+    let expected = ["src/forgotten.rs", "tests/forgotten/main.rs", "fuzz/targets/forgotten.rs"];
+    assert_eq!(files, expected, "{found:?}");
 }

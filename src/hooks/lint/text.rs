@@ -139,8 +139,14 @@ pub(super) fn load(document: &Document<'_>, consumer: &Consumer) -> Result<Defin
     Definition::from_document(document, options)
 }
 
+/// The longest text that is corrected: each fix is tried on all of it. No longer one is written by hand.
+const MAX_FIXED_BYTES: usize = 64 << 10;
+
 /// Leaves out fixes after which a good file would not load any more.
 fn drop_harmful_fixes(text: &[u8], options: &LintOptions, findings: &mut [Finding]) {
+    if text.len() > MAX_FIXED_BYTES {
+        return findings.iter_mut().for_each(|finding| finding.fix = None);
+    }
     for finding in findings {
         let loads = |text: &[u8]| {
             Document::parse(text).is_ok_and(|document| load(&document, &options.consumer).is_ok())

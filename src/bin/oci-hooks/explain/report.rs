@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 
 use oci_hooks::hooks::{
-    Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Stage, Target,
+    Command, Consumer, Entry, EntryState, HookError, Loaded, OciStage, Problem, Stage, Target,
 };
 use serde::Serialize;
 
@@ -84,11 +84,13 @@ impl Report {
         wants: impl Fn(&str) -> bool,
     ) -> Self {
         let mut active = active_files(loaded, target, consumer);
+        let problems: Problems<'_> =
+            loaded.problems.iter().map(|problem| (problem.path.as_path(), problem)).collect();
         let directories = loaded.dirs.iter().map(|dir| {
             let entries = loaded.entries.iter().filter(|entry| entry.path.parent() == Some(dir));
             let files = entries
                 .map(|entry| {
-                    active.remove(entry.path.as_path()).unwrap_or_else(|| unused(entry, loaded))
+                    active.remove(entry.path.as_path()).unwrap_or_else(|| unused(entry, &problems))
                 })
                 .filter(|file| wants(&file.name))
                 .collect();
@@ -157,9 +159,12 @@ fn active_files<'l>(
     files.collect()
 }
 
+/// What is wrong with a file, by its path.
+type Problems<'l> = HashMap<&'l Path, &'l Problem>;
+
 /// Explains an entry that is no hook in force.
-fn unused(entry: &Entry, loaded: &Loaded) -> File {
-    let problem = loaded.problems.iter().find(|problem| problem.path == entry.path);
+fn unused(entry: &Entry, problems: &Problems<'_>) -> File {
+    let problem = problems.get(entry.path.as_path()).copied();
     let (state, reason) = match &entry.state {
         EntryState::Masked { by } => (State::Masked, format!("masked by {}", by.display())),
         EntryState::NotJson => (State::Ignored, "its name does not end in .json".to_owned()),

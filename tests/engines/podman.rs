@@ -11,7 +11,7 @@ use crate::support::podman::Podman;
 use crate::support::program;
 
 /// Containers that differ in what hooks look at: options and command.
-const CONTAINERS: [(&[&str], &[&str]); 11] = [
+const CONTAINERS: [Run; 11] = [
     (&[], &["/bin/echo", "a"]),
     (&[], &["/bin/sleep", "0"]),
     (&["--annotation", "com.example.a=1"], &["/bin/true"]),
@@ -65,29 +65,27 @@ fn various_hooks() -> HooksDir {
     hooks
 }
 
-/// What podman made of a container with hooks, and what `inject` makes of the configuration that
-/// podman wrote without hooks.
-struct Both {
-    podman: Value,
-    inject: Value,
-}
+/// A container as podman runs it.
+type Run = (&'static [&'static str], &'static [&'static str]);
 
-/// Runs a container by podman with these directories, and by one without hooks.
-fn both(podman: &Podman, bare: &Podman, dirs: &[&Path], container: (&[&str], &[&str])) -> Both {
-    let (options, command) = container;
+/// Runs a container and returns the configuration that podman wrote.
+fn config(podman: &Podman, (options, command): Run) -> Value {
     let name = program::unique_name();
     let options = [&["--name", &name, "--hostname", "same"][..], options].concat();
     podman.run(&options, command).success();
-    bare.run(&options, command).success();
+    podman.config(&name)
+}
 
+/// Returns what `inject` makes of a configuration that podman wrote without hooks.
+fn inject(config: &Value, dirs: &[&Path]) -> Value {
     let mut inject = std::process::Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
     inject.args(["inject", "--as", "podman-4", "--run-precreate", "-"]);
     for dir in dirs {
         inject.arg("--hooks-dir").arg(dir);
     }
-    let config = bare.config(&name).to_string();
+    let config = config.to_string();
     let ours = program::run_with_input(&mut inject, config.as_bytes()).success();
-    Both { podman: podman.config(&name), inject: serde_json::from_str(&ours).unwrap() }
+    serde_json::from_str(&ours).unwrap()
 }
 
 /// Where the two differ by design:
@@ -111,16 +109,17 @@ fn podman_and_inject_agree() {
     let empty = HooksDir::new();
     let runc = program::find("runc");
     let bare = Podman::new(&runc, &[empty.path()]);
+    let bare = CONTAINERS.map(|container| config(&bare, container));
 
     let dirs: [&[&Path]; 3] =
         [&[hooks.path()], &[hooks.path(), mask.path()], &[mask.path(), hooks.path()]];
     let mut injected = 0;
     for dirs in dirs {
         let podman = Podman::new(&runc, dirs);
-        for container in CONTAINERS {
-            let Both { podman, inject } = both(&podman, &bare, dirs, container);
-            let ours = as_podman_has_it(inject);
-            assert_eq!(ours, as_podman_has_it(podman), "{container:?} with {dirs:?}");
+        for (container, bare) in CONTAINERS.into_iter().zip(&bare) {
+            let theirs = as_podman_has_it(config(&podman, container));
+            let ours = as_podman_has_it(inject(bare, dirs));
+            assert_eq!(ours, theirs, "{container:?} with {dirs:?}");
             injected += ours.as_object().map_or(0, serde_json::Map::len);
         }
     }
@@ -145,7 +144,8 @@ fn podman_and_inject_agree_on_what_precreate_hooks_do() {
     let bare = Podman::new(&runc, &[empty.path()]);
     let podman = Podman::new(&runc, &[hooks.path()]);
     for container in &CONTAINERS[..3] {
-        let Both { podman, inject } = both(&podman, &bare, &[hooks.path()], *container);
+        let theirs = config(&podman, *container);
+        let ours = inject(&config(&bare, *container), &[hooks.path()]);
         let environment = |config: &Value| -> Vec<String> {
             let list = config["process"]["env"].as_array().unwrap().iter();
             // In ours a runtime is to run the poststop hook, and so it is among the stages.
@@ -155,11 +155,11 @@ fn podman_and_inject_agree_on_what_precreate_hooks_do() {
             variables.sort();
             variables
         };
-        let ours = environment(&inject);
-        assert!(ours.iter().any(|variable| variable == "A=1"), "{ours:?}");
-        assert!(ours.iter().any(|variable| variable.starts_with("C=")), "{ours:?}");
-        assert_eq!(ours, environment(&podman), "{container:?}");
-        assert_eq!(as_podman_has_it(inject), as_podman_has_it(podman), "{container:?}");
+        let variables = environment(&ours);
+        assert!(variables.iter().any(|variable| variable == "A=1"), "{variables:?}");
+        assert!(variables.iter().any(|variable| variable.starts_with("C=")), "{variables:?}");
+        assert_eq!(variables, environment(&theirs), "{container:?}");
+        assert_eq!(as_podman_has_it(ours), as_podman_has_it(theirs), "{container:?}");
     }
 }
 

@@ -160,8 +160,8 @@ impl BindMountRule {
     /// Tells if a mount of `config.json` is one the user asked for.
     ///
     /// Consumers know what the user asked for; a finished `config.json` does not say it. What they
-    /// add by themselves is known by its destination, and for tmpfs (podman's read-only and systemd
-    /// modes) by destination and type.
+    /// add by themselves is known by its destination, and for tmpfs (podman's systemd mode) by
+    /// destination and type.
     pub fn counts(self, destination: &str, kind: &str, options: &[&str]) -> bool {
         let is_bind = kind == "bind" || options.iter().any(|o| *o == "bind" || *o == "rbind");
         let is_own = is_own_mount(Path::new(destination))
@@ -189,7 +189,9 @@ const OWN_MOUNTS: [&str; 15] = [
     "/var/run/secrets/kubernetes.io/serviceaccount",
 ];
 
-const OWN_TMPFS: [&str; 5] = ["/run", "/run/lock", "/tmp", "/var/log/journal", "/var/tmp"];
+/// Where podman mounts a tmpfs for systemd. For a read-only root it mounts one at `/var/tmp` too, and
+/// counts that as if the user had asked for it.
+const OWN_TMPFS: [&str; 4] = ["/run", "/run/lock", "/tmp", "/var/log/journal"];
 
 fn is_own_mount(destination: &Path) -> bool {
     destination.starts_with("/proc")
@@ -219,6 +221,7 @@ mod tests {
     #[test]
     fn tmpfs_of_the_user_counts_where_any_mount_does() {
         assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs", &[]));
+        assert!(BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs", &[]));
         assert!(!BindMountRule::UserBindMount.counts("/scratch", "tmpfs", &[]));
         assert!(BindMountRule::UserBindMount.counts("/data", "none", &["rbind", "ro"]));
     }

@@ -1,41 +1,106 @@
 //! hooks.d for Docker, through `oci-hooks-runtime`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 
 use serde_json::json;
 
 use crate::hooks_dir::HooksDir;
 use crate::support::dockerd::Dockerd;
-use crate::support::program;
+
+/// Starts a daemon that knows the wrapper with these hooks as the runtime `hooked`.
+fn docker(hooks: &HooksDir) -> Dockerd {
+    Dockerd::start(&json!({"hooked": {"path": hooks.runtime()}}))
+}
 
 #[test]
-fn docker_runs_hooks_of_every_stage_and_tells_what_is_wrong() {
+fn docker_runs_hooks_of_every_stage() {
     let hooks = HooksDir::new();
-    hooks.keep_states(&["createRuntime", "createContainer", "poststart", "poststop"]);
-    let place = program::temporary_directory();
-    let runtime = place.path().join("hooked");
-    let script = format!(
-        "#!/bin/sh\nOCI_HOOKS_DIRS={} exec {} \"$@\"\n",
-        hooks.path().display(),
-        env!("CARGO_BIN_EXE_oci-hooks-runtime")
+    let stages = ["createRuntime", "createContainer", "poststart", "poststop"];
+    hooks.keep_states(&stages);
+    hooks.hook("inside.json", "cat >/started", json!({"always": true}), &["startContainer"]);
+    hooks.hook(
+        "filter.json",
+        "sed 's|\"HOSTNAME=|\"FROM_HOOK=1\",&|'",
+        json!({"commands": ["/sh$"]}),
+        &["precreate"],
     );
-    program::write_program(&runtime, &script);
-    let docker = Dockerd::start(&json!({"hooked": {"path": runtime}}));
+    let never = "touch \"$DIR/never\"";
+    hooks.hook("other.json", never, json!({"commands": ["/bash$"]}), &["createRuntime"]);
+    let docker = docker(&hooks);
 
-    let output = docker.run("hooked", &["--name", "one"], &["/bin/sh", "-c", "echo ran; exit 5"]);
-    assert_eq!(output.status.code(), Some(5), "{}", output.stderr);
-    assert_eq!(output.stdout, "ran\n");
-    for stage in ["createRuntime", "createContainer", "poststart"] {
-        assert!(hooks.state(stage)["id"].is_string(), "{stage}");
-    }
+    let script = "test -s /started && echo ran with $FROM_HOOK; exit 5";
+    let ran = docker.run("hooked", &["--name", "one"], &["/bin/sh", "-c", script]);
+    assert_eq!(ran.status.code(), Some(5), "{}", ran.stderr);
+    assert_eq!(ran.stdout, "ran with 1\n");
+    let id = docker.docker(&["inspect", "--format", "{{.Id}}", "one"]).success();
     docker.docker(&["rm", "one"]).success();
+    for stage in stages {
+        assert_eq!(hooks.state(stage)["id"], id.trim(), "{stage}");
+    }
     assert_eq!(hooks.state("poststop")["status"], "stopped");
+    assert!(!hooks.seen("never").exists());
+}
 
-    docker.run("hooked", &["--name", "two", "--detach"], &["/bin/sleep", "1000"]).success();
-    assert_eq!(docker.docker(&["exec", "two", "/bin/echo", "inside"]).success(), "inside\n");
-    docker.docker(&["rm", "--force", "two"]).success();
+#[test]
+fn all_else_works_as_without_the_wrapper() {
+    let hooks = HooksDir::new();
+    hooks.hook("a.json", "cat >/dev/null", json!({"always": true}), &["createRuntime"]);
+    let docker = docker(&hooks);
+    let call = |line: &str| docker.docker(&line.split(' ').collect::<Vec<_>>());
 
-    fs::write(hooks.path().join("zz-bad.json"), "{ // comment\n}").unwrap();
-    let error = docker.run("hooked", &["--rm"], &["/bin/true"]).failure();
-    assert!(error.contains("zz-bad.json:1:3: comment in JSON"), "{error}");
+    docker.run("hooked", &["--name", "one", "--detach"], &["/bin/sleep", "1000"]).success();
+    assert_eq!(call("exec one /bin/echo inside").success(), "inside\n");
+    assert_eq!(call("exec one /bin/nothing").status.code(), Some(126));
+    let exec = docker.docker(&["exec", "one", "/bin/sh", "-c", "exit 9"]);
+    assert_eq!(exec.status.code(), Some(9));
+    assert_eq!(call("ps --format {{.Names}}").success(), "one\n");
+    assert!(call("top one").success().contains("sleep 1000"));
+    assert_eq!(call("stats --no-stream --format {{.Name}}").success(), "one\n");
+    call("pause one").success();
+    call("unpause one").success();
+    call("stop --time 0 one").success();
+    assert_eq!(call("wait one").success(), "137\n");
+    // The bundle is made anew.
+    call("start one").success();
+    call("kill --signal KILL one").success();
+    assert_eq!(call("wait one").success(), "137\n");
+    call("rm one").success();
+    assert_eq!(call("ps --all --quiet").success(), "");
+
+    let input = docker.run("hooked", &["--rm", "--interactive"], &["/bin/cat"]);
+    assert_eq!(input.success(), "");
+    let missing = docker.run("hooked", &["--rm"], &["/bin/nothing"]);
+    assert_eq!(missing.status.code(), Some(127));
+    assert!(missing.stderr.contains("no such file or directory"), "{}", missing.stderr);
+}
+
+#[test]
+fn docker_shows_why_hooks_could_not_be_added() {
+    let hooks = HooksDir::new();
+    hooks.hook("a.json", "cat >/dev/null", json!({"always": true}), &["createRuntime"]);
+    let docker = docker(&hooks);
+    let bad = hooks.seen("zz-bad.json");
+    fs::write(&bad, "{ // comment\n}").unwrap();
+    let said = |expected: &str| {
+        let ran = docker.run("hooked", &["--rm"], &["/bin/true"]);
+        // Docker's own code for a container that could not be made.
+        assert!(matches!(ran.status.code(), Some(125..=127)), "{}", ran.stderr);
+        let lines: Vec<_> =
+            ran.stderr.lines().filter(|line| line.contains("oci-hooks: ")).collect();
+        assert_eq!(lines.len(), 1, "{}", ran.stderr);
+        assert!(lines[0].contains(expected), "{}", ran.stderr);
+    };
+    said(&format!("oci-hooks: {}:1:3: comment in JSON", bad.display()));
+
+    fs::remove_file(&bad).unwrap();
+    fs::set_permissions(hooks.seen("a.json"), fs::Permissions::from_mode(0o666)).unwrap();
+    said("a.json can be changed by everyone (mode 0666)");
+    fs::set_permissions(hooks.seen("a.json"), fs::Permissions::from_mode(0o644)).unwrap();
+    docker.run("hooked", &["--rm"], &["/bin/true"]).success();
+
+    let refuse = "cat >/dev/null; echo not on this host >&2; exit 1";
+    hooks.hook("a.json", refuse, json!({"always": true}), &["createRuntime"]);
+    let ran = docker.run("hooked", &["--rm"], &["/bin/true"]);
+    assert!(ran.stderr.contains("not on this host"), "{}", ran.stderr);
 }

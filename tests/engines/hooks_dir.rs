@@ -58,6 +58,17 @@ impl HooksDir {
         fs::write(self.path().join(name), content.to_string()).unwrap();
     }
 
+    /// Writes an executable that calls `oci-hooks-runtime` with this directory: engines pass no
+    /// variables on.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        let path = self.seen("oci-hooks-runtime");
+        let wrapper = env!("CARGO_BIN_EXE_oci-hooks-runtime");
+        let script =
+            format!("#!/bin/sh\nOCI_HOOKS_DIRS={} exec {wrapper} \"$@\"\n", self.path().display());
+        program::write_program(&path, &script);
+        path
+    }
+
     /// Returns `oci-hooks inject` with this directory.
     pub(crate) fn inject(&self, options: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));

@@ -7,6 +7,7 @@
 mod support;
 
 mod capture;
+mod containerd;
 mod docker;
 mod hooks_dir;
 mod podman;

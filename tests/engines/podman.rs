@@ -1,5 +1,7 @@
 //! podman reads the same directories and comes to the same result; and it runs the wrapper.
 
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 
 use serde_json::{Value, json};
@@ -8,36 +10,93 @@ use crate::hooks_dir::HooksDir;
 use crate::support::podman::Podman;
 use crate::support::program;
 
+/// Containers that differ in what hooks look at: options and command.
+const CONTAINERS: [Run; 11] = [
+    (&[], &["/bin/echo", "a"]),
+    (&[], &["/bin/sleep", "0"]),
+    (&["--annotation", "com.example.a=1"], &["/bin/true"]),
+    (&["--annotation", "com.example.a=x", "--annotation", "b=1"], &["/bin/echo"]),
+    (&["--volume", "/usr:/host:ro"], &["/bin/echo"]),
+    (&["--volume", "/data"], &["/bin/true"]),
+    (&["--tmpfs", "/scratch", "--annotation", "example=x"], &["/bin/sleep", "0"]),
+    // Labels do not count. Of the mounts that podman adds by itself, those for a read-only root
+    // count and those for systemd do not.
+    (&["--label", "com.example.a=1", "--read-only"], &["/bin/true"]),
+    (&["--read-only", "--read-only-tmpfs=false"], &["/bin/true"]),
+    (&["--systemd", "always"], &["/bin/true"]),
+    (&["--entrypoint", "/bin/sleep", "--annotation", "com.example.a=12"], &["0"]),
+];
+
 /// Hooks of both schemas for each kind of condition.
 fn various_hooks() -> HooksDir {
     let hooks = HooksDir::new();
     let script = "cat >/dev/null";
     let stage = &["poststart"][..];
-    hooks.hook("10-always.json", script, json!({"always": true}), &["createRuntime", "poststart"]);
+    let always = || json!({"always": true});
+    hooks.hook("10-always.json", script, always(), &["createRuntime", "poststart"]);
     hooks.hook("20-Sleep.json", script, json!({"commands": ["/sleep$"]}), stage);
-    hooks.hook(
-        "20-echo.json",
-        script,
-        json!({"commands": ["^/bin/e", "nothing"]}),
-        &["createContainer"],
-    );
+    let commands = json!({"commands": ["^/bin/e", "nothing"]});
+    hooks.hook("20-echo.json", script, commands, &["createContainer"]);
     hooks.hook("30-mounts.json", script, json!({"hasBindMounts": true}), &["prestart"]);
     hooks.hook("31-no-mounts.json", script, json!({"hasBindMounts": false}), stage);
-    hooks.hook(
-        "40-both.json",
-        script,
-        json!({"annotations": {"^com\\.example\\.a$": "^[0-9]+$"}, "always": true}),
-        stage,
-    );
+    let both = json!({"annotations": {"^com\\.example\\.a$": "^[0-9]+$"}, "always": true});
+    hooks.hook("40-both.json", script, both, stage);
     hooks.hook("41-value.json", script, json!({"annotations": {"example": "^x$"}}), stage);
     hooks.hook("50-never.json", script, json!({}), stage);
-    hooks.file("60-old.json", &json!({"hook": "/bin/true", "arguments": ["old"], "cmds": ["sleep"], "annotations": ["^1$"], "stages": ["prestart"]}));
+    hooks.hook("51-no-stage.json", script, always(), &[]);
+    let twice = ["prestart", "createRuntime", "prestart"];
+    hooks.hook("52-twice.json", script, json!({"commands": ["/true$"]}), &twice);
+    hooks.file(
+        "60-old.json",
+        &json!({
+            "hook": "/bin/cat", "arguments": ["-"], "cmds": ["sleep"], "annotations": ["^1$"],
+            "stages": ["prestart"],
+        }),
+    );
     hooks.file(
         "61-old-mounts.json",
-        &json!({"hook": "/bin/true", "hasbindmounts": true, "stage": ["poststart"]}),
+        &json!({"hook": "/bin/cat", "hasbindmounts": true, "stage": ["poststart"]}),
     );
-    hooks.file("70-gone.json", &json!({"version": "1.0.0", "hook": {"path": "/nonexistent"}, "when": {"always": true}, "stages": ["poststart"]}));
+    let gone = json!({"path": "/nonexistent"});
+    hooks.file(
+        "70-gone.json",
+        &json!({"version": "1.0.0", "hook": gone, "when": always(), "stages": stage}),
+    );
     hooks
+}
+
+/// A container as podman runs it.
+type Run = (&'static [&'static str], &'static [&'static str]);
+
+/// Runs a container and returns the configuration that podman wrote.
+fn config(podman: &Podman, (options, command): Run) -> Value {
+    let name = program::unique_name();
+    let options = [&["--name", &name, "--hostname", "same"][..], options].concat();
+    podman.run(&options, command).success();
+    podman.config(&name)
+}
+
+/// Returns what `inject` makes of a configuration that podman wrote without hooks.
+fn inject(config: &Value, dirs: &[&Path]) -> Value {
+    let mut inject = std::process::Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+    inject.args(["inject", "--as", "podman-4", "--run-precreate", "-"]);
+    for dir in dirs {
+        inject.arg("--hooks-dir").arg(dir);
+    }
+    let config = config.to_string();
+    let ours = program::run_with_input(&mut inject, config.as_bytes()).success();
+    serde_json::from_str(&ours).unwrap()
+}
+
+/// Where the two differ by design:
+///
+/// - podman runs `poststop` hooks by itself, and a runtime that is given our configuration must do it;
+/// - podman leaves an empty `hooks` away when it writes the configuration.
+fn as_podman_has_it(mut config: Value) -> Value {
+    let hooks = config["hooks"].take();
+    let Value::Object(mut hooks) = hooks else { return hooks };
+    hooks.remove("poststop");
+    if hooks.is_empty() { json!({}) } else { Value::Object(hooks) }
 }
 
 #[test]
@@ -45,62 +104,114 @@ fn podman_and_inject_agree() {
     let hooks = various_hooks();
     let mask = HooksDir::new();
     mask.hook("10-always.json", "exit 0", json!({"always": false}), &["poststart"]);
+    let replaced = json!({"commands": ["/true$"]});
+    mask.hook("20-echo.json", "cat >/dev/null", replaced, &["createRuntime"]);
     let empty = HooksDir::new();
     let runc = program::find("runc");
     let bare = Podman::new(&runc, &[empty.path()]);
+    let bare = CONTAINERS.map(|container| config(&bare, container));
 
-    let containers: [(&[&str], &[&str]); 6] = [
-        (&[], &["/bin/echo", "a"]),
-        (&[], &["/bin/sleep", "0"]),
-        (&["--annotation", "com.example.a=1"], &["/bin/true"]),
-        (&["--annotation", "com.example.a=x", "--annotation", "b=1"], &["/bin/echo"]),
-        (&["--volume", "/usr:/host:ro"], &["/bin/echo"]),
-        (&["--tmpfs", "/scratch", "--annotation", "example=x"], &["/bin/sleep", "0"]),
-    ];
-    let dirs: [&[&Path]; 2] = [&[hooks.path()], &[hooks.path(), mask.path()]];
+    let dirs: [&[&Path]; 3] =
+        [&[hooks.path()], &[hooks.path(), mask.path()], &[mask.path(), hooks.path()]];
     let mut injected = 0;
     for dirs in dirs {
         let podman = Podman::new(&runc, dirs);
-        for (number, (options, command)) in containers.iter().enumerate() {
-            let name = program::unique_name();
-            let options = [&["--name", &name][..], options].concat();
-            podman.run(&options, command).success();
-            bare.run(&options, command).success();
-            let theirs = podman.config(&name)["hooks"].clone();
-
-            let config = bare.config(&name).to_string();
-            let mut inject = std::process::Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
-            inject.args(["inject", "--as", "podman-4", "-"]);
-            for dir in dirs {
-                inject.arg("--hooks-dir").arg(dir);
-            }
-            // podman keeps poststop hooks to itself, and so none of these has that stage.
-            let ours = program::run_with_input(&mut inject, config.as_bytes()).success();
-            let ours: Value = serde_json::from_str(&ours).unwrap();
-            assert_eq!(ours["hooks"], theirs, "container {number} {options:?} {command:?}");
-            injected += ours["hooks"].as_object().map_or(0, serde_json::Map::len);
+        for (container, bare) in CONTAINERS.into_iter().zip(&bare) {
+            let theirs = as_podman_has_it(config(&podman, container));
+            let ours = as_podman_has_it(inject(bare, dirs));
+            assert_eq!(ours, theirs, "{container:?} with {dirs:?}");
+            injected += ours.as_object().map_or(0, serde_json::Map::len);
         }
     }
-    assert!(injected > 12, "only {injected} stages had hooks");
+    assert!(injected > 30, "only {injected} stages had hooks");
+}
+
+#[test]
+fn podman_and_inject_agree_on_what_precreate_hooks_do() {
+    let hooks = HooksDir::new();
+    let add = |value: &str| format!("jq -c '.process.env += [\"{value}\"]'");
+    let always = || json!({"always": true});
+    let precreate = &["precreate"][..];
+    hooks.hook("10.json", &add("A=1"), always(), precreate);
+    hooks.hook("20.json", &add("B=1"), json!({"commands": ["/sleep$"]}), precreate);
+    // It sees what the others did, and the hooks that are injected.
+    let count = "jq -c '.process.env += [\"C=\\(.process.env | length) \\(.hooks | keys)\"]'";
+    hooks.hook("30.json", count, always(), precreate);
+    let stages = ["createRuntime", "poststart", "poststop"];
+    hooks.hook("40.json", "cat >/dev/null", always(), &stages);
+    let empty = HooksDir::new();
+    let runc = program::find("runc");
+    let bare = Podman::new(&runc, &[empty.path()]);
+    let podman = Podman::new(&runc, &[hooks.path()]);
+    for container in &CONTAINERS[..3] {
+        let theirs = config(&podman, *container);
+        let ours = inject(&config(&bare, *container), &[hooks.path()]);
+        let environment = |config: &Value| -> Vec<String> {
+            let list = config["process"]["env"].as_array().unwrap().iter();
+            // In ours a runtime is to run the poststop hook, and so it is among the stages.
+            let text = |value: &Value| value.as_str().unwrap().replace(r#","poststop"]"#, "]");
+            let mut variables: Vec<_> = list.map(text).collect();
+            // podman puts its own ones in any order.
+            variables.sort();
+            variables
+        };
+        let variables = environment(&ours);
+        assert!(variables.iter().any(|variable| variable == "A=1"), "{variables:?}");
+        assert!(variables.iter().any(|variable| variable.starts_with("C=")), "{variables:?}");
+        assert_eq!(variables, environment(&theirs), "{container:?}");
+        assert_eq!(as_podman_has_it(ours), as_podman_has_it(theirs), "{container:?}");
+    }
+}
+
+#[test]
+fn podman_and_inject_refuse_the_same_files() {
+    let hooks = HooksDir::new();
+    let podman = Podman::new(&program::find("runc"), &[hooks.path()]);
+    let hook = json!({"path": "/bin/cat"});
+    for content in [
+        "{",
+        "[]",
+        r#"{"version": "2.0.0"}"#,
+        &json!({"version": "1.0.0", "hook": hook, "stages": ["later"]}).to_string(),
+        &json!({"version": "1.0.0", "hook": hook, "when": {"commands": ["("]}, "stages": []})
+            .to_string(),
+        &json!({"version": "1.0.0", "hook": hook, "when": {}}).to_string(),
+    ] {
+        fs::write(hooks.seen("bad.json"), content).unwrap();
+        let theirs = podman.run(&["--rm"], &["/bin/true"]);
+        let said = theirs.failure();
+        assert!(said.contains("setting up OCI Hooks"), "{content}: {said}");
+        let config = br#"{"process": {"args": ["/bin/true"]}}"#;
+        let ours = program::run_with_input(&mut hooks.inject(&["--as", "podman-4", "-"]), config);
+        assert_eq!(ours.status.code(), Some(2), "{content}");
+    }
 }
 
 #[test]
 fn podman_runs_containers_through_the_wrapper() {
     let hooks = HooksDir::new();
-    hooks.keep_states(&["createRuntime", "poststop"]);
-    let place = program::temporary_directory();
-    let runtime = place.path().join("hooked");
-    // podman calls some commands without PATH, so the runtime must be found without it.
-    let script = format!(
-        "#!/bin/sh\nOCI_HOOKS_DIRS={} exec {} \"$@\"\n",
-        hooks.path().display(),
-        env!("CARGO_BIN_EXE_oci-hooks-runtime")
-    );
-    program::write_program(&runtime, &script);
+    hooks.keep_states(&["createRuntime", "createContainer", "poststart", "poststop"]);
     let empty = HooksDir::new();
-    let podman = Podman::new(&runtime, &[empty.path()]);
-    assert_eq!(podman.run(&["--name", "one"], &["/bin/echo", "ran"]).success(), "ran\n");
+    // podman calls `delete` without PATH: the runtime must be found all the same.
+    let podman = Podman::new(&hooks.runtime(), &[empty.path()]);
+    let ran = podman.run(&["--name", "one"], &["/bin/sh", "-c", "echo ran; exit 5"]);
+    assert_eq!((ran.stdout.as_str(), ran.status.code()), ("ran\n", Some(5)), "{}", ran.stderr);
     podman.call(&["rm", "one"]).success();
-    assert!(hooks.state("createRuntime")["id"].is_string());
+    for stage in ["createRuntime", "createContainer", "poststart"] {
+        assert!(hooks.state(stage)["id"].is_string(), "{stage}");
+    }
     assert_eq!(hooks.state("poststop")["status"], "stopped");
+
+    podman.run(&["--name", "two", "--detach"], &["/bin/sleep", "1000"]).success();
+    assert_eq!(podman.call(&["exec", "two", "/bin/echo", "inside"]).success(), "inside\n");
+    let exec = podman.call(&["exec", "two", "/bin/sh", "-c", "exit 9"]);
+    assert_eq!((exec.status.code(), exec.status.signal()), (Some(9), None));
+    podman.call(&["stop", "--time", "0", "two"]).success();
+    // podman writes the configuration anew for each start.
+    podman.call(&["start", "two"]).success();
+    podman.call(&["rm", "--force", "--time", "0", "two"]).success();
+
+    fs::write(hooks.seen("zz-bad.json"), "{ // comment\n}").unwrap();
+    let error = podman.run(&["--rm"], &["/bin/true"]).failure();
+    assert!(error.contains("oci-hooks: ") && error.contains("zz-bad.json:1:3"), "{error}");
 }

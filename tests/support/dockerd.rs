@@ -64,7 +64,7 @@ impl Dockerd {
             .unwrap_or_else(|error| panic!("cannot start dockerd: {error}"));
         let stderr = daemon.stderr.take().expect("it is piped");
         let log = Arc::new(Mutex::new(String::new()));
-        let ready = follow(stderr, Arc::clone(&log));
+        let ready = follow(stderr, "API listen on", Arc::clone(&log));
         let dockerd = Self { daemon: Some(daemon), log, directory, _cgroup_parent: cgroup_parent };
         if ready.recv_timeout(DEADLINE).is_err() {
             panic!("dockerd does not listen\n{}", dockerd.log());
@@ -128,13 +128,17 @@ impl Drop for Dockerd {
     }
 }
 
-/// Collects a daemon's log; the receiver gets a message when the daemon listens, and is cut off
-/// when it ended before that.
-fn follow(stderr: ChildStderr, log: Arc<Mutex<String>>) -> mpsc::Receiver<()> {
+/// Collects a daemon's log; the receiver gets a message when the daemon says that it is `ready`, and
+/// is cut off when it ended before that.
+pub(crate) fn follow(
+    stderr: ChildStderr,
+    ready: &'static str,
+    log: Arc<Mutex<String>>,
+) -> mpsc::Receiver<()> {
     let (sender, receiver) = mpsc::channel();
     std::thread::spawn(move || {
         for line in BufReader::new(stderr).lines().map_while(Result::ok) {
-            if line.contains("API listen on") {
+            if line.contains(ready) {
                 // Whoever waited may have given up.
                 let _ = sender.send(());
             }

@@ -5,6 +5,7 @@
 
 pub(crate) mod bundle;
 pub(crate) mod cgroup;
+pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod podman;
 pub(crate) mod program;

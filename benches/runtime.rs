@@ -1,6 +1,6 @@
 //! What `oci-hooks-runtime` adds to a runtime's `create`, with 20 hook files of which 3 match, and
-//! to a command that it passes on. Prints the time on the clock and the ratio, and the sizes of the
-//! programs.
+//! to a command that it passes on. Prints the time on the clock, the ratio and what was added, and
+//! the sizes of the programs. `true` in place of a runtime shows the wrapper by itself.
 //!
 //! `cargo bench --bench runtime --features full`, as root; needs runc, crun and busybox-static.
 
@@ -26,15 +26,19 @@ const WRAPPER: &str = env!("CARGO_BIN_EXE_oci-hooks-runtime");
 
 fn main() {
     println!("time on the clock, median of {RUNS} runs in turn");
-    println!("{:32} {:>11} {:>11} {:>7} {:>11}", "", "alone", "wrapped", "ratio", "added");
+    println!(
+        "{:32} {:>11} {:>11} {:>7} {:>11} {:>11}",
+        "", "alone", "wrapped", "ratio", "added", "added CPU"
+    );
     // Docker's and containerd's bundles are on /run, which is a tmpfs; podman's are on a disk.
     for directory in [std::env::temp_dir(), PathBuf::from("/dev/shm")] {
         let hooks = Hooks::new(&directory);
-        for runtime in Runtime::ALL {
-            let container = Container::new(runtime, &hooks, &directory);
-            let place = format!("{runtime} {{}} in {}", directory.display());
-            report(&place.replace("{}", "create"), &container.creations());
-            report(&place.replace("{}", "state"), &container.states());
+        let runtimes = Runtime::ALL.map(|runtime| runtime.command().get_program().into());
+        for runtime in runtimes.into_iter().chain([PathBuf::from("/bin/true")]) {
+            let name = runtime.file_stem().unwrap().to_string_lossy();
+            let container = Container::new(&runtime, &hooks, &directory);
+            report(&format!("{name} create in {}", directory.display()), &container.creations());
+            report(&format!("{name} state"), &container.states());
         }
     }
     println!();
@@ -49,9 +53,10 @@ fn report(what: &str, costs: &[(Cost, Cost)]) {
     let wrapped = median(costs.iter().map(|(ours, _)| ours.wall));
     let alone = median(costs.iter().map(|(_, peer)| peer.wall));
     let added = median(costs.iter().map(|(ours, peer)| micros(ours.wall) - micros(peer.wall)));
+    let cpu = median(costs.iter().map(|(ours, peer)| micros(ours.cpu) - micros(peer.cpu)));
     let ratio = wrapped.as_secs_f64() / alone.as_secs_f64();
     let (alone, wrapped) = (micros(alone), micros(wrapped));
-    println!("{what:32} {alone:>8} µs {wrapped:>8} µs {ratio:>7.2} {added:>8} µs");
+    println!("{what:32} {alone:>8} µs {wrapped:>8} µs {ratio:>7.2} {added:>8} µs {cpu:>8} µs");
 }
 
 fn micros(time: Duration) -> i64 {
@@ -94,7 +99,7 @@ impl Hooks {
 
 /// A container that is made again and again.
 struct Container<'h> {
-    runtime: Runtime,
+    runtime: &'h Path,
     hooks: &'h Hooks,
     bundle: Bundle,
     without_hooks: Vec<u8>,
@@ -102,7 +107,7 @@ struct Container<'h> {
 }
 
 impl<'h> Container<'h> {
-    fn new(runtime: Runtime, hooks: &'h Hooks, directory: &Path) -> Self {
+    fn new(runtime: &'h Path, hooks: &'h Hooks, directory: &Path) -> Self {
         program::require_root();
         let bundle = Bundle::new_in(directory, "exit 0");
         let without_hooks = fs::read(bundle.path().join("config.json")).unwrap();
@@ -146,15 +151,8 @@ impl<'h> Container<'h> {
     }
 
     fn command(&self, wrapped: bool) -> Command {
-        let runtime = self.runtime.command();
-        let mut command = if wrapped {
-            let mut command = Command::new(WRAPPER);
-            command.env("OCI_HOOKS_RUNTIME", runtime.get_program());
-            command.env("OCI_HOOKS_DIRS", self.hooks.0.path());
-            command
-        } else {
-            runtime
-        };
+        let mut command = Command::new(if wrapped { Path::new(WRAPPER) } else { self.runtime });
+        command.env("OCI_HOOKS_RUNTIME", self.runtime).env("OCI_HOOKS_DIRS", self.hooks.0.path());
         command.arg("--root").arg(self.bundle.path().join("state"));
         command
     }

@@ -1,6 +1,7 @@
 //! What all examples have in common.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
@@ -36,19 +37,27 @@ fn examples_leave_nothing_to_chance() {
 #[test]
 fn examples_load_and_lint_without_findings() {
     let place = program::temporary_directory();
+    let set_mode = |path: &Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("it is ours");
+    };
     let [programs, common, podman] =
         ["bin", "hooks.d", "podman"].map(|name| place.path().join(name));
     for directory in [&programs, &common, &podman] {
         fs::create_dir(directory).expect("the directory is ours");
+        set_mode(directory, 0o755);
     }
     for entry in fs::read_dir(program::repository("hooks.d-examples/bin")).expect("programs") {
         let entry = entry.expect("the directory can be read");
-        fs::copy(entry.path(), programs.join(entry.file_name())).expect("programs can be copied");
+        let program = programs.join(entry.file_name());
+        fs::copy(entry.path(), &program).expect("programs can be copied");
+        set_mode(&program, 0o755);
     }
     for example in Example::all() {
         let example = example.installed_in(&programs);
         let directory = if example.stages().contains(&"precreate") { &podman } else { &common };
-        fs::write(directory.join(example.name()), example.json.to_string()).expect("ours");
+        let file = directory.join(example.name());
+        fs::write(&file, example.json.to_string()).expect("the directory is ours");
+        set_mode(&file, 0o644);
     }
 
     let load = |consumer: &Consumer, dirs: &[&Path]| {

@@ -1,0 +1,1 @@
+//! Bundles: config.json from the configuration of an image and what was asked for.

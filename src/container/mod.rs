@@ -1,0 +1,1 @@
+//! Containers: create, start, exec, logs, health, kill, delete; records that survive any crash.

@@ -1,0 +1,1 @@
+//! GitHub'"'"'s container hooks (ADR 1891): the runner'"'"'s requests, carried out.

@@ -1,0 +1,1 @@
+//! Images: references, registries, the store on disk, layers and their unpacking.

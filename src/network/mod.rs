@@ -1,0 +1,1 @@
+//! One network a job: namespaces, a bridge, addresses, published ports.

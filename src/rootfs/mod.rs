@@ -1,0 +1,1 @@
+//! Root file systems: overlay mounts over the layers of an image.

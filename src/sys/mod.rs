@@ -2,4 +2,6 @@
 
 pub mod error;
 pub mod fs;
+pub mod lock;
 pub mod process;
+pub mod rollback;

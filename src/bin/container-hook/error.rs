@@ -1,0 +1,46 @@
+//! What can go wrong in a command, and how it is told.
+
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks::hooks::trust::TrustError;
+use oci_hooks::sys::fs::{PathError, ReplaceError};
+
+use crate::settings::SettingsError;
+
+/// Why a command could not do its work. Its exit code is 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+    #[error("{} {problem}", path.display())]
+    Install { path: PathBuf, problem: &'static str, hint: &'static str },
+    #[error("the runner would call a program that others can change")]
+    Trust(#[from] TrustError),
+    #[error("there is no user {name:?}")]
+    NoSuchUser { name: String },
+}
+
+impl Error {
+    /// Tells if whoever read the output has gone.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns what to do about it, where the message does not say.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Error::Install { hint, .. } => Some((*hint).to_owned()),
+            Error::Trust(error) | Error::Settings(SettingsError::Trust { source: error, .. }) => {
+                error.hint()
+            }
+            _ => None,
+        }
+    }
+}

@@ -29,10 +29,13 @@ pub struct Access(String);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRule {
     /// `a`, `b` or `c`.
-    kind: char,
-    major: Option<u32>,
-    minor: Option<u32>,
-    access: Access,
+    pub kind: char,
+    /// The first number; `None` for any.
+    pub major: Option<u32>,
+    /// The second number; `None` for any.
+    pub minor: Option<u32>,
+    /// What is allowed.
+    pub access: Access,
 }
 
 /// Why a device cannot be given.
@@ -42,6 +45,12 @@ pub enum DeviceError {
     /// It is not written as Docker writes one.
     #[error("{text:?} is not a device: write /dev/NAME[:/dev/NAME][:rwm]")]
     Syntax {
+        /// What was written.
+        text: String,
+    },
+    /// It is not what may be done with a device.
+    #[error("{text:?} is not an access to a device: write some of r, w and m")]
+    Access {
         /// What was written.
         text: String,
     },
@@ -63,12 +72,16 @@ pub enum DeviceError {
 }
 
 impl FromStr for Access {
-    type Err = ();
+    type Err = DeviceError;
 
-    fn from_str(text: &str) -> Result<Self, ()> {
+    fn from_str(text: &str) -> Result<Self, DeviceError> {
         let is_good = !text.is_empty()
             && text.chars().all(|c| "rwm".contains(c) && text.matches(c).count() == 1);
-        if is_good { Ok(Access(text.to_owned())) } else { Err(()) }
+        if is_good {
+            Ok(Access(text.to_owned()))
+        } else {
+            Err(DeviceError::Access { text: text.to_owned() })
+        }
     }
 }
 
@@ -90,9 +103,9 @@ impl FromStr for Device {
             [host] => (host, host, Access::all()),
             [host, last] => match last.parse() {
                 Ok(access) => (host, host, access),
-                Err(()) => (host, last, Access::all()),
+                Err(_) => (host, last, Access::all()),
             },
-            [host, container, access] => (host, container, access.parse().map_err(|()| wrong())?),
+            [host, container, access] => (host, container, access.parse().map_err(|_| wrong())?),
             _ => return Err(wrong()),
         };
         if !host.starts_with('/') || !container.starts_with('/') {

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::devices::{Device, DeviceRule};
+use super::files::default_host_files;
 use super::resources::{Resources, Rlimit};
 use crate::hooks::Consumer;
 use crate::hooks::consumer::PODMAN;
@@ -40,7 +41,7 @@ pub struct Options {
     pub volume_root: Option<PathBuf>,
     /// Whether the root file system is read-only.
     pub read_only: bool,
-    /// The size of `/dev/shm`; 64 MiB if not said.
+    /// The size of `/dev/shm`; 64 MiB if not said, and none at all if 0.
     pub shm_size_bytes: Option<u64>,
     /// Devices of the host.
     pub devices: Vec<Device>,
@@ -258,8 +259,8 @@ pub struct HostEntry {
 /// Where names are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dns {
-    /// The file of the host that it starts from.
-    pub host_file: PathBuf,
+    /// The files of the host that it starts from: the first with a resolver that can be reached.
+    pub host_files: Vec<PathBuf>,
     /// Whether resolvers on the host's loopback can be reached: only in the host's network.
     pub loopback_works: bool,
     /// Replaces the host's resolvers, if there are any.
@@ -273,7 +274,7 @@ pub struct Dns {
 impl Default for Dns {
     fn default() -> Self {
         Dns {
-            host_file: PathBuf::from("/etc/resolv.conf"),
+            host_files: default_host_files(),
             loopback_works: false,
             servers: Vec::new(),
             search: Vec::new(),

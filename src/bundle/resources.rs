@@ -1,6 +1,7 @@
 //! Limits: cgroups and rlimits.
 
 use std::fs;
+use std::path::Path;
 
 use rustix::process::{Resource, getrlimit};
 use serde_json::{Map, Value, json};
@@ -63,38 +64,49 @@ impl Default for Resources {
 impl Resources {
     /// Returns `linux.resources`, without the devices.
     pub(super) fn to_json(&self) -> Map<String, Value> {
-        let mut memory = Map::new();
-        let mut set = |object: &mut Map<String, Value>, key: &str, value: Option<Value>| {
-            if let Some(value) = value {
-                object.insert(key.to_owned(), value);
-            }
-        };
-        set(&mut memory, "limit", self.memory_bytes.map(Value::from));
-        set(&mut memory, "reservation", self.memory_reservation_bytes.map(Value::from));
-        let doubled = self.memory_bytes.map(|bytes| i64::try_from(bytes * 2).unwrap_or(-1));
-        set(&mut memory, "swap", self.memory_swap_bytes.or(doubled).map(Value::from));
-        set(&mut memory, "swappiness", self.memory_swappiness.map(Value::from));
-        set(&mut memory, "disableOOMKiller", self.oom_kill_disable.then(|| true.into()));
-
-        let mut cpu = Map::new();
+        let doubled = || self.memory_bytes.filter(|_| swap_is_counted()).map(twice);
+        let memory = present([
+            ("limit", self.memory_bytes.map(Value::from)),
+            ("reservation", self.memory_reservation_bytes.map(Value::from)),
+            ("swap", self.memory_swap_bytes.or_else(doubled).map(Value::from)),
+            ("swappiness", self.memory_swappiness.map(Value::from)),
+            ("disableOOMKiller", self.oom_kill_disable.then_some(Value::Bool(true))),
+        ]);
         let (period, quota) = match self.nano_cpus {
-            // Periods of 100 ms, as Docker makes of `--cpus`.
-            Some(nano) => (Some(100_000), i64::try_from(nano / 10_000).ok()),
+            Some(nano) => (Some(PERIOD), i64::try_from(nano / (1_000_000_000 / PERIOD)).ok()),
             None => (self.cpu_period, self.cpu_quota),
         };
-        set(&mut cpu, "period", period.map(Value::from));
-        set(&mut cpu, "quota", quota.map(Value::from));
-        set(&mut cpu, "shares", self.cpu_shares.map(Value::from));
-        set(&mut cpu, "cpus", self.cpuset_cpus.clone().map(Value::from));
-        set(&mut cpu, "mems", self.cpuset_mems.clone().map(Value::from));
-
-        let mut resources = Map::new();
-        set(&mut resources, "memory", (!memory.is_empty()).then_some(memory.into()));
-        set(&mut resources, "cpu", (!cpu.is_empty()).then_some(cpu.into()));
-        set(&mut resources, "blockIO", self.blkio_weight.map(|weight| json!({"weight": weight})));
-        set(&mut resources, "pids", self.pids_limit.map(|limit| json!({"limit": limit})));
-        resources
+        let cpu = present([
+            ("period", period.map(Value::from)),
+            ("quota", quota.map(Value::from)),
+            ("shares", self.cpu_shares.map(Value::from)),
+            ("cpus", self.cpuset_cpus.clone().map(Value::from)),
+            ("mems", self.cpuset_mems.clone().map(Value::from)),
+        ]);
+        present([
+            ("memory", (!memory.is_empty()).then_some(memory.into())),
+            ("cpu", (!cpu.is_empty()).then_some(cpu.into())),
+            ("blockIO", self.blkio_weight.map(|weight| json!({"weight": weight}))),
+            ("pids", self.pids_limit.map(|limit| json!({"limit": limit}))),
+        ])
     }
+}
+
+/// The period of what `--cpus` limits, in microseconds, as in Docker.
+const PERIOD: u64 = 100_000;
+
+fn present<const N: usize>(members: [(&str, Option<Value>); N]) -> Map<String, Value> {
+    members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+}
+
+fn twice(bytes: u64) -> i64 {
+    bytes.checked_mul(2).and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1)
+}
+
+/// Tells if swap can be limited, which a kernel with cgroups of version 1 has to be told at its boot.
+fn swap_is_counted() -> bool {
+    let version_1 = Path::new("/sys/fs/cgroup/memory");
+    !version_1.is_dir() || version_1.join("memory.memsw.limit_in_bytes").exists()
 }
 
 /// A limit of each process.
@@ -131,5 +143,72 @@ impl Rlimit {
     pub fn new(name: &str, soft: Option<u64>, hard: Option<u64>) -> Option<Self> {
         let &(_, name, _) = RLIMITS.iter().find(|(short, ..)| *short == name)?;
         Some(Rlimit { name, soft, hard })
+    }
+
+    /// Returns the entry of `process.rlimits`, with no more than this process may give.
+    pub(super) fn to_json(&self, may_raise: bool) -> Value {
+        let resource = RLIMITS.iter().find(|(_, name, _)| *name == self.name);
+        let most = resource.filter(|_| !may_raise).and_then(|(.., r)| getrlimit(*r).maximum);
+        let clamp = |value: Option<u64>| {
+            value.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED))
+        };
+        json!({"type": self.name, "soft": clamp(self.soft), "hard": clamp(self.hard)})
+    }
+}
+
+/// `RLIM_INFINITY`.
+const UNLIMITED: u64 = u64::MAX;
+
+/// Returns an `oomScoreAdj` that this process may set.
+pub(super) fn oom_score_adj(wanted: i32, may_lower: bool) -> i32 {
+    let own = fs::read_to_string("/proc/self/oom_score_adj").ok();
+    let own = own.and_then(|text| text.trim().parse().ok()).filter(|_| !may_lower);
+    own.map_or(wanted, |own: i32| wanted.max(own))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nothing_said_limits_only_processes() {
+        let json = Value::Object(Resources::default().to_json());
+        assert_eq!(json, json!({"pids": {"limit": 32768}}));
+    }
+
+    #[test]
+    fn processors_become_a_quota() {
+        let resources = Resources { nano_cpus: Some(1_500_000_000), ..Resources::default() };
+        let json = Value::Object(resources.to_json());
+        assert_eq!(json["cpu"], json!({"period": 100_000, "quota": 150_000}));
+    }
+
+    #[test]
+    fn swap_said_is_swap_given() {
+        let resources = Resources {
+            memory_bytes: Some(1 << 30),
+            memory_swap_bytes: Some(-1),
+            ..Resources::default()
+        };
+        let json = Value::Object(resources.to_json());
+        assert_eq!(json["memory"], json!({"limit": 1 << 30, "swap": -1}));
+        assert_eq!(twice(u64::MAX), -1);
+    }
+
+    #[test]
+    fn limits_are_what_this_process_may_give() {
+        let limit = Rlimit::new("nofile", Some(1024), None).unwrap();
+        let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
+        let expected = json!({"type": "RLIMIT_NOFILE", "soft": 1024, "hard": most});
+        assert_eq!(limit.to_json(false), expected);
+        assert_eq!(limit.to_json(true)["hard"], u64::MAX);
+        assert_eq!(Rlimit::new("nonsense", None, None), None);
+    }
+
+    #[test]
+    fn the_score_is_not_below_our_own() {
+        let own = oom_score_adj(-1000, false);
+        assert_eq!(oom_score_adj(own + 1, false), own + 1);
+        assert_eq!(oom_score_adj(-1000, true), -1000);
     }
 }

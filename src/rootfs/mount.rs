@@ -27,6 +27,13 @@ pub struct Request<'a> {
     pub mapping: Option<&'a Mapping>,
 }
 
+impl<'a> Request<'a> {
+    /// Returns the request for a root file system that takes changes.
+    pub fn new(layers: &'a [PathBuf], dir: &'a Path) -> Self {
+        Request { layers, dir, read_only: false, mapping: None }
+    }
+}
+
 /// A root file system.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -81,13 +88,13 @@ pub fn mount(request: &Request<'_>) -> Result<Rootfs, RootfsError> {
     if request.layers.is_empty() {
         return Err(RootfsError::NoLayers);
     }
-    let mut undo = Rollback::new();
     let merged = request.dir.join(MERGED);
+    let mut undo = Rollback::new();
     make_dir(&merged, &mut undo)?;
     let backing = match mount_overlay(request, &merged) {
         Ok(()) => Backing::Overlay,
         Err(error) if has_no_overlay(&error) => {
-            let reason = error.source.to_string();
+            let reason = reason(&error);
             if request.mapping.is_some() {
                 return Err(RootfsError::Mapping { reason });
             }
@@ -116,6 +123,22 @@ fn has_no_overlay(error: &PathError) -> bool {
     let reasons = [Errno::NODEV, Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::TOOBIG];
     reasons.iter().any(|reason| error.source.raw_os_error() == Some(reason.raw_os_error()))
 }
+
+/// Says why there is no overlay; the kernel's own words for most of it are "invalid argument".
+fn reason(error: &PathError) -> String {
+    match error.source.raw_os_error() {
+        Some(NODEV) => "this kernel has no overlay file system".to_owned(),
+        Some(TOOBIG) => "this kernel cannot lay so many layers over each other".to_owned(),
+        Some(INVAL) => "this kernel cannot lay one over the file systems that hold the layers and \
+             the container's files, as when they are an overlay themselves"
+            .to_owned(),
+        _ => error.source.to_string(),
+    }
+}
+
+const NODEV: i32 = Errno::NODEV.raw_os_error();
+const TOOBIG: i32 = Errno::TOOBIG.raw_os_error();
+const INVAL: i32 = Errno::INVAL.raw_os_error();
 
 fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> {
     let mut undo = Rollback::new();

@@ -5,6 +5,7 @@ use std::fs::{self, File};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 
+use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
@@ -81,7 +82,7 @@ impl Drop for Child {
     fn drop(&mut self) {
         // It waits for nothing else, so neither can fail.
         let _ = kill_process(self.0, Signal::KILL);
-        while waitpid(Some(self.0), WaitOptions::empty()) == Err(rustix::io::Errno::INTR) {}
+        while matches!(waitpid(Some(self.0), WaitOptions::empty()), Err(Errno::INTR)) {}
     }
 }
 

@@ -182,14 +182,14 @@ fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
 }
 
 /// Makes a directory that only its owner can look into, and its parents.
-pub(crate) fn make_private(path: &Path) -> Result<(), PathError> {
+pub fn make_private(path: &Path) -> Result<(), PathError> {
     use std::os::unix::fs::DirBuilderExt as _;
 
     fs::DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
 }
 
 /// Writes a value as JSON for whoever comes later; readers see the old or the new.
-pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
     let text = serde_json::to_vec(value).expect("records are values that JSON has");
     let options = ReplaceOptions {
         mode: Some(0o600),
@@ -202,7 +202,7 @@ pub(crate) fn write_json(path: &Path, value: &impl Serialize) -> Result<(), Cont
 }
 
 /// Reads a value that [`write_json`] wrote.
-pub(crate) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
     let text = crate::sys::fs::read_bounded(path, LONGEST_RECORD)?;
     let invalid = |source| ContainerError::Record { path: path.to_owned(), source };
     serde_json::from_slice(&text).map_err(invalid)

@@ -1,1 +1,10 @@
-//! GitHub'"'"'s container hooks (ADR 1891): the runner'"'"'s requests, carried out.
+//! GitHub's container hooks (ADR 1891): the runner's requests, carried out.
+
+pub mod options;
+pub mod request;
+pub mod volumes;
+pub mod words;
+
+mod secret;
+
+pub use secret::Secret;

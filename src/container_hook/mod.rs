@@ -1,7 +1,9 @@
 //! GitHub's container hooks (ADR 1891): the runner's requests, carried out.
 
 pub mod options;
+pub mod policy;
 pub mod request;
+pub mod response;
 pub mod volumes;
 pub mod words;
 

@@ -1,5 +1,6 @@
 //! Options about devices.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use super::CreateOptions;
@@ -27,6 +28,15 @@ pub struct DeviceRule {
     pub minor: Option<u32>,
     /// What is allowed: of `r`, `w` and `m`.
     pub access: String,
+}
+
+impl fmt::Display for DeviceRule {
+    /// Writes the rule as the option takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
+        let DeviceRule { kind, major, minor, access } = self;
+        write!(f, "{kind} {}:{} {access}", number(*major), number(*minor))
+    }
 }
 
 impl Device {

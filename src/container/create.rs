@@ -75,7 +75,7 @@ impl Engine {
         } else {
             format!("/oci-hooks/{id}")
         };
-        let disk = self.disks().join(&id);
+        let disk = self.disk_of(&id);
         options.cgroups_path = Some(cgroup.clone());
         options.volume_root = Some(disk.join("volumes"));
         let record = Record {

@@ -58,7 +58,12 @@ impl Engine {
         Ok(last_lines(&self.directory(&record.id).log(), count)?)
     }
 
-    /// Returns where the root file systems and volumes of containers are.
+    /// Returns where the root file system and the volumes of a container are.
+    pub fn disk_of(&self, id: &str) -> PathBuf {
+        self.disks().join(id)
+    }
+
+    /// Returns where the root file systems and volumes of all containers are.
     pub(super) fn disks(&self) -> PathBuf {
         self.disk.join("containers")
     }

@@ -93,12 +93,11 @@ impl Engine {
     /// Checks a container until it is healthy, or has had the time that Docker would have given it.
     ///
     /// The checks come at 50 ms, then with doubled pauses up to the interval: a service that is up
-    /// in a tenth of a second does not cost thirty. `cancelled` is asked between checks.
+    /// in a tenth of a second does not cost thirty.
     pub fn wait_until_healthy(
         &self,
         record: &Record,
         health: &Health,
-        cancelled: &dyn Fn() -> bool,
     ) -> Result<Verdict, ContainerError> {
         let directory = self.directory(&record.id);
         let options = ExecOptions { args: health.command.clone(), ..ExecOptions::default() };
@@ -130,7 +129,7 @@ impl Engine {
                 }
             }
             let last = shown(&check, health.timeout);
-            if cancelled() || (start.elapsed() >= health.patience() && checks >= health.retries) {
+            if start.elapsed() >= health.patience() && checks >= health.retries {
                 return Ok(Verdict::Unhealthy { checks, last });
             }
         }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{completions, config, install};
+use crate::{completions, config, install, relay};
 
 const HELP: &str = "\
 Without a command it reads a request of GitHub's runner from standard input and carries it out.
@@ -75,4 +75,6 @@ pub(crate) enum Command {
     Install(install::InstallArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
+    Relay(relay::RelayArgs),
+    AsRoot(relay::AsRootArgs),
 }

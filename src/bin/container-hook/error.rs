@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::sys::fs::{PathError, ReplaceError};
 
+use crate::relay::RelayError;
 use crate::settings::SettingsError;
 
 /// Why a command could not do its work. Its exit code is 1.
@@ -19,12 +20,12 @@ pub(crate) enum Error {
     Settings(#[from] SettingsError),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
-    #[error("{} {problem}", path.display())]
-    Install { path: PathBuf, problem: &'static str, hint: &'static str },
-    #[error("the runner would call a program that others can change")]
+    #[error("the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@")]
+    NotPlain { path: PathBuf },
+    #[error("others could change what the runner calls")]
     Trust(#[from] TrustError),
-    #[error("there is no user {name:?}")]
-    NoSuchUser { name: String },
+    #[error(transparent)]
+    Relay(#[from] RelayError),
 }
 
 impl Error {
@@ -36,7 +37,7 @@ impl Error {
     /// Returns what to do about it, where the message does not say.
     pub(crate) fn hint(&self) -> Option<String> {
         match self {
-            Error::Install { hint, .. } => Some((*hint).to_owned()),
+            Error::NotPlain { .. } => Some("use another directory".to_owned()),
             Error::Trust(error) | Error::Settings(SettingsError::Trust { source: error, .. }) => {
                 error.hint()
             }

@@ -4,9 +4,17 @@ mod cli;
 mod completions;
 mod config;
 mod context;
+mod engine;
+mod environment;
 mod error;
+mod hook;
 mod install;
+mod log;
+mod progress;
+mod relay;
 mod settings;
+mod signals;
+mod stdin;
 #[path = "../oci-hooks/style.rs"]
 mod style;
 
@@ -74,5 +82,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Install(args) => install::run(args, context),
         Command::Config(args) => config::run(args, context),
         Command::Completions(args) => completions::run(args, context),
+        Command::Relay(_) => Ok(relay::relay()?),
+        Command::AsRoot(_) => Ok(relay::as_root()?),
     }
 }

@@ -44,7 +44,7 @@ pub fn copy_between(
     purpose: Purpose,
 ) -> Result<(), PathError> {
     let stat = rustix::fs::fstat(from).at("look at", from_path)?;
-    let mut copier = Copier { top: to, to_path, links: HashMap::new(), purpose };
+    let mut copier = Copier { top: to, links: HashMap::new(), purpose };
     copier.directory(from, to, Path::new("")).map_err(|error| error.at(to_path))?;
     attributes(from, to, &stat, purpose).at("copy the attributes of", from_path)
 }
@@ -54,7 +54,6 @@ const DIRECTORY: OFlags =
 
 struct Copier<'a> {
     top: BorrowedFd<'a>,
-    to_path: &'a Path,
     /// Files with more than one name, by device and inode: the first name, from the top.
     links: HashMap<(u64, u64), PathBuf>,
     purpose: Purpose,

@@ -20,3 +20,5 @@ pub use manifest::{
 };
 pub use platform::{Platform, PlatformError};
 pub use reference::{Reference, ReferenceError};
+mod stub;
+pub use stub::*;

@@ -37,7 +37,8 @@ impl Engine {
     /// Returns the record of the container with this id, this beginning of an id, or this name.
     pub fn find(&self, id: &str) -> Result<Record, ContainerError> {
         let mut containers = self.containers()?;
-        if let Some(at) = containers.iter().position(|record| record.id == id || record.name == id) {
+        if let Some(at) = containers.iter().position(|record| record.id == id || record.name == id)
+        {
             return Ok(containers.swap_remove(at));
         }
         containers.retain(|record| !id.is_empty() && record.id.starts_with(id));
@@ -103,7 +104,8 @@ impl Engine {
             entries => entries.at("list", &disks)?,
         };
         for entry in entries.flatten() {
-            let known = entry.file_name().to_str().is_some_and(|id| self.directory(id).path().exists());
+            let known =
+                entry.file_name().to_str().is_some_and(|id| self.directory(id).path().exists());
             if !known {
                 crate::rootfs::unmount(&entry.path())?;
                 remove_tree(&entry.path())?;

@@ -66,13 +66,16 @@ impl Health {
             Some((kind, command)) if kind == "CMD" => command.to_vec(),
             Some((kind, command)) if kind == "CMD-SHELL" => {
                 let default = ["/bin/sh".to_owned(), "-c".to_owned()];
-                let mut words = shell.filter(|shell| !shell.is_empty()).unwrap_or(&default).to_vec();
+                let mut words =
+                    shell.filter(|shell| !shell.is_empty()).unwrap_or(&default).to_vec();
                 words.extend(command.first().cloned());
                 words
             }
             _ => return None,
         };
-        let or = |value: Option<Duration>, default| value.filter(|value| !value.is_zero()).unwrap_or(default);
+        let or = |value: Option<Duration>, default| {
+            value.filter(|value| !value.is_zero()).unwrap_or(default)
+        };
         Some(Health {
             command,
             interval: or(check.interval, INTERVAL),

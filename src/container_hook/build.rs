@@ -72,7 +72,8 @@ pub(super) fn build(
         return Ok(image);
     }
     let name = options.program.as_os_str();
-    let program = find(&[name], Some(DEFAULT_PATH.as_ref()), None).map_err(BuildError::NoBuildah)?;
+    let program =
+        find(&[name], Some(DEFAULT_PATH.as_ref()), None).map_err(BuildError::NoBuildah)?;
     let storage = disk.join("buildah");
     let layout = storage.join(format!("layout-{:016x}", crate::sys::fs::unpredictable()));
     fs::create_dir_all(&storage).at("make the directory", &storage)?;
@@ -92,16 +93,35 @@ pub(super) fn build(
     };
     log.group(&format!("Build {}", dockerfile.display()));
     let tag = reference.to_string();
-    let built = buildah("build", &[
-        "bud".as_ref(), "--isolation".as_ref(), "chroot".as_ref(), "--format".as_ref(), "docker".as_ref(),
-        "--layers".as_ref(), "--tag".as_ref(), tag.as_ref(), "--file".as_ref(), dockerfile.as_os_str(),
-        context.as_os_str(),
-    ])
+    let built = buildah(
+        "build",
+        &[
+            "bud".as_ref(),
+            "--isolation".as_ref(),
+            "chroot".as_ref(),
+            "--format".as_ref(),
+            "docker".as_ref(),
+            "--layers".as_ref(),
+            "--tag".as_ref(),
+            tag.as_ref(),
+            "--file".as_ref(),
+            dockerfile.as_os_str(),
+            context.as_os_str(),
+        ],
+    )
     .and_then(|()| {
         let mut target = std::ffi::OsString::from("oci:");
         target.push(&layout);
-        buildah("push", &["push".as_ref(), "--quiet".as_ref(), "--disable-compression".as_ref(),
-            tag.as_ref(), target.as_os_str()])
+        buildah(
+            "push",
+            &[
+                "push".as_ref(),
+                "--quiet".as_ref(),
+                "--disable-compression".as_ref(),
+                tag.as_ref(),
+                target.as_os_str(),
+            ],
+        )
     });
     log.end_group();
     built?;

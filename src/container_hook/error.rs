@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
-use super::options::{OptionError, Refused};
+use super::options::OptionError;
+use super::policy::{PolicyError, Refused};
 use super::request::RequestError;
-use super::response::ResponseError;
 use super::volumes::VolumeError;
+use super::words::WordsError;
 use crate::container::ContainerError;
 use crate::image::{PullError, ReferenceError, StoreError};
 use crate::network::{NetworkError, PortError};
@@ -18,9 +19,6 @@ pub enum HookError {
     /// The request is not one.
     #[error(transparent)]
     Request(#[from] RequestError),
-    /// The response cannot be written.
-    #[error(transparent)]
-    Response(#[from] ResponseError),
     /// What is wrong is said of one of the request's containers.
     #[error("{container}")]
     In {
@@ -32,9 +30,15 @@ pub enum HookError {
     /// `options:` cannot be understood.
     #[error(transparent)]
     Options(#[from] OptionError),
+    /// Arguments cannot be split.
+    #[error(transparent)]
+    Words(#[from] WordsError),
     /// The policy does not allow what was asked for.
-    #[error("{}", refusals(.0))]
-    Refused(Vec<Refused>),
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The policy does not allow a volume.
+    #[error(transparent)]
+    Refused(#[from] Refused),
     /// A volume cannot be understood or found.
     #[error(transparent)]
     Volume(#[from] VolumeError),
@@ -99,10 +103,6 @@ pub enum HookError {
         /// Why.
         source: std::io::Error,
     },
-}
-
-fn refusals(refused: &[Refused]) -> String {
-    refused.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl HookError {

@@ -48,5 +48,5 @@ pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError
 }
 
 fn credential(registry: &Registry) -> Credential {
-    Credential::password(&registry.username, registry.password.reveal())
+    Credential::password(&registry.username, registry.password.expose())
 }

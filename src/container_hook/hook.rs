@@ -52,7 +52,9 @@ impl Hook<'_> {
         match &request.command {
             Command::PrepareJob(job) => prepare_job::run(self, job, response),
             Command::CleanupJob => cleanup_job::run(self),
-            Command::RunScriptStep(step) => run_script_step::run(self, step, request.state.as_ref()),
+            Command::RunScriptStep(step) => {
+                run_script_step::run(self, step, request.state.as_ref())
+            }
             Command::RunContainerStep(step) => run_container_step::run(self, step, pass_on),
         }
     }

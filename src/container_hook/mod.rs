@@ -4,8 +4,8 @@
 //! asked for is checked before anything is started ([`options`], [`policy`], [`volumes`]); what is
 //! started is found again by its owner, the [`Runner`], whatever became of the call that started it.
 
-mod alpine;
 pub mod aliases;
+mod alpine;
 mod build;
 mod cleanup_job;
 mod error;

@@ -22,17 +22,22 @@ pub struct Peer {
 
 /// The network of a job.
 pub(super) struct JobNetwork {
+    id: String,
     network: Network,
 }
 
 impl JobNetwork {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
     pub(super) fn create(hook: &Hook<'_>, id: &str) -> Result<Self, HookError> {
         let request = NetworkRequest { id: id.to_owned() };
-        Ok(JobNetwork { network: Network::create(hook.network, &request)? })
+        Ok(JobNetwork { id: id.to_owned(), network: Network::create(hook.network, &request)? })
     }
 
     pub(super) fn open(hook: &Hook<'_>, id: &str) -> Result<Self, HookError> {
-        Ok(JobNetwork { network: Network::open(hook.network, id)? })
+        Ok(JobNetwork { id: id.to_owned(), network: Network::open(hook.network, id)? })
     }
 
     /// Connects a container and publishes its ports.
@@ -62,9 +67,10 @@ impl JobNetwork {
                     .iter()
                     .filter(|peer| !peer.names.is_empty() && peer.addresses != endpoint.addresses)
                     .flat_map(|peer| {
-                        peer.addresses
-                            .iter()
-                            .map(|address| HostEntry { address: *address, names: peer.names.clone() })
+                        peer.addresses.iter().map(|address| HostEntry {
+                            address: *address,
+                            names: peer.names.clone(),
+                        })
                     })
                     .collect(),
             },

@@ -1,6 +1,7 @@
 //! What a container of the request shall be, found out before anything is made: a mistake in the
 //! last service must not be noticed after the first one runs.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -9,19 +10,24 @@ use std::path::{Path, PathBuf};
 
 use super::error::HookError;
 use super::hook::Hook;
-use super::options::{CreateOptions, HostAddress, Ipc, Namespace as HostNamespace, NetworkMode};
+use super::options::{
+    CreateOptions, HostAddress, Ipc, Namespace as HostNamespace, NetworkMode, Swap,
+};
 use super::policy::is_engine_socket;
 use super::request::{ContainerArgs, ImageSource};
 use super::volumes::{Propagation, Source, Volume};
 use super::words;
 use crate::bundle::{
-    self, Access, Device, DeviceRule, Dns, HostEntry, Init, Mount, MountSource, Namespace, Ownership,
-    Rlimit, Seccomp, Tmpfs,
+    self, Access, Device, DeviceRule, Dns, HostEntry, Init, Mount, MountSource, Namespace, Rlimit,
+    Seccomp, Tmpfs,
 };
 use crate::container::{Health, Role};
 use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
 use crate::network::{Endpoint, PortMapping};
 use crate::sys::fs::PathContext as _;
+
+/// What annotations made from labels begin with.
+const LABEL: &str = "com.github.actions.label.";
 
 /// A container of the request, checked.
 pub(super) struct Plan<'a> {
@@ -79,10 +85,11 @@ impl<'a> Plan<'a> {
         names: Vec<String>,
         title: &str,
     ) -> Result<Self, HookError> {
-        let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
-        options.check(&hook.settings.policy).map_err(HookError::Refused)?;
+        let mut options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
+        options.check(&hook.settings.policy)?;
         for ignored in &options.without_effect {
-            hook.log.line(&format!("{title}: {} has no effect: {}", ignored.option, ignored.reason));
+            hook.log
+                .line(&format!("{title}: {} has no effect: {}", ignored.option, ignored.reason));
         }
         let mut ports = Vec::new();
         for text in args.port_mappings.iter().chain(&options.network.publish) {
@@ -98,12 +105,11 @@ impl<'a> Plan<'a> {
         };
         let mut volumes = Vec::new();
         for mount in &args.user_mounts {
-            volumes.push(Volume::from_mount(mount)?);
+            let mut volume = Volume::from_mount(mount)?;
+            hook.settings.policy.check_volume(&mut volume)?;
+            volumes.push(volume);
         }
         volumes.extend(options.volumes.iter().cloned());
-        for volume in &mut volumes {
-            hook.settings.policy.resolve(volume).map_err(|refused| HookError::Refused(vec![refused]))?;
-        }
         Ok(Plan {
             args,
             role,
@@ -119,7 +125,8 @@ impl<'a> Plan<'a> {
 
     /// Returns the name that people see.
     pub(super) fn name(&self) -> String {
-        let image = || self.reference.as_ref().map_or("dockerfile", Reference::base_name).to_owned();
+        let image =
+            || self.reference.as_ref().map_or("dockerfile", Reference::base_name).to_owned();
         self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
     }
 
@@ -157,7 +164,7 @@ impl<'a> Plan<'a> {
     ) -> Result<bundle::Options, HookError> {
         let asked = &self.options;
         let mut options = bundle::Options {
-            args: words::rejoin(&self.args.entry_point_args),
+            args: words::rejoin(&self.args.entry_point_args)?,
             env: self.env(),
             cwd: self.args.working_directory.as_ref().or(asked.workdir.as_ref()).map(PathBuf::from),
             user: asked.user.clone(),
@@ -210,9 +217,11 @@ impl<'a> Plan<'a> {
     }
 
     /// Returns what hooks are matched against. What nobody else may claim comes last.
-    fn annotations(&self, hook: &Hook<'_>, image: &Image) -> std::collections::BTreeMap<String, String> {
-        let mut annotations = image.config.labels.clone();
-        annotations.extend(self.options.labels.clone());
+    fn annotations(&self, hook: &Hook<'_>, image: &Image) -> BTreeMap<String, String> {
+        // Labels are anybody's, and runtimes act on annotations: they get a name of their own.
+        let labels = image.config.labels.iter().chain(&self.options.labels);
+        let mut annotations: BTreeMap<_, _> =
+            labels.map(|(key, value)| (format!("{LABEL}{key}"), value.clone())).collect();
         annotations.extend(self.options.annotations.clone());
         annotations
             .insert("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string());
@@ -263,7 +272,10 @@ impl<'a> Plan<'a> {
         let own = &mut options.resources;
         own.memory_bytes = asked.memory_bytes.or(hook.settings.memory_bytes);
         own.memory_reservation_bytes = asked.memory_reservation_bytes;
-        own.memory_swap_bytes = asked.memory_swap_bytes;
+        own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
+            Swap::Unlimited => -1,
+            Swap::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
+        });
         own.memory_swappiness = asked.memory_swappiness;
         own.oom_kill_disable = asked.oom_kill_disable;
         own.nano_cpus = asked.nano_cpus;
@@ -273,7 +285,11 @@ impl<'a> Plan<'a> {
         own.cpuset_cpus.clone_from(&asked.cpuset_cpus);
         own.cpuset_mems.clone_from(&asked.cpuset_mems);
         own.blkio_weight = asked.blkio_weight;
-        own.pids_limit = asked.pids_limit.or(hook.settings.pids_limit);
+        own.pids_limit = match asked.pids {
+            None => hook.settings.pids_limit,
+            Some(0) => Some(-1),
+            Some(pids) => i64::try_from(pids).ok(),
+        };
         let limit = |value: u64| (value != u64::MAX).then_some(value);
         options.rlimits = self
             .options
@@ -379,7 +395,10 @@ impl<'a> Plan<'a> {
 }
 
 fn access(text: &str) -> Result<Access, HookError> {
-    Ok(text.parse::<Access>().map_err(bundle::BundleError::from).map_err(crate::container::ContainerError::from)?)
+    Ok(text
+        .parse::<Access>()
+        .map_err(bundle::BundleError::from)
+        .map_err(crate::container::ContainerError::from)?)
 }
 
 /// Returns the mount of a `volumes:` entry, a `--volume` or a `--mount`; `own` is where a volume of

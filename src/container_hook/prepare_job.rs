@@ -2,21 +2,26 @@
 
 use std::collections::BTreeMap;
 
+use super::aliases::{ServiceNames, aliases};
 use super::alpine::is_alpine;
-use super::aliases;
 use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
 use super::hook::{Hook, Outcome};
 use super::network::{JobNetwork, Peer};
+use super::options::CreateOptions;
 use super::plan::Plan;
-use super::request::PrepareJob;
-use super::response::{Context, ContainerContext, Response, ResponseFile, ServiceContext};
+use super::request::{ContainerArgs, ImageSource, PrepareJob};
+use super::response::{
+    ContainerContext, JobContext, PrepareJobResponse, ResponseFile, ServiceContext,
+};
 use super::state::State;
+use super::worker_log::service_names as service_names_in_log;
 use crate::container::{Output, Prepared, Record, Role, Spec, Verdict, new_id};
-use crate::image::Image;
+use crate::image::{Image, Reference};
 use crate::network::Endpoint;
 use crate::rootfs::Backing;
+use crate::sys::error::chain;
 
 /// How many of the last lines of a service are shown when it does not come up.
 const SHOWN_LINES: usize = 100;
@@ -30,33 +35,56 @@ pub(super) fn run(
     let _lock = hook.jobs().lock(&hook.runner.owner())?;
     // What an earlier job left whose cleanup did not run.
     cleanup_job::remove_all(hook)?;
-    let answer = if plans.is_empty() {
-        Response::nothing()
-    } else {
-        match start(hook, &plans) {
-            Ok(answer) => answer,
-            Err(error) => {
-                // The first error is what people have to hear of; the next call tries again.
-                if let Err(also) = cleanup_job::remove_all(hook) {
-                    hook.log.warning(&crate::sys::error::chain(&also));
-                }
-                return Err(error);
-            }
+    if plans.is_empty() {
+        return Ok(Outcome::Done);
+    }
+    let answered = start(hook, &plans).and_then(|answer| match response {
+        Some(response) => Ok(response.write(&answer)?),
+        None => Ok(()),
+    });
+    if let Err(error) = answered {
+        // The first error is what people have to hear of; the next call tries again.
+        if let Err(also) = cleanup_job::remove_all(hook) {
+            hook.log.warning(&chain(&also));
         }
-    };
-    if let Some(response) = response {
-        response.write(&answer)?;
+        return Err(error);
     }
     Ok(Outcome::Done)
 }
 
 /// Checks everything that was asked for. The job container comes first, if there is one.
 fn plan<'a>(hook: &Hook<'_>, job: &'a PrepareJob) -> Result<Vec<Plan<'a>>, HookError> {
-    let names = aliases::of_services(hook.runner, &job.services);
+    let names = service_names(hook, &job.services)?;
     let container = job.container.iter().map(|args| Plan::new(hook, args, Role::Job, Vec::new()));
     let services = job.services.iter().zip(names);
     let services = services.map(|(args, names)| Plan::new(hook, args, Role::Service, names));
     container.chain(services).collect()
+}
+
+/// Returns the names of each service.
+fn service_names(
+    hook: &Hook<'_>,
+    services: &[ContainerArgs],
+) -> Result<Vec<Vec<String>>, HookError> {
+    let written = match &hook.runner.diag {
+        Some(diag) => service_names_in_log(diag, services.len())?,
+        None => None,
+    };
+    let mut written = written.into_iter().flatten();
+    let names = services.iter().map(|service| {
+        let options = service.create_options.as_deref().unwrap_or_default();
+        let image = match &service.source {
+            ImageSource::Image(image) => {
+                image.parse().ok().map(|r: Reference| r.base_name().to_owned())
+            }
+            ImageSource::Dockerfile(_) => None,
+        };
+        let name = service.context_name.clone().or_else(|| written.next());
+        // What is wrong with the options is said when the service itself is looked at.
+        let options = CreateOptions::parse(options).unwrap_or_default();
+        ServiceNames::new(name.as_deref(), &options, &image.unwrap_or_default())
+    });
+    Ok(aliases(&names.collect::<Vec<_>>()))
 }
 
 /// A container on its way.
@@ -67,15 +95,14 @@ struct Started<'a> {
     endpoint: Option<Endpoint>,
 }
 
-fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<Response, HookError> {
+fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<PrepareJobResponse, HookError> {
     let network_id = new_id()[..12].to_owned();
     let jobs = hook.jobs();
     jobs.write(hook.runner, &network_id, &[])?;
     let (network, images) = std::thread::scope(|scope| {
         let network = scope.spawn(|| JobNetwork::create(hook, &network_id));
-        let images = in_parallel(plans, |plan| {
-            fetch::image(hook, plan).map_err(HookError::of(&plan.title))
-        });
+        let images =
+            in_parallel(plans, |plan| fetch::image(hook, plan).map_err(HookError::of(&plan.title)));
         (network.join().expect("making a network does not panic"), images)
     });
     let mut network = network?;
@@ -105,14 +132,13 @@ fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<Response, HookError> {
         job.first().map(|job| job.id.clone()),
         services.iter().map(|service| service.id.clone()).collect(),
     );
-    Ok(Response {
-        state: Some(state.to_json()),
+    Ok(PrepareJobResponse {
+        state: state.to_json(),
         is_alpine: launched.first().is_some_and(|(_, is_alpine)| has_job && *is_alpine),
-        context: Some(Context {
-            container: job.first().map(|job| ContainerContext {
-                id: job.id.clone(),
-                network: network_id.clone(),
-            }),
+        context: JobContext {
+            container: job
+                .first()
+                .map(|job| ContainerContext { id: job.id.clone(), network: network_id.clone() }),
             services: services
                 .iter()
                 .map(|service| ServiceContext {
@@ -121,7 +147,7 @@ fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<Response, HookError> {
                     ports: service.ports(),
                 })
                 .collect(),
-        }),
+        },
     })
 }
 
@@ -166,8 +192,14 @@ pub(super) fn report(hook: &Hook<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>) 
     for warning in &prepared.bundle.warnings {
         hook.log.warning(&format!("{}: {warning}", plan.title));
     }
-    for name in &prepared.bundle.hooks {
-        hook.log.debug(&format!("{}: hook {name}", plan.title));
+    for problem in &prepared.bundle.problems {
+        hook.log.warning(&format!("{}: {problem}", plan.title));
+    }
+    for file in &prepared.bundle.hooks {
+        hook.log.debug(&format!("{}: gets the hook of {}", plan.title, file.display()));
+    }
+    for text in &prepared.bundle.said {
+        hook.log.output(&plan.name(), text.as_bytes());
     }
 }
 
@@ -204,26 +236,23 @@ fn unhealthy(hook: &Hook<'_>, plan: &Plan<'_>, verdict: Verdict) -> Option<Strin
             hook.log.line(&format!("{} is healthy after {} ms", plan.title, after.as_millis()));
             None
         }
-        Verdict::Unhealthy { checks, last } => {
-            Some(format!("{} is unhealthy: {checks} checks failed, the last with {last}", plan.title))
-        }
+        Verdict::Unhealthy { checks, last } => Some(format!(
+            "{} is unhealthy: {checks} checks failed, the last with {last}",
+            plan.title
+        )),
         Verdict::Ended { code: Some(code) } => {
             Some(format!("{} ended with code {code} before it was healthy", plan.title))
         }
-        Verdict::Ended { code: None } => Some(format!("{} ended before it was healthy", plan.title)),
+        Verdict::Ended { code: None } => {
+            Some(format!("{} ended before it was healthy", plan.title))
+        }
     }
 }
 
 impl Started<'_> {
     fn peer(&self) -> Peer {
         let addresses = self.endpoint.as_ref().map(|endpoint| endpoint.addresses.clone());
-        let mut names = self.plan.names.clone();
-        for name in self.plan.options.network.aliases.iter().chain(&self.plan.options.name) {
-            if !names.contains(name) {
-                names.push(name.clone());
-            }
-        }
-        Peer { names, addresses: addresses.unwrap_or_default() }
+        Peer { names: self.plan.names.clone(), addresses: addresses.unwrap_or_default() }
     }
 
     /// Returns the host's port for each published one of the container, without protocols: the

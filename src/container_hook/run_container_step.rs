@@ -34,11 +34,7 @@ pub(super) fn run(
     let peers = job.map(|job| job.peers).unwrap_or_default();
     let id = new_id();
     let result = run_in(hook, &plan, &image, &id, &mut network, &peers, pass_on);
-    let cleaned = if is_alone {
-        cleanup_job::remove_all(hook)
-    } else {
-        network.detach(&id)
-    };
+    let cleaned = if is_alone { cleanup_job::remove_all(hook) } else { network.detach(&id) };
     // The step's own failure is what people want to hear of.
     let status = result.map_err(HookError::of(&plan.title))?;
     cleaned?;

@@ -28,7 +28,7 @@ pub(super) fn run(
         Ok(record) => record,
     };
     let mut args = vec![step.entry_point.clone()];
-    args.extend(words::rejoin(&step.entry_point_args));
+    args.extend(words::rejoin(&step.entry_point_args)?);
     let options = ExecOptions {
         args,
         env: step.environment.0.iter().map(|(name, value)| format!("{name}={value}")).collect(),

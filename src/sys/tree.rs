@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
-    fchmod, fgetxattr, flistxattr, fsetxattr, linkat, mkdirat, mknodat, open, openat, readlinkat,
-    statat, symlinkat, unlinkat, utimensat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    chownat, fchmod, fgetxattr, flistxattr, fsetxattr, linkat, mkdirat, mknodat, open, openat,
+    readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -44,7 +44,7 @@ pub fn copy_between(
     purpose: Purpose,
 ) -> Result<(), PathError> {
     let stat = rustix::fs::fstat(from).at("look at", from_path)?;
-    let mut copier = Copier { top: to, to_path, links: HashMap::new(), purpose };
+    let mut copier = Copier { top: to, links: HashMap::new(), purpose };
     copier.directory(from, to, Path::new("")).map_err(|error| error.at(to_path))?;
     attributes(from, to, &stat, purpose).at("copy the attributes of", from_path)
 }
@@ -54,7 +54,6 @@ const DIRECTORY: OFlags =
 
 struct Copier<'a> {
     top: BorrowedFd<'a>,
-    to_path: &'a Path,
     /// Files with more than one name, by device and inode: the first name, from the top.
     links: HashMap<(u64, u64), PathBuf>,
     purpose: Purpose,
@@ -70,7 +69,12 @@ impl Failed {
 }
 
 impl Copier<'_> {
-    fn directory(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, at: &Path) -> Result<(), Failed> {
+    fn directory(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        at: &Path,
+    ) -> Result<(), Failed> {
         let here = |error: Errno| Failed(at.to_owned(), error.into());
         if self.purpose == Purpose::Layer && is_opaque(from) {
             empty(to).map_err(here)?;
@@ -104,7 +108,8 @@ impl Copier<'_> {
             return Ok(attributes(source.as_fd(), target.as_fd(), &stat, self.purpose)?);
         }
         remove(to, name)?;
-        if self.purpose == Purpose::Layer && kind == FileType::CharacterDevice && stat.st_rdev == 0 {
+        if self.purpose == Purpose::Layer && kind == FileType::CharacterDevice && stat.st_rdev == 0
+        {
             return Ok(());
         }
         if stat.st_nlink > 1 {

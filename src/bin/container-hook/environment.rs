@@ -84,6 +84,7 @@ pub(crate) fn runner() -> Result<Runner, EnvironmentError> {
         workspace,
         user,
         worker: worker(),
+        diag: None,
         job: job.collect(),
     })
 }

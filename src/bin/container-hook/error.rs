@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::sys::fs::{PathError, ReplaceError};
 
-use crate::relay::RelayError;
 use crate::settings::SettingsError;
 
 /// Why a command could not do its work. Its exit code is 1.
@@ -20,12 +19,12 @@ pub(crate) enum Error {
     Settings(#[from] SettingsError),
     #[error("cannot write to standard output")]
     Output(#[source] io::Error),
-    #[error("the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@")]
+    #[error(
+        "the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@"
+    )]
     NotPlain { path: PathBuf },
     #[error("others could change what the runner calls")]
     Trust(#[from] TrustError),
-    #[error(transparent)]
-    Relay(#[from] RelayError),
 }
 
 impl Error {

@@ -57,7 +57,10 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
     // With sudo the script runs with no more rights than the runner; else whoever can write one of
     // the two can do what this process may.
     let trusted = TrustOptions::of_process();
-    trust::check_path(&program, &if args.sudo { TrustOptions::default() } else { trusted.clone() })?;
+    trust::check_path(
+        &program,
+        &if args.sudo { TrustOptions::default() } else { trusted.clone() },
+    )?;
     std::fs::create_dir_all(&dir).at("make the directory", &dir)?;
     trust::check_path(&dir, &trusted)?;
 
@@ -70,8 +73,7 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
     );
     FileAt::open(&script, Symlinks::Refuse)?.replace(text.as_bytes(), &options)?;
 
-    let sudoers =
-        || format!("{} ALL=(root) NOPASSWD: {program_text} {AS_ROOT}", args.runner_user);
+    let sudoers = || format!("{} ALL=(root) NOPASSWD: {program_text} {AS_ROOT}", args.runner_user);
     report(
         &Installed {
             environment: format!("ACTIONS_RUNNER_CONTAINER_HOOKS={script_text}"),
@@ -93,7 +95,8 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
     )?;
     context.line(format!("    {}", installed.environment))?;
     if let Some(sudoers) = &installed.sudoers {
-        context.line("\nPut this line into a file by `visudo -f /etc/sudoers.d/container-hook`:\n")?;
+        context
+            .line("\nPut this line into a file by `visudo -f /etc/sudoers.d/container-hook`:\n")?;
         context.line(format!("    {sudoers}"))?;
     }
     context.line("\nThen `container-hook doctor` says if anything is missing.")?;
@@ -103,9 +106,9 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
 /// Returns a path that is the same in a command line, in a shell script and in sudoers.
 fn plain(path: &Path) -> Result<&str, Error> {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
-    path.to_str().filter(|text| text.chars().all(is_plain)).ok_or_else(|| Error::NotPlain {
-        path: path.to_owned(),
-    })
+    path.to_str()
+        .filter(|text| text.chars().all(is_plain))
+        .ok_or_else(|| Error::NotPlain { path: path.to_owned() })
 }
 
 fn user_name(text: &str) -> Result<String, &'static str> {

@@ -3,30 +3,32 @@
 //! The runner looks for commands in every line of standard output and standard error: `::name::` at
 //! the beginning of a line, `##[name]` anywhere in it. What others wrote must not become one.
 
+use std::error::Error;
 use std::fmt::Write as _;
+use std::process::ExitCode;
 
 use oci_hooks::container_hook;
-use oci_hooks::image::{Progress, ProgressEvent};
+use oci_hooks::image::Progress;
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::unpredictable;
 
-use crate::progress::Lines;
+use crate::{Exit, environment};
+
+/// Does what goes to the log of a step, and tells why it cannot be done.
+pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {
+    let log = Log { debug: environment::wants_debug() };
+    run(&log)
+        .unwrap_or_else(|error| {
+            write(&command("error", &chain(&error)));
+            Exit::Findings
+        })
+        .into()
+}
 
 /// Writes workflow commands and plain lines to standard output.
 pub(crate) struct Log {
     /// Whether the runner wants debug messages.
     debug: bool,
-    progress: Lines,
-}
-
-impl Log {
-    pub(crate) fn new(debug: bool) -> Self {
-        Log { debug, progress: Lines::default() }
-    }
-
-    /// Says why the step fails.
-    pub(crate) fn error(&self, text: &str) {
-        write(&command("error", text));
-    }
 }
 
 impl container_hook::Log for Log {
@@ -57,13 +59,7 @@ impl container_hook::Log for Log {
     }
 }
 
-impl Progress for Log {
-    fn event(&self, event: ProgressEvent<'_>) {
-        if let Some(line) = self.progress.take(&event) {
-            write(&plain(&line));
-        }
-    }
-}
+impl Progress for Log {}
 
 /// Returns a workflow command with text as its data.
 fn command(name: &str, text: &str) -> String {

@@ -19,7 +19,8 @@ mod stdin;
 mod style;
 
 use std::io::IsTerminal as _;
-use std::process::ExitCode;
+use std::os::unix::process::ExitStatusExt as _;
+use std::process::{ExitCode, ExitStatus};
 
 use clap::{CommandFactory as _, Parser as _};
 
@@ -48,10 +49,29 @@ impl From<Exit> for ExitCode {
     }
 }
 
+impl From<ExitStatus> for Exit {
+    /// As a shell has it: of a process that was killed, 128 and the signal.
+    fn from(status: ExitStatus) -> Self {
+        let code = status.code().or(status.signal().map(|signal| 128 + signal));
+        Exit::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
+    }
+}
+
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let Some(command) = &cli.command else {
-        return without_command(&cli);
+    let command = match &cli.command {
+        // What these say is in the log of a step.
+        None if !std::io::stdin().is_terminal() => {
+            return log::report(|log| hook::run(cli.global.config.as_deref(), log));
+        }
+        Some(Command::Relay(_)) => return log::report(|_| relay::relay()),
+        Some(Command::AsRoot(_)) => return log::report(|_| relay::as_root()),
+        None => {
+            // If standard output is gone there is nobody to tell.
+            let _ = Cli::command().print_help();
+            return ExitCode::FAILURE;
+        }
+        Some(command) => command,
     };
     let mut context = Context::new(&cli.global);
     let result = run(command, &mut context);
@@ -67,22 +87,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what the runner asks for, or tells a person what this program is.
-fn without_command(cli: &Cli) -> ExitCode {
-    if std::io::stdin().is_terminal() {
-        // If standard output is gone there is nobody to tell.
-        let _ = Cli::command().print_help();
-        return ExitCode::FAILURE;
-    }
-    hook::run(cli.global.config.as_deref())
-}
-
 fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
     match command {
         Command::Install(args) => install::run(args, context),
         Command::Config(args) => config::run(args, context),
         Command::Completions(args) => completions::run(args, context),
-        Command::Relay(_) => Ok(relay::relay()?),
-        Command::AsRoot(_) => Ok(relay::as_root()?),
+        Command::Relay(_) | Command::AsRoot(_) => unreachable!("these have a log of their own"),
     }
 }

@@ -14,7 +14,7 @@ use std::env;
 use std::ffi::OsStr;
 use std::io::{self, BufRead as _, BufReader, Read as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 
 use clap::Args;
@@ -26,7 +26,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Exit;
 use crate::stdin::{self, StdinError};
-use crate::{environment, hook, signals};
+use crate::{environment, signals};
 
 /// Carry out a request as root: what the script of `install --sudo` calls
 #[derive(Debug, Args)]
@@ -85,7 +85,7 @@ pub(crate) fn relay() -> Result<Exit, RelayError> {
         }
     });
     let status = child.wait().at("wait for", &sudo)?;
-    Ok(Exit::Code(hook::code(status)))
+    Ok(status.into())
 }
 
 /// Carries out a request of the other end.
@@ -119,7 +119,7 @@ pub(crate) fn as_root() -> Result<Exit, RelayError> {
         }
     }
     let status = child.wait().at("wait for", &this)?;
-    Ok(Exit::Code(hook::code(status)))
+    Ok(status.into())
 }
 
 fn is_relayed(name: &str) -> bool {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use oci_hooks::container_hook::policy::Policy;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use quantity::{Age, Size};
@@ -28,6 +29,7 @@ pub(crate) struct Settings {
     pub(crate) mounts: Mounts,
     pub(crate) log: Log,
     pub(crate) build: Build,
+    pub(crate) policy: Policy,
     /// By host.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
@@ -229,7 +231,8 @@ mod tests {
 
     /// The template with what is commented out put into force.
     fn uncommented() -> String {
-        let is_setting = |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
+        let is_setting =
+            |line: &str| line.starts_with(|c: char| c.is_ascii_lowercase() || c == '[');
         let lines = TEMPLATE.lines();
         lines
             .map(|line| match line.strip_prefix('#') {
@@ -245,7 +248,10 @@ mod tests {
         assert_eq!(toml::from_str::<Settings>(TEMPLATE).unwrap(), defaults);
         assert_eq!(toml::from_str::<Settings>(&uncommented()).unwrap(), defaults);
         for line in defaults.to_toml().lines().filter(|line| !line.is_empty()) {
-            assert!(uncommented().contains(&format!("\n{line}\n")), "{line} is not in the template");
+            assert!(
+                uncommented().contains(&format!("\n{line}\n")),
+                "{line} is not in the template"
+            );
         }
     }
 

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::{completions, config, install, relay};
+use crate::{
+    completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay, rmi,
+};
 
 const HELP: &str = "\
 Without a command it reads a request of GitHub's runner from standard input and carries it out.
@@ -73,8 +75,17 @@ pub(crate) enum Color {
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Install(install::InstallArgs),
+    Doctor(doctor::DoctorArgs),
+    Ps(ps::PsArgs),
+    Logs(logs::LogsArgs),
+    Images(images::ImagesArgs),
+    Pull(pull::PullArgs),
+    Import(import::ImportArgs),
+    Rmi(rmi::RmiArgs),
+    Prune(prune::PruneArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
     Relay(relay::RelayArgs),
     AsRoot(relay::AsRootArgs),
+    Monitor(monitor::MonitorArgs),
 }

@@ -55,7 +55,9 @@ pub(crate) fn wants_debug() -> bool {
 }
 
 /// Returns the runner that the environment of this process describes.
-pub(crate) fn runner() -> Result<Runner, EnvironmentError> {
+///
+/// Services have their names from the runner's log if `names_from_log` says so.
+pub(crate) fn runner(names_from_log: bool) -> Result<Runner, EnvironmentError> {
     let caller = rustix::process::geteuid().is_root().then(sudo_caller).flatten();
     let (temp, workspace) = (directory("RUNNER_TEMP")?, directory("GITHUB_WORKSPACE")?);
     // Whoever may call us by sudo is not root yet: their directories are all they may name. Those
@@ -75,6 +77,8 @@ pub(crate) fn runner() -> Result<Runner, EnvironmentError> {
             (status.uid(), status.gid())
         }
     };
+    let worker = worker();
+    let diag = worker.filter(|_| names_from_log).and_then(diag);
     let job = JOB_VARIABLES.iter().filter_map(|(name, _)| {
         Some(((*name).to_owned(), env::var(name).ok().filter(|value| !value.is_empty())?))
     });
@@ -83,8 +87,8 @@ pub(crate) fn runner() -> Result<Runner, EnvironmentError> {
         temp,
         workspace,
         user,
-        worker: worker(),
-        diag: None,
+        worker,
+        diag,
         job: job.collect(),
     })
 }
@@ -114,4 +118,10 @@ fn worker() -> Option<Identity> {
     let this = Identity::of(std::process::id())?;
     let ancestors = std::iter::successors(Some(this), Identity::parent);
     ancestors.take(MAX_ANCESTORS).find(|process| process.name().as_deref() == Some(WORKER))
+}
+
+/// Returns the directory of the runner's logs, which is beside that of its programs.
+fn diag(worker: Identity) -> Option<PathBuf> {
+    let program = fs::read_link(format!("/proc/{}/exe", worker.pid)).ok()?;
+    Some(program.parent()?.parent()?.join("_diag"))
 }

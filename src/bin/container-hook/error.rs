@@ -3,9 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use oci_hooks::container::ContainerError;
+use oci_hooks::container_hook::HookError;
 use oci_hooks::hooks::trust::TrustError;
+use oci_hooks::image::{PullError, StoreError};
 use oci_hooks::sys::fs::{PathError, ReplaceError};
 
+use crate::engine::EngineError;
 use crate::settings::SettingsError;
 
 /// Why a command could not do its work. Its exit code is 1.
@@ -23,6 +27,18 @@ pub(crate) enum Error {
         "the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@"
     )]
     NotPlain { path: PathBuf },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error("{reference} is not in the store")]
+    NoSuchImage { reference: String },
     #[error("others could change what the runner calls")]
     Trust(#[from] TrustError),
 }
@@ -39,6 +55,9 @@ impl Error {
             Error::NotPlain { .. } => Some("use another directory".to_owned()),
             Error::Trust(error) | Error::Settings(SettingsError::Trust { source: error, .. }) => {
                 error.hint()
+            }
+            Error::NoSuchImage { .. } => {
+                Some("`container-hook images` shows those there are".to_owned())
             }
             _ => None,
         }

@@ -36,7 +36,7 @@ pub(crate) enum CallError {
 pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(HookError::from)?;
     let settings = Loaded::read(config)?.settings;
-    let runner = environment::runner()?;
+    let runner = environment::runner(settings.network.names_from_runner_log)?;
     let engine = engine::open(&settings)?;
     let hook = Hook {
         engine: &engine,

@@ -8,15 +8,16 @@ use std::fmt::Write as _;
 use std::process::ExitCode;
 
 use oci_hooks::container_hook;
-use oci_hooks::image::Progress;
+use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::unpredictable;
 
+use crate::progress::Lines;
 use crate::{Exit, environment};
 
 /// Does what goes to the log of a step, and tells why it cannot be done.
 pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {
-    let log = Log { debug: environment::wants_debug() };
+    let log = Log { debug: environment::wants_debug(), progress: Lines::default() };
     run(&log)
         .unwrap_or_else(|error| {
             write(&command("error", &chain(&error)));
@@ -29,6 +30,7 @@ pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, 
 pub(crate) struct Log {
     /// Whether the runner wants debug messages.
     debug: bool,
+    progress: Lines,
 }
 
 impl container_hook::Log for Log {
@@ -59,7 +61,13 @@ impl container_hook::Log for Log {
     }
 }
 
-impl Progress for Log {}
+impl Progress for Log {
+    fn event(&self, event: ProgressEvent<'_>) {
+        if let Some(line) = self.progress.take(&event) {
+            write(&plain(&line));
+        }
+    }
+}
 
 /// Returns a workflow command with text as its data.
 fn command(name: &str, text: &str) -> String {

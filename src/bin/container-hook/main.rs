@@ -4,19 +4,29 @@ mod cli;
 mod completions;
 mod config;
 mod context;
+mod doctor;
 mod engine;
 mod environment;
 mod error;
 mod hook;
+mod images;
+mod import;
 mod install;
 mod log;
+mod logs;
+mod monitor;
 mod progress;
+mod prune;
+mod ps;
+mod pull;
 mod relay;
+mod rmi;
 mod settings;
 mod signals;
 mod stdin;
 #[path = "../oci-hooks/style.rs"]
 mod style;
+mod table;
 
 use std::io::IsTerminal as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -90,8 +100,17 @@ fn main() -> ExitCode {
 fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
     match command {
         Command::Install(args) => install::run(args, context),
+        Command::Doctor(args) => doctor::run(args, context),
+        Command::Ps(args) => ps::run(args, context),
+        Command::Logs(args) => logs::run(args, context),
+        Command::Images(args) => images::run(args, context),
+        Command::Pull(args) => pull::run(args, context),
+        Command::Import(args) => import::run(args, context),
+        Command::Rmi(args) => rmi::run(args, context),
+        Command::Prune(args) => prune::run(args, context),
         Command::Config(args) => config::run(args, context),
         Command::Completions(args) => completions::run(args, context),
+        Command::Monitor(args) => monitor::run(args),
         Command::Relay(_) | Command::AsRoot(_) => unreachable!("these have a log of their own"),
     }
 }

@@ -10,8 +10,8 @@ use std::path::PathBuf;
 use oci_hooks::container_hook::policy::Policy;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use quantity::{Age, Size};
-pub(crate) use read::{FILE, FILE_VARIABLE, Loaded, SettingsError};
+pub(crate) use quantity::{Age, Size, human};
+pub(crate) use read::{Loaded, SettingsError};
 
 /// The file of settings with every default, each explained.
 pub(crate) const TEMPLATE: &str = include_str!("../../../docs/container-hook.toml");
@@ -59,6 +59,9 @@ pub(crate) struct Store {
     pub(crate) root: PathBuf,
     pub(crate) run: PathBuf,
     pub(crate) pull: Pull,
+    pub(crate) logins: Vec<PathBuf>,
+    pub(crate) max_layer_size: Size,
+    pub(crate) max_layer_files: u64,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) keep_age: Option<Age>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -71,6 +74,9 @@ impl Default for Store {
             root: "/var/lib/oci-hooks".into(),
             run: "/run/oci-hooks".into(),
             pull: Pull::default(),
+            logins: Vec::new(),
+            max_layer_size: Size(64 << 30),
+            max_layer_files: 4_000_000,
             keep_age: None,
             keep_size: None,
         }
@@ -100,6 +106,7 @@ pub(crate) struct Network {
     pub(crate) pool6: Vec<String>,
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
+    pub(crate) names_from_runner_log: bool,
 }
 
 impl Default for Network {
@@ -109,6 +116,7 @@ impl Default for Network {
             pool6: vec!["fd6f:6369:6868::/48".to_owned()],
             dns: Vec::new(),
             host_access: false,
+            names_from_runner_log: false,
         }
     }
 }

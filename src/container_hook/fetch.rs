@@ -8,7 +8,9 @@ use super::hook::Hook;
 use super::options::Pull;
 use super::plan::Plan;
 use super::request::{ImageSource, Registry};
-use crate::image::{Credential, Image, PlatformError, PullPolicy, PullRequest, pull};
+use crate::image::{
+    Credential, Image, Login, PlatformError, PullPolicy, PullRequest, Secret, pull,
+};
 
 /// An image's platform is none.
 #[derive(Debug, thiserror::Error)]
@@ -48,5 +50,11 @@ pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError
 }
 
 fn credential(registry: &Registry) -> Credential {
-    Credential::password(&registry.username, registry.password.expose())
+    Credential::new(
+        registry.server.as_deref().unwrap_or_default(),
+        Login::Password {
+            username: registry.username.clone(),
+            password: Secret::new(registry.password.expose()),
+        },
+    )
 }

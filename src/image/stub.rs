@@ -41,12 +41,6 @@ pub enum PullPolicy {
     Never,
 }
 pub struct RegistryClient;
-pub struct Credential;
-impl Credential {
-    pub fn password(_: &str, _: &str) -> Self {
-        Credential
-    }
-}
 pub struct PullRequest<'a> {
     pub reference: &'a Reference,
     pub platform: &'a Platform,

@@ -39,7 +39,8 @@ pub(super) fn body(options: &CreateOptions) -> Value {
 }
 
 fn healthcheck(health: &HealthOptions) -> Value {
-    let nanoseconds = |time: Option<Duration>| time.map(|time| time.as_nanos() as u64);
+    let nanoseconds =
+        |time: Option<Duration>| time.map(|time| u64::try_from(time.as_nanos()).unwrap());
     let test = match (&health.command, health.disabled) {
         (Some(command), _) => json!(["CMD-SHELL", command]),
         (None, true) => json!(["NONE"]),

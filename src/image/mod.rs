@@ -9,14 +9,23 @@
 
 mod config;
 mod digest;
+mod import;
+mod layer;
 mod manifest;
 mod platform;
 mod reference;
+mod store;
 
 pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
+pub use import::ImportError;
+pub use layer::{Limit, Limits, UnpackError};
 pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub use platform::{Platform, PlatformError};
 pub use reference::{Reference, ReferenceError};
+pub use store::{
+    Image, Layer, NewImage, PrunePolicy, Pruned, Reservation, Store, StoreError, StoreOptions,
+    Summary, Usage,
+};

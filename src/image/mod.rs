@@ -8,6 +8,7 @@
 //! names, never along a redirect to another origin, never to a foreign layer's address.
 
 mod config;
+mod credentials;
 mod digest;
 mod import;
 mod layer;
@@ -17,6 +18,10 @@ mod reference;
 mod store;
 
 pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
+pub use credentials::{
+    Credential, CredentialFile, CredentialFileError, Credentials, HelperError, Helpers, Login,
+    Secret,
+};
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
 pub use import::ImportError;
 pub use layer::{Limit, Limits, UnpackError};

@@ -94,6 +94,22 @@ impl Runtime {
         command
     }
 
+    /// Runs one more process in a container, described by a file, until it ends or its time is up.
+    pub fn probe(
+        &self,
+        id: &str,
+        process: &Path,
+        pid_file: &Path,
+        timeout: Duration,
+    ) -> Result<Finished, RuntimeError> {
+        let options = self.options();
+        let mut arguments: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
+        arguments.extend(["exec", "--process"].map(OsStr::new));
+        arguments.extend([process.as_os_str(), OsStr::new("--pid-file"), pid_file.as_os_str()]);
+        arguments.push(OsStr::new(id));
+        self.run_program(&arguments, timeout)
+    }
+
     /// Starts a created container.
     pub fn start(&self, id: &str) -> Result<(), RuntimeError> {
         self.call(Action::Start, id, &["start", id], HOOKS_TIMEOUT).map(drop)
@@ -178,13 +194,7 @@ impl Runtime {
         arguments: &[A],
         timeout: Duration,
     ) -> Result<Finished, RuntimeError> {
-        let mut program = Program::new(&self.program, Path::new("/"));
-        program.argv = vec![self.program.as_os_str()];
-        program.argv.extend(arguments.iter().map(AsRef::as_ref));
-        program.env = vec![(OsStr::new("PATH"), OsStr::new(DEFAULT_PATH))];
-        program.timeout = Some(timeout);
-        program.stdout = Limit::Truncate(1 << 20);
-        let finished = program.run().map_err(RuntimeError::Execute)?;
+        let finished = self.run_program(arguments, timeout)?;
         match finished.end {
             End::Exited(0) => Ok(finished),
             End::TimedOut => Err(RuntimeError::TimedOut {
@@ -195,5 +205,19 @@ impl Runtime {
             }),
             _ => Err(RuntimeError::failed(&self.program, action, id, &finished.stderr)),
         }
+    }
+
+    fn run_program<A: AsRef<OsStr>>(
+        &self,
+        arguments: &[A],
+        timeout: Duration,
+    ) -> Result<Finished, RuntimeError> {
+        let mut program = Program::new(&self.program, Path::new("/"));
+        program.argv = vec![self.program.as_os_str()];
+        program.argv.extend(arguments.iter().map(AsRef::as_ref));
+        program.env = vec![(OsStr::new("PATH"), OsStr::new(DEFAULT_PATH))];
+        program.timeout = Some(timeout);
+        program.stdout = Limit::Truncate(1 << 20);
+        Ok(program.run()?)
     }
 }

@@ -11,7 +11,13 @@ pub mod identity;
 #[cfg(feature = "engine")]
 pub mod init;
 pub mod lock;
+#[cfg(feature = "engine")]
+pub mod mount;
 pub mod process;
 pub mod rollback;
 #[cfg(feature = "engine")]
 pub mod spawn;
+#[cfg(feature = "engine")]
+pub mod tree;
+#[cfg(feature = "engine")]
+pub mod userns;

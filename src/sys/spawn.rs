@@ -1,9 +1,13 @@
-//! Children that end with us, and children that outlive us.
+//! Children that end with us, children that outlive us, and what they get from us.
 
-use std::io;
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Signal, set_child_subreaper, set_parent_process_death_signal, setsid};
 
 /// Has the kernel kill a child as soon as the thread that starts it ends, in whatever way: what a
@@ -29,4 +33,22 @@ pub fn detach() -> io::Result<()> {
 /// Stays when the parent ends, from now on.
 pub fn outlive_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(None)?)
+}
+
+/// Leaves a descriptor open in a child, and in no other that is started meanwhile.
+pub fn pass_descriptor(command: &mut Command, descriptor: OwnedFd) {
+    #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
+    // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no
+    // lock. The descriptor is open as long as the command, which owns it.
+    unsafe {
+        command.pre_exec(move || Ok(fcntl_setfd(&descriptor, FdFlags::empty())?));
+    }
+}
+
+/// Returns a file in memory with this content, read from its beginning; it has no name.
+pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file.into())
 }

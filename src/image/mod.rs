@@ -12,7 +12,9 @@ mod credentials;
 mod digest;
 mod manifest;
 mod platform;
+mod progress;
 mod reference;
+mod registry;
 
 pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
 pub use credentials::{
@@ -24,4 +26,9 @@ pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub use platform::{Platform, PlatformError};
+pub use progress::{Progress, ProgressEvent, Silent};
 pub use reference::{Reference, ReferenceError};
+pub use registry::{
+    BlobReader, ClientOptions, Fetched, OpenError, RegistryClient, RegistryError, RegistryOptions,
+    Repository, Retry,
+};

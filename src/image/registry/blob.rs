@@ -1,4 +1,4 @@
-//! A blob as a stream that checks itself and survives a broken connection.
+//! A blob as a stream that survives a broken connection.
 
 use std::fmt;
 use std::io::{self, Read};
@@ -6,7 +6,7 @@ use std::io::{self, Read};
 use super::client::Repository;
 use super::error::RegistryError;
 use super::failure::explain_io;
-use crate::image::{Descriptor, Hasher, ProgressEvent};
+use crate::image::{Descriptor, ProgressEvent};
 
 /// After this much came without trouble, earlier trouble is forgotten.
 const FORGIVEN_BYTES: u64 = 4 << 20;
@@ -14,13 +14,12 @@ const FORGIVEN_BYTES: u64 = 4 << 20;
 /// A blob as a stream.
 ///
 /// When the connection breaks it makes a new one and carries on where it was, so that whoever reads
-/// never notices. At the end size and digest are checked: the end of the stream comes, instead of an
-/// error, only if both are right. So what was read counts for nothing before that end.
+/// never notices. The end of the stream comes, instead of an error, only if the size is right. The
+/// digest is not checked here: the store does that, for blobs from wherever they come.
 pub struct BlobReader<'a> {
     repository: &'a Repository<'a>,
     descriptor: &'a Descriptor,
     connection: Option<Connection>,
-    hasher: Option<Hasher>,
     received: u64,
     failures: u32,
     received_at_failure: u64,
@@ -35,7 +34,7 @@ struct Connection {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Open,
-    Verified,
+    Ended,
     Failed,
 }
 
@@ -45,17 +44,11 @@ impl<'a> BlobReader<'a> {
             repository,
             descriptor,
             connection: None,
-            hasher: Some(Hasher::new(descriptor.digest.algorithm())),
             received: 0,
             failures: 0,
             received_at_failure: 0,
             state: State::Open,
         }
-    }
-
-    /// Returns whether the end was read and everything was right.
-    pub fn is_verified(&self) -> bool {
-        self.state == State::Verified
     }
 
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, RegistryError> {
@@ -69,7 +62,11 @@ impl<'a> BlobReader<'a> {
                     Err(error) => error,
                 },
                 Some(connection) => match connection.body.read(buffer) {
-                    Ok(0) if self.received >= self.descriptor.size => return self.finish(),
+                    Ok(0) if self.received == self.descriptor.size => {
+                        self.state = State::Ended;
+                        self.connection = None;
+                        return Ok(0);
+                    }
                     Ok(0) => explain_io(
                         self.repository.registry(),
                         connection.server.clone(),
@@ -116,7 +113,7 @@ impl<'a> BlobReader<'a> {
         let mut body: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
         match begins_at {
             Some(begin) if begin == start => {}
-            // Not every server knows ranges. What was taken in and hashed is not needed again.
+            // Not every server knows ranges. What was passed on is not needed again.
             Some(0) => {
                 let skipped = io::copy(&mut body.by_ref().take(start), &mut io::sink());
                 skipped.map_err(|error| {
@@ -137,31 +134,12 @@ impl<'a> BlobReader<'a> {
         if self.received > self.descriptor.size {
             return Err(self.wrong_size(&self.server(), self.received));
         }
-        if let Some(hasher) = &mut self.hasher {
-            hasher.update(bytes);
-        }
         let event = ProgressEvent::LayerBytes {
             digest: &self.descriptor.digest,
             bytes: bytes.len() as u64,
         };
         self.repository.progress().event(event);
         Ok(bytes.len())
-    }
-
-    fn finish(&mut self) -> Result<usize, RegistryError> {
-        let found = self.hasher.take().map(Hasher::finish);
-        match found {
-            Some(found) if found != self.descriptor.digest => Err(RegistryError::Digest {
-                server: self.server(),
-                expected: self.descriptor.digest.clone(),
-                found,
-            }),
-            _ => {
-                self.state = State::Verified;
-                self.connection = None;
-                Ok(0)
-            }
-        }
     }
 
     fn server(&self) -> String {
@@ -185,7 +163,7 @@ impl Read for BlobReader<'_> {
             return Ok(0);
         }
         match self.state {
-            State::Verified => Ok(0),
+            State::Ended => Ok(0),
             State::Failed => Err(io::Error::other("the blob could not be read before")),
             State::Open => self.read_some(buffer).map_err(|error| {
                 self.state = State::Failed;

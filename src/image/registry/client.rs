@@ -109,6 +109,11 @@ impl RegistryClient {
         })
     }
 
+    /// Returns how many layers are downloaded and unpacked at once.
+    pub fn layers_at_once(&self) -> usize {
+        self.settings.options.layers_at_once
+    }
+
     fn endpoint(&self, name: &str) -> Option<Arc<Endpoint>> {
         let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(endpoint) = endpoints.get(name) {

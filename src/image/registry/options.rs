@@ -15,6 +15,8 @@ pub struct ClientOptions {
     pub no_proxy: Vec<String>,
     /// Whether layers that only other servers have are fetched from there.
     pub foreign_layers: bool,
+    /// How many layers are downloaded and unpacked at once.
+    pub layers_at_once: usize,
     /// How often something is tried again, and when.
     pub retry: Retry,
     /// How long a connection may take.
@@ -57,6 +59,7 @@ impl Default for ClientOptions {
             proxy: None,
             no_proxy: Vec::new(),
             foreign_layers: false,
+            layers_at_once: 4,
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(60),

@@ -87,6 +87,7 @@ impl Store {
             digest: &found.digest,
             id: &found.id,
             configuration: &found.configuration,
+            access: None,
         })?)
     }
 

@@ -14,7 +14,10 @@ mod import;
 mod layer;
 mod manifest;
 mod platform;
+mod progress;
+mod pull;
 mod reference;
+mod registry;
 mod store;
 
 pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
@@ -29,7 +32,13 @@ pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub use platform::{Platform, PlatformError};
+pub use progress::{Progress, ProgressEvent, Silent};
+pub use pull::{PullError, PullPolicy, PullRequest, pull};
 pub use reference::{Reference, ReferenceError};
+pub use registry::{
+    BlobReader, ClientOptions, Fetched, OpenError, RegistryClient, RegistryError, RegistryOptions,
+    Repository, Retry,
+};
 pub use store::{
     Image, Layer, NewImage, PrunePolicy, Pruned, Reservation, Store, StoreError, StoreOptions,
     Summary, Usage,

@@ -29,6 +29,8 @@ pub struct Image {
     pub layers: Vec<PathBuf>,
     /// The diff IDs of its layers, bottom to top.
     pub diff_ids: Vec<Digest>,
+    /// The fingerprint of the login that it was pulled with; none if anybody may have it.
+    pub access: Option<String>,
 }
 
 /// An image whose layers are in the store, and which is to get a name there.
@@ -44,6 +46,8 @@ pub struct NewImage<'a> {
     pub id: &'a Digest,
     /// Its configuration.
     pub configuration: &'a [u8],
+    /// The fingerprint of the login that it was pulled with; none if anybody may have it.
+    pub access: Option<&'a str>,
 }
 
 /// One line of a list of images.
@@ -72,6 +76,8 @@ struct Record {
     id: Digest,
     /// The document as it is: its digest is the ID.
     configuration: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
 }
 
 /// An image's record and what can be said of it without its layers.
@@ -102,7 +108,7 @@ impl Store {
             let Some(layer) = self.layer(diff_id)? else { return Ok(None) };
             layers.push(layer);
         }
-        Ok(Some(image(reference, record.digest, record.id, configuration, layers)))
+        Ok(Some(image(reference, record, configuration, layers)))
     }
 
     /// Gives an image its name, or a name another image. All layers must be there.
@@ -117,11 +123,12 @@ impl Store {
             digest: new.digest.clone(),
             id: new.id.clone(),
             configuration: String::from_utf8_lossy(new.configuration).into_owned(),
+            access: new.access.map(str::to_owned),
         };
         let _shared = self.share()?;
         let layers = self.all_layers(new.reference, &configuration.rootfs.diff_ids)?;
         write_record(&self.image_path(new.reference, new.platform), &record)?;
-        Ok(image(new.reference, new.digest.clone(), new.id.clone(), configuration, layers))
+        Ok(image(new.reference, record, configuration, layers))
     }
 
     /// Returns all images, by name.
@@ -210,8 +217,7 @@ impl Store {
 
 fn image(
     reference: &Reference,
-    digest: Digest,
-    id: Digest,
+    record: Record,
     configuration: Configuration,
     layers: Vec<Layer>,
 ) -> Image {
@@ -219,11 +225,12 @@ fn image(
     let lowest = layers.iter().rposition(|layer| layer.is_opaque).unwrap_or(0);
     Image {
         reference: reference.clone(),
-        digest,
-        id,
+        digest: record.digest,
+        id: record.id,
         platform: configuration.platform,
         config: configuration.config,
         layers: layers.into_iter().skip(lowest).map(|layer| layer.path).collect(),
         diff_ids: configuration.rootfs.diff_ids,
+        access: record.access,
     }
 }

@@ -49,11 +49,8 @@ mod tests {
             cmd: image.1.map(words),
             ..ImageConfig::default()
         };
-        let options = Options {
-            entrypoint: over.0.map(words),
-            args: words(over.1),
-            ..Options::default()
-        };
+        let options =
+            Options { entrypoint: over.0.map(words), args: words(over.1), ..Options::default() };
         args(&image, &options).map_or_else(|error| error.to_string(), |args| args.join(" "))
     }
 

@@ -125,8 +125,10 @@ fn process(
     if let Some(score) = options.oom_score_adj {
         process["oomScoreAdj"] = json!(oom_score_adj(score, may_raise));
     }
-    let labels =
-        [("apparmorProfile", &security.apparmor_profile), ("selinuxLabel", &security.selinux_label)];
+    let labels = [
+        ("apparmorProfile", &security.apparmor_profile),
+        ("selinuxLabel", &security.selinux_label),
+    ];
     for (key, label) in labels {
         if let Some(label) = label {
             process[key] = json!(label);

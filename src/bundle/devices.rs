@@ -133,7 +133,8 @@ impl DeviceRule {
             _ => return None,
         };
         let (major, minor) = numbers.split_once(':')?;
-        let number = |text: &str| if text == "*" { Some(None) } else { text.parse().ok().map(Some) };
+        let number =
+            |text: &str| if text == "*" { Some(None) } else { text.parse().ok().map(Some) };
         let rule = DeviceRule {
             kind,
             major: number(major)?,
@@ -144,7 +145,8 @@ impl DeviceRule {
     }
 
     fn to_json(&self) -> Value {
-        let mut rule = json!({"allow": true, "type": self.kind.to_string(), "access": self.access.0});
+        let mut rule =
+            json!({"allow": true, "type": self.kind.to_string(), "access": self.access.0});
         if let Some(major) = self.major {
             rule["major"] = major.into();
         }
@@ -286,14 +288,21 @@ mod tests {
         let wanted = ["/dev/zero:/dev/nil:r".parse().unwrap()];
         let devices = devices(&wanted, &[], false).unwrap();
         assert_eq!(devices.nodes[0]["path"], "/dev/nil");
-        assert_eq!((&devices.nodes[0]["major"], &devices.nodes[0]["minor"]), (&1.into(), &5.into()));
+        assert_eq!(
+            (&devices.nodes[0]["major"], &devices.nodes[0]["minor"]),
+            (&1.into(), &5.into())
+        );
         assert_eq!(devices.rules.last().unwrap()["access"], "r");
         assert_eq!(devices.rules[0], json!({"allow": false, "access": "rwm"}));
     }
 
     #[test]
     fn what_is_no_device_is_refused() {
-        let file = Device { host: "/etc/passwd".into(), container: "/dev/x".into(), access: Access::all() };
+        let file = Device {
+            host: "/etc/passwd".into(),
+            container: "/dev/x".into(),
+            access: Access::all(),
+        };
         assert!(matches!(devices(&[file], &[], false), Err(DeviceError::NotADevice { .. })));
     }
 }

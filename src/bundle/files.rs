@@ -38,7 +38,8 @@ const LOOPBACK: &str = "127.0.0.1\tlocalhost\n\
     ff02::2\tip6-allrouters\n";
 
 fn hosts(entries: &[HostEntry]) -> String {
-    let lines = entries.iter().map(|entry| format!("{}\t{}\n", entry.address, entry.names.join(" ")));
+    let lines =
+        entries.iter().map(|entry| format!("{}\t{}\n", entry.address, entry.names.join(" ")));
     std::iter::once(LOOPBACK.to_owned()).chain(lines).collect()
 }
 
@@ -120,9 +121,7 @@ fn reachable(server: &str) -> bool {
     server.parse().is_ok_and(|address: IpAddr| match address.to_canonical() {
         IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
         IpAddr::V6(address) => {
-            !address.is_loopback()
-                && !address.is_unspecified()
-                && !address.is_unicast_link_local()
+            !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
         }
     })
 }

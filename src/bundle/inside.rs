@@ -72,7 +72,11 @@ impl Inside {
     /// Makes a directory and those above it, and returns where it really is.
     ///
     /// Symbolic links on the way are followed within the root; one that leads nowhere is an error.
-    pub(super) fn create_directories(&self, path: &Path, owner: Owner) -> Result<PathBuf, PathError> {
+    pub(super) fn create_directories(
+        &self,
+        path: &Path,
+        owner: Owner,
+    ) -> Result<PathBuf, PathError> {
         let here = |error: Errno| PathError::new("create", &self.on_host(path), error);
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         let mut directory = self.resolve(Path::new("/"), flags).map_err(here)?;
@@ -84,8 +88,7 @@ impl Inside {
                     mkdirat(&directory, name, Mode::from_raw_mode(0o755)).map_err(here)?;
                     let made = self.resolve(&so_far, flags).map_err(here)?;
                     let (uid, gid) = owner.raw();
-                    chownat(&made, c"", uid, gid, AtFlags::EMPTY_PATH)
-                        .map_err(here)?;
+                    chownat(&made, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(here)?;
                     made
                 }
                 found => found.map_err(here)?,
@@ -164,10 +167,7 @@ mod tests {
     }
 
     fn own() -> Owner {
-        Owner {
-            uid: rustix::process::getuid().as_raw(),
-            gid: rustix::process::getgid().as_raw(),
-        }
+        Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }
     }
 
     #[test]
@@ -196,7 +196,10 @@ mod tests {
         let outside = tempfile::tempdir().unwrap();
         symlink("/", dir.path().join("link")).unwrap();
         symlink(outside.path(), dir.path().join("out")).unwrap();
-        assert_eq!(inside.create_directories(Path::new("/link/x"), own()).unwrap(), Path::new("/x"));
+        assert_eq!(
+            inside.create_directories(Path::new("/link/x"), own()).unwrap(),
+            Path::new("/x")
+        );
         assert!(dir.path().join("x").is_dir());
         inside.create_directories(Path::new("/a/../b//c/."), own()).unwrap();
         assert!(dir.path().join("b/c").is_dir() && !dir.path().join("a").exists());

@@ -30,8 +30,8 @@ pub use files::write_hosts;
 pub use hooks::HooksError;
 pub use mounts::unmount;
 pub use options::{
-    Dns, HookOptions, HostEntry, Init, Mount, MountSource, Namespace, Namespaces, Options, Ownership,
-    Propagation, Seccomp, Security, Tmpfs,
+    Dns, HookOptions, HostEntry, Init, Mount, MountSource, Namespace, Namespaces, Options,
+    Ownership, Propagation, Seccomp, Security, Tmpfs,
 };
 pub use process::{ExecOptions, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};

@@ -10,9 +10,7 @@ use rustix::io::Errno;
 use serde_json::{Value, json};
 
 use super::inside::{Inside, normal};
-use super::options::{
-    Mount, MountSource, Namespace, Options, Ownership, Propagation, Tmpfs,
-};
+use super::options::{Mount, MountSource, Namespace, Options, Ownership, Propagation, Tmpfs};
 use super::{BundleError, Init, files};
 use crate::image::ImageConfig;
 use crate::sys::fs::{PathContext, PathError};
@@ -137,9 +135,7 @@ fn own(options: &Options) -> Vec<Value> {
     let access = if options.security.privileged { "rw" } else { "ro" };
     let shm_bytes = options.shm_size_bytes.unwrap_or(DEFAULT_SHM_BYTES);
     let shm = format!("size={shm_bytes}");
-    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| {
-        json!({"destination": target, "type": kind, "source": source, "options": options})
-    };
+    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| json!({"destination": target, "type": kind, "source": source, "options": options});
     let mut mounts = vec![
         mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
         mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),

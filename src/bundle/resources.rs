@@ -149,9 +149,7 @@ impl Rlimit {
     pub(super) fn to_json(&self, may_raise: bool) -> Value {
         let resource = RLIMITS.iter().find(|(_, name, _)| *name == self.name);
         let most = resource.filter(|_| !may_raise).and_then(|(.., r)| getrlimit(*r).maximum);
-        let clamp = |value: Option<u64>| {
-            value.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED))
-        };
+        let clamp = |value: Option<u64>| value.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED));
         json!({"type": self.name, "soft": clamp(self.soft), "hard": clamp(self.hard)})
     }
 }

@@ -118,7 +118,9 @@ mod tests {
     #[test]
     fn what_reaches_beyond_the_container_needs_a_capability() {
         let plain = allowed(CapabilitySet::empty());
-        for name in ["mount", "unshare", "setns", "bpf", "init_module", "reboot", "keyctl", "clone3"] {
+        for name in
+            ["mount", "unshare", "setns", "bpf", "init_module", "reboot", "keyctl", "clone3"]
+        {
             assert!(!plain.contains(name), "{name}");
         }
         for name in ["openat", "execve", "futex", "clone_none"] {

@@ -201,9 +201,12 @@ mod tests {
 
     #[test]
     fn numbers_that_nobody_can_have_are_refused() {
-        for words in ["4294967296", "-1", "4294967295", "2147483648", "0:-1", "big", "+-0:4294967296"] {
+        for words in
+            ["4294967296", "-1", "4294967295", "2147483648", "0:-1", "big", "+-0:4294967296"]
+        {
             let error = resolve(words).unwrap_err();
-            let expected = matches!(error, UserError::OutOfRange { .. } | UserError::UnknownUser { .. });
+            let expected =
+                matches!(error, UserError::OutOfRange { .. } | UserError::UnknownUser { .. });
             assert!(expected, "{words}: {error}");
         }
         assert!(matches!(resolve("4294967296"), Err(UserError::OutOfRange { .. })));

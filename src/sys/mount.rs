@@ -231,7 +231,9 @@ mod tests {
     #[test]
     fn long_chains_fit_into_one_page_of_options() {
         let dir = tempfile::tempdir().unwrap();
-        let lowers = vec![dir.path().to_owned(); 200];
+        let layer = dir.path().join("a directory with quite a long name");
+        std::fs::create_dir(&layer).unwrap();
+        let lowers = vec![layer; 200];
         let mut opened = Vec::new();
         assert!(overlay(&lowers).options(usize::MAX, &mut opened).unwrap().len() > MAX_OPTIONS);
         assert!(overlay(&lowers).options(0, &mut opened).unwrap().len() < MAX_OPTIONS);

@@ -13,9 +13,9 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags, chownat,
-    fchmod, fgetxattr, flistxattr, fsetxattr, linkat, mkdirat, mknodat, open, openat, readlinkat,
-    statat, symlinkat, unlinkat, utimensat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, XattrFlags,
+    chownat, fchmod, fgetxattr, flistxattr, fsetxattr, linkat, mkdirat, mknodat, open, openat,
+    readlinkat, statat, symlinkat, unlinkat, utimensat,
 };
 use rustix::io::Errno;
 
@@ -69,7 +69,12 @@ impl Failed {
 }
 
 impl Copier<'_> {
-    fn directory(&mut self, from: BorrowedFd<'_>, to: BorrowedFd<'_>, at: &Path) -> Result<(), Failed> {
+    fn directory(
+        &mut self,
+        from: BorrowedFd<'_>,
+        to: BorrowedFd<'_>,
+        at: &Path,
+    ) -> Result<(), Failed> {
         let here = |error: Errno| Failed(at.to_owned(), error.into());
         if self.purpose == Purpose::Layer && is_opaque(from) {
             empty(to).map_err(here)?;
@@ -103,7 +108,8 @@ impl Copier<'_> {
             return Ok(attributes(source.as_fd(), target.as_fd(), &stat, self.purpose)?);
         }
         remove(to, name)?;
-        if self.purpose == Purpose::Layer && kind == FileType::CharacterDevice && stat.st_rdev == 0 {
+        if self.purpose == Purpose::Layer && kind == FileType::CharacterDevice && stat.st_rdev == 0
+        {
             return Ok(());
         }
         if stat.st_nlink > 1 {

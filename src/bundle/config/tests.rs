@@ -48,7 +48,12 @@ fn the_environment_has_docker_s_order_and_a_home() {
         ..Options::default()
     };
     let expected = json!([
-        "PATH=/tools:/opt/bin:/bin", "HOSTNAME=box", "TERM=xterm", "A=mine", "B=2", "HOME=/root"
+        "PATH=/tools:/opt/bin:/bin",
+        "HOSTNAME=box",
+        "TERM=xterm",
+        "A=mine",
+        "B=2",
+        "HOME=/root"
     ]);
     assert_eq!(build(&options)["process"]["env"], expected);
 }

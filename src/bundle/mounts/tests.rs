@@ -135,11 +135,8 @@ fn options_of_memory_replace_their_opposites() {
 #[test]
 fn shared_mounts_need_a_root_that_lets_them_through() {
     let dir = tempfile::tempdir().unwrap();
-    let source = |propagation| MountSource::Bind {
-        path: dir.path().into(),
-        propagation,
-        recursive: false,
-    };
+    let source =
+        |propagation| MountSource::Bind { path: dir.path().into(), propagation, recursive: false };
     let mounts = prepared(&with(vec![
         mount("/a", source(Propagation::Shared)),
         mount("/b", source(Propagation::Slave)),

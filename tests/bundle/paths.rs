@@ -1,4 +1,4 @@
-//! Paths that an image or a request sends elsewhere: rows 2 to 5 and 10 of the list of threats.
+//! Paths that an image or a request sends elsewhere: rows 1 to 5 and 10 of the list of threats.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -61,6 +61,35 @@ fn a_working_directory_is_made_in_the_container_only() {
         let out = parts.run(runtime).success();
         assert!(out.contains("/made\ndrwxr-xr-x"), "{runtime}: {out}");
         assert_eq!(entries(outside.path()), <[PathBuf; 0]>::default(), "{runtime}");
+    }
+}
+
+#[test]
+fn a_working_directory_in_a_mount_is_made_there() {
+    for runtime in Runtime::ALL {
+        let mut parts = Parts::new("pwd; ls -ld /scratch/a | head -c4");
+        let memory = MountSource::Tmpfs(Tmpfs::default());
+        parts.options.mounts = vec![Mount { source: memory, ..bind(&parts, "/scratch") }];
+        parts.options.cwd = Some("/scratch/a/b".into());
+        let out = parts.run(runtime).success();
+        assert_eq!(out, "/scratch/a/b\ndrwx", "{runtime}");
+    }
+}
+
+#[test]
+fn the_runtime_s_own_program_stays_as_it_is() {
+    for runtime in Runtime::ALL {
+        let path = program::find(&runtime.to_string());
+        let before = fs::read(&path).unwrap();
+        let mut parts = Parts::new("");
+        parts.image.entrypoint = Some(vec!["/proc/self/exe".to_owned()]);
+        parts.image.cmd = Some(vec!["--version".to_owned()]);
+        parts.write().unwrap();
+        parts.run_written(runtime);
+        let mut parts = Parts::new("echo x > /proc/1/exe; true");
+        parts.options.security.no_new_privileges = false;
+        parts.run(runtime);
+        assert!(fs::read(&path).unwrap() == before, "{runtime}");
     }
 }
 

@@ -1,8 +1,8 @@
 //! Bundles and root file systems of ours, run by runc and crun. As root.
 
-#[path = "../support/mod.rs"]
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+#[path = "../support/mod.rs"]
 mod support;
 
 mod confinement;

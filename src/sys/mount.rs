@@ -52,7 +52,7 @@ impl Overlay<'_> {
     /// Mounts it, without `ro` and without anything that containers could not undo.
     ///
     /// Since Linux 6.5 layers are added one by one, up to 500 of them; before that, all must fit into
-    /// one page of options, which with short names about 240 do.
+    /// one page of options, which with short names about 220 do.
     pub fn mount(&self, target: &Path) -> Result<(), PathError> {
         match self.mount_by_layers(target) {
             // An older kernel does not know the option, and says so when all are given.

@@ -28,7 +28,8 @@ pub struct Spec<'a> {
     pub role: Role,
     /// Its image.
     pub image: &'a Image,
-    /// What else it is given. The cgroup is set here.
+    /// What else it is given. The cgroup, where volumes are, and which user of the container the
+    /// files of mounts belong to are filled in.
     pub options: bundle::Options,
     /// The network it is in, if it is one of ours.
     pub network: Option<String>,
@@ -75,7 +76,7 @@ impl Engine {
         } else {
             format!("/oci-hooks/{id}")
         };
-        let disk = self.disks().join(&id);
+        let disk = self.disk_of(&id);
         options.cgroups_path = Some(cgroup.clone());
         options.volume_root = Some(disk.join("volumes"));
         let record = Record {
@@ -95,7 +96,7 @@ impl Engine {
         };
         let directory = self.directory(&record.id);
         directory.create(&record)?;
-        match self.make(&record, &directory, image, &options) {
+        match self.make(&record, &directory, image, &mut options) {
             Ok((rootfs, bundle)) => {
                 Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
             }
@@ -112,11 +113,23 @@ impl Engine {
         record: &Record,
         directory: &Directory,
         image: &Image,
-        options: &bundle::Options,
+        options: &mut bundle::Options,
     ) -> Result<(Rootfs, Bundle), ContainerError> {
         self.store.lease(&record.id, image)?;
         make_private(&record.disk)?;
-        let rootfs = rootfs::mount(&rootfs::Request::new(&image.layers, &record.disk))?;
+        let rootfs = rootfs::mount(&rootfs::Request {
+            layers: &image.layers,
+            dir: &record.disk,
+            read_only: false,
+            mapping: None,
+        })?;
+        let user = options.user.as_deref().unwrap_or(&image.config.user);
+        let user = bundle::resolve_user(&rootfs.path, user, &options.groups);
+        let user = user.map_err(bundle::BundleError::from)?;
+        for ownership in options.mounts.iter_mut().filter_map(|mount| mount.ownership.as_mut()) {
+            ownership.container_uid = user.uid;
+            ownership.container_gid = user.gid;
+        }
         let dir = directory.bundle();
         make_private(&dir)?;
         let bundle = bundle::write(&image.config, &rootfs.path, options, &dir)?;
@@ -153,8 +166,7 @@ impl Prepared<'_> {
     pub fn run(mut self, pass_on: impl FnOnce(u32)) -> Result<ExitStatus, ContainerError> {
         let directory = self.engine.directory(&self.record.id);
         let runtime = &self.record.runtime;
-        let mut command =
-            runtime.run(&self.record.id, &directory.bundle(), &directory.pid_file());
+        let mut command = runtime.run(&self.record.id, &directory.bundle(), &directory.pid_file());
         spawn::die_with_us(&mut command);
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());

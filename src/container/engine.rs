@@ -37,7 +37,8 @@ impl Engine {
     /// Returns the record of the container with this id, this beginning of an id, or this name.
     pub fn find(&self, id: &str) -> Result<Record, ContainerError> {
         let mut containers = self.containers()?;
-        if let Some(at) = containers.iter().position(|record| record.id == id || record.name == id) {
+        if let Some(at) = containers.iter().position(|record| record.id == id || record.name == id)
+        {
             return Ok(containers.swap_remove(at));
         }
         containers.retain(|record| !id.is_empty() && record.id.starts_with(id));
@@ -58,7 +59,12 @@ impl Engine {
         Ok(last_lines(&self.directory(&record.id).log(), count)?)
     }
 
-    /// Returns where the root file systems and volumes of containers are.
+    /// Returns where the root file system and the volumes of a container are.
+    pub fn disk_of(&self, id: &str) -> PathBuf {
+        self.disks().join(id)
+    }
+
+    /// Returns where the root file systems and volumes of all containers are.
     pub(super) fn disks(&self) -> PathBuf {
         self.disk.join("containers")
     }
@@ -98,7 +104,8 @@ impl Engine {
             entries => entries.at("list", &disks)?,
         };
         for entry in entries.flatten() {
-            let known = entry.file_name().to_str().is_some_and(|id| self.directory(id).path().exists());
+            let known =
+                entry.file_name().to_str().is_some_and(|id| self.directory(id).path().exists());
             if !known {
                 crate::rootfs::unmount(&entry.path())?;
                 remove_tree(&entry.path())?;

@@ -66,13 +66,16 @@ impl Health {
             Some((kind, command)) if kind == "CMD" => command.to_vec(),
             Some((kind, command)) if kind == "CMD-SHELL" => {
                 let default = ["/bin/sh".to_owned(), "-c".to_owned()];
-                let mut words = shell.filter(|shell| !shell.is_empty()).unwrap_or(&default).to_vec();
+                let mut words =
+                    shell.filter(|shell| !shell.is_empty()).unwrap_or(&default).to_vec();
                 words.extend(command.first().cloned());
                 words
             }
             _ => return None,
         };
-        let or = |value: Option<Duration>, default| value.filter(|value| !value.is_zero()).unwrap_or(default);
+        let or = |value: Option<Duration>, default| {
+            value.filter(|value| !value.is_zero()).unwrap_or(default)
+        };
         Some(Health {
             command,
             interval: or(check.interval, INTERVAL),
@@ -93,12 +96,11 @@ impl Engine {
     /// Checks a container until it is healthy, or has had the time that Docker would have given it.
     ///
     /// The checks come at 50 ms, then with doubled pauses up to the interval: a service that is up
-    /// in a tenth of a second does not cost thirty. `cancelled` is asked between checks.
+    /// in a tenth of a second does not cost thirty.
     pub fn wait_until_healthy(
         &self,
         record: &Record,
         health: &Health,
-        cancelled: &dyn Fn() -> bool,
     ) -> Result<Verdict, ContainerError> {
         let directory = self.directory(&record.id);
         let options = ExecOptions { args: health.command.clone(), ..ExecOptions::default() };
@@ -130,7 +132,7 @@ impl Engine {
                 }
             }
             let last = shown(&check, health.timeout);
-            if cancelled() || (start.elapsed() >= health.patience() && checks >= health.retries) {
+            if start.elapsed() >= health.patience() && checks >= health.retries {
                 return Ok(Verdict::Unhealthy { checks, last });
             }
         }

@@ -171,10 +171,8 @@ mod tests {
         }
         log.add(Stream::Stdout, &[b'x'; 100_000]).unwrap();
         log.finish().unwrap();
-        let kept: u64 = [path.clone(), older(&path)]
-            .iter()
-            .map(|path| fs::metadata(path).unwrap().len())
-            .sum();
+        let kept: u64 =
+            [path.clone(), older(&path)].iter().map(|path| fs::metadata(path).unwrap().len()).sum();
         // A line longer than the limit is kept whole.
         assert!(kept < 4096 + 2 * 17_000, "{kept}");
         assert!(!last_lines(&path, 1).unwrap().is_empty());

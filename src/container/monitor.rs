@@ -67,7 +67,8 @@ pub fn monitor(run: &Path, id: &str) -> Result<(), ContainerError> {
             let said = stdout.write_all(READY.as_bytes()).and_then(|()| stdout.flush());
             said.at("write to", Path::new("standard output"))?;
             // The maker reads to the end.
-            let null = File::options().write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
+            let null =
+                File::options().write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
             rustix::stdio::dup2_stdout(&null).at("replace", Path::new("standard output"))?;
             watch.until_the_end()
         }
@@ -104,8 +105,7 @@ pub(super) fn create_with(
 ) -> Result<(), ContainerError> {
     let log = directory.runtime_log();
     let runtime = &record.runtime;
-    let mut command =
-        runtime.create(&record.id, &directory.bundle(), &directory.pid_file(), &log);
+    let mut command = runtime.create(&record.id, &directory.bundle(), &directory.pid_file(), &log);
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
     let status = command.status().at("execute", &runtime.program)?;
@@ -126,12 +126,13 @@ struct Watch {
 impl Watch {
     fn until_the_end(mut self) -> Result<(), ContainerError> {
         for stream in self.streams.iter().flatten() {
-            fcntl_setfl(stream, OFlags::NONBLOCK).at("read the output of", self.directory.path())?;
+            fcntl_setfl(stream, OFlags::NONBLOCK)
+                .at("read the output of", self.directory.path())?;
         }
         // Opened when it is a zombie already, too: then it is readable at once.
-        let pid = self.process.and_then(|process| {
-            rustix::process::Pid::from_raw(i32::try_from(process.pid).ok()?)
-        });
+        let pid = self
+            .process
+            .and_then(|process| rustix::process::Pid::from_raw(i32::try_from(process.pid).ok()?));
         let mut pidfd = pid.and_then(|pid| {
             rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
         });
@@ -149,8 +150,8 @@ impl Watch {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(_) => break,
             }
-            let has_ended = pidfd.is_some()
-                && polled.last().is_some_and(|last| !last.revents().is_empty());
+            let has_ended =
+                pidfd.is_some() && polled.last().is_some_and(|last| !last.revents().is_empty());
             drop(polled);
             self.read();
             if has_ended {
@@ -195,5 +196,8 @@ impl Watch {
 
 /// Returns a status as shells do.
 fn code(status: WaitStatus) -> i32 {
-    status.exit_status().or_else(|| status.terminating_signal().map(|signal| 128 + signal)).unwrap_or(1)
+    status
+        .exit_status()
+        .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
+        .unwrap_or(1)
 }

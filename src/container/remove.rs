@@ -43,7 +43,10 @@ impl Engine {
         let results: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 records.iter().map(|record| scope.spawn(|| self.remove(record))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("removing does not panic")).collect()
+            threads
+                .into_iter()
+                .map(|thread| thread.join().expect("removing does not panic"))
+                .collect()
         });
         results.into_iter().collect()
     }

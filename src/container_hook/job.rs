@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::HookError;
+use super::network::Peer;
 use super::runner::Runner;
 use crate::container::{make_private, read_json, write_json};
 use crate::sys::fs::PathContext as _;
@@ -23,6 +24,8 @@ pub struct Job {
     pub runner: String,
     /// Its network.
     pub network: String,
+    /// Its containers that others reach by name.
+    pub peers: Vec<Peer>,
     /// The runner's worker: the job is over when it is gone.
     pub worker: Option<Identity>,
 }
@@ -43,12 +46,18 @@ impl Jobs {
         Ok(FileLock::exclusive(&self.dir.join(format!("{owner}.lock")))?)
     }
 
-    /// Records a job that is about to be made.
-    pub(super) fn write(&self, runner: &Runner, network: &str) -> Result<(), HookError> {
+    /// Records a job that is about to be made, or more of it.
+    pub(super) fn write(
+        &self,
+        runner: &Runner,
+        network: &str,
+        peers: &[Peer],
+    ) -> Result<(), HookError> {
         let job = Job {
             owner: runner.owner(),
             runner: runner.name.clone(),
             network: network.to_owned(),
+            peers: peers.to_vec(),
             worker: runner.worker,
         };
         Ok(write_json(&self.path(&job.owner), &job)?)
@@ -100,7 +109,7 @@ mod tests {
         let owner = runner().owner();
         let _lock = jobs.lock(&owner).unwrap();
         assert_eq!(jobs.read(&owner).unwrap(), None);
-        jobs.write(&runner(), "n").unwrap();
+        jobs.write(&runner(), "n", &[]).unwrap();
         assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
         assert_eq!(jobs.all().unwrap().len(), 1);
         jobs.remove(&owner).unwrap();

@@ -19,6 +19,8 @@ pub struct Runner {
     pub user: (u32, u32),
     /// The runner's worker, which lives as long as the job.
     pub worker: Option<Identity>,
+    /// Its `_diag` directory, if the names of services are to be looked for there.
+    pub diag: Option<PathBuf>,
     /// What it says of the job, for annotations: `GITHUB_REPOSITORY`, `GITHUB_RUN_ID` and the like.
     pub job: BTreeMap<String, String>,
 }
@@ -74,6 +76,7 @@ pub(super) mod tests {
             workspace: "/home/runner/_work/repo/repo".into(),
             user: (1000, 1000),
             worker: None,
+            diag: None,
             job: BTreeMap::from([("GITHUB_REPOSITORY".into(), "octo/repo".into())]),
         }
     }

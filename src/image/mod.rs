@@ -8,15 +8,22 @@
 //! names, never along a redirect to another origin, never to a foreign layer's address.
 
 mod config;
+mod credentials;
 mod digest;
 mod manifest;
 mod platform;
 mod reference;
 
 pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
+pub use credentials::{
+    Credential, CredentialFile, CredentialFileError, Credentials, HelperError, Helpers, Login,
+    Secret,
+};
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
 pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub use platform::{Platform, PlatformError};
 pub use reference::{Reference, ReferenceError};
+mod stub;
+pub use stub::*;

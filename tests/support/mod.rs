@@ -9,5 +9,6 @@ pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod podman;
 pub(crate) mod program;
+pub(crate) mod registry;
 pub(crate) mod rootfs;
 pub(crate) mod runtime;

@@ -42,7 +42,7 @@ pub struct Bundle {
 }
 
 /// Where file systems are mounted that the image's own files must not redirect.
-const MOUNT_POINTS: [&str; 3] = ["/proc", "/sys", "/dev"];
+const MOUNT_POINTS: [&str; 3] = ["proc", "sys", "dev"];
 
 /// Writes the bundle of a container into a directory, which is made if it is missing.
 ///

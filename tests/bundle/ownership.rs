@@ -11,7 +11,7 @@ use crate::support::runtime::Runtime;
 
 const RUNNER: (u32, u32) = (1234, 1235);
 
-/// Makes a container with the runner's directory at /work, in which the container's root is the
+/// Makes a container with the runner's directory at /work, in which the container's user is the
 /// runner.
 fn parts(directory: &str, script: &str) -> Parts {
     let mut parts = Parts::new_in(Path::new(directory), script);
@@ -32,12 +32,7 @@ fn parts(directory: &str, script: &str) -> Parts {
             recursive: true,
         },
         read_only: false,
-        ownership: Some(Ownership {
-            container_uid: 0,
-            container_gid: 0,
-            host_uid: RUNNER.0,
-            host_gid: RUNNER.1,
-        }),
+        ownership: Some(Ownership { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
     }];
     parts
 }
@@ -69,6 +64,35 @@ fn nothing_there_can_be_made_or_read_as_root_of_the_host() {
         let work = parts.host("work");
         assert_eq!(fs::metadata(&work).unwrap().uid(), RUNNER.0, "{runtime}");
         assert_eq!(fs::metadata(work.join("mine")).unwrap().uid(), RUNNER.0, "{runtime}");
+    }
+}
+
+#[test]
+fn what_another_user_of_the_container_makes_belongs_to_the_runner() {
+    for runtime in Runtime::ALL {
+        // By its name, by its number, and by the runner's own number, which needs no mapping.
+        let own = format!("{}:{}", RUNNER.0, RUNNER.1);
+        for user in ["app", "77:88", &own] {
+            let mut parts = parts("/dev/shm", "cd /work; echo x > made; stat -c %u:%g mine; id -u");
+            parts.image.user = user.to_owned();
+            let out = parts.run(runtime).success();
+            let lines: Vec<&str> = out.lines().collect();
+            assert!(lines[0].starts_with(&format!("{}:", lines[1])), "{runtime}, {user}: {out}");
+            let made = fs::metadata(parts.host("work/made")).unwrap();
+            assert_eq!((made.uid(), made.gid()), RUNNER, "{runtime}, {user}");
+        }
+    }
+}
+
+#[test]
+fn one_file_can_be_mounted_with_another_owner() {
+    for runtime in Runtime::ALL {
+        let mut parts = parts("/tmp", "stat -c %u /file; echo x > /file");
+        let MountSource::Bind { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
+        *path = path.join("mine");
+        parts.options.mounts[0].target = "/file".into();
+        assert_eq!(parts.run(runtime).success(), "0\n", "{runtime}");
+        assert_eq!(fs::read_to_string(parts.host("work/mine")).unwrap(), "x\n", "{runtime}");
     }
 }
 

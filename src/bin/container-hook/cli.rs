@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
-    completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay, rmi,
+    completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay,
+    rmi,
 };
 
 const HELP: &str = "\

@@ -74,11 +74,6 @@ impl Context {
         self.say(&format!("{} {text}", self.error_paint.paint(style::HINT, "note:")));
     }
 
-    /// Says on standard error what the user should know.
-    pub(crate) fn warn(&self, text: &str) {
-        self.say(&format!("{} {text}", self.error_paint.paint(style::WARNING, "warning:")));
-    }
-
     pub(crate) fn show_error(&self, error: &Error) {
         self.say(&format!("{} {}", self.error_paint.paint(style::BAD, "error:"), chain(error)));
         if let Some(hint) = error.hint() {

@@ -102,7 +102,9 @@ fn show(checks: &[Check], context: &mut Context) -> Result<(), Error> {
     let summary = match (count(Status::Fail), count(Status::Warn)) {
         (0, 0) => "all is well".to_owned(),
         (0, warnings) => format!("jobs run; {warnings} to look at"),
-        (failures, warnings) => format!("jobs do not run: {failures} to mend, {warnings} to look at"),
+        (failures, warnings) => {
+            format!("jobs do not run: {failures} to mend, {warnings} to look at")
+        }
     };
     context.line(context.paint.paint(style::FAINT, summary))
 }

@@ -77,6 +77,16 @@ pub(crate) fn runtime(settings: &Settings) -> Result<Runtime, FindError> {
     Ok(Runtime { systemd_cgroup: settings.runtime.systemd_cgroup, ..Runtime::new(program, root) })
 }
 
+/// Returns where networks of jobs get their addresses from.
+pub(crate) fn network(settings: &Settings) -> NetworkOptions {
+    NetworkOptions {
+        run: settings.store.run.clone(),
+        pool: settings.network.pool,
+        pool6: settings.network.pool6,
+        host_access: settings.network.host_access,
+    }
+}
+
 /// Returns how registries are reached.
 pub(crate) fn registries(settings: &Settings) -> Result<RegistryClient, EngineError> {
     let proxy = ["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"];

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use oci_hooks::container::ContainerError;
 use oci_hooks::container_hook::HookError;
 use oci_hooks::hooks::trust::TrustError;
-use oci_hooks::image::{PullError, StoreError};
+use oci_hooks::image::{ImportError, PullError, StoreError};
 use oci_hooks::sys::fs::{PathError, ReplaceError};
 
 use crate::engine::EngineError;
@@ -33,6 +33,8 @@ pub(crate) enum Error {
     Container(#[from] ContainerError),
     #[error(transparent)]
     Store(#[from] StoreError),
+    #[error(transparent)]
+    Import(#[from] ImportError),
     #[error(transparent)]
     Pull(#[from] PullError),
     #[error(transparent)]

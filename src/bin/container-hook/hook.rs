@@ -40,8 +40,8 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let engine = engine::open(&settings)?;
     let hook = Hook {
         engine: &engine,
-        network: &engine::network(&settings)?,
-        registries: &engine::registries(&settings, runner.user.0)?,
+        network: &engine::network(&settings),
+        registries: &engine::registries(&settings)?,
         settings: &engine::hook_settings(&settings)?,
         runner: &runner,
         log,

@@ -56,8 +56,7 @@ impl Lines {
             ProgressEvent::Resolved { reference, layers, bytes, .. } => {
                 let image = reference.familiar().to_string();
                 let (layers, bytes, said) = (*layers, *bytes, Instant::now());
-                let pull =
-                    Pull { image, layers, layers_done: 0, bytes, bytes_done: 0, said };
+                let pull = Pull { image, layers, layers_done: 0, bytes, bytes_done: 0, said };
                 let line = format!("Pulling {}: {layers} layers, {}", pull.image, human(bytes));
                 pulls.push(pull);
                 return Some(line);
@@ -92,7 +91,9 @@ pub(crate) struct Bar {
 impl Bar {
     pub(crate) fn new() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let style = ProgressStyle::with_template("{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg}");
+            let style = ProgressStyle::with_template(
+                "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg}",
+            );
             let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::stderr());
             bar.with_style(style.expect("the template is right"))
         });

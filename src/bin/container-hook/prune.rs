@@ -47,17 +47,15 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let settings = context.settings()?.settings;
     let engine = engine::open(&settings)?;
     // Containers of killed jobs hold their images.
-    let jobs = remove_abandoned(&engine, &engine::network(&settings)?)?;
+    let jobs = remove_abandoned(&engine, &engine::network(&settings))?;
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),
         false if args.all => (None, Some(Size(0))),
         false => (settings.store.keep_age, settings.store.keep_size),
     };
-    let policy = PrunePolicy {
-        unused_for: age.map(|age| age.0),
-        max_bytes: size.map(|size| size.0),
-    };
+    let policy =
+        PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
     let pruned = engine.store.prune(&policy)?;
     if context.is_json() {
         let images = pruned.images.iter().map(ImageJson::from).collect();

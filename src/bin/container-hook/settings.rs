@@ -2,12 +2,14 @@
 
 mod quantity;
 mod read;
+mod text;
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
 use oci_hooks::container_hook::policy::Policy;
+use oci_hooks::network::Subnet;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use quantity::{Age, Size, human};
@@ -102,8 +104,10 @@ pub(crate) enum Pull {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
-    pub(crate) pool: Vec<String>,
-    pub(crate) pool6: Vec<String>,
+    #[serde(with = "text")]
+    pub(crate) pool: Subnet<Ipv4Addr>,
+    #[serde(with = "text")]
+    pub(crate) pool6: Subnet<Ipv6Addr>,
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) names_from_runner_log: bool,
@@ -112,8 +116,8 @@ pub(crate) struct Network {
 impl Default for Network {
     fn default() -> Self {
         Network {
-            pool: vec!["10.231.0.0/16".to_owned()],
-            pool6: vec!["fd6f:6369:6868::/48".to_owned()],
+            pool: Subnet::<Ipv4Addr>::default(),
+            pool6: Subnet::<Ipv6Addr>::default(),
             dns: Vec::new(),
             host_access: false,
             names_from_runner_log: false,

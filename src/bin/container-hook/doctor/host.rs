@@ -63,11 +63,9 @@ fn cgroups() -> Check {
             "some versions of crun refuse this: use runc, or boot with \
              systemd.unified_cgroup_hierarchy=1",
         ),
-        Cgroups::None => Check::fail(
-            "cgroups",
-            "not mounted",
-            "mount -t cgroup2 none /sys/fs/cgroup",
-        ),
+        Cgroups::None => {
+            Check::fail("cgroups", "not mounted", "mount -t cgroup2 none /sys/fs/cgroup")
+        }
     }
 }
 

@@ -20,9 +20,9 @@ pub(super) fn checks(settings: &Settings) -> Vec<Check> {
             return vec![Check::fail("runtime", error.to_string(), mend)];
         }
     };
-    let others = KNOWN.iter().filter_map(|name| {
-        find(&[OsStr::new(name)], Some(DEFAULT_PATH.as_ref()), None).ok()
-    });
+    let others = KNOWN
+        .iter()
+        .filter_map(|name| find(&[OsStr::new(name)], Some(DEFAULT_PATH.as_ref()), None).ok());
     let others: Vec<_> = others.filter(|other| *other != used).collect();
     let mut checks = vec![check(&used)];
     if !others.is_empty() {

@@ -95,7 +95,9 @@ impl Hole {
     /// if the series got none, than the first that closed it in a later one.
     pub(super) fn is_in(&self, version: Version) -> bool {
         let in_series = self.fixed.iter().find(|fixed| version.is_in_series_of(**fixed));
-        in_series.or(self.fixed.iter().find(|fixed| **fixed > version)).is_some_and(|f| version < *f)
+        in_series
+            .or(self.fixed.iter().find(|fixed| **fixed > version))
+            .is_some_and(|f| version < *f)
     }
 
     /// Returns the version to update to.
@@ -137,7 +139,8 @@ mod tests {
 
     #[test]
     fn the_version_to_update_to_is_the_nearest() {
-        let closed = |at: usize, version| HOLES[at].closed_in(Version::parse(version).unwrap()).to_string();
+        let closed =
+            |at: usize, version| HOLES[at].closed_in(Version::parse(version).unwrap()).to_string();
         assert_eq!(closed(0, "1.3.3"), "1.3.6");
         assert_eq!(closed(1, "1.1.5"), "1.2.8");
         assert_eq!(closed(1, "1.4.0-rc.1"), "1.4.0-rc.3");

@@ -14,8 +14,7 @@ pub(crate) struct Size(pub(crate) u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Age(pub(crate) Duration);
 
-/// The largest first, the binary ones before the decimal ones: the first that divides a size is
-/// what it is written in.
+/// The largest of each kind first.
 const SIZES: [(&str, u64); 9] = [
     ("TiB", 1 << 40),
     ("GiB", 1 << 30),
@@ -72,10 +71,10 @@ impl FromStr for Age {
     }
 }
 
+/// Writes a quantity in the unit in which it is the smallest whole number.
 fn write(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let last = units.len() - 1;
-    let divides = |(_, factor): &&(&str, u64)| value != 0 && value % factor == 0;
-    let (unit, factor) = units.iter().find(divides).unwrap_or(&units[last]);
+    let whole = units.iter().filter(|(_, factor)| value != 0 && value % factor == 0);
+    let (unit, factor) = whole.max_by_key(|(_, factor)| factor).unwrap_or(&units[units.len() - 1]);
     write!(f, "{}{unit}", value / factor)
 }
 

@@ -96,7 +96,7 @@ impl Engine {
         };
         let directory = self.directory(&record.id);
         directory.create(&record)?;
-        match self.make(&record, &directory, image, &mut options) {
+        match self.make(&record, &directory, image, &options) {
             Ok((rootfs, bundle)) => {
                 Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
             }
@@ -113,23 +113,11 @@ impl Engine {
         record: &Record,
         directory: &Directory,
         image: &Image,
-        options: &mut bundle::Options,
+        options: &bundle::Options,
     ) -> Result<(Rootfs, Bundle), ContainerError> {
         self.store.lease(&record.id, image)?;
         make_private(&record.disk)?;
-        let rootfs = rootfs::mount(&rootfs::Request {
-            layers: &image.layers,
-            dir: &record.disk,
-            read_only: false,
-            mapping: None,
-        })?;
-        let user = options.user.as_deref().unwrap_or(&image.config.user);
-        let user = bundle::resolve_user(&rootfs.path, user, &options.groups);
-        let user = user.map_err(bundle::BundleError::from)?;
-        for ownership in options.mounts.iter_mut().filter_map(|mount| mount.ownership.as_mut()) {
-            ownership.container_uid = user.uid;
-            ownership.container_gid = user.gid;
-        }
+        let rootfs = rootfs::mount(&rootfs::Request::new(&image.layers, &record.disk))?;
         let dir = directory.bundle();
         make_private(&dir)?;
         let bundle = bundle::write(&image.config, &rootfs.path, options, &dir)?;

@@ -28,8 +28,7 @@ pub struct Spec<'a> {
     pub role: Role,
     /// Its image.
     pub image: &'a Image,
-    /// What else it is given. The cgroup, where volumes are, and which user of the container the
-    /// files of mounts belong to are filled in.
+    /// What else it is given. The cgroup and where volumes are get filled in.
     pub options: bundle::Options,
     /// The network it is in, if it is one of ours.
     pub network: Option<String>,
@@ -117,7 +116,12 @@ impl Engine {
     ) -> Result<(Rootfs, Bundle), ContainerError> {
         self.store.lease(&record.id, image)?;
         make_private(&record.disk)?;
-        let rootfs = rootfs::mount(&rootfs::Request::new(&image.layers, &record.disk))?;
+        let rootfs = rootfs::mount(&rootfs::Request {
+            layers: &image.layers,
+            dir: &record.disk,
+            read_only: false,
+            mapping: None,
+        })?;
         let dir = directory.bundle();
         make_private(&dir)?;
         let bundle = bundle::write(&image.config, &rootfs.path, options, &dir)?;

@@ -25,7 +25,7 @@ pub struct Policy {
     /// Whether `--privileged` is allowed: root of the host, in effect. Default: false.
     pub privileged: bool,
     /// The namespaces of the host that containers may be in: `cgroup`, `ipc`, `network`, `pid`,
-    /// `user`, `uts`. Default: none.
+    /// `uts`. Default: none.
     pub host_namespaces: Vec<Namespace>,
     /// The files and directories of the host that may be mounted, with all below. Default: none;
     /// the runner's own directories are mounted by itself and need no entry.
@@ -39,7 +39,7 @@ pub struct Policy {
     /// The capabilities that `--cap-add` may add; `ALL` is each. Default: those that Docker gives
     /// every container, `IPC_LOCK` and `SYS_PTRACE`.
     pub capabilities: Vec<String>,
-    /// What `--security-opt` may loosen: `seccomp=unconfined`, `apparmor=PROFILE`, `label=LABEL`,
+    /// What `--security-opt` may loosen: `seccomp=unconfined`, `apparmor=PROFILE`,
     /// `no-new-privileges=false`, `systempaths=unconfined`. Default: nothing.
     pub security_opts: Vec<String>,
     /// The annotations that containers may carry, by key; a `*` at the end stands for any rest. Hooks

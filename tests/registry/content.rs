@@ -71,16 +71,17 @@ fn row_22_a_layer_with_another_digest_or_size_is_refused() {
 }
 
 #[test]
-fn row_22_more_bytes_than_announced_end_the_stream_without_a_length_too() {
+fn row_22_a_layer_without_a_length_is_read_no_further_than_its_descriptor_says() {
     let content = Content::new(&[&noise(1000)]);
     let layer = content.layer_path(0);
     let error = refused(&content, move |path, mut response| {
         if path == layer {
-            response.body = noise(10 << 20);
-            // No length: the body ends with the connection.
-            response.headers.push(("transfer-encoding".to_owned(), "identity".to_owned()));
-            response.headers.push(("content-length".to_owned(), String::new()));
-            response.headers.pop();
+            // One chunk of a megabyte, whose length is not known before.
+            let mut body = b"100000\r\n".to_vec();
+            body.extend(noise(1 << 20));
+            body.extend(b"\r\n0\r\n\r\n");
+            response.body = body;
+            response.headers.push(("transfer-encoding".to_owned(), "chunked".to_owned()));
         }
         response
     });

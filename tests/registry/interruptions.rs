@@ -56,7 +56,8 @@ fn a_server_without_ranges_is_read_again_from_the_start() {
         cut: (count == 0).then_some(900_000),
         ..Response::ok(whole.clone())
     });
-    let image = Puller::new().pull(&server.address()).unwrap();
+    let puller = Puller::new();
+    let image = puller.pull(&server.address()).unwrap();
     assert_eq!(read(&image, 0), noise(2_000_000));
 }
 

@@ -129,7 +129,7 @@ fn serve(
         for (name, value) in &response.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
-        if !response.headers.iter().any(|(name, _)| name == "content-length") {
+        if !response.headers.iter().any(|(name, _)| name == "transfer-encoding") {
             head.push_str(&format!("content-length: {}\r\n", response.body.len()));
         }
         head.push_str("\r\n");

@@ -52,6 +52,44 @@ fn another_user_has_no_capabilities_at_all() {
 }
 
 #[test]
+fn the_restricted_profile_leaves_nothing_to_drop() {
+    for runtime in Runtime::ALL {
+        let mut parts = Parts::new("cat /proc/self/status");
+        parts.image.user = "app".to_owned();
+        parts.options.security.restricted = true;
+        parts.options.security.no_new_privileges = false;
+        let out = parts.run(runtime).success();
+        let status = fields(&out);
+        for key in ["CapEff", "CapPrm", "CapBnd", "CapInh", "CapAmb"] {
+            assert_eq!(status[key], NONE, "{runtime}: {key}");
+        }
+        assert_eq!((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"), "{runtime}");
+    }
+}
+
+#[test]
+fn set_user_id_programs_work_where_new_privileges_are_allowed() {
+    for runtime in Runtime::ALL {
+        for allowed in [false, true] {
+            // Busybox would drop what it gets. Of the init, which runs the rest, it is seen.
+            let mut parts = Parts::new("");
+            parts.image.cmd =
+                Some(["/bin/as-root", "cat", "/proc/1/status"].map(str::to_owned).into());
+            let program = parts.layer("/bin/as-root");
+            fs::write(&program, oci_hooks::sys::init::PROGRAM).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o4755);
+            fs::set_permissions(&program, mode).unwrap();
+            parts.image.user = "app".to_owned();
+            parts.options.security.no_new_privileges = !allowed;
+            let out = parts.run(runtime).success();
+            let uids = fields(&out)["Uid"].to_owned();
+            let is_root = uids.split_whitespace().nth(1) == Some("0");
+            assert_eq!(is_root, allowed, "{runtime}: {out}");
+        }
+    }
+}
+
+#[test]
 fn kernel_interfaces_are_hidden_or_read_only() {
     let script = "head -c1 /proc/keys | grep -c . ; ls /sys/firmware | head -n1
         for f in /proc/sys/kernel/core_pattern /proc/sysrq-trigger /sys/kernel/mm/ksm/run; do

@@ -130,6 +130,22 @@ fn mount_targets_are_made_and_followed_in_the_container() {
 }
 
 #[test]
+fn volumes_of_the_image_have_its_files_and_outlive_the_root() {
+    for runtime in Runtime::ALL {
+        let mut parts = Parts::new("cat /data/seed; echo x > /data/made");
+        fs::create_dir(parts.layer("/data")).unwrap();
+        fs::write(parts.layer("/data/seed"), "seed\n").unwrap();
+        parts.image.volumes.insert("/data".to_owned());
+        parts.options.read_only = true;
+        let volumes = parts.host("volumes");
+        parts.options.volume_root = Some(volumes.clone());
+        assert_eq!(parts.run(runtime).success(), "seed\n", "{runtime}");
+        assert!(volumes.join("0/made").exists(), "{runtime}");
+        assert!(!parts.layer("/data/made").exists(), "{runtime}");
+    }
+}
+
+#[test]
 fn mount_targets_do_not_lead_out_of_the_container() {
     for runtime in Runtime::ALL {
         for up in ["", &"../".repeat(20)] {

@@ -44,6 +44,7 @@ fn commit(store: &Store, name: &str, diff_ids: &[Digest]) -> Result<Image, Store
         digest: &Digest::of(b"manifest"),
         id: &Digest::of(configuration.as_bytes()),
         configuration: configuration.as_bytes(),
+        access: None,
     })
 }
 
@@ -276,6 +277,7 @@ fn an_image_needs_its_layers_and_the_right_configuration() {
             digest: &Digest::of(b""),
             id: &Digest::of(b"other"),
             configuration: b"{}",
+            access: None,
         })
         .unwrap_err();
     assert!(matches!(error, StoreError::ConfigurationDigest { .. }), "{error}");

@@ -7,6 +7,7 @@ pub(crate) mod bundle;
 pub(crate) mod cgroup;
 pub(crate) mod containerd;
 pub(crate) mod dockerd;
+pub(crate) mod http;
 pub(crate) mod podman;
 pub(crate) mod program;
 pub(crate) mod registry;

@@ -6,4 +6,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod hooks_d;
+mod job;
+mod killed;
+mod leftovers;
 mod machine;
+mod parallel;
+mod requests;
+mod security;
+mod setup;

@@ -116,11 +116,17 @@ impl Call {
         (self.wait(), signals)
     }
 
-    /// Kills the hook, to it alone, and waits for its end.
+    /// Kills the hook, it alone, after a while, and waits until it is dead; what it started may live
+    /// on and hold its pipes.
     #[track_caller]
-    pub(crate) fn kill(mut self) -> Ended {
+    pub(crate) fn kill_after(mut self, delay: Duration) {
+        let deadline = Instant::now() + delay;
+        while self.status.is_none() && self.next(deadline) {}
         self.signal(Signal::KILL);
-        self.wait()
+        let deadline = Instant::now() + DEADLINE;
+        while self.status.is_none() {
+            assert!(self.next(deadline), "a killed process ends");
+        }
     }
 
     /// Waits for the end of the hook and, as the runner, for up to five seconds more for its pipes.

@@ -58,11 +58,13 @@ fn row_31_prune_removes_what_a_runner_that_is_gone_left() {
         prepare(&mut victim);
         victim.cleanup();
         let before = Snapshot::take(installation);
+        let mut victim = runner(installation, "gone");
+        victim.through_worker();
         let args = json!({"container": victim.job_container("node:22"), "services": [redis()]});
-        let call = victim.start("prepare_job", args);
-        call.kill_after(Duration::from_millis(60));
-        // The worker of this runner is the test itself, which goes on: it is told to forget it.
-        installation.admin(&["prune", "--all-jobs"]).success();
+        // The worker is killed; the hook goes on with its own work.
+        victim.start("prepare_job", args).kill_after(Duration::from_millis(60));
+        installation.wait_for_hooks();
+        installation.admin(&["prune"]).success();
         before.check(installation, "prune");
     });
 }

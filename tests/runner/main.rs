@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod escapes;
 mod hooks_d;
 mod job;
 mod killed;
@@ -13,5 +14,6 @@ mod leftovers;
 mod machine;
 mod parallel;
 mod requests;
-mod security;
+mod rights;
+mod secrets;
 mod setup;

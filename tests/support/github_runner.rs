@@ -11,6 +11,7 @@ use serde_json::{Map, Value, json};
 use super::call::{Call, Ended};
 use super::host::Host;
 use super::installation::Installation;
+use super::program;
 
 const REPOSITORY: &str = "octo/repo";
 
@@ -28,8 +29,8 @@ pub(crate) struct Runner<'a> {
     path: Vec<String>,
     /// What steps set with `GITHUB_ENV`.
     pub(crate) env: BTreeMap<String, String>,
-    /// More of the worker's own environment.
-    pub(crate) worker_env: Vec<(String, String)>,
+    /// A program with the name of the runner's worker, between it and the hook.
+    worker: Option<PathBuf>,
 }
 
 impl<'a> Runner<'a> {
@@ -45,7 +46,7 @@ impl<'a> Runner<'a> {
             has_container: false,
             path: Vec::new(),
             env: BTreeMap::new(),
-            worker_env: Vec::new(),
+            worker: None,
         };
         // `_actions` and `_tool` do not exist before something is put there.
         for directory in [
@@ -65,6 +66,14 @@ impl<'a> Runner<'a> {
 
     pub(crate) fn host(&self) -> &'a Host {
         self.installation.host()
+    }
+
+    /// Has a process between the test and the hook that has the name of the runner's worker. It, not
+    /// the hook, is then what signals go to.
+    pub(crate) fn through_worker(&mut self) {
+        let worker = self.home.join("Runner.Worker");
+        program::write_program(&worker, "#!/bin/sh\nbash \"$@\"\nexit $?\n");
+        self.worker = Some(worker);
     }
 
     /// Returns the runner's own directory.
@@ -98,7 +107,10 @@ impl<'a> Runner<'a> {
 
     /// Starts a call with any bytes as the request.
     pub(crate) fn start_raw(&self, request: Vec<u8>, response: Option<PathBuf>) -> Call {
-        let mut command = Command::new("bash");
+        let mut command = match &self.worker {
+            Some(worker) => Command::new(worker),
+            None => Command::new("bash"),
+        };
         command.arg("-e").arg(self.installation.entry()).current_dir(self.workspace()).env_clear();
         command.envs(self.worker_environment());
         Call::start(self.host(), command, request, response)
@@ -321,7 +333,6 @@ impl<'a> Runner<'a> {
         ];
         let github = github_environment().into_iter();
         env.extend(github.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        env.extend(self.worker_env.iter().cloned());
         // No blank stands before the first directory.
         env[0].1 = env[0].1.trim_start_matches(':').to_owned();
         env

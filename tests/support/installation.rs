@@ -3,9 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Instant;
 
 use super::host::Host;
-use super::program::Finished;
+use super::program::{DEADLINE, Finished};
 use super::runtime::Runtime;
 
 const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_container-hook");
@@ -30,10 +31,10 @@ impl<'h> Installation<'h> {
         };
         let runtime = runtime.command();
         let text = format!(
-            "root = {:?}\nrun = {:?}\n\n{further}\n\n[runtime]\npath = {:?}\n",
+            "[runtime]\npath = {:?}\n\n[store]\nroot = {:?}\nrun = {:?}\n\n{further}",
+            runtime.get_program(),
             installation.store(),
             installation.run_directory(),
-            runtime.get_program(),
         );
         fs::write(&installation.config, text).expect("the host has one installation");
         let entry = format!(
@@ -49,6 +50,11 @@ impl<'h> Installation<'h> {
         self.host
     }
 
+    /// Returns the file of settings.
+    pub(crate) fn config(&self) -> &Path {
+        &self.config
+    }
+
     /// Returns the script that the runner calls.
     pub(crate) fn entry(&self) -> &Path {
         &self.entry
@@ -62,6 +68,18 @@ impl<'h> Installation<'h> {
     /// Returns the directory of what runs.
     pub(crate) fn run_directory(&self) -> PathBuf {
         self.state.join("run")
+    }
+
+    /// Waits until no hook runs on the host.
+    pub(crate) fn wait_for_hooks(&self) {
+        let deadline = Instant::now() + DEADLINE;
+        let script = self.entry.display().to_string();
+        let config = self.config.display().to_string();
+        let is_hook = |line: &str| line.contains(&script) || line.contains(&config);
+        while self.host.processes().iter().any(|process| is_hook(&process.line)) {
+            assert!(Instant::now() < deadline, "a hook does not end");
+            std::thread::yield_now();
+        }
     }
 
     /// Runs the program as an administrator.

@@ -8,8 +8,6 @@
 
 #[path = "../tests/support/mod.rs"]
 mod containers;
-#[path = "support/mod.rs"]
-mod support;
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +22,6 @@ use containers::installation::Installation;
 use containers::program;
 use containers::runtime::Runtime;
 use serde_json::{Value, json};
-use support::median;
 
 const RUNS: usize = 21;
 
@@ -147,13 +144,11 @@ impl<'a> Bench<'a> {
     }
 
     fn report(&self, what: &str, ours: &[Duration], bare: &[Duration], podman: &[Duration]) {
-        let middle =
-            |times: &[Duration]| (!times.is_empty()).then(|| median(times.iter().copied()));
         let show = |time: Option<Duration>| match time {
             Some(time) => format!("{:.1} ms", time.as_secs_f64() * 1e3),
             None => "-".to_owned(),
         };
-        let (ours, bare, podman) = (middle(ours), middle(bare), middle(podman));
+        let (ours, bare, podman) = (median(ours), median(bare), median(podman));
         let added = ours.zip(bare).map(|(ours, bare)| ours.saturating_sub(bare));
         println!(
             "{:34} {:>10} {:>10} {:>10} {:>10}",
@@ -169,6 +164,12 @@ impl<'a> Bench<'a> {
 fn redis() -> Value {
     let health = "--health-cmd \"redis-cli ping\" --health-interval 10s";
     merge(container("redis:7"), json!({"createOptions": health, "portMappings": ["6379"]}))
+}
+
+fn median(times: &[Duration]) -> Option<Duration> {
+    let mut times = times.to_vec();
+    times.sort_unstable();
+    times.get(times.len() / 2).copied()
 }
 
 fn time(host: &Host, command: &mut Command) -> Duration {

@@ -1,9 +1,15 @@
 //! The test machinery itself: without it, failures elsewhere would be hard to read.
 
+use std::fs;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
+use crate::leftovers::Snapshot;
+use crate::setup::runner;
 use crate::support::host::Host;
 use crate::support::hub::{Login, Name, Registry};
+use crate::support::installation::Installation;
+use crate::support::runtime::Runtime;
 use crate::support::{externals, program};
 
 #[test]
@@ -38,4 +44,24 @@ fn both_kinds_of_node_run_on_this_machine() {
     assert!(externals.join("node20_alpine/bin/node").is_file());
     let mut node = Command::new(externals.join("node20/bin/node"));
     assert_eq!(program::run(node.args(["-p", "1+1"])).success(), "2\n");
+}
+
+#[test]
+fn a_bad_hook_is_found_out() {
+    let host = Host::new();
+    let installation = Installation::new(&host, Runtime::Runc, "");
+    let runner = runner(&installation, "runner-1");
+    let hook = |script: &str| fs::write(installation.entry(), script).unwrap();
+    let fails = |check: &dyn Fn()| catch_unwind(AssertUnwindSafe(check)).is_err();
+    let before = Snapshot::take(&installation);
+
+    hook("setsid sleep 1000 & exit 0");
+    assert!(fails(&|| drop(runner.start_run("").wait().success())), "it holds the pipes");
+    assert!(fails(&|| before.check(&installation, "sleep")), "it leaves a process");
+
+    hook("trap 'echo told; exit 3' INT; echo started; while :; do sleep 0.1; done");
+    let mut call = runner.start_run("");
+    call.wait_for_line("started");
+    let (ended, signals) = call.cancel();
+    assert_eq!((ended.code(3).stdout().as_str(), signals), ("started\ntold\n", 1));
 }

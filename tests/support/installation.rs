@@ -39,7 +39,7 @@ impl<'h> Installation<'h> {
         fs::write(&installation.config, text).expect("the host has one installation");
         let entry = format!(
             "#!/bin/sh\nexec {} --config {} \"$@\"\n",
-            PROGRAM.expect("the program is built"),
+            PROGRAM.unwrap_or("/bin/false"),
             installation.config.display(),
         );
         fs::write(&installation.entry, entry).expect("the host has one installation");
@@ -84,7 +84,7 @@ impl<'h> Installation<'h> {
 
     /// Runs the program as an administrator.
     pub(crate) fn admin(&self, words: &[&str]) -> Finished {
-        let mut command = Command::new(PROGRAM.expect("the program is built"));
+        let mut command = Command::new(PROGRAM.unwrap_or("/bin/false"));
         command.arg("--config").arg(&self.config).args(words);
         self.host.run(&mut command)
     }

@@ -57,7 +57,12 @@ fn a_bad_hook_is_found_out() {
 
     hook("setsid sleep 1000 & exit 0");
     assert!(fails(&|| drop(runner.start_run("").wait().success())), "it holds the pipes");
-    assert!(fails(&|| before.check(&installation, "sleep")), "it leaves a process");
+    drop(installation.host().shell("kill $(pidof sleep)"));
+    before.check(&installation, "nothing is left");
+
+    hook("ip link add left type dummy; exit 0");
+    runner.start_run("").wait().success();
+    assert!(fails(&|| before.check(&installation, "a link")), "it leaves a link");
 
     hook("trap 'echo told; exit 3' INT; echo started; while :; do sleep 0.1; done");
     let mut call = runner.start_run("");

@@ -60,7 +60,7 @@ fn a_bad_hook_is_found_out() {
     drop(installation.host().shell("kill $(pidof sleep)"));
     before.check(&installation, "nothing is left");
 
-    hook("ip link add left type dummy; exit 0");
+    hook("ip link add left type bridge; exit 0");
     runner.start_run("").wait().success();
     assert!(fails(&|| before.check(&installation, "a link")), "it leaves a link");
 

@@ -134,8 +134,9 @@ fn ours(storage: &Path) -> (Duration, u64) {
     let settings = "[registry.\"localhost:5000\"]\ninsecure = true\n";
     let installation = Installation::new(&host, Runtime::Runc, settings);
     let mut command = Command::new(program::find("busybox"));
-    command.args(["time", "-f", "%M"]).arg(option_env!("CARGO_BIN_EXE_container-hook").unwrap());
-    command.arg("--config").arg(installation.config()).args(["pull", REFERENCE]);
+    let (name, value) = installation.variable();
+    command.args(["time", "-f", "%M"]).arg(installation.program()).env(name, value);
+    command.args(["pull", REFERENCE]);
     let start = Instant::now();
     let ended = host.run(&mut command);
     let time = start.elapsed();

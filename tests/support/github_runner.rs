@@ -333,7 +333,8 @@ impl<'a> Runner<'a> {
         ];
         let github = github_environment().into_iter();
         env.extend(github.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        // No blank stands before the first directory.
+        env.push(self.installation.variable());
+        // No colon stands before the first directory.
         env[0].1 = env[0].1.trim_start_matches(':').to_owned();
         env
     }

@@ -1,4 +1,4 @@
-//! `container-hook` as an administrator installs it, with a configuration for tests.
+//! `container-hook` as an administrator installs it, with settings for tests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -6,29 +6,20 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::host::Host;
-use super::program::{DEADLINE, Finished};
+use super::program::{self, DEADLINE, Finished};
 use super::runtime::Runtime;
 
 const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_container-hook");
 
-/// The program with its configuration on a host.
+/// The program with its settings on a host.
 pub(crate) struct Installation<'h> {
     host: &'h Host,
-    config: PathBuf,
-    entry: PathBuf,
-    state: PathBuf,
 }
 
 impl<'h> Installation<'h> {
-    /// Installs the hook for a runtime with further lines of configuration.
+    /// Installs the hook for a runtime, with further settings.
     pub(crate) fn new(host: &'h Host, runtime: Runtime, further: &str) -> Self {
-        let state = host.path().join("state");
-        let installation = Self {
-            host,
-            config: host.path().join("container-hook.toml"),
-            entry: host.path().join("container-hook.sh"),
-            state,
-        };
+        let installation = Self { host };
         let runtime = runtime.command();
         let text = format!(
             "[runtime]\npath = {:?}\n\n[store]\nroot = {:?}\nrun = {:?}\n\n{further}",
@@ -36,13 +27,13 @@ impl<'h> Installation<'h> {
             installation.store(),
             installation.run_directory(),
         );
-        fs::write(&installation.config, text).expect("the host has one installation");
-        let entry = format!(
-            "#!/bin/sh\nexec {} --config {} \"$@\"\n",
-            PROGRAM.unwrap_or("/bin/false"),
-            installation.config.display(),
-        );
-        fs::write(&installation.entry, entry).expect("the host has one installation");
+        fs::write(installation.settings(), text).expect("the host has one installation");
+        fs::create_dir(host.path().join("bin")).expect("the host has one installation");
+        // A copy: the program that cargo made may belong to a user, who then would be root here.
+        let program = PROGRAM.unwrap_or("/bin/false");
+        program::copy_program(Path::new(program), &installation.program());
+        let directory = host.path().join("hook");
+        installation.admin(&["install", directory.to_str().expect("it is ASCII")]).success();
         installation
     }
 
@@ -50,32 +41,38 @@ impl<'h> Installation<'h> {
         self.host
     }
 
-    /// Returns the file of settings.
-    pub(crate) fn config(&self) -> &Path {
-        &self.config
+    /// Returns the installed program.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.host.path().join("bin/container-hook")
     }
 
     /// Returns the script that the runner calls.
-    pub(crate) fn entry(&self) -> &Path {
-        &self.entry
+    pub(crate) fn entry(&self) -> PathBuf {
+        self.host.path().join("hook/container-hook.sh")
     }
 
     /// Returns the directory of images.
     pub(crate) fn store(&self) -> PathBuf {
-        self.state.join("lib")
+        self.host.path().join("lib")
     }
 
     /// Returns the directory of what runs.
     pub(crate) fn run_directory(&self) -> PathBuf {
-        self.state.join("run")
+        self.host.path().join("run")
+    }
+
+    /// Returns the variable that an administrator gives to the runner, for the settings.
+    pub(crate) fn variable(&self) -> (String, String) {
+        let settings = self.settings().display().to_string();
+        ("OCI_HOOKS_CONTAINER_HOOK_CONFIG".to_owned(), settings)
     }
 
     /// Waits until no hook runs on the host.
     pub(crate) fn wait_for_hooks(&self) {
         let deadline = Instant::now() + DEADLINE;
-        let script = self.entry.display().to_string();
-        let config = self.config.display().to_string();
-        let is_hook = |line: &str| line.contains(&script) || line.contains(&config);
+        let (entry, program) = (self.entry(), self.program());
+        let words = [entry.display().to_string(), format!("{} ", program.display())];
+        let is_hook = |line: &str| line.contains(&words[0]) || line == words[1];
         while self.host.processes().iter().any(|process| is_hook(&process.line)) {
             assert!(Instant::now() < deadline, "a hook does not end");
             std::thread::yield_now();
@@ -84,8 +81,12 @@ impl<'h> Installation<'h> {
 
     /// Runs the program as an administrator.
     pub(crate) fn admin(&self, words: &[&str]) -> Finished {
-        let mut command = Command::new(PROGRAM.unwrap_or("/bin/false"));
-        command.arg("--config").arg(&self.config).args(words);
-        self.host.run(&mut command)
+        let mut command = Command::new(self.program());
+        let (name, settings) = self.variable();
+        self.host.run(command.env(name, settings).args(words))
+    }
+
+    fn settings(&self) -> PathBuf {
+        self.host.path().join("container-hook.toml")
     }
 }

@@ -1,1 +1,39 @@
 //! Bundles: config.json from the configuration of an image and what was asked for.
+//!
+//! [`write()`] makes the bundle of a container whose root file system is there: it finds the user in
+//! the image's own files, makes the working directory, prepares mounts, and lets hooks.d hooks have
+//! their say. What it mounts in the bundle for that, [`unmount()`] takes away. [`process()`] says what
+//! else is to run in the container later.
+//!
+//! What a container may do is what Docker lets it do: [`Options`] starts from there.
+
+mod capabilities;
+mod command;
+mod config;
+mod devices;
+mod environment;
+mod error;
+mod files;
+mod hooks;
+mod inside;
+mod mounts;
+mod options;
+mod process;
+mod resources;
+mod seccomp;
+mod user;
+mod write;
+
+pub use devices::{Access, Device, DeviceError, DeviceRule};
+pub use error::BundleError;
+pub use files::write_hosts;
+pub use hooks::HooksError;
+pub use mounts::unmount;
+pub use options::{
+    Dns, HookOptions, HostEntry, Init, Mount, MountSource, Namespace, Namespaces, Options,
+    Ownership, Propagation, Seccomp, Security, Tmpfs,
+};
+pub use process::{ExecOptions, process};
+pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};
+pub use user::{User, UserError, resolve_user};
+pub use write::{Bundle, write};

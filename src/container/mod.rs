@@ -1,1 +1,23 @@
 //! Containers: create, start, exec, logs, health, kill, delete; records that survive any crash.
+//!
+//! An [`Engine`] makes them from a [`Spec`] and finds them by their [`Record`]. The record is
+//! written before anything it describes is made and removed after all of that is gone, so any
+//! process may be killed at any moment, and the next one takes apart what it left.
+
+mod create;
+mod engine;
+mod error;
+mod exec;
+mod health;
+mod logs;
+mod monitor;
+mod record;
+mod remove;
+
+pub use create::{Output, Prepared, Spec, new_id};
+pub use engine::Engine;
+pub use error::ContainerError;
+pub use health::{Health, Verdict};
+pub use logs::{LogLine, Stream};
+pub use monitor::{MonitorProgram, monitor};
+pub use record::{Directory, Ended, Record, Role, make_private, read_json, write_json};

@@ -1,1 +1,29 @@
 //! Images: references, registries, the store on disk, layers and their unpacking.
+//!
+//! A [`Reference`] names an image. [`pull()`] asks a [`RegistryClient`] for its [`Manifest`], streams
+//! the layers that are missing into the store, and returns the image that was committed there.
+//!
+//! Everything from a registry is hostile until its digest is checked. What it may lead us to do
+//! with credentials is limited: they go to the registry they belong to and to the token server it
+//! names, never along a redirect to another origin, never to a foreign layer's address.
+
+mod config;
+mod credentials;
+mod digest;
+mod manifest;
+mod platform;
+mod reference;
+
+pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
+pub use credentials::{
+    Credential, CredentialFile, CredentialFileError, Credentials, HelperError, Helpers, Login,
+    Secret,
+};
+pub use digest::{Algorithm, Digest, DigestError, Hasher};
+pub use manifest::{
+    Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
+};
+pub use platform::{Platform, PlatformError};
+pub use reference::{Reference, ReferenceError};
+mod stub;
+pub use stub::*;

@@ -1,1 +1,9 @@
-//! Root file systems: overlay mounts over the layers of an image.
+//! Root file systems: the layers of an image put together, with a place for changes.
+//!
+//! [`mount()`] lays an overlay over the layers. Where the kernel has none to give, the layers are
+//! copied, and [`Backing::Copy`] says why. Either way the root file system is `merged` in a directory
+//! of the container's own; [`unmount()`] takes it away again, however often.
+
+mod mount;
+
+pub use mount::{Backing, Request, Rootfs, RootfsError, mount, unmount};

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 pub const KNOWN: [&str; 3] = ["runc", "crun", "youki"];
 
 /// Where programs are looked for when `PATH` does not say: containerd's shim and GARM clear it.
-const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// There is no runtime.
 #[derive(Debug, thiserror::Error)]

@@ -1,10 +1,14 @@
 //! The OCI runtime command line: what engines call `runc`, `crun` and `youki` with, where these are
-//! found, and how they report errors.
+//! found, how they are called, and how they report errors.
 
+mod call;
+mod error;
 mod find;
 mod invocation;
 mod log;
 
-pub use find::{FindError, KNOWN, find};
+pub use call::{Kind, Runtime, State};
+pub use error::{Action, RuntimeError};
+pub use find::{DEFAULT_PATH, FindError, KNOWN, find};
 pub use invocation::Invocation;
 pub use log::{Level, Log, LogFormat};

@@ -17,5 +17,6 @@ pub(crate) mod images;
 pub(crate) mod installation;
 pub(crate) mod podman;
 pub(crate) mod program;
+pub(crate) mod registry;
 pub(crate) mod rootfs;
 pub(crate) mod runtime;

@@ -24,10 +24,13 @@ pub(crate) fn check(manifests: &[(&Path, String)], sources: &[Source]) -> Vec<Fi
         .collect()
 }
 
-/// Returns the files that a manifest names, and the library.
+/// What no manifest names: the library, and the program that `build.rs` compiles.
+const ALWAYS: [&str; 2] = ["src/lib.rs", "src/sys/init/program.rs"];
+
+/// Returns the files that a manifest names, and those that are always there.
 fn roots(dir: &Path, manifest: &str) -> Vec<PathBuf> {
     let paths = manifest.lines().filter_map(|line| line.strip_prefix("path = \""));
-    let paths = paths.map(|path| path.trim_end_matches('"')).chain(["src/lib.rs"]);
+    let paths = paths.map(|path| path.trim_end_matches('"')).chain(ALWAYS);
     paths.map(|path| dir.join(path)).collect()
 }
 

@@ -46,9 +46,12 @@ fn is_inline_module(item: &str) -> bool {
     item.contains("mod ") && item.contains('{')
 }
 
-/// Finds features that are named elsewhere than on the modules and names of `lib.rs` and `hooks/mod.rs`.
+/// Finds features that are named elsewhere than on the modules and names of `lib.rs`, `hooks/mod.rs` and
+/// `sys/mod.rs`.
 fn features(source: &Source) -> Vec<Finding> {
-    let is_list = ["src/lib.rs", "src/hooks/mod.rs"].iter().any(|list| source.path.ends_with(list));
+    let is_list = ["src/lib.rs", "src/hooks/mod.rs", "src/sys/mod.rs"]
+        .iter()
+        .any(|list| source.path.ends_with(list));
     let named = source.code.match_indices("feature =").chain(source.code.match_indices("feature="));
     named
         .filter(|(at, _)| {
@@ -59,7 +62,10 @@ fn features(source: &Source) -> Vec<Finding> {
             !(is_list && before[attribute..].starts_with("#[cfg(") && is_declared)
         })
         .map(|(at, _)| {
-            source.finding(at, "features stand on `mod` and `pub use` in lib.rs and hooks/mod.rs")
+            source.finding(
+                at,
+                "features stand on `mod` and `pub use` in lib.rs, hooks/mod.rs and sys/mod.rs",
+            )
         })
         .collect()
 }

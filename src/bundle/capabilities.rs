@@ -1,0 +1,143 @@
+//! Capabilities of root in a container.
+
+pub(super) use rustix::thread::CapabilitySet;
+use serde_json::{Value, json};
+
+use super::BundleError;
+use super::options::Security;
+
+/// What Docker leaves root in a container.
+const DEFAULT: CapabilitySet = CapabilitySet::CHOWN
+    .union(CapabilitySet::DAC_OVERRIDE)
+    .union(CapabilitySet::FSETID)
+    .union(CapabilitySet::FOWNER)
+    .union(CapabilitySet::MKNOD)
+    .union(CapabilitySet::NET_RAW)
+    .union(CapabilitySet::SETGID)
+    .union(CapabilitySet::SETUID)
+    .union(CapabilitySet::SETFCAP)
+    .union(CapabilitySet::SETPCAP)
+    .union(CapabilitySet::NET_BIND_SERVICE)
+    .union(CapabilitySet::SYS_CHROOT)
+    .union(CapabilitySet::KILL)
+    .union(CapabilitySet::AUDIT_WRITE);
+
+/// Returns the capabilities this process has to give.
+pub(super) fn available() -> CapabilitySet {
+    // The call can only fail for other processes.
+    rustix::thread::capabilities(None).map_or(CapabilitySet::all(), |sets| sets.permitted)
+}
+
+/// Returns the capabilities that root of the container has.
+pub(super) fn capabilities(
+    security: &Security,
+    available: CapabilitySet,
+) -> Result<CapabilitySet, BundleError> {
+    let (add, drop) = (named(&security.cap_add)?, named(&security.cap_drop)?);
+    if security.restricted && !CapabilitySet::NET_BIND_SERVICE.contains(add) {
+        return Err(BundleError::Restricted { what: "have capabilities" });
+    }
+    let wanted = if security.privileged {
+        CapabilitySet::all()
+    } else if is_all(&security.cap_add) {
+        CapabilitySet::all() - drop
+    } else if is_all(&security.cap_drop) || security.restricted {
+        add
+    } else {
+        (DEFAULT - drop) | add
+    };
+    Ok(wanted & available)
+}
+
+fn is_all(names: &[String]) -> bool {
+    names.iter().any(|name| name.eq_ignore_ascii_case("all"))
+}
+
+fn named(names: &[String]) -> Result<CapabilitySet, BundleError> {
+    let mut set = CapabilitySet::empty();
+    for name in names.iter().filter(|name| !name.eq_ignore_ascii_case("all")) {
+        let upper = name.to_ascii_uppercase();
+        let short = upper.strip_prefix("CAP_").unwrap_or(&upper);
+        let found = CapabilitySet::from_name(short);
+        set |= found.ok_or_else(|| BundleError::Capability { name: name.clone() })?;
+    }
+    Ok(set)
+}
+
+/// Returns `process.capabilities`.
+///
+/// Nobody but root has any: an executed program of another user would lose them anyway, and until
+/// then they would only be there to be misused. None can be inherited (CVE-2022-24769).
+pub(super) fn to_json(set: CapabilitySet, uid: u32) -> Value {
+    let bounding: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
+    with_effective(json!(bounding), uid)
+}
+
+/// Returns `process.capabilities` of a user whose processes may have these at most.
+pub(super) fn with_effective(bounding: Value, uid: u32) -> Value {
+    let effective = if uid == 0 { bounding.clone() } else { json!([]) };
+    json!({
+        "bounding": bounding,
+        "effective": effective,
+        "permitted": effective,
+        "inheritable": [],
+        "ambient": [],
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set(add: &[&str], drop: &[&str]) -> CapabilitySet {
+        let words = |words: &[&str]| words.iter().map(|&word| word.to_owned()).collect();
+        let security =
+            Security { cap_add: words(add), cap_drop: words(drop), ..Security::default() };
+        capabilities(&security, CapabilitySet::all()).unwrap()
+    }
+
+    #[test]
+    fn fourteen_are_left_by_default() {
+        assert_eq!(set(&[], &[]).iter_names().count(), 14);
+    }
+
+    #[test]
+    fn adding_and_dropping_combine_as_in_docker() {
+        assert_eq!(set(&["CAP_SYS_PTRACE"], &[]), DEFAULT | CapabilitySet::SYS_PTRACE);
+        assert_eq!(set(&[], &["net_raw"]), DEFAULT - CapabilitySet::NET_RAW);
+        assert_eq!(set(&["net_raw"], &["all"]), CapabilitySet::NET_RAW);
+        assert_eq!(set(&["ALL"], &["SYS_ADMIN"]), CapabilitySet::all() - CapabilitySet::SYS_ADMIN);
+        assert_eq!(set(&["ALL"], &["ALL"]), CapabilitySet::all());
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        let security = Security { cap_add: vec!["SYS_MAGIC".to_owned()], ..Security::default() };
+        let error = capabilities(&security, CapabilitySet::all()).unwrap_err();
+        assert_eq!(error.to_string(), r#"there is no capability "SYS_MAGIC""#);
+    }
+
+    #[test]
+    fn nothing_is_given_that_this_process_has_not() {
+        let security = Security { privileged: true, ..Security::default() };
+        let all = CapabilitySet::all() - CapabilitySet::SYS_RESOURCE;
+        assert_eq!(capabilities(&security, all).unwrap(), all);
+    }
+
+    #[test]
+    fn the_restricted_profile_leaves_none() {
+        let mut security = Security { restricted: true, ..Security::default() };
+        assert_eq!(capabilities(&security, CapabilitySet::all()).unwrap(), CapabilitySet::empty());
+        security.cap_add = vec!["NET_ADMIN".to_owned()];
+        assert!(capabilities(&security, CapabilitySet::all()).is_err());
+    }
+
+    #[test]
+    fn only_root_has_effective_ones() {
+        let json = to_json(CapabilitySet::KILL, 0);
+        assert_eq!(json["effective"], json!(["CAP_KILL"]));
+        let json = to_json(CapabilitySet::KILL, 1000);
+        assert_eq!((&json["effective"], &json["bounding"]), (&json!([]), &json!(["CAP_KILL"])));
+        assert_eq!((&json["inheritable"], &json["ambient"]), (&json!([]), &json!([])));
+    }
+}

@@ -1,0 +1,125 @@
+use super::*;
+use crate::bundle::Security;
+
+fn root() -> User {
+    User { uid: 0, gid: 0, groups: vec![0], home: "/root".to_owned() }
+}
+
+fn image() -> ImageConfig {
+    ImageConfig {
+        cmd: Some(vec!["serve".to_owned()]),
+        env: vec!["A=image".to_owned(), "PATH=/opt/bin:/bin".to_owned()],
+        ..ImageConfig::default()
+    }
+}
+
+fn build_for(options: &Options, user: &User) -> Result<Value, BundleError> {
+    let mounts = Mounts::default();
+    config(&Parts { image: &image(), options, rootfs: "/rootfs", user, cwd: "/", mounts: &mounts })
+}
+
+fn build(options: &Options) -> Value {
+    build_for(options, &root()).unwrap()
+}
+
+#[test]
+fn defaults_confine() {
+    let config = build(&Options::default());
+    let process = &config["process"];
+    assert_eq!(process["noNewPrivileges"], true);
+    assert_eq!(process["args"], json!(["serve"]));
+    let linux = &config["linux"];
+    assert_eq!(linux["seccomp"]["defaultAction"], "SCMP_ACT_ERRNO");
+    assert!(linux["maskedPaths"].as_array().unwrap().contains(&json!("/proc/kcore")));
+    assert!(linux["readonlyPaths"].as_array().unwrap().contains(&json!("/proc/sys")));
+    assert_eq!(linux["resources"]["pids"]["limit"], 32768);
+    let kinds: Vec<&str> =
+        linux["namespaces"].as_array().unwrap().iter().filter_map(|n| n["type"].as_str()).collect();
+    assert_eq!(kinds, ["mount", "pid", "ipc", "uts", "cgroup", "network"]);
+}
+
+#[test]
+fn the_environment_has_docker_s_order_and_a_home() {
+    let options = Options {
+        hostname: Some("box".to_owned()),
+        env: vec!["A=mine".to_owned(), "B=2".to_owned()],
+        prepend_path: vec!["/tools".to_owned()],
+        tty: true,
+        ..Options::default()
+    };
+    let expected = json!([
+        "PATH=/tools:/opt/bin:/bin",
+        "HOSTNAME=box",
+        "TERM=xterm",
+        "A=mine",
+        "B=2",
+        "HOME=/root"
+    ]);
+    assert_eq!(build(&options)["process"]["env"], expected);
+}
+
+#[test]
+fn namespaces_come_from_where_they_are_said_to() {
+    let mut options = Options { hostname: Some("box".to_owned()), ..Options::default() };
+    options.namespaces.network = Namespace::Path("/run/netns/x".into());
+    options.namespaces.uts = Namespace::Host;
+    let config = build(&options);
+    let namespaces = config["linux"]["namespaces"].as_array().unwrap();
+    assert!(namespaces.contains(&json!({"type": "network", "path": "/run/netns/x"})));
+    assert!(!namespaces.contains(&json!({"type": "uts"})));
+    assert_eq!(config["hostname"], Value::Null);
+}
+
+#[test]
+fn a_privileged_container_is_not_confined() {
+    let options = Options {
+        security: Security { privileged: true, ..Security::default() },
+        ..Options::default()
+    };
+    let config = build(&options);
+    for key in ["seccomp", "maskedPaths", "readonlyPaths"] {
+        assert_eq!(config["linux"][key], Value::Null, "{key}");
+    }
+    assert_eq!(config["process"]["noNewPrivileges"], false);
+    assert_eq!(config["linux"]["resources"]["devices"][0]["allow"], true);
+}
+
+#[test]
+fn kernel_parameters_of_the_host_are_refused() {
+    let set = |name: &str, host: bool| {
+        let mut options = Options::default();
+        options.sysctls.insert(name.to_owned(), "1".to_owned());
+        if host {
+            options.namespaces.network = Namespace::Host;
+            options.namespaces.ipc = Namespace::Host;
+        }
+        build_for(&options, &root())
+    };
+    for name in ["net.core.somaxconn", "kernel.shmmax", "kernel.sem", "fs.mqueue.msg_max"] {
+        assert!(set(name, false).is_ok(), "{name}");
+        assert!(set(name, true).is_err(), "{name}");
+    }
+    for name in ["kernel.core_pattern", "vm.swappiness", "net.../kernel/core_pattern", "net/x"] {
+        assert!(set(name, false).is_err(), "{name}");
+    }
+}
+
+#[test]
+fn the_restricted_profile_refuses_what_undermines_it() {
+    let restricted = |change: fn(&mut Options), uid| {
+        let mut options = Options::default();
+        options.security.restricted = true;
+        options.security.no_new_privileges = false;
+        change(&mut options);
+        build_for(&options, &User { uid, ..root() })
+    };
+    let config = restricted(|_| {}, 1000).unwrap();
+    assert_eq!(config["process"]["noNewPrivileges"], true);
+    assert_eq!(config["process"]["capabilities"]["bounding"], json!([]));
+    assert!(restricted(|_| {}, 0).is_err());
+    assert!(restricted(|o| o.security.privileged = true, 1000).is_err());
+    assert!(restricted(|o| o.security.unmask = true, 1000).is_err());
+    assert!(restricted(|o| o.security.seccomp = crate::bundle::Seccomp::Unconfined, 1000).is_err());
+    assert!(restricted(|o| o.security.cap_add = vec!["ALL".to_owned()], 1000).is_err());
+    assert!(restricted(|o| o.namespaces.pid = Namespace::Host, 1000).is_err());
+}

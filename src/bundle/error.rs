@@ -1,0 +1,101 @@
+//! What can go wrong.
+
+use std::path::PathBuf;
+
+use super::devices::DeviceError;
+use super::hooks::HooksError;
+use super::user::UserError;
+use crate::sys::fs::PathError;
+
+/// Why there is no bundle.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BundleError {
+    /// Neither the image nor the request says what to run.
+    #[error("nothing to run: the image has no command; give one")]
+    NoCommand,
+    /// The user cannot be found.
+    #[error(transparent)]
+    User(#[from] UserError),
+    /// The profile forbids it.
+    #[error("the restricted profile does not let containers {what}")]
+    Restricted {
+        /// What.
+        what: &'static str,
+    },
+    /// The working directory is not an absolute path.
+    #[error("the working directory {} is not an absolute path", path.display())]
+    RelativeCwd {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The working directory would be one of a process, perhaps of the host.
+    #[error("the working directory {} is in /proc, which is not allowed", path.display())]
+    CwdInProc {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The image has something else where a file system has to be mounted.
+    #[error("{path} of the image is not a directory")]
+    NotADirectory {
+        /// The path in the image.
+        path: &'static str,
+    },
+    /// A mount target is not an absolute path to somewhere below the root.
+    #[error("cannot mount on {}: write an absolute path below /", path.display())]
+    MountTarget {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A mount target is in /proc.
+    #[error("cannot mount on {}: /proc is the runtime's", path.display())]
+    MountInProc {
+        /// The path.
+        path: PathBuf,
+    },
+    /// Two mounts have the same target.
+    #[error("two mounts on {}", path.display())]
+    DuplicateMount {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A path is not text, and config.json is.
+    #[error("{} is not UTF-8, which config.json has to be", path.display())]
+    NotUtf8 {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The source of a bind mount does not exist.
+    #[error("cannot mount {}: it does not exist on the host", path.display())]
+    NoSource {
+        /// The path.
+        path: PathBuf,
+    },
+    /// The source of a mount depends on where one is.
+    #[error("cannot mount {}: write an absolute path", path.display())]
+    RelativeSource {
+        /// The path.
+        path: PathBuf,
+    },
+    /// No such capability.
+    #[error("there is no capability {name:?}")]
+    Capability {
+        /// The name.
+        name: String,
+    },
+    /// The kernel parameter is not one of the container's own.
+    #[error("the kernel parameter {name} is not of a namespace that the container has for itself")]
+    Sysctl {
+        /// The parameter.
+        name: String,
+    },
+    /// A device cannot be given.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// Hooks cannot be added.
+    #[error(transparent)]
+    Hooks(#[from] HooksError),
+    /// A file or directory.
+    #[error(transparent)]
+    Path(#[from] PathError),
+}

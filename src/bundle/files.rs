@@ -1,0 +1,206 @@
+//! Files that the engine gives a container: /etc/hosts, /etc/resolv.conf, /etc/hostname.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use super::options::{Dns, HostEntry};
+use crate::sys::fs::{PathContext, PathError};
+
+/// The file of names in a bundle.
+pub(super) const HOSTS: &str = "hosts";
+/// The file of resolvers in a bundle.
+pub(super) const RESOLV_CONF: &str = "resolv.conf";
+/// The file of the host name in a bundle.
+pub(super) const HOSTNAME: &str = "hostname";
+
+/// Writes the `/etc/hosts` of a bundle.
+///
+/// The file stays the same one, so a container that runs sees the new names.
+pub fn write_hosts(dir: &Path, entries: &[HostEntry]) -> Result<(), PathError> {
+    write(&dir.join(HOSTS), &hosts(entries))
+}
+
+/// Writes a file that everybody in the container may read.
+pub(super) fn write(path: &Path, text: &str) -> Result<(), PathError> {
+    let mut file = File::create(path).at("create", path)?;
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o644);
+    file.set_permissions(mode).at("change the mode of", path)?;
+    file.write_all(text.as_bytes()).at("write", path)
+}
+
+const LOOPBACK: &str = "127.0.0.1\tlocalhost\n\
+    ::1\tlocalhost ip6-localhost ip6-loopback\n\
+    fe00::\tip6-localnet\n\
+    ff00::\tip6-mcastprefix\n\
+    ff02::1\tip6-allnodes\n\
+    ff02::2\tip6-allrouters\n";
+
+fn hosts(entries: &[HostEntry]) -> String {
+    let lines =
+        entries.iter().map(|entry| format!("{}\t{}\n", entry.address, entry.names.join(" ")));
+    std::iter::once(LOOPBACK.to_owned()).chain(lines).collect()
+}
+
+/// Returns `/etc/resolv.conf`, and a warning if it names no resolver.
+pub(super) fn resolv_conf(dns: &Dns) -> Result<(String, Option<String>), PathError> {
+    let mut found = ResolvConf::default();
+    for path in &dns.host_files {
+        found = match fs::read_to_string(path) {
+            Ok(text) => ResolvConf::parse(&text, dns.loopback_works),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(PathError::new("read", path, error)),
+        };
+        if !found.servers.is_empty() {
+            break;
+        }
+    }
+    if !dns.servers.is_empty() {
+        found.servers = dns.servers.iter().map(IpAddr::to_string).collect();
+    }
+    if !dns.search.is_empty() {
+        found.search.clone_from(&dns.search);
+        found.search.retain(|domain| domain != ".");
+    }
+    if !dns.options.is_empty() {
+        found.options.clone_from(&dns.options);
+    }
+    let warning = found.servers.is_empty().then(|| {
+        let files: Vec<String> = dns.host_files.iter().map(|p| p.display().to_string()).collect();
+        format!("{} name no resolver that a container can reach: give it one", files.join(" and "))
+    });
+    Ok((found.to_text(), warning))
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ResolvConf {
+    servers: Vec<String>,
+    search: Vec<String>,
+    options: Vec<String>,
+}
+
+impl ResolvConf {
+    fn parse(text: &str, loopback_works: bool) -> Self {
+        let mut conf = ResolvConf::default();
+        for line in text.lines() {
+            let line = line.split(['#', ';']).next().unwrap_or_default();
+            let mut words = line.split_ascii_whitespace();
+            let keyword = words.next();
+            let rest = words.map(str::to_owned);
+            match keyword {
+                Some("nameserver") => {
+                    conf.servers.extend(rest.take(1).filter(|s| loopback_works || reachable(s)));
+                }
+                // The last of them counts.
+                Some("search" | "domain") => conf.search = rest.collect(),
+                Some("options") => conf.options.extend(rest),
+                _ => {}
+            }
+        }
+        conf
+    }
+
+    fn to_text(&self) -> String {
+        let mut text = String::new();
+        for server in &self.servers {
+            text += &format!("nameserver {server}\n");
+        }
+        for (keyword, words) in [("search", &self.search), ("options", &self.options)] {
+            if !words.is_empty() {
+                text += &format!("{keyword} {}\n", words.join(" "));
+            }
+        }
+        text
+    }
+}
+
+/// Tells if a resolver of the host can be reached from another network: not one on its loopback, nor
+/// one behind a link of the host, as `%eth0` says.
+fn reachable(server: &str) -> bool {
+    server.parse().is_ok_and(|address: IpAddr| match address.to_canonical() {
+        IpAddr::V4(address) => !address.is_loopback() && !address.is_unspecified(),
+        IpAddr::V6(address) => {
+            !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
+        }
+    })
+}
+
+/// Returns the files of the host that resolvers are read from: systemd's own stub listens on
+/// loopback only, and names the real ones in the second.
+pub(super) fn default_host_files() -> Vec<PathBuf> {
+    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"].map(PathBuf::from).to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STUB: &str = "# comment\nnameserver 127.0.0.53 ; stub\nnameserver ::1\n\
+        nameserver fe80::1%eth0\noptions edns0 trust-ad\ndomain x\nsearch a.example b.example\n";
+
+    fn dns(files: &[(&str, &str)], dir: &Path) -> Dns {
+        let host_files = files.iter().map(|(name, text)| {
+            fs::write(dir.join(name), text).unwrap();
+            dir.join(name)
+        });
+        Dns { host_files: host_files.collect(), ..Dns::default() }
+    }
+
+    #[test]
+    fn resolvers_on_loopback_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let real = "nameserver 10.0.0.2\nsearch c.example\n";
+        let mut dns = dns(&[("stub", STUB), ("real", real)], dir.path());
+        let expected = "nameserver 10.0.0.2\nsearch c.example\n";
+        assert_eq!(resolv_conf(&dns).unwrap(), (expected.to_owned(), None));
+        dns.loopback_works = true;
+        let (text, _) = resolv_conf(&dns).unwrap();
+        assert_eq!(
+            text,
+            "nameserver 127.0.0.53\nnameserver ::1\nnameserver fe80::1%eth0\n\
+             search a.example b.example\noptions edns0 trust-ad\n"
+        );
+    }
+
+    #[test]
+    fn what_is_asked_for_replaces_what_the_host_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dns = dns(&[("stub", STUB)], dir.path());
+        dns.servers = vec!["9.9.9.9".parse().unwrap()];
+        dns.search = vec![".".to_owned()];
+        dns.options = vec!["ndots:2".to_owned()];
+        let expected = "nameserver 9.9.9.9\noptions ndots:2\n";
+        assert_eq!(resolv_conf(&dns).unwrap(), (expected.to_owned(), None));
+    }
+
+    #[test]
+    fn no_resolver_is_a_warning() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dns = dns(&[("stub", STUB)], dir.path());
+        dns.host_files.push(dir.path().join("missing"));
+        assert!(resolv_conf(&dns).unwrap().1.unwrap().contains("no resolver"));
+    }
+
+    #[test]
+    fn names_are_added_below_those_of_loopback() {
+        let entry = HostEntry {
+            address: "10.1.2.3".parse().unwrap(),
+            names: vec!["redis".to_owned(), "cache".to_owned()],
+        };
+        let text = hosts(&[entry]);
+        assert!(text.starts_with("127.0.0.1\tlocalhost\n"));
+        assert!(text.ends_with("\n10.1.2.3\tredis cache\n"));
+    }
+
+    #[test]
+    fn hosts_stay_the_same_file() {
+        use std::os::unix::fs::MetadataExt as _;
+        let dir = tempfile::tempdir().unwrap();
+        let id = || fs::metadata(dir.path().join(HOSTS)).unwrap().ino();
+        write_hosts(dir.path(), &[]).unwrap();
+        let before = id();
+        write_hosts(dir.path(), &[]).unwrap();
+        assert_eq!(id(), before);
+    }
+}

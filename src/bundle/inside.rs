@@ -1,0 +1,219 @@
+//! Files of a root file system, opened as the container would see them.
+//!
+//! The kernel resolves every path with the root file system as `/`: whatever symbolic links an image
+//! brings, they lead to its own files.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fs::{
+    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, open, openat2, readlinkat,
+};
+use rustix::io::Errno;
+
+use crate::sys::fs::{PathContext, PathError};
+
+/// A root file system.
+#[derive(Debug)]
+pub(super) struct Inside {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+/// The most that a file of users or groups may hold.
+const MAX_FILE_BYTES: u64 = 4 << 20;
+
+impl Inside {
+    pub(super) fn open(path: &Path) -> Result<Self, PathError> {
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let root = open(path, flags, Mode::empty()).at("open", path)?;
+        Ok(Inside { root, path: path.to_owned() })
+    }
+
+    /// Reads a file, `None` if there is none.
+    pub(super) fn read(&self, path: &str) -> Result<Option<String>, PathError> {
+        let here = self.path.join(path.trim_start_matches('/'));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match self.resolve(Path::new(path), flags) {
+            Err(Errno::NOENT | Errno::NOTDIR) => return Ok(None),
+            file => File::from(file.at("open", &here)?),
+        };
+        let is_file = file.metadata().at("look at", &here)?.is_file();
+        if !is_file {
+            let error = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(PathError::new("read", &here, error));
+        }
+        let mut bytes = Vec::new();
+        file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).at("read", &here)?;
+        Ok(Some(String::from_utf8_lossy(&bytes).into_owned()))
+    }
+
+    /// Opens a directory to read it, `None` if there is none.
+    pub(super) fn directory(&self, path: &Path) -> Result<Option<OwnedFd>, PathError> {
+        match self.resolve(path, OFlags::RDONLY | OFlags::DIRECTORY) {
+            Err(Errno::NOENT | Errno::NOTDIR) => Ok(None),
+            directory => directory.map(Some).at("open", &self.on_host(path)),
+        }
+    }
+
+    /// Tells if there is nothing, or a directory that is not reached by a symbolic link.
+    pub(super) fn is_free_or_directory(&self, name: &str) -> Result<bool, PathError> {
+        match self.resolve(Path::new(name), OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY) {
+            Ok(_) | Err(Errno::NOENT) => Ok(true),
+            Err(Errno::NOTDIR | Errno::LOOP) => Ok(false),
+            Err(error) => Err(PathError::new("open", &self.on_host(Path::new(name)), error)),
+        }
+    }
+
+    /// Makes a directory and those above it, and returns where it really is.
+    ///
+    /// Symbolic links on the way are followed within the root; one that leads nowhere is an error.
+    pub(super) fn create_directories(
+        &self,
+        path: &Path,
+        owner: Owner,
+    ) -> Result<PathBuf, PathError> {
+        let here = |error: Errno| PathError::new("create", &self.on_host(path), error);
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        let mut directory = self.resolve(Path::new("/"), flags).map_err(here)?;
+        let mut so_far = PathBuf::from("/");
+        for name in normal(path).iter().skip(1) {
+            so_far.push(name);
+            directory = match self.resolve(&so_far, flags) {
+                Err(Errno::NOENT) => {
+                    mkdirat(&directory, name, Mode::from_raw_mode(0o755)).map_err(here)?;
+                    let made = self.resolve(&so_far, flags).map_err(here)?;
+                    let (uid, gid) = owner.raw();
+                    chownat(&made, c"", uid, gid, AtFlags::EMPTY_PATH).map_err(here)?;
+                    made
+                }
+                found => found.map_err(here)?,
+            };
+        }
+        self.name_of(&directory).map_err(here)
+    }
+
+    /// Returns the path on the host, for messages.
+    pub(super) fn on_host(&self, path: &Path) -> PathBuf {
+        self.path.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    /// Returns the path in the container of what is open.
+    fn name_of(&self, file: &OwnedFd) -> Result<PathBuf, Errno> {
+        let name = |file: &OwnedFd| {
+            let link = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+            let name = readlinkat(CWD, link, Vec::new())?;
+            Ok::<_, Errno>(PathBuf::from(OsString::from_vec(name.into_bytes())))
+        };
+        let (root, file) = (name(&self.root)?, name(file)?);
+        Ok(Path::new("/").join(file.strip_prefix(root).map_err(|_| Errno::XDEV)?))
+    }
+
+    fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+        loop {
+            match openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+                // Something on the host was renamed or mounted meanwhile.
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+/// Whose new directories are.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Owner {
+    pub(super) uid: u32,
+    pub(super) gid: u32,
+}
+
+impl Owner {
+    fn raw(self) -> (Option<Uid>, Option<Gid>) {
+        (Some(Uid::from_raw(self.uid)), Some(Gid::from_raw(self.gid)))
+    }
+}
+
+/// Takes `.`, `..` and doubled slashes out of an absolute path, without looking at anything.
+pub(super) fn normal(path: &Path) -> PathBuf {
+    let mut out = PathBuf::from("/");
+    for component in path.components() {
+        match component {
+            Component::ParentDir => {
+                out.pop();
+            }
+            Component::Normal(name) => out.push(name),
+            Component::RootDir | Component::CurDir | Component::Prefix(_) => {}
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn root() -> (tempfile::TempDir, Inside) {
+        let dir = tempfile::tempdir().unwrap();
+        let inside = Inside::open(dir.path()).unwrap();
+        (dir, inside)
+    }
+
+    fn own() -> Owner {
+        Owner { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() }
+    }
+
+    #[test]
+    fn links_lead_to_files_of_the_root_itself() {
+        let (dir, inside) = root();
+        fs::create_dir(dir.path().join("etc")).unwrap();
+        fs::write(dir.path().join("passwd"), "mine").unwrap();
+        symlink("../../../../passwd", dir.path().join("etc/passwd")).unwrap();
+        symlink("/passwd", dir.path().join("etc/group")).unwrap();
+        assert_eq!(inside.read("/etc/passwd").unwrap().as_deref(), Some("mine"));
+        assert_eq!(inside.read("/etc/group").unwrap().as_deref(), Some("mine"));
+        assert_eq!(inside.read("/etc/shadow").unwrap(), None);
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_read() {
+        let (dir, inside) = root();
+        rustix::fs::mkfifoat(CWD, dir.path().join("fifo"), Mode::RWXU).unwrap();
+        assert!(inside.read("/fifo").is_err());
+        assert!(inside.read("/").is_err());
+    }
+
+    #[test]
+    fn directories_are_made_within_the_root() {
+        let (dir, inside) = root();
+        let outside = tempfile::tempdir().unwrap();
+        symlink("/", dir.path().join("link")).unwrap();
+        symlink(outside.path(), dir.path().join("out")).unwrap();
+        assert_eq!(
+            inside.create_directories(Path::new("/link/x"), own()).unwrap(),
+            Path::new("/x")
+        );
+        assert!(dir.path().join("x").is_dir());
+        inside.create_directories(Path::new("/a/../b//c/."), own()).unwrap();
+        assert!(dir.path().join("b/c").is_dir() && !dir.path().join("a").exists());
+        assert!(inside.create_directories(Path::new("/out/x"), own()).is_err());
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_in_place_of_directories_are_found() {
+        let (dir, inside) = root();
+        symlink("/", dir.path().join("proc")).unwrap();
+        fs::create_dir(dir.path().join("sys")).unwrap();
+        assert!(!inside.is_free_or_directory("proc").unwrap());
+        assert!(inside.is_free_or_directory("sys").unwrap());
+        assert!(inside.is_free_or_directory("dev").unwrap());
+    }
+}

@@ -1,0 +1,379 @@
+//! Mounts: the runtime's own, the engine's files, and what was asked for.
+
+use std::fs::{self, DirBuilder, File, Metadata};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::io::Errno;
+use serde_json::{Value, json};
+
+use super::inside::{Inside, normal};
+use super::options::{Mount, MountSource, Namespace, Options, Ownership, Propagation, Tmpfs};
+use super::{BundleError, Init, files};
+use crate::image::ImageConfig;
+use crate::sys::fs::{PathContext, PathError};
+use crate::sys::mount::{self, Depth};
+use crate::sys::tree::{self, Purpose};
+use crate::sys::userns::Mapping;
+
+/// Where the mounts of a bundle are made.
+const MOUNTS: &str = "mounts";
+
+/// What Docker lets `/dev/shm` hold.
+const DEFAULT_SHM_BYTES: u64 = 64 << 20;
+
+/// Takes away what [`write`](super::write()) mounted in a bundle; nothing if that is done already.
+///
+/// Before that a bundle must not be removed: the files of the host are in it.
+pub fn unmount(dir: &Path) -> Result<(), PathError> {
+    let mounts = dir.join(MOUNTS);
+    let entries = match fs::read_dir(&mounts) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("list", &mounts)?,
+    };
+    for entry in entries {
+        let entry = entry.at("list", &mounts)?;
+        let path = entry.path();
+        mount::unmount(&path)?;
+        // Not what is in it: were it still mounted, that would be the host's.
+        let removed = match entry.file_type() {
+            Ok(kind) if kind.is_dir() => fs::remove_dir(&path),
+            _ => fs::remove_file(&path),
+        };
+        removed.at("remove", &path)?;
+    }
+    fs::remove_dir(&mounts).at("remove", &mounts)
+}
+
+/// `mounts` of the configuration, and what came up while they were prepared.
+#[derive(Debug, Default)]
+pub(super) struct Mounts {
+    pub(super) entries: Vec<Value>,
+    /// `linux.rootfsPropagation`.
+    pub(super) propagation: Option<&'static str>,
+    pub(super) warnings: Vec<String>,
+}
+
+/// Prepares the mounts of a container.
+pub(super) fn prepare(
+    image: &ImageConfig,
+    options: &Options,
+    inside: &Inside,
+    dir: &Path,
+) -> Result<Mounts, BundleError> {
+    let mut wanted = options.mounts.clone();
+    for mount in &mut wanted {
+        mount.target = checked_target(&mount.target)?;
+    }
+    wanted.extend(image_volumes(image, options, &wanted)?);
+    let mut targets: Vec<&Path> = wanted.iter().map(|mount| &*mount.target).collect();
+    targets.sort_unstable();
+    if let Some(pair) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(BundleError::DuplicateMount { path: pair[0].to_owned() });
+    }
+    let is_free = |target: &Value| {
+        let target = target["destination"].as_str().map(Path::new);
+        !wanted.iter().any(|mount| Some(&*mount.target) == target)
+    };
+    let mut mounts = Mounts { entries: own(options), ..Mounts::default() };
+    let mut later = engine_files(options, dir)?;
+    mounts.entries.retain(is_free);
+    later.retain(is_free);
+    let mut preparation = Preparation { inside, dir, namespaces: Vec::new(), mounts: &mut mounts };
+    for (at, mount) in wanted.iter().enumerate() {
+        later.push(preparation.mount(at, mount)?);
+    }
+    // A mount must not hide one below it; of others the order is kept.
+    later.sort_by_key(|mount| mount["destination"].as_str().map_or(0, depth));
+    mounts.entries.append(&mut later);
+    Ok(mounts)
+}
+
+fn depth(path: &str) -> usize {
+    Path::new(path).components().count()
+}
+
+/// Tells if a directory of the container is in something mounted, where the image's says nothing.
+pub(super) fn is_mounted(options: &Options, path: &Path) -> bool {
+    options.mounts.iter().any(|mount| normal(path).starts_with(normal(&mount.target)))
+}
+
+fn checked_target(target: &Path) -> Result<PathBuf, BundleError> {
+    let path = normal(target);
+    if !target.is_absolute() || path == Path::new("/") {
+        return Err(BundleError::MountTarget { path: target.to_owned() });
+    }
+    if path.starts_with("/proc") {
+        return Err(BundleError::MountInProc { path: target.to_owned() });
+    }
+    Ok(path)
+}
+
+/// Returns volumes for the paths that the image declares and nothing is mounted on.
+fn image_volumes(
+    image: &ImageConfig,
+    options: &Options,
+    mounts: &[Mount],
+) -> Result<Vec<Mount>, BundleError> {
+    let Some(root) = &options.volume_root else { return Ok(Vec::new()) };
+    let mut volumes: Vec<Mount> = Vec::new();
+    for (at, path) in image.volumes.iter().enumerate() {
+        let target = checked_target(Path::new(path))?;
+        if mounts.iter().chain(&volumes).any(|mount| mount.target == target) {
+            continue;
+        }
+        let source = MountSource::Volume { path: root.join(at.to_string()), copy: true };
+        volumes.push(Mount { target, source, read_only: false, ownership: None });
+    }
+    Ok(volumes)
+}
+
+/// Returns what every container has mounted.
+fn own(options: &Options) -> Vec<Value> {
+    let access = if options.security.privileged { "rw" } else { "ro" };
+    let shm_bytes = options.shm_size_bytes.unwrap_or(DEFAULT_SHM_BYTES);
+    let shm = format!("size={shm_bytes}");
+    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| json!({"destination": target, "type": kind, "source": source, "options": options});
+    let mut mounts = vec![
+        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
+        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        mount(
+            "/dev/pts",
+            "devpts",
+            "devpts",
+            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+        ),
+        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]),
+        mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", access]),
+    ];
+    if options.namespaces.ipc == Namespace::Host {
+        for path in ["/dev/mqueue", "/dev/shm"] {
+            mounts.push(mount(path, "bind", path, &["rbind", "nosuid", "noexec", "nodev"]));
+        }
+    } else {
+        mounts.push(mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]));
+        // A size of 0 would be no limit.
+        if shm_bytes > 0 {
+            let flags = ["nosuid", "noexec", "nodev", "mode=1777", &shm];
+            mounts.push(mount("/dev/shm", "tmpfs", "shm", &flags));
+        }
+    }
+    mounts
+}
+
+/// Writes the files that the engine gives a container, and returns their mounts.
+fn engine_files(options: &Options, dir: &Path) -> Result<Vec<Value>, BundleError> {
+    let mut mounts = Vec::new();
+    let mut bind = |source: &Path, target: &str, access: &str| {
+        let flags = ["rbind", "rprivate", access];
+        let source = text(source)?;
+        mounts.push(
+            json!({"destination": target, "type": "bind", "source": source, "options": flags}),
+        );
+        Ok::<_, BundleError>(())
+    };
+    if options.hosts.is_some() {
+        bind(&dir.join(files::HOSTS), "/etc/hosts", "rw")?;
+    }
+    if options.dns.is_some() {
+        bind(&dir.join(files::RESOLV_CONF), "/etc/resolv.conf", "rw")?;
+    }
+    if options.hostname.is_some() {
+        bind(&dir.join(files::HOSTNAME), "/etc/hostname", "rw")?;
+    }
+    if let Some(init) = &options.init {
+        bind(&init.program, Init::TARGET, "ro")?;
+    }
+    Ok(mounts)
+}
+
+/// Returns a path as config.json can have it.
+pub(super) fn text(path: &Path) -> Result<&str, BundleError> {
+    path.to_str().ok_or_else(|| BundleError::NotUtf8 { path: path.to_owned() })
+}
+
+struct Preparation<'a> {
+    inside: &'a Inside,
+    dir: &'a Path,
+    /// Namespaces of the mappings that came up.
+    namespaces: Vec<(Ownership, OwnedFd)>,
+    mounts: &'a mut Mounts,
+}
+
+impl Preparation<'_> {
+    /// Prepares one mount and returns its entry.
+    fn mount(&mut self, at: usize, mount: &Mount) -> Result<Value, BundleError> {
+        let access = if mount.read_only { "ro" } else { "rw" };
+        let (source, flags) = match &mount.source {
+            MountSource::Tmpfs(tmpfs) => {
+                return Ok(json!({
+                    "destination": text(&mount.target)?,
+                    "type": "tmpfs",
+                    "source": "tmpfs",
+                    "options": tmpfs_options(tmpfs, access),
+                }));
+            }
+            MountSource::Bind { path, propagation, recursive } => {
+                if !path.is_absolute() {
+                    return Err(BundleError::RelativeSource { path: path.clone() });
+                }
+                let metadata = match fs::metadata(path) {
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                        return Err(BundleError::NoSource { path: path.clone() });
+                    }
+                    metadata => metadata.at("look at", path)?,
+                };
+                let (bind, depth) =
+                    if *recursive { ("rbind", Depth::Recursive) } else { ("bind", Depth::Single) };
+                let source = self.owned(at, mount, path, &metadata, depth)?;
+                (source, [bind, self.propagation(*propagation), access])
+            }
+            MountSource::Volume { path, copy } => {
+                let mut builder = DirBuilder::new();
+                builder.recursive(true).mode(0o755).create(path).at("create", path)?;
+                let metadata = fs::metadata(path).at("look at", path)?;
+                let source = self.owned(at, mount, path, &metadata, Depth::Single)?;
+                if *copy {
+                    self.fill(&source, &mount.target)?;
+                }
+                (source, ["rbind", "rprivate", access])
+            }
+        };
+        Ok(json!({
+            "destination": text(&mount.target)?,
+            "type": "bind",
+            "source": text(&source)?,
+            "options": flags,
+        }))
+    }
+
+    /// Returns the source with the owners of its files as they are asked for.
+    fn owned(
+        &mut self,
+        at: usize,
+        mount: &Mount,
+        source: &Path,
+        metadata: &Metadata,
+        depth: Depth,
+    ) -> Result<PathBuf, BundleError> {
+        let Some(ownership) = mount.ownership else { return Ok(source.to_owned()) };
+        let (host, container) = ownership.pairs();
+        if host == container {
+            return Ok(source.to_owned());
+        }
+        let mounts = self.dir.join(MOUNTS);
+        let target = mounts.join(at.to_string());
+        DirBuilder::new().recursive(true).mode(0o700).create(&mounts).at("create", &mounts)?;
+        if metadata.is_dir() {
+            fs::create_dir(&target).at("create", &target)?;
+        } else {
+            File::create(&target).at("create", &target)?;
+        }
+        match self.mount_owned(ownership, source, &target, depth) {
+            Ok(()) => Ok(target),
+            Err(error) if is_unsupported(&error) => {
+                self.mounts.warnings.push(format!(
+                    "what user {} of the container makes in {} belongs to that user on the host too: \
+                     its file system cannot map owners ({})",
+                    ownership.container_uid,
+                    mount.target.display(),
+                    error.source
+                ));
+                Ok(source.to_owned())
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn mount_owned(
+        &mut self,
+        ownership: Ownership,
+        source: &Path,
+        target: &Path,
+        depth: Depth,
+    ) -> Result<(), PathError> {
+        let known = self.namespaces.iter().position(|(known, _)| *known == ownership);
+        let at = match known {
+            Some(at) => at,
+            None => {
+                let (host, container) = ownership.pairs();
+                let namespace = Mapping::one(host, container).namespace();
+                let namespace = namespace.at("map the owners of files in", source)?;
+                self.namespaces.push((ownership, namespace));
+                self.namespaces.len() - 1
+            }
+        };
+        mount::idmapped_bind(source, target, self.namespaces[at].1.as_fd(), depth)
+    }
+
+    /// Gives an empty volume what the image has in its place.
+    fn fill(&self, volume: &Path, target: &Path) -> Result<(), BundleError> {
+        if fs::read_dir(volume).at("list", volume)?.next().is_some() {
+            return Ok(());
+        }
+        let Some(source) = self.inside.directory(target)? else { return Ok(()) };
+        let to = File::open(volume).at("open", volume)?;
+        let from_path = self.inside.on_host(target);
+        tree::copy_between((source.as_fd(), &from_path), (to.as_fd(), volume), Purpose::Plain)?;
+        Ok(())
+    }
+
+    /// Returns the option, and sees to it that the root file system lets mounts through.
+    fn propagation(&mut self, propagation: Propagation) -> &'static str {
+        let (option, root) = match propagation {
+            Propagation::Private => return "rprivate",
+            Propagation::Slave => ("rslave", "rslave"),
+            Propagation::Shared => ("rshared", "rshared"),
+        };
+        if self.mounts.propagation != Some("rshared") {
+            self.mounts.propagation = Some(root);
+        }
+        option
+    }
+}
+
+impl Ownership {
+    /// Returns user and group on the host, and in the container.
+    fn pairs(self) -> ((u32, u32), (u32, u32)) {
+        ((self.host_uid, self.host_gid), (self.container_uid, self.container_gid))
+    }
+}
+
+/// Tells if it is the file system or the kernel that cannot map owners.
+fn is_unsupported(error: &PathError) -> bool {
+    [Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::OPNOTSUPP]
+        .iter()
+        .any(|errno| error.source.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn tmpfs_options(tmpfs: &Tmpfs, access: &str) -> Vec<String> {
+    let mut options: Vec<String> = ["noexec", "nosuid", "nodev"].map(str::to_owned).to_vec();
+    for option in &tmpfs.options {
+        // `exec` takes `noexec` away, and the other way round.
+        let opposite = option.strip_prefix("no").map_or(format!("no{option}"), str::to_owned);
+        options.retain(|known| *known != opposite && known != option);
+        options.push(option.clone());
+    }
+    if let Some(size) = tmpfs.size_bytes {
+        options.push(format!("size={size}"));
+    }
+    if let Some(mode) = tmpfs.mode {
+        options.push(format!("mode={mode:o}"));
+    } else if !options.iter().any(|option| option.starts_with("mode=")) {
+        options.push("mode=1777".to_owned());
+    }
+    options.push(access.to_owned());
+    options
+}
+
+/// Tells if a path is `/proc` or in it.
+pub(super) fn is_in_proc(path: &Path) -> bool {
+    let mut components = path.components();
+    components.next() == Some(Component::RootDir)
+        && components.next().is_some_and(|name| name.as_os_str() == "proc")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,147 @@
+use super::*;
+
+fn mount(target: &str, source: MountSource) -> Mount {
+    Mount { target: target.into(), source, read_only: false, ownership: None }
+}
+
+fn bind(path: &Path) -> MountSource {
+    MountSource::Bind { path: path.into(), propagation: Propagation::Private, recursive: true }
+}
+
+fn prepared(options: &Options) -> Result<Mounts, BundleError> {
+    let dir = tempfile::tempdir().unwrap();
+    let inside = Inside::open(dir.path()).unwrap();
+    prepare(&ImageConfig::default(), options, &inside, Path::new("/bundle"))
+}
+
+fn with(mounts: Vec<Mount>) -> Options {
+    Options { mounts, ..Options::default() }
+}
+
+fn destinations(mounts: &Mounts) -> Vec<&str> {
+    mounts.entries.iter().map(|mount| mount["destination"].as_str().unwrap()).collect()
+}
+
+#[test]
+fn every_container_has_what_programs_expect() {
+    let mounts = prepared(&Options::default()).unwrap();
+    let expected =
+        ["/proc", "/dev", "/dev/pts", "/sys", "/sys/fs/cgroup", "/dev/mqueue", "/dev/shm"];
+    assert_eq!(destinations(&mounts), expected);
+    assert_eq!(mounts.entries[6]["options"][4], "size=67108864");
+}
+
+#[test]
+fn no_shared_memory_is_no_mount() {
+    let options = Options { shm_size_bytes: Some(0), ..Options::default() };
+    assert!(!destinations(&prepared(&options).unwrap()).contains(&"/dev/shm"));
+}
+
+#[test]
+fn a_mount_comes_after_those_above_it_and_else_in_its_order() {
+    let dir = tempfile::tempdir().unwrap();
+    let targets = ["/b/c/d", "/b", "/a", "/a/x", "/etc"];
+    let mut options = with(targets.map(|target| mount(target, bind(dir.path()))).into());
+    options.hosts = Some(Vec::new());
+    let mounts = prepared(&options).unwrap();
+    let expected = ["/b", "/a", "/etc", "/etc/hosts", "/a/x", "/b/c/d"];
+    assert_eq!(destinations(&mounts)[7..], expected);
+}
+
+#[test]
+fn what_is_asked_for_takes_the_place_of_the_default() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("hosts");
+    fs::write(&file, "").unwrap();
+    let mut options = with(vec![
+        mount("/dev/shm", MountSource::Tmpfs(Tmpfs::default())),
+        mount("/etc/hosts", bind(&file)),
+    ]);
+    options.hosts = Some(Vec::new());
+    let mounts = prepared(&options).unwrap();
+    let all = destinations(&mounts);
+    for target in ["/dev/shm", "/etc/hosts"] {
+        assert_eq!(all.iter().filter(|found| **found == target).count(), 1, "{target}");
+    }
+    assert_eq!(mounts.entries.last().unwrap()["source"], text(&file).unwrap());
+}
+
+#[test]
+fn targets_that_cannot_be_are_refused() {
+    let target = |target: &str| {
+        let mounts = vec![mount(target, MountSource::Tmpfs(Tmpfs::default()))];
+        prepared(&with(mounts)).unwrap_err().to_string()
+    };
+    for text in ["data", "", "/", "/..", "//"] {
+        assert!(target(text).ends_with("write an absolute path below /"), "{text}");
+    }
+    for text in ["/proc", "/proc/sys", "/x/../proc/self"] {
+        assert!(target(text).ends_with("/proc is the runtime's"), "{text}");
+    }
+    let twice = ["/data", "/x/../data/"].map(|t| mount(t, MountSource::Tmpfs(Tmpfs::default())));
+    assert_eq!(prepared(&with(twice.into())).unwrap_err().to_string(), "two mounts on /data");
+}
+
+#[test]
+fn sources_that_are_not_there_are_not_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let missing = dir.path().join("missing");
+    let error = prepared(&with(vec![mount("/data", bind(&missing))])).unwrap_err();
+    assert!(matches!(error, BundleError::NoSource { .. }), "{error}");
+    assert!(!missing.exists());
+    let error = prepared(&with(vec![mount("/data", bind(Path::new("data")))])).unwrap_err();
+    assert!(matches!(error, BundleError::RelativeSource { .. }), "{error}");
+}
+
+#[test]
+fn volumes_of_the_image_are_filled_from_it_once() {
+    let dir = tempfile::tempdir().unwrap();
+    let [root, volumes] = ["root", "volumes"].map(|name| dir.path().join(name));
+    fs::create_dir_all(root.join("srv/data")).unwrap();
+    fs::write(root.join("srv/data/seed"), "from the image").unwrap();
+    std::os::unix::fs::symlink("srv/data", root.join("data")).unwrap();
+    let inside = Inside::open(&root).unwrap();
+    let image = ImageConfig {
+        volumes: ["/data", "/log/", "/tmp"].map(str::to_owned).into(),
+        ..ImageConfig::default()
+    };
+    let mut options = with(vec![mount("/log", MountSource::Tmpfs(Tmpfs::default()))]);
+    options.volume_root = Some(volumes.clone());
+    let prepare = || prepare(&image, &options, &inside, Path::new("/bundle")).unwrap();
+    let mounts = prepare();
+    assert_eq!(destinations(&mounts)[7..], ["/log", "/data", "/tmp"]);
+    let copied = volumes.join("0/seed");
+    assert_eq!(fs::read_to_string(&copied).unwrap(), "from the image");
+    fs::write(&copied, "changed").unwrap();
+    prepare();
+    assert_eq!(fs::read_to_string(&copied).unwrap(), "changed");
+}
+
+#[test]
+fn options_of_memory_replace_their_opposites() {
+    let tmpfs = |words: &[&str]| Tmpfs {
+        options: words.iter().map(ToString::to_string).collect(),
+        ..Tmpfs::default()
+    };
+    assert_eq!(
+        tmpfs_options(&tmpfs(&["exec", "nosuid", "uid=5"]), "rw"),
+        ["nodev", "exec", "nosuid", "uid=5", "mode=1777", "rw"]
+    );
+    let sized = Tmpfs { size_bytes: Some(4096), mode: Some(0o700), options: Vec::new() };
+    let expected = ["noexec", "nosuid", "nodev", "size=4096", "mode=700", "ro"];
+    assert_eq!(tmpfs_options(&sized, "ro"), expected);
+}
+
+#[test]
+fn shared_mounts_need_a_root_that_lets_them_through() {
+    let dir = tempfile::tempdir().unwrap();
+    let source =
+        |propagation| MountSource::Bind { path: dir.path().into(), propagation, recursive: false };
+    let mounts = prepared(&with(vec![
+        mount("/a", source(Propagation::Shared)),
+        mount("/b", source(Propagation::Slave)),
+    ]))
+    .unwrap();
+    assert_eq!(mounts.propagation, Some("rshared"));
+    assert_eq!(mounts.entries[8]["options"], json!(["bind", "rslave", "rw"]));
+}

@@ -1,0 +1,312 @@
+//! What a container may be given beyond its image.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::devices::{Device, DeviceRule};
+use super::files::default_host_files;
+use super::resources::{Resources, Rlimit};
+use crate::hooks::Consumer;
+use crate::hooks::consumer::PODMAN;
+
+/// Everything a container is given beyond its image and root file system.
+///
+/// The default is what Docker gives a container, but with `no_new_privileges`.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Replaces the image's entrypoint, and clears its command; an empty one clears both.
+    pub entrypoint: Option<Vec<String>>,
+    /// Replaces the image's command.
+    pub args: Vec<String>,
+    /// An init of ours that runs the command.
+    pub init: Option<Init>,
+    /// `NAME=value`, over the image's environment; a bare `NAME` takes the image's away.
+    pub env: Vec<String>,
+    /// Directories put before the container's `PATH`.
+    pub prepend_path: Vec<String>,
+    /// The working directory; else the image's, else `/`.
+    pub cwd: Option<PathBuf>,
+    /// `user|uid[:group|gid]`; else the image's, else root.
+    pub user: Option<String>,
+    /// Further groups of the user, by name or number.
+    pub groups: Vec<String>,
+    /// Whether standard streams are a terminal.
+    pub tty: bool,
+
+    /// Mounts, mounted in this order where their depth leaves a choice.
+    pub mounts: Vec<Mount>,
+    /// Where volumes that the image declares are made, one directory each; without it they are plain
+    /// directories of the root file system.
+    pub volume_root: Option<PathBuf>,
+    /// Whether the root file system is read-only.
+    pub read_only: bool,
+    /// The size of `/dev/shm`; 64 MiB if not said, and none at all if 0.
+    pub shm_size_bytes: Option<u64>,
+    /// Devices of the host.
+    pub devices: Vec<Device>,
+    /// Further rules for the device cgroup.
+    pub device_rules: Vec<DeviceRule>,
+
+    /// Privileges and what takes them away.
+    pub security: Security,
+    /// What the container may use.
+    pub resources: Resources,
+    /// Limits of its processes, clamped to what this process may set.
+    pub rlimits: Vec<Rlimit>,
+    /// How gladly the kernel kills it, raised to this process's own where that is higher.
+    pub oom_score_adj: Option<i32>,
+    /// Kernel parameters of the container's own namespaces.
+    pub sysctls: BTreeMap<String, String>,
+    /// The cgroup, as an absolute path.
+    pub cgroups_path: Option<String>,
+    /// Which namespaces it has of its own.
+    pub namespaces: Namespaces,
+
+    /// The host name; the container's own UTS namespace is needed for it.
+    pub hostname: Option<String>,
+    /// The NIS domain name.
+    pub domainname: Option<String>,
+    /// `/etc/hosts`, below the names of loopback; `None` leaves the image's.
+    pub hosts: Option<Vec<HostEntry>>,
+    /// `/etc/resolv.conf`; `None` leaves the image's.
+    pub dns: Option<Dns>,
+    /// Annotations of the configuration: what hooks are matched against.
+    pub annotations: BTreeMap<String, String>,
+    /// Hooks to look for; `None` injects none.
+    pub hooks: Option<HookOptions>,
+}
+
+/// A program of the host that runs as the container's first process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Init {
+    /// The program, static, mounted read-only at [`Init::TARGET`].
+    pub program: PathBuf,
+    /// Its arguments before the command of the container.
+    pub args: Vec<String>,
+    /// Whether it runs nothing, whatever the image says, and only keeps the container alive.
+    pub alone: bool,
+}
+
+impl Init {
+    /// Where it is in the container.
+    pub const TARGET: &str = "/dev/init";
+}
+
+/// A mount that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mount {
+    /// Where it is in the container: an absolute path.
+    pub target: PathBuf,
+    /// What is mounted.
+    pub source: MountSource,
+    /// Whether it is read-only.
+    pub read_only: bool,
+    /// Whose its files are on disk, for binds and volumes.
+    pub ownership: Option<Ownership>,
+}
+
+/// What is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MountSource {
+    /// A file or directory of the host, which must exist.
+    Bind {
+        /// Its absolute path.
+        path: PathBuf,
+        /// How mounts spread between host and container.
+        propagation: Propagation,
+        /// Whether what is mounted below it comes along.
+        recursive: bool,
+    },
+    /// A directory that outlives the container or not, as its keeper likes.
+    Volume {
+        /// Its absolute path; made if missing.
+        path: PathBuf,
+        /// Whether an empty one gets what the image has at the target.
+        copy: bool,
+    },
+    /// Memory.
+    Tmpfs(Tmpfs),
+}
+
+/// A file system in memory.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tmpfs {
+    /// How much it may hold; half of the memory if not said.
+    pub size_bytes: Option<u64>,
+    /// The mode of its top directory; 1777 if not said.
+    pub mode: Option<u32>,
+    /// Mount options over `noexec,nosuid,nodev`, as in `exec` or `uid=1000`.
+    pub options: Vec<String>,
+}
+
+/// How mounts spread between a bind mount and where it came from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Propagation {
+    /// Not at all.
+    #[default]
+    Private,
+    /// From the host into the container.
+    Slave,
+    /// Both ways.
+    Shared,
+}
+
+/// One user of the container whose files belong to a user of the host on disk.
+///
+/// So what root makes in a mounted directory belongs to the user who runs the job, not to root. The
+/// container sees those of the host's user as its own user's; nobody in it can make any that belong
+/// to the host's root.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ownership {
+    /// The user in the container.
+    pub container_uid: u32,
+    /// The group in the container.
+    pub container_gid: u32,
+    /// The user on disk.
+    pub host_uid: u32,
+    /// The group on disk.
+    pub host_gid: u32,
+}
+
+/// Privileges, and what takes them away.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Security {
+    /// Everything that root of the host has, devices included.
+    pub privileged: bool,
+    /// Whether set-user-ID programs such as `sudo` have no effect.
+    pub no_new_privileges: bool,
+    /// Kubernetes' "restricted": no capability, no root user, no new privileges.
+    pub restricted: bool,
+    /// Capabilities to add, with or without `CAP_`; `ALL` adds all.
+    pub cap_add: Vec<String>,
+    /// Capabilities to take away, with or without `CAP_`; `ALL` takes all but the added ones.
+    pub cap_drop: Vec<String>,
+    /// Which system calls are allowed.
+    pub seccomp: Seccomp,
+    /// Whether `/proc` and `/sys` show what the host does not hide by itself.
+    pub unmask: bool,
+    /// The AppArmor profile.
+    pub apparmor_profile: Option<String>,
+    /// The SELinux label of the process.
+    pub selinux_label: Option<String>,
+}
+
+impl Default for Security {
+    fn default() -> Self {
+        Security {
+            privileged: false,
+            no_new_privileges: true,
+            restricted: false,
+            cap_add: Vec::new(),
+            cap_drop: Vec::new(),
+            seccomp: Seccomp::Default,
+            unmask: false,
+            apparmor_profile: None,
+            selinux_label: None,
+        }
+    }
+}
+
+/// Which system calls are allowed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Seccomp {
+    /// Those that Docker allows.
+    #[default]
+    Default,
+    /// All.
+    Unconfined,
+    /// What a `linux.seccomp` object of the runtime specification says.
+    Profile(serde_json::Value),
+}
+
+/// Which namespaces a container has of its own.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Namespaces {
+    /// The network; a private one is empty but for a loopback interface that is down.
+    pub network: Namespace,
+    /// Process numbers.
+    pub pid: Namespace,
+    /// System V IPC and POSIX message queues.
+    pub ipc: Namespace,
+    /// Host name.
+    pub uts: Namespace,
+    /// The view of the cgroup tree.
+    pub cgroup: Namespace,
+}
+
+/// Where a namespace comes from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Namespace {
+    /// The runtime makes one.
+    #[default]
+    Private,
+    /// The host's.
+    Host,
+    /// One that is pinned here.
+    Path(PathBuf),
+}
+
+/// A line of `/etc/hosts`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HostEntry {
+    /// The address.
+    pub address: IpAddr,
+    /// Its names.
+    pub names: Vec<String>,
+}
+
+/// Where names are looked up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    /// The files of the host that it starts from: the first with a resolver that can be reached.
+    pub host_files: Vec<PathBuf>,
+    /// Whether resolvers on the host's loopback can be reached: only in the host's network.
+    pub loopback_works: bool,
+    /// Replaces the host's resolvers, if there are any.
+    pub servers: Vec<IpAddr>,
+    /// Replaces the host's search list, if there is any; `.` alone empties it.
+    pub search: Vec<String>,
+    /// Replaces the host's options, if there are any.
+    pub options: Vec<String>,
+}
+
+impl Default for Dns {
+    fn default() -> Self {
+        Dns {
+            host_files: default_host_files(),
+            loopback_works: false,
+            servers: Vec::new(),
+            search: Vec::new(),
+            options: Vec::new(),
+        }
+    }
+}
+
+/// Which hooks.d hooks are injected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HookOptions {
+    /// The directories, in order of increasing precedence; else those of the consumer.
+    pub dirs: Option<Vec<PathBuf>>,
+    /// Whose rules they follow.
+    pub consumer: Consumer,
+    /// Whether hooks that others than root and this user can change are refused, and those without
+    /// an environment get an empty one.
+    pub strict: bool,
+    /// Whether a bad hook file is a problem to report only.
+    pub skip_bad_files: bool,
+    /// Whether `precreate` hooks run.
+    pub precreate: bool,
+}
+
+impl Default for HookOptions {
+    fn default() -> Self {
+        HookOptions {
+            dirs: None,
+            consumer: PODMAN,
+            strict: true,
+            skip_bad_files: false,
+            precreate: true,
+        }
+    }
+}

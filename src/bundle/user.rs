@@ -1,0 +1,229 @@
+//! Users and groups by the files of the image.
+
+use std::path::Path;
+
+use super::inside::Inside;
+use crate::sys::fs::PathError;
+
+/// Who a process runs as.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    /// The user's number.
+    pub uid: u32,
+    /// The number of the first group.
+    pub gid: u32,
+    /// The numbers of the others.
+    pub groups: Vec<u32>,
+    /// The home directory: `/` if the image knows none.
+    pub home: String,
+}
+
+/// Why nobody is meant by the words for a user.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum UserError {
+    /// The image has no such user.
+    #[error("there is no user {name:?} in /etc/passwd of the image")]
+    UnknownUser {
+        /// The name.
+        name: String,
+    },
+    /// The image has no such group.
+    #[error("there is no group {name:?} in /etc/group of the image")]
+    UnknownGroup {
+        /// The name.
+        name: String,
+    },
+    /// It is a number no user or group can have.
+    #[error("{number} is not a user or group: numbers go from 0 to 2147483647")]
+    OutOfRange {
+        /// The number.
+        number: String,
+    },
+    /// A file of the image cannot be read.
+    #[error(transparent)]
+    Read(#[from] PathError),
+}
+
+/// The most a number may be, as in runc: a larger one is negative to some programs, and some count on
+/// that to be root.
+const MAX_ID: u32 = i32::MAX.cast_unsigned();
+
+/// Finds a user in the files of a root file system.
+///
+/// The words are `user`, `user:group` or nothing, which means root; names and numbers both do. Numbers
+/// need not be in the files. `groups` are added to those that the image puts the user in.
+pub fn resolve_user(rootfs: &Path, words: &str, groups: &[String]) -> Result<User, UserError> {
+    resolve(&Inside::open(rootfs)?, words, groups)
+}
+
+pub(super) fn resolve(inside: &Inside, words: &str, groups: &[String]) -> Result<User, UserError> {
+    let passwd = inside.read("/etc/passwd")?.unwrap_or_default();
+    let group = inside.read("/etc/group")?.unwrap_or_default();
+    Database { passwd: &passwd, group: &group }.resolve(words, groups)
+}
+
+struct Database<'a> {
+    passwd: &'a str,
+    group: &'a str,
+}
+
+struct PasswdEntry<'a> {
+    name: &'a str,
+    uid: u32,
+    gid: u32,
+    home: &'a str,
+}
+
+struct GroupEntry<'a> {
+    name: &'a str,
+    gid: u32,
+    members: &'a str,
+}
+
+impl<'a> Database<'a> {
+    fn users(&self) -> impl Iterator<Item = PasswdEntry<'a>> {
+        self.passwd.lines().filter_map(|line| {
+            let mut fields = line.trim().split(':');
+            let (name, _) = (fields.next()?, fields.next()?);
+            let (uid, gid) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+            let home = fields.nth(1).unwrap_or_default();
+            Some(PasswdEntry { name, uid, gid, home })
+        })
+    }
+
+    fn groups(&self) -> impl Iterator<Item = GroupEntry<'a>> {
+        self.group.lines().filter_map(|line| {
+            let mut fields = line.trim().split(':');
+            let (name, _) = (fields.next()?, fields.next()?);
+            let gid = fields.next()?.parse().ok()?;
+            Some(GroupEntry { name, gid, members: fields.next().unwrap_or_default() })
+        })
+    }
+
+    fn resolve(&self, words: &str, further: &[String]) -> Result<User, UserError> {
+        let (user, group) = words.split_once(':').unwrap_or((words, ""));
+        let user = if user.is_empty() { "0" } else { user };
+        let number = id(user)?;
+        let entry = self.users().find(|entry| entry.name == user || Some(entry.uid) == number);
+        let uid = match (&entry, number) {
+            (Some(entry), _) => in_range(entry.uid)?,
+            (None, Some(number)) => number,
+            (None, None) => return Err(UserError::UnknownUser { name: user.to_owned() }),
+        };
+        let mut groups = Vec::new();
+        let gid = if group.is_empty() {
+            let name = entry.as_ref().map(|entry| entry.name);
+            let is_member = |group: &GroupEntry<'_>| {
+                name.is_some_and(|name| group.members.split(',').any(|member| member == name))
+            };
+            groups.extend(self.groups().filter(is_member).map(|group| group.gid));
+            in_range(entry.as_ref().map_or(0, |entry| entry.gid))?
+        } else {
+            self.group(group)?
+        };
+        for group in further {
+            groups.push(self.group(group)?);
+        }
+        // A set-group-ID program could drop the first group from a process that has it only there.
+        groups.insert(0, gid);
+        let mut seen = Vec::with_capacity(groups.len());
+        groups.retain(|group| !seen.contains(group) && (seen.push(*group), true).1);
+        let home = entry.map(|entry| entry.home).filter(|home| !home.is_empty()).unwrap_or("/");
+        Ok(User { uid, gid, groups, home: home.to_owned() })
+    }
+
+    fn group(&self, word: &str) -> Result<u32, UserError> {
+        let number = id(word)?;
+        let entry = self.groups().find(|entry| entry.name == word || Some(entry.gid) == number);
+        match (entry, number) {
+            (Some(entry), _) => in_range(entry.gid),
+            (None, Some(number)) => Ok(number),
+            (None, None) => Err(UserError::UnknownGroup { name: word.to_owned() }),
+        }
+    }
+}
+
+/// Reads a number; `None` for a name.
+fn id(word: &str) -> Result<Option<u32>, UserError> {
+    let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Ok(None);
+    }
+    let number = word.parse().ok().filter(|number| *number <= MAX_ID);
+    let number = number.ok_or_else(|| UserError::OutOfRange { number: word.to_owned() })?;
+    Ok(Some(number))
+}
+
+fn in_range(number: u32) -> Result<u32, UserError> {
+    if number <= MAX_ID {
+        return Ok(number);
+    }
+    Err(UserError::OutOfRange { number: number.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const IMAGE: Database<'_> = Database {
+        passwd: "root:x:0:0:root:/root:/bin/sh\nbroken:x\n\napp:x:1000:100:App:/srv/app:/bin/sh\n\
+                 7:x:70:70::/seven:\nbig:x:4294967295:0::/:\n",
+        group: "root:x:0:\nusers:x:100:\nwheel:x:10:app,root\ndocker:x:999:other,app\nx:x:-1:app\n",
+    };
+
+    fn resolve(words: &str) -> Result<User, UserError> {
+        IMAGE.resolve(words, &[])
+    }
+
+    #[track_caller]
+    fn expect(words: &str, uid: u32, gid: u32, groups: &[u32], home: &str) {
+        let expected = User { uid, gid, groups: groups.to_vec(), home: home.to_owned() };
+        assert_eq!(resolve(words).unwrap(), expected);
+    }
+
+    #[test]
+    fn names_and_numbers_are_found() {
+        expect("", 0, 0, &[0, 10], "/root");
+        expect("app", 1000, 100, &[100, 10, 999], "/srv/app");
+        expect("1000", 1000, 100, &[100, 10, 999], "/srv/app");
+        expect("app:root", 1000, 0, &[0], "/srv/app");
+        expect("app:55", 1000, 55, &[55], "/srv/app");
+        expect("1234", 1234, 0, &[0], "/");
+        expect("1234:wheel", 1234, 10, &[10], "/");
+        expect(":users", 0, 100, &[100], "/root");
+    }
+
+    #[test]
+    fn a_name_of_digits_is_a_name_first() {
+        expect("7", 70, 70, &[70], "/seven");
+    }
+
+    #[test]
+    fn numbers_that_nobody_can_have_are_refused() {
+        for words in
+            ["4294967296", "-1", "4294967295", "2147483648", "0:-1", "big", "+-0:4294967296"]
+        {
+            let error = resolve(words).unwrap_err();
+            let expected =
+                matches!(error, UserError::OutOfRange { .. } | UserError::UnknownUser { .. });
+            assert!(expected, "{words}: {error}");
+        }
+        assert!(matches!(resolve("4294967296"), Err(UserError::OutOfRange { .. })));
+    }
+
+    #[test]
+    fn unknown_names_are_refused() {
+        assert!(matches!(resolve("nobody"), Err(UserError::UnknownUser { .. })));
+        assert!(matches!(resolve("app:none"), Err(UserError::UnknownGroup { .. })));
+        let further = ["none".to_owned()];
+        assert!(matches!(IMAGE.resolve("app", &further), Err(UserError::UnknownGroup { .. })));
+    }
+
+    #[test]
+    fn further_groups_come_last_and_once() {
+        let further = ["wheel".to_owned(), "5".to_owned(), "5".to_owned()];
+        let user = IMAGE.resolve("app:users", &further).unwrap();
+        assert_eq!(user.groups, [100, 10, 5]);
+    }
+}

@@ -1,0 +1,152 @@
+//! Writing a bundle.
+
+use std::fs::{DirBuilder, OpenOptions};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use serde_json::Value;
+
+use super::config::{Parts, checked_cwd, config};
+use super::hooks::{Injected, inject};
+use super::inside::{Inside, Owner};
+use super::mounts::{self, is_in_proc, is_mounted, text};
+use super::options::Options;
+use super::user::{self, User};
+use super::{BundleError, HooksError, files};
+use crate::hooks::Problem;
+use crate::image::ImageConfig;
+use crate::sys::fs::PathContext;
+use crate::sys::rollback::Rollback;
+
+/// A bundle that was written.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Bundle {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Its configuration, hooks and all.
+    pub config: Value,
+    /// Who the container runs as.
+    pub user: User,
+    /// The signal that asks the container to end, if the image names one.
+    pub stop_signal: Option<String>,
+    /// The hook files whose hooks it got.
+    pub hooks: Vec<PathBuf>,
+    /// Hook files that could not be used.
+    pub problems: Vec<Problem>,
+    /// What `precreate` hooks wrote to their standard error.
+    pub said: Vec<String>,
+    /// What is not as it was asked for.
+    pub warnings: Vec<String>,
+}
+
+/// Where file systems are mounted that the image's own files must not redirect.
+const MOUNT_POINTS: [&str; 3] = ["/proc", "/sys", "/dev"];
+
+/// Writes the bundle of a container into a directory, which is made if it is missing.
+///
+/// The root file system is written to as well: it gets its working directory. On an error nothing
+/// stays mounted, and what was written is of no use.
+pub fn write(
+    image: &ImageConfig,
+    rootfs: &Path,
+    options: &Options,
+    dir: &Path,
+) -> Result<Bundle, BundleError> {
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made.at("create", dir)?,
+    }
+    let inside = Inside::open(rootfs)?;
+    for path in MOUNT_POINTS {
+        if !inside.is_free_or_directory(path)? {
+            return Err(BundleError::NotADirectory { path });
+        }
+    }
+    let words = options.user.as_deref().unwrap_or(&image.user);
+    let user = user::resolve(&inside, words, &options.groups)?;
+    let cwd = working_directory(image, options, &inside, &user)?;
+
+    let mut undo = Rollback::new();
+    undo.push(|| drop(mounts::unmount(dir)));
+    let mut warnings = write_files(options, dir)?;
+    let mut mounts = mounts::prepare(image, options, &inside, dir)?;
+    warnings.append(&mut mounts.warnings);
+    let config = config(&Parts {
+        image,
+        options,
+        rootfs: text(rootfs)?,
+        user: &user,
+        cwd: text(&cwd)?,
+        mounts: &mounts,
+    })?;
+
+    let mut injected = Injected { config: to_bytes(&config), ..Injected::default() };
+    if let Some(hooks) = &options.hooks {
+        injected = inject(injected.config, hooks, &options.mounts, dir)?;
+    }
+    let config = if injected.files.is_empty() { config } else { parsed(&injected.config)? };
+    let path = dir.join("config.json");
+    let mut file = OpenOptions::new();
+    // The environment of a job is in it.
+    let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path);
+    file.and_then(|mut file| file.write_all(&injected.config)).at("write", &path)?;
+    undo.disarm();
+    Ok(Bundle {
+        dir: dir.to_owned(),
+        config,
+        user,
+        stop_signal: image.stop_signal.clone(),
+        hooks: injected.files,
+        problems: injected.problems,
+        said: injected.said,
+        warnings,
+    })
+}
+
+/// Makes the working directory, unless that is for something mounted to have, and returns it.
+fn working_directory(
+    image: &ImageConfig,
+    options: &Options,
+    inside: &Inside,
+    user: &User,
+) -> Result<PathBuf, BundleError> {
+    let default = if image.working_dir.is_empty() { "/" } else { &image.working_dir };
+    let cwd = options.cwd.as_deref().unwrap_or(Path::new(default));
+    let path = checked_cwd(cwd)?;
+    if is_mounted(options, &path) {
+        return Ok(path);
+    }
+    let owner = Owner { uid: user.uid, gid: user.gid };
+    let real = inside.create_directories(&path, owner)?;
+    if is_in_proc(&real) {
+        return Err(BundleError::CwdInProc { path: cwd.to_owned() });
+    }
+    Ok(path)
+}
+
+/// Writes the files that are mounted in the container's /etc, and returns warnings.
+fn write_files(options: &Options, dir: &Path) -> Result<Vec<String>, BundleError> {
+    let mut warnings = Vec::new();
+    if let Some(hosts) = &options.hosts {
+        files::write_hosts(dir, hosts)?;
+    }
+    if let Some(dns) = &options.dns {
+        let (text, warning) = files::resolv_conf(dns)?;
+        files::write(&dir.join(files::RESOLV_CONF), &text)?;
+        warnings.extend(warning);
+    }
+    if let Some(hostname) = &options.hostname {
+        files::write(&dir.join(files::HOSTNAME), &format!("{hostname}\n"))?;
+    }
+    Ok(warnings)
+}
+
+fn to_bytes(config: &Value) -> Vec<u8> {
+    config.to_string().into_bytes()
+}
+
+fn parsed(config: &[u8]) -> Result<Value, HooksError> {
+    Ok(serde_json::from_slice(config)?)
+}

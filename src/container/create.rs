@@ -1,0 +1,196 @@
+//! Making a container: its record, its root file system, its bundle, and then the runtime's part.
+
+use std::process::{ExitStatus, Stdio};
+
+use jiff::Timestamp;
+
+use super::engine::Engine;
+use super::error::ContainerError;
+use super::monitor;
+use super::record::{Directory, Record, Role, make_private};
+use crate::bundle::{self, Bundle};
+use crate::image::Image;
+use crate::rootfs::{self, Rootfs};
+use crate::runtime::{Action, RuntimeError};
+use crate::sys::fs::{PathContext as _, unpredictable};
+use crate::sys::spawn;
+
+/// A container to be made.
+#[derive(Debug)]
+pub struct Spec<'a> {
+    /// Its id: see [`new_id`].
+    pub id: String,
+    /// How people call it.
+    pub name: String,
+    /// Whose it is.
+    pub owner: String,
+    /// What it is for.
+    pub role: Role,
+    /// Its image.
+    pub image: &'a Image,
+    /// What else it is given. The cgroup, where volumes are, and which user of the container the
+    /// files of mounts belong to are filled in.
+    pub options: bundle::Options,
+    /// The network it is in, if it is one of ours.
+    pub network: Option<String>,
+    /// Where what it writes goes.
+    pub output: Output,
+}
+
+/// Where what a container writes goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Output {
+    /// Nowhere.
+    Discard,
+    /// To a log, of which this many bytes are kept.
+    Log {
+        /// The limit.
+        bytes: u64,
+    },
+}
+
+/// A container that is made but for the runtime's part. Nothing of it is left if it is dropped.
+#[derive(Debug)]
+pub struct Prepared<'a> {
+    engine: &'a Engine,
+    record: Record,
+    output: Output,
+    /// The root file system, while it is ours to look at.
+    pub rootfs: Rootfs,
+    /// The bundle, with what there is to say about it.
+    pub bundle: Bundle,
+    is_kept: bool,
+}
+
+/// Returns an id that no other container has.
+pub fn new_id() -> String {
+    (0..4).map(|_| format!("{:016x}", unpredictable())).collect()
+}
+
+impl Engine {
+    /// Makes the record, the root file system and the bundle of a container.
+    pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
+        let Spec { id, name, owner, role, image, mut options, network, output } = spec;
+        let cgroup = if self.runtime.systemd_cgroup {
+            format!("system.slice:oci-hooks:{id}")
+        } else {
+            format!("/oci-hooks/{id}")
+        };
+        let disk = self.disk_of(&id);
+        options.cgroups_path = Some(cgroup.clone());
+        options.volume_root = Some(disk.join("volumes"));
+        let record = Record {
+            id,
+            name,
+            owner,
+            role,
+            image: image.reference.to_string(),
+            digest: image.digest.to_string(),
+            created: Timestamp::now(),
+            runtime: self.runtime.clone(),
+            cgroup,
+            network,
+            disk,
+            log_bytes: if let Output::Log { bytes } = output { bytes } else { 0 },
+            process: None,
+        };
+        let directory = self.directory(&record.id);
+        directory.create(&record)?;
+        match self.make(&record, &directory, image, &mut options) {
+            Ok((rootfs, bundle)) => {
+                Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
+            }
+            Err(error) => {
+                // What cannot be removed now is found by its record.
+                let _ = self.remove(&record);
+                Err(error)
+            }
+        }
+    }
+
+    fn make(
+        &self,
+        record: &Record,
+        directory: &Directory,
+        image: &Image,
+        options: &mut bundle::Options,
+    ) -> Result<(Rootfs, Bundle), ContainerError> {
+        self.store.lease(&record.id, image)?;
+        make_private(&record.disk)?;
+        let rootfs = rootfs::mount(&rootfs::Request {
+            layers: &image.layers,
+            dir: &record.disk,
+            read_only: false,
+            mapping: None,
+        })?;
+        let user = options.user.as_deref().unwrap_or(&image.config.user);
+        let user = bundle::resolve_user(&rootfs.path, user, &options.groups);
+        let user = user.map_err(bundle::BundleError::from)?;
+        for ownership in options.mounts.iter_mut().filter_map(|mount| mount.ownership.as_mut()) {
+            ownership.container_uid = user.uid;
+            ownership.container_gid = user.gid;
+        }
+        let dir = directory.bundle();
+        make_private(&dir)?;
+        let bundle = bundle::write(&image.config, &rootfs.path, options, &dir)?;
+        Ok((rootfs, bundle))
+    }
+}
+
+impl Prepared<'_> {
+    /// Returns the container's record.
+    pub fn record(&self) -> &Record {
+        &self.record
+    }
+
+    /// Starts the container; it lives until it is removed or ends by itself.
+    pub fn start(mut self) -> Result<Record, ContainerError> {
+        let directory = self.engine.directory(&self.record.id);
+        match self.output {
+            Output::Discard => {
+                monitor::create_with(&self.record, &directory, Stdio::null(), Stdio::null())?;
+            }
+            Output::Log { .. } => self.engine.monitor.create(&self.engine.run, &self.record.id)?,
+        }
+        self.record.process = directory.process();
+        directory.write(&self.record)?;
+        self.record.runtime.start(&self.record.id)?;
+        self.is_kept = true;
+        Ok(self.record.clone())
+    }
+
+    /// Runs the container to its end, with our standard streams, and removes it.
+    ///
+    /// While it runs, `pass_on` is called with the runtime's process id: signals sent to that reach
+    /// the container.
+    pub fn run(mut self, pass_on: impl FnOnce(u32)) -> Result<ExitStatus, ContainerError> {
+        let directory = self.engine.directory(&self.record.id);
+        let runtime = &self.record.runtime;
+        let mut command = runtime.run(&self.record.id, &directory.bundle(), &directory.pid_file());
+        spawn::die_with_us(&mut command);
+        let mut child = command.spawn().at("execute", &runtime.program)?;
+        pass_on(child.id());
+        let status = child.wait().at("wait for", &runtime.program)?;
+        if directory.process().is_none() && !directory.pid_file().exists() && !status.success() {
+            // It said why on standard error, which is the job's log.
+            return Err(RuntimeError::failed(
+                &runtime.program,
+                Action::Run,
+                &self.record.id,
+                b"see what it says above",
+            )
+            .into());
+        }
+        self.is_kept = true;
+        self.engine.remove(&self.record)?;
+        Ok(status)
+    }
+}
+
+impl Drop for Prepared<'_> {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            let _ = self.engine.remove(&self.record);
+        }
+    }
+}

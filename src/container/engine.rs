@@ -1,0 +1,125 @@
+//! The engine: where everything is, and what is done with all of it.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use super::error::ContainerError;
+use super::logs::{LogLine, last_lines};
+use super::monitor::MonitorProgram;
+use super::record::{self, Directory, Record, make_private};
+use crate::image::Store;
+use crate::runtime::Runtime;
+use crate::sys::fs::{Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks};
+use crate::sys::init;
+
+/// Containers on one runtime, with one store.
+#[derive(Debug)]
+pub struct Engine {
+    /// Where images come from.
+    pub store: Store,
+    /// What runs new containers. Those that are there already have theirs in their records.
+    pub runtime: Runtime,
+    /// What does not outlive a boot, as `/run/oci-hooks`.
+    pub run: PathBuf,
+    /// What does, as `/var/lib/oci-hooks`; on the same disk as the store, or not.
+    pub disk: PathBuf,
+    /// The program that stays with containers whose output is kept.
+    pub monitor: MonitorProgram,
+}
+
+impl Engine {
+    /// Returns the records of all containers, the oldest first.
+    pub fn containers(&self) -> Result<Vec<Record>, ContainerError> {
+        record::records(&self.run)
+    }
+
+    /// Returns the record of the container with this id, this beginning of an id, or this name.
+    pub fn find(&self, id: &str) -> Result<Record, ContainerError> {
+        let mut containers = self.containers()?;
+        if let Some(at) = containers.iter().position(|record| record.id == id || record.name == id)
+        {
+            return Ok(containers.swap_remove(at));
+        }
+        containers.retain(|record| !id.is_empty() && record.id.starts_with(id));
+        match containers.len() {
+            0 => Err(ContainerError::Unknown { id: id.to_owned() }),
+            1 => Ok(containers.swap_remove(0)),
+            _ => Err(ContainerError::Ambiguous { id: id.to_owned() }),
+        }
+    }
+
+    /// Returns the files of a container.
+    pub fn directory(&self, id: &str) -> Directory {
+        Directory::of(&self.run, id)
+    }
+
+    /// Returns the last lines of what a container wrote, the oldest first.
+    pub fn logs(&self, record: &Record, count: usize) -> Result<Vec<LogLine>, ContainerError> {
+        Ok(last_lines(&self.directory(&record.id).log(), count)?)
+    }
+
+    /// Returns where the root file system and the volumes of a container are.
+    pub fn disk_of(&self, id: &str) -> PathBuf {
+        self.disks().join(id)
+    }
+
+    /// Returns where the root file systems and volumes of all containers are.
+    pub(super) fn disks(&self) -> PathBuf {
+        self.disk.join("containers")
+    }
+
+    /// Returns the init program, made if it is not there yet.
+    ///
+    /// It is on the disk and not in the run directory, which is often mounted `noexec`.
+    pub fn init_program(&self) -> Result<PathBuf, ContainerError> {
+        let dir = self.disk.join("bin");
+        let path = dir.join("init");
+        // Compared whole: an update of ours brings a new one, and a half-written one is none.
+        if fs::read(&path).is_ok_and(|bytes| bytes == init::PROGRAM) {
+            return Ok(path);
+        }
+        make_private(&dir)?;
+        let options = ReplaceOptions {
+            mode: Some(0o555),
+            durability: Durability::Unsynced,
+            ..ReplaceOptions::default()
+        };
+        FileAt::open(&path, Symlinks::Refuse)?.replace(init::PROGRAM, &options)?;
+        Ok(path)
+    }
+
+    /// Removes what containers left on the disk whose records are gone: those of an earlier boot.
+    /// Returns how many.
+    pub fn remove_strays(&self) -> Result<usize, ContainerError> {
+        let mut removed = 0;
+        for id in record::stray(&self.run)? {
+            let directory = self.directory(&id);
+            remove_tree(directory.path())?;
+            removed += 1;
+        }
+        let disks = self.disks();
+        let entries = match fs::read_dir(&disks) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
+            entries => entries.at("list", &disks)?,
+        };
+        for entry in entries.flatten() {
+            let known =
+                entry.file_name().to_str().is_some_and(|id| self.directory(id).path().exists());
+            if !known {
+                crate::rootfs::unmount(&entry.path())?;
+                remove_tree(&entry.path())?;
+                removed += 1;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Removes a directory with all in it; none is fine.
+pub(super) fn remove_tree(path: &Path) -> Result<(), ContainerError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => Ok(result.at("remove", path)?),
+    }
+}

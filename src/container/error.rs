@@ -1,0 +1,81 @@
+//! What can go wrong with a container.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::bundle::BundleError;
+use crate::image::StoreError;
+use crate::rootfs::RootfsError;
+use crate::runtime::RuntimeError;
+use crate::sys::fs::{PathError, ReadError, ReplaceError};
+
+/// A container could not be made, used or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ContainerError {
+    /// The system says no.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A file cannot be written.
+    #[error(transparent)]
+    Write(#[from] ReplaceError),
+    /// A record holds something else.
+    #[error("{} is not a record", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// The runtime failed.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// The image's layers could not be put together.
+    #[error(transparent)]
+    Rootfs(#[from] RootfsError),
+    /// The configuration could not be made.
+    #[error(transparent)]
+    Bundle(#[from] BundleError),
+    /// The image store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// There is no such container.
+    #[error("there is no container {id}")]
+    Unknown {
+        /// What was asked for.
+        id: String,
+    },
+    /// The beginning of an id fits several.
+    #[error("{id} is the beginning of more than one container: give more of it")]
+    Ambiguous {
+        /// What was asked for.
+        id: String,
+    },
+    /// The container is there but has ended.
+    #[error("container {id} is not running{}", ended.map_or(String::new(), |code| format!(": it ended with code {code}")))]
+    NotRunning {
+        /// The container.
+        id: String,
+        /// Its code, if it is known.
+        ended: Option<i32>,
+    },
+    /// The process that watches a container did not come up.
+    #[error("cannot start container {id}: {message}")]
+    Monitor {
+        /// The container.
+        id: String,
+        /// What it said.
+        message: String,
+    },
+    /// A process does not die.
+    #[error("the processes of container {id} are still there {} seconds after they were killed", timeout.as_secs())]
+    Unkillable {
+        /// The container.
+        id: String,
+        /// How long it was waited.
+        timeout: Duration,
+    },
+}

@@ -1,0 +1,253 @@
+//! Records: what a container needs to be found again, and taken apart, by any later process.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use super::error::ContainerError;
+use crate::runtime::Runtime;
+use crate::sys::fs::{Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks};
+use crate::sys::identity::Identity;
+
+/// More than any record has.
+const LONGEST_RECORD: u64 = 1 << 20;
+
+/// What a container is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// The steps of a job run in it.
+    Job,
+    /// It serves a job.
+    Service,
+    /// It is a step.
+    Step,
+}
+
+impl Role {
+    /// Returns the role's name, as in annotations and listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Role::Job => "job",
+            Role::Service => "service",
+            Role::Step => "step",
+        }
+    }
+}
+
+/// What is known of a container, from before anything of it is made until all of it is gone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Record {
+    /// 64 hexadecimal digits.
+    pub id: String,
+    /// How people call it.
+    pub name: String,
+    /// Whose it is: only the same owner may touch it.
+    pub owner: String,
+    /// What it is for.
+    pub role: Role,
+    /// The image as it was asked for.
+    pub image: String,
+    /// The digest of the image's manifest.
+    pub digest: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// The runtime that has it.
+    pub runtime: Runtime,
+    /// Its cgroup, as in `linux.cgroupsPath`.
+    pub cgroup: String,
+    /// The network it is in, if it is one of ours.
+    pub network: Option<String>,
+    /// Where its root file system and volumes are.
+    pub disk: PathBuf,
+    /// How much of its output is kept.
+    pub log_bytes: u64,
+    /// Its first process, once it has one.
+    pub process: Option<Identity>,
+}
+
+/// How a container's first process ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ended {
+    /// Its code, or 128 and the signal that ended it.
+    pub code: i32,
+    /// When.
+    pub at: Timestamp,
+}
+
+/// The files of a container that do not outlive a boot.
+#[derive(Clone, Debug)]
+pub struct Directory {
+    path: PathBuf,
+}
+
+impl Directory {
+    /// Returns the directory of a container below the engine's run directory.
+    pub fn of(run: &Path, id: &str) -> Self {
+        Directory { path: all(run).join(id) }
+    }
+
+    /// Returns the directory itself.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Returns the bundle, which the runtime is given.
+    pub fn bundle(&self) -> PathBuf {
+        self.path.join("bundle")
+    }
+
+    /// Returns the file that the runtime writes the process id to.
+    pub fn pid_file(&self) -> PathBuf {
+        self.path.join("pid")
+    }
+
+    /// Returns the runtime's own log.
+    pub fn runtime_log(&self) -> PathBuf {
+        self.path.join("runtime.log")
+    }
+
+    /// Returns what the container wrote.
+    pub fn log(&self) -> PathBuf {
+        self.path.join("log")
+    }
+
+    /// Makes the directory with its record in it.
+    pub(super) fn create(&self, record: &Record) -> Result<(), ContainerError> {
+        make_private(&self.path)?;
+        self.write(record)
+    }
+
+    /// Writes the record anew.
+    pub(super) fn write(&self, record: &Record) -> Result<(), ContainerError> {
+        write_json(&self.path.join("record.json"), record)
+    }
+
+    /// Reads the record.
+    pub fn read(&self) -> Result<Record, ContainerError> {
+        read_json(&self.path.join("record.json"))
+    }
+
+    /// Records how the first process ended.
+    pub(super) fn write_end(&self, ended: &Ended) -> Result<(), ContainerError> {
+        write_json(&self.path.join("end.json"), ended)
+    }
+
+    /// Returns how the first process ended, if it did and somebody watched it.
+    pub fn end(&self) -> Option<Ended> {
+        read_json(&self.path.join("end.json")).ok()
+    }
+
+    /// Reads the process id that the runtime wrote.
+    pub(super) fn process(&self) -> Option<Identity> {
+        Identity::of(fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()?)
+    }
+}
+
+/// Returns the directory that all containers have theirs in.
+fn all(run: &Path) -> PathBuf {
+    run.join("containers")
+}
+
+/// Returns the records of all containers. One that cannot be read is left out: it was being made or
+/// removed just now, or [`stray`] finds it.
+pub(super) fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
+    let mut records = Vec::new();
+    for id in ids(run)? {
+        records.extend(Directory::of(run, &id).read());
+    }
+    records.sort_by_key(|record| record.created);
+    Ok(records)
+}
+
+/// Returns the ids of containers whose record is missing: their makers were killed at once.
+pub(super) fn stray(run: &Path) -> Result<Vec<String>, ContainerError> {
+    let mut ids = ids(run)?;
+    ids.retain(|id| Directory::of(run, id).read().is_err());
+    Ok(ids)
+}
+
+fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
+    let all = all(run);
+    let entries = match fs::read_dir(&all) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("list", &all)?,
+    };
+    let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+    Ok(names.collect())
+}
+
+/// Makes a directory that only its owner can look into, and its parents.
+pub fn make_private(path: &Path) -> Result<(), PathError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
+}
+
+/// Writes a value as JSON for whoever comes later; readers see the old or the new.
+pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
+    let text = serde_json::to_vec(value).expect("records are values that JSON has");
+    let options = ReplaceOptions {
+        mode: Some(0o600),
+        // The run directory does not outlive a boot.
+        durability: Durability::Unsynced,
+        ..ReplaceOptions::default()
+    };
+    let file = FileAt::open(path, Symlinks::Refuse)?;
+    Ok(file.replace(&text, &options)?)
+}
+
+/// Reads a value that [`write_json`] wrote.
+pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
+    let text = crate::sys::fs::read_bounded(path, LONGEST_RECORD)?;
+    let invalid = |source| ContainerError::Record { path: path.to_owned(), source };
+    serde_json::from_slice(&text).map_err(invalid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn record(id: &str) -> Record {
+        Record {
+            id: id.into(),
+            name: "job".into(),
+            owner: "runner".into(),
+            role: Role::Job,
+            image: "busybox".into(),
+            digest: "sha256:00".into(),
+            created: Timestamp::UNIX_EPOCH,
+            runtime: Runtime::new("/usr/bin/runc".into(), "/run/oci-hooks/runtime".into()),
+            cgroup: format!("/oci-hooks/{id}"),
+            network: None,
+            disk: "/var/lib/oci-hooks/containers".into(),
+            log_bytes: 1 << 20,
+            process: None,
+        }
+    }
+
+    #[test]
+    fn a_container_is_found_by_its_record() {
+        let run = tempfile::tempdir().unwrap();
+        assert!(records(run.path()).unwrap().is_empty());
+        Directory::of(run.path(), "a").create(&record("a")).unwrap();
+        fs::create_dir(run.path().join("containers/b")).unwrap();
+        let found = records(run.path()).unwrap();
+        assert_eq!(found.iter().map(|record| &record.id).collect::<Vec<_>>(), ["a"]);
+        assert_eq!(stray(run.path()).unwrap(), ["b"]);
+    }
+
+    #[test]
+    fn a_broken_record_is_named() {
+        let run = tempfile::tempdir().unwrap();
+        let directory = Directory::of(run.path(), "a");
+        directory.create(&record("a")).unwrap();
+        fs::write(directory.path().join("record.json"), "{").unwrap();
+        let error = directory.read().unwrap_err().to_string();
+        assert!(error.ends_with("containers/a/record.json is not a record"), "{error}");
+    }
+}

@@ -1,0 +1,61 @@
+//! `cleanup_job`: nothing of the job is left.
+
+use super::error::HookError;
+use super::hook::{Hook, Outcome};
+use super::job::Job;
+use crate::container::{Engine, Record};
+use crate::network::{Network, NetworkOptions};
+use crate::sys::cgroup;
+
+pub(super) fn run(hook: &Hook<'_>) -> Result<Outcome, HookError> {
+    let _lock = hook.jobs().lock(&hook.runner.owner())?;
+    remove_all(hook)?;
+    Ok(Outcome::Done)
+}
+
+/// Removes everything of the runner: what the state of the job says does not matter, since a
+/// `prepare_job` that was killed has none.
+pub(super) fn remove_all(hook: &Hook<'_>) -> Result<(), HookError> {
+    let owner = hook.runner.owner();
+    let job = hook.jobs().read(&owner)?;
+    remove_owned(hook.engine, hook.network, &owner, job.as_ref())?;
+    hook.jobs().remove(&owner)
+}
+
+fn remove_owned(
+    engine: &Engine,
+    network: &NetworkOptions,
+    owner: &str,
+    job: Option<&Job>,
+) -> Result<(), HookError> {
+    let mut containers: Vec<Record> = engine.containers()?;
+    containers.retain(|record| record.owner == owner);
+    engine.remove_all(&containers)?;
+    // Those of steps that ran without a job come with the containers.
+    let mut networks: Vec<_> = containers.into_iter().filter_map(|record| record.network).collect();
+    networks.extend(job.map(|job| job.network.clone()));
+    networks.sort();
+    networks.dedup();
+    for id in networks {
+        Network::remove_id(network, &id)?;
+    }
+    cgroup::remove_if_empty("/oci-hooks");
+    Ok(())
+}
+
+/// Removes the jobs whose runners are gone without having cleaned up, and what is left of containers
+/// of an earlier boot. Returns how many of both.
+pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<usize, HookError> {
+    let jobs = super::job::Jobs::new(&engine.run);
+    let mut removed = 0;
+    for job in jobs.all()? {
+        if job.worker.is_some_and(|worker| worker.is_running()) {
+            continue;
+        }
+        let _lock = jobs.lock(&job.owner)?;
+        remove_owned(engine, network, &job.owner, Some(&job))?;
+        jobs.remove(&job.owner)?;
+        removed += 1;
+    }
+    Ok(removed + engine.remove_strays()?)
+}

@@ -1,0 +1,113 @@
+//! Why a command of the runner could not be carried out.
+
+use std::path::PathBuf;
+
+use super::options::OptionError;
+use super::policy::{PolicyError, Refused};
+use super::request::RequestError;
+use super::volumes::VolumeError;
+use super::words::WordsError;
+use crate::container::ContainerError;
+use crate::image::{PullError, ReferenceError, StoreError};
+use crate::network::{NetworkError, PortError};
+use crate::sys::fs::PathError;
+
+/// A command of the runner could not be carried out.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HookError {
+    /// The request is not one.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// What is wrong is said of one of the request's containers.
+    #[error("{container}")]
+    In {
+        /// `job container`, `service redis` and the like.
+        container: String,
+        /// What is wrong.
+        source: Box<HookError>,
+    },
+    /// `options:` cannot be understood.
+    #[error(transparent)]
+    Options(#[from] OptionError),
+    /// Arguments cannot be split.
+    #[error(transparent)]
+    Words(#[from] WordsError),
+    /// The policy does not allow what was asked for.
+    #[error(transparent)]
+    Policy(#[from] PolicyError),
+    /// The policy does not allow a volume.
+    #[error(transparent)]
+    Refused(#[from] Refused),
+    /// A volume cannot be understood or found.
+    #[error(transparent)]
+    Volume(#[from] VolumeError),
+    /// A port cannot be understood.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The image's name is none.
+    #[error(transparent)]
+    Reference(#[from] ReferenceError),
+    /// The platform is none.
+    #[error(transparent)]
+    Fetch(#[from] super::fetch::FetchError),
+    /// The image cannot be had.
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    /// The store failed.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// The image cannot be built.
+    #[error(transparent)]
+    Build(#[from] super::build::BuildError),
+    /// The network failed.
+    #[error(transparent)]
+    Network(#[from] NetworkError),
+    /// A container failed.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// The system says no.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A directory of the runner is not where the runner says.
+    #[error(
+        "{} is outside {}: something replaced it by a link; remove it, the runner makes it anew",
+        path.display(), work.display()
+    )]
+    Escapes {
+        /// What was to be mounted.
+        path: PathBuf,
+        /// Where all of the runner's directories are.
+        work: PathBuf,
+    },
+    /// The job is not one of ours.
+    #[error(
+        "the state of the job has no container of this hook: prepare_job did not run or failed, or \
+         another hook did"
+    )]
+    NoState,
+    /// The container belongs to another runner.
+    #[error("container {id} is not one of this runner")]
+    Foreign {
+        /// The container.
+        id: String,
+    },
+    /// Services did not come up.
+    #[error("{}", .0.join("; "))]
+    Unhealthy(Vec<String>),
+    /// The runtime cannot be executed.
+    #[error("cannot execute {}", program.display())]
+    Execute {
+        /// The runtime.
+        program: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+impl HookError {
+    /// Returns the error with which of the request's containers it is about.
+    pub(super) fn of(container: &str) -> impl FnOnce(HookError) -> HookError {
+        move |source| HookError::In { container: container.to_owned(), source: Box::new(source) }
+    }
+}

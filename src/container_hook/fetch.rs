@@ -1,0 +1,60 @@
+//! The image of a container: pulled, or built.
+
+use std::path::Path;
+
+use super::build::build;
+use super::error::HookError;
+use super::hook::Hook;
+use super::options::Pull;
+use super::plan::Plan;
+use super::request::{ImageSource, Registry};
+use crate::image::{
+    Credential, Image, Login, PlatformError, PullPolicy, PullRequest, Secret, pull,
+};
+
+/// An image's platform is none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FetchError {
+    /// It is not written as one.
+    #[error("--platform")]
+    Platform(#[source] PlatformError),
+}
+
+/// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
+pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
+    let reference = match (&plan.reference, &plan.args.source) {
+        (Some(reference), _) => reference,
+        (None, ImageSource::Dockerfile(path)) => {
+            let engine = hook.engine;
+            let options = &hook.settings.build;
+            return Ok(build(&engine.store, &engine.disk, Path::new(path), options, hook.log)?);
+        }
+        (None, ImageSource::Image(_)) => unreachable!("an image's name was parsed before"),
+    };
+    let policy = match plan.options.pull {
+        None => hook.settings.pull,
+        Some(Pull::Always) => PullPolicy::Always,
+        Some(Pull::Missing) => PullPolicy::Missing,
+        Some(Pull::Never) => PullPolicy::Never,
+    };
+    let credential = plan.args.registry.as_ref().map(credential);
+    let request = PullRequest {
+        reference,
+        platform: &plan.platform,
+        credential: credential.as_ref(),
+        policy,
+        progress: hook.log,
+    };
+    Ok(pull(&hook.engine.store, hook.registries, &request)?)
+}
+
+fn credential(registry: &Registry) -> Credential {
+    Credential::new(
+        registry.server.as_deref().unwrap_or_default(),
+        Login::Password {
+            username: registry.username.clone(),
+            password: Secret::new(registry.password.expose()),
+        },
+    )
+}

@@ -1,0 +1,78 @@
+//! One call of the runner: what it can use, and which command it is.
+
+use std::path::PathBuf;
+use std::process::{Command as Program, ExitStatus};
+
+use super::error::HookError;
+use super::job::Jobs;
+use super::log::Log;
+use super::request::{Command, Request};
+use super::response::ResponseFile;
+use super::runner::Runner;
+use super::settings::Settings;
+use super::{cleanup_job, prepare_job, run_container_step, run_script_step};
+use crate::bundle::Ownership;
+use crate::container::Engine;
+use crate::image::RegistryClient;
+use crate::network::NetworkOptions;
+
+/// Everything a call of the runner can use.
+pub struct Hook<'a> {
+    /// Containers.
+    pub engine: &'a Engine,
+    /// Where networks get their addresses from.
+    pub network: &'a NetworkOptions,
+    /// Where images come from.
+    pub registries: &'a RegistryClient,
+    /// What the admin decides.
+    pub settings: &'a Settings,
+    /// Who calls.
+    pub runner: &'a Runner,
+    /// What the runner shows.
+    pub log: &'a dyn Log,
+}
+
+/// What is left to do for the program.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Nothing: end with code 0.
+    Done,
+    /// The step's container ended like this: end like it.
+    Ended(ExitStatus),
+    /// Become this program, so that the step's streams, signals and code are the kernel's business.
+    Become(Program),
+}
+
+impl Hook<'_> {
+    /// Carries a request out. `pass_on` gets the process that signals are to be sent to while a
+    /// container step runs.
+    pub fn run(&self, request: &Request, pass_on: &dyn Fn(u32)) -> Result<Outcome, HookError> {
+        // Opened first: without a place for the answer nothing may be started.
+        let response = request.response_file.as_deref().map(ResponseFile::open).transpose()?;
+        match &request.command {
+            Command::PrepareJob(job) => prepare_job::run(self, job, response),
+            Command::CleanupJob => cleanup_job::run(self),
+            Command::RunScriptStep(step) => {
+                run_script_step::run(self, step, request.state.as_ref())
+            }
+            Command::RunContainerStep(step) => run_container_step::run(self, step, pass_on),
+        }
+    }
+
+    pub(super) fn jobs(&self) -> Jobs {
+        Jobs::new(&self.engine.run)
+    }
+
+    /// Returns where a volume with a name is: each runner has its own.
+    pub(super) fn volume(&self, name: &str) -> PathBuf {
+        self.engine.disk.join("volumes").join(self.runner.owner()).join(name)
+    }
+
+    /// Returns whose the files in the runner's directories are to be; none if they are to be as they
+    /// are. The container's side is filled in when its user is known.
+    pub(super) fn ownership(&self) -> Option<Ownership> {
+        let (host_uid, host_gid) = self.runner.user;
+        let wanted = self.settings.runner_owns_files && host_uid != 0;
+        wanted.then_some(Ownership { container_uid: 0, container_gid: 0, host_uid, host_gid })
+    }
+}

@@ -1,0 +1,119 @@
+//! Jobs on disk: one record for each runner with a job, so that the next call finds what a killed
+//! one left.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use super::error::HookError;
+use super::network::Peer;
+use super::runner::Runner;
+use crate::container::{make_private, read_json, write_json};
+use crate::sys::fs::PathContext as _;
+use crate::sys::identity::Identity;
+use crate::sys::lock::FileLock;
+
+/// What is known of a job, from before anything of it is made.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// Whose it is: [`Runner::owner`].
+    pub owner: String,
+    /// The runner's name.
+    pub runner: String,
+    /// Its network.
+    pub network: String,
+    /// Its containers that others reach by name.
+    pub peers: Vec<Peer>,
+    /// The runner's worker: the job is over when it is gone.
+    pub worker: Option<Identity>,
+}
+
+/// The jobs on this machine.
+pub(super) struct Jobs {
+    dir: PathBuf,
+}
+
+impl Jobs {
+    pub(super) fn new(run: &Path) -> Self {
+        Jobs { dir: run.join("jobs") }
+    }
+
+    /// Waits for other calls of the same runner: a killed one may have children that still die.
+    pub(super) fn lock(&self, owner: &str) -> Result<FileLock, HookError> {
+        make_private(&self.dir)?;
+        Ok(FileLock::exclusive(&self.dir.join(format!("{owner}.lock")))?)
+    }
+
+    /// Records a job that is about to be made, or more of it.
+    pub(super) fn write(
+        &self,
+        runner: &Runner,
+        network: &str,
+        peers: &[Peer],
+    ) -> Result<(), HookError> {
+        let job = Job {
+            owner: runner.owner(),
+            runner: runner.name.clone(),
+            network: network.to_owned(),
+            peers: peers.to_vec(),
+            worker: runner.worker,
+        };
+        Ok(write_json(&self.path(&job.owner), &job)?)
+    }
+
+    /// Returns the job of a runner; none if it has none.
+    pub(super) fn read(&self, owner: &str) -> Result<Option<Job>, HookError> {
+        let path = self.path(owner);
+        if !path.exists() {
+            return Ok(None);
+        }
+        Ok(Some(read_json(&path)?))
+    }
+
+    /// Forgets a job of which nothing is left.
+    pub(super) fn remove(&self, owner: &str) -> Result<(), HookError> {
+        let path = self.path(owner);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => Ok(result.at("remove", &path)?),
+        }
+    }
+
+    /// Returns all jobs.
+    pub(super) fn all(&self) -> Result<Vec<Job>, HookError> {
+        let entries = match fs::read_dir(&self.dir) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.at("list", &self.dir)?,
+        };
+        let paths = entries.flatten().map(|entry| entry.path());
+        let records = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        Ok(records.map(|path| read_json(&path)).collect::<Result<_, _>>()?)
+    }
+
+    fn path(&self, owner: &str) -> PathBuf {
+        self.dir.join(format!("{owner}.json"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::runner::tests::runner;
+    use super::*;
+
+    #[test]
+    fn a_job_is_found_until_it_is_removed() {
+        let run = tempfile::tempdir().unwrap();
+        let jobs = Jobs::new(run.path());
+        let owner = runner().owner();
+        let _lock = jobs.lock(&owner).unwrap();
+        assert_eq!(jobs.read(&owner).unwrap(), None);
+        jobs.write(&runner(), "n", &[]).unwrap();
+        assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
+        assert_eq!(jobs.all().unwrap().len(), 1);
+        jobs.remove(&owner).unwrap();
+        jobs.remove(&owner).unwrap();
+        assert_eq!(jobs.all().unwrap(), []);
+    }
+}

@@ -1,0 +1,106 @@
+//! Options about devices.
+
+use std::fmt;
+use std::path::PathBuf;
+
+use super::CreateOptions;
+use super::value::natural;
+
+/// A device of the host, or a directory of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Device {
+    /// Its absolute path on the host.
+    pub host: PathBuf,
+    /// Its absolute path in the container.
+    pub container: String,
+    /// What is allowed: of `r`, `w` and `m`.
+    pub access: String,
+}
+
+/// A rule for the control group: which devices may be used if they are there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceRule {
+    /// `a`, `b` or `c`.
+    pub kind: char,
+    /// The major number; none is each.
+    pub major: Option<u32>,
+    /// The minor number; none is each.
+    pub minor: Option<u32>,
+    /// What is allowed: of `r`, `w` and `m`.
+    pub access: String,
+}
+
+impl fmt::Display for DeviceRule {
+    /// Writes the rule as the option takes it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let number = |number: Option<u32>| number.map_or("*".to_owned(), |n| n.to_string());
+        let DeviceRule { kind, major, minor, access } = self;
+        write!(f, "{kind} {}:{} {access}", number(*major), number(*minor))
+    }
+}
+
+impl Device {
+    /// Reads `--device`: `HOST[:CONTAINER][:ACCESS]`.
+    pub(in crate::container_hook) fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || "must be HOST[:CONTAINER][:rwm] with absolute paths".to_owned();
+        if !text.starts_with('/') {
+            return Err(if text.contains('=') {
+                "devices of the Container Device Interface are not supported; name those in /dev"
+                    .to_owned()
+            } else {
+                invalid()
+            });
+        }
+        let parts: Vec<&str> = text.split(':').collect();
+        let (host, container, access) = match parts[..] {
+            [host] => (host, host, "rwm"),
+            [host, access] if is_access(access) => (host, host, access),
+            [host, container] => (host, container, "rwm"),
+            [host, container, access] if is_access(access) => (host, container, access),
+            _ => return Err(invalid()),
+        };
+        if !container.starts_with('/') {
+            return Err(invalid());
+        }
+        let (host, container) = (PathBuf::from(host), container.to_owned());
+        Ok(Device { host, container, access: access.to_owned() })
+    }
+}
+
+pub(super) fn device(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.devices.push(Device::parse(value)?);
+    Ok(())
+}
+
+pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let invalid = || "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`".to_owned();
+    let parts: Vec<&str> = value.split(' ').collect();
+    let [kind @ ("a" | "b" | "c"), numbers, access] = parts[..] else { return Err(invalid()) };
+    let (major, minor) = numbers.split_once(':').ok_or_else(invalid)?;
+    let number = |text| if text == "*" { Ok(None) } else { natural(text).map(Some) };
+    if !is_access(access) {
+        return Err(invalid());
+    }
+    options.device_rules.push(DeviceRule {
+        kind: char::from(kind.as_bytes()[0]),
+        major: number(major)?,
+        minor: number(minor)?,
+        access: access.to_owned(),
+    });
+    Ok(())
+}
+
+pub(super) fn gpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    if value != "all" {
+        return Err("only `all` is supported, and what that is says the policy".to_owned());
+    }
+    options.gpus = true;
+    Ok(())
+}
+
+fn is_access(text: &str) -> bool {
+    let count = |wanted| text.bytes().filter(|byte| *byte == wanted).count();
+    !text.is_empty()
+        && text.bytes().all(|byte| b"rwm".contains(&byte))
+        && b"rwm".iter().all(|wanted| count(*wanted) <= 1)
+}

@@ -1,0 +1,184 @@
+//! Options about the network, names and ports.
+
+use std::net::IpAddr;
+
+use super::CreateOptions;
+
+/// The network and everything about names and ports.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct NetworkOptions {
+    /// `--network`.
+    pub mode: NetworkMode,
+    /// `--network-alias`: more names to be reached by.
+    pub aliases: Vec<String>,
+    /// `--add-host`: names and their addresses.
+    pub hosts: Vec<Host>,
+    /// `--dns`: name servers instead of the host's.
+    pub dns: Vec<IpAddr>,
+    /// `--dns-option`.
+    pub dns_options: Vec<String>,
+    /// `--dns-search`; a single `.` is none at all.
+    pub dns_search: Vec<String>,
+    /// `--publish`, as written.
+    pub publish: Vec<String>,
+    /// `--publish-all`: every exposed port, each on a free one of the host.
+    pub publish_all: bool,
+    /// `--expose`: ports besides the image's.
+    pub expose: Vec<ExposedPort>,
+}
+
+/// What network a container is on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NetworkMode {
+    /// The job's.
+    #[default]
+    Job,
+    /// The host's.
+    Host,
+    /// Only its own loopback interface.
+    None,
+}
+
+/// A name for `/etc/hosts`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Host {
+    /// The name.
+    pub name: String,
+    /// What it means.
+    pub address: HostAddress,
+}
+
+/// What a name means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HostAddress {
+    /// An address.
+    Address(IpAddr),
+    /// The host, seen from the container: `host-gateway`.
+    Gateway,
+}
+
+/// A port of a container.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ExposedPort {
+    /// Its number.
+    pub port: u16,
+    /// `tcp`, `udp` or `sctp`.
+    pub protocol: &'static str,
+}
+
+pub(super) fn network(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    if !value.contains('=') {
+        options.network.mode = mode(value)?;
+        return Ok(());
+    }
+    for field in super::value::csv(value)? {
+        match field.split_once('=') {
+            Some(("name", name)) => options.network.mode = mode(name)?,
+            Some(("alias", name)) => alias(options, name)?,
+            _ => return Err(format!("{field:?} is not supported; what is: name, alias")),
+        }
+    }
+    Ok(())
+}
+
+fn mode(name: &str) -> Result<NetworkMode, String> {
+    match name {
+        "host" => Ok(NetworkMode::Host),
+        "none" => Ok(NetworkMode::None),
+        _ => {
+            Err("no networks of Docker are here: a container is on its job's network, on that of \
+                  the `host` or on `none`"
+                .to_owned())
+        }
+    }
+}
+
+pub(super) fn alias(options: &mut CreateOptions, name: &str) -> Result<(), String> {
+    options.network.aliases.push(host_name(name)?);
+    Ok(())
+}
+
+/// Checks a name that will be written to `/etc/hosts`.
+pub(super) fn host_name(name: &str) -> Result<String, String> {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    let starts = name.starts_with(|c: char| c.is_ascii_alphanumeric() || c == '_');
+    if !starts || !name.chars().all(allowed) || name.len() > 253 {
+        return Err("a host's name has letters, digits, `-`, `_` and `.`".to_owned());
+    }
+    Ok(name.to_owned())
+}
+
+pub(super) fn add_host(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    // `=` first: an IPv6 address is full of colons.
+    let Some((name, address)) = value.split_once('=').or_else(|| value.split_once(':')) else {
+        return Err("must be NAME:ADDRESS".to_owned());
+    };
+    let bare = address.strip_prefix('[').and_then(|a| a.strip_suffix(']')).unwrap_or(address);
+    let address = match bare {
+        "host-gateway" => HostAddress::Gateway,
+        _ => HostAddress::Address(
+            bare.parse().map_err(|_| "the part after the name is not an address".to_owned())?,
+        ),
+    };
+    options.network.hosts.push(Host { name: host_name(name)?, address });
+    Ok(())
+}
+
+pub(super) fn dns(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let address = value.trim().parse().map_err(|_| "must be an address".to_owned())?;
+    options.network.dns.push(address);
+    Ok(())
+}
+
+pub(super) fn dns_option(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.network.dns_options.push(resolver_word(value)?);
+    Ok(())
+}
+
+pub(super) fn dns_search(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let domain = value.trim();
+    options.network.dns_search.push(if domain == "." {
+        domain.to_owned()
+    } else {
+        host_name(domain.trim_end_matches('.'))?
+    });
+    Ok(())
+}
+
+/// Checks a word that will be written to `/etc/resolv.conf`.
+fn resolver_word(word: &str) -> Result<String, String> {
+    if word.is_empty() || !word.chars().all(|c| c.is_ascii_graphic()) {
+        return Err("must be one word".to_owned());
+    }
+    Ok(word.to_owned())
+}
+
+pub(super) fn publish(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.network.publish.push(value.to_owned());
+    Ok(())
+}
+
+pub(super) fn expose(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let (ports, protocol) = value.split_once('/').unwrap_or((value, "tcp"));
+    let protocol = match protocol.to_ascii_lowercase().as_str() {
+        "tcp" | "" => "tcp",
+        "udp" => "udp",
+        "sctp" => "sctp",
+        _ => return Err("the protocol must be tcp, udp or sctp".to_owned()),
+    };
+    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
+    let port =
+        |text: &str| text.parse::<u16>().map_err(|_| "must be PORT[-PORT][/PROTOCOL]".to_owned());
+    let (first, last) = (port(first)?, port(last)?);
+    if first > last {
+        return Err("the range ends before it begins".to_owned());
+    }
+    for port in first..=last {
+        let exposed = ExposedPort { port, protocol };
+        if !options.network.expose.contains(&exposed) {
+            options.network.expose.push(exposed);
+        }
+    }
+    Ok(())
+}

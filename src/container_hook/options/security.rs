@@ -1,0 +1,173 @@
+//! Options about what confines a container.
+
+use super::CreateOptions;
+use super::value::boolean;
+
+/// Capabilities and everything else that confines.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SecurityOptions {
+    /// `--privileged`.
+    pub privileged: bool,
+    /// `--cap-add`: `ALL` or names with `CAP_`.
+    pub cap_add: Vec<String>,
+    /// `--cap-drop`: `ALL` or names with `CAP_`.
+    pub cap_drop: Vec<String>,
+    /// `--security-opt seccomp=unconfined`: no filter.
+    pub seccomp_unconfined: bool,
+    /// `--security-opt apparmor=`: the profile's name.
+    pub apparmor: Option<String>,
+    /// `--security-opt no-new-privileges`.
+    pub no_new_privileges: Option<bool>,
+    /// `--security-opt systempaths=unconfined`: nothing in `/proc` and `/sys` is masked or read-only.
+    pub system_paths_unconfined: bool,
+}
+
+/// A namespace that a container may share with the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Namespace {
+    /// Control groups.
+    Cgroup,
+    /// Message queues, semaphores and shared memory.
+    Ipc,
+    /// Interfaces, addresses and ports.
+    Network,
+    /// Processes.
+    Pid,
+    /// The host's name.
+    Uts,
+}
+
+impl Namespace {
+    /// Returns the name, as in the policy.
+    pub fn name(self) -> &'static str {
+        match self {
+            Namespace::Cgroup => "cgroup",
+            Namespace::Ipc => "ipc",
+            Namespace::Network => "network",
+            Namespace::Pid => "pid",
+            Namespace::Uts => "uts",
+        }
+    }
+
+    /// Returns the option that asks for the host's.
+    pub fn option(self) -> &'static str {
+        match self {
+            Namespace::Cgroup => "--cgroupns",
+            Namespace::Ipc => "--ipc",
+            Namespace::Network => "--network",
+            Namespace::Pid => "--pid",
+            Namespace::Uts => "--uts",
+        }
+    }
+}
+
+/// A container's own IPC namespace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Ipc {
+    /// With `/dev/shm`.
+    #[default]
+    Private,
+    /// Without `/dev/shm`.
+    None,
+}
+
+pub(super) fn cap_add(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    insert(&mut options.security.cap_add, capability(value)?);
+    Ok(())
+}
+
+pub(super) fn cap_drop(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    insert(&mut options.security.cap_drop, capability(value)?);
+    Ok(())
+}
+
+fn insert(list: &mut Vec<String>, name: String) {
+    if !list.contains(&name) {
+        list.push(name);
+    }
+}
+
+/// Returns the name as the kernel writes it. Which names exist is the runtime's to say.
+pub(in crate::container_hook) fn capability(name: &str) -> Result<String, String> {
+    let upper = name.trim().to_ascii_uppercase();
+    let bare = upper.strip_prefix("CAP_").unwrap_or(&upper);
+    if bare.is_empty() || !bare.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_') {
+        return Err("must be a capability such as NET_ADMIN, or ALL".to_owned());
+    }
+    Ok(if bare == "ALL" { bare.to_owned() } else { format!("CAP_{bare}") })
+}
+
+pub(super) fn security_opt(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    let security = &mut options.security;
+    // The older form has a colon.
+    match (value, value.split_once('=').or_else(|| value.split_once(':'))) {
+        ("no-new-privileges", _) => security.no_new_privileges = Some(true),
+        (_, Some(("no-new-privileges", text))) => {
+            security.no_new_privileges = Some(boolean(text)?);
+        }
+        (_, Some(("seccomp", "unconfined"))) => security.seccomp_unconfined = true,
+        (_, Some(("seccomp", "builtin"))) => security.seccomp_unconfined = false,
+        (_, Some(("seccomp", _))) => {
+            return Err("a profile would be read from the runner's machine; use `unconfined` or \
+                        leave the option out"
+                .to_owned());
+        }
+        (_, Some(("apparmor", profile))) => security.apparmor = Some(profile.to_owned()),
+        // No container here has a label of SELinux.
+        (_, Some(("label", "disable"))) => {}
+        (_, Some(("systempaths", "unconfined"))) => security.system_paths_unconfined = true,
+        _ => {
+            return Err("not known; what is: no-new-privileges, seccomp=unconfined, apparmor=, \
+                        label=disable, systempaths=unconfined"
+                .to_owned());
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn pid(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    namespace(options, Namespace::Pid, value, &[""])
+}
+
+pub(super) fn uts(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    namespace(options, Namespace::Uts, value, &[""])
+}
+
+pub(super) fn user(_options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    // No container here has a user namespace.
+    match value {
+        "" | "host" => Ok(()),
+        _ => Err("must be host".to_owned()),
+    }
+}
+
+pub(super) fn cgroup(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    namespace(options, Namespace::Cgroup, value, &["", "private"])
+}
+
+pub(super) fn ipc(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    namespace(options, Namespace::Ipc, value, &["", "private", "shareable", "none"])?;
+    options.ipc = if value == "none" { Ipc::None } else { Ipc::Private };
+    Ok(())
+}
+
+fn namespace(
+    options: &mut CreateOptions,
+    namespace: Namespace,
+    value: &str,
+    own: &[&str],
+) -> Result<(), String> {
+    if value == "host" {
+        options.host_namespaces.insert(namespace);
+    } else if own.contains(&value) {
+        options.host_namespaces.remove(&namespace);
+    } else if value.starts_with("container:") {
+        return Err("a container cannot be in another one's namespace here".to_owned());
+    } else {
+        let own: Vec<_> = own.iter().filter(|name| !name.is_empty()).copied().collect();
+        return Err(format!("must be {}", [own.as_slice(), &["host"]].concat().join(", ")));
+    }
+    Ok(())
+}

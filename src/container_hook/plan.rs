@@ -1,0 +1,467 @@
+//! What a container of the request shall be, found out before anything is made: a mistake in the
+//! last service must not be noticed after the first one runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::unix::fs::lchown;
+use std::path::{Path, PathBuf};
+
+use super::error::HookError;
+use super::hook::Hook;
+use super::options::{
+    CreateOptions, HostAddress, Ipc, Namespace as HostNamespace, NetworkMode, Swap,
+};
+use super::policy::is_engine_socket;
+use super::request::{ContainerArgs, ImageSource};
+use super::volumes::{Propagation, Source, Volume};
+use super::words;
+use crate::bundle::{
+    self, Access, Device, DeviceRule, Dns, HostEntry, Init, Mount, MountSource, Namespace, Rlimit,
+    Seccomp, Tmpfs,
+};
+use crate::container::{Health, Role};
+use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
+use crate::network::{Endpoint, PortMapping};
+use crate::sys::fs::PathContext as _;
+
+/// What annotations made from labels begin with.
+const LABEL: &str = "com.github.actions.label.";
+
+/// A container of the request, checked.
+pub(super) struct Plan<'a> {
+    pub(super) args: &'a ContainerArgs,
+    pub(super) role: Role,
+    /// How messages call it: `job container`, `service redis`.
+    pub(super) title: String,
+    /// How it is called by others.
+    pub(super) names: Vec<String>,
+    pub(super) options: CreateOptions,
+    pub(super) ports: Vec<PortMapping>,
+    pub(super) reference: Option<Reference>,
+    pub(super) platform: Platform,
+    volumes: Vec<Volume>,
+}
+
+/// How a container is connected.
+pub(super) enum Connection<'a> {
+    /// To the job's network.
+    Job {
+        /// Its end.
+        endpoint: &'a Endpoint,
+        /// The host's address there.
+        gateway: Option<IpAddr>,
+        /// Everybody's names.
+        hosts: Vec<HostEntry>,
+    },
+    /// With the host's own interfaces.
+    Host,
+    /// Not at all.
+    None,
+}
+
+impl<'a> Plan<'a> {
+    /// Checks a container: all that can be known without its image.
+    pub(super) fn new(
+        hook: &Hook<'_>,
+        args: &'a ContainerArgs,
+        role: Role,
+        names: Vec<String>,
+    ) -> Result<Self, HookError> {
+        let title = match role {
+            Role::Job => "job container".to_owned(),
+            Role::Service => format!("service {}", names.first().map_or("without a name", |n| n)),
+            Role::Step => "container step".to_owned(),
+        };
+        let plan = Self::check(hook, args, role, names, &title);
+        plan.map(|plan| Plan { title: title.clone(), ..plan }).map_err(HookError::of(&title))
+    }
+
+    fn check(
+        hook: &Hook<'_>,
+        args: &'a ContainerArgs,
+        role: Role,
+        names: Vec<String>,
+        title: &str,
+    ) -> Result<Self, HookError> {
+        let mut options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
+        options.check(&hook.settings.policy)?;
+        for ignored in &options.without_effect {
+            hook.log
+                .line(&format!("{title}: {} has no effect: {}", ignored.option, ignored.reason));
+        }
+        let mut ports = Vec::new();
+        for text in args.port_mappings.iter().chain(&options.network.publish) {
+            ports.extend(PortMapping::parse(text)?);
+        }
+        let reference = match &args.source {
+            ImageSource::Image(image) => Some(image.parse::<Reference>()?),
+            ImageSource::Dockerfile(_) => None,
+        };
+        let platform = match &options.platform {
+            Some(platform) => platform.parse().map_err(super::fetch::FetchError::Platform)?,
+            None => Platform::host(),
+        };
+        let mut volumes = Vec::new();
+        for mount in &args.user_mounts {
+            let mut volume = Volume::from_mount(mount)?;
+            hook.settings.policy.check_volume(&mut volume)?;
+            volumes.push(volume);
+        }
+        volumes.extend(options.volumes.iter().cloned());
+        Ok(Plan {
+            args,
+            role,
+            title: String::new(),
+            names,
+            options,
+            ports,
+            reference,
+            platform,
+            volumes,
+        })
+    }
+
+    /// Returns the name that people see.
+    pub(super) fn name(&self) -> String {
+        let image =
+            || self.reference.as_ref().map_or("dockerfile", Reference::base_name).to_owned();
+        self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
+    }
+
+    /// Returns how it is found out whether the container works; none if nobody says how.
+    pub(super) fn health(&self, image: &ImageConfig) -> Option<Health> {
+        let asked = &self.options.health;
+        if asked.disabled {
+            return None;
+        }
+        let base = image.healthcheck.clone().unwrap_or_default();
+        let line = asked.command.as_ref().filter(|line| !line.is_empty());
+        let check = Healthcheck {
+            test: line.map_or(base.test, |line| vec!["CMD-SHELL".to_owned(), line.clone()]),
+            interval: asked.interval.or(base.interval),
+            timeout: asked.timeout.or(base.timeout),
+            start_period: asked.start_period.or(base.start_period),
+            start_interval: asked.start_interval.or(base.start_interval),
+            retries: asked.retries.or(base.retries),
+        };
+        Health::new(&check, image.shell.as_deref())
+    }
+
+    /// Says whether the container is on the job's network.
+    pub(super) fn is_connected(&self) -> bool {
+        self.options.network.mode == NetworkMode::Job
+    }
+
+    /// Returns everything the container is given beyond its image.
+    pub(super) fn bundle(
+        &self,
+        hook: &Hook<'_>,
+        image: &Image,
+        id: &str,
+        connection: &Connection<'_>,
+    ) -> Result<bundle::Options, HookError> {
+        let asked = &self.options;
+        let mut options = bundle::Options {
+            args: words::rejoin(&self.args.entry_point_args)?,
+            env: self.env(),
+            cwd: self.args.working_directory.as_ref().or(asked.workdir.as_ref()).map(PathBuf::from),
+            user: asked.user.clone(),
+            groups: asked.groups.clone(),
+            mounts: self.mounts(hook, id)?,
+            read_only: asked.read_only,
+            shm_size_bytes: asked.shm_size_bytes,
+            sysctls: asked.sysctls.clone(),
+            oom_score_adj: asked.resources.oom_score_adj,
+            hostname: Some(asked.hostname.clone().unwrap_or_else(|| id[..12].to_owned())),
+            domainname: asked.domainname.clone(),
+            annotations: self.annotations(hook, image),
+            hooks: hook.settings.hooks.clone(),
+            ..bundle::Options::default()
+        };
+        let entrypoint = self.args.entry_point.as_ref().or(asked.entrypoint.as_ref());
+        options.entrypoint = entrypoint.map(|program| match program.as_str() {
+            "" => Vec::new(),
+            program => vec![program.to_owned()],
+        });
+        let keeps_alive = self.role == Role::Job && self.args.entry_point.is_none();
+        if keeps_alive || asked.init == Some(true) {
+            let program = hook.engine.init_program()?;
+            options.init = Some(Init { program, args: Vec::new(), alone: keeps_alive });
+        }
+        if keeps_alive && !options.args.is_empty() {
+            options.args.clear();
+        }
+        self.limit(hook, &mut options);
+        self.confine(hook, &mut options)?;
+        self.connect(hook, connection, &mut options);
+        Ok(options)
+    }
+
+    /// Returns the variables: those of `--env`, then the request's, then ours.
+    fn env(&self) -> Vec<String> {
+        let asked = self.options.env.iter().map(|variable| match &variable.value {
+            Some(value) => format!("{}={value}", variable.name),
+            None => variable.name.clone(),
+        });
+        let sent = &self.args.environment.0;
+        let sent_pairs = sent.iter().map(|(name, value)| format!("{name}={value}"));
+        let mut env: Vec<_> = asked.chain(sent_pairs).collect();
+        env.push("GITHUB_ACTIONS=true".to_owned());
+        let has_ci = env.iter().any(|pair| pair.starts_with("CI="));
+        if !has_ci {
+            env.push("CI=true".to_owned());
+        }
+        env
+    }
+
+    /// Returns what hooks are matched against. What nobody else may claim comes last.
+    fn annotations(&self, hook: &Hook<'_>, image: &Image) -> BTreeMap<String, String> {
+        // Labels are anybody's, and runtimes act on annotations: they get a name of their own.
+        let labels = image.config.labels.iter().chain(&self.options.labels);
+        let mut annotations: BTreeMap<_, _> =
+            labels.map(|(key, value)| (format!("{LABEL}{key}"), value.clone())).collect();
+        annotations.extend(self.options.annotations.clone());
+        annotations
+            .insert("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string());
+        annotations.extend(hook.runner.annotations(self.role.name(), &self.name()));
+        annotations
+    }
+
+    fn mounts(&self, hook: &Hook<'_>, id: &str) -> Result<Vec<Mount>, HookError> {
+        let mut mounts = Vec::new();
+        for tmpfs in &self.options.tmpfs {
+            mounts.push(Mount {
+                target: PathBuf::from(&tmpfs.target),
+                source: MountSource::Tmpfs(Tmpfs {
+                    options: tmpfs.options.clone(),
+                    ..Tmpfs::default()
+                }),
+                read_only: false,
+                ownership: None,
+            });
+        }
+        for (number, volume) in self.volumes.iter().enumerate() {
+            let own = hook.engine.disk_of(id).join("volumes").join(format!("anonymous-{number}"));
+            mounts.push(user_mount(hook, volume, own)?);
+        }
+        for mount in &self.args.system_mounts {
+            let Some(source) = &mount.source else { continue };
+            if is_engine_socket(Path::new(source)) {
+                // It would be root on the host for everybody in the container.
+                hook.log.debug(&format!("{}: {source} is not mounted", self.title));
+                continue;
+            }
+            mounts.push(Mount {
+                target: PathBuf::from(&mount.target),
+                source: MountSource::Bind {
+                    path: runner_directory(hook, Path::new(source))?,
+                    propagation: bundle::Propagation::Private,
+                    recursive: true,
+                },
+                read_only: mount.read_only,
+                ownership: hook.ownership(),
+            });
+        }
+        Ok(mounts)
+    }
+
+    fn limit(&self, hook: &Hook<'_>, options: &mut bundle::Options) {
+        let asked = &self.options.resources;
+        let own = &mut options.resources;
+        own.memory_bytes = asked.memory_bytes.or(hook.settings.memory_bytes);
+        own.memory_reservation_bytes = asked.memory_reservation_bytes;
+        own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
+            Swap::Unlimited => -1,
+            Swap::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
+        });
+        own.memory_swappiness = asked.memory_swappiness;
+        own.oom_kill_disable = asked.oom_kill_disable;
+        own.nano_cpus = asked.nano_cpus;
+        own.cpu_shares = asked.cpu_shares;
+        own.cpu_period = asked.cpu_period;
+        own.cpu_quota = asked.cpu_quota;
+        own.cpuset_cpus.clone_from(&asked.cpuset_cpus);
+        own.cpuset_mems.clone_from(&asked.cpuset_mems);
+        own.blkio_weight = asked.blkio_weight;
+        own.pids_limit = match asked.pids {
+            None => hook.settings.pids_limit,
+            Some(0) => Some(-1),
+            Some(pids) => i64::try_from(pids).ok(),
+        };
+        let limit = |value: u64| (value != u64::MAX).then_some(value);
+        options.rlimits = self
+            .options
+            .ulimits
+            .iter()
+            .filter_map(|ulimit| Rlimit::new(ulimit.name, limit(ulimit.soft), limit(ulimit.hard)))
+            .collect();
+    }
+
+    fn confine(&self, hook: &Hook<'_>, options: &mut bundle::Options) -> Result<(), HookError> {
+        let asked = &self.options.security;
+        let own = &mut options.security;
+        own.privileged = asked.privileged;
+        own.restricted = hook.settings.restricted && !asked.privileged;
+        own.no_new_privileges = asked
+            .no_new_privileges
+            .unwrap_or(!hook.settings.allow_new_privileges && !asked.privileged);
+        own.cap_add.clone_from(&asked.cap_add);
+        own.cap_drop.clone_from(&asked.cap_drop);
+        if asked.seccomp_unconfined {
+            own.seccomp = Seccomp::Unconfined;
+        }
+        own.unmask = asked.system_paths_unconfined;
+        own.apparmor_profile.clone_from(&asked.apparmor);
+
+        let host = |namespace| {
+            if self.options.host_namespaces.contains(&namespace) {
+                Namespace::Host
+            } else {
+                Namespace::Private
+            }
+        };
+        options.namespaces.pid = host(HostNamespace::Pid);
+        options.namespaces.ipc = host(HostNamespace::Ipc);
+        options.namespaces.uts = host(HostNamespace::Uts);
+        options.namespaces.cgroup = host(HostNamespace::Cgroup);
+        if options.namespaces.uts == Namespace::Host {
+            options.hostname = None;
+            options.domainname = None;
+        }
+        if self.options.ipc == Ipc::None {
+            options.shm_size_bytes = Some(0);
+        }
+        for device in &self.options.devices {
+            options.devices.push(Device {
+                host: device.host.clone(),
+                container: PathBuf::from(&device.container),
+                access: access(&device.access)?,
+            });
+        }
+        for rule in &self.options.device_rules {
+            options.device_rules.push(DeviceRule {
+                kind: rule.kind,
+                major: rule.major,
+                minor: rule.minor,
+                access: access(&rule.access)?,
+            });
+        }
+        Ok(())
+    }
+
+    fn connect(&self, hook: &Hook<'_>, connection: &Connection<'_>, options: &mut bundle::Options) {
+        let asked = &self.options.network;
+        let servers = if asked.dns.is_empty() { &hook.settings.dns } else { &asked.dns };
+        let dns = Dns {
+            loopback_works: matches!(connection, Connection::Host),
+            servers: servers.clone(),
+            search: asked.dns_search.clone(),
+            options: asked.dns_options.clone(),
+            ..Dns::default()
+        };
+        let mut gateway_address = None;
+        let mut hosts = Vec::new();
+        match connection {
+            Connection::Job { endpoint, gateway, hosts: names } => {
+                options.namespaces.network = Namespace::Path(endpoint.netns.clone());
+                gateway_address = *gateway;
+                hosts.extend(names.iter().cloned());
+                let own = options.hostname.clone();
+                for address in &endpoint.addresses {
+                    let names = own.iter().cloned().chain(self.names.iter().cloned()).collect();
+                    hosts.push(HostEntry { address: *address, names });
+                }
+                options.dns = Some(dns);
+            }
+            Connection::Host => {
+                options.namespaces.network = Namespace::Host;
+                options.dns = Some(dns);
+            }
+            Connection::None => options.namespaces.network = Namespace::Private,
+        }
+        for host in &asked.hosts {
+            let address = match host.address {
+                HostAddress::Address(address) => Some(address),
+                HostAddress::Gateway => gateway_address,
+            };
+            if let Some(address) = address {
+                hosts.push(HostEntry { address, names: vec![host.name.clone()] });
+            }
+        }
+        options.hosts = Some(hosts);
+    }
+}
+
+fn access(text: &str) -> Result<Access, HookError> {
+    Ok(text
+        .parse::<Access>()
+        .map_err(bundle::BundleError::from)
+        .map_err(crate::container::ContainerError::from)?)
+}
+
+/// Returns the mount of a `volumes:` entry, a `--volume` or a `--mount`; `own` is where a volume of
+/// this container's own would be.
+fn user_mount(hook: &Hook<'_>, volume: &Volume, own: PathBuf) -> Result<Mount, HookError> {
+    let source = match &volume.source {
+        Source::Bind { path, create } => {
+            if *create {
+                make_directory(path, hook.runner.user)?;
+            }
+            MountSource::Bind {
+                path: path.clone(),
+                propagation: match volume.propagation {
+                    None => bundle::Propagation::Private,
+                    Some(Propagation::Slave) => bundle::Propagation::Slave,
+                    Some(Propagation::Shared) => bundle::Propagation::Shared,
+                },
+                recursive: volume.recursive,
+            }
+        }
+        Source::Named(name) => MountSource::Volume { path: hook.volume(name), copy: volume.copy },
+        Source::Anonymous => MountSource::Volume { path: own, copy: volume.copy },
+    };
+    let is_bind = matches!(source, MountSource::Bind { .. });
+    Ok(Mount {
+        target: PathBuf::from(&volume.target),
+        source,
+        read_only: volume.read_only,
+        ownership: if is_bind { hook.ownership() } else { None },
+    })
+}
+
+/// Returns where one of the runner's own directories is, made if it is missing: the runner counts on
+/// Docker for that.
+///
+/// Jobs can write in the runner's work directory. A link that one of them left there must not
+/// have the next container get something else of the host.
+fn runner_directory(hook: &Hook<'_>, path: &Path) -> Result<PathBuf, HookError> {
+    make_directory(path, hook.runner.user)?;
+    let real = fs::canonicalize(path).at("find", path)?;
+    let work = hook.runner.work();
+    let real_work = fs::canonicalize(work).at("find", work)?;
+    match path.strip_prefix(work) {
+        Ok(relative) if real != real_work.join(relative) => {
+            Err(HookError::Escapes { path: path.to_owned(), work: work.to_owned() })
+        }
+        _ => Ok(real),
+    }
+}
+
+/// Makes a directory that is missing, and its parents, for a user.
+fn make_directory(path: &Path, (uid, gid): (u32, u32)) -> Result<(), HookError> {
+    if path.symlink_metadata().is_ok() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        make_directory(parent, (uid, gid))?;
+    }
+    match fs::create_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        result => {
+            result.at("make the directory", path)?;
+            Ok(lchown(path, Some(uid), Some(gid)).at("set the owner of", path)?)
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! What workflows may ask for: the admin's `[policy]`.
+//!
+//! By default only what cannot reach the host or another job. An option that goes further is refused
+//! with the key that would allow it. Paths are compared after symbolic links and `..` are resolved,
+//! and what was compared takes the place of what was asked for, so that both are the same. A link put
+//! into the path later is for whoever mounts it to refuse (`RESOLVE_NO_SYMLINKS`).
+
+mod check;
+mod paths;
+#[cfg(test)]
+mod tests;
+
+use std::path::PathBuf;
+
+use serde::Deserialize;
+
+use super::options::Namespace;
+
+pub use paths::is_engine_socket;
+
+/// What workflows may ask for. Every key is optional.
+#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Policy {
+    /// Whether `--privileged` is allowed: root of the host, in effect. Default: false.
+    pub privileged: bool,
+    /// The namespaces of the host that containers may be in: `cgroup`, `ipc`, `network`, `pid`,
+    /// `uts`. Default: none.
+    pub host_namespaces: Vec<Namespace>,
+    /// The files and directories of the host that may be mounted, with all below. Default: none;
+    /// the runner's own directories are mounted by itself and need no entry.
+    pub bind_mounts: Vec<PathBuf>,
+    /// Whether mounts made in a container may appear on the host (`shared`). Default: false.
+    pub shared_mounts: bool,
+    /// The devices that containers may have, with all below if it is a directory. Default: none.
+    pub devices: Vec<PathBuf>,
+    /// The rules that `--device-cgroup-rule` may add, as written there. Default: none.
+    pub device_rules: Vec<String>,
+    /// The capabilities that `--cap-add` may add; `ALL` is each. Default: those that Docker gives
+    /// every container, `IPC_LOCK` and `SYS_PTRACE`.
+    pub capabilities: Vec<String>,
+    /// What `--security-opt` may loosen: `seccomp=unconfined`, `apparmor=PROFILE`,
+    /// `no-new-privileges=false`, `systempaths=unconfined`. Default: nothing.
+    pub security_opts: Vec<String>,
+    /// The annotations that containers may carry, by key; a `*` at the end stands for any rest. Hooks
+    /// and runtimes act on annotations, as root. Default: none.
+    pub annotations: Vec<String>,
+    /// Whether a container may be kept from the kernel's search for memory to free: a negative
+    /// `--oom-score-adj`, `--oom-kill-disable`. Default: false.
+    pub oom_protection: bool,
+    /// The highest `--pids-limit`; 0 is none. Default: 32768.
+    pub max_pids: u64,
+    /// What `--gpus all` stands for. Default: nothing, it is refused.
+    pub gpus: Option<Gpus>,
+}
+
+/// What `--gpus all` stands for.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Gpus {
+    /// Devices, each as `--device` takes it.
+    pub devices: Vec<String>,
+    /// Files of the driver, each as `--volume` takes it.
+    pub volumes: Vec<String>,
+}
+
+/// The capabilities that Docker gives every container, and two that act only inside.
+const CAPABILITIES: [&str; 16] = [
+    "AUDIT_WRITE",
+    "CHOWN",
+    "DAC_OVERRIDE",
+    "FOWNER",
+    "FSETID",
+    "IPC_LOCK",
+    "KILL",
+    "MKNOD",
+    "NET_BIND_SERVICE",
+    "NET_RAW",
+    "SETFCAP",
+    "SETGID",
+    "SETPCAP",
+    "SETUID",
+    "SYS_CHROOT",
+    "SYS_PTRACE",
+];
+
+impl Default for Policy {
+    fn default() -> Self {
+        Policy {
+            privileged: false,
+            host_namespaces: Vec::new(),
+            bind_mounts: Vec::new(),
+            shared_mounts: false,
+            devices: Vec::new(),
+            device_rules: Vec::new(),
+            capabilities: CAPABILITIES.map(str::to_owned).to_vec(),
+            security_opts: Vec::new(),
+            annotations: Vec::new(),
+            oom_protection: false,
+            max_pids: 32768,
+            gpus: None,
+        }
+    }
+}
+
+/// Something that the policy does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{option} is not allowed on this machine: {advice}")]
+pub struct Refused {
+    /// The option with its value, or the volume.
+    pub option: String,
+    /// What the admin can do about it, or why nobody can.
+    pub advice: String,
+}
+
+/// Everything in a container's options that the policy does not allow.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct PolicyError(pub Vec<Refused>);

@@ -1,0 +1,53 @@
+//! What the admin decides: values that programs read from a configuration.
+
+use std::net::IpAddr;
+
+use super::build::BuildOptions;
+use super::policy::Policy;
+use crate::bundle::HookOptions;
+use crate::image::PullPolicy;
+
+/// How jobs are run on this machine.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// What `options:` and `volumes:` may ask for.
+    pub policy: Policy,
+    /// Whether a registry is asked about an image that is there already.
+    pub pull: PullPolicy,
+    /// Which hooks.d hooks containers get; none at all if absent.
+    pub hooks: Option<HookOptions>,
+    /// Resolvers instead of the host's.
+    pub dns: Vec<IpAddr>,
+    /// How much of a service's output is kept, in bytes.
+    pub log_bytes: u64,
+    /// Whether set-user-ID programs such as `sudo` work in containers.
+    pub allow_new_privileges: bool,
+    /// Kubernetes' "restricted" profile for all containers.
+    pub restricted: bool,
+    /// Whether files that containers make in the runner's directories belong to its user.
+    pub runner_owns_files: bool,
+    /// The limit of memory of a container that asks for none, in bytes.
+    pub memory_bytes: Option<u64>,
+    /// The limit of processes of a container that asks for none; -1 for any.
+    pub pids_limit: Option<i64>,
+    /// How Dockerfile actions are built.
+    pub build: BuildOptions,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Settings {
+            policy: Policy::default(),
+            pull: PullPolicy::Always,
+            hooks: Some(HookOptions::default()),
+            dns: Vec::new(),
+            log_bytes: 16 << 20,
+            allow_new_privileges: false,
+            restricted: false,
+            runner_owns_files: true,
+            memory_bytes: None,
+            pids_limit: Some(crate::bundle::DEFAULT_PIDS_LIMIT),
+            build: BuildOptions::default(),
+        }
+    }
+}

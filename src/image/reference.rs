@@ -1,0 +1,371 @@
+//! Image references, written and completed as Docker does.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::digest::{Digest, DigestError};
+
+/// The registry that a reference without one means.
+const DOCKER_HUB: &str = "docker.io";
+
+/// What Docker's reference grammar allows for the path of a repository.
+const MAX_REPOSITORY_BYTES: usize = 255;
+
+/// The name of an image, complete: with registry, and with a tag or a digest.
+///
+/// Names are completed as `docker pull` does: without a registry they mean Docker Hub, one word
+/// there means `library/WORD`, and without tag and digest they mean `latest`.
+///
+/// ```
+/// use oci_hooks::image::Reference;
+///
+/// let redis: Reference = "redis".parse()?;
+/// assert_eq!(redis.to_string(), "docker.io/library/redis:latest");
+/// assert_eq!(redis.familiar(), "redis:latest");
+/// let tool: Reference = "localhost:5000/team/tool:1.2".parse()?;
+/// assert_eq!((tool.registry(), tool.repository()), ("localhost:5000", "team/tool"));
+/// # Ok::<(), oci_hooks::image::ReferenceError>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reference {
+    registry: String,
+    repository: String,
+    tag: Option<String>,
+    digest: Option<Digest>,
+}
+
+/// Why a text names no image.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReferenceError {
+    /// There is nothing in it.
+    #[error("the name of the image is empty")]
+    Empty,
+    /// It would be taken for an option by any program it is given to.
+    #[error("{0:?} is not the name of an image: it begins with \"-\"")]
+    Option(String),
+    /// It is an address.
+    #[error("{0:?} is not the name of an image: leave out the part up to \"://\"")]
+    Scheme(String),
+    /// It looks like the identifier of an image, which no registry can be asked for.
+    #[error("{0:?} is an identifier, not the name of an image: use NAME or NAME@sha256:DIGEST")]
+    Identifier(String),
+    /// The registry is not a host with an optional port.
+    #[error("{name:?}: {registry:?} is not a registry: HOST or HOST:PORT")]
+    Registry {
+        /// The whole name.
+        name: String,
+        /// Its registry.
+        registry: String,
+    },
+    /// The repository has capital letters.
+    #[error("{name:?}: the repository must be lower case: {}", name.to_lowercase())]
+    UpperCase {
+        /// The whole name.
+        name: String,
+    },
+    /// The repository is not well-formed.
+    #[error(
+        "{name:?}: {repository:?} is not a repository: lower-case letters and digits, \
+         separated by \".\", \"_\", \"__\", \"-\" or \"/\""
+    )]
+    Repository {
+        /// The whole name.
+        name: String,
+        /// Its repository.
+        repository: String,
+    },
+    /// The repository is too long.
+    #[error("the repository is longer than {MAX_REPOSITORY_BYTES} characters")]
+    TooLong,
+    /// The tag is not well-formed.
+    #[error("{name:?}: {tag:?} is not a tag: up to 128 letters, digits, \"_\", \".\" and \"-\"")]
+    Tag {
+        /// The whole name.
+        name: String,
+        /// Its tag.
+        tag: String,
+    },
+    /// The digest is not well-formed.
+    #[error(transparent)]
+    Digest(#[from] DigestError),
+}
+
+impl Reference {
+    /// Returns the registry: `HOST` or `HOST:PORT`, `docker.io` for Docker Hub.
+    pub fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    /// Returns the path of the repository in the registry.
+    pub fn repository(&self) -> &str {
+        &self.repository
+    }
+
+    /// Returns the tag; none only if there is a digest.
+    pub fn tag(&self) -> Option<&str> {
+        self.tag.as_deref()
+    }
+
+    /// Returns the digest that the image must have.
+    pub fn digest(&self) -> Option<&Digest> {
+        self.digest.as_ref()
+    }
+
+    /// Returns what a registry is asked for: the digest, or the tag if there is none.
+    pub fn target(&self) -> &str {
+        match (&self.digest, &self.tag) {
+            (Some(digest), _) => digest.as_str(),
+            (None, tag) => tag.as_deref().unwrap_or("latest"),
+        }
+    }
+
+    /// Returns the same repository with this digest and no tag.
+    pub fn with_digest(&self, digest: Digest) -> Self {
+        Reference { tag: None, digest: Some(digest), ..self.clone() }
+    }
+
+    /// Returns the last part of the repository: `postgres` of `ghcr.io/team/postgres:17`.
+    pub fn base_name(&self) -> &str {
+        self.repository.rsplit('/').next().unwrap_or(&self.repository)
+    }
+
+    /// Returns the name as people write it: without what Docker would complete, but with the tag.
+    pub fn familiar(&self) -> String {
+        let full = self.to_string();
+        let Some(path) = full.strip_prefix("docker.io/") else { return full };
+        let short = path.strip_prefix("library/").filter(|name| !name.contains('/'));
+        short.unwrap_or(path).to_owned()
+    }
+}
+
+impl FromStr for Reference {
+    type Err = ReferenceError;
+
+    fn from_str(name: &str) -> Result<Self, ReferenceError> {
+        if name.is_empty() {
+            return Err(ReferenceError::Empty);
+        }
+        if name.starts_with('-') {
+            return Err(ReferenceError::Option(name.to_owned()));
+        }
+        if name.contains("://") {
+            return Err(ReferenceError::Scheme(name.to_owned()));
+        }
+        let hex = name.strip_prefix("sha256:").unwrap_or(name);
+        if hex.len() == 64 && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')) {
+            return Err(ReferenceError::Identifier(name.to_owned()));
+        }
+        let (rest, digest) = match name.split_once('@') {
+            Some((rest, digest)) => (rest, Some(digest.parse()?)),
+            None => (name, None),
+        };
+        let (registry, rest) = split_registry(rest);
+        // What is before the last colon may be a path, but a tag has no slash.
+        let (path, tag) = match rest.rsplit_once(':') {
+            Some((path, tag)) if !tag.contains('/') => (path, Some(tag)),
+            _ => (rest, None),
+        };
+        if !is_registry(registry) {
+            return Err(ReferenceError::Registry {
+                name: name.to_owned(),
+                registry: registry.to_owned(),
+            });
+        }
+        if path.bytes().any(|b| b.is_ascii_uppercase()) && is_repository(&path.to_lowercase()) {
+            return Err(ReferenceError::UpperCase { name: name.to_owned() });
+        }
+        if !is_repository(path) {
+            return Err(ReferenceError::Repository {
+                name: name.to_owned(),
+                repository: path.to_owned(),
+            });
+        }
+        if path.len() > MAX_REPOSITORY_BYTES {
+            return Err(ReferenceError::TooLong);
+        }
+        if let Some(tag) = tag.filter(|tag| !is_tag(tag)) {
+            return Err(ReferenceError::Tag { name: name.to_owned(), tag: tag.to_owned() });
+        }
+        let repository = if registry == DOCKER_HUB && !path.contains('/') {
+            format!("library/{path}")
+        } else {
+            path.to_owned()
+        };
+        let tag = tag.or(if digest.is_none() { Some("latest") } else { None });
+        Ok(Reference {
+            registry: registry.to_owned(),
+            repository,
+            tag: tag.map(str::to_owned),
+            digest,
+        })
+    }
+}
+
+impl fmt::Display for Reference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.registry, self.repository)?;
+        if let Some(tag) = &self.tag {
+            write!(f, ":{tag}")?;
+        }
+        if let Some(digest) = &self.digest {
+            write!(f, "@{digest}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Splits off the registry: the first part, if it cannot be part of a repository on Docker Hub.
+fn split_registry(name: &str) -> (&str, &str) {
+    match name.split_once('/') {
+        Some(("index.docker.io", rest)) => (DOCKER_HUB, rest),
+        Some((first, rest))
+            if first == "localhost"
+                || first.contains(['.', ':'])
+                || first.bytes().any(|b| b.is_ascii_uppercase()) =>
+        {
+            (first, rest)
+        }
+        _ => (DOCKER_HUB, name),
+    }
+}
+
+fn is_registry(text: &str) -> bool {
+    let (host, port) = if let Some(address) = text.strip_prefix('[') {
+        let Some((address, port)) = address.split_once(']') else { return false };
+        if address.parse::<std::net::Ipv6Addr>().is_err() {
+            return false;
+        }
+        match port.strip_prefix(':') {
+            None => return port.is_empty(),
+            port => ("ipv6", port),
+        }
+    } else {
+        text.split_once(':').map_or((text, None), |(host, port)| (host, Some(port)))
+    };
+    let is_label = |label: &str| {
+        !label.is_empty()
+            && !label.starts_with('-')
+            && !label.ends_with('-')
+            && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+    };
+    // A port that does not fit would only fail later, and less clearly.
+    host.split('.').all(is_label)
+        && port.is_none_or(|port| {
+            port.bytes().all(|b| b.is_ascii_digit()) && port.parse::<u16>().is_ok()
+        })
+}
+
+fn is_repository(path: &str) -> bool {
+    path.split('/').all(is_component)
+}
+
+/// Returns whether a text is words of letters and digits, separated by `.`, `_`, `__` or hyphens.
+fn is_component(text: &str) -> bool {
+    let is_word = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let mut separators = text.split(|c: char| c.is_ascii() && is_word(c as u8));
+    let starts_and_ends = [text.bytes().next(), text.bytes().next_back()];
+    starts_and_ends.into_iter().all(|b| b.is_some_and(is_word))
+        && separators.all(|separator| {
+            matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-')
+        })
+}
+
+fn is_tag(text: &str) -> bool {
+    text.len() <= 128
+        && !text.is_empty()
+        && !text.starts_with(['.', '-'])
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'_' | b'.' | b'-'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEX: &str = "6c3c624b58dbbcd3c0dd82b4c53f04194d1247c6eebdaab7c610cf7d66709b3b";
+
+    #[test]
+    fn names_are_completed_as_docker_does() {
+        let digest = format!("sha256:{HEX}");
+        for (name, full, familiar) in [
+            ("redis", "docker.io/library/redis:latest", "redis:latest"),
+            ("redis:7", "docker.io/library/redis:7", "redis:7"),
+            ("team/redis", "docker.io/team/redis:latest", "team/redis:latest"),
+            ("library/redis", "docker.io/library/redis:latest", "redis:latest"),
+            ("docker.io/redis", "docker.io/library/redis:latest", "redis:latest"),
+            ("index.docker.io/redis", "docker.io/library/redis:latest", "redis:latest"),
+            ("docker.io/library/a/b", "docker.io/library/a/b:latest", "library/a/b:latest"),
+            ("localhost/redis", "localhost/redis:latest", "localhost/redis:latest"),
+            ("localhost:5000/a", "localhost:5000/a:latest", "localhost:5000/a:latest"),
+            ("host:5000/a:5000", "host:5000/a:5000", "host:5000/a:5000"),
+            ("[::1]:5000/a", "[::1]:5000/a:latest", "[::1]:5000/a:latest"),
+            ("HOST/a", "HOST/a:latest", "HOST/a:latest"),
+            ("ghcr.io/a/b/c:1.2_3-x", "ghcr.io/a/b/c:1.2_3-x", "ghcr.io/a/b/c:1.2_3-x"),
+            ("a__b/c--d/e.f", "docker.io/a__b/c--d/e.f:latest", "a__b/c--d/e.f:latest"),
+            (
+                &format!("redis@{digest}"),
+                &format!("docker.io/library/redis@{digest}"),
+                &format!("redis@{digest}"),
+            ),
+            (
+                &format!("redis:7@{digest}"),
+                &format!("docker.io/library/redis:7@{digest}"),
+                &format!("redis:7@{digest}"),
+            ),
+        ] {
+            let reference: Reference = name.parse().unwrap();
+            assert_eq!(reference.to_string(), full);
+            assert_eq!(reference.familiar(), familiar);
+            assert_eq!(full.parse(), Ok(reference));
+        }
+    }
+
+    #[test]
+    fn a_digest_wins_over_the_tag() {
+        let reference: Reference = format!("ghcr.io/a/b:1@sha256:{HEX}").parse().unwrap();
+        assert_eq!(reference.target(), format!("sha256:{HEX}"));
+        assert_eq!(reference.base_name(), "b");
+        assert_eq!("redis".parse::<Reference>().unwrap().target(), "latest");
+    }
+
+    #[test]
+    fn names_that_are_none_are_refused_with_a_reason() {
+        for (name, message) in [
+            ("", "empty"),
+            ("-v", "begins with \"-\""),
+            ("--privileged", "begins with \"-\""),
+            ("docker://redis", "leave out"),
+            ("https://ghcr.io/a", "leave out"),
+            (HEX, "identifier"),
+            ("Redis", "must be lower case: redis"),
+            ("ghcr.io/Team/Tool:V1", "lower case"),
+            ("a b", "not a repository"),
+            ("a//b", "not a repository"),
+            ("/a", "not a repository"),
+            ("a/", "not a repository"),
+            ("a..b", "not a repository"),
+            ("a___b", "not a repository"),
+            ("_a", "not a repository"),
+            ("a-", "not a repository"),
+            ("é", "not a repository"),
+            ("host.example/../a", "not a repository"),
+            ("a:", "not a tag"),
+            ("a:.b", "not a tag"),
+            ("a.example/c:d e", "not a tag"),
+            ("-a.example/b", "begins with"),
+            ("a-.example/b", "not a registry"),
+            ("host:port/a", "not a registry"),
+            ("host:99999/a", "not a registry"),
+            ("user@host.example/a", "not a digest"),
+            ("[::g]/a", "not a registry"),
+            ("[::1/a", "not a registry"),
+            ("redis@sha256:../../x", "not a digest"),
+            ("redis@", "not a digest"),
+        ] {
+            let error = name.parse::<Reference>().unwrap_err().to_string();
+            assert!(error.contains(message), "{name:?}: {error}");
+        }
+        assert_eq!("a".repeat(256).parse::<Reference>(), Err(ReferenceError::TooLong));
+        assert!(format!("a:{}", "b".repeat(129)).parse::<Reference>().is_err());
+    }
+}

@@ -1,0 +1,207 @@
+//! Mounting the layers, or copying them.
+
+use std::fs::{self, DirBuilder};
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use crate::sys::fs::{PathContext, PathError};
+use crate::sys::mount::{self as sys_mount, Depth, Overlay, Upper};
+use crate::sys::rollback::Rollback;
+use crate::sys::tree::{self, Purpose};
+use crate::sys::userns::{IdRange, Mapping};
+
+/// A root file system to make.
+#[derive(Clone, Copy, Debug)]
+pub struct Request<'a> {
+    /// The unpacked layers, bottom to top.
+    pub layers: &'a [PathBuf],
+    /// An existing directory of the container's own, in which `merged` and what it needs are made.
+    pub dir: &'a Path,
+    /// Whether there is no place for changes. Runtimes need one for mount points even if the
+    /// container is not to write.
+    pub read_only: bool,
+    /// How the owners of files in the layers are seen.
+    pub mapping: Option<&'a Mapping>,
+}
+
+impl<'a> Request<'a> {
+    /// Returns the request for a root file system that takes changes.
+    pub fn new(layers: &'a [PathBuf], dir: &'a Path) -> Self {
+        Request { layers, dir, read_only: false, mapping: None }
+    }
+}
+
+/// A root file system.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Rootfs {
+    /// Its path.
+    pub path: PathBuf,
+    /// What it is made of.
+    pub backing: Backing,
+}
+
+/// What a root file system is made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backing {
+    /// The layers themselves, and a directory that takes the changes.
+    Overlay,
+    /// A copy of the layers, which takes time and space.
+    Copy {
+        /// Why there is no overlay.
+        reason: String,
+    },
+}
+
+/// Why there is no root file system.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RootfsError {
+    /// An image without layers has no files.
+    #[error("the image has no layers")]
+    NoLayers,
+    /// Something cannot be made or mounted.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// Owners can be mapped in an overlay only.
+    #[error("cannot map the owners of files without an overlay: {reason}")]
+    Mapping {
+        /// Why there is no overlay.
+        reason: String,
+    },
+}
+
+const MERGED: &str = "merged";
+const UPPER: &str = "upper";
+const WORK: &str = "work";
+const MAPPED: &str = "mapped";
+const EMPTY: &str = "empty";
+
+/// Makes a root file system of layers.
+///
+/// It is made once: where one is already, that is an error.
+pub fn mount(request: &Request<'_>) -> Result<Rootfs, RootfsError> {
+    if request.layers.is_empty() {
+        return Err(RootfsError::NoLayers);
+    }
+    let merged = request.dir.join(MERGED);
+    let mut undo = Rollback::new();
+    make_dir(&merged, &mut undo)?;
+    let backing = match mount_overlay(request, &merged) {
+        Ok(()) => Backing::Overlay,
+        Err(error) if has_no_overlay(&error) => {
+            let reason = reason(&error);
+            if request.mapping.is_some() {
+                return Err(RootfsError::Mapping { reason });
+            }
+            undo.push(|| drop(fs::remove_dir_all(&merged)));
+            for layer in request.layers {
+                tree::copy(layer, &merged, Purpose::Layer)?;
+            }
+            Backing::Copy { reason }
+        }
+        Err(error) => return Err(error.into()),
+    };
+    undo.disarm();
+    Ok(Rootfs { path: merged, backing })
+}
+
+/// Takes the root file system in a directory away, if there is one.
+///
+/// What it was made of stays in the directory, which can then be removed.
+pub fn unmount(dir: &Path) -> Result<(), RootfsError> {
+    Ok(sys_mount::unmount(&dir.join(MERGED))?)
+}
+
+/// Tells if there is no overlay to be had here: no such file system, no permission, or directories
+/// that are on an overlay themselves.
+fn has_no_overlay(error: &PathError) -> bool {
+    let reasons = [Errno::NODEV, Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::TOOBIG];
+    reasons.iter().any(|reason| error.source.raw_os_error() == Some(reason.raw_os_error()))
+}
+
+/// Says why there is no overlay; the kernel's own words for most of it are "invalid argument".
+fn reason(error: &PathError) -> String {
+    match error.source.raw_os_error() {
+        Some(NODEV) => "this kernel has no overlay file system".to_owned(),
+        Some(TOOBIG) => "this kernel cannot lay so many layers over each other".to_owned(),
+        Some(INVAL) => "this kernel cannot lay one over the file systems that hold the layers and \
+             the container's files, as when they are an overlay themselves"
+            .to_owned(),
+        _ => error.source.to_string(),
+    }
+}
+
+const NODEV: i32 = Errno::NODEV.raw_os_error();
+const TOOBIG: i32 = Errno::TOOBIG.raw_os_error();
+const INVAL: i32 = Errno::INVAL.raw_os_error();
+
+fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> {
+    let mut undo = Rollback::new();
+    let [upper, work] = [UPPER, WORK].map(|name| request.dir.join(name));
+    let upper = if request.read_only {
+        None
+    } else {
+        make_dir(&upper, &mut undo)?;
+        make_dir(&work, &mut undo)?;
+        if let Some(mapping) = request.mapping {
+            let root = |ranges: &[IdRange]| {
+                ranges.iter().find(|range| range.disk == 0).map(|range| range.view)
+            };
+            let (uid, gid) = (root(&mapping.uids), root(&mapping.gids));
+            chown(&upper, uid, gid).at("change the owner of", &upper)?;
+        }
+        Some(Upper { dir: &upper, work: &work })
+    };
+    let mut lowers = request.layers.to_vec();
+    // The layers are mounted with their mapping only until the overlay has got them.
+    let mut mapped = Rollback::new();
+    if let Some(mapping) = request.mapping {
+        lowers = map_layers(request, mapping, &mut mapped)?;
+    }
+    if upper.is_none() && lowers.len() == 1 {
+        // The kernel wants two where nothing takes changes.
+        let empty = request.dir.join(EMPTY);
+        make_dir(&empty, &mut undo)?;
+        lowers.insert(0, empty);
+    }
+    Overlay { lowers: &lowers, upper }.mount(merged)?;
+    drop(mapped);
+    undo.disarm();
+    Ok(())
+}
+
+/// Mounts each layer in the directory with its owners mapped.
+fn map_layers(
+    request: &Request<'_>,
+    mapping: &Mapping,
+    undo: &mut Rollback<'_>,
+) -> Result<Vec<PathBuf>, PathError> {
+    let dir = request.dir.join(MAPPED);
+    let namespace = mapping.namespace().at("map owners for", &dir)?;
+    make_dir(&dir, undo)?;
+    let mut lowers = Vec::with_capacity(request.layers.len());
+    for (at, layer) in request.layers.iter().enumerate() {
+        let target = dir.join(at.to_string());
+        make_dir(&target, undo)?;
+        sys_mount::idmapped_bind(layer, &target, namespace.as_fd(), Depth::Single)?;
+        undo.push({
+            let target = target.clone();
+            move || drop(sys_mount::unmount(&target))
+        });
+        lowers.push(target);
+    }
+    Ok(lowers)
+}
+
+fn make_dir(path: &Path, undo: &mut Rollback<'_>) -> Result<(), PathError> {
+    // Every user of the container may be in it: this is its `/`.
+    DirBuilder::new().mode(0o755).create(path).at("create", path)?;
+    let path = path.to_owned();
+    undo.push(move || drop(fs::remove_dir(path)));
+    Ok(())
+}

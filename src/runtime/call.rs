@@ -1,0 +1,223 @@
+//! Calling a runtime: one method for each of its subcommands that an engine needs.
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::{Action, RuntimeError};
+use super::find::DEFAULT_PATH;
+use crate::sys::process::{End, Finished, Limit, Program};
+
+/// Longer than any of the short calls takes on a machine that works; hooks of the container have
+/// their own timeouts, so `create` and `start` get more.
+const TIMEOUT: Duration = Duration::from_secs(60);
+const HOOKS_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Which implementation of the runtime command line a program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// opencontainers/runc, and whatever calls itself nothing else.
+    Runc,
+    /// containers/crun.
+    Crun,
+    /// youki-dev/youki.
+    Youki,
+}
+
+impl Kind {
+    /// Returns what a program is by its name.
+    pub fn of(program: &Path) -> Self {
+        let name = program.file_name().unwrap_or_default().to_string_lossy();
+        match () {
+            () if name.contains("crun") => Kind::Crun,
+            () if name.contains("youki") => Kind::Youki,
+            () => Kind::Runc,
+        }
+    }
+}
+
+/// A runtime and where it keeps the state of our containers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Runtime {
+    /// Which implementation it is.
+    pub kind: Kind,
+    /// The program.
+    pub program: PathBuf,
+    /// Its `--root`: apart from that of other engines, so that ids cannot clash.
+    pub root: PathBuf,
+    /// Whether systemd is asked to make cgroups.
+    pub systemd_cgroup: bool,
+}
+
+/// What a runtime knows of a container.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+pub struct State {
+    /// `creating`, `created`, `running`, `paused` or `stopped`.
+    pub status: String,
+    /// Its first process; 0 when it has none.
+    #[serde(default)]
+    pub pid: u32,
+}
+
+impl Runtime {
+    /// Returns a runtime that is told apart by its file's name.
+    pub fn new(program: PathBuf, root: PathBuf) -> Self {
+        Runtime { kind: Kind::of(&program), program, root, systemd_cgroup: false }
+    }
+
+    /// Returns a command that creates a container, whose streams the container gets.
+    ///
+    /// The runtime's own log goes to a file, since its standard error is the container's.
+    pub fn create(&self, id: &str, bundle: &Path, pid_file: &Path, log: &Path) -> Command {
+        let mut command = self.command();
+        command.arg("--log").arg(log).args(["--log-format", "json", "create", "--bundle"]);
+        command.arg(bundle).arg("--pid-file").arg(pid_file).arg(id);
+        command
+    }
+
+    /// Returns a command that runs a container in the foreground.
+    pub fn run(&self, id: &str, bundle: &Path, pid_file: &Path) -> Command {
+        let mut command = self.command();
+        command.args(["run", "--bundle"]).arg(bundle).arg("--pid-file").arg(pid_file).arg(id);
+        command
+    }
+
+    /// Returns a command that runs one more process in a container, in the foreground.
+    pub fn exec(&self, id: &str, process: &Path) -> Command {
+        let mut command = self.command();
+        command.args(["exec", "--process"]).arg(process).arg(id);
+        command
+    }
+
+    /// Runs one more process in a container, described by a file, until it ends or its time is up.
+    pub fn probe(
+        &self,
+        id: &str,
+        process: &Path,
+        pid_file: &Path,
+        timeout: Duration,
+    ) -> Result<Finished, RuntimeError> {
+        let options = self.options();
+        let mut arguments: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
+        arguments.extend(["exec", "--process"].map(OsStr::new));
+        arguments.extend([process.as_os_str(), OsStr::new("--pid-file"), pid_file.as_os_str()]);
+        arguments.push(OsStr::new(id));
+        self.run_program(&arguments, timeout)
+    }
+
+    /// Starts a created container.
+    pub fn start(&self, id: &str) -> Result<(), RuntimeError> {
+        self.call(Action::Start, id, &["start", id], HOOKS_TIMEOUT).map(drop)
+    }
+
+    /// Sends a signal to the first process of a container.
+    pub fn kill(&self, id: &str, signal: &str) -> Result<(), RuntimeError> {
+        self.call(Action::Kill, id, &["kill", id, signal], TIMEOUT).map(drop)
+    }
+
+    /// Deletes a container, killing it if it runs; one that the runtime does not know is no error.
+    pub fn delete(&self, id: &str) -> Result<(), RuntimeError> {
+        let known = self.root.join(id).exists();
+        match self.call(Action::Delete, id, &["delete", "--force", id], HOOKS_TIMEOUT) {
+            Err(RuntimeError::Failed { .. }) if !known => Ok(()),
+            result => result.map(drop),
+        }
+    }
+
+    /// Returns what the runtime knows of a container; nothing if it does not know it.
+    pub fn state(&self, id: &str) -> Result<Option<State>, RuntimeError> {
+        match self.call(Action::State, id, &["state", id], TIMEOUT) {
+            Ok(finished) => {
+                let state = serde_json::from_slice(&finished.stdout);
+                state.map(Some).map_err(|source| RuntimeError::Answer {
+                    program: self.program.clone(),
+                    action: Action::State,
+                    source,
+                })
+            }
+            Err(RuntimeError::Failed { .. }) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns the first line of what the runtime says of its version.
+    pub fn version(&self) -> Result<String, RuntimeError> {
+        let finished = self.program(Action::Version, "", &["--version"], TIMEOUT)?;
+        let text = String::from_utf8_lossy(&finished.stdout);
+        Ok(text.lines().next().unwrap_or_default().trim().to_owned())
+    }
+
+    /// Returns the error of a `create` that failed, from its log.
+    pub fn create_error(&self, id: &str, log: &Path) -> RuntimeError {
+        let text = fs::read(log).unwrap_or_default();
+        RuntimeError::failed(&self.program, Action::Create, id, &text)
+    }
+
+    /// Returns a command with the options that every call has and no environment but `PATH`.
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command.env_clear().env("PATH", DEFAULT_PATH).current_dir("/").stdin(Stdio::null());
+        command.args(self.options());
+        command
+    }
+
+    fn options(&self) -> Vec<OsString> {
+        let mut options = vec!["--root".into(), self.root.clone().into_os_string()];
+        if self.systemd_cgroup {
+            options.push("--systemd-cgroup".into());
+        }
+        options
+    }
+
+    fn call(
+        &self,
+        action: Action,
+        id: &str,
+        arguments: &[&str],
+        timeout: Duration,
+    ) -> Result<Finished, RuntimeError> {
+        let options = self.options();
+        let mut all: Vec<&OsStr> = options.iter().map(OsString::as_os_str).collect();
+        all.extend(arguments.iter().map(OsStr::new));
+        self.program(action, id, &all, timeout)
+    }
+
+    fn program<A: AsRef<OsStr>>(
+        &self,
+        action: Action,
+        id: &str,
+        arguments: &[A],
+        timeout: Duration,
+    ) -> Result<Finished, RuntimeError> {
+        let finished = self.run_program(arguments, timeout)?;
+        match finished.end {
+            End::Exited(0) => Ok(finished),
+            End::TimedOut => Err(RuntimeError::TimedOut {
+                program: self.program.clone(),
+                action,
+                id: id.to_owned(),
+                seconds: timeout.as_secs(),
+            }),
+            _ => Err(RuntimeError::failed(&self.program, action, id, &finished.stderr)),
+        }
+    }
+
+    fn run_program<A: AsRef<OsStr>>(
+        &self,
+        arguments: &[A],
+        timeout: Duration,
+    ) -> Result<Finished, RuntimeError> {
+        let mut program = Program::new(&self.program, Path::new("/"));
+        program.argv = vec![self.program.as_os_str()];
+        program.argv.extend(arguments.iter().map(AsRef::as_ref));
+        program.env = vec![(OsStr::new("PATH"), OsStr::new(DEFAULT_PATH))];
+        program.timeout = Some(timeout);
+        program.stdout = Limit::Truncate(1 << 20);
+        Ok(program.run()?)
+    }
+}

@@ -1,0 +1,210 @@
+//! Opening beneath a directory: no path leads out of it, whatever symbolic links there are and
+//! whoever swaps them meanwhile. The kernel sees to it, by `openat2` (Linux 5.6).
+
+use std::io;
+use std::path::{Component, Path, PathBuf};
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fs::{
+    AtFlags, CWD, Dir, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat,
+};
+use rustix::io::Errno;
+
+use crate::sys::fs::{PathContext as _, PathError};
+
+/// How often a lookup is repeated that the kernel could not finish because somebody renamed a
+/// directory meanwhile.
+const MAX_RETRIES: usize = 128;
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
+
+/// A directory that paths of others are opened beneath.
+#[derive(Debug)]
+pub struct Beneath {
+    root: OwnedFd,
+    path: PathBuf,
+}
+
+impl Beneath {
+    /// Opens the directory itself, which is trusted.
+    pub fn new(root: &Path) -> Result<Self, PathError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let fd = openat(CWD, root, flags, Mode::empty()).at("open", root)?;
+        Ok(Beneath { root: fd, path: root.to_owned() })
+    }
+
+    /// Opens a path that has no symbolic link in it.
+    pub fn open(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, PathError> {
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        open_strictly(self.root.as_fd(), relative, flags, mode)
+            .at("open", &self.path.join(relative))
+    }
+
+    /// Opens a path as a process sees it whose root directory this is: symbolic links are
+    /// followed and end up beneath the root, `..` stops at it.
+    pub fn open_as_root(
+        &self,
+        path: &Path,
+        flags: OFlags,
+        mode: Mode,
+    ) -> Result<OwnedFd, PathError> {
+        let relative = path.strip_prefix("/").unwrap_or(path);
+        open_as_root(self.root.as_fd(), relative, flags, mode).at("open", &self.path.join(relative))
+    }
+
+    /// Makes a directory and its missing parents, and opens it. Symbolic links are followed as in
+    /// [`open_as_root`](Self::open_as_root); one that points to nothing is an error.
+    pub fn mkdir_all(&self, path: &Path, mode: Mode) -> Result<OwnedFd, PathError> {
+        let open = |path: &Path| open_as_root(self.root.as_fd(), path, DIRECTORY, Mode::empty());
+        let mut reached = PathBuf::from(".");
+        let mut directory = open(&reached).at("open", &self.path)?;
+        for component in path.components() {
+            let name = match component {
+                Component::Normal(name) => name,
+                Component::ParentDir => "..".as_ref(),
+                Component::RootDir | Component::CurDir | Component::Prefix(_) => continue,
+            };
+            reached.push(name);
+            directory = match open(&reached) {
+                Err(Errno::NOENT) => {
+                    match mkdirat(&directory, name, mode) {
+                        // A dangling link is found out by opening it again.
+                        Ok(()) | Err(Errno::EXIST) => open(&reached),
+                        Err(error) => Err(error),
+                    }
+                }
+                opened => opened,
+            }
+            .at("make the directory", &self.path.join(&reached))?;
+        }
+        Ok(directory)
+    }
+
+    /// Returns the directory itself.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.root.as_fd()
+    }
+
+    /// Returns the path that the directory was opened by.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Opens a path beneath a directory that has no symbolic link in it and crosses no mount.
+pub fn open_strictly<P: rustix::path::Arg + Copy>(
+    root: BorrowedFd<'_>,
+    path: P,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::BENEATH
+        | ResolveFlags::NO_SYMLINKS
+        | ResolveFlags::NO_MAGICLINKS
+        | ResolveFlags::NO_XDEV;
+    retry(|| openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve))
+}
+
+/// Opens a path as a process sees it whose root directory this is.
+pub fn open_as_root<P: rustix::path::Arg + Copy>(
+    root: BorrowedFd<'_>,
+    path: P,
+    flags: OFlags,
+    mode: Mode,
+) -> Result<OwnedFd, Errno> {
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    // A link in the last component is followed like any other.
+    let flags = (flags | OFlags::CLOEXEC) - OFlags::NOFOLLOW;
+    retry(|| openat2(root, path, flags, mode, resolve))
+}
+
+/// Removes what has this name in a directory, with everything below it. Nothing there is no error.
+pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    match unlinkat(parent, name, AtFlags::empty()) {
+        Err(Errno::ISDIR) => {}
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        Err(error) => return Err(error.into()),
+    }
+    let directory = open_strictly(parent, name, DIRECTORY, Mode::empty())?;
+    for entry in Dir::read_from(&directory)? {
+        let entry = entry?;
+        let child = entry.file_name().to_bytes();
+        if child != b"." && child != b".." {
+            remove_all(directory.as_fd(), child)?;
+        }
+    }
+    Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
+}
+
+fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+    for _ in 0..MAX_RETRIES {
+        match open() {
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            result => return result,
+        }
+    }
+    open()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    fn tree() -> (tempfile::TempDir, Beneath) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir_all(dir.path().join("root/a")).unwrap();
+        fs::create_dir(dir.path().join("outside")).unwrap();
+        symlink("../outside", dir.path().join("root/out")).unwrap();
+        symlink(dir.path().join("outside"), dir.path().join("root/absolute")).unwrap();
+        symlink("/a", dir.path().join("root/in")).unwrap();
+        let beneath = Beneath::new(&dir.path().join("root")).unwrap();
+        (dir, beneath)
+    }
+
+    #[test]
+    fn symbolic_links_are_refused_or_stay_beneath_the_root() {
+        let (_dir, root) = tree();
+        let open = |path: &str| root.open(path.as_ref(), OFlags::RDONLY, Mode::empty());
+        open("a").unwrap();
+        open("/a").unwrap();
+        for path in ["in", "out", "in/../a", "..", "a/../.."] {
+            open(path).unwrap_err();
+        }
+        let open = |path: &str| root.open_as_root(path.as_ref(), OFlags::RDONLY, Mode::empty());
+        for path in ["a", "in", "/in", "../../in"] {
+            open(path).unwrap();
+        }
+        for path in ["out", "absolute"] {
+            open(path).unwrap_err();
+        }
+    }
+
+    #[test]
+    fn directories_are_made_beneath_the_root() {
+        let (dir, root) = tree();
+        root.mkdir_all("in/x/y".as_ref(), Mode::RWXU).unwrap();
+        assert!(dir.path().join("root/a/x/y").is_dir());
+        root.mkdir_all("../../z".as_ref(), Mode::RWXU).unwrap();
+        assert!(dir.path().join("root/z").is_dir());
+        root.mkdir_all("out/x".as_ref(), Mode::RWXU).unwrap_err();
+        root.mkdir_all("absolute/x".as_ref(), Mode::RWXU).unwrap_err();
+        assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn removing_a_tree_spares_what_its_links_point_to() {
+        let (dir, root) = tree();
+        fs::write(dir.path().join("outside/kept"), "").unwrap();
+        symlink("../../outside", dir.path().join("root/a/link")).unwrap();
+        fs::create_dir_all(dir.path().join("root/a/b/c")).unwrap();
+        remove_all(root.as_fd(), b"a").unwrap();
+        remove_all(root.as_fd(), b"out").unwrap();
+        remove_all(root.as_fd(), b"nothing").unwrap();
+        assert!(!dir.path().join("root/a").exists());
+        assert!(dir.path().join("outside/kept").exists());
+    }
+}

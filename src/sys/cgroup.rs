@@ -1,0 +1,90 @@
+//! What is left of a cgroup: its processes are killed, its directories removed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Where cgroups are, in version 1 one hierarchy a directory.
+const MOUNT: &str = "/sys/fs/cgroup";
+
+/// How long killed processes may take to leave a cgroup.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and removes it and its children.
+/// Returns whether it is gone.
+pub fn remove(path: &str) -> bool {
+    let path = path.trim_start_matches('/');
+    if path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return false;
+    }
+    let mut is_gone = true;
+    for root in hierarchies(Path::new(MOUNT)) {
+        let dir = root.join(path);
+        if dir.exists() {
+            is_gone &= remove_directory(&dir);
+        }
+    }
+    is_gone
+}
+
+/// Removes a cgroup that other containers may be in, unless they are.
+pub fn remove_if_empty(path: &str) {
+    for root in hierarchies(Path::new(MOUNT)) {
+        let _ = fs::remove_dir(root.join(path.trim_start_matches('/')));
+    }
+}
+
+/// Returns the roots of all hierarchies: the mount itself for version 2, its directories for 1.
+fn hierarchies(mount: &Path) -> Vec<PathBuf> {
+    if mount.join("cgroup.controllers").exists() {
+        return vec![mount.to_owned()];
+    }
+    let entries = fs::read_dir(mount).into_iter().flatten().flatten();
+    // `cpu` may be a link to `cpu,cpuacct`.
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn remove_directory(dir: &Path) -> bool {
+    let end = Instant::now() + TIMEOUT;
+    let mut pause = Duration::from_micros(200);
+    loop {
+        kill_all(dir);
+        for child in children(dir) {
+            remove_directory(&child);
+        }
+        if fs::remove_dir(dir).is_ok() || !dir.exists() {
+            return true;
+        }
+        if Instant::now() > end {
+            return false;
+        }
+        // The kernel has no event for "the last process left" that works in both versions.
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(20));
+    }
+}
+
+fn children(dir: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()))
+        .map(|entry| entry.path())
+        .collect()
+}
+
+fn kill_all(dir: &Path) {
+    // Version 2 has a file for it since Linux 5.14, which also gets those just being made.
+    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
+        return;
+    }
+    let processes = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
+    for pid in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
+        let _ = kill_process(pid, Signal::KILL);
+    }
+}

@@ -1,0 +1,119 @@
+//! Which process a number means: ids are given again, so a record keeps the start time too.
+
+use std::fs;
+use std::io;
+use std::os::fd::OwnedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use serde::{Deserialize, Serialize};
+
+/// A process, told from a later one with the same id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Identity {
+    /// The process id.
+    pub pid: u32,
+    /// When it started, in clock ticks since the boot: field 22 of `/proc/PID/stat`.
+    pub start: u64,
+}
+
+impl Identity {
+    /// Returns the identity of the process that has this id now; none if there is none.
+    pub fn of(pid: u32) -> Option<Self> {
+        let (start, _) = stat(pid)?;
+        Some(Identity { pid, start })
+    }
+
+    /// Says whether the process is there and has not ended.
+    pub fn is_running(&self) -> bool {
+        // An orphan may stay a zombie for seconds where nobody is quick to collect it.
+        stat(self.pid).is_some_and(|(start, state)| start == self.start && state != b'Z')
+    }
+
+    /// Opens a descriptor of the process; none if it is gone.
+    pub fn open(&self) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
+        let fd = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // Opened first and compared then: the descriptor stays with the process it was opened for.
+        self.is_running().then_some(fd)
+    }
+
+    /// Kills the process and waits until it ended.
+    ///
+    /// # Errors
+    ///
+    /// `TimedOut` when it is still there after the timeout.
+    pub fn kill(&self, timeout: Duration) -> io::Result<()> {
+        let Some(fd) = self.open() else { return Ok(()) };
+        match pidfd_send_signal(&fd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if wait(&fd, timeout)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+
+    /// Returns the process's parent.
+    pub fn parent(&self) -> Option<Self> {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid)).ok()?;
+        let parent = text.rsplit_once(") ")?.1.split(' ').nth(1)?.parse().ok()?;
+        Identity::of(parent)
+    }
+
+    /// Returns the name that the kernel has for the process, at most 15 bytes of its program's.
+    pub fn name(&self) -> Option<String> {
+        let text = fs::read_to_string(format!("/proc/{}/comm", self.pid)).ok()?;
+        Some(text.trim_end().to_owned())
+    }
+}
+
+/// Waits until a process ended, given its descriptor; returns whether it did in time.
+pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
+    let end = Instant::now() + timeout;
+    loop {
+        let left = Timespec::try_from(end.saturating_duration_since(Instant::now())).ok();
+        match poll(&mut [PollFd::new(pidfd, PollFlags::IN)], left.as_ref()) {
+            Ok(ready) => return Ok(ready > 0),
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Returns when a process started and its state.
+fn stat(pid: u32) -> Option<(u64, u8)> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The program's name may hold anything; what follows its last parenthesis begins with field 3.
+    let mut fields = text.rsplit_once(") ")?.1.split(' ');
+    let state = *fields.next()?.as_bytes().first()?;
+    Some((fields.nth(18)?.parse().ok()?, state))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn a_killed_process_is_not_running() {
+        let mut child = Command::new("sleep").arg("100").spawn().unwrap();
+        let identity = Identity::of(child.id()).unwrap();
+        assert!(identity.is_running());
+        assert_eq!(identity.parent().unwrap().pid, std::process::id());
+        identity.kill(Duration::from_secs(10)).unwrap();
+        // Still a zombie: this process has not waited for it.
+        assert!(!identity.is_running());
+        assert!(identity.open().is_none());
+        child.wait().unwrap();
+        identity.kill(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn another_start_is_another_process() {
+        let own = Identity::of(std::process::id()).unwrap();
+        assert!(own.is_running());
+        assert!(!Identity { start: own.start + 1, ..own }.is_running());
+    }
+}

@@ -1,0 +1,54 @@
+//! Children that end with us, children that outlive us, and what they get from us.
+
+use std::fs::File;
+use std::io::{self, Seek as _, Write as _};
+use std::os::fd::OwnedFd;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::process::{Signal, set_child_subreaper, set_parent_process_death_signal, setsid};
+
+/// Has the kernel kill a child as soon as the thread that starts it ends, in whatever way: what a
+/// killed program was about to make must not appear after somebody cleaned up.
+pub fn die_with_us(command: &mut Command) {
+    #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
+    // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no
+    // lock.
+    unsafe {
+        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+    }
+}
+
+/// Detaches this process from whoever started it: it lives on when they end, in a session of its
+/// own, and gets the orphans of its children.
+pub fn detach() -> io::Result<()> {
+    // Fails for the leader of a process group, which is in a session that it may as well stay in.
+    let _ = setsid();
+    set_child_subreaper(Some(rustix::process::getpid()))?;
+    Ok(())
+}
+
+/// Stays when the parent ends, from now on.
+pub fn outlive_parent() -> io::Result<()> {
+    Ok(set_parent_process_death_signal(None)?)
+}
+
+/// Leaves a descriptor open in a child, and in no other that is started meanwhile.
+pub fn pass_descriptor(command: &mut Command, descriptor: OwnedFd) {
+    #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
+    // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no
+    // lock. The descriptor is open as long as the command, which owns it.
+    unsafe {
+        command.pre_exec(move || Ok(fcntl_setfd(&descriptor, FdFlags::empty())?));
+    }
+}
+
+/// Returns a file in memory with this content, read from its beginning; it has no name.
+pub fn memory_file(name: &str, content: &[u8]) -> io::Result<OwnedFd> {
+    let mut file = File::from(memfd_create(name, MemfdFlags::CLOEXEC)?);
+    file.write_all(content)?;
+    file.rewind()?;
+    Ok(file.into())
+}

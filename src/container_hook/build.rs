@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::log::Log;
-use crate::image::{Algorithm, Hasher, Image, Platform, Reference, Store, StoreError};
+use crate::image::{Algorithm, Hasher, Image, ImportError, Platform, Reference, Store, StoreError};
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::rollback::Rollback;
@@ -53,6 +53,9 @@ pub enum BuildError {
         status: std::process::ExitStatus,
     },
     /// What it built cannot be imported.
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    /// The store cannot say whether it was built before.
     #[error(transparent)]
     Store(#[from] StoreError),
 }

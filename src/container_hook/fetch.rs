@@ -9,7 +9,8 @@ use super::options::Pull;
 use super::plan::Plan;
 use super::request::{ImageSource, Registry};
 use crate::image::{
-    Credential, Image, Login, PlatformError, PullPolicy, PullRequest, Secret, pull,
+    Credential, Credentials, Image, Login, PlatformError, PullPolicy, PullRequest, Reference,
+    Secret, pull,
 };
 
 /// An image's platform is none.
@@ -38,23 +39,21 @@ pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError
         Some(Pull::Missing) => PullPolicy::Missing,
         Some(Pull::Never) => PullPolicy::Never,
     };
-    let credential = plan.args.registry.as_ref().map(credential);
+    let given = plan.args.registry.as_ref().map(|registry| credential(registry, reference));
+    let credentials = Credentials::new(given.into_iter().collect());
     let request = PullRequest {
         reference,
         platform: &plan.platform,
-        credential: credential.as_ref(),
+        credentials: &credentials,
         policy,
         progress: hook.log,
     };
     Ok(pull(&hook.engine.store, hook.registries, &request)?)
 }
 
-fn credential(registry: &Registry) -> Credential {
-    Credential::new(
-        registry.server.as_deref().unwrap_or_default(),
-        Login::Password {
-            username: registry.username.clone(),
-            password: Secret::new(registry.password.expose()),
-        },
-    )
+/// Returns the login that the runner sent, for the registry of its image alone.
+fn credential(registry: &Registry, reference: &Reference) -> Credential {
+    let password = Secret::new(registry.password.expose());
+    let login = Login::Password { username: registry.username.clone(), password };
+    Credential::new(reference.registry(), login)
 }

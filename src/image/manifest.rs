@@ -140,6 +140,9 @@ pub enum ManifestError {
         /// The type.
         media_type: String,
     },
+    /// An index names another one for the platform.
+    #[error("the index names another index instead of an image: name the image by its digest")]
+    NestedIndex,
     /// The index has nothing for the platform.
     #[error("there is no image for {wanted}: there are {}", list(available))]
     NoPlatform {

@@ -10,9 +10,15 @@
 mod config;
 mod credentials;
 mod digest;
+mod import;
+mod layer;
 mod manifest;
 mod platform;
+mod progress;
+mod pull;
 mod reference;
+mod registry;
+mod store;
 
 pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
 pub use credentials::{
@@ -20,10 +26,20 @@ pub use credentials::{
     Secret,
 };
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
+pub use import::ImportError;
+pub use layer::{Limit, Limits, UnpackError};
 pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub use platform::{Platform, PlatformError};
+pub use progress::{Progress, ProgressEvent, Silent};
+pub use pull::{PullError, PullPolicy, PullRequest, pull};
 pub use reference::{Reference, ReferenceError};
-mod stub;
-pub use stub::*;
+pub use registry::{
+    BlobReader, ClientOptions, Fetched, OpenError, RegistryClient, RegistryError, RegistryOptions,
+    Repository, Retry,
+};
+pub use store::{
+    Image, Layer, NewImage, PrunePolicy, Pruned, Reservation, Store, StoreError, StoreOptions,
+    Summary, Usage,
+};

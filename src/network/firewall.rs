@@ -149,15 +149,16 @@ table inet {name} {{
     }}
     chain forward {{
         type filter hook forward priority filter;
+        ct state established,related accept
         iifname "ocih*" jump fenced
         iifname "ocih*" oifname "ocih*" ct status dnat accept
         iifname "ocih*" oifname "ocih*" drop
     }}
     chain input {{
         type filter hook input priority filter;
+        ct state established,related accept
         iifname "ocih*" jump fenced
         iifname "ocih*" ip daddr 127.0.0.0/8 drop
-        iifname "ocih*" ct state established,related accept
         iifname "ocih*" {host}
     }}
 }}

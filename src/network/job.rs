@@ -1,10 +1,9 @@
 //! A job's network: a bridge in a namespace of its own, which containers' namespaces and the host are
 //! linked to.
 
-use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
@@ -14,11 +13,10 @@ use super::error::NetworkError;
 use super::firewall::Firewall;
 use super::netlink::{self, Netlink};
 use super::port::{PortMapping, Protocol};
+use super::record::{self, EndpointRecord, Record, claim, directory, lock};
+use super::reserve::reserve;
 use super::subnet::{Pair, Plan, Subnet};
-use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_bounded,
-};
-use crate::sys::lock::FileLock;
+use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
 use crate::sys::rollback::Rollback;
 
@@ -82,26 +80,6 @@ pub struct Network {
     record: Record,
 }
 
-/// What is known of a network, from before anything of it is made.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct Record {
-    id: String,
-    number: u32,
-    pool: String,
-    pool6: String,
-    host_access: bool,
-    endpoints: Vec<EndpointRecord>,
-    /// How many containers it has had: addresses are not given again.
-    next: u32,
-}
-
-#[derive(Clone, Debug, Serialize, Deserialize)]
-struct EndpointRecord {
-    name: String,
-    number: u32,
-    published: Vec<Published>,
-}
-
 const BRIDGE: &str = "bridge";
 const UPLINK: &str = "uplink";
 const HUB: &str = "hub";
@@ -132,7 +110,7 @@ impl Network {
 
     /// Opens a network that another process made.
     pub fn open(options: &NetworkOptions, id: &str) -> Result<Self, NetworkError> {
-        let record = read(&directory(options, id).join("record.json"))?;
+        let record = record::read(&directory(options, id).join("record.json"))?;
         let record = record.ok_or_else(|| NetworkError::Unknown { id: id.to_owned() })?;
         Ok(Network { options: options.clone(), record })
     }
@@ -190,7 +168,7 @@ impl Network {
     /// left them, and the links with them.
     pub fn remove_id(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
         let directory = directory(options, id);
-        if let Some(record) = read(&directory.join("record.json"))? {
+        if let Some(record) = record::read(&directory.join("record.json"))? {
             let network = Network { options: options.clone(), record };
             for endpoint in &network.record.endpoints {
                 network.withdraw(endpoint)?;
@@ -345,156 +323,13 @@ impl Network {
     }
 
     fn write(&self) -> Result<(), NetworkError> {
-        write(&self.options, &self.record)
+        record::write(&self.options, &self.record)
     }
-}
-
-fn directory(options: &NetworkOptions, id: &str) -> PathBuf {
-    options.run.join("network").join(id)
 }
 
 /// Returns the name of the host's end of a network's link: at most 15 bytes.
 fn link_name(id: &str) -> String {
     format!("ocih{}", &id[..id.len().min(10)])
-}
-
-fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
-    let dir = options.run.join("network");
-    make_private(&dir)?;
-    Ok(FileLock::exclusive(&options.run.join("network.lock"))?)
-}
-
-/// Writes the record of a network with addresses that nobody else has.
-fn claim(options: &NetworkOptions, id: &str) -> Result<Record, NetworkError> {
-    let _lock = lock(options)?;
-    let used: BTreeSet<_> = records(options)?.into_iter().map(|record| record.number).collect();
-    let routes = netlink::routes().at("read", Path::new("/proc/net/route"))?;
-    let routes6 = netlink::routes6().at("read", Path::new("/proc/net/ipv6_route"))?;
-    let count = options.pool.count();
-    // From the one after the last: the kernel may still be taking that one apart.
-    let first = used.last().map_or(0, |last| (last + 1) % count);
-    let number = (0..count).map(|at| (first + at) % count).find(|number| {
-        !used.contains(number)
-            && !options.pool.clashes(*number, &routes)
-            && !options.pool6.clashes(*number, &routes6)
-    });
-    let number =
-        number.ok_or_else(|| NetworkError::PoolEmpty { pool: options.pool.to_string(), count })?;
-    let record = Record {
-        id: id.to_owned(),
-        number,
-        pool: options.pool.to_string(),
-        pool6: options.pool6.to_string(),
-        host_access: options.host_access,
-        endpoints: Vec::new(),
-        next: 0,
-    };
-    make_private(&directory(options, id))?;
-    write(options, &record)?;
-    Ok(record)
-}
-
-/// Chooses ports of the host that nobody has. The lock is held.
-fn reserve(
-    options: &NetworkOptions,
-    own: &Record,
-    mappings: &[PortMapping],
-) -> Result<Vec<Published>, NetworkError> {
-    if mappings.is_empty() {
-        return Ok(Vec::new());
-    }
-    let others = records(options)?.into_iter().filter(|record| record.id != own.id);
-    let all = others.flat_map(|record| record.endpoints).chain(own.endpoints.iter().cloned());
-    let mut taken: Vec<Published> = all.flat_map(|endpoint| endpoint.published).collect();
-    let mut chosen = Vec::new();
-    for mapping in mappings {
-        let is_free = |port: u16| {
-            let clashes = |other: &Published| {
-                other.host_port == port
-                    && other.protocol == mapping.protocol
-                    && (other.host_ip == mapping.host_ip
-                        || other.host_ip.is_none()
-                        || mapping.host_ip.is_none())
-            };
-            !taken.iter().any(clashes)
-                && can_bind(mapping.host_ip, port, mapping.protocol).is_some()
-        };
-        let port = match mapping.host_ports.clone() {
-            Some(ports) => {
-                let first = *ports.start();
-                ports.into_iter().find(|port| is_free(*port)).ok_or(NetworkError::PortInUse {
-                    host_ip: mapping.host_ip,
-                    port: first,
-                    protocol: mapping.protocol,
-                })?
-            }
-            None => (0..100)
-                .filter_map(|_| can_bind(mapping.host_ip, 0, mapping.protocol))
-                .find(|port| is_free(*port))
-                .ok_or(NetworkError::PortInUse {
-                    host_ip: mapping.host_ip,
-                    port: 0,
-                    protocol: mapping.protocol,
-                })?,
-        };
-        let published = Published {
-            container_port: mapping.container_port,
-            protocol: mapping.protocol,
-            host_ip: mapping.host_ip,
-            host_port: port,
-        };
-        taken.push(published.clone());
-        chosen.push(published);
-    }
-    Ok(chosen)
-}
-
-/// Returns the port if nobody listens on it; for 0, one that is free.
-fn can_bind(ip: Option<IpAddr>, port: u16, protocol: Protocol) -> Option<u16> {
-    let address = (ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), port);
-    let bound = match protocol {
-        Protocol::Tcp => TcpListener::bind(address).and_then(|socket| socket.local_addr()),
-        Protocol::Udp => UdpSocket::bind(address).and_then(|socket| socket.local_addr()),
-    };
-    bound.ok().map(|address| address.port())
-}
-
-fn records(options: &NetworkOptions) -> Result<Vec<Record>, NetworkError> {
-    let dir = options.run.join("network");
-    let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.at("list", &dir)?,
-    };
-    let paths = entries.flatten().map(|entry| entry.path().join("record.json"));
-    paths.filter_map(|path| read(&path).transpose()).collect()
-}
-
-fn read(path: &Path) -> Result<Option<Record>, NetworkError> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let text = read_bounded(path, 1 << 20)?;
-    let invalid = |source| NetworkError::Record { path: path.to_owned(), source };
-    serde_json::from_slice(&text).map(Some).map_err(invalid)
-}
-
-fn write(options: &NetworkOptions, record: &Record) -> Result<(), NetworkError> {
-    let text = serde_json::to_vec(record).expect("records are values that JSON has");
-    let replace = ReplaceOptions {
-        mode: Some(0o600),
-        // The run directory does not outlive a boot.
-        durability: Durability::Unsynced,
-        ..ReplaceOptions::default()
-    };
-    let path = directory(options, &record.id).join("record.json");
-    Ok(FileAt::open(&path, Symlinks::Refuse)?.replace(&text, &replace)?)
-}
-
-fn make_private(path: &Path) -> Result<(), NetworkError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    Ok(made.at("make the directory", path)?)
 }
 
 /// Sets a parameter of the calling thread's namespace, unless it has that value.

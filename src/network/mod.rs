@@ -15,6 +15,8 @@ mod firewall;
 mod job;
 mod netlink;
 mod port;
+mod record;
+mod reserve;
 mod subnet;
 
 pub use error::NetworkError;

@@ -86,6 +86,11 @@ impl Beneath {
         self.root.as_fd()
     }
 
+    /// Returns the directory itself, to keep.
+    pub fn into_fd(self) -> OwnedFd {
+        self.root
+    }
+
     /// Returns the path that the directory was opened by.
     pub fn path(&self) -> &Path {
         &self.path

@@ -55,10 +55,6 @@ fn ask_for(address: SocketAddr, timeout: Duration) -> std::io::Result<String> {
 /// A packet that is dropped is not answered: how long is waited for what must not come.
 const SHORT: Duration = Duration::from_millis(300);
 
-fn unspecified(address: IpAddr) -> IpAddr {
-    if address.is_ipv4() { "0.0.0.0".parse().unwrap() } else { "::".parse().unwrap() }
-}
-
 #[test]
 fn containers_of_a_job_reach_each_other() {
     let host = Host::new();
@@ -69,7 +65,7 @@ fn containers_of_a_job_reach_each_other() {
         let b = network.attach(&endpoint("b", &[])).unwrap();
         assert_eq!(a.addresses.len(), 2);
         for address in &b.addresses {
-            serve(&b.netns, unspecified(*address), 80);
+            serve(&b.netns, *address, 80);
             let answer = netns::within(&a.netns, || ask((*address, 80).into())).unwrap();
             assert_eq!(answer.unwrap(), "hello", "{address}");
         }
@@ -163,7 +159,7 @@ fn row_35_metadata_loopback_and_other_jobs_are_out_of_reach() {
         let a = one.attach(&endpoint("a", &[])).unwrap();
         let b = two.attach(&endpoint("b", &[])).unwrap();
         for address in &b.addresses {
-            serve(&b.netns, unspecified(*address), 80);
+            serve(&b.netns, *address, 80);
         }
         // Where a cloud would answer; so that only a rule can be why it does not.
         let metadata = host.outside(|| TcpListener::bind("169.254.169.254:80").unwrap());

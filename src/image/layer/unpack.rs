@@ -1,0 +1,203 @@
+//! Unpacking in two threads: one inflates, the other makes files.
+
+use std::fs;
+use std::io::{self, BufRead, Read};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
+use std::thread;
+
+use super::archive::{Archive, Source};
+use super::blob::{Blob, Checked, DecoderError, decoder};
+use super::error::UnpackError;
+use super::extract::Extractor;
+use super::limits::{Limit, Limits, RATIO_FREE_BYTES};
+use crate::image::{Digest, digest::Hasher};
+
+/// Small enough for the processor's cache, large enough for the data of most files.
+const CHUNK_BYTES: usize = 256 << 10;
+
+/// How many chunks wait for the slower of the two threads.
+const QUEUE: usize = 4;
+
+/// What was unpacked.
+#[derive(Debug)]
+pub(in crate::image) struct Unpacked {
+    /// About how much of the disk it takes.
+    pub(in crate::image) size_bytes: u64,
+    pub(in crate::image) entries: u64,
+    /// Whether it hides all layers below.
+    pub(in crate::image) is_opaque: bool,
+}
+
+/// Unpacks a layer into a directory that it makes.
+///
+/// On an error the directory may hold anything; the caller removes it.
+pub(in crate::image) fn unpack(
+    blob: Blob<'_, impl Read + Send>,
+    diff_id: &Digest,
+    limits: &Limits,
+    tree: &Path,
+) -> Result<Unpacked, UnpackError> {
+    fs::DirBuilder::new().mode(0o755).create(tree).map_err(|source| UnpackError::File {
+        action: "make",
+        path: tree.to_owned(),
+        source,
+    })?;
+    let (full, chunks) = sync_channel(QUEUE);
+    let (back, empty) = channel();
+    thread::scope(|scope| {
+        let inflating = scope.spawn(move || inflate(blob, limits, &full, &empty));
+        let mut archive = Archive::new(Chunks {
+            chunks,
+            back,
+            current: Vec::new(),
+            position: 0,
+            hasher: Hasher::new(diff_id.algorithm()),
+        });
+        let extracted = Extractor::new(tree, limits).and_then(|extractor| {
+            let unpacked = extractor.run(&mut archive)?;
+            archive.finish()?;
+            Ok(unpacked)
+        });
+        // Without a receiver the other thread stops.
+        let actual = archive.into_reader().hasher_of_all();
+        match inflating.join() {
+            // The archive looks as if it ended early, which is not the reason.
+            Ok(Err(error)) => return Err(error),
+            Ok(Ok(())) => {}
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        let unpacked = extracted?;
+        let actual = actual.finish();
+        if actual != *diff_id {
+            let expected = diff_id.clone();
+            return Err(UnpackError::Digest { what: "archive", expected, actual });
+        }
+        Ok(unpacked)
+    })
+}
+
+/// Inflates the blob and checks it, until its end or until nobody wants more.
+fn inflate(
+    blob: Blob<'_, impl Read>,
+    limits: &Limits,
+    full: &SyncSender<Vec<u8>>,
+    empty: &Receiver<Vec<u8>>,
+) -> Result<(), UnpackError> {
+    let max_by_ratio = blob.size.saturating_mul(limits.ratio).max(RATIO_FREE_BYTES);
+    let mut input = Checked::new(blob);
+    match pump(&mut input, limits.bytes.min(max_by_ratio), full, empty) {
+        Ok(End::Whole) => input.finish(),
+        Ok(End::Stopped) => Ok(()),
+        Ok(End::TooLarge) if limits.bytes < max_by_ratio => {
+            Err(UnpackError::Limit { limit: Limit::Bytes(limits.bytes) })
+        }
+        Ok(End::TooLarge) => Err(UnpackError::Limit { limit: Limit::Ratio(limits.ratio) }),
+        Err(DecoderError::Read(error)) => Err(input.failure(error)),
+        Err(DecoderError::Unsupported(name)) => Err(UnpackError::Compression { name }),
+    }
+}
+
+enum End {
+    Whole,
+    TooLarge,
+    Stopped,
+}
+
+fn pump(
+    input: impl Read,
+    max_bytes: u64,
+    full: &SyncSender<Vec<u8>>,
+    empty: &Receiver<Vec<u8>>,
+) -> Result<End, DecoderError> {
+    let mut decoder = decoder(input)?;
+    let mut inflated_bytes = 0_u64;
+    loop {
+        let mut chunk = empty.try_recv().unwrap_or_default();
+        chunk.resize(CHUNK_BYTES, 0);
+        let count = fill(&mut decoder, &mut chunk).map_err(DecoderError::Read)?;
+        if count == 0 {
+            return Ok(End::Whole);
+        }
+        chunk.truncate(count);
+        inflated_bytes += count as u64;
+        if inflated_bytes > max_bytes {
+            return Ok(End::TooLarge);
+        }
+        if full.send(chunk).is_err() {
+            return Ok(End::Stopped);
+        }
+    }
+}
+
+/// Reads until the chunk is full or there is no more.
+fn fill(reader: &mut impl Read, chunk: &mut [u8]) -> io::Result<usize> {
+    let mut filled = 0;
+    while filled < chunk.len() {
+        match reader.read(&mut chunk[filled..]) {
+            Ok(0) => break,
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(filled)
+}
+
+/// The inflated archive, as the other thread sends it.
+struct Chunks {
+    chunks: Receiver<Vec<u8>>,
+    back: Sender<Vec<u8>>,
+    current: Vec<u8>,
+    position: usize,
+    hasher: Hasher,
+}
+
+impl Chunks {
+    fn hasher_of_all(self) -> Hasher {
+        self.hasher
+    }
+}
+
+impl BufRead for Chunks {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        if self.position == self.current.len()
+            // The end, or an error that the other thread returns.
+            && let Ok(next) = self.chunks.recv()
+        {
+            self.hasher.update(&next);
+            // The other thread may have ended.
+            drop(self.back.send(std::mem::replace(&mut self.current, next)));
+            self.position = 0;
+        }
+        Ok(&self.current[self.position..])
+    }
+
+    fn consume(&mut self, count: usize) {
+        self.position += count;
+    }
+}
+
+impl Read for Chunks {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.fill_buf()?.read(buffer)?;
+        self.consume(count);
+        Ok(count)
+    }
+}
+
+impl Source for Chunks {
+    fn pass(&mut self, mut bytes: u64) -> io::Result<()> {
+        while bytes > 0 {
+            let available = self.fill_buf()?.len();
+            if available == 0 {
+                break;
+            }
+            let count = usize::try_from(bytes).map_or(available, |bytes| bytes.min(available));
+            self.consume(count);
+            bytes -= count as u64;
+        }
+        Ok(())
+    }
+}

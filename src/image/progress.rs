@@ -1,0 +1,73 @@
+//! What happens during a pull, for those who show it.
+
+use std::time::Duration;
+
+use super::digest::Digest;
+use super::reference::Reference;
+use super::registry::RegistryError;
+
+/// Hears what happens during a pull.
+///
+/// Several threads call it, for the bytes of a layer many times a second: it counts and returns.
+pub trait Progress: Sync {
+    /// Takes note of something that happened.
+    fn event(&self, event: ProgressEvent<'_>);
+}
+
+/// Something that happened during a pull.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub enum ProgressEvent<'a> {
+    /// The registry said what the image consists of.
+    Resolved {
+        /// The image.
+        reference: &'a Reference,
+        /// The digest of its manifest.
+        digest: &'a Digest,
+        /// The number of its layers.
+        layers: usize,
+        /// The size of all of them, compressed.
+        bytes: u64,
+    },
+    /// A layer is in the store already.
+    LayerCached {
+        /// The digest of the blob.
+        digest: &'a Digest,
+        /// Its size.
+        bytes: u64,
+    },
+    /// A layer is downloaded and unpacked from now on.
+    LayerStarted {
+        /// The digest of the blob.
+        digest: &'a Digest,
+        /// Its size.
+        bytes: u64,
+    },
+    /// Some bytes of a layer came.
+    LayerBytes {
+        /// The digest of the blob.
+        digest: &'a Digest,
+        /// How many since the last time.
+        bytes: u64,
+    },
+    /// A layer is complete.
+    LayerDone {
+        /// The digest of the blob.
+        digest: &'a Digest,
+    },
+    /// Something failed and is tried again.
+    Retry {
+        /// What failed.
+        error: &'a RegistryError,
+        /// How long we wait before.
+        delay: Duration,
+    },
+}
+
+/// Shows nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Silent;
+
+impl Progress for Silent {
+    fn event(&self, _: ProgressEvent<'_>) {}
+}

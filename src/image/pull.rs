@@ -1,0 +1,167 @@
+//! Pulling: from a name to an image in the store.
+
+mod fetch;
+
+use super::config::ConfigurationError;
+use super::credentials::{Credentials, HelperError};
+use super::digest::Digest;
+use super::manifest::ManifestError;
+use super::platform::Platform;
+use super::progress::Progress;
+use super::reference::Reference;
+use super::registry::{OpenError, RegistryClient, RegistryError, Repository};
+use super::store::{Image, Store, StoreError};
+
+/// When the registry is asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// Each time. Layers that are in the store are not fetched again.
+    Always,
+    /// If the image is not in the store.
+    Missing,
+    /// Each time; if the registry does not answer, the image in the store will do.
+    Newer,
+    /// At no time.
+    Never,
+}
+
+/// An image that is wanted.
+#[derive(Clone, Copy)]
+pub struct PullRequest<'a> {
+    /// Its name.
+    pub reference: &'a Reference,
+    /// What it will run on.
+    pub platform: &'a Platform,
+    /// Who wants it. Somebody else's credentials that it was pulled with before do not count.
+    pub credentials: &'a Credentials,
+    /// When the registry is asked.
+    pub policy: PullPolicy,
+    /// Hears what happens.
+    pub progress: &'a dyn Progress,
+}
+
+/// Why there is no image.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PullError {
+    /// The registry does not give it.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// A credential helper gave no answer.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
+    /// The store cannot take it.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What the registry gives is not an image for this platform.
+    #[error(transparent)]
+    Manifest(#[from] ManifestError),
+    /// Its configuration cannot be read.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// It is not in the store, and must not be pulled.
+    #[error("{} is not in the store, and the policy is never to pull", reference.familiar())]
+    NotStored {
+        /// The image.
+        reference: Box<Reference>,
+    },
+    /// It is in the store, for others.
+    #[error(
+        "{} is in the store, but was pulled with other credentials, and the policy is never to ask \
+         the registry: use another policy", reference.familiar()
+    )]
+    Private {
+        /// The image.
+        reference: Box<Reference>,
+    },
+    /// It is for another platform.
+    #[error("{} is for {found}, not for {wanted}", reference.familiar())]
+    Platform {
+        /// The image.
+        reference: Box<Reference>,
+        /// The platform that it is for.
+        found: Platform,
+        /// The platform that it was wanted for.
+        wanted: Platform,
+    },
+    /// Manifest and configuration contradict each other.
+    #[error("{} has {layers} layers, but its configuration has {diff_ids}", reference.familiar())]
+    Layers {
+        /// The image.
+        reference: Box<Reference>,
+        /// How many layers the manifest has.
+        layers: usize,
+        /// How many the configuration has.
+        diff_ids: usize,
+    },
+}
+
+impl From<OpenError> for PullError {
+    fn from(error: OpenError) -> Self {
+        match error {
+            OpenError::Registry(error) => PullError::Registry(error),
+            OpenError::Helper(error) => PullError::Helper(error),
+        }
+    }
+}
+
+/// Returns an image that is in the store afterwards, whole.
+///
+/// An image that only known users may have is never given out on the word of the store: the
+/// registry is asked whether it gives it to these credentials; with [`PullPolicy::Never`], where
+/// nobody is asked, they must be those that it was pulled with.
+pub fn pull(
+    store: &Store,
+    client: &RegistryClient,
+    request: &PullRequest<'_>,
+) -> Result<Image, PullError> {
+    let reference = request.reference;
+    let stored = store.find(reference, request.platform)?;
+    let open = || client.repository(reference, request.credentials, request.progress);
+    match (request.policy, stored) {
+        (PullPolicy::Missing | PullPolicy::Never, Some(image)) if image.access.is_none() => {
+            Ok(image)
+        }
+        (PullPolicy::Never, Some(image)) => {
+            let login = request.credentials.find(reference.registry(), reference.repository())?;
+            let is_theirs = login.zip(image.access.as_deref());
+            if is_theirs.is_some_and(|(login, print)| login.has_fingerprint(print)) {
+                Ok(image)
+            } else {
+                Err(PullError::Private { reference: Box::new(reference.clone()) })
+            }
+        }
+        (PullPolicy::Never, None) => {
+            Err(PullError::NotStored { reference: Box::new(reference.clone()) })
+        }
+        (PullPolicy::Missing, Some(image)) => {
+            let repository = open()?;
+            if may_read(&repository, &image.digest)? {
+                return Ok(image);
+            }
+            fetch::fetch(store, client, &repository, request, None)
+        }
+        (PullPolicy::Newer, Some(image)) => {
+            let repository = open()?;
+            let is_public = image.access.is_none();
+            match fetch::fetch(store, client, &repository, request, Some(image.clone())) {
+                Err(PullError::Registry(error)) if error.is_transient() && is_public => Ok(image),
+                result => result,
+            }
+        }
+        (PullPolicy::Always, stored) => fetch::fetch(store, client, &open()?, request, stored),
+        (PullPolicy::Missing | PullPolicy::Newer, None) => {
+            fetch::fetch(store, client, &open()?, request, None)
+        }
+    }
+}
+
+/// Asks whether an image is given to these credentials; false if the registry no longer has it,
+/// but perhaps another one of the same name.
+fn may_read(repository: &Repository<'_>, digest: &Digest) -> Result<bool, RegistryError> {
+    match repository.digest_of(digest.as_str()) {
+        Ok(_) => Ok(true),
+        Err(RegistryError::NotFound { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,191 @@
+//! What the registry has of an image, into the store.
+
+use std::collections::HashSet;
+use std::io::{self, Read};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use super::{PullError, PullRequest};
+use crate::image::config::Configuration;
+use crate::image::digest::Digest;
+use crate::image::manifest::{Descriptor, Document, Manifest};
+use crate::image::progress::ProgressEvent;
+use crate::image::registry::{RegistryClient, Repository};
+use crate::image::store::{Image, NewImage, Store};
+
+/// More than any configuration has; it is held in memory.
+const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
+
+/// A layer to fetch.
+struct Work<'a> {
+    blob: &'a Descriptor,
+    diff_id: &'a Digest,
+}
+
+/// Fetches what is missing of an image; all of it may be there already, as `stored` shows.
+pub(super) fn fetch(
+    store: &Store,
+    client: &RegistryClient,
+    repository: &Repository<'_>,
+    request: &PullRequest<'_>,
+    stored: Option<Image>,
+) -> Result<Image, PullError> {
+    let (digest, manifest) = match resolve(repository, request, stored)? {
+        Found::Stored(image) => return Ok(*image),
+        Found::Manifest(digest, manifest) => (digest, manifest),
+    };
+    let bytes = repository.blob(&manifest.config, MAX_CONFIGURATION_BYTES)?;
+    let configuration = Configuration::parse(&bytes)?;
+    check(request, &manifest, &configuration)?;
+    let diff_ids = &configuration.rootfs.diff_ids;
+    request.progress.event(ProgressEvent::Resolved {
+        reference: request.reference,
+        digest: &digest,
+        layers: manifest.layers.len(),
+        bytes: manifest.layers.iter().map(|layer| layer.size).fold(0, u64::saturating_add),
+    });
+
+    let _kept = store.reserve(diff_ids)?;
+    let mut seen = HashSet::new();
+    let layers = manifest.layers.iter().zip(diff_ids);
+    let mut work: Vec<_> = layers
+        .map(|(blob, diff_id)| Work { blob, diff_id })
+        .filter(|work| seen.insert(work.diff_id))
+        .collect();
+    // The longest first: otherwise it may be the only one left at the end.
+    work.sort_by_key(|work| std::cmp::Reverse(work.blob.size));
+    unpack_all(store, client.layers_at_once(), repository, request, &work)?;
+
+    Ok(store.commit_image(&NewImage {
+        reference: request.reference,
+        platform: request.platform,
+        digest: &digest,
+        id: &manifest.config.digest,
+        configuration: &bytes,
+        access: repository.used_login().map(|login| login.fingerprint()).as_deref(),
+    })?)
+}
+
+/// What is behind a name.
+enum Found {
+    /// The image that is in the store.
+    Stored(Box<Image>),
+    /// Another one, with the digest of its manifest.
+    Manifest(Digest, Manifest),
+}
+
+/// Finds out what is behind the name, for the platform.
+fn resolve(
+    repository: &Repository<'_>,
+    request: &PullRequest<'_>,
+    stored: Option<Image>,
+) -> Result<Found, PullError> {
+    let mut found = repository.document(request.reference.target())?;
+    // If it became private, or public, the store is told so by storing it again.
+    let is_private = repository.used_login().is_some();
+    let mut stored = stored.filter(|image| image.access.is_some() == is_private);
+    let mut is_stored = |digest: &Digest| stored.take_if(|image| image.digest == *digest);
+    if let Some(image) = is_stored(&found.digest) {
+        return Ok(Found::Stored(Box::new(image)));
+    }
+    if let Document::Index(index) = &found.document {
+        let descriptor = index.choose(request.platform)?;
+        if let Some(image) = is_stored(&descriptor.digest) {
+            return Ok(Found::Stored(Box::new(image)));
+        }
+        found = repository.document_of(descriptor)?;
+    }
+    match found.document {
+        Document::Manifest(manifest) => {
+            manifest.check_image()?;
+            Ok(Found::Manifest(found.digest, manifest))
+        }
+        Document::Index(_) => Err(super::ManifestError::NestedIndex.into()),
+    }
+}
+
+fn check(
+    request: &PullRequest<'_>,
+    manifest: &Manifest,
+    configuration: &Configuration,
+) -> Result<(), PullError> {
+    let reference = || Box::new(request.reference.clone());
+    let (layers, diff_ids) = (manifest.layers.len(), configuration.rootfs.diff_ids.len());
+    if layers != diff_ids {
+        return Err(PullError::Layers { reference: reference(), layers, diff_ids });
+    }
+    if request.platform.suitability(&configuration.platform).is_none() {
+        return Err(PullError::Platform {
+            reference: reference(),
+            found: configuration.platform.clone(),
+            wanted: request.platform.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Downloads and unpacks layers, several at once. The first failure ends all.
+fn unpack_all(
+    store: &Store,
+    at_once: usize,
+    repository: &Repository<'_>,
+    request: &PullRequest<'_>,
+    work: &[Work<'_>],
+) -> Result<(), PullError> {
+    let next = AtomicUsize::new(0);
+    let stop = AtomicBool::new(false);
+    let failure = Mutex::new(None);
+    let run = || {
+        while !stop.load(Ordering::Relaxed) {
+            let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            if let Err(error) = unpack(store, repository, request, work, &stop) {
+                stop.store(true, Ordering::Relaxed);
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(error);
+            }
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..at_once.min(work.len()) {
+            scope.spawn(run);
+        }
+        run();
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+fn unpack(
+    store: &Store,
+    repository: &Repository<'_>,
+    request: &PullRequest<'_>,
+    work: &Work<'_>,
+    stop: &AtomicBool,
+) -> Result<(), PullError> {
+    let Work { blob, diff_id } = *work;
+    let digest = &blob.digest;
+    if store.has_layer(diff_id)? {
+        request.progress.event(ProgressEvent::LayerCached { digest, bytes: blob.size });
+        return Ok(());
+    }
+    request.progress.event(ProgressEvent::LayerStarted { digest, bytes: blob.size });
+    let reader = Stoppable { reader: repository.blob_reader(blob), stop };
+    store.unpack_layer(blob, diff_id, reader)?;
+    request.progress.event(ProgressEvent::LayerDone { digest });
+    Ok(())
+}
+
+/// A reader that fails as soon as the others need not go on.
+struct Stoppable<'a, R> {
+    reader: R,
+    stop: &'a AtomicBool,
+}
+
+impl<R: Read> Read for Stoppable<'_, R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if self.stop.load(Ordering::Relaxed) {
+            return Err(io::Error::other("another layer could not be unpacked"));
+        }
+        self.reader.read(buffer)
+    }
+}

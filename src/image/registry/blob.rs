@@ -1,0 +1,184 @@
+//! A blob as a stream that survives a broken connection.
+
+use std::fmt;
+use std::io::{self, Read};
+
+use super::client::Repository;
+use super::error::RegistryError;
+use super::failure::explain_io;
+use crate::image::{Descriptor, ProgressEvent};
+
+/// After this much came without trouble, earlier trouble is forgotten.
+const FORGIVEN_BYTES: u64 = 4 << 20;
+
+/// A blob as a stream.
+///
+/// When the connection breaks it makes a new one and carries on where it was, so that whoever reads
+/// never notices. The end of the stream comes, instead of an error, only if the size is right. The
+/// digest is not checked here: the store does that, for blobs from wherever they come.
+pub struct BlobReader<'a> {
+    repository: &'a Repository<'a>,
+    descriptor: &'a Descriptor,
+    connection: Option<Connection>,
+    received: u64,
+    failures: u32,
+    received_at_failure: u64,
+    state: State,
+}
+
+struct Connection {
+    body: Box<dyn Read + Send>,
+    server: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum State {
+    Open,
+    Ended,
+    Failed,
+}
+
+impl<'a> BlobReader<'a> {
+    pub(super) fn new(repository: &'a Repository<'a>, descriptor: &'a Descriptor) -> Self {
+        BlobReader {
+            repository,
+            descriptor,
+            connection: None,
+            received: 0,
+            failures: 0,
+            received_at_failure: 0,
+            state: State::Open,
+        }
+    }
+
+    fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, RegistryError> {
+        loop {
+            let error = match self.connection.as_mut() {
+                None => match self.connect() {
+                    Ok(connection) => {
+                        self.connection = Some(connection);
+                        continue;
+                    }
+                    Err(error) => error,
+                },
+                Some(connection) => match connection.body.read(buffer) {
+                    Ok(0) if self.received == self.descriptor.size => {
+                        self.state = State::Ended;
+                        self.connection = None;
+                        return Ok(0);
+                    }
+                    Ok(0) => explain_io(
+                        self.repository.registry(),
+                        connection.server.clone(),
+                        io::Error::new(io::ErrorKind::UnexpectedEof, "the connection was closed"),
+                    ),
+                    Ok(count) => return self.take(&buffer[..count]),
+                    Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                    Err(error) => {
+                        explain_io(self.repository.registry(), connection.server.clone(), error)
+                    }
+                },
+            };
+            self.connection = None;
+            if self.received - self.received_at_failure >= FORGIVEN_BYTES {
+                self.failures = 0;
+            }
+            self.received_at_failure = self.received;
+            self.failures += 1;
+            self.repository.wait(error, self.failures)?;
+        }
+    }
+
+    /// Opens the blob where it broke off.
+    fn connect(&self) -> Result<Connection, RegistryError> {
+        let start = self.received;
+        let answer = self.repository.open(self.descriptor, start)?;
+        let server = answer.origin.server();
+        let response = answer.response;
+        let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
+        let begins_at = match (response.status().as_u16(), range) {
+            (206, Some(range)) => {
+                let first = range.strip_prefix("bytes ").and_then(|range| range.split('-').next());
+                first.and_then(|first| first.parse().ok())
+            }
+            (206, None) => None,
+            _ => Some(0),
+        };
+        let left = response.body().content_length();
+        if let (Some(begin), Some(left)) = (begins_at, left)
+            && u64::checked_add(begin, left) != Some(self.descriptor.size)
+        {
+            return Err(self.wrong_size(&server, begin.saturating_add(left)));
+        }
+        let mut body: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
+        match begins_at {
+            Some(begin) if begin == start => {}
+            // Not every server knows ranges. What was passed on is not needed again.
+            Some(0) => {
+                let skipped = io::copy(&mut body.by_ref().take(start), &mut io::sink());
+                skipped.map_err(|error| {
+                    explain_io(self.repository.registry(), server.clone(), error)
+                })?;
+            }
+            _ => {
+                let message = "it sent another part of the blob than the one it was asked for";
+                let source = io::Error::new(io::ErrorKind::InvalidData, message);
+                return Err(RegistryError::Protocol { server, source });
+            }
+        }
+        Ok(Connection { body, server })
+    }
+
+    fn take(&mut self, bytes: &[u8]) -> Result<usize, RegistryError> {
+        self.received += bytes.len() as u64;
+        if self.received > self.descriptor.size {
+            return Err(self.wrong_size(&self.server(), self.received));
+        }
+        let event = ProgressEvent::LayerBytes {
+            digest: &self.descriptor.digest,
+            bytes: bytes.len() as u64,
+        };
+        self.repository.progress().event(event);
+        Ok(bytes.len())
+    }
+
+    fn server(&self) -> String {
+        let server = self.connection.as_ref().map(|connection| connection.server.as_str());
+        server.unwrap_or(self.repository.registry()).to_owned()
+    }
+
+    fn wrong_size(&self, server: &str, found: u64) -> RegistryError {
+        RegistryError::Size {
+            server: server.to_owned(),
+            digest: self.descriptor.digest.clone(),
+            expected: self.descriptor.size,
+            found,
+        }
+    }
+}
+
+impl Read for BlobReader<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        if buffer.is_empty() {
+            return Ok(0);
+        }
+        match self.state {
+            State::Ended => Ok(0),
+            State::Failed => Err(io::Error::other("the blob could not be read before")),
+            State::Open => self.read_some(buffer).map_err(|error| {
+                self.state = State::Failed;
+                self.connection = None;
+                io::Error::other(error)
+            }),
+        }
+    }
+}
+
+impl fmt::Debug for BlobReader<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BlobReader")
+            .field("digest", &self.descriptor.digest)
+            .field("received", &self.received)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,360 @@
+//! The client, and a repository as it sees it.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::io::Read as _;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::blob::BlobReader;
+use super::endpoint::{Answer, Endpoint, Request, Settings};
+use super::error::RegistryError;
+use super::failure;
+use super::options::ClientOptions;
+use super::source::Source;
+use crate::image::credentials::{Credentials, HelperError, Login};
+use crate::image::manifest::{MAX_MANIFEST_BYTES, media_type};
+use crate::image::{Descriptor, Digest, Document, Progress, ProgressEvent, Reference};
+
+/// What is asked for when a manifest is.
+fn manifest_types() -> String {
+    [
+        media_type::OCI_INDEX,
+        media_type::OCI_MANIFEST,
+        media_type::DOCKER_INDEX,
+        media_type::DOCKER_MANIFEST,
+    ]
+    .join(", ")
+}
+
+/// Reads from registries. One is enough for a program; it keeps connections open.
+#[derive(Debug)]
+pub struct RegistryClient {
+    settings: Arc<Settings>,
+    endpoints: Mutex<HashMap<String, Arc<Endpoint>>>,
+}
+
+/// A repository in a registry and its mirrors, read with certain credentials.
+pub struct Repository<'a> {
+    name: String,
+    registry: String,
+    /// Mirrors, and the registry itself at the end.
+    sources: Vec<(Source, AtomicBool)>,
+    settings: Arc<Settings>,
+    progress: &'a dyn Progress,
+}
+
+/// A document that a registry sent, with the digest that it has.
+#[derive(Clone, Debug)]
+pub struct Fetched {
+    /// What it says.
+    pub document: Document,
+    /// Its digest.
+    pub digest: Digest,
+    /// As it came.
+    pub bytes: Vec<u8>,
+}
+
+/// Why a repository cannot be asked.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The registry cannot be one.
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    /// The login could not be found out.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
+}
+
+impl RegistryClient {
+    /// Returns a client; files with certificates are read now.
+    pub fn new(options: ClientOptions) -> Result<Self, RegistryError> {
+        let settings = Arc::new(Settings::new(options)?);
+        Ok(RegistryClient { settings, endpoints: Mutex::default() })
+    }
+
+    /// Returns the repository of an image. Nothing is asked yet, except credential helpers.
+    pub fn repository<'a>(
+        &self,
+        reference: &Reference,
+        credentials: &Credentials,
+        progress: &'a dyn Progress,
+    ) -> Result<Repository<'a>, OpenError> {
+        let registry = reference.registry();
+        let options = self.settings.options.registries.get(registry);
+        let mut sources = Vec::new();
+        for mirror in options.into_iter().flat_map(|options| &options.mirrors) {
+            let (host, path) = mirror.split_once('/').unwrap_or((mirror, ""));
+            let repository = format!("{path}/{}", reference.repository());
+            let unusable = || RegistryError::Mirror { mirror: mirror.clone() };
+            let endpoint = self.endpoint(host).ok_or_else(unusable)?;
+            sources.push((endpoint, repository.trim_start_matches('/').to_owned()));
+        }
+        let endpoint = self.endpoint(registry).ok_or_else(|| RegistryError::NotFound {
+            registry: registry.to_owned(),
+            what: reference.repository().to_owned(),
+        })?;
+        sources.push((endpoint, reference.repository().to_owned()));
+        let sources = sources.into_iter().map(|(endpoint, repository)| {
+            let login = credentials.find(&endpoint.name, &repository)?;
+            Ok((Source::new(endpoint, repository, login), AtomicBool::new(false)))
+        });
+        Ok(Repository {
+            name: reference.repository().to_owned(),
+            registry: registry.to_owned(),
+            sources: sources.collect::<Result<_, HelperError>>()?,
+            settings: Arc::clone(&self.settings),
+            progress,
+        })
+    }
+
+    /// Returns how many layers are downloaded and unpacked at once.
+    pub fn layers_at_once(&self) -> usize {
+        self.settings.options.layers_at_once
+    }
+
+    fn endpoint(&self, name: &str) -> Option<Arc<Endpoint>> {
+        let mut endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(endpoint) = endpoints.get(name) {
+            return Some(Arc::clone(endpoint));
+        }
+        let endpoint = Arc::new(Endpoint::new(&self.settings, name)?);
+        endpoints.insert(name.to_owned(), Arc::clone(&endpoint));
+        Some(endpoint)
+    }
+}
+
+impl fmt::Debug for Repository<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Repository").field("sources", &self.sources).finish_non_exhaustive()
+    }
+}
+
+impl<'a> Repository<'a> {
+    /// Returns the login that had to be shown so far; none if all of it was public.
+    pub fn used_login(&self) -> Option<&Login> {
+        self.sources.iter().find_map(|(source, _)| source.used_login())
+    }
+
+    /// Returns the login that would be shown to the registry itself.
+    pub fn login(&self) -> Option<&Login> {
+        self.sources.last().and_then(|(source, _)| source.login())
+    }
+
+    /// Fetches what a tag or a digest names.
+    pub fn document(&self, target: &str) -> Result<Fetched, RegistryError> {
+        let accept = manifest_types();
+        let path = format!("manifests/{target}");
+        self.ask(|source| {
+            let request = Request { accept: Some(&accept), ..Request::default() };
+            let answer = source.get(&path, request)?;
+            let server = answer.origin.server();
+            let announced = content_type(&answer);
+            let bytes = self.read(answer, target, MAX_MANIFEST_BYTES)?;
+            let digest = check_digest(&server, target, &bytes)?;
+            let document = Document::parse(&bytes, announced.as_deref())?;
+            Ok(Fetched { document, digest, bytes })
+        })
+    }
+
+    /// Fetches the document that a descriptor names.
+    pub fn document_of(&self, descriptor: &Descriptor) -> Result<Fetched, RegistryError> {
+        let fetched = self.document(descriptor.digest.as_str())?;
+        self.check_size(descriptor, fetched.bytes.len() as u64)?;
+        // The descriptor has a say too: an index must not pass for a manifest.
+        Document::parse(&fetched.bytes, Some(&descriptor.media_type))?;
+        Ok(fetched)
+    }
+
+    /// Returns the digest of what a tag or digest names, and so whether it may be read at all.
+    ///
+    /// Registries need not say the digest.
+    pub fn digest_of(&self, target: &str) -> Result<Option<Digest>, RegistryError> {
+        let accept = manifest_types();
+        let path = format!("manifests/{target}");
+        self.ask(|source| {
+            let request = Request { head: true, accept: Some(&accept), ..Request::default() };
+            let answer = source.get(&path, request)?;
+            let header = answer.response.headers().get("docker-content-digest");
+            Ok(header.and_then(|digest| digest.to_str().ok()?.parse().ok()))
+        })
+    }
+
+    /// Fetches a small blob, such as an image configuration.
+    pub fn blob(&self, descriptor: &Descriptor, limit: u64) -> Result<Vec<u8>, RegistryError> {
+        let digest = &descriptor.digest;
+        if descriptor.size > limit {
+            return Err(self.too_large(digest.as_str(), limit));
+        }
+        self.ask(|source| {
+            let answer = source.get(&format!("blobs/{digest}"), Request::default())?;
+            let server = answer.origin.server();
+            let bytes = self.read(answer, digest.as_str(), descriptor.size)?;
+            self.check_size(descriptor, bytes.len() as u64)?;
+            check_digest(&server, digest.as_str(), &bytes)?;
+            Ok(bytes)
+        })
+    }
+
+    /// Returns a blob as a stream. Nothing is asked until it is read.
+    pub fn blob_reader<'b>(&'b self, descriptor: &'b Descriptor) -> BlobReader<'b> {
+        BlobReader::new(self, descriptor)
+    }
+
+    /// Opens a blob at an offset, wherever it can be had.
+    pub(super) fn open(&self, blob: &Descriptor, start: u64) -> Result<Answer, RegistryError> {
+        let path = format!("blobs/{}", blob.digest);
+        let request = Request { start, ..Request::default() };
+        match self.ask_once(|source| source.get(&path, request)) {
+            Err(RegistryError::NotFound { .. }) if !blob.urls.is_empty() => {
+                self.open_foreign(blob, request)
+            }
+            other => other,
+        }
+    }
+
+    /// Opens a foreign layer where its descriptor says. That is nobody whom a login is for.
+    fn open_foreign(
+        &self,
+        blob: &Descriptor,
+        request: Request<'_>,
+    ) -> Result<Answer, RegistryError> {
+        let not_there = || RegistryError::ForeignLayer {
+            registry: self.registry.clone(),
+            digest: blob.digest.clone(),
+            urls: blob.urls.clone(),
+        };
+        if !self.settings.options.foreign_layers {
+            return Err(not_there());
+        }
+        let mut result = Err(not_there());
+        let Some((source, _)) = self.sources.last() else { return result };
+        for url in &blob.urls {
+            let Ok(uri) = url.parse() else { continue };
+            result = source.endpoint.send(&uri, request).and_then(|answer| {
+                match answer.response.status().as_u16() {
+                    200 | 206 => Ok(answer),
+                    status => Err(RegistryError::Status {
+                        server: answer.origin.server(),
+                        what: format!("foreign layer {}", blob.digest),
+                        status,
+                        message: failure::message(answer.response),
+                    }),
+                }
+            });
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Asks the mirrors and then the registry, and each again if that may help.
+    fn ask<T>(
+        &self,
+        ask: impl Fn(&Source) -> Result<T, RegistryError>,
+    ) -> Result<T, RegistryError> {
+        let mut failures = 0;
+        loop {
+            match self.ask_once(&ask) {
+                Err(error) => {
+                    failures += 1;
+                    self.wait(error, failures)?;
+                }
+                done => return done,
+            }
+        }
+    }
+
+    /// Asks the mirrors and then the registry, each once.
+    fn ask_once<T>(
+        &self,
+        ask: impl Fn(&Source) -> Result<T, RegistryError>,
+    ) -> Result<T, RegistryError> {
+        let (own, mirrors) = self.sources.split_last().expect("the registry itself is there");
+        for (mirror, is_down) in mirrors {
+            if is_down.load(Ordering::Relaxed) {
+                continue;
+            }
+            match ask(mirror) {
+                Err(RegistryError::Unreachable { .. } | RegistryError::Timeout { .. }) => {
+                    is_down.store(true, Ordering::Relaxed);
+                }
+                // What a mirror does not have or give, the registry may.
+                Err(_) => {}
+                done => return done,
+            }
+        }
+        ask(&own.0)
+    }
+
+    /// Waits before another attempt, or returns the error if there shall be none.
+    pub(super) fn wait(&self, error: RegistryError, failures: u32) -> Result<(), RegistryError> {
+        let retry = self.settings.options.retry;
+        let asked = match &error {
+            RegistryError::RateLimited { retry_after, .. } => retry_after.unwrap_or_default(),
+            _ => std::time::Duration::ZERO,
+        };
+        match retry.delay_after(failures) {
+            Some(delay) if error.is_transient() && asked <= retry.max_delay => {
+                let delay = delay.max(asked);
+                self.progress.event(ProgressEvent::Retry { error: &error, delay });
+                std::thread::sleep(delay);
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+
+    pub(super) fn progress(&self) -> &'a dyn Progress {
+        self.progress
+    }
+
+    pub(super) fn registry(&self) -> &str {
+        &self.registry
+    }
+
+    fn read(&self, answer: Answer, what: &str, limit: u64) -> Result<Vec<u8>, RegistryError> {
+        let server = answer.origin.server();
+        let mut bytes = Vec::new();
+        let mut body = answer.response.into_body().into_reader().take(limit + 1);
+        body.read_to_end(&mut bytes)
+            .map_err(|error| failure::explain_io(&self.registry, server, error))?;
+        if bytes.len() as u64 > limit {
+            return Err(self.too_large(what, limit));
+        }
+        Ok(bytes)
+    }
+
+    fn too_large(&self, what: &str, limit: u64) -> RegistryError {
+        let what = format!("{what} of {}", self.name);
+        RegistryError::TooLarge { server: self.registry.clone(), what, limit }
+    }
+
+    fn check_size(&self, descriptor: &Descriptor, found: u64) -> Result<(), RegistryError> {
+        if found == descriptor.size {
+            return Ok(());
+        }
+        Err(RegistryError::Size {
+            server: self.registry.clone(),
+            digest: descriptor.digest.clone(),
+            expected: descriptor.size,
+            found,
+        })
+    }
+}
+
+fn content_type(answer: &Answer) -> Option<String> {
+    Some(answer.response.headers().get("content-type")?.to_str().ok()?.to_owned())
+}
+
+/// Returns the digest of some bytes, which must be the one they were asked for by.
+fn check_digest(server: &str, target: &str, bytes: &[u8]) -> Result<Digest, RegistryError> {
+    let Ok(expected) = target.parse::<Digest>() else { return Ok(Digest::of(bytes)) };
+    if expected.is_of(bytes) {
+        return Ok(expected);
+    }
+    let found = Digest::of(bytes);
+    Err(RegistryError::Digest { server: server.to_owned(), expected, found })
+}

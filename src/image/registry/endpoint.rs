@@ -1,0 +1,269 @@
+//! One server of a registry: connections to it, and wherever it redirects.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::sync::{Arc, OnceLock};
+
+use ureq::http::{Response, Uri};
+use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::unversioned::transport::DefaultConnector;
+use ureq::{Agent, Body, Proxy};
+
+use super::error::RegistryError;
+use super::failure::explain;
+use super::options::{ClientOptions, RegistryOptions};
+use super::origin::{Guard, Origin, resolve};
+use crate::sys::fs::{PathContext as _, PathError};
+
+/// As many as browsers follow at most.
+const MAX_REDIRECTS: usize = 10;
+
+/// Options and what was made of them once for all servers.
+#[derive(Debug)]
+pub(super) struct Settings {
+    pub(super) options: ClientOptions,
+    proxy: Option<Proxy>,
+    roots: BTreeMap<String, RootCerts>,
+}
+
+/// One server of a registry, the registry's own or a mirror.
+#[derive(Debug)]
+pub(super) struct Endpoint {
+    settings: Arc<Settings>,
+    /// `HOST` or `HOST:PORT`, as people call it.
+    pub(super) name: String,
+    /// The same, as it is reached.
+    host: String,
+    agent: Agent,
+    origin: OnceLock<Origin>,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Request<'a> {
+    /// Whether nothing but the headers is wanted.
+    pub(super) head: bool,
+    /// The types of documents that will do.
+    pub(super) accept: Option<&'a str>,
+    /// The offset of the first byte that is wanted.
+    pub(super) start: u64,
+    /// The value of `Authorization`, for the origin of the address alone.
+    pub(super) authorization: Option<&'a str>,
+}
+
+/// What was answered, and where: not where the request went if there were redirects.
+pub(super) struct Answer {
+    pub(super) response: Response<Body>,
+    pub(super) origin: Origin,
+}
+
+impl Settings {
+    pub(super) fn new(options: ClientOptions) -> Result<Self, RegistryError> {
+        let proxy = options.proxy.as_deref().map(|address| {
+            let unusable = || RegistryError::Proxy { proxy: redacted(address) };
+            let parsed = Proxy::new(address).map_err(|_| unusable())?;
+            let mut builder = Proxy::builder(parsed.protocol()).host(parsed.host());
+            builder = builder.port(parsed.port());
+            if let (Some(user), Some(password)) = (parsed.username(), parsed.password()) {
+                builder = builder.username(user).password(password);
+            }
+            let builder = options.no_proxy.iter().fold(builder, |b, host| b.no_proxy(host));
+            builder.build().map_err(|_| unusable())
+        });
+        let mut roots = BTreeMap::new();
+        for (name, registry) in &options.registries {
+            if !registry.ca_files.is_empty() {
+                roots.insert(name.clone(), root_certificates(registry)?);
+            }
+        }
+        Ok(Settings { proxy: proxy.transpose()?, roots, options })
+    }
+
+    /// Returns what is configured for a server.
+    fn registry(&self, server: &str) -> Option<&RegistryOptions> {
+        self.options.registries.get(configured_name(server))
+    }
+
+    /// Returns whether a server's certificate counts for nothing.
+    fn is_insecure(&self, origin: &Origin) -> bool {
+        origin.is_loopback() && !self.roots.contains_key(&origin.server())
+            || self.registry(&origin.server()).is_some_and(|registry| registry.insecure)
+    }
+
+    fn tls(&self, origin: &Origin) -> TlsConfig {
+        let roots = self.roots.get(configured_name(&origin.server())).cloned();
+        TlsConfig::builder()
+            .root_certs(roots.unwrap_or(RootCerts::PlatformVerifier))
+            .disable_verification(self.is_insecure(origin))
+            .build()
+    }
+}
+
+impl Endpoint {
+    /// Returns the server of a registry that is called so; none if no server can be.
+    pub(super) fn new(settings: &Arc<Settings>, name: &str) -> Option<Self> {
+        // Docker Hub's registry is on another host than its website.
+        let host = if name == "docker.io" { "registry-1.docker.io" } else { name };
+        let origin = Origin::of_registry(host, true)?;
+        let options = &settings.options;
+        let config = Agent::config_builder()
+            .http_status_as_error(false)
+            .max_redirects(0)
+            .user_agent(&options.user_agent)
+            .proxy(settings.proxy.clone())
+            .timeout_connect(Some(options.connect_timeout))
+            .timeout_resolve(Some(options.connect_timeout))
+            .timeout_recv_response(Some(options.idle_timeout))
+            .timeout_per_read(Some(options.idle_timeout))
+            .tls_config(settings.tls(&origin))
+            .max_idle_connections_per_host(8)
+            .build();
+        let uri = format!("https://{host}/").parse().ok()?;
+        let proxy_host = settings.proxy.as_ref().map(|proxy| proxy.host().to_owned());
+        let agent =
+            Agent::with_parts(config, DefaultConnector::default(), Guard::new(uri, proxy_host));
+        Some(Endpoint {
+            settings: Arc::clone(settings),
+            name: name.to_owned(),
+            host: host.to_owned(),
+            agent,
+            origin: OnceLock::new(),
+        })
+    }
+
+    /// Returns where the server is: by plain HTTP only if that is allowed and HTTPS does not work.
+    pub(super) fn origin(&self) -> Result<&Origin, RegistryError> {
+        if let Some(origin) = self.origin.get() {
+            return Ok(origin);
+        }
+        let at = |is_https| {
+            Origin::of_registry(&self.host, is_https).expect("this was checked when it was made")
+        };
+        let is_https = if self.settings.is_insecure(&at(true)) {
+            let uri = self.uri(&at(true), "/v2/")?;
+            match self.send(&uri, Request { head: true, ..Request::default() }) {
+                Ok(_) => true,
+                Err(timeout @ RegistryError::Timeout { .. }) => return Err(timeout),
+                Err(_) => false,
+            }
+        } else {
+            true
+        };
+        Ok(self.origin.get_or_init(|| at(is_https)))
+    }
+
+    /// Returns the address of a path on the server.
+    pub(super) fn uri(&self, origin: &Origin, path: &str) -> Result<Uri, RegistryError> {
+        format!("{origin}{path}").parse().map_err(|error| RegistryError::Protocol {
+            server: self.name.clone(),
+            source: std::io::Error::other(error),
+        })
+    }
+
+    /// Asks, and follows redirects.
+    pub(super) fn send(&self, uri: &Uri, request: Request<'_>) -> Result<Answer, RegistryError> {
+        let mut uri = uri.clone();
+        let mut origin = self.origin_of(&uri, "not an address of a web server")?;
+        let mut authorization = request.authorization;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self.send_once(&uri, &origin, Request { authorization, ..request })?;
+            let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
+            let location = response.headers().get("location").filter(|_| is_redirect);
+            let Some(location) = location else { return Ok(Answer { response, origin }) };
+            let location = String::from_utf8_lossy(location.as_bytes());
+            let refuse = |reason| RegistryError::Redirect {
+                server: origin.server(),
+                target: shown(&location),
+                reason,
+            };
+            let target = resolve(&uri, &location).ok_or_else(|| refuse("not an address"))?;
+            let next = Origin::of(&target)
+                .ok_or_else(|| refuse("not an address of a web server without a login in it"))?;
+            if origin.is_https && !next.is_https && !self.settings.is_insecure(&next) {
+                return Err(refuse("that is not encrypted, and the server itself is"));
+            }
+            // Once gone they stay away: who comes back was sent by somebody else.
+            if next != origin {
+                authorization = None;
+            }
+            (uri, origin) = (target, next);
+        }
+        Err(RegistryError::Redirect {
+            server: self.name.clone(),
+            target: shown(&uri.to_string()),
+            reason: "too many redirects",
+        })
+    }
+
+    /// Posts a form, and follows nothing.
+    pub(super) fn post(&self, uri: &Uri, form: &str) -> Result<Answer, RegistryError> {
+        let origin = self.origin_of(uri, "not an address of a web server")?;
+        let builder = self.agent.post(uri.clone()).config().tls_config(self.settings.tls(&origin));
+        let builder = builder.build().content_type("application/x-www-form-urlencoded");
+        let response = builder.send(form);
+        let response = response.map_err(|error| explain(&self.name, origin.server(), error))?;
+        Ok(Answer { response, origin })
+    }
+
+    fn send_once(
+        &self,
+        uri: &Uri,
+        origin: &Origin,
+        request: Request<'_>,
+    ) -> Result<Response<Body>, RegistryError> {
+        let uri = uri.clone();
+        let builder = if request.head { self.agent.head(uri) } else { self.agent.get(uri) };
+        let mut builder = builder.config().tls_config(self.settings.tls(origin)).build();
+        if let Some(accept) = request.accept {
+            builder = builder.header("accept", accept);
+        }
+        if request.start > 0 {
+            builder = builder.header("range", format!("bytes={}-", request.start));
+        }
+        if let Some(authorization) = request.authorization {
+            builder = builder.header("authorization", authorization);
+        }
+        builder.call().map_err(|error| explain(&self.name, origin.server(), error))
+    }
+
+    fn origin_of(&self, uri: &Uri, reason: &'static str) -> Result<Origin, RegistryError> {
+        Origin::of(uri).ok_or_else(|| RegistryError::Redirect {
+            server: self.name.clone(),
+            target: shown(&uri.to_string()),
+            reason,
+        })
+    }
+}
+
+/// Returns the name by which a server is configured.
+fn configured_name(server: &str) -> &str {
+    if server == "registry-1.docker.io" { "docker.io" } else { server }
+}
+
+fn root_certificates(registry: &RegistryOptions) -> Result<RootCerts, PathError> {
+    let mut certificates = Vec::new();
+    for path in &registry.ca_files {
+        let text = fs::read(path).at("read", path)?;
+        for item in parse_pem(&text) {
+            let item = item.map_err(ureq::Error::into_io).at("find certificates in", path)?;
+            if let PemItem::Certificate(certificate) = item {
+                certificates.push(certificate);
+            }
+        }
+    }
+    Ok(RootCerts::new_with_certs(&certificates))
+}
+
+/// Returns an address without the parameters, which may be a permission to read.
+fn shown(address: &str) -> String {
+    address.split(['?', '#']).next().unwrap_or("").chars().take(200).collect()
+}
+
+/// Returns an address without the login in it.
+fn redacted(address: &str) -> String {
+    match (address.split_once("://"), address.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
+        (None, Some((_, host))) => format!("***@{host}"),
+        _ => address.to_owned(),
+    }
+}

@@ -1,0 +1,157 @@
+//! Token servers: where a registry sends us for a permission to read.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Deserialize;
+use ureq::http::Uri;
+
+use super::endpoint::{Endpoint, Request};
+use super::error::RegistryError;
+use super::origin::Origin;
+use crate::image::credentials::Login;
+
+/// More than any token needs.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
+
+/// A token server, as a registry names it.
+pub(super) struct TokenServer<'a> {
+    pub(super) realm: &'a str,
+    pub(super) service: Option<&'a str>,
+}
+
+#[derive(Deserialize)]
+struct Token {
+    #[serde(default)]
+    token: Option<String>,
+    #[serde(default)]
+    access_token: Option<String>,
+}
+
+impl TokenServer<'_> {
+    /// Asks for a token with which a repository can be read, and nothing else be done: what the
+    /// registry suggests to ask for does not count.
+    pub(super) fn token(
+        &self,
+        endpoint: &Endpoint,
+        repository: &str,
+        login: Option<&Login>,
+    ) -> Result<String, RegistryError> {
+        let refuse = |reason| self.refuse(endpoint, reason);
+        let realm: Uri = self.realm.parse().map_err(|_| refuse("not an address"))?;
+        let origin = Origin::of(&realm)
+            .ok_or_else(|| refuse("not an address of a web server without a login in it"))?;
+        if endpoint.origin()?.is_https && !origin.is_https {
+            return Err(refuse("that is not encrypted, and the registry itself is"));
+        }
+        let scope = format!("repository:{repository}:pull");
+        let mut form = Vec::new();
+        form.extend(self.service.map(|service| ("service", service)));
+        form.push(("scope", scope.as_str()));
+        let answer = if let Some(Login::IdentityToken(token)) = login {
+            form.push(("grant_type", "refresh_token"));
+            form.push(("client_id", "oci-hooks"));
+            form.push(("refresh_token", token.reveal()));
+            endpoint.post(&realm, &encode(&form))?
+        } else {
+            let separator = if realm.query().is_some() { '&' } else { '?' };
+            let uri = format!("{realm}{separator}{}", encode(&form));
+            let uri = uri.parse().map_err(|_| refuse("not an address"))?;
+            let authorization = login.and_then(basic);
+            let authorization = authorization.as_deref();
+            endpoint.send(&uri, Request { authorization, ..Request::default() })?
+        };
+        match answer.response.status().as_u16() {
+            200 => {}
+            400 | 401 | 403 => return Err(unauthorized(&endpoint.name, repository, login)),
+            429 => {
+                return Err(RegistryError::RateLimited {
+                    registry: answer.origin.server(),
+                    retry_after: super::failure::retry_after(&answer.response),
+                });
+            }
+            status => {
+                return Err(RegistryError::Status {
+                    server: answer.origin.server(),
+                    what: "a token".to_owned(),
+                    status,
+                    message: super::failure::message(answer.response),
+                });
+            }
+        }
+        let body = answer.response.into_body().into_with_config().limit(MAX_ANSWER_BYTES);
+        let server = answer.origin.server();
+        let bytes = body
+            .read_to_vec()
+            .map_err(|error| super::failure::explain(&endpoint.name, server, error))?;
+        let token: Option<Token> = serde_json::from_slice(&bytes).ok();
+        let token = token.and_then(|token| token.token.or(token.access_token));
+        let token = token.filter(|token| !token.is_empty() && token.bytes().all(is_visible));
+        token.ok_or_else(|| refuse("it gives no token"))
+    }
+
+    fn refuse(&self, endpoint: &Endpoint, reason: &'static str) -> RegistryError {
+        let realm = self.realm.chars().take(200).collect();
+        RegistryError::TokenServer { registry: endpoint.name.clone(), realm, reason }
+    }
+}
+
+/// Returns the value of `Authorization` for a login by password.
+pub(super) fn basic(login: &Login) -> Option<String> {
+    let Login::Password { username, password } = login else { return None };
+    let text = format!("{username}:{}", password.reveal());
+    Some(format!("Basic {}", STANDARD.encode(text)))
+}
+
+/// Returns the error for a login that does not suffice.
+pub(super) fn unauthorized(
+    registry: &str,
+    repository: &str,
+    login: Option<&Login>,
+) -> RegistryError {
+    RegistryError::Unauthorized {
+        registry: registry.to_owned(),
+        repository: repository.to_owned(),
+        hint: match login {
+            None => "check the name, or give credentials for it",
+            Some(_) => "the credentials that were given for it do not suffice",
+        },
+    }
+}
+
+fn is_visible(byte: u8) -> bool {
+    byte.is_ascii_graphic()
+}
+
+/// Writes a form as the query of an address.
+fn encode(form: &[(&str, &str)]) -> String {
+    let mut text = String::new();
+    for (key, value) in form {
+        if !text.is_empty() {
+            text.push('&');
+        }
+        text.push_str(key);
+        text.push('=');
+        for byte in value.bytes() {
+            match byte {
+                b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                    text.push(char::from(byte));
+                }
+                // Registries want to see these two as they are.
+                b':' | b'/' => text.push(char::from(byte)),
+                other => text.push_str(&format!("%{other:02X}")),
+            }
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_encoded() {
+        let form = encode(&[("scope", "repository:a/b:pull"), ("service", "a b&c=d+é")]);
+        assert_eq!(form, "scope=repository:a/b:pull&service=a%20b%26c%3Dd%2B%C3%A9");
+    }
+}

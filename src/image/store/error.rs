@@ -1,0 +1,62 @@
+//! What can go wrong with the store.
+
+use std::path::PathBuf;
+
+use crate::image::{ConfigurationError, Digest, Reference, UnpackError};
+use crate::sys::fs::{PathError, ReadError, ReplaceError};
+
+/// Why the store could not do something.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StoreError {
+    /// The file system says so.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A record could not be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A record could not be written.
+    #[error(transparent)]
+    Write(#[from] ReplaceError),
+    /// A record is not what this program writes.
+    #[error("{} is damaged: remove it", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
+    /// A layer could not be unpacked.
+    #[error("cannot unpack the layer {diff_id}")]
+    Unpack {
+        /// Which one.
+        diff_id: Digest,
+        /// Why.
+        source: UnpackError,
+    },
+    /// The image's configuration is not usable.
+    #[error(transparent)]
+    Configuration(#[from] ConfigurationError),
+    /// The image's configuration is not the one that the manifest names.
+    #[error("the image configuration has not the digest {expected}")]
+    ConfigurationDigest {
+        /// What the manifest says.
+        expected: Digest,
+    },
+    /// A layer of the image is not in the store, or was removed meanwhile.
+    #[error("the layer {diff_id} of {reference} is not in the store: pull the image again")]
+    NoLayer {
+        /// The image.
+        reference: Box<Reference>,
+        /// Its layer.
+        diff_id: Digest,
+    },
+    /// A holder's name cannot be a file name.
+    #[error(
+        "{holder:?} cannot hold a lease: use at most 128 letters, digits, \"-\", \"_\" and \".\""
+    )]
+    Holder {
+        /// The name.
+        holder: String,
+    },
+}

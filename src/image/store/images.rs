@@ -1,0 +1,236 @@
+//! Images: the records that say of which layers they are.
+
+use std::fs::{self, File, FileTimes};
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::error::StoreError;
+use super::layers::Layer;
+use super::open::{Store, names, read_record, remove_file, write_record};
+use crate::image::{Configuration, Digest, ImageConfig, Platform, Reference};
+use crate::sys::fs::PathContext as _;
+
+/// An image in the store, ready to run.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Image {
+    /// The name it was asked for by.
+    pub reference: Reference,
+    /// The digest of its manifest.
+    pub digest: Digest,
+    /// The digest of its configuration.
+    pub id: Digest,
+    /// What it is built for.
+    pub platform: Platform,
+    /// What a container of it runs with.
+    pub config: ImageConfig,
+    /// The directories of its layers, bottom to top, from the last one that hides all below it.
+    pub layers: Vec<PathBuf>,
+    /// The diff IDs of its layers, bottom to top.
+    pub diff_ids: Vec<Digest>,
+    /// The fingerprint of the login that it was pulled with; none if anybody may have it.
+    pub access: Option<String>,
+}
+
+/// An image whose layers are in the store, and which is to get a name there.
+#[derive(Clone, Copy, Debug)]
+pub struct NewImage<'a> {
+    /// The name.
+    pub reference: &'a Reference,
+    /// The platform it was asked for, and will be.
+    pub platform: &'a Platform,
+    /// The digest of its manifest.
+    pub digest: &'a Digest,
+    /// The digest of its configuration, from the manifest.
+    pub id: &'a Digest,
+    /// Its configuration.
+    pub configuration: &'a [u8],
+    /// The fingerprint of the login that it was pulled with; none if anybody may have it.
+    pub access: Option<&'a str>,
+}
+
+/// One line of a list of images.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Summary {
+    /// The name.
+    pub reference: Reference,
+    /// The platform it was asked for.
+    pub platform: Platform,
+    /// The digest of the manifest.
+    pub digest: Digest,
+    /// The digest of the configuration.
+    pub id: Digest,
+    /// About how much of the disk its layers take, those shared with other images too.
+    pub size_bytes: u64,
+    /// When it was pulled, or used last.
+    pub used: SystemTime,
+}
+
+/// What an image's record says.
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    reference: String,
+    platform: Platform,
+    digest: Digest,
+    id: Digest,
+    /// The document as it is: its digest is the ID.
+    configuration: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    access: Option<String>,
+}
+
+/// An image's record and what can be said of it without its layers.
+pub(super) struct Named {
+    pub(super) path: PathBuf,
+    pub(super) diff_ids: Vec<Digest>,
+    pub(super) summary: Summary,
+}
+
+impl Store {
+    /// Returns an image if all of it is there.
+    ///
+    /// Only what is leased is sure to stay.
+    pub fn find(
+        &self,
+        reference: &Reference,
+        platform: &Platform,
+    ) -> Result<Option<Image>, StoreError> {
+        let record: Record = match read_record(&self.image_path(reference, platform)) {
+            Ok(Some(record)) => record,
+            // A record is lost in a power cut as files are.
+            Ok(None) | Err(StoreError::Record { .. }) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        let configuration = Configuration::parse(record.configuration.as_bytes())?;
+        let mut layers = Vec::new();
+        for diff_id in &configuration.rootfs.diff_ids {
+            let Some(layer) = self.layer(diff_id)? else { return Ok(None) };
+            layers.push(layer);
+        }
+        Ok(Some(image(reference, record, configuration, layers)))
+    }
+
+    /// Gives an image its name, or a name another image. All layers must be there.
+    pub fn commit_image(&self, new: &NewImage<'_>) -> Result<Image, StoreError> {
+        if !new.id.is_of(new.configuration) {
+            return Err(StoreError::ConfigurationDigest { expected: new.id.clone() });
+        }
+        let configuration = Configuration::parse(new.configuration)?;
+        let record = Record {
+            reference: new.reference.to_string(),
+            platform: new.platform.clone(),
+            digest: new.digest.clone(),
+            id: new.id.clone(),
+            configuration: String::from_utf8_lossy(new.configuration).into_owned(),
+            access: new.access.map(str::to_owned),
+        };
+        let _shared = self.share()?;
+        let layers = self.all_layers(new.reference, &configuration.rootfs.diff_ids)?;
+        write_record(&self.image_path(new.reference, new.platform), &record)?;
+        Ok(image(new.reference, record, configuration, layers))
+    }
+
+    /// Returns all images, by name.
+    pub fn images(&self) -> Result<Vec<Summary>, StoreError> {
+        let mut images: Vec<_> = self.named()?.into_iter().map(|named| named.summary).collect();
+        images.sort_by_key(|image| (image.reference.to_string(), image.platform.clone()));
+        Ok(images)
+    }
+
+    /// Takes a name away, for all platforms, and removes the layers that nobody else needs.
+    /// Returns the images that had it.
+    pub fn remove(&self, reference: &Reference) -> Result<Vec<Summary>, StoreError> {
+        let mut removed = Vec::new();
+        let excluded = self.exclude()?;
+        for named in self.named()? {
+            if named.summary.reference == *reference {
+                remove_file(&named.path)?;
+                removed.push(named.summary);
+            }
+        }
+        self.remove_unneeded(excluded)?;
+        Ok(removed)
+    }
+
+    /// Returns all images whose records can be read.
+    pub(super) fn named(&self) -> Result<Vec<Named>, StoreError> {
+        let images = self.images_dir();
+        let mut all = Vec::new();
+        for name in names(&images)?.into_iter().filter(|name| name.ends_with(".json")) {
+            let path = images.join(name);
+            let Ok(Some(record)) = read_record::<Record>(&path) else { continue };
+            let Ok(reference) = record.reference.parse() else { continue };
+            let Ok(configuration) = Configuration::parse(record.configuration.as_bytes()) else {
+                continue;
+            };
+            let used = fs::metadata(&path).and_then(|metadata| metadata.modified());
+            let diff_ids = configuration.rootfs.diff_ids;
+            let mut size_bytes = 0;
+            for diff_id in &diff_ids {
+                size_bytes += self.layer(diff_id)?.map_or(0, |layer| layer.size_bytes);
+            }
+            let summary = Summary {
+                reference,
+                platform: record.platform,
+                digest: record.digest,
+                id: record.id,
+                size_bytes,
+                used: used.at("read", &path)?,
+            };
+            all.push(Named { path, diff_ids, summary });
+        }
+        Ok(all)
+    }
+
+    /// Notes that an image is used now.
+    pub(super) fn touch(&self, image: &Image) -> Result<(), StoreError> {
+        for named in self.named()? {
+            if named.summary.reference == image.reference && named.summary.id == image.id {
+                let file = File::options().write(true).open(&named.path).at("open", &named.path)?;
+                let now = FileTimes::new().set_modified(SystemTime::now());
+                file.set_times(now).at("set the time of", &named.path)?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn all_layers(
+        &self,
+        reference: &Reference,
+        diff_ids: &[Digest],
+    ) -> Result<Vec<Layer>, StoreError> {
+        let layer = |diff_id: &Digest| {
+            self.layer(diff_id)?.ok_or_else(|| StoreError::NoLayer {
+                reference: Box::new(reference.clone()),
+                diff_id: diff_id.clone(),
+            })
+        };
+        diff_ids.iter().map(layer).collect()
+    }
+
+    fn image_path(&self, reference: &Reference, platform: &Platform) -> PathBuf {
+        let key = Digest::of(format!("{reference} {platform}").as_bytes());
+        self.images_dir().join(format!("{}.json", key.hex()))
+    }
+}
+
+fn image(
+    reference: &Reference,
+    record: Record,
+    configuration: Configuration,
+    layers: Vec<Layer>,
+) -> Image {
+    // Overlayfs does not look for the mark on the root directory itself.
+    let lowest = layers.iter().rposition(|layer| layer.is_opaque).unwrap_or(0);
+    Image {
+        reference: reference.clone(),
+        digest: record.digest,
+        id: record.id,
+        platform: configuration.platform,
+        config: configuration.config,
+        layers: layers.into_iter().skip(lowest).map(|layer| layer.path).collect(),
+        diff_ids: configuration.rootfs.diff_ids,
+        access: record.access,
+    }
+}

@@ -1,0 +1,126 @@
+//! Opening the store.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::error::StoreError;
+use crate::image::Limits;
+use crate::sys::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
+};
+use crate::sys::lock::FileLock;
+
+/// More than any record has: one holds an image's configuration.
+const MAX_RECORD_BYTES: u64 = 16 << 20;
+
+/// Where the store is and what a layer may cost.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// The directory of images and layers, which outlives a boot.
+    pub root: PathBuf,
+    /// The directory of what does not outlive a boot.
+    pub run: PathBuf,
+    /// What unpacking a layer may cost.
+    pub limits: Limits,
+}
+
+/// The store. It holds nothing open but its own path: any number of processes can have it.
+#[derive(Clone, Debug)]
+pub struct Store {
+    pub(super) options: StoreOptions,
+    /// Which boot of the machine this is.
+    pub(super) boot: String,
+}
+
+impl Store {
+    /// Opens the store, and makes its directories if there are none.
+    pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
+        let boot_id = Path::new("/proc/sys/kernel/random/boot_id");
+        let boot = fs::read_to_string(boot_id).at("read", boot_id)?.trim().to_owned();
+        let store = Store { options, boot };
+        for path in [&store.images_dir(), &store.layers_dir(), &store.leases_dir()] {
+            DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path)?;
+        }
+        Ok(store)
+    }
+
+    /// Returns what it was opened with.
+    pub fn options(&self) -> &StoreOptions {
+        &self.options
+    }
+
+    pub(super) fn images_dir(&self) -> PathBuf {
+        self.options.root.join("images")
+    }
+
+    pub(super) fn layers_dir(&self) -> PathBuf {
+        self.options.root.join("layers")
+    }
+
+    pub(super) fn leases_dir(&self) -> PathBuf {
+        self.options.run.join("leases")
+    }
+
+    /// Lets others say what they need too, but nobody remove anything.
+    pub(super) fn share(&self) -> Result<FileLock, PathError> {
+        FileLock::shared(&self.options.root.join("lock"))
+    }
+
+    /// Lets nobody say what they need meanwhile.
+    pub(super) fn exclude(&self) -> Result<FileLock, PathError> {
+        FileLock::exclusive(&self.options.root.join("lock"))
+    }
+}
+
+/// Writes a record. It may be lost in a power cut, with what it describes.
+pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), StoreError> {
+    let text = serde_json::to_vec(record).expect("records have text keys alone");
+    let options = ReplaceOptions {
+        mode: Some(0o600),
+        durability: Durability::Unsynced,
+        ..ReplaceOptions::default()
+    };
+    Ok(FileAt::open(path, Symlinks::Refuse)?.replace(&text, &options)?)
+}
+
+/// Reads a record, if there is one.
+pub(super) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+    match fs::symlink_metadata(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        result => result.at("read", path)?,
+    };
+    let text = read_bounded(path, MAX_RECORD_BYTES)?;
+    let record = serde_json::from_slice(&text);
+    record.map(Some).map_err(|source| StoreError::Record { path: path.to_owned(), source })
+}
+
+/// Returns the names in a directory, hidden ones too.
+pub(super) fn names(dir: &Path) -> Result<Vec<String>, PathError> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(dir).at("list", dir)? {
+        // Another name is none of ours.
+        names.extend(entry.at("list", dir)?.file_name().into_string());
+    }
+    Ok(names)
+}
+
+/// Removes a directory with everything in it. Nothing there is no error: somebody else may remove
+/// it too.
+pub(super) fn remove_tree(path: &Path) -> Result<(), PathError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result.at("remove", path),
+    }
+}
+
+/// Removes a file. Nothing there is no error.
+pub(super) fn remove_file(path: &Path) -> Result<(), PathError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+        result => result.at("remove", path),
+    }
+}

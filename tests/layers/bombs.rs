@@ -1,0 +1,153 @@
+//! Row 17: a layer costs no more than it may.
+
+use std::io::{self, Read};
+
+use oci_hooks::image::{Digest, Limit, Limits, StoreError, UnpackError};
+use tar::EntryType;
+
+use crate::archive::{Archive, Fixture, descriptor, gzip};
+
+fn limit(result: Result<impl std::fmt::Debug, StoreError>) -> Limit {
+    match result.unwrap_err() {
+        StoreError::Unpack { source: UnpackError::Limit { limit }, .. } => limit,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn row_17_bytes_are_limited() {
+    let limits = Limits { bytes: 1 << 20, ..Limits::default() };
+    let fixture = Fixture::with_limits(limits);
+    let archive = Archive::default().file("zeros", &vec![0; 2 << 20]).finish();
+    let zstd = |data: &[u8]| zstd::encode_all(data, 3).unwrap();
+    for result in [fixture.unpack_blob(&archive, gzip), fixture.unpack_blob(&archive, zstd)] {
+        assert_eq!(limit(result), Limit::Bytes(1 << 20));
+        fixture.assert_no_layer();
+    }
+    // A hole takes no space here, but would where it is copied to.
+    let archive = Archive::default()
+        .pax(&[("GNU.sparse.size", b"9999999999"), ("GNU.sparse.map", b"0,0")])
+        .file("hole", b"");
+    assert_eq!(limit(fixture.unpack(archive)), Limit::Bytes(1 << 20));
+    fixture.assert_no_layer();
+}
+
+#[test]
+fn row_17_the_ratio_is_limited() {
+    let fixture = Fixture::new();
+    let header = Archive::default().header(b"", |header| {
+        header.set_path("zeros").unwrap();
+        header.set_size(3 << 30);
+    });
+    let header = header.finish()[..512].to_vec();
+    let bomb = io::Cursor::new(header).chain(io::repeat(0).take(3 << 30));
+    let blob = zstd::encode_all(bomb, 1).unwrap();
+    let result = fixture.store.unpack_layer(&descriptor(&blob), &Digest::of(b""), blob.as_slice());
+    assert_eq!(limit(result), Limit::Ratio(200));
+    fixture.assert_no_layer();
+}
+
+#[test]
+fn row_17_entries_are_limited_and_a_million_of_them_take_little_memory() {
+    let limits = Limits { entries: 999_999, ..Limits::default() };
+    let fixture = Fixture::with_limits(limits);
+    // Of the same few names: what is tested is what we keep, not the file system.
+    let mut archive = Vec::new();
+    let link = Archive::default().symlink("a", "b");
+    let block = link.finish()[..512].to_vec();
+    for _ in 0..1_000_000 {
+        archive.extend_from_slice(&block);
+    }
+    let before = peak_kib();
+    let result = fixture.unpack_blob(&archive, <[u8]>::to_vec);
+    assert_eq!(limit(result), Limit::Entries(999_999));
+    fixture.assert_no_layer();
+    // The copy of the archive that the test makes is the rest.
+    let copy = archive.len() / 1024;
+    assert!(peak_kib() < before + copy + (50 << 10), "{} {before} {copy}", peak_kib());
+}
+
+fn peak_kib() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
+#[test]
+fn row_17_depth_and_names_are_limited() {
+    let fixture = Fixture::new();
+    let deep = "d/".repeat(1000);
+    let archive = Archive::default().pax(&[("path", deep.as_bytes())]).file("x", b"");
+    assert_eq!(limit(fixture.unpack(archive)), Limit::Depth(128));
+    let deep = "d/".repeat(10_000);
+    for archive in [
+        Archive::default().pax(&[("path", deep.as_bytes())]).file("x", b""),
+        Archive::default()
+            .entry(EntryType::GNULongName, "l", "", &vec![b'x'; 2 << 20])
+            .file("x", b""),
+        Archive::default().pax(&[("comment", &vec![b'x'; 2 << 20])]).file("x", b""),
+        Archive::default().file(&"x".repeat(99), b"").pax(&[("path", &[b'x'; 300])]).file("x", b""),
+    ] {
+        assert_eq!(fixture.try_unpack(archive), None);
+    }
+}
+
+#[test]
+fn a_blob_that_is_not_what_was_asked_for_leaves_nothing() {
+    let fixture = Fixture::new();
+    let archive = Archive::default().file("a", b"1").finish();
+    let blob = gzip(&archive);
+    let good = descriptor(&blob);
+    let diff_id = Digest::of(&archive);
+    let unpack = |descriptor: &_, diff_id: &_, blob: &[u8]| match fixture
+        .store
+        .unpack_layer(descriptor, diff_id, blob)
+        .unwrap_err()
+    {
+        StoreError::Unpack { source, .. } => {
+            fixture.assert_no_layer();
+            source
+        }
+        other => panic!("{other:?}"),
+    };
+    let mut other = good.clone();
+    other.digest = Digest::of(b"other");
+    let error = unpack(&other, &diff_id, &blob);
+    assert!(matches!(error, UnpackError::Digest { what: "blob", .. }), "{error:?}");
+    let error = unpack(&good, &Digest::of(b"other"), &blob);
+    assert!(matches!(error, UnpackError::Digest { what: "archive", .. }), "{error:?}");
+    for size in [good.size - 1, good.size + 1] {
+        let mut other = good.clone();
+        other.size = size;
+        let error = unpack(&other, &diff_id, &blob);
+        assert!(matches!(error, UnpackError::Size { .. }), "{error:?}");
+    }
+    let error = unpack(&good, &diff_id, &blob[..blob.len() / 2]);
+    assert!(matches!(error, UnpackError::Inflate(_)), "{error:?}");
+    for (magic, program) in [(&b"BZh91AY"[..], "bzip2"), (b"\xfd7zXZ\0\0", "xz")] {
+        let error = unpack(&descriptor(magic), &diff_id, magic);
+        assert!(matches!(error, UnpackError::Compression { name } if name == program), "{error:?}");
+    }
+    fixture.store.unpack_layer(&good, &diff_id, blob.as_slice()).unwrap();
+}
+
+#[test]
+fn an_error_of_the_reader_is_the_one_that_is_reported() {
+    struct Broken;
+    impl Read for Broken {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            Err(io::Error::other("the network is gone"))
+        }
+    }
+    let fixture = Fixture::new();
+    let archive = Archive::default().file("a", &[7; 1000]).finish();
+    let blob = gzip(&archive);
+    let reader = blob[..40].chain(Broken);
+    let result = fixture.store.unpack_layer(&descriptor(&blob), &Digest::of(&archive), reader);
+    match result.unwrap_err() {
+        StoreError::Unpack { source: UnpackError::Read(error), .. } => {
+            assert_eq!(error.to_string(), "the network is gone");
+        }
+        other => panic!("{other:?}"),
+    }
+}

@@ -1,0 +1,182 @@
+//! Importing, and row 22: digests as names.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use oci_hooks::image::{Digest, ImportError, Platform, Reference};
+use serde_json::{Value, json};
+
+use crate::archive::{Archive, Fixture, gzip, names_of_layers};
+use crate::program::find;
+
+/// Writes an OCI layout with an image of these layers: blobs and archives.
+pub(crate) fn write_layout(dir: &Path, layers: &[(Vec<u8>, Vec<u8>)]) {
+    let blobs = dir.join("blobs/sha256");
+    fs::create_dir_all(&blobs).unwrap();
+    let add = |content: &[u8], media_type: &str| {
+        let digest = Digest::of(content);
+        fs::write(blobs.join(digest.hex()), content).unwrap();
+        json!({ "mediaType": media_type, "digest": digest.as_str(), "size": content.len() })
+    };
+    let configuration = configuration(layers);
+    let oci = |name: &str| format!("application/vnd.oci.image.{name}");
+    let layers: Vec<Value> =
+        layers.iter().map(|(blob, _)| add(blob, &oci("layer.v1.tar+gzip"))).collect();
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": oci("manifest.v1+json"),
+        "config": add(configuration.to_string().as_bytes(), &oci("config.v1+json")),
+        "layers": layers,
+    });
+    let mut manifest = add(manifest.to_string().as_bytes(), &oci("manifest.v1+json"));
+    manifest["annotations"] = json!({ "org.opencontainers.image.ref.name": "latest" });
+    let index = json!({ "schemaVersion": 2, "manifests": [manifest] });
+    fs::write(dir.join("index.json"), index.to_string()).unwrap();
+    fs::write(dir.join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+fn configuration(layers: &[(Vec<u8>, Vec<u8>)]) -> Value {
+    let diff_ids: Vec<_> =
+        layers.iter().map(|(_, archive)| Digest::of(archive).to_string()).collect();
+    let host = Platform::host();
+    json!({
+        "os": host.os,
+        "architecture": host.architecture,
+        "config": { "Env": ["A=1"], "Cmd": ["/bin/sh"] },
+        "rootfs": { "type": "layers", "diff_ids": diff_ids },
+        "history": diff_ids.iter().map(|_| json!({ "created_by": "test" })).collect::<Vec<_>>(),
+    })
+}
+
+fn layers() -> Vec<(Vec<u8>, Vec<u8>)> {
+    let archives = [
+        Archive::default().file("a", b"1").file("b", b"1").finish(),
+        Archive::default().file(".wh.a", b"").file("c", b"2").finish(),
+    ];
+    archives.into_iter().map(|archive| (gzip(&archive), archive)).collect()
+}
+
+fn name() -> Reference {
+    "example.org/imported:latest".parse().unwrap()
+}
+
+fn archive_of(dir: &Path, to: &Path, options: &[&str]) {
+    let status = Command::new(find("tar"))
+        .args(options)
+        .arg("-cf")
+        .arg(to)
+        .arg("-C")
+        .arg(dir)
+        .arg(".")
+        .status();
+    assert!(status.unwrap().success());
+}
+
+#[test]
+fn a_layout_is_imported_as_a_directory_and_as_an_archive() {
+    let fixture = Fixture::new();
+    let layout = fixture.outside().join("layout");
+    write_layout(&layout, &layers());
+    let (plain, compressed) = (fixture.outside().join("a.tar"), fixture.outside().join("a.tar.gz"));
+    archive_of(&layout, &plain, &[]);
+    archive_of(&layout, &compressed, &["-z"]);
+    let mut images = Vec::new();
+    for path in [&layout, &plain, &compressed] {
+        let fixture = Fixture::new();
+        let image = fixture.store.import(path, &name()).unwrap();
+        assert_eq!(image.config.env, ["A=1"]);
+        assert_eq!(image.layers.len(), 2);
+        assert!(image.layers[0].join("a").exists() && image.layers[1].join("c").exists());
+        let found = fixture.store.find(&name(), &Platform::host()).unwrap().unwrap();
+        assert_eq!(found, image);
+        images.push((image.digest, image.id));
+    }
+    assert!(images.iter().all(|image| *image == images[0]));
+}
+
+#[test]
+fn an_archive_of_docker_save_is_imported_with_its_links() {
+    let fixture = Fixture::new();
+    let saved = fixture.outside().join("saved");
+    let layers = layers();
+    for (at, (_, archive)) in layers.iter().enumerate() {
+        fs::create_dir_all(saved.join(at.to_string())).unwrap();
+        fs::write(saved.join(format!("{at}/layer.tar")), archive).unwrap();
+    }
+    fs::create_dir(saved.join("again")).unwrap();
+    std::os::unix::fs::symlink("../0/layer.tar", saved.join("again/layer.tar")).unwrap();
+    fs::write(saved.join("config.json"), configuration(&layers).to_string()).unwrap();
+    let manifest = json!([
+        { "Config": "none.json", "RepoTags": ["other:latest"], "Layers": [] },
+        {
+            "Config": "config.json",
+            "RepoTags": ["example.org/imported:latest"],
+            "Layers": ["again/layer.tar", "1/layer.tar"],
+        },
+    ]);
+    fs::write(saved.join("manifest.json"), manifest.to_string()).unwrap();
+    let path = fixture.outside().join("saved.tar");
+    archive_of(&saved, &path, &[]);
+    let image = fixture.store.import(&path, &name()).unwrap();
+    assert!(image.layers[0].join("a").exists() && image.layers[1].join("c").exists());
+    let error = fixture.store.import(&path, &"nobody".parse().unwrap()).unwrap_err();
+    let text = error.to_string();
+    assert!(
+        matches!(error, ImportError::Several { .. }) && text.contains("other:latest"),
+        "{text}"
+    );
+}
+
+#[test]
+fn row_22_digests_are_not_paths() {
+    for text in ["sha256:../../x", "sha256:", "sha256:A", &format!("sha256:{}/", "a".repeat(63))] {
+        text.parse::<Digest>().unwrap_err();
+    }
+    let fixture = Fixture::new();
+    let layout = fixture.outside().join("layout");
+    write_layout(&layout, &layers());
+    let index = fs::read_to_string(layout.join("index.json")).unwrap();
+    let digest = index.split('"').find(|word| word.starts_with("sha256:")).unwrap();
+    for bad in ["sha256:../../index.json", &format!("sha256:{}", "0".repeat(64))] {
+        fs::write(layout.join("index.json"), index.replace(digest, bad)).unwrap();
+        fixture.store.import(&layout, &name()).unwrap_err();
+    }
+    assert_eq!(names_of_layers(&fixture), <[String; 0]>::default());
+}
+
+#[test]
+fn row_22_content_that_does_not_fit_its_digest_is_refused() {
+    let layers = layers();
+    let original = Fixture::new();
+    let layout = original.outside().join("layout");
+    write_layout(&layout, &layers);
+    let blobs = layout.join("blobs/sha256");
+    for blob in crate::archive::names(&blobs) {
+        let good = fs::read(blobs.join(&blob)).unwrap();
+        let mut bad = good.clone();
+        let last = bad.len() - 1;
+        bad[last] ^= 1;
+        fs::write(blobs.join(&blob), &bad).unwrap();
+        let fixture = Fixture::new();
+        fixture.store.import(&layout, &name()).unwrap_err();
+        assert!(fixture.store.images().unwrap().is_empty());
+        fs::write(blobs.join(&blob), &good).unwrap();
+    }
+    Fixture::new().store.import(&layout, &name()).unwrap();
+}
+
+#[test]
+fn what_is_no_image_is_refused_with_a_reason() {
+    let fixture = Fixture::new();
+    let error = fixture.store.import(&fixture.outside(), &name()).unwrap_err();
+    assert!(matches!(error, ImportError::Format { .. }), "{error}");
+    let error = fixture.store.import(&fixture.outside().join("canary"), &name()).unwrap_err();
+    assert!(matches!(error, ImportError::Archive { .. }), "{error}");
+    // A blob that is a link to a file of the host.
+    let layout = fixture.outside().join("layout");
+    write_layout(&layout, &layers());
+    fs::remove_file(layout.join("index.json")).unwrap();
+    std::os::unix::fs::symlink("/etc/hostname", layout.join("index.json")).unwrap();
+    fixture.store.import(&layout, &name()).unwrap_err();
+}

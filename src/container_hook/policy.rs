@@ -12,14 +12,14 @@ mod tests;
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::options::Namespace;
 
 pub use paths::is_engine_socket;
 
 /// What workflows may ask for. Every key is optional.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
     /// Whether `--privileged` is allowed: root of the host, in effect. Default: false.
@@ -51,11 +51,12 @@ pub struct Policy {
     /// The highest `--pids-limit`; 0 is none. Default: 32768.
     pub max_pids: u64,
     /// What `--gpus all` stands for. Default: nothing, it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
 }
 
 /// What `--gpus all` stands for.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Gpus {
     /// Devices, each as `--device` takes it.

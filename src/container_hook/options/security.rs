@@ -24,7 +24,9 @@ pub struct SecurityOptions {
 }
 
 /// A namespace that a container may share with the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespace {
     /// Control groups.

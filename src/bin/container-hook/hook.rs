@@ -42,6 +42,7 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
         engine: &engine,
         network: &engine::network(&settings),
         registries: &engine::registries(&settings)?,
+        credentials: &engine::credentials(&settings)?,
         settings: &engine::hook_settings(&settings)?,
         runner: &runner,
         log,

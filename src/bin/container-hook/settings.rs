@@ -13,6 +13,8 @@ use oci_hooks::network::Subnet;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use quantity::{Age, Size, human};
+#[cfg(test)]
+pub(crate) use read::{FILE, FILE_VARIABLE};
 pub(crate) use read::{Loaded, SettingsError};
 
 /// The file of settings with every default, each explained.

@@ -188,3 +188,69 @@ fn completions_know_the_commands() {
     let ran = env.run(&["completions", "bash"]);
     assert!(ran.stdout.contains("doctor"));
 }
+
+/// The id of a container that another process made.
+const ID: &str = "0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9";
+
+/// Writes what is left of a service that ended.
+fn write_container(env: &TestEnv) {
+    let dir = format!("run/containers/{ID}");
+    fs::create_dir_all(env.path(&dir)).unwrap();
+    let record = json!({
+        "id": ID,
+        "name": "redis",
+        "owner": "00112233445566778899aabbccddeeff",
+        "role": "service",
+        "image": "docker.io/library/redis:7",
+        "digest": "sha256:2899631ca1c322111249b88f3601da5900d6956e54d1fb30644bbb433642fe07",
+        "created": "2026-11-21T09:40:05Z",
+        "runtime": {
+            "kind": "runc",
+            "program": "/usr/sbin/runc",
+            "root": "/run/oci-hooks/runtime",
+            "systemd_cgroup": false
+        },
+        "cgroup": "/oci-hooks/none",
+        "network": null,
+        "disk": env.path("store/containers/none"),
+        "log_bytes": 1000,
+        "process": null
+    });
+    env.write(&format!("{dir}/record.json"), &record.to_string());
+    env.write(&format!("{dir}/end.json"), r#"{"code":137,"at":"2026-11-21T09:41:05Z"}"#);
+    let log = "2026-11-21T09:40:06Z stdout ready\n2026-11-21T09:40:07Z stderr ::error::no\n";
+    env.write(&format!("{dir}/log"), log);
+}
+
+#[test]
+fn containers_are_listed_without_a_runtime() {
+    let env = TestEnv::new();
+    write_container(&env);
+    let ran = env.run(&["ps", "--format", "json"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    golden("ps.json", &ran.stdout);
+    let ran = env.run(&["ps"]);
+    assert!(ran.stdout.contains("\n0a1b2c3d4e5f  service  redis "), "{}", ran.stdout);
+    assert!(ran.stdout.trim_end().ends_with("ended with 137"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_a_container_wrote_is_found_by_its_name_and_the_beginning_of_its_id() {
+    let env = TestEnv::new();
+    write_container(&env);
+    golden("logs.json", &env.run(&["logs", "redis", "--format", "json"]).stdout);
+    assert_eq!(env.run(&["logs", "0a1b2c"]).stdout, "ready\n::error::no\n");
+    let ran = env.run(&["logs", "redis", "--tail", "1", "--timestamps"]);
+    assert_eq!(ran.stdout, "2026-11-21T09:40:07.000Z ::error::no\n");
+    let ran = env.run(&["logs", "postgres"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("postgres"), "{}", ran.stderr);
+}
+
+#[test]
+fn pruning_an_empty_store_removes_nothing() {
+    let env = TestEnv::new();
+    let ran = env.run(&["prune", "--all", "--format", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    golden("prune.json", &ran.stdout);
+}

@@ -5,7 +5,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
 
 /// A directory of settings and state, gone with the value.
 pub(crate) struct TestEnv {
@@ -51,11 +51,15 @@ impl TestEnv {
         self.run_with_input(self.command(args), b"")
     }
 
-    pub(crate) fn run_with_input(&self, mut command: Command, input: &[u8]) -> Ran {
-        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-        let mut child = command.spawn().unwrap();
-        // A program that fails at once does not read.
-        let _ = child.stdin.take().unwrap().write_all(input);
+    pub(crate) fn run_with_input(&self, command: Command, input: &[u8]) -> Ran {
+        let (child, stdin) = start(command, input);
+        drop(stdin);
+        self.ran(child.wait_with_output().unwrap())
+    }
+
+    /// The same, with an input that does not end before the program does.
+    pub(crate) fn run_with_open_input(&self, command: Command, input: &[u8]) -> Ran {
+        let (child, _stdin) = start(command, input);
         self.ran(child.wait_with_output().unwrap())
     }
 
@@ -68,6 +72,15 @@ impl TestEnv {
         };
         Ran { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
     }
+}
+
+fn start(mut command: Command, input: &[u8]) -> (Child, ChildStdin) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A program that fails at once does not read.
+    let _ = stdin.write_all(input);
+    (child, stdin)
 }
 
 /// Compares text with `tests/data/container-hook/cli/NAME`, or writes it there with

@@ -73,7 +73,7 @@ fn the_far_end_passes_on_request_code_and_nothing_unknown() {
     let variables = r#"{"RUNNER_NAME":"a","RUNNER_TEMP":"relative","GITHUB_WORKSPACE":"/w"}"#;
     let header = format!(r#"{{"variables":{variables},"request_bytes":{}}}"#, request.len());
     let message = format!("{header}\n{request}");
-    let ran = env.run_with_input(env.command(&["as-root"]), message.as_bytes());
+    let ran = env.run_with_open_input(env.command(&["as-root"]), message.as_bytes());
     assert_eq!(ran.code, Some(1));
     assert!(ran.stdout.starts_with("::error::RUNNER_TEMP is no absolute path"), "{ran:?}");
 }

@@ -45,7 +45,7 @@ struct Json {
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings()?.settings;
-    let engine = engine::open(&settings)?;
+    let engine = engine::existing(&settings)?;
     // Containers of killed jobs hold their images.
     let jobs = remove_abandoned(&engine, &engine::network(&settings))?;
     let given = args.age.is_some() || args.size.is_some();

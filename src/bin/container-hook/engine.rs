@@ -14,7 +14,7 @@ use oci_hooks::network::NetworkOptions;
 use oci_hooks::runtime::{self, DEFAULT_PATH, FindError, Runtime};
 use oci_hooks::sys::fs::{PathError, ReadError, read_bounded};
 
-use crate::environment::sudo_caller;
+use crate::environment::{self, sudo_caller};
 use crate::monitor::MONITOR;
 use crate::relay::this_program;
 use crate::settings::{Hooks, Ownership, Pull, Settings};
@@ -175,7 +175,7 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
         build: BuildOptions {
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),
-            env: Vec::new(),
+            env: environment::proxies(),
         },
     })
 }
@@ -204,4 +204,12 @@ impl From<Pull> for PullPolicy {
             Pull::Never => PullPolicy::Never,
         }
     }
+}
+
+#[test]
+fn defaults_are_those_of_the_library() {
+    let mut settings = hook_settings(&Settings::default()).unwrap();
+    // These are of the machine.
+    settings.build.env.clear();
+    assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
 }

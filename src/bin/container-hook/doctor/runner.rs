@@ -125,14 +125,23 @@ fn runner(listener: &Listener) -> Check {
 
 /// Asks sudo whether a user may call the hook as root without a password.
 fn may_sudo(uid: u32) -> Result<bool, String> {
-    let sudo = find("sudo").map_err(|error| error.to_string())?;
     let this = this_program().map_err(|error| error.to_string())?;
-    let user = format!("#{uid}");
-    let mut call = Program::new(&sudo, Path::new("/"));
+    // sudo takes no number here.
+    let entry = call("getent", &["passwd".as_ref(), uid.to_string().as_ref()])?;
+    let user = entry.as_deref().and_then(|entry| entry.split(':').next()).unwrap_or_default();
     // Asked by root, as `sudo -n` would be by that user.
-    call.argv = ["sudo", "--non-interactive", "--list", "--other-user"].map(OsStr::new).to_vec();
-    call.argv.extend([user.as_ref(), this.as_os_str(), AS_ROOT.as_ref()]);
-    call.timeout = Some(Duration::from_secs(10));
-    let finished = call.run().map_err(|error| error.to_string())?;
-    Ok(finished.end == End::Exited(0))
+    let options = ["--non-interactive", "--list", "--other-user", user].map(OsStr::new);
+    let command = [this.as_os_str(), AS_ROOT.as_ref()];
+    Ok(call("sudo", &[&options[..], &command].concat())?.is_some())
+}
+
+/// Returns what a program of the system writes; none if it says no.
+fn call(name: &str, arguments: &[&OsStr]) -> Result<Option<String>, String> {
+    let path = find(name).map_err(|error| error.to_string())?;
+    let mut program = Program::new(&path, Path::new("/"));
+    program.argv = [&[OsStr::new(name)], arguments].concat();
+    program.timeout = Some(Duration::from_secs(10));
+    let finished = program.run().map_err(|error| error.to_string())?;
+    let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+    Ok((finished.end == End::Exited(0)).then_some(stdout))
 }

@@ -10,6 +10,6 @@ mod beneath;
 mod bombs;
 mod compare;
 mod import;
-#[path = "../support/program.rs"]
-mod program;
+#[path = "../support/mod.rs"]
 mod store;
+mod support;

@@ -10,6 +10,6 @@ mod beneath;
 mod bombs;
 mod compare;
 mod import;
-#[path = "../support/mod.rs"]
 mod store;
+#[path = "../support/mod.rs"]
 mod support;

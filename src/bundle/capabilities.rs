@@ -34,7 +34,8 @@ pub(super) fn capabilities(
     available: CapabilitySet,
 ) -> Result<CapabilitySet, BundleError> {
     let (add, drop) = (named(&security.cap_add)?, named(&security.cap_drop)?);
-    if security.restricted && !CapabilitySet::NET_BIND_SERVICE.contains(add) {
+    let is_harmless = CapabilitySet::NET_BIND_SERVICE.contains(add) && !is_all(&security.cap_add);
+    if security.restricted && !is_harmless {
         return Err(BundleError::Restricted { what: "have capabilities" });
     }
     let wanted = if security.privileged {

@@ -36,9 +36,9 @@ pub enum BundleError {
         path: PathBuf,
     },
     /// The image has something else where a file system has to be mounted.
-    #[error("{path} of the image is not a directory")]
+    #[error("/{path} of the image is not a directory")]
     NotADirectory {
-        /// The path in the image.
+        /// The path, from the top of the image.
         path: &'static str,
     },
     /// A mount target is not an absolute path to somewhere below the root.

@@ -10,11 +10,10 @@ use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, open, openat2, readlinkat,
-};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chownat, mkdirat, open, readlinkat};
 use rustix::io::Errno;
 
+use crate::sys::beneath::{open_as_root, open_strictly};
 use crate::sys::fs::{PathContext, PathError};
 
 /// A root file system.
@@ -62,7 +61,8 @@ impl Inside {
 
     /// Tells if there is nothing, or a directory that is not reached by a symbolic link.
     pub(super) fn is_free_or_directory(&self, name: &str) -> Result<bool, PathError> {
-        match self.resolve(Path::new(name), OFlags::PATH | OFlags::NOFOLLOW | OFlags::DIRECTORY) {
+        let flags = OFlags::PATH | OFlags::DIRECTORY;
+        match open_strictly(self.root.as_fd(), name, flags, Mode::empty()) {
             Ok(_) | Err(Errno::NOENT) => Ok(true),
             Err(Errno::NOTDIR | Errno::LOOP) => Ok(false),
             Err(error) => Err(PathError::new("open", &self.on_host(Path::new(name)), error)),
@@ -114,14 +114,7 @@ impl Inside {
     }
 
     fn resolve(&self, path: &Path, flags: OFlags) -> Result<OwnedFd, Errno> {
-        let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
-        loop {
-            match openat2(&self.root, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
-                // Something on the host was renamed or mounted meanwhile.
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                done => return done,
-            }
-        }
+        open_as_root(self.root.as_fd(), path, flags, Mode::empty())
     }
 }
 

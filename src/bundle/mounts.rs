@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use super::inside::{Inside, normal};
 use super::options::{Mount, MountSource, Namespace, Options, Ownership, Propagation, Tmpfs};
+use super::user::User;
 use super::{BundleError, Init, files};
 use crate::image::ImageConfig;
 use crate::sys::fs::{PathContext, PathError};
@@ -56,13 +57,20 @@ pub(super) struct Mounts {
     pub(super) warnings: Vec<String>,
 }
 
+/// Whose mounts are prepared, and where.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Container<'a> {
+    pub(super) image: &'a ImageConfig,
+    pub(super) options: &'a Options,
+    pub(super) inside: &'a Inside,
+    pub(super) user: &'a User,
+    /// The bundle.
+    pub(super) dir: &'a Path,
+}
+
 /// Prepares the mounts of a container.
-pub(super) fn prepare(
-    image: &ImageConfig,
-    options: &Options,
-    inside: &Inside,
-    dir: &Path,
-) -> Result<Mounts, BundleError> {
+pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
+    let Container { image, options, dir, .. } = container;
     let mut wanted = options.mounts.clone();
     for mount in &mut wanted {
         mount.target = checked_target(&mount.target)?;
@@ -81,10 +89,13 @@ pub(super) fn prepare(
     let mut later = engine_files(options, dir)?;
     mounts.entries.retain(is_free);
     later.retain(is_free);
-    let mut preparation = Preparation { inside, dir, namespaces: Vec::new(), mounts: &mut mounts };
+    let mut preparation =
+        Preparation { container, namespaces: Vec::new(), warnings: Vec::new(), propagation: None };
     for (at, mount) in wanted.iter().enumerate() {
         later.push(preparation.mount(at, mount)?);
     }
+    mounts.propagation = preparation.propagation;
+    mounts.warnings = preparation.warnings;
     // A mount must not hide one below it; of others the order is kept.
     later.sort_by_key(|mount| mount["destination"].as_str().map_or(0, depth));
     mounts.entries.append(&mut later);
@@ -195,11 +206,11 @@ pub(super) fn text(path: &Path) -> Result<&str, BundleError> {
 }
 
 struct Preparation<'a> {
-    inside: &'a Inside,
-    dir: &'a Path,
+    container: Container<'a>,
     /// Namespaces of the mappings that came up.
     namespaces: Vec<(Ownership, OwnedFd)>,
-    mounts: &'a mut Mounts,
+    propagation: Option<&'static str>,
+    warnings: Vec<String>,
 }
 
 impl Preparation<'_> {
@@ -259,11 +270,11 @@ impl Preparation<'_> {
         depth: Depth,
     ) -> Result<PathBuf, BundleError> {
         let Some(ownership) = mount.ownership else { return Ok(source.to_owned()) };
-        let (host, container) = ownership.pairs();
-        if host == container {
+        let user = self.container.user;
+        if (ownership.host_uid, ownership.host_gid) == (user.uid, user.gid) {
             return Ok(source.to_owned());
         }
-        let mounts = self.dir.join(MOUNTS);
+        let mounts = self.container.dir.join(MOUNTS);
         let target = mounts.join(at.to_string());
         DirBuilder::new().recursive(true).mode(0o700).create(&mounts).at("create", &mounts)?;
         if metadata.is_dir() {
@@ -274,10 +285,10 @@ impl Preparation<'_> {
         match self.mount_owned(ownership, source, &target, depth) {
             Ok(()) => Ok(target),
             Err(error) if is_unsupported(&error) => {
-                self.mounts.warnings.push(format!(
+                self.warnings.push(format!(
                     "what user {} of the container makes in {} belongs to that user on the host too: \
                      its file system cannot map owners ({})",
-                    ownership.container_uid,
+                    user.uid,
                     mount.target.display(),
                     error.source
                 ));
@@ -298,8 +309,9 @@ impl Preparation<'_> {
         let at = match known {
             Some(at) => at,
             None => {
-                let (host, container) = ownership.pairs();
-                let namespace = Mapping::one(host, container).namespace();
+                let user = self.container.user;
+                let host = (ownership.host_uid, ownership.host_gid);
+                let namespace = Mapping::one(host, (user.uid, user.gid)).namespace();
                 let namespace = namespace.at("map the owners of files in", source)?;
                 self.namespaces.push((ownership, namespace));
                 self.namespaces.len() - 1
@@ -313,9 +325,9 @@ impl Preparation<'_> {
         if fs::read_dir(volume).at("list", volume)?.next().is_some() {
             return Ok(());
         }
-        let Some(source) = self.inside.directory(target)? else { return Ok(()) };
+        let Some(source) = self.container.inside.directory(target)? else { return Ok(()) };
         let to = File::open(volume).at("open", volume)?;
-        let from_path = self.inside.on_host(target);
+        let from_path = self.container.inside.on_host(target);
         tree::copy_between((source.as_fd(), &from_path), (to.as_fd(), volume), Purpose::Plain)?;
         Ok(())
     }
@@ -327,17 +339,10 @@ impl Preparation<'_> {
             Propagation::Slave => ("rslave", "rslave"),
             Propagation::Shared => ("rshared", "rshared"),
         };
-        if self.mounts.propagation != Some("rshared") {
-            self.mounts.propagation = Some(root);
+        if self.propagation != Some("rshared") {
+            self.propagation = Some(root);
         }
         option
-    }
-}
-
-impl Ownership {
-    /// Returns user and group on the host, and in the container.
-    fn pairs(self) -> ((u32, u32), (u32, u32)) {
-        ((self.host_uid, self.host_gid), (self.container_uid, self.container_gid))
     }
 }
 

@@ -152,20 +152,16 @@ pub enum Propagation {
     Shared,
 }
 
-/// One user of the container whose files belong to a user of the host on disk.
+/// The user of the host that the container's user is on disk.
 ///
-/// So what root makes in a mounted directory belongs to the user who runs the job, not to root. The
-/// container sees those of the host's user as its own user's; nobody in it can make any that belong
-/// to the host's root.
+/// So what the container makes in a mounted directory belongs to the user who runs the job, root or
+/// not: the container sees files of the host's user as its own user's. If that is root, nobody in
+/// the container can make a file there that belongs to the host's root, or change one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
-    /// The user in the container.
-    pub container_uid: u32,
-    /// The group in the container.
-    pub container_gid: u32,
     /// The user on disk.
     pub host_uid: u32,
-    /// The group on disk.
+    /// The group on disk, for the first group of the container's user.
     pub host_gid: u32,
 }
 

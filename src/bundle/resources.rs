@@ -33,7 +33,7 @@ pub struct Resources {
     pub cpuset_mems: Option<String>,
     /// Weight for block devices, 10 to 1000.
     pub blkio_weight: Option<u16>,
-    /// How many processes and threads; -1 for any.
+    /// How many processes and threads; 0 or less for any.
     pub pids_limit: Option<i64>,
 }
 
@@ -87,7 +87,10 @@ impl Resources {
             ("memory", (!memory.is_empty()).then_some(memory.into())),
             ("cpu", (!cpu.is_empty()).then_some(cpu.into())),
             ("blockIO", self.blkio_weight.map(|weight| json!({"weight": weight}))),
-            ("pids", self.pids_limit.map(|limit| json!({"limit": limit}))),
+            (
+                "pids",
+                self.pids_limit.map(|limit| json!({"limit": if limit > 0 { limit } else { -1 }})),
+            ),
         ])
     }
 }
@@ -149,8 +152,9 @@ impl Rlimit {
     pub(super) fn to_json(&self, may_raise: bool) -> Value {
         let resource = RLIMITS.iter().find(|(_, name, _)| *name == self.name);
         let most = resource.filter(|_| !may_raise).and_then(|(.., r)| getrlimit(*r).maximum);
-        let clamp = |value: Option<u64>| value.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED));
-        json!({"type": self.name, "soft": clamp(self.soft), "hard": clamp(self.hard)})
+        let hard = self.hard.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED));
+        let soft = self.soft.unwrap_or(UNLIMITED).min(hard);
+        json!({"type": self.name, "soft": soft, "hard": hard})
     }
 }
 
@@ -200,6 +204,8 @@ mod tests {
         let expected = json!({"type": "RLIMIT_NOFILE", "soft": 1024, "hard": most});
         assert_eq!(limit.to_json(false), expected);
         assert_eq!(limit.to_json(true)["hard"], u64::MAX);
+        let limit = Rlimit::new("core", None, Some(0)).unwrap();
+        assert_eq!(limit.to_json(false), json!({"type": "RLIMIT_CORE", "soft": 0, "hard": 0}));
         assert_eq!(Rlimit::new("nonsense", None, None), None);
     }
 

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::config::{Parts, checked_cwd, config};
 use super::hooks::{Injected, inject};
 use super::inside::{Inside, Owner};
-use super::mounts::{self, is_in_proc, is_mounted, text};
+use super::mounts::{self, Container, is_in_proc, is_mounted, text};
 use super::options::Options;
 use super::user::{self, User};
 use super::{BundleError, HooksError, files};
@@ -42,7 +42,7 @@ pub struct Bundle {
 }
 
 /// Where file systems are mounted that the image's own files must not redirect.
-const MOUNT_POINTS: [&str; 3] = ["/proc", "/sys", "/dev"];
+const MOUNT_POINTS: [&str; 3] = ["proc", "sys", "dev"];
 
 /// Writes the bundle of a container into a directory, which is made if it is missing.
 ///
@@ -71,7 +71,8 @@ pub fn write(
     let mut undo = Rollback::new();
     undo.push(|| drop(mounts::unmount(dir)));
     let mut warnings = write_files(options, dir)?;
-    let mut mounts = mounts::prepare(image, options, &inside, dir)?;
+    let mut mounts =
+        mounts::prepare(Container { image, options, inside: &inside, user: &user, dir })?;
     warnings.append(&mut mounts.warnings);
     let config = config(&Parts {
         image,

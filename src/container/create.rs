@@ -28,8 +28,7 @@ pub struct Spec<'a> {
     pub role: Role,
     /// Its image.
     pub image: &'a Image,
-    /// What else it is given. The cgroup, where volumes are, and which user of the container the
-    /// files of mounts belong to are filled in.
+    /// What else it is given. The cgroup and where volumes are get filled in.
     pub options: bundle::Options,
     /// The network it is in, if it is one of ours.
     pub network: Option<String>,
@@ -96,7 +95,7 @@ impl Engine {
         };
         let directory = self.directory(&record.id);
         directory.create(&record)?;
-        match self.make(&record, &directory, image, &mut options) {
+        match self.make(&record, &directory, image, &options) {
             Ok((rootfs, bundle)) => {
                 Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
             }
@@ -113,7 +112,7 @@ impl Engine {
         record: &Record,
         directory: &Directory,
         image: &Image,
-        options: &mut bundle::Options,
+        options: &bundle::Options,
     ) -> Result<(Rootfs, Bundle), ContainerError> {
         self.store.lease(&record.id, image)?;
         make_private(&record.disk)?;
@@ -123,13 +122,6 @@ impl Engine {
             read_only: false,
             mapping: None,
         })?;
-        let user = options.user.as_deref().unwrap_or(&image.config.user);
-        let user = bundle::resolve_user(&rootfs.path, user, &options.groups);
-        let user = user.map_err(bundle::BundleError::from)?;
-        for ownership in options.mounts.iter_mut().filter_map(|mount| mount.ownership.as_mut()) {
-            ownership.container_uid = user.uid;
-            ownership.container_gid = user.gid;
-        }
         let dir = directory.bundle();
         make_private(&dir)?;
         let bundle = bundle::write(&image.config, &rootfs.path, options, &dir)?;

@@ -53,7 +53,7 @@ pub enum HookError {
     Fetch(#[from] super::fetch::FetchError),
     /// The image cannot be had.
     #[error(transparent)]
-    Pull(#[from] PullError),
+    Pull(Box<PullError>),
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -103,6 +103,13 @@ pub enum HookError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl From<PullError> for HookError {
+    fn from(error: PullError) -> Self {
+        // Larger than all others.
+        HookError::Pull(Box::new(error))
+    }
 }
 
 impl HookError {

@@ -69,10 +69,10 @@ impl Hook<'_> {
     }
 
     /// Returns whose the files in the runner's directories are to be; none if they are to be as they
-    /// are. The container's side is filled in when its user is known.
+    /// are.
     pub(super) fn ownership(&self) -> Option<Ownership> {
         let (host_uid, host_gid) = self.runner.user;
         let wanted = self.settings.runner_owns_files && host_uid != 0;
-        wanted.then_some(Ownership { container_uid: 0, container_gid: 0, host_uid, host_gid })
+        wanted.then_some(Ownership { host_uid, host_gid })
     }
 }

@@ -12,20 +12,20 @@ mod tests;
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::options::Namespace;
 
 pub use paths::is_engine_socket;
 
 /// What workflows may ask for. Every key is optional.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Policy {
     /// Whether `--privileged` is allowed: root of the host, in effect. Default: false.
     pub privileged: bool,
     /// The namespaces of the host that containers may be in: `cgroup`, `ipc`, `network`, `pid`,
-    /// `user`, `uts`. Default: none.
+    /// `uts`. Default: none.
     pub host_namespaces: Vec<Namespace>,
     /// The files and directories of the host that may be mounted, with all below. Default: none;
     /// the runner's own directories are mounted by itself and need no entry.
@@ -39,7 +39,7 @@ pub struct Policy {
     /// The capabilities that `--cap-add` may add; `ALL` is each. Default: those that Docker gives
     /// every container, `IPC_LOCK` and `SYS_PTRACE`.
     pub capabilities: Vec<String>,
-    /// What `--security-opt` may loosen: `seccomp=unconfined`, `apparmor=PROFILE`, `label=LABEL`,
+    /// What `--security-opt` may loosen: `seccomp=unconfined`, `apparmor=PROFILE`,
     /// `no-new-privileges=false`, `systempaths=unconfined`. Default: nothing.
     pub security_opts: Vec<String>,
     /// The annotations that containers may carry, by key; a `*` at the end stands for any rest. Hooks
@@ -51,11 +51,12 @@ pub struct Policy {
     /// The highest `--pids-limit`; 0 is none. Default: 32768.
     pub max_pids: u64,
     /// What `--gpus all` stands for. Default: nothing, it is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
 }
 
 /// What `--gpus all` stands for.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Gpus {
     /// Devices, each as `--device` takes it.

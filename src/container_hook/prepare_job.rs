@@ -221,9 +221,9 @@ fn wait_until_healthy(
         let Some(problem) = result.map_err(HookError::of(&container.plan.title))? else { continue };
         problems.push(problem);
         hook.log.group(&format!("Last output of {}", container.plan.title));
-        for line in hook.engine.logs(record, SHOWN_LINES)? {
-            hook.log.output(&container.plan.name(), &line.text);
-        }
+        let lines = hook.engine.logs(record, SHOWN_LINES)?;
+        let texts: Vec<_> = lines.into_iter().map(|line| line.text).collect();
+        hook.log.output(&container.plan.name(), &texts.join(&b'\n'));
         hook.log.end_group();
     }
     if problems.is_empty() { Ok(()) } else { Err(HookError::Unhealthy(problems)) }

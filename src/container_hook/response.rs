@@ -98,3 +98,49 @@ impl ResponseFile {
         written.at("write the response file", &self.path)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_leaves_out_what_the_runner_cannot_read() {
+        let service =
+            ServiceContext { id: "s".to_owned(), network: "n".to_owned(), ports: BTreeMap::new() };
+        let answer = PrepareJobResponse {
+            state: json!({}),
+            is_alpine: false,
+            context: JobContext { container: None, services: vec![service] },
+        };
+        let service = json!({"id": "s", "network": "n", "ports": {}});
+        let expected = json!({"state": {}, "isAlpine": false, "context": {"services": [service]}});
+        assert_eq!(serde_json::to_value(answer).unwrap(), expected);
+    }
+
+    #[test]
+    fn an_answer_replaces_what_is_in_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("response.json");
+        fs::write(&path, "something longer than the answer").unwrap();
+        ResponseFile::open(&path).unwrap().write(&json!({"state": 1})).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), r#"{"state":1}"#);
+    }
+
+    #[test]
+    fn a_place_that_cannot_be_written_to_is_found_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let other = dir.path().join("other");
+        fs::write(&other, "").unwrap();
+        symlink(&other, dir.path().join("link")).unwrap();
+        for name in ["none/response.json", "link", "."] {
+            let path = dir.path().join(name);
+            let error = ResponseFile::open(&path).unwrap_err();
+            assert!(error.to_string().contains("response file"), "{error}");
+        }
+    }
+}

@@ -220,10 +220,66 @@ fn absolute(target: &str) -> Result<String, VolumeError> {
     Ok(target.to_owned())
 }
 
-/// Whether Docker would take the name for a volume.
+/// Whether a name can be that of a volume, and of a directory.
 fn is_volume_name(name: &str) -> bool {
     let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    name.len() > 1
-        && name.starts_with(|c: char| c.is_ascii_alphanumeric())
-        && name.chars().all(rest)
+    name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(rest)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mount(written: Option<&str>, source: Option<&str>, target: &str, read_only: bool) -> Mount {
+        Mount {
+            user_provided: written.map(str::to_owned),
+            source: source.map(str::to_owned),
+            target: target.to_owned(),
+            read_only,
+        }
+    }
+
+    #[test]
+    fn modes_that_the_runner_lost_are_found_again() {
+        let written = mount(Some("/a:/b:ro,z"), Some("/a"), "/b", false);
+        assert!(Volume::from_mount(&written).unwrap().read_only);
+        let written = mount(Some("cache:/b:nocopy"), Some("cache"), "/b", false);
+        let volume = Volume::from_mount(&written).unwrap();
+        assert!(!volume.copy && volume.source == Source::Named("cache".to_owned()));
+    }
+
+    #[test]
+    fn a_mount_without_source_is_an_anonymous_volume() {
+        let volume = Volume::from_mount(&mount(Some("/data:ro"), None, "/data", true)).unwrap();
+        assert_eq!((volume.source, volume.read_only), (Source::Anonymous, true));
+    }
+
+    #[test]
+    fn what_the_runner_could_not_take_apart_is_refused() {
+        let text = "/a:/b:/c:ro";
+        let error = Volume::from_mount(&mount(Some(text), None, text, false)).unwrap_err();
+        assert_eq!(error, VolumeError::Parts(text.to_owned()));
+        let error = Volume::from_mount(&mount(Some("/a:/b:up"), Some("/a"), "/b", false));
+        assert_eq!(error.unwrap_err(), VolumeError::Mode("up".to_owned()));
+    }
+
+    #[test]
+    fn volumes_are_read_as_docker_does() {
+        let volume = Volume::parse("/a:/b:RO,rslave").unwrap();
+        assert_eq!((volume.read_only, volume.propagation), (true, Some(Propagation::Slave)));
+        for text in
+            ["", "a", "/a:", ":/a", "/a:b", "/a:/", "/a:/..", "../a:/b", "a b:/b", "/a:/b:x"]
+        {
+            assert!(Volume::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn options_of_tmpfs_are_known() {
+        let tmpfs = Tmpfs::parse("/run:size=64m,noexec").unwrap();
+        assert_eq!(tmpfs.options, ["size=64m", "noexec"]);
+        for text in ["run", "/", "/run:size", "/run:size=", "/run:huge=always", "/run:x"] {
+            assert!(Tmpfs::parse(text).is_err(), "{text}");
+        }
+    }
 }

@@ -83,3 +83,43 @@ fn double_quoted(
     }
     Err(WordsError::Quote('"'))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use serde::Deserialize;
+
+    use super::*;
+
+    #[derive(Deserialize)]
+    struct Case {
+        input: Vec<String>,
+        ok: Option<Vec<String>>,
+    }
+
+    #[test]
+    fn arguments_are_rejoined_as_by_the_hooks_for_docker_and_kubernetes() {
+        let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/container-hook");
+        let text = fs::read_to_string(data.join("words.jsonl")).unwrap();
+        for line in text.lines() {
+            let case: Case = serde_json::from_str(line).unwrap();
+            assert_eq!(rejoin(&case.input).ok(), case.ok, "{line}");
+        }
+    }
+
+    #[test]
+    fn empty_words_and_lines_that_go_on_are_kept() {
+        assert_eq!(split("a '' \"\" b\\\nc \\\n d").unwrap(), ["a", "", "", "bc", "d"]);
+        assert_eq!(split(" \n\t").unwrap(), [""; 0]);
+    }
+
+    #[test]
+    fn what_is_not_closed_is_named() {
+        assert_eq!(split("it's"), Err(WordsError::Quote('\'')));
+        assert_eq!(split("\"a"), Err(WordsError::Quote('"')));
+        assert_eq!(split("a\\"), Err(WordsError::Backslash));
+        assert_eq!(split("\"a\\"), Err(WordsError::Backslash));
+    }
+}

@@ -1,3 +1,25 @@
 //! One network a job: namespaces, a bridge, addresses, published ports.
-mod stub;
-pub use stub::*;
+//!
+//! A [`Network`] is a bridge in a network namespace of its own. Each container's namespace is linked
+//! to it, and one link leads from it to the host, which passes on what goes further and hides the
+//! addresses. So a job is one place in the host's tables however many services it has, and taking
+//! it apart is taking away the mounts that keep its namespaces: the kernel does the rest.
+//!
+//! Containers of one job reach each other by IPv4 and IPv6. They do not reach those of other jobs, but
+//! by ports that those publish; nor the host's loopback, nor link-local addresses, which clouds give
+//! their machines' secrets away on. To the world they go by IPv4, and by IPv6 if the host forwards
+//! it already.
+
+mod error;
+mod firewall;
+mod job;
+mod netlink;
+mod port;
+mod record;
+mod reserve;
+mod subnet;
+
+pub use error::NetworkError;
+pub use job::{Endpoint, EndpointRequest, Network, NetworkOptions, NetworkRequest, Published};
+pub use port::{PortError, PortMapping, Protocol};
+pub use subnet::{Subnet, SubnetError};

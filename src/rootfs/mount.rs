@@ -141,13 +141,16 @@ const TOOBIG: i32 = Errno::TOOBIG.raw_os_error();
 const INVAL: i32 = Errno::INVAL.raw_os_error();
 
 fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> {
-    let mut undo = Rollback::new();
     let [upper, work] = [UPPER, WORK].map(|name| request.dir.join(name));
+    let mut undo = Rollback::new();
     let upper = if request.read_only {
         None
     } else {
-        make_dir(&upper, &mut undo)?;
-        make_dir(&work, &mut undo)?;
+        for dir in [&upper, &work] {
+            make_dir(dir, &mut undo)?;
+            // The kernel leaves directories of its own in these.
+            undo.push(move || drop(fs::remove_dir_all(dir)));
+        }
         if let Some(mapping) = request.mapping {
             let root = |ranges: &[IdRange]| {
                 ranges.iter().find(|range| range.disk == 0).map(|range| range.view)

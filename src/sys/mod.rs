@@ -13,6 +13,8 @@ pub mod init;
 pub mod lock;
 #[cfg(feature = "engine")]
 pub mod mount;
+#[cfg(feature = "engine")]
+pub mod netns;
 pub mod process;
 pub mod rollback;
 #[cfg(feature = "engine")]

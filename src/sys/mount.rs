@@ -52,7 +52,7 @@ impl Overlay<'_> {
     /// Mounts it, without `ro` and without anything that containers could not undo.
     ///
     /// Since Linux 6.5 layers are added one by one, up to 500 of them; before that, all must fit into
-    /// one page of options, which with short names about 240 do.
+    /// one page of options, which with short names about 220 do.
     pub fn mount(&self, target: &Path) -> Result<(), PathError> {
         match self.mount_by_layers(target) {
             // An older kernel does not know the option, and says so when all are given.
@@ -231,18 +231,11 @@ mod tests {
     #[test]
     fn long_chains_fit_into_one_page_of_options() {
         let dir = tempfile::tempdir().unwrap();
-        let lowers = vec![dir.path().to_owned(); 200];
+        let layer = dir.path().join("a directory with quite a long name");
+        std::fs::create_dir(&layer).unwrap();
+        let lowers = vec![layer; 200];
         let mut opened = Vec::new();
         assert!(overlay(&lowers).options(usize::MAX, &mut opened).unwrap().len() > MAX_OPTIONS);
         assert!(overlay(&lowers).options(0, &mut opened).unwrap().len() < MAX_OPTIONS);
-    }
-
-    #[test]
-    fn nothing_mounted_is_nothing_to_unmount() {
-        if rustix::process::geteuid().is_root() {
-            let dir = tempfile::tempdir().unwrap();
-            unmount(dir.path()).unwrap();
-            unmount(&dir.path().join("missing")).unwrap();
-        }
     }
 }

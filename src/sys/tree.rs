@@ -19,6 +19,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
+use super::beneath::remove_all;
 use super::fs::{PathContext, PathError};
 
 /// What a tree is copied for.
@@ -75,11 +76,11 @@ impl Copier<'_> {
         to: BorrowedFd<'_>,
         at: &Path,
     ) -> Result<(), Failed> {
-        let here = |error: Errno| Failed(at.to_owned(), error.into());
+        let here = |error: io::Error| Failed(at.to_owned(), error);
         if self.purpose == Purpose::Layer && is_opaque(from) {
             empty(to).map_err(here)?;
         }
-        for name in names(from).map_err(here)? {
+        for name in names(from).map_err(|error| here(error.into()))? {
             let path = at.join(OsStr::from_bytes(name.to_bytes()));
             self.entry(from, to, &name, &path).map_err(|error| match error {
                 EntryError::Here(error) => Failed(path, error),
@@ -107,7 +108,7 @@ impl Copier<'_> {
             self.directory(source.as_fd(), target.as_fd(), path).map_err(EntryError::Below)?;
             return Ok(attributes(source.as_fd(), target.as_fd(), &stat, self.purpose)?);
         }
-        remove(to, name)?;
+        remove_all(to, name.to_bytes())?;
         if self.purpose == Purpose::Layer && kind == FileType::CharacterDevice && stat.st_rdev == 0
         {
             return Ok(());
@@ -184,20 +185,8 @@ fn make_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno>
     openat(parent, name, DIRECTORY, Mode::empty())
 }
 
-/// Removes a name and all below it, if it is there.
-fn remove(parent: BorrowedFd<'_>, name: &CStr) -> Result<(), Errno> {
-    match unlinkat(parent, name, AtFlags::empty()) {
-        Err(Errno::NOENT) => Ok(()),
-        Err(Errno::ISDIR) => {
-            empty(openat(parent, name, DIRECTORY, Mode::empty())?.as_fd())?;
-            unlinkat(parent, name, AtFlags::REMOVEDIR)
-        }
-        done => done,
-    }
-}
-
-fn empty(directory: BorrowedFd<'_>) -> Result<(), Errno> {
-    names(directory)?.iter().try_for_each(|name| remove(directory, name))
+fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
+    names(directory)?.iter().try_for_each(|name| remove_all(directory, name.to_bytes()))
 }
 
 /// The attribute by which an overlay knows a directory that hides the one below it.

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -50,7 +50,7 @@ impl Mapping {
         let file = |name: &str| format!("/proc/{}/{name}", child.0.as_raw_nonzero());
         fs::write(file("uid_map"), lines(&self.uids))?;
         fs::write(file("gid_map"), lines(&self.gids))?;
-        Ok(File::open(file("ns/user"))?.as_fd().try_clone_to_owned()?)
+        Ok(File::open(file("ns/user"))?.into())
     }
 }
 
@@ -63,7 +63,7 @@ fn exchange(disk: u32, view: u32) -> Vec<IdRange> {
     }
     let (low, high) = (disk.min(view), disk.max(view));
     let same = |from: u32, to: u32| IdRange { disk: from, view: from, count: to - from };
-    let rest = [same(0, low), same(low + 1, high), same((high + 1).min(END), END)];
+    let rest = [same(0, low), same(low + 1, high), same(high + 1, END)];
     let one = IdRange { disk, view, count: 1 };
     rest.into_iter().filter(|range| range.count > 0).chain([one]).collect()
 }

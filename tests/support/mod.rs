@@ -4,9 +4,18 @@
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
 pub(crate) mod bundle;
+pub(crate) mod call;
+pub(crate) mod certificates;
 pub(crate) mod cgroup;
 pub(crate) mod containerd;
 pub(crate) mod dockerd;
+pub(crate) mod externals;
+pub(crate) mod github_runner;
+pub(crate) mod host;
+pub(crate) mod http;
+pub(crate) mod hub;
+pub(crate) mod images;
+pub(crate) mod installation;
 pub(crate) mod podman;
 pub(crate) mod program;
 pub(crate) mod registry;

@@ -75,17 +75,22 @@ pub(crate) fn run(command: &mut Command) -> Finished {
 /// Its output goes to files: a pipe would stay open as long as a container left behind holds it.
 #[track_caller]
 pub(crate) fn run_with_input(command: &mut Command, input: &[u8]) -> Finished {
+    run_by(command, input, Command::spawn)
+}
+
+/// Runs a command that a function starts in its own way.
+pub(crate) fn run_by(
+    command: &mut Command,
+    input: &[u8],
+    spawn: impl FnOnce(&mut Command) -> std::io::Result<Child>,
+) -> Finished {
     let mut stdin = scratch_file();
     stdin.write_all(input).expect("a scratch file takes the input");
     stdin.rewind().expect("a file can be rewound");
     let stdout = scratch_file();
     let stderr = scratch_file();
-    let child = command
-        .stdin(stdin)
-        .stdout(clone(&stdout))
-        .stderr(clone(&stderr))
-        .spawn()
-        .unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
+    command.stdin(stdin).stdout(clone(&stdout)).stderr(clone(&stderr));
+    let child = spawn(command).unwrap_or_else(|error| panic!("cannot run {command:?}: {error}"));
     let status = wait(child, DEADLINE)
         .unwrap_or_else(|| panic!("{command:?} ran for more than {DEADLINE:?}: killed"));
     Finished {

@@ -11,7 +11,16 @@ fn bind(path: &Path) -> MountSource {
 fn prepared(options: &Options) -> Result<Mounts, BundleError> {
     let dir = tempfile::tempdir().unwrap();
     let inside = Inside::open(dir.path()).unwrap();
-    prepare(&ImageConfig::default(), options, &inside, Path::new("/bundle"))
+    prepare_in(&inside, &ImageConfig::default(), options)
+}
+
+fn prepare_in(
+    inside: &Inside,
+    image: &ImageConfig,
+    options: &Options,
+) -> Result<Mounts, BundleError> {
+    let user = User { uid: 0, gid: 0, groups: vec![0], home: "/".to_owned() };
+    prepare(Container { image, options, inside, user: &user, dir: Path::new("/bundle") })
 }
 
 fn with(mounts: Vec<Mount>) -> Options {
@@ -107,7 +116,7 @@ fn volumes_of_the_image_are_filled_from_it_once() {
     };
     let mut options = with(vec![mount("/log", MountSource::Tmpfs(Tmpfs::default()))]);
     options.volume_root = Some(volumes.clone());
-    let prepare = || prepare(&image, &options, &inside, Path::new("/bundle")).unwrap();
+    let prepare = || prepare_in(&inside, &image, &options).unwrap();
     let mounts = prepare();
     assert_eq!(destinations(&mounts)[7..], ["/log", "/data", "/tmp"]);
     let copied = volumes.join("0/seed");

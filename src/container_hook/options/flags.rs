@@ -35,6 +35,7 @@ const ADDRESS: &str = "the job's network gives out the addresses; reach the cont
 const DETACHED: &str = "nobody is attached to a container of a job";
 const FILE: &str = "a file would be read from the runner's machine; write the values out";
 const LOG: &str = "the output of each container goes to a log of limited size";
+const RATES: &str = "there are no limits for single disks; --blkio-weight is for all of them";
 const REALTIME: &str = "real-time shares of control groups are gone from the kernel";
 const VERIFY: &str = "images are checked by digest; signatures of that kind have had their day";
 const WINDOWS: &str = "only containers of Windows have it";
@@ -45,7 +46,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("annotation", Value(process::annotation)),
     short('a', "attach", IdleValue(stream, DETACHED)),
     flag("blkio-weight", Value(resources::blkio_weight)),
-    flag("blkio-weight-device", Value(resources::blkio_weight_device)),
+    flag("blkio-weight-device", RefusedValue(RATES)),
     flag("cap-add", Value(security::cap_add)),
     flag("cap-drop", Value(security::cap_drop)),
     flag("cgroup-parent", RefusedValue("the control group is chosen by the admin")),
@@ -63,10 +64,10 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("cpuset-mems", Value(resources::cpuset_mems)),
     flag("device", Value(device::device)),
     flag("device-cgroup-rule", Value(device::rule)),
-    flag("device-read-bps", Value(resources::read_bps)),
-    flag("device-read-iops", Value(resources::read_iops)),
-    flag("device-write-bps", Value(resources::write_bps)),
-    flag("device-write-iops", Value(resources::write_iops)),
+    flag("device-read-bps", RefusedValue(RATES)),
+    flag("device-read-iops", RefusedValue(RATES)),
+    flag("device-write-bps", RefusedValue(RATES)),
+    flag("device-write-iops", RefusedValue(RATES)),
     flag("disable-content-trust", IdleSwitch(VERIFY)),
     flag("dns", Value(network::dns)),
     flag("dns-opt", Value(network::dns_option)),

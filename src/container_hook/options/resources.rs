@@ -1,7 +1,5 @@
 //! Options about limits.
 
-use std::path::PathBuf;
-
 use super::CreateOptions;
 use super::value::{integer, nano_cpus, natural, size_bytes};
 
@@ -37,16 +35,6 @@ pub struct Resources {
     pub oom_score_adj: Option<i32>,
     /// `--blkio-weight`, 10 to 1000.
     pub blkio_weight: Option<u16>,
-    /// `--blkio-weight-device`.
-    pub blkio_weight_devices: Vec<Rate>,
-    /// `--device-read-bps` in bytes a second.
-    pub read_bps: Vec<Rate>,
-    /// `--device-write-bps` in bytes a second.
-    pub write_bps: Vec<Rate>,
-    /// `--device-read-iops` in operations a second.
-    pub read_iops: Vec<Rate>,
-    /// `--device-write-iops` in operations a second.
-    pub write_iops: Vec<Rate>,
 }
 
 /// How much memory and swap together may be used.
@@ -56,15 +44,6 @@ pub enum Swap {
     Unlimited,
     /// This many bytes.
     Bytes(u64),
-}
-
-/// What a block device is allowed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rate {
-    /// The device's path on the host.
-    pub device: PathBuf,
-    /// The weight or rate.
-    pub rate: u64,
 }
 
 /// A limit of `setrlimit(2)`.
@@ -181,44 +160,6 @@ pub(super) fn blkio_weight(options: &mut CreateOptions, value: &str) -> Result<(
         _ => return Err("must be between 10 and 1000".to_owned()),
     };
     Ok(())
-}
-
-pub(super) fn blkio_weight_device(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    let rate = rate(value, natural)?;
-    if !(10..=1000).contains(&rate.rate) {
-        return Err("the weight must be between 10 and 1000".to_owned());
-    }
-    options.resources.blkio_weight_devices.push(rate);
-    Ok(())
-}
-
-pub(super) fn read_bps(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.read_bps.push(rate(value, size_bytes)?);
-    Ok(())
-}
-
-pub(super) fn write_bps(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.write_bps.push(rate(value, size_bytes)?);
-    Ok(())
-}
-
-pub(super) fn read_iops(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.read_iops.push(rate(value, natural)?);
-    Ok(())
-}
-
-pub(super) fn write_iops(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    options.resources.write_iops.push(rate(value, natural)?);
-    Ok(())
-}
-
-fn rate(text: &str, number: fn(&str) -> Result<u64, String>) -> Result<Rate, String> {
-    match text.split_once(':') {
-        Some((device, rate)) if device.starts_with("/dev/") => {
-            Ok(Rate { device: PathBuf::from(device), rate: number(rate)? })
-        }
-        _ => Err("must be /dev/NAME:RATE".to_owned()),
-    }
 }
 
 /// The resources that `setrlimit(2)` knows.

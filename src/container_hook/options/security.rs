@@ -17,8 +17,6 @@ pub struct SecurityOptions {
     pub seccomp_unconfined: bool,
     /// `--security-opt apparmor=`: the profile's name.
     pub apparmor: Option<String>,
-    /// `--security-opt label=`: `disable`, `type:…`, `level:…` and so on, for SELinux.
-    pub labels: Vec<String>,
     /// `--security-opt no-new-privileges`.
     pub no_new_privileges: Option<bool>,
     /// `--security-opt systempaths=unconfined`: nothing in `/proc` and `/sys` is masked or read-only.
@@ -26,7 +24,9 @@ pub struct SecurityOptions {
 }
 
 /// A namespace that a container may share with the host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
+#[derive(
+    Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize, serde::Serialize,
+)]
 #[serde(rename_all = "lowercase")]
 pub enum Namespace {
     /// Control groups.
@@ -37,8 +37,6 @@ pub enum Namespace {
     Network,
     /// Processes.
     Pid,
-    /// User and group numbers.
-    User,
     /// The host's name.
     Uts,
 }
@@ -51,7 +49,6 @@ impl Namespace {
             Namespace::Ipc => "ipc",
             Namespace::Network => "network",
             Namespace::Pid => "pid",
-            Namespace::User => "user",
             Namespace::Uts => "uts",
         }
     }
@@ -63,7 +60,6 @@ impl Namespace {
             Namespace::Ipc => "--ipc",
             Namespace::Network => "--network",
             Namespace::Pid => "--pid",
-            Namespace::User => "--userns",
             Namespace::Uts => "--uts",
         }
     }
@@ -121,11 +117,12 @@ pub(super) fn security_opt(options: &mut CreateOptions, value: &str) -> Result<(
                 .to_owned());
         }
         (_, Some(("apparmor", profile))) => security.apparmor = Some(profile.to_owned()),
-        (_, Some(("label", label))) => security.labels.push(label.to_owned()),
+        // No container here has a label of SELinux.
+        (_, Some(("label", "disable"))) => {}
         (_, Some(("systempaths", "unconfined"))) => security.system_paths_unconfined = true,
         _ => {
             return Err("not known; what is: no-new-privileges, seccomp=unconfined, apparmor=, \
-                        label=, systempaths=unconfined"
+                        label=disable, systempaths=unconfined"
                 .to_owned());
         }
     }
@@ -140,8 +137,12 @@ pub(super) fn uts(options: &mut CreateOptions, value: &str) -> Result<(), String
     namespace(options, Namespace::Uts, value, &[""])
 }
 
-pub(super) fn user(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    namespace(options, Namespace::User, value, &[""])
+pub(super) fn user(_options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    // No container here has a user namespace.
+    match value {
+        "" | "host" => Ok(()),
+        _ => Err("must be host".to_owned()),
+    }
 }
 
 pub(super) fn cgroup(options: &mut CreateOptions, value: &str) -> Result<(), String> {

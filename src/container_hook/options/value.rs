@@ -182,3 +182,75 @@ pub(super) fn key_value(text: &str) -> Result<(String, String), String> {
     }
     Ok((key.to_owned(), value.to_owned()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_are_powers_of_1024() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("7", 7),
+            ("7b", 7),
+            ("1k", 1024),
+            ("1KB", 1024),
+            ("1.5 MiB", 3 << 19),
+            (".5g", 1 << 29),
+            ("2P", 2 << 50),
+            ("1.", 1),
+        ] {
+            assert_eq!(size_bytes(text), Ok(bytes), "{text}");
+        }
+        for text in
+            ["", "-1", "k", "1x", "1kx", "1 k b", "1..5", "1.2.3", "9999999999p", "1e3", "."]
+        {
+            assert!(size_bytes(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn durations_need_units() {
+        for (text, nanoseconds) in [
+            ("0", 0),
+            ("+1s", 1_000_000_000),
+            ("1h2m3.5s", 3_723_500_000_000),
+            ("500ms", 500_000_000),
+            ("1µs1ns", 1_001),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_nanos(nanoseconds)), "{text}");
+        }
+        for text in ["", "10", "s", "1 s", "-1s", "1d", "1.s.", "99999999h", "+"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn processors_are_counted_in_billionths() {
+        assert_eq!(nano_cpus("1.5"), Ok(1_500_000_000));
+        assert_eq!(nano_cpus("3/2"), Ok(1_500_000_000));
+        for text in ["", "x", "-1", "1/0", "1/", "99999999999999999999", "/2"] {
+            assert!(nano_cpus(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn integers_have_the_prefixes_of_go() {
+        for (text, value) in
+            [("-5", -5), ("+5", 5), ("0x10", 16), ("010", 8), ("0b11", 3), ("0", 0)]
+        {
+            assert_eq!(integer(text), Ok(value), "{text}");
+        }
+        for text in ["", "-", "--1", "+-1", "1.0", "08", "0x", "99999999999999999999", "é"] {
+            assert!(integer(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn fields_in_quotation_marks_hold_commas() {
+        assert_eq!(csv("a,\"b,\"\"c\",").unwrap(), ["a", "b,\"c", ""]);
+        for text in ["a\"b", "\"a", "\"a\"b", "a\nb"] {
+            assert!(csv(text).is_err(), "{text}");
+        }
+    }
+}

@@ -123,7 +123,6 @@ impl Policy {
             asked.push("no-new-privileges=false".to_owned());
         }
         asked.extend(security.apparmor.iter().map(|profile| format!("apparmor={profile}")));
-        asked.extend(security.labels.iter().map(|label| format!("label={label}")));
         for option in asked {
             if !self.security_opts.contains(&option) {
                 let entry = format!("security-opts = [{option:?}]");

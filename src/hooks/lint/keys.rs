@@ -74,10 +74,7 @@ fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink:
         finding.help(help);
     } else if let Some(name) = closest(key, place.names()) {
         finding.help(format!("did you mean `{name}`?"));
-        let is_free = !object
-            .members()
-            .any(|other| place.field(&other.key.as_str().unwrap_or_default()) == Some(name));
-        if is_free {
+        if is_free(object, member, name, place) {
             finding.fix(Fix::replace(
                 format!("write `{name}`"),
                 member.key.span(),
@@ -88,6 +85,21 @@ fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink:
         let names: Vec<_> = place.names().iter().map(|name| format!("`{name}`")).collect();
         finding.help(format!("known keys are {}", names.join(", ")));
     }
+}
+
+/// Members of an object among which it is clear what is meant by a misspelled one.
+const MAX_MEMBERS: usize = 64;
+
+/// Tells if no other member is read as a field, or may be meant to be.
+fn is_free(object: Value<'_>, member: Member<'_>, name: &str, place: Place) -> bool {
+    // The older schema has two spellings of some fields, which do not go together.
+    let stem = |name: &str| name.trim_end_matches('s').to_owned();
+    object.members().count() <= MAX_MEMBERS
+        && object.members().filter(|other| other.key.span() != member.key.span()).all(|other| {
+            let key = other.key.as_str().unwrap_or_default();
+            let meant = place.field(&key).or_else(|| closest(&key, place.names()));
+            meant.is_none_or(|meant| stem(meant) != stem(name))
+        })
 }
 
 /// Looks for null in a field.

@@ -340,3 +340,17 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn of_two_keys_that_may_mean_one_field_neither_is_renamed() {
+    for keys in [
+        // Both spellings at once are an error, one key twice is a loss.
+        r#""annotatiods": ["a"], "annotatoin": ["b"]"#,
+        r#""annotatiods": ["a"], "anotations": ["b"]"#,
+        r#""annotatiods": ["a"], "annotation": ["b"]"#,
+    ] {
+        let text = format!(r#"{{"hook": "/bin/true", "stage": ["createRuntime"], {keys}}}"#);
+        let fixed = fix_text(Path::new("a.json"), text.as_bytes(), &LintOptions::default());
+        assert_eq!(String::from_utf8(fixed.text).unwrap(), text);
+    }
+}

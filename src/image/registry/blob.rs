@@ -104,7 +104,9 @@ impl<'a> BlobReader<'a> {
             (206, None) => None,
             _ => Some(0),
         };
-        let left = response.body().content_length();
+        // The client itself takes no length for none if it is zero.
+        let left = response.headers().get("content-length").and_then(|value| value.to_str().ok());
+        let left = left.and_then(|value| value.parse().ok());
         if let (Some(begin), Some(left)) = (begins_at, left)
             && u64::checked_add(begin, left) != Some(self.descriptor.size)
         {

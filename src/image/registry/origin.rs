@@ -239,6 +239,26 @@ mod tests {
     }
 
     #[test]
+    fn row_20_only_a_registry_on_the_loopback_interface_leads_there() {
+        let lookup = |registry: &str, target: &str| {
+            let guard = Guard::new(registry.parse().unwrap(), None);
+            let timeout = NextTimeout::default();
+            guard.resolve(&target.parse().unwrap(), &Config::default(), timeout).is_ok()
+        };
+        for target in ["http://127.0.0.1/", "http://localhost:1/", "http://[::ffff:127.0.0.1]/"] {
+            assert!(!lookup("https://192.0.2.1/", target), "{target}");
+            assert!(lookup("https://127.0.0.1/", target), "{target}");
+        }
+        for target in ["http://169.254.169.254/", "http://2852039166/", "http://0xa9fea9fe/"] {
+            assert!(!lookup("https://192.0.2.1/", target), "{target}");
+            assert!(!lookup("https://127.0.0.1/", target), "{target}");
+            assert!(!lookup("https://169.254.0.1/", target), "{target}");
+            assert!(lookup("https://169.254.169.254/", target), "{target}");
+        }
+        assert!(lookup("https://192.0.2.1/", "https://192.0.2.2/"));
+    }
+
+    #[test]
     fn row_20_internal_addresses_are_known_in_every_form() {
         for internal in [
             "127.0.0.1",

@@ -1,0 +1,92 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::{
+    completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay,
+    rmi,
+};
+
+const HELP: &str = "\
+Without a command it reads a request of GitHub's runner from standard input and carries it out.
+The runner does so by the script that `container-hook install` writes.
+
+Examples:
+  container-hook install /opt/container-hook   Write the script, and say what the runner needs
+  container-hook doctor                        What is missing on this machine?
+  container-hook pull node:22                  Have an image before a job needs it
+  container-hook prune --size 20GB             Remove the images unused for the longest time
+
+Exit status:
+  0  done; for a request, the step succeeded
+  1  it could not be done, or doctor found something that has to be mended
+  N  for a request, the code that the step ended with";
+
+/// Run the containers of GitHub's runner on runc, crun or youki, without a daemon
+#[derive(Debug, Parser)]
+#[command(name = "container-hook", version, after_help = HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) global: GlobalArgs,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// Options of all commands.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Global options")]
+pub(crate) struct GlobalArgs {
+    /// Read the settings from FILE instead of /etc/oci-hooks/container-hook.toml
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+
+    /// Format of the output
+    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
+    pub(crate) format: Format,
+
+    /// Use colours
+    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
+    pub(crate) color: Color,
+}
+
+/// How results are shown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Human,
+    /// For programs; described in container-hook(1)
+    Json,
+}
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Install(install::InstallArgs),
+    Doctor(doctor::DoctorArgs),
+    Ps(ps::PsArgs),
+    Logs(logs::LogsArgs),
+    Images(images::ImagesArgs),
+    Pull(pull::PullArgs),
+    Import(import::ImportArgs),
+    Rmi(rmi::RmiArgs),
+    Prune(prune::PruneArgs),
+    Config(config::ConfigArgs),
+    Completions(completions::CompletionsArgs),
+    Relay(relay::RelayArgs),
+    AsRoot(relay::AsRootArgs),
+    Monitor(monitor::MonitorArgs),
+}

@@ -1,0 +1,26 @@
+//! `container-hook completions`.
+
+use clap::{Args, CommandFactory as _};
+use clap_complete::Shell;
+
+use crate::Exit;
+use crate::cli::Cli;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Print the completion script for a shell
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  container-hook completions bash > /etc/bash_completion.d/container-hook")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+pub(crate) fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Exit, Error> {
+    let mut script = Vec::new();
+    clap_complete::generate(args.shell, &mut Cli::command(), "container-hook", &mut script);
+    context.write(script)?;
+    Ok(Exit::Done)
+}

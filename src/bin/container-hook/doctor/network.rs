@@ -1,0 +1,100 @@
+//! What networks of jobs need.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use oci_hooks::sys::process::{End, Program};
+
+use super::Check;
+use crate::relay::find;
+
+pub(super) fn checks() -> Vec<Check> {
+    let mut checks = vec![namespaces(), nft(), forwarding()];
+    checks.extend(firewall());
+    checks
+}
+
+fn namespaces() -> Check {
+    if Path::new("/proc/self/ns/net").exists() {
+        return Check::ok("network namespaces", "available");
+    }
+    Check::fail("network namespaces", "this kernel has none", "a kernel with CONFIG_NET_NS")
+}
+
+fn nft() -> Check {
+    match list(&["list", "tables"]) {
+        Some(Ok(_)) => Check::ok("nft", "works"),
+        Some(Err(problem)) => {
+            let mend = "modprobe nf_tables; in a container it needs CAP_NET_ADMIN";
+            Check::fail("nft", problem, mend)
+        }
+        None => Check::fail("nft", "not installed", "apt install nftables, dnf install nftables"),
+    }
+}
+
+fn forwarding() -> Check {
+    let path = Path::new("/proc/sys/net/ipv4/ip_forward");
+    if fs::read_to_string(path).is_ok_and(|value| value.trim() == "1") {
+        return Check::ok("forwarding", "on");
+    }
+    // The first job turns it on, if it may.
+    match fs::OpenOptions::new().write(true).open(path) {
+        Ok(_) => Check::ok("forwarding", "off; the first job turns it on"),
+        Err(error) => Check::fail(
+            "forwarding",
+            format!("off, and {} cannot be written: {error}", path.display()),
+            "sysctl -w net.ipv4.ip_forward=1",
+        ),
+    }
+}
+
+/// Looks for a firewall, mostly Docker's, that drops what it does not know.
+fn firewall() -> Option<Check> {
+    let chain = list(&["list", "chain", "ip", "filter", "FORWARD"])?.ok()?;
+    if !drops(&chain) {
+        return Some(Check::ok("firewall", "forwards"));
+    }
+    let chain = if chain.contains("DOCKER-USER") { "DOCKER-USER" } else { "FORWARD" };
+    Some(Check::fail(
+        "firewall",
+        "drops what containers send to the world (policy of FORWARD)",
+        format!(
+            "iptables -I {chain} -i 'ocih+' -j ACCEPT\n\
+             iptables -I {chain} -o 'ocih+' -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
+        ),
+    ))
+}
+
+/// Tells if a chain drops what comes from jobs. A rule for their links is taken for one that does not.
+fn drops(chain: &str) -> bool {
+    chain.contains("policy drop") && !chain.contains("ocih")
+}
+
+/// Asks nft; none if it is not there.
+fn list(arguments: &[&str]) -> Option<Result<String, String>> {
+    let nft = find("nft").ok()?;
+    let mut call = Program::new(&nft, Path::new("/"));
+    call.argv = vec![OsStr::new("nft")];
+    call.argv.extend(arguments.iter().map(OsStr::new));
+    call.timeout = Some(Duration::from_secs(10));
+    Some(match call.run() {
+        Ok(finished) if finished.end == End::Exited(0) => {
+            Ok(String::from_utf8_lossy(&finished.stdout).into_owned())
+        }
+        Ok(finished) => {
+            let text = String::from_utf8_lossy(&finished.stderr).into_owned();
+            Err(text.lines().next().unwrap_or("nft fails").to_owned())
+        }
+        Err(error) => Err(error.to_string()),
+    })
+}
+
+#[test]
+fn a_firewall_that_drops_is_found() {
+    let chain = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n";
+    assert!(drops(chain));
+    assert!(!drops(&chain.replace("drop", "accept")));
+    assert!(!drops(&format!("{chain}\t\tiifname \"ocih*\" accept\n")));
+}

@@ -1,0 +1,138 @@
+//! Who runs the hook, and the runners of this machine.
+
+use std::collections::HashMap;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
+use oci_hooks::sys::process::{End, Program};
+
+use super::Check;
+use crate::relay::{AS_ROOT, find, this_program};
+use crate::settings::{Loaded, Settings};
+
+/// The runner's program that waits for jobs.
+const LISTENER: &str = "Runner.Listener";
+/// The variable that names the hook.
+const VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOKS";
+
+pub(super) fn user() -> Check {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Check::ok("user", "root");
+    }
+    let mend = "run the hook as root, or by sudo: container-hook install --sudo DIR";
+    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), mend)
+}
+
+pub(super) fn settings(loaded: &Loaded) -> Check {
+    let path = loaded.path.as_ref();
+    Check::ok("settings", path.map_or("defaults".to_owned(), |path| path.display().to_string()))
+}
+
+pub(super) fn checks(settings: &Settings) -> Vec<Check> {
+    let mut checks = vec![buildah(settings), subordinate_ids()];
+    let listeners = listeners();
+    if listeners.is_empty() {
+        checks.push(Check::ok("runners", "none is running"));
+    }
+    checks.extend(listeners.iter().map(runner));
+    checks
+}
+
+fn buildah(settings: &Settings) -> Check {
+    let program = settings.build.buildah.as_os_str();
+    match find_program(&[program], Some(DEFAULT_PATH.as_ref()), None) {
+        Ok(path) => Check::ok("buildah", path.display().to_string()),
+        Err(_) => Check::warn(
+            "buildah",
+            "not installed",
+            "apt install buildah, dnf install buildah: actions with a Dockerfile need it",
+        ),
+    }
+}
+
+/// Containers of root do without; they are for those of other users.
+fn subordinate_ids() -> Check {
+    let count = |path| fs::read_to_string(path).map_or(0, |text| text.lines().count());
+    let (users, groups) = (count("/etc/subuid"), count("/etc/subgid"));
+    Check::ok("subordinate ids", format!("of {users} users, {groups} groups; not needed for root"))
+}
+
+/// A runner that waits for jobs.
+struct Listener {
+    pid: u32,
+    uid: u32,
+    environment: HashMap<OsString, OsString>,
+}
+
+fn listeners() -> Vec<Listener> {
+    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
+    entries.filter_map(|entry| listener(entry.file_name().to_str()?.parse().ok()?)).collect()
+}
+
+fn listener(pid: u32) -> Option<Listener> {
+    let dir = PathBuf::from(format!("/proc/{pid}"));
+    // The kernel keeps 15 bytes of it.
+    if fs::read_to_string(dir.join("comm")).ok()?.trim_end() != LISTENER {
+        return None;
+    }
+    let uid = fs::metadata(&dir).ok()?.uid();
+    let environment = fs::read(dir.join("environ")).unwrap_or_default();
+    let variables = environment.split(|&byte| byte == 0).filter_map(|variable| {
+        let equals = variable.iter().position(|&byte| byte == b'=')?;
+        let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
+        Some((text(&variable[..equals]), text(&variable[equals + 1..])))
+    });
+    Some(Listener { pid, uid, environment: variables.collect() })
+}
+
+fn runner(listener: &Listener) -> Check {
+    let Listener { pid, uid, environment } = listener;
+    let whose = format!("process {pid} of user {uid}");
+    let Some(script) = environment.get(OsStr::new(VARIABLE)).filter(|script| !script.is_empty())
+    else {
+        return Check::warn(
+            "runner",
+            format!("{whose} has no {VARIABLE}"),
+            "put the line that `container-hook install` prints into its .env, and restart it",
+        );
+    };
+    let script = Path::new(script);
+    let text = fs::read_to_string(script).unwrap_or_default();
+    let name = script.display();
+    if !script.is_file() {
+        let mend = "container-hook install DIR, and the line it prints";
+        return Check::fail("runner", format!("{whose} calls {name}, which is not there"), mend);
+    }
+    if *uid == 0 || !text.contains("container-hook relay") {
+        return Check::ok("runner", format!("{whose} calls {name}"));
+    }
+    match may_sudo(*uid) {
+        Ok(true) => Check::ok("runner", format!("{whose} calls {name}, and may use sudo")),
+        Ok(false) => Check::fail(
+            "runner",
+            format!("{whose} calls {name}, but sudo does not let it"),
+            "put the line that `container-hook install --sudo` prints into /etc/sudoers.d",
+        ),
+        Err(problem) => Check::fail("runner", format!("{whose}: {problem}"), "apt install sudo"),
+    }
+}
+
+/// Asks sudo whether a user may call the hook as root without a password.
+fn may_sudo(uid: u32) -> Result<bool, String> {
+    let sudo = find("sudo").map_err(|error| error.to_string())?;
+    let this = this_program().map_err(|error| error.to_string())?;
+    let user = format!("#{uid}");
+    let mut call = Program::new(&sudo, Path::new("/"));
+    // Asked by root, as `sudo -n` would be by that user.
+    call.argv = ["sudo", "--non-interactive", "--list", "--other-user"].map(OsStr::new).to_vec();
+    call.argv.extend([user.as_ref(), this.as_os_str(), AS_ROOT.as_ref()]);
+    call.timeout = Some(Duration::from_secs(10));
+    let finished = call.run().map_err(|error| error.to_string())?;
+    Ok(finished.end == End::Exited(0))
+}

@@ -1,0 +1,78 @@
+//! Runtimes: which there are, and whether they keep containers in.
+
+use std::ffi::OsStr;
+use std::path::Path;
+use std::time::Duration;
+
+use oci_hooks::runtime::{DEFAULT_PATH, KNOWN, Kind, find};
+use oci_hooks::sys::process::{End, Limit, Program};
+
+use super::Check;
+use super::version::{HOLES, Version};
+use crate::engine;
+use crate::settings::Settings;
+
+pub(super) fn checks(settings: &Settings) -> Vec<Check> {
+    let used = match engine::runtime(settings) {
+        Ok(runtime) => runtime.program,
+        Err(error) => {
+            let mend = "install runc or crun (apt install runc, dnf install crun)";
+            return vec![Check::fail("runtime", error.to_string(), mend)];
+        }
+    };
+    let others = KNOWN
+        .iter()
+        .filter_map(|name| find(&[OsStr::new(name)], Some(DEFAULT_PATH.as_ref()), None).ok());
+    let others: Vec<_> = others.filter(|other| *other != used).collect();
+    let mut checks = vec![check(&used)];
+    if !others.is_empty() {
+        let others: Vec<_> = others.iter().map(|other| described(other)).collect();
+        checks.push(Check::ok("other runtimes", others.join(", ")));
+    }
+    checks
+}
+
+fn described(program: &Path) -> String {
+    let version = version(program).map_or("version unknown".to_owned(), |(text, _)| text);
+    format!("{} {version}", program.display())
+}
+
+/// Looks at the runtime that containers get.
+fn check(program: &Path) -> Check {
+    let Some((text, version)) = version(program) else {
+        let found = format!("{} does not say its version", program.display());
+        return Check::fail("runtime", found, "install it anew, or name another one in [runtime]");
+    };
+    let found = format!("{} {text}", program.display());
+    let name = match Kind::of(program) {
+        Kind::Runc => "runc",
+        Kind::Crun => "crun",
+        Kind::Youki => "youki",
+    };
+    let holes: Vec<_> =
+        HOLES.iter().filter(|hole| hole.runtime == name && hole.is_in(version)).collect();
+    let Some(newest) = holes.iter().map(|hole| hole.closed_in(version)).max() else {
+        return Check::ok("runtime", found);
+    };
+    let cves: Vec<_> = holes.iter().map(|hole| hole.cve).collect();
+    let mend = format!(
+        "{name} {newest} or later closes {}; your distribution may have done so in this version: \
+         see its security tracker",
+        cves.join(", ")
+    );
+    Check::warn("runtime", found, mend)
+}
+
+/// Returns the version that a runtime says it has.
+fn version(program: &Path) -> Option<(String, Version)> {
+    let mut call = Program::new(program, Path::new("/"));
+    call.argv = vec![program.as_os_str(), OsStr::new("--version")];
+    call.timeout = Some(Duration::from_secs(10));
+    call.stdout = Limit::Truncate(4096);
+    let finished = call.run().ok().filter(|finished| finished.end == End::Exited(0))?;
+    let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
+    // `runc version 1.1.5+ds1`, `crun version 1.8.1`, `youki version: 0.5.7`.
+    let line = stdout.lines().find(|line| line.contains("version"))?;
+    let text = line.split_whitespace().last()?;
+    Some((text.to_owned(), Version::parse(text)?))
+}

@@ -1,0 +1,127 @@
+//! What the environment says of the runner and its job.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::container_hook::{JOB_VARIABLES, Runner};
+use oci_hooks::sys::fs::{PathContext as _, PathError};
+use oci_hooks::sys::identity::Identity;
+
+/// Variables of the runner that the hook reads, besides those that describe the job.
+const RUNNER_VARIABLES: [&str; 4] =
+    ["RUNNER_NAME", "RUNNER_TEMP", "GITHUB_WORKSPACE", "RUNNER_DEBUG"];
+
+/// Variables that say how to reach registries.
+const PROXY_VARIABLES: [&str; 6] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
+
+/// The runner's program that runs a job; the kernel knows it by this name.
+const WORKER: &str = "Runner.Worker";
+
+/// How many generations above this process the worker is looked for: a shell, sudo with its helper
+/// and our own processes stand between.
+const MAX_ANCESTORS: usize = 12;
+
+/// Why the caller is not taken for a runner.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum EnvironmentError {
+    #[error(
+        "the environment has no {name}: only GitHub's runner calls container-hook without a command"
+    )]
+    Missing { name: &'static str },
+    #[error("{name} is no absolute path without `..`")]
+    NotAbsolute { name: &'static str },
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(
+        "{} belongs to user {owner}, not to user {caller} who calls: a runner has its own \
+         directories", path.display()
+    )]
+    Foreign { path: PathBuf, owner: u32, caller: u32 },
+}
+
+/// Returns the names of all variables that matter to the hook.
+pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
+    let job = JOB_VARIABLES.iter().map(|(name, _)| *name);
+    RUNNER_VARIABLES.into_iter().chain(PROXY_VARIABLES).chain(job)
+}
+
+/// Tells if the runner wants debug messages.
+pub(crate) fn wants_debug() -> bool {
+    env::var_os("RUNNER_DEBUG").is_some_and(|value| value == "1")
+}
+
+/// Returns the runner that the environment of this process describes.
+///
+/// Services have their names from the runner's log if `names_from_log` says so.
+pub(crate) fn runner(names_from_log: bool) -> Result<Runner, EnvironmentError> {
+    let caller = rustix::process::geteuid().is_root().then(sudo_caller).flatten();
+    let (temp, workspace) = (directory("RUNNER_TEMP")?, directory("GITHUB_WORKSPACE")?);
+    // Whoever may call us by sudo is not root yet: their directories are all they may name. Those
+    // above are theirs to replace, which the mounts are made to resist.
+    if let Some((caller, _)) = caller {
+        for path in [temp.as_path(), temp.parent().unwrap_or(Path::new("/"))] {
+            let owner = fs::symlink_metadata(path).at("look up", path)?.uid();
+            if owner != caller {
+                return Err(EnvironmentError::Foreign { path: path.to_owned(), owner, caller });
+            }
+        }
+    }
+    let user = match caller {
+        Some(user) => user,
+        None => {
+            let status = fs::metadata(&temp).at("look up", &temp)?;
+            (status.uid(), status.gid())
+        }
+    };
+    let worker = worker();
+    let diag = worker.filter(|_| names_from_log).and_then(diag);
+    let job = JOB_VARIABLES.iter().filter_map(|(name, _)| {
+        Some(((*name).to_owned(), env::var(name).ok().filter(|value| !value.is_empty())?))
+    });
+    Ok(Runner {
+        name: required("RUNNER_NAME")?.to_string_lossy().into_owned(),
+        temp,
+        workspace,
+        user,
+        worker,
+        diag,
+        job: job.collect(),
+    })
+}
+
+fn required(name: &'static str) -> Result<OsString, EnvironmentError> {
+    let value = env::var_os(name).filter(|value| !value.is_empty());
+    value.ok_or(EnvironmentError::Missing { name })
+}
+
+fn directory(name: &'static str) -> Result<PathBuf, EnvironmentError> {
+    let path = PathBuf::from(required(name)?);
+    let has_parent = path.components().any(|part| part == std::path::Component::ParentDir);
+    if path.is_relative() || has_parent {
+        return Err(EnvironmentError::NotAbsolute { name });
+    }
+    // Without a slash at the end and `.` in between.
+    Ok(path.components().collect())
+}
+
+/// Returns the user and group that sudo was called by, if it was.
+pub(crate) fn sudo_caller() -> Option<(u32, u32)> {
+    let id = |name| env::var(name).ok()?.parse().ok();
+    Some((id("SUDO_UID")?, id("SUDO_GID")?))
+}
+
+fn worker() -> Option<Identity> {
+    let this = Identity::of(std::process::id())?;
+    let ancestors = std::iter::successors(Some(this), Identity::parent);
+    ancestors.take(MAX_ANCESTORS).find(|process| process.name().as_deref() == Some(WORKER))
+}
+
+/// Returns the directory of the runner's logs, which is beside that of its programs.
+fn diag(worker: Identity) -> Option<PathBuf> {
+    let program = fs::read_link(format!("/proc/{}/exe", worker.pid)).ok()?;
+    Some(program.parent()?.parent()?.join("_diag"))
+}

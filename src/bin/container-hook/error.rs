@@ -1,0 +1,67 @@
+//! What can go wrong in a command, and how it is told.
+
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks::container::ContainerError;
+use oci_hooks::container_hook::HookError;
+use oci_hooks::hooks::trust::TrustError;
+use oci_hooks::image::{ImportError, PullError, StoreError};
+use oci_hooks::sys::fs::{PathError, ReplaceError};
+
+use crate::engine::EngineError;
+use crate::settings::SettingsError;
+
+/// Why a command could not do its work. Its exit code is 1.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Replace(#[from] ReplaceError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+    #[error(
+        "the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@"
+    )]
+    NotPlain { path: PathBuf },
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Import(#[from] ImportError),
+    #[error(transparent)]
+    Pull(#[from] PullError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error("{reference} is not in the store")]
+    NoSuchImage { reference: String },
+    #[error("others could change what the runner calls")]
+    Trust(#[from] TrustError),
+}
+
+impl Error {
+    /// Tells if whoever read the output has gone.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns what to do about it, where the message does not say.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Error::NotPlain { .. } => Some("use another directory".to_owned()),
+            Error::Trust(error) | Error::Settings(SettingsError::Trust { source: error, .. }) => {
+                error.hint()
+            }
+            Error::NoSuchImage { .. } => {
+                Some("`container-hook images` shows those there are".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

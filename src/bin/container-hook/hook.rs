@@ -1,0 +1,58 @@
+//! `container-hook` without a command: a request of the runner, carried out.
+
+use std::io;
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+
+use oci_hooks::container_hook::request::Request;
+use oci_hooks::container_hook::{Hook, HookError, Outcome};
+
+use crate::Exit;
+use crate::engine::{self, EngineError};
+use crate::environment::{self, EnvironmentError};
+use crate::log::Log;
+use crate::settings::{Loaded, SettingsError};
+use crate::signals;
+use crate::stdin::{self, StdinError};
+
+/// Why a request was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CallError {
+    #[error(transparent)]
+    Stdin(#[from] StdinError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Environment(#[from] EnvironmentError),
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    #[error(transparent)]
+    Hook(#[from] HookError),
+    #[error("cannot execute {program}")]
+    Execute { program: String, source: io::Error },
+}
+
+/// Carries out the request on standard input.
+pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
+    let request = Request::parse(&stdin::read()?).map_err(HookError::from)?;
+    let settings = Loaded::read(config)?.settings;
+    let runner = environment::runner(settings.network.names_from_runner_log)?;
+    let engine = engine::open(&settings)?;
+    let hook = Hook {
+        engine: &engine,
+        network: &engine::network(&settings),
+        registries: &engine::registries(&settings)?,
+        settings: &engine::hook_settings(&settings)?,
+        runner: &runner,
+        log,
+    };
+    match hook.run(&request, &signals::pass_on)? {
+        Outcome::Done => Ok(Exit::Done),
+        Outcome::Ended(status) => Ok(status.into()),
+        Outcome::Become(mut program) => {
+            let source = program.exec();
+            let program = program.get_program().to_string_lossy().into_owned();
+            Err(CallError::Execute { program, source })
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! `container-hook import`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use oci_hooks::image::Reference;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::engine;
+use crate::error::Error;
+
+/// Put an image from a file or directory into the store
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  docker save node:22 -o node.tar && container-hook import node.tar node:22
+  skopeo copy docker://node:22 oci:node && container-hook import node node:22
+
+With `pull = \"missing\"` or `\"never\"` in the settings, jobs then use it without asking a registry.")]
+pub(crate) struct ImportArgs {
+    /// An OCI layout, as a directory or as a tar file, or what `docker save` wrote
+    path: PathBuf,
+
+    /// The name of the image
+    #[arg(value_name = "REF")]
+    reference: Reference,
+}
+
+pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
+    let store = engine::store(&context.settings()?.settings)?;
+    let image = store.import(&args.path, &args.reference)?;
+    crate::pull::report(&image, context)?;
+    Ok(Exit::Done)
+}

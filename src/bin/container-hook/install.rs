@@ -1,0 +1,120 @@
+//! `container-hook install`.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use oci_hooks::hooks::trust::{self, TrustOptions};
+use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::relay::{AS_ROOT, this_program};
+
+/// Write the script that GitHub's runner calls, and say what the runner needs
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  container-hook install /opt/container-hook
+  container-hook install --sudo --runner-user runner /opt/container-hook
+
+The runner takes a script, not a program. With --sudo, the script starts a process as the runner's
+user and one as root by sudo; the first passes on the runner's signals, which sudo would keep. sudo
+has to allow the one command that is printed, which takes no options and no variables from the
+caller. Workflows then do what the settings allow, as root: see `container-hook config --default`.")]
+pub(crate) struct InstallArgs {
+    /// The directory for the script, made if it does not exist
+    dir: PathBuf,
+
+    /// Use sudo, for a runner that does not run as root
+    #[arg(long)]
+    sudo: bool,
+
+    /// The user of the runner, for sudo
+    #[arg(long, value_name = "USER", default_value = "runner", value_parser = user_name)]
+    runner_user: String,
+}
+
+/// What was installed, and what has to be done.
+#[derive(Serialize)]
+struct Installed {
+    script: PathBuf,
+    environment: String,
+    sudoers: Option<String>,
+}
+
+const SCRIPT: &str = "container-hook.sh";
+
+pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
+    let dir = std::path::absolute(&args.dir).at("look up", &args.dir)?;
+    let script = dir.join(SCRIPT);
+    // The runner puts the path into a command line as it is.
+    let script_text = plain(&script)?;
+    let program = this_program()?;
+    let program_text = plain(&program)?;
+
+    // With sudo the script runs with no more rights than the runner; else whoever can write one of
+    // the two can do what this process may.
+    let trusted = TrustOptions::of_process();
+    trust::check_path(
+        &program,
+        &if args.sudo { TrustOptions::default() } else { trusted.clone() },
+    )?;
+    std::fs::create_dir_all(&dir).at("make the directory", &dir)?;
+    trust::check_path(&dir, &trusted)?;
+
+    let command = if args.sudo { " relay" } else { "" };
+    let options = ReplaceOptions { mode: Some(0o755), ..ReplaceOptions::default() };
+    let text = format!(
+        "#!/bin/sh\n\
+         # GitHub's runner calls this for the containers of jobs: see container-hook(1).\n\
+         exec {program_text}{command}\n"
+    );
+    FileAt::open(&script, Symlinks::Refuse)?.replace(text.as_bytes(), &options)?;
+
+    let sudoers = || format!("{} ALL=(root) NOPASSWD: {program_text} {AS_ROOT}", args.runner_user);
+    report(
+        &Installed {
+            environment: format!("ACTIONS_RUNNER_CONTAINER_HOOKS={script_text}"),
+            script,
+            sudoers: args.sudo.then(sudoers),
+        },
+        context,
+    )
+}
+
+fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
+    if context.is_json() {
+        context.json(installed)?;
+        return Ok(Exit::Done);
+    }
+    context.line(format!("Wrote {}", installed.script.display()))?;
+    context.line(
+        "\nPut this line into the file .env in the runner's directory, and restart the runner:\n",
+    )?;
+    context.line(format!("    {}", installed.environment))?;
+    if let Some(sudoers) = &installed.sudoers {
+        context
+            .line("\nPut this line into a file by `visudo -f /etc/sudoers.d/container-hook`:\n")?;
+        context.line(format!("    {sudoers}"))?;
+    }
+    context.line("\nThen `container-hook doctor` says if anything is missing.")?;
+    Ok(Exit::Done)
+}
+
+/// Returns a path that is the same in a command line, in a shell script and in sudoers.
+fn plain(path: &Path) -> Result<&str, Error> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "/._-+@".contains(c);
+    path.to_str()
+        .filter(|text| text.chars().all(is_plain))
+        .ok_or_else(|| Error::NotPlain { path: path.to_owned() })
+}
+
+fn user_name(text: &str) -> Result<String, &'static str> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+    if text.is_empty() || text.starts_with('-') || !text.chars().all(is_plain) {
+        return Err("a user's name has letters, digits, `.`, `_` and `-`");
+    }
+    Ok(text.to_owned())
+}

@@ -1,0 +1,76 @@
+//! `container-hook prune`.
+
+use clap::Args;
+use oci_hooks::container_hook::remove_abandoned;
+use oci_hooks::image::PrunePolicy;
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::engine;
+use crate::error::Error;
+use crate::images::Json as ImageJson;
+use crate::settings::{Age, Size, human};
+
+/// Remove images by age and size, and what killed jobs left behind
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  container-hook prune                        What is left of jobs, and images as the settings say
+  container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+
+Images that containers use stay. Jobs that run are not touched.")]
+pub(crate) struct PruneArgs {
+    /// Remove images that no job used for this long, as 7d
+    #[arg(long, conflicts_with = "all")]
+    age: Option<Age>,
+
+    /// Remove the images unused for the longest time until no more than this is left, as 20GB
+    #[arg(long, conflicts_with = "all")]
+    size: Option<Size>,
+
+    /// Remove all images that no container uses
+    #[arg(long)]
+    all: bool,
+}
+
+/// What was removed, for programs.
+#[derive(Serialize)]
+struct Json {
+    jobs: usize,
+    images: Vec<ImageJson>,
+    layers: usize,
+    freed_bytes: u64,
+}
+
+pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
+    let settings = context.settings()?.settings;
+    let engine = engine::open(&settings)?;
+    // Containers of killed jobs hold their images.
+    let jobs = remove_abandoned(&engine, &engine::network(&settings))?;
+    let given = args.age.is_some() || args.size.is_some();
+    let (age, size) = match given {
+        true => (args.age, args.size),
+        false if args.all => (None, Some(Size(0))),
+        false => (settings.store.keep_age, settings.store.keep_size),
+    };
+    let policy =
+        PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
+    let pruned = engine.store.prune(&policy)?;
+    if context.is_json() {
+        let images = pruned.images.iter().map(ImageJson::from).collect();
+        let (layers, freed_bytes) = (pruned.layers, pruned.freed_bytes);
+        context.json(&Json { jobs, images, layers, freed_bytes })?;
+        return Ok(Exit::Done);
+    }
+    for image in &pruned.images {
+        context.line(format!("removed {} ({})", image.reference, image.platform))?;
+    }
+    context.line(format!(
+        "removed {} images, {} layers and what was left of {jobs} jobs and containers; freed {}",
+        pruned.images.len(),
+        pruned.layers,
+        human(pruned.freed_bytes)
+    ))?;
+    Ok(Exit::Done)
+}

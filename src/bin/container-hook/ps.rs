@@ -1,0 +1,85 @@
+//! `container-hook ps`.
+
+use clap::Args;
+use jiff::Timestamp;
+use oci_hooks::container::{Engine, Record};
+use oci_hooks::sys::identity::Identity;
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::engine;
+use crate::error::Error;
+use crate::images::ago;
+use crate::table;
+
+/// List the containers of jobs
+#[derive(Debug, Args)]
+pub(crate) struct PsArgs {}
+
+/// A container, for programs.
+#[derive(Serialize)]
+struct Json {
+    id: String,
+    name: String,
+    role: &'static str,
+    owner: String,
+    image: String,
+    digest: String,
+    runtime: String,
+    created: Timestamp,
+    pid: Option<u32>,
+    exit_code: Option<i32>,
+}
+
+impl Json {
+    fn new(record: Record, engine: &Engine) -> Self {
+        let running = record.process.filter(Identity::is_running);
+        let end = engine.directory(&record.id).end();
+        Json {
+            role: record.role.name(),
+            runtime: record.runtime.program.display().to_string(),
+            pid: running.map(|process| process.pid),
+            exit_code: end.map(|end| end.code),
+            id: record.id,
+            name: record.name,
+            owner: record.owner,
+            image: record.image,
+            digest: record.digest,
+            created: record.created,
+        }
+    }
+
+    fn status(&self) -> String {
+        match (self.pid, self.exit_code) {
+            (_, Some(code)) => format!("ended with {code}"),
+            (Some(pid), None) => format!("running, {pid}"),
+            (None, None) => "not running".to_owned(),
+        }
+    }
+}
+
+pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
+    let engine = engine::open(&context.settings()?.settings)?;
+    let containers = engine.containers()?.into_iter();
+    let containers: Vec<_> = containers.map(|record| Json::new(record, &engine)).collect();
+    if context.is_json() {
+        context.json(&containers)?;
+        return Ok(Exit::Done);
+    }
+    let rows: Vec<_> = containers
+        .iter()
+        .map(|container| {
+            [
+                container.id.chars().take(12).collect(),
+                container.role.to_owned(),
+                container.name.clone(),
+                container.image.clone(),
+                ago(container.created),
+                container.status(),
+            ]
+        })
+        .collect();
+    table::write(["ID", "ROLE", "NAME", "IMAGE", "CREATED", "STATUS, PID"], &rows, context)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,40 @@
+//! `container-hook rmi`.
+
+use clap::Args;
+use oci_hooks::image::Reference;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::engine;
+use crate::error::Error;
+use crate::images::Json;
+
+/// Remove images from the store
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Containers that run from them go on, and keep their layers until they end.")]
+pub(crate) struct RmiArgs {
+    /// The image; of all platforms (can be repeated)
+    #[arg(required = true, value_name = "REF")]
+    references: Vec<Reference>,
+}
+
+pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
+    let store = engine::store(&context.settings()?.settings)?;
+    let mut removed = Vec::new();
+    for reference in &args.references {
+        let images = store.remove(reference)?;
+        if images.is_empty() {
+            return Err(Error::NoSuchImage { reference: reference.to_string() });
+        }
+        removed.extend(images);
+    }
+    if context.is_json() {
+        context.json(&removed.iter().map(Json::from).collect::<Vec<_>>())?;
+        return Ok(Exit::Done);
+    }
+    for image in &removed {
+        context.line(format!("removed {} ({})", image.reference, image.platform))?;
+    }
+    Ok(Exit::Done)
+}

@@ -1,0 +1,183 @@
+//! Sizes and ages as people write them.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A number of bytes, as `512MiB`, `20GB` or a plain number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size(pub(crate) u64);
+
+/// A time, as `90s`, `12h`, `7d` or `2w`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Age(pub(crate) Duration);
+
+/// The largest of each kind first.
+const SIZES: [(&str, u64); 9] = [
+    ("TiB", 1 << 40),
+    ("GiB", 1 << 30),
+    ("MiB", 1 << 20),
+    ("KiB", 1 << 10),
+    ("TB", 1_000_000_000_000),
+    ("GB", 1_000_000_000),
+    ("MB", 1_000_000),
+    ("kB", 1_000),
+    ("B", 1),
+];
+
+const AGES: [(&str, u64); 5] = [("w", 604_800), ("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1)];
+
+/// A text that is no quantity.
+#[derive(Debug, thiserror::Error)]
+#[error("{text:?} is no {what}: write {example}")]
+pub(crate) struct QuantityError {
+    text: String,
+    what: &'static str,
+    example: &'static str,
+}
+
+/// Splits a text into its number and its unit, and multiplies; units may be written in any case.
+fn parse(text: &str, units: &[(&str, u64)], without_unit: Option<u64>) -> Option<u64> {
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim());
+    let factor = if unit.is_empty() {
+        without_unit?
+    } else {
+        units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?.1
+    };
+    number.checked_mul(factor)
+}
+
+impl FromStr for Size {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let example = "20GB, 512MiB or a number of bytes";
+        let error = || QuantityError { text: text.to_owned(), what: "size", example };
+        parse(text, &SIZES, Some(1)).map(Size).ok_or_else(error)
+    }
+}
+
+impl FromStr for Age {
+    type Err = QuantityError;
+
+    fn from_str(text: &str) -> Result<Self, QuantityError> {
+        let example = "7d, 12h or 30m";
+        let error = || QuantityError { text: text.to_owned(), what: "age", example };
+        let seconds = parse(text, &AGES, None).ok_or_else(error)?;
+        Ok(Age(Duration::from_secs(seconds)))
+    }
+}
+
+/// Writes a quantity in the unit in which it is the smallest whole number.
+fn write(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
+    let whole = units.iter().filter(|(_, factor)| value != 0 && value % factor == 0);
+    let (unit, factor) = whole.max_by_key(|(_, factor)| factor).unwrap_or(&units[units.len() - 1]);
+    write!(f, "{}{unit}", value / factor)
+}
+
+impl fmt::Display for Size {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, self.0, &SIZES)
+    }
+}
+
+impl fmt::Display for Age {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write(f, self.0.as_secs(), &AGES)
+    }
+}
+
+impl Serialize for Size {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl Serialize for Age {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+/// A quantity in a file of settings.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "expected a text or a number that is not negative")]
+enum Written {
+    Number(u64),
+    Text(String),
+}
+
+impl<'de> Deserialize<'de> for Size {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        match Written::deserialize(deserializer)? {
+            Written::Number(bytes) => Ok(Size(bytes)),
+            Written::Text(text) => text.parse().map_err(serde::de::Error::custom),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Age {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+    }
+}
+
+/// Shows a size to people, with three digits that count.
+pub(crate) fn human(bytes: u64) -> String {
+    let units = SIZES.iter().filter(|(unit, _)| !unit.contains('i'));
+    for (unit, factor) in units {
+        if bytes >= *factor {
+            let decimals = match bytes / factor {
+                _ if *factor == 1 => 0,
+                0..10 => 2,
+                10..100 => 1,
+                _ => 0,
+            };
+            #[expect(clippy::cast_precision_loss, reason = "three digits are shown")]
+            let value = bytes as f64 / *factor as f64;
+            return format!("{value:.decimals$} {unit}");
+        }
+    }
+    "0 B".to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_and_ages_are_read_as_people_write_them() {
+        for (text, bytes) in
+            [("20GB", 20_000_000_000), ("512MiB", 512 << 20), ("4096", 4096), ("1 kb", 1000)]
+        {
+            assert_eq!(text.parse::<Size>().unwrap().0, bytes, "{text}");
+        }
+        for (text, seconds) in [("7d", 604_800), ("12h", 43_200), ("90s", 90), ("0d", 0)] {
+            assert_eq!(text.parse::<Age>().unwrap().0.as_secs(), seconds, "{text}");
+        }
+        for text in ["", "GB", "-1", "1.5GB", "20XB", "99999999999TB"] {
+            text.parse::<Size>().unwrap_err();
+        }
+        let error = "7".parse::<Age>().unwrap_err().to_string();
+        assert_eq!(error, "\"7\" is no age: write 7d, 12h or 30m");
+    }
+
+    #[test]
+    fn what_is_written_is_what_was_read() {
+        for text in ["20GB", "512MiB", "1025B", "16MiB", "0B"] {
+            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+        }
+        for text in ["1w", "30d", "90s", "0s"] {
+            assert_eq!(text.parse::<Age>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn people_see_three_digits() {
+        let shown = [0, 999, 1000, 12_345_678, 149_000_000, 2_500_000_000].map(human);
+        assert_eq!(shown, ["0 B", "999 B", "1.00 kB", "12.3 MB", "149 MB", "2.50 GB"]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Finding, trusting and reading the file of settings.
+
+use std::env;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
+use oci_hooks::sys::fs::{PathError, ReadError, read_bounded};
+
+use super::Settings;
+
+/// The file of settings that is read if it exists.
+pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
+/// Names another file of settings, which must exist.
+pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
+
+/// The most a file of settings may hold.
+const MAX_BYTES: u64 = 1 << 20;
+
+/// Why the settings cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SettingsError {
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("settings are relative to no directory: write the absolute path of {}", path.display())]
+    Absolute { path: PathBuf, source: io::Error },
+    #[error("others than root can change the settings")]
+    Trust { path: PathBuf, source: TrustError },
+    #[error("{}:{line}:{column}: {message}", path.display())]
+    Parse { path: PathBuf, line: usize, column: usize, message: String },
+}
+
+/// The settings, and where they are from.
+#[derive(Clone, Debug)]
+pub(crate) struct Loaded {
+    pub(crate) settings: Settings,
+    /// None if all are defaults.
+    pub(crate) path: Option<PathBuf>,
+}
+
+impl Loaded {
+    /// Reads the file that is named, or that the variable names, or the usual one if it exists.
+    pub(crate) fn read(named: Option<&Path>) -> Result<Self, SettingsError> {
+        let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
+        let named = named.map(Path::to_owned).or(variable);
+        let path = named.as_deref().unwrap_or(Path::new(FILE));
+        match Loaded::from_file(path) {
+            Err(error) if named.is_none() && is_absent(&error) => {
+                Ok(Loaded { settings: Settings::default(), path: None })
+            }
+            result => result,
+        }
+    }
+
+    /// Reads a file. The user who runs this may own it too: what they can do to the file they can
+    /// do to this process. The hook runs as root, so then that is nobody else.
+    fn from_file(path: &Path) -> Result<Self, SettingsError> {
+        let path = std::path::absolute(path)
+            .map_err(|source| SettingsError::Absolute { path: path.to_owned(), source })?;
+        trust::check_path(&path, &TrustOptions::of_process())
+            .map_err(|source| SettingsError::Trust { path: path.clone(), source })?;
+        let bytes = read_bounded(&path, MAX_BYTES)?;
+        let settings = parse(&bytes, &path)?;
+        Ok(Loaded { settings, path: Some(path) })
+    }
+}
+
+fn is_absent(error: &SettingsError) -> bool {
+    let not_found = |error: &PathError| error.source.kind() == io::ErrorKind::NotFound;
+    match error {
+        SettingsError::Read(ReadError::Path(error)) => not_found(error),
+        SettingsError::Trust { source: TrustError::Lookup(error), .. } => not_found(error),
+        _ => false,
+    }
+}
+
+fn parse(bytes: &[u8], path: &Path) -> Result<Settings, SettingsError> {
+    let fault = |at: usize, message: String| {
+        let before = &bytes[..at.min(bytes.len())];
+        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
+        SettingsError::Parse {
+            path: path.to_owned(),
+            line: before.iter().filter(|&&b| b == b'\n').count() + 1,
+            column: String::from_utf8_lossy(&before[line_start..]).chars().count() + 1,
+            message,
+        }
+    };
+    let text = str::from_utf8(bytes)
+        .map_err(|error| fault(error.valid_up_to(), "this is not UTF-8".to_owned()))?;
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        // Of the alternatives, a line each.
+        fault(at, error.message().trim_end().replace('\n', " "))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use oci_hooks::sys::error::chain;
+
+    use super::*;
+
+    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("container-hook.toml");
+        fs::write(&path, text).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        (temp, path)
+    }
+
+    #[test]
+    fn mistakes_name_file_line_and_column() {
+        for (text, expected) in [
+            ("[runtime]\nordr = []\n", ":2:1: unknown field `ordr`, expected one of"),
+            ("[log]\nsize = \"20XB\"\n", ":2:8: \"20XB\" is no size: write 20GB"),
+            ("[store]\npull = \"sometimes\"\n", ":2:8: unknown variant `sometimes`"),
+            ("[network]\ndns = [\"1.1.1.1\", \"x\"]\n", ":2:19: invalid IP address syntax"),
+            ("[store\n", ":1:7: unclosed table"),
+            ("\"\u{fc}\" = 1", ":1:1: unknown field `\u{fc}`"),
+        ] {
+            let (_temp, path) = written(text);
+            let error = chain(&Loaded::from_file(&path).unwrap_err());
+            assert!(error.starts_with(&format!("{}{expected}", path.display())), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_file_that_others_can_write_is_refused() {
+        let (_temp, path) = written("");
+        Loaded::from_file(&path).unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+        let error = Loaded::from_file(&path).unwrap_err();
+        assert!(chain(&error).starts_with("others than root can change the settings: "), "{error}");
+    }
+
+    #[test]
+    fn a_file_that_is_named_must_exist() {
+        let (temp, _) = written("");
+        assert!(is_absent(&Loaded::read(Some(&temp.path().join("other"))).unwrap_err()));
+    }
+}

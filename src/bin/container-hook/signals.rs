@@ -1,0 +1,52 @@
+//! Signals of the runner: it sends SIGINT, SIGTERM after 7.5 seconds and SIGKILL 2.5 seconds later,
+//! each to this process alone.
+
+use std::os::fd::OwnedFd;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+/// The signals that end a step.
+pub(crate) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
+
+/// How long a step may take to end after SIGTERM, for us to be done before SIGKILL comes.
+const GRACE: Duration = Duration::from_millis(1500);
+
+/// Calls a function with each signal that would end this process, instead of ending it.
+pub(crate) fn on_each(mut act: impl FnMut(i32) + Send + 'static) {
+    // It fails for signals that cannot be caught, which these can.
+    let Ok(mut signals) = Signals::new(ENDING) else { return };
+    thread::spawn(move || signals.forever().for_each(&mut act));
+}
+
+/// Sends a process what this one gets, and kills it if it stays after SIGTERM. What it leaves is
+/// cleaned up by whoever waits for it.
+pub(crate) fn pass_on(pid: u32) {
+    let Some(process) = open(pid) else { return };
+    on_each(move |signal| {
+        send(&process, signal);
+        if signal == SIGTERM {
+            let process = process.try_clone();
+            thread::spawn(move || {
+                thread::sleep(GRACE);
+                process.map(|process| pidfd_send_signal(process, Signal::KILL))
+            });
+        }
+    });
+}
+
+/// Opens a child that was not waited for yet: the descriptor never means another process.
+pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
+    let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;
+    pidfd_open(pid, PidfdFlags::empty()).ok()
+}
+
+/// Sends a signal to a process, if it is there still.
+pub(crate) fn send(process: &OwnedFd, signal: i32) {
+    if let Some(signal) = Signal::from_named_raw(signal) {
+        let _ = pidfd_send_signal(process, signal);
+    }
+}

@@ -1,0 +1,26 @@
+//! The request on standard input.
+
+use std::io::{self, Read as _};
+
+/// The most a request may hold. The largest part of one is the environment of a step, of which the
+/// kernel takes a few MiB.
+pub(crate) const MAX_BYTES: u64 = 64 << 20;
+
+/// Why there is no request.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum StdinError {
+    #[error("cannot read the request from standard input")]
+    Read(#[source] io::Error),
+    #[error("the request has more than {} MiB", MAX_BYTES >> 20)]
+    TooLarge,
+}
+
+/// Reads standard input to its end.
+pub(crate) fn read() -> Result<Vec<u8>, StdinError> {
+    let mut request = Vec::new();
+    io::stdin().lock().take(MAX_BYTES + 1).read_to_end(&mut request).map_err(StdinError::Read)?;
+    if request.len() as u64 > MAX_BYTES {
+        return Err(StdinError::TooLarge);
+    }
+    Ok(request)
+}

@@ -1,0 +1,36 @@
+//! Tables for people.
+
+use crate::context::Context;
+use crate::error::Error;
+use crate::style;
+
+/// Writes rows with columns of the same width, the last one as long as it is.
+pub(crate) fn write<const N: usize>(
+    titles: [&str; N],
+    rows: &[[String; N]],
+    context: &mut Context,
+) -> Result<(), Error> {
+    let mut widths = titles.map(|title| title.chars().count());
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = cell.chars().count().max(*width);
+        }
+    }
+    let titles = context.paint.paint(style::TITLE, line(&titles, &widths));
+    context.line(titles)?;
+    for row in rows {
+        context.line(line(row, &widths))?;
+    }
+    Ok(())
+}
+
+fn line(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
+    let cells = cells.iter().zip(widths);
+    let padded: Vec<_> = cells.map(|(cell, width)| format!("{:width$}", cell.as_ref())).collect();
+    padded.join("  ").trim_end().to_owned()
+}
+
+#[test]
+fn columns_are_aligned_and_nothing_is_left_at_the_end() {
+    assert_eq!(line(&["a", "b\u{fc}", ""], &[3, 4, 9]), "a    b\u{fc}");
+}

@@ -1,0 +1,90 @@
+//! What can go wrong with a network.
+
+use std::io;
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::port::Protocol;
+use crate::sys::fs::{PathError, ReadError, ReplaceError};
+use crate::sys::process::RunError;
+
+/// A network could not be made, used or removed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum NetworkError {
+    /// The system says no.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A record cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A record cannot be written.
+    #[error(transparent)]
+    Write(#[from] ReplaceError),
+    /// A record holds something else.
+    #[error("{} is not a record", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+    /// There is no such network.
+    #[error("there is no network {id}: prepare_job did not run or was cleaned up")]
+    Unknown {
+        /// The network.
+        id: String,
+    },
+    /// The kernel does not make a link, an address or a route.
+    #[error("cannot {action} for network {id}")]
+    Link {
+        /// What could not be done.
+        action: &'static str,
+        /// The network.
+        id: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// All networks of the pool are in use.
+    #[error(
+        "all {count} networks of {pool} are in use, by other jobs or by routes of this host: \
+         configure a larger pool"
+    )]
+    PoolEmpty {
+        /// The pool.
+        pool: String,
+        /// How many networks it has.
+        count: u32,
+    },
+    /// A network has no address left.
+    #[error("network {id} is full: it has addresses for 125 containers")]
+    Full {
+        /// The network.
+        id: String,
+    },
+    /// A port of the host is not free.
+    #[error(
+        "port {port}/{protocol} of the host is in use{}: publish another one, or none to get a free one",
+        host_ip.map_or_else(String::new, |ip| format!(" on {ip}"))
+    )]
+    PortInUse {
+        /// The address.
+        host_ip: Option<IpAddr>,
+        /// The port.
+        port: u16,
+        /// The protocol.
+        protocol: Protocol,
+    },
+    /// There is no nft.
+    #[error("networks need nft: install nftables")]
+    NoNft,
+    /// nft cannot be run.
+    #[error(transparent)]
+    Run(#[from] RunError),
+    /// nft says no.
+    #[error("nft does not take the rules: {message}")]
+    Nft {
+        /// What it says.
+        message: String,
+    },
+}

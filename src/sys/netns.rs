@@ -1,0 +1,80 @@
+//! Network namespaces that live on without a process: pinned by a mount on a file.
+
+use std::fs::{self, OpenOptions};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+use std::thread;
+
+use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::mount::{UnmountFlags, mount_bind, unmount};
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+
+use super::fs::{PathContext as _, PathError};
+
+/// Makes a network namespace, pins it on a file that is made for it, and returns what `work` returns,
+/// which runs inside.
+pub fn create<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> Result<T, PathError> {
+    in_thread(|| {
+        enter_new().at("make a network namespace for", pin)?;
+        OpenOptions::new().write(true).create_new(true).mode(0o600).open(pin).at("create", pin)?;
+        // That of the thread: the process as a whole stays where it is.
+        mount_bind("/proc/thread-self/ns/net", pin).at("mount a network namespace on", pin)?;
+        Ok(work())
+    })
+}
+
+/// Returns what `work` returns, which runs inside a pinned network namespace.
+pub fn within<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> Result<T, PathError> {
+    in_thread(|| {
+        let namespace = open(pin)?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .at("enter the network namespace", pin)?;
+        Ok(work())
+    })
+}
+
+/// Opens a pinned network namespace.
+pub fn open(pin: &Path) -> Result<OwnedFd, PathError> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
+    openat(CWD, pin, flags, Mode::empty()).at("open the network namespace", pin)
+}
+
+/// Opens the network namespace that the calling thread is in.
+pub fn current() -> Result<OwnedFd, PathError> {
+    let path = Path::new("/proc/thread-self/ns/net");
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+    openat(CWD, path, flags, Mode::empty()).at("open", path)
+}
+
+/// Takes a pin away, mounted or not. The namespace goes with its last process.
+pub fn unpin(pin: &Path) -> Result<(), PathError> {
+    loop {
+        match unmount(pin, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
+            // A killed process may have mounted it twice.
+            Ok(()) => {}
+            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
+            Err(error) => return Err(PathError::new("unmount", pin, error)),
+        }
+    }
+    match fs::remove_file(pin) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        result => result.at("remove", pin),
+    }
+}
+
+fn enter_new() -> io::Result<()> {
+    #[expect(unsafe_code, reason = "rustix calls it unsafe for what other flags do")]
+    // SAFETY: of what threads share, only the network namespace is parted from, and this thread
+    // ends with what it came for.
+    unsafe {
+        unshare_unsafe(UnshareFlags::NEWNET)?;
+    }
+    Ok(())
+}
+
+/// Runs something on a thread of its own: which namespace a thread is in cannot always be undone.
+fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join().expect("the work does not panic"))
+}

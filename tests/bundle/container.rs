@@ -1,0 +1,121 @@
+//! Containers of one busybox layer.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::bundle::{self, Bundle, BundleError, Options};
+use oci_hooks::image::ImageConfig;
+use oci_hooks::rootfs;
+use tempfile::TempDir;
+
+use crate::support::program::{self, Finished};
+use crate::support::rootfs as busybox;
+use crate::support::runtime::Runtime;
+
+const PASSWD: &str = "root:x:0:0:root:/root:/bin/sh\napp:x:1000:100::/srv:/bin/sh\n";
+const GROUP: &str = "root:x:0:\nusers:x:100:\nwheel:x:10:app\n";
+
+/// What a container is made of, taken away when dropped.
+pub(crate) struct Parts {
+    dir: TempDir,
+    pub(crate) image: ImageConfig,
+    pub(crate) options: Options,
+}
+
+impl Parts {
+    /// Makes an image that runs a shell script.
+    pub(crate) fn new(script: &str) -> Self {
+        Self::new_in(&std::env::temp_dir(), script)
+    }
+
+    /// Makes it below a directory.
+    pub(crate) fn new_in(directory: &Path, script: &str) -> Self {
+        program::require_root();
+        let dir = program::temporary_directory_in(directory);
+        let layer = dir.path().join("layer");
+        fs::create_dir(&layer).unwrap();
+        busybox::fill(&layer);
+        fs::write(layer.join("etc/passwd"), PASSWD).unwrap();
+        fs::write(layer.join("etc/group"), GROUP).unwrap();
+        fs::create_dir(dir.path().join("disk")).unwrap();
+        let image = ImageConfig {
+            cmd: Some(["/bin/sh", "-c", script].map(str::to_owned).into()),
+            ..ImageConfig::default()
+        };
+        let options = Options {
+            cgroups_path: Some(format!("/{}", program::unique_name())),
+            ..Options::default()
+        };
+        Parts { dir, image, options }
+    }
+
+    /// Returns a path in the image's layer.
+    pub(crate) fn layer(&self, path: &str) -> PathBuf {
+        self.dir.path().join("layer").join(path.trim_start_matches('/'))
+    }
+
+    /// Returns a path that the test may use.
+    pub(crate) fn host(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn disk(&self) -> PathBuf {
+        self.host("disk")
+    }
+
+    fn bundle(&self) -> PathBuf {
+        self.host("bundle")
+    }
+
+    /// Mounts the root file system.
+    pub(crate) fn mount(&self) -> rootfs::Rootfs {
+        let layers = [self.dir.path().join("layer")];
+        rootfs::mount(&rootfs::Request::new(&layers, &self.disk())).unwrap()
+    }
+
+    /// Writes the bundle, for which the root file system is mounted.
+    pub(crate) fn write(&self) -> Result<Bundle, BundleError> {
+        let rootfs = self.mount();
+        bundle::write(&self.image, &rootfs.path, &self.options, &self.bundle())
+    }
+
+    /// Takes everything away that is mounted, and the changes.
+    pub(crate) fn clear(&self) {
+        for _ in 0..2 {
+            bundle::unmount(&self.bundle()).unwrap();
+            rootfs::unmount(&self.disk()).unwrap();
+        }
+        for dir in [self.disk(), self.bundle()].into_iter().filter(|dir| dir.exists()) {
+            fs::remove_dir_all(dir).unwrap();
+        }
+        fs::create_dir(self.disk()).unwrap();
+    }
+
+    /// Runs the container to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, runtime: Runtime) -> Finished {
+        let written = self.write().unwrap();
+        let warnings: &[String] = &[];
+        assert_eq!(written.warnings, warnings);
+        self.run_written(runtime)
+    }
+
+    /// Runs the container of the bundle that was written.
+    #[track_caller]
+    pub(crate) fn run_written(&self, runtime: Runtime) -> Finished {
+        let id = program::unique_name();
+        let mut command = runtime.command();
+        command.arg("--root").arg(self.host("state")).arg("run");
+        let finished = program::run(command.arg("--bundle").arg(self.bundle()).arg(&id));
+        self.clear();
+        finished
+    }
+}
+
+impl Drop for Parts {
+    fn drop(&mut self) {
+        // A test that fails has its own message.
+        let _ = bundle::unmount(&self.bundle());
+        let _ = rootfs::unmount(&self.disk());
+    }
+}

@@ -1,0 +1,102 @@
+//! hooks.d hooks of containers.
+
+use std::fs;
+use std::path::PathBuf;
+
+use oci_hooks::bundle::{BundleError, HookOptions, HooksError, Mount, MountSource, Tmpfs};
+use serde_json::{Value, json};
+
+use crate::container::Parts;
+use crate::support::runtime::Runtime;
+
+const KEY: &str = "com.github.actions.job";
+
+/// Writes a hook file, and has the container look for hooks where it is.
+fn add(parts: &mut Parts, name: &str, when: Value, stage: &str, script: &str) -> PathBuf {
+    let dir = parts.host("hooks.d");
+    fs::create_dir_all(&dir).unwrap();
+    let path = dir.join(name);
+    let hook = json!({
+        "version": "1.0.0",
+        "hook": {"path": "/bin/sh", "args": ["sh", "-c", script], "env": ["PATH=/usr/bin:/bin"]},
+        "when": when,
+        "stages": [stage],
+    });
+    fs::write(&path, hook.to_string()).unwrap();
+    // Temporary directories are below one that everybody can write to.
+    parts.options.hooks =
+        Some(HookOptions { dirs: Some(vec![dir]), strict: false, ..HookOptions::default() });
+    path
+}
+
+#[test]
+fn a_hook_fires_for_containers_with_its_annotation_and_no_others() {
+    for runtime in Runtime::ALL {
+        for (job, fires) in [("build", true), ("other", false)] {
+            let mut parts = Parts::new("true");
+            parts.options.annotations.insert(KEY.to_owned(), job.to_owned());
+            let log = parts.host("log");
+            let script = format!("cat > {}", log.display());
+            let when = json!({"annotations": {format!("^{KEY}$"): "^build$"}});
+            let hook = add(&mut parts, "50-log.json", when, "createRuntime", &script);
+            let bundle = parts.write().unwrap();
+            assert_eq!(bundle.hooks, if fires { vec![hook] } else { vec![] });
+            parts.run_written(runtime).success();
+            assert_eq!(log.exists(), fires, "{runtime}, {job}");
+        }
+    }
+}
+
+#[test]
+fn a_hook_knows_what_was_mounted_by_request() {
+    for is_asked in [false, true] {
+        let mut parts = Parts::new("true");
+        // The engine's own mounts do not count, wherever they are.
+        parts.options.hosts = Some(Vec::new());
+        if is_asked {
+            parts.options.mounts.push(Mount {
+                target: "/dev/shm".into(),
+                source: MountSource::Tmpfs(Tmpfs::default()),
+                read_only: false,
+                ownership: None,
+            });
+        }
+        add(&mut parts, "a.json", json!({"hasBindMounts": true}), "createRuntime", "true");
+        assert_eq!(parts.write().unwrap().hooks.len(), usize::from(is_asked));
+    }
+}
+
+#[test]
+fn a_precreate_hook_changes_the_configuration() {
+    for runtime in Runtime::ALL {
+        let mut parts = Parts::new("echo before");
+        let script = "sed s/before/after/; echo changed >&2";
+        add(&mut parts, "a.json", json!({"always": true}), "precreate", script);
+        let bundle = parts.write().unwrap();
+        assert_eq!(bundle.said, ["changed"]);
+        assert_eq!(bundle.config["process"]["args"][2], "echo after");
+        assert_eq!(parts.run_written(runtime).success(), "after\n", "{runtime}");
+    }
+}
+
+#[test]
+fn a_hook_that_others_can_change_is_refused() {
+    let mut parts = Parts::new("true");
+    let hook = add(&mut parts, "a.json", json!({"always": true}), "createRuntime", "true");
+    fs::set_permissions(hook, std::os::unix::fs::PermissionsExt::from_mode(0o666)).unwrap();
+    parts.options.hooks.as_mut().unwrap().strict = true;
+    let error = parts.write().unwrap_err();
+    assert!(matches!(error, BundleError::Hooks(HooksError::Trust(_))), "{error}");
+}
+
+#[test]
+fn a_bad_hook_file_stops_the_container_unless_it_is_to_be_skipped() {
+    let mut parts = Parts::new("true");
+    let hook = add(&mut parts, "a.json", json!({"always": true}), "createRuntime", "true");
+    fs::write(hook, "{").unwrap();
+    assert!(matches!(parts.write(), Err(BundleError::Hooks(HooksError::HookFile(_)))));
+    parts.clear();
+    parts.options.hooks.as_mut().unwrap().skip_bad_files = true;
+    let bundle = parts.write().unwrap();
+    assert_eq!((bundle.problems.len(), bundle.hooks.len()), (1, 0));
+}

@@ -1,0 +1,192 @@
+//! Root file systems of layers.
+
+use std::fs;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use oci_hooks::rootfs::{self, Backing, Request, RootfsError};
+use oci_hooks::sys::userns::Mapping;
+use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
+use tempfile::TempDir;
+
+use crate::support::program;
+
+/// Layers and the directory of a container, unmounted when dropped.
+struct Disk {
+    dir: TempDir,
+    layers: Vec<PathBuf>,
+}
+
+impl Disk {
+    fn new(count: usize) -> Self {
+        program::require_root();
+        let dir = program::temporary_directory_in(Path::new("/dev/shm"));
+        let mut layers = Vec::new();
+        for number in 0..count {
+            let layer = dir.path().join(format!("layer-{number}"));
+            fs::create_dir(&layer).unwrap();
+            fs::write(layer.join(format!("of-{number}")), "").unwrap();
+            fs::write(layer.join("top"), number.to_string()).unwrap();
+            layers.push(layer);
+        }
+        fs::create_dir(dir.path().join("disk")).unwrap();
+        Disk { dir, layers }
+    }
+
+    fn path(&self) -> PathBuf {
+        self.dir.path().join("disk")
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        let _ = rootfs::unmount(&self.path());
+    }
+}
+
+fn mounts_below(path: &Path) -> usize {
+    let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+    mounts.lines().filter(|line| line.contains(path.to_str().unwrap())).count()
+}
+
+/// A layer with what overlays use to hide what is below, and the layer below it.
+fn whiteouts(disk: &Disk) {
+    let [below, above] = [&disk.layers[0], &disk.layers[1]];
+    fs::write(below.join("gone"), "").unwrap();
+    for name in ["emptied", "merged"] {
+        fs::create_dir(below.join(name)).unwrap();
+        fs::write(below.join(name).join("old"), "").unwrap();
+        fs::create_dir(above.join(name)).unwrap();
+        fs::write(above.join(name).join("new"), "").unwrap();
+    }
+    fs::set_permissions(above.join("merged"), fs::Permissions::from_mode(0o1777)).unwrap();
+    mknodat(CWD, above.join("gone"), FileType::CharacterDevice, Mode::empty(), 0).unwrap();
+    let opaque = c"trusted.overlay.opaque";
+    setxattr(above.join("emptied"), opaque, b"y", XattrFlags::empty()).unwrap();
+}
+
+fn expect_whiteouts(root: &Path) {
+    for (name, is_there) in [
+        ("gone", false),
+        ("emptied/old", false),
+        ("emptied/new", true),
+        ("merged/old", true),
+        ("merged/new", true),
+        ("of-0", true),
+        ("of-1", true),
+    ] {
+        assert_eq!(root.join(name).exists(), is_there, "{name}");
+    }
+    assert_eq!(fs::read_to_string(root.join("top")).unwrap(), "1");
+    assert_eq!(fs::metadata(root.join("merged")).unwrap().mode() & 0o7777, 0o1777);
+}
+
+#[test]
+fn hundreds_of_layers_are_one_file_system() {
+    let disk = Disk::new(250);
+    let rootfs = rootfs::mount(&Request::new(&disk.layers, &disk.path())).unwrap();
+    assert_eq!(rootfs.backing, Backing::Overlay);
+    assert_eq!(fs::read_to_string(rootfs.path.join("top")).unwrap(), "249");
+    for number in [0, 1, 100, 249] {
+        assert!(rootfs.path.join(format!("of-{number}")).exists());
+    }
+    fs::write(rootfs.path.join("top"), "changed").unwrap();
+    assert_eq!(fs::read_to_string(disk.layers[249].join("top")).unwrap(), "249");
+}
+
+#[test]
+fn unmounting_is_done_once_and_can_be_asked_for_again() {
+    let disk = Disk::new(2);
+    let root = rootfs::mount(&Request::new(&disk.layers, &disk.path())).unwrap().path;
+    assert_eq!(mounts_below(disk.dir.path()), 1);
+    let busy = fs::File::open(root.join("top")).unwrap();
+    for _ in 0..2 {
+        rootfs::unmount(&disk.path()).unwrap();
+        assert_eq!(mounts_below(disk.dir.path()), 0);
+    }
+    drop(busy);
+    fs::remove_dir_all(disk.path()).unwrap();
+    rootfs::unmount(&disk.path()).unwrap();
+}
+
+#[test]
+fn unmounting_does_not_follow_links() {
+    let [disk, other] = [Disk::new(1), Disk::new(1)];
+    let root = rootfs::mount(&Request::new(&other.layers, &other.path())).unwrap().path;
+    std::os::unix::fs::symlink(&root, disk.path().join("merged")).unwrap();
+    rootfs::unmount(&disk.path()).unwrap();
+    assert_eq!(mounts_below(&root), 1);
+}
+
+#[test]
+fn a_second_mount_in_the_same_place_is_an_error() {
+    let disk = Disk::new(1);
+    rootfs::mount(&Request::new(&disk.layers, &disk.path())).unwrap();
+    assert!(rootfs::mount(&Request::new(&disk.layers, &disk.path())).is_err());
+    assert_eq!(mounts_below(disk.dir.path()), 1);
+}
+
+#[test]
+fn no_layers_are_an_error() {
+    let disk = Disk::new(0);
+    let error = rootfs::mount(&Request::new(&[], &disk.path())).unwrap_err();
+    assert!(matches!(error, RootfsError::NoLayers));
+}
+
+#[test]
+fn whiteouts_hide_what_is_below() {
+    let disk = Disk::new(2);
+    whiteouts(&disk);
+    let rootfs = rootfs::mount(&Request::new(&disk.layers, &disk.path())).unwrap();
+    expect_whiteouts(&rootfs.path);
+}
+
+#[test]
+fn where_an_overlay_cannot_be_the_layers_are_copied() {
+    // An overlay takes no changes on an overlay.
+    let outer = Disk::new(1);
+    let outer_root = rootfs::mount(&Request::new(&outer.layers, &outer.path())).unwrap().path;
+    let disk = Disk::new(2);
+    whiteouts(&disk);
+    let dir = outer_root.join("disk");
+    fs::create_dir(&dir).unwrap();
+    let rootfs = rootfs::mount(&Request::new(&disk.layers, &dir)).unwrap();
+    let Backing::Copy { reason } = &rootfs.backing else { panic!("{:?}", rootfs.backing) };
+    assert!(reason.contains("overlay"), "{reason}");
+    expect_whiteouts(&rootfs.path);
+    assert!(
+        !rootfs.path.join("gone").symlink_metadata().is_ok_and(|m| m.file_type().is_char_device())
+    );
+    fs::write(rootfs.path.join("top"), "changed").unwrap();
+    assert_eq!(fs::read_to_string(disk.layers[1].join("top")).unwrap(), "1");
+    rootfs::unmount(&dir).unwrap();
+    assert!(rootfs.path.join("top").exists(), "a copy is not taken away by unmounting");
+}
+
+#[test]
+fn a_read_only_root_takes_no_changes() {
+    for count in [1, 3] {
+        let disk = Disk::new(count);
+        let dir = disk.path();
+        let request = Request { read_only: true, ..Request::new(&disk.layers, &dir) };
+        let rootfs = rootfs::mount(&request).unwrap();
+        let error = fs::write(rootfs.path.join("new"), "").unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
+        assert!(rootfs.path.join("top").exists());
+    }
+}
+
+#[test]
+fn owners_in_layers_are_seen_as_asked_for() {
+    let disk = Disk::new(3);
+    let dir = disk.path();
+    let mapping = Mapping::one((0, 0), (5000, 6000));
+    let request = Request { mapping: Some(&mapping), ..Request::new(&disk.layers, &dir) };
+    let rootfs = rootfs::mount(&request).unwrap();
+    for path in [rootfs.path.clone(), rootfs.path.join("top"), rootfs.path.join("of-0")] {
+        let metadata = fs::metadata(path).unwrap();
+        assert_eq!((metadata.uid(), metadata.gid()), (5000, 6000));
+    }
+    assert_eq!(fs::metadata(&disk.layers[0]).unwrap().uid(), 0);
+    assert_eq!(mounts_below(disk.dir.path()), 1, "the layers are mounted for the overlay only");
+}

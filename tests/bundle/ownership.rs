@@ -1,0 +1,126 @@
+//! Files of mounted directories, and whose they are.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::path::Path;
+
+use oci_hooks::bundle::{Mount, MountSource, Ownership, Propagation};
+
+use crate::container::Parts;
+use crate::support::runtime::Runtime;
+
+const RUNNER: (u32, u32) = (1234, 1235);
+
+/// Makes a container with the runner's directory at /work, in which the container's user is the
+/// runner.
+fn parts(directory: &str, script: &str) -> Parts {
+    let mut parts = Parts::new_in(Path::new(directory), script);
+    let work = parts.host("work");
+    fs::create_dir(&work).unwrap();
+    fs::write(work.join("mine"), "").unwrap();
+    for path in [&work, &work.join("mine")] {
+        chown(path, Some(RUNNER.0), Some(RUNNER.1)).unwrap();
+    }
+    fs::write(work.join("of-root"), "secret").unwrap();
+    fs::set_permissions(work.join("of-root"), std::os::unix::fs::PermissionsExt::from_mode(0o600))
+        .unwrap();
+    parts.options.mounts = vec![Mount {
+        target: "/work".into(),
+        source: MountSource::Bind {
+            path: work,
+            propagation: Propagation::Private,
+            recursive: true,
+        },
+        read_only: false,
+        ownership: Some(Ownership { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
+    }];
+    parts
+}
+
+#[test]
+fn what_root_of_the_container_makes_belongs_to_the_runner() {
+    for runtime in Runtime::ALL {
+        for directory in ["/tmp", "/dev/shm"] {
+            let script = "cd /work; echo x > made; mkdir -p d/e; stat -c %u:%g mine made d";
+            let parts = parts(directory, script);
+            let out = parts.run(runtime).success();
+            assert_eq!(out, "0:0\n0:0\n0:0\n", "{runtime}, {directory}");
+            for name in ["made", "d", "d/e"] {
+                let made = fs::metadata(parts.host("work").join(name)).unwrap();
+                assert_eq!((made.uid(), made.gid()), RUNNER, "{runtime}, {directory}: {name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_there_can_be_made_or_read_as_root_of_the_host() {
+    let script = "cd /work; stat -c %u of-root; cat of-root 2>&1
+        /bin/busybox chown 1234 mine 2>/dev/null; /bin/busybox chown 1234 . 2>/dev/null; true";
+    for runtime in Runtime::ALL {
+        let parts = parts("/tmp", script);
+        let out = parts.run(runtime).success();
+        assert!(out.starts_with("65534\n") && !out.contains("secret"), "{runtime}: {out}");
+        let work = parts.host("work");
+        assert_eq!(fs::metadata(&work).unwrap().uid(), RUNNER.0, "{runtime}");
+        assert_eq!(fs::metadata(work.join("mine")).unwrap().uid(), RUNNER.0, "{runtime}");
+    }
+}
+
+#[test]
+fn what_another_user_of_the_container_makes_belongs_to_the_runner() {
+    for runtime in Runtime::ALL {
+        // By its name, by its number, and by the runner's own number, which needs no mapping.
+        let own = format!("{}:{}", RUNNER.0, RUNNER.1);
+        for user in ["app", "77:88", &own] {
+            let mut parts = parts("/dev/shm", "cd /work; echo x > made; stat -c %u:%g mine; id -u");
+            parts.image.user = user.to_owned();
+            let out = parts.run(runtime).success();
+            let lines: Vec<&str> = out.lines().collect();
+            assert!(lines[0].starts_with(&format!("{}:", lines[1])), "{runtime}, {user}: {out}");
+            let made = fs::metadata(parts.host("work/made")).unwrap();
+            assert_eq!((made.uid(), made.gid()), RUNNER, "{runtime}, {user}");
+        }
+    }
+}
+
+#[test]
+fn one_file_can_be_mounted_with_another_owner() {
+    for runtime in Runtime::ALL {
+        let mut parts = parts("/tmp", "stat -c %u /file; echo x > /file");
+        let MountSource::Bind { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
+        *path = path.join("mine");
+        parts.options.mounts[0].target = "/file".into();
+        assert_eq!(parts.run(runtime).success(), "0\n", "{runtime}");
+        assert_eq!(fs::read_to_string(parts.host("work/mine")).unwrap(), "x\n", "{runtime}");
+    }
+}
+
+#[test]
+fn other_users_stay_themselves() {
+    for runtime in Runtime::ALL {
+        let parts = parts("/tmp", "cd /work; echo x > made; /bin/busybox chown 5:6 made");
+        parts.run(runtime).success();
+        let made = fs::metadata(parts.host("work/made")).unwrap();
+        assert_eq!((made.uid(), made.gid()), (5, 6), "{runtime}");
+    }
+}
+
+#[test]
+fn a_file_system_that_cannot_map_owners_is_mounted_plainly_with_a_warning() {
+    let mut parts = parts("/tmp", "ls /work/self/status");
+    let MountSource::Bind { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
+    *path = "/proc".into();
+    let bundle = parts.write().unwrap();
+    assert!(bundle.warnings[0].contains("cannot map owners"), "{:?}", bundle.warnings);
+    assert_eq!(bundle.config["mounts"].as_array().unwrap().last().unwrap()["source"], "/proc");
+}
+
+#[test]
+fn nothing_stays_mounted_when_a_later_step_fails() {
+    let mut parts = parts("/tmp", "true");
+    parts.options.sysctls.insert("kernel.core_pattern".to_owned(), "x".to_owned());
+    parts.write().unwrap_err();
+    assert!(!parts.host("bundle/mounts").exists());
+    assert!(parts.host("work/mine").exists());
+}

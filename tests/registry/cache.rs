@@ -1,0 +1,120 @@
+//! What the store has, and who may have it.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use oci_hooks::image::{Credentials, PullError, PullPolicy};
+
+use crate::setup::{Content, Puller, basic, chain, login, read};
+use crate::support::http::{Response, Server};
+
+#[test]
+fn row_24_a_moved_tag_is_seen() {
+    let current = Arc::new(Mutex::new(Content::new(&[b"old"])));
+    let server = Server::start({
+        let current = Arc::clone(&current);
+        move |request| current.lock().unwrap().answer(request)
+    });
+    let mut puller = Puller::new();
+    assert_eq!(read(&puller.pull(&server.address()).unwrap(), 0), b"old");
+    *current.lock().unwrap() = Content::new(&[b"new"]);
+    puller.policy = PullPolicy::Missing;
+    assert_eq!(read(&puller.pull(&server.address()).unwrap(), 0), b"old");
+    puller.policy = PullPolicy::Never;
+    assert_eq!(read(&puller.pull(&server.address()).unwrap(), 0), b"old");
+    puller.policy = PullPolicy::Newer;
+    assert_eq!(read(&puller.pull(&server.address()).unwrap(), 0), b"new");
+    *current.lock().unwrap() = Content::new(&[b"newest"]);
+    puller.policy = PullPolicy::Always;
+    assert_eq!(read(&puller.pull(&server.address()).unwrap(), 0), b"newest");
+}
+
+#[test]
+fn policies_differ_when_the_registry_is_gone() {
+    let server = Content::new(&[b"a"]).serve();
+    let address = server.address();
+    let mut puller = Puller::new();
+    puller.policy = PullPolicy::Never;
+    assert!(matches!(puller.pull(&address), Err(PullError::NotStored { .. })));
+    puller.policy = PullPolicy::Missing;
+    puller.pull(&address).unwrap();
+    drop(server);
+    for policy in [PullPolicy::Missing, PullPolicy::Newer, PullPolicy::Never] {
+        puller.policy = policy;
+        puller.pull(&address).unwrap();
+    }
+    puller.policy = PullPolicy::Always;
+    let error = chain(&puller.pull(&address).unwrap_err());
+    assert!(error.contains(&format!("cannot reach {address}: ")), "{error}");
+}
+
+/// Serves an image to `a` with password `a` and `b` with `b`, while it is `private`.
+fn shared(content: &Content, private: &Arc<AtomicBool>) -> Server {
+    let (content, private) = (content.clone(), Arc::clone(private));
+    Server::start(move |request| {
+        let known = [basic("a", "a"), basic("b", "b")];
+        let is_known =
+            request.header("authorization").is_some_and(|value| known.iter().any(|k| k == value));
+        if is_known || !private.load(Ordering::SeqCst) {
+            content.answer(request)
+        } else {
+            Response::status(401).with("www-authenticate", "Basic realm=\"x\"")
+        }
+    })
+}
+
+#[test]
+fn row_25_a_private_image_in_the_store_needs_authorisation_of_each_job() {
+    let private = Arc::new(AtomicBool::new(true));
+    let server = shared(&Content::new(&[b"a"]), &private);
+    let address = server.address();
+    let mut puller = Puller::with_login(&address, "a", "a");
+    let image = puller.pull(&address).unwrap();
+    assert!(image.access.is_some());
+
+    let strangers =
+        [Credentials::default(), login(&address, "a", "b"), login("other.example", "a", "a")];
+    for stranger in &strangers {
+        for policy in
+            [PullPolicy::Always, PullPolicy::Newer, PullPolicy::Missing, PullPolicy::Never]
+        {
+            puller.credentials = stranger.clone();
+            puller.policy = policy;
+            let error = chain(&puller.pull(&address).unwrap_err());
+            let is_refusal = error.contains("known users") || error.contains("other credentials");
+            assert!(is_refusal, "{policy:?}: {error}");
+        }
+    }
+    puller.credentials = login(&address, "b", "b");
+    for policy in [PullPolicy::Always, PullPolicy::Newer, PullPolicy::Missing] {
+        puller.policy = policy;
+        puller.pull(&address).unwrap();
+    }
+    puller.policy = PullPolicy::Never;
+    assert!(matches!(puller.pull(&address), Err(PullError::Private { .. })));
+    puller.credentials = login(&address, "a", "a");
+    puller.pull(&address).unwrap();
+    drop(server);
+    puller.pull(&address).unwrap();
+    for policy in [PullPolicy::Missing, PullPolicy::Newer] {
+        puller.policy = policy;
+        let error = chain(&puller.pull(&address).unwrap_err());
+        assert!(error.contains("cannot reach"), "{error}");
+    }
+}
+
+#[test]
+fn row_25_an_image_that_became_private_or_public_is_known_as_that() {
+    let private = Arc::new(AtomicBool::new(false));
+    let server = shared(&Content::new(&[b"a"]), &private);
+    let mut puller = Puller::with_login(&server.address(), "a", "a");
+    assert_eq!(puller.pull(&server.address()).unwrap().access, None);
+    private.store(true, Ordering::SeqCst);
+    assert!(puller.pull(&server.address()).unwrap().access.is_some());
+    private.store(false, Ordering::SeqCst);
+    puller.credentials = Credentials::default();
+    puller.policy = PullPolicy::Missing;
+    puller.pull(&server.address()).unwrap();
+    puller.policy = PullPolicy::Always;
+    assert_eq!(puller.pull(&server.address()).unwrap().access, None);
+}

@@ -1,0 +1,276 @@
+//! What a registry sends is checked, and what is wrong leaves nothing behind.
+
+use oci_hooks::image::{Digest, MAX_MANIFEST_BYTES, Platform, media_type};
+use serde_json::{Value, json};
+
+use crate::setup::{Content, Puller, archive, chain, descriptor, gzip, noise, read};
+use crate::support::http::{Response, Server};
+
+#[test]
+fn an_image_is_pulled_with_its_layers_and_configuration() {
+    let content = Content::new(&[b"zero", &noise(3 << 20), b"two", b"three", b"four", b"five"]);
+    let server = content.serve();
+    let puller = Puller::new();
+    let image = puller.pull(&server.address()).unwrap();
+    assert_eq!(image.config.cmd, Some(vec!["/0".to_owned()]));
+    assert_eq!(read(&image, 0), b"zero");
+    assert_eq!(read(&image, 1), noise(3 << 20));
+    assert_eq!(read(&image, 5), b"five");
+    assert_eq!(puller.seen.count("done"), 6);
+    let total: usize = content.layers.iter().map(Vec::len).sum();
+    assert_eq!(puller.seen.count("bytes"), total as u64);
+}
+
+#[test]
+fn layers_that_are_there_are_not_fetched_again() {
+    let server = Content::new(&[b"a", b"b"]).serve();
+    let puller = Puller::new();
+    puller.pull(&server.address()).unwrap();
+    let other = Content::new(&[b"a", b"c"]).serve();
+    puller.pull(&other.address()).unwrap();
+    assert_eq!(puller.seen.count("cached"), 1);
+    assert_eq!(puller.layers(), 3);
+}
+
+/// Pulls an image of which each answer is changed by a function; returns the error.
+#[track_caller]
+fn refused(
+    content: &Content,
+    change: impl Fn(&str, Response) -> Response + Send + Sync + 'static,
+) -> String {
+    let content = content.clone();
+    let server = Server::start(move |request| change(&request.path, content.answer(request)));
+    let puller = Puller::new();
+    let error = chain(&puller.pull(&server.address()).unwrap_err());
+    assert_eq!(puller.layers(), 0, "{error}");
+    error
+}
+
+#[test]
+fn row_22_a_layer_with_another_digest_or_size_is_refused() {
+    let content = Content::new(&[&noise(300_000)]);
+    let layer = content.layer_path(0);
+    let change = |edit: fn(&mut Vec<u8>)| {
+        let layer = layer.clone();
+        refused(&content, move |path, mut response| {
+            if path == layer {
+                edit(&mut response.body);
+            }
+            response
+        })
+    };
+    // The seconds of the gzip header: what is inflated stays the same.
+    let error = change(|body| body[4] ^= 1);
+    assert!(error.contains("instead of sha256:"), "{error}");
+    let error = change(|body| body.push(0));
+    assert!(error.contains("bytes or more"), "{error}");
+    let error = change(|body| body.truncate(1000));
+    assert!(error.contains("bytes or more"), "{error}");
+    let error = change(|body| body.clear());
+    assert!(error.contains("bytes or more"), "{error}");
+}
+
+#[test]
+fn row_22_a_layer_without_a_length_is_read_no_further_than_its_descriptor_says() {
+    let content = Content::new(&[&noise(1000)]);
+    let layer = content.layer_path(0);
+    let error = refused(&content, move |path, mut response| {
+        if path == layer {
+            // One chunk of a megabyte, whose length is not known before.
+            let mut body = b"100000\r\n".to_vec();
+            body.extend(noise(1 << 20));
+            body.extend(b"\r\n0\r\n\r\n");
+            response.body = body;
+            response.headers.push(("transfer-encoding".to_owned(), "chunked".to_owned()));
+        }
+        response
+    });
+    assert!(error.contains("bytes or more"), "{error}");
+}
+
+#[test]
+fn row_22_bytes_after_the_end_of_the_compressed_archive_count() {
+    let plain = archive("0", b"a");
+    let mut blob = gzip(&plain);
+    blob.extend_from_slice(b"trailing");
+    let mut content = Content::with_layers(&[plain], vec![blob.clone()]);
+    // As announced, with a descriptor of the first part alone.
+    let short = &blob[..blob.len() - 8];
+    content.manifest["layers"][0] = descriptor(crate::setup::GZIP, short);
+    content.layers = vec![short.to_vec()];
+    let layer = content.layer_path(0);
+    let error = refused(&content, move |path, mut response| {
+        if path == layer {
+            response.body.clone_from(&blob);
+        }
+        response
+    });
+    assert!(error.contains("bytes or more"), "{error}");
+}
+
+#[test]
+fn row_22_a_layer_that_is_not_the_one_in_the_configuration_is_refused() {
+    let mut content = Content::new(&[b"good"]);
+    content.layers = vec![gzip(&archive("0", b"evil"))];
+    content.manifest["layers"][0] = descriptor(crate::setup::GZIP, &content.layers[0]);
+    let error = refused(&content, |_, response| response);
+    assert!(error.contains("archive has the digest"), "{error}");
+}
+
+#[test]
+fn row_22_a_manifest_by_digest_must_have_it() {
+    let content = Content::new(&[b"a"]);
+    let digest = Digest::of(b"something else");
+    let manifest = content.clone();
+    let server = Server::start(move |request| {
+        if request.path.contains("/manifests/sha256:") {
+            Response::ok(manifest.manifest.to_string())
+                .with("content-type", media_type::OCI_MANIFEST)
+        } else {
+            manifest.answer(request)
+        }
+    });
+    let name = format!("{}/test/image@{digest}", server.address());
+    let error = chain(&Puller::new().pull_image(&name).unwrap_err());
+    assert!(error.contains("sent something else than"), "{error}");
+}
+
+#[test]
+fn row_22_a_configuration_with_another_digest_or_size_is_refused() {
+    let content = Content::new(&[b"a"]);
+    let path = format!("/v2/test/image/blobs/{}", Digest::of(&content.config));
+    for edit in [
+        (|body: &mut Vec<u8>| body.push(b' ')) as fn(&mut Vec<u8>),
+        |body| body.truncate(10),
+        |body| *body.last_mut().unwrap() = b' ',
+    ] {
+        let path = path.clone();
+        let error = refused(&content, move |asked, mut response| {
+            if asked == path {
+                edit(&mut response.body);
+            }
+            response
+        });
+        let is_named = error.contains("sent something else") || error.contains("bytes");
+        assert!(is_named, "{error}");
+    }
+    let mut large = content;
+    large.manifest["config"]["size"] = json!(1_u64 << 40);
+    let error = refused(&large, |_, response| response);
+    assert!(error.contains("has more than 4194304 bytes"), "{error}");
+}
+
+#[test]
+fn row_22_a_manifest_is_capped_and_its_digests_are_no_paths() {
+    let mut content = Content::new(&[b"a"]);
+    let error = refused(&content, |path, mut response| {
+        if path.ends_with("/manifests/latest") {
+            response.body.extend(vec![b' '; usize::try_from(MAX_MANIFEST_BYTES).unwrap()]);
+        }
+        response
+    });
+    assert!(error.contains("has more than 4194304 bytes"), "{error}");
+    content.manifest["layers"][0]["digest"] = json!("sha256:../../x");
+    let error = refused(&content, |_, response| response);
+    assert!(error.contains("\"sha256:../../x\" is not a digest"), "{error}");
+}
+
+#[test]
+fn row_23_a_manifest_that_is_announced_as_something_else_is_refused() {
+    let content = Content::new(&[b"a"]);
+    for announced in [media_type::OCI_INDEX, media_type::DOCKER_MANIFEST, "text/html"] {
+        let error = refused(&content, move |_, mut response| {
+            for (name, value) in &mut response.headers {
+                if name == "content-type" {
+                    *value = announced.to_owned();
+                }
+            }
+            response
+        });
+        assert!(error.contains("was announced as"), "{error}");
+    }
+    let mut both = content;
+    both.manifest["manifests"] = json!([]);
+    let error = refused(&both, |_, response| response);
+    assert!(error.contains("do not fit its type"), "{error}");
+}
+
+/// Serves an index with one manifest for this machine, announced as `media_type`.
+fn index(content: &Content, media_type: &str, document: &Value) -> Server {
+    let document = document.to_string();
+    let platform = Platform::host();
+    let mut entry = descriptor(media_type, document.as_bytes());
+    entry["platform"] = json!(platform);
+    let other = json!({"os": "linux", "architecture": "other"});
+    let mut first = descriptor(media_type::OCI_MANIFEST, b"x");
+    first["platform"] = other;
+    let index = json!({
+        "schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": [first, entry],
+    });
+    let path = format!("/v2/test/image/manifests/{}", Digest::of(document.as_bytes()));
+    let content = content.clone();
+    Server::start(move |request| {
+        if request.path.ends_with("/latest") {
+            Response::ok(index.to_string()).with("content-type", media_type::OCI_INDEX)
+        } else if request.path == path {
+            Response::ok(document.clone())
+        } else {
+            content.answer(request)
+        }
+    })
+}
+
+#[test]
+fn the_image_for_the_platform_is_taken_from_an_index() {
+    let content = Content::new(&[b"a"]);
+    let server = index(&content, media_type::OCI_MANIFEST, &content.manifest);
+    let puller = Puller::new();
+    let image = puller.pull(&server.address()).unwrap();
+    assert_eq!(image.digest, Digest::of(content.manifest.to_string().as_bytes()));
+    let asked = server.requests().len();
+    puller.pull(&server.address()).unwrap();
+    // The client looks for HTTPS first, then one request tells that nothing changed.
+    let again: Vec<_> = server.requests().split_off(asked);
+    assert_eq!(again.len(), 1, "{again:?}");
+}
+
+#[test]
+fn row_23_an_index_in_the_place_of_a_manifest_is_refused() {
+    let content = Content::new(&[b"a"]);
+    let nested = json!({
+        "schemaVersion": 2, "mediaType": media_type::OCI_INDEX,
+        "manifests": [descriptor(media_type::OCI_MANIFEST, b"x")],
+    });
+    let mut untyped = nested.clone();
+    untyped.as_object_mut().unwrap().remove("mediaType");
+    for (announced, document, message) in [
+        (media_type::OCI_MANIFEST, &nested, "was announced as"),
+        (media_type::OCI_MANIFEST, &untyped, "do not fit its type"),
+        (media_type::OCI_INDEX, &content.manifest, "was announced as"),
+        (media_type::OCI_INDEX, &nested, "names another index"),
+    ] {
+        let server = index(&content, announced, document);
+        let error = chain(&Puller::new().pull(&server.address()).unwrap_err());
+        assert!(error.contains(message), "{error}");
+    }
+}
+
+#[test]
+fn an_image_for_another_platform_is_refused() {
+    let mut content = Content::new(&[b"a"]);
+    let mut config: Value = serde_json::from_slice(&content.config).unwrap();
+    config["architecture"] = json!("other");
+    content.config = config.to_string().into_bytes();
+    content.manifest["config"] = descriptor(media_type::OCI_CONFIG, &content.config);
+    let error = refused(&content, |_, response| response);
+    assert!(error.contains("is for linux/other, not for linux/"), "{error}");
+}
+
+#[test]
+fn layers_without_a_diff_id_are_refused() {
+    let mut content = Content::new(&[b"a"]);
+    let layer = content.manifest["layers"][0].clone();
+    content.manifest["layers"].as_array_mut().unwrap().push(layer);
+    let error = refused(&content, |_, response| response);
+    assert!(error.contains("has 2 layers, but its configuration has 1"), "{error}");
+}

@@ -1,0 +1,240 @@
+//! Where credentials go, and where not.
+
+use std::sync::{Arc, OnceLock};
+
+use serde_json::json;
+
+use crate::setup::{Content, Puller, basic, chain};
+use crate::support::http::{Request, Response, Server};
+use crate::support::program;
+use crate::support::registry::{Auth, Options, Registry};
+
+/// Serves an image to those who have the password `secret`.
+fn private(content: &Content) -> Server {
+    let content = content.clone();
+    Server::start(move |request| match request.header("authorization") {
+        Some(value) if value == basic("user", "secret") => content.answer(request),
+        _ => Response::status(401).with("www-authenticate", "Basic realm=\"x\""),
+    })
+}
+
+fn authorized(requests: &[Request]) -> usize {
+    requests.iter().filter(|request| request.header("authorization").is_some()).count()
+}
+
+#[test]
+fn a_password_is_sent_when_asked_for_and_only_to_its_registry() {
+    let content = Content::new(&[b"a"]);
+    let server = private(&content);
+    Puller::with_login(&server.address(), "user", "secret").pull(&server.address()).unwrap();
+    assert_eq!(server.requests()[0].header("authorization"), None);
+    for other in ["127.0.0.1", "127.0.0.1:1", "localhost", "docker.io"] {
+        let error = Puller::with_login(other, "user", "secret").pull(&server.address());
+        let error = chain(&error.unwrap_err());
+        assert!(error.contains("only to known users"), "{error}");
+        assert!(error.contains("or give credentials for it"), "{error}");
+    }
+    let error = Puller::with_login(&server.address(), "user", "wrong").pull(&server.address());
+    let error = chain(&error.unwrap_err());
+    assert!(error.contains("do not suffice") && !error.contains("wrong"), "{error}");
+}
+
+#[test]
+fn row_19_authorization_is_dropped_on_a_redirect_to_another_port_or_host() {
+    let content = Content::new(&[b"a"]);
+    let storage = content.serve();
+    for host in ["127.0.0.1", "localhost"] {
+        let target = format!("{host}:{}", storage.port());
+        let (first, layer) = (content.clone(), content.layer_path(0));
+        let server = Server::start(move |request| match request.header("authorization") {
+            None => Response::status(401).with("www-authenticate", "Basic realm=\"x\""),
+            Some(_) if request.path == layer => {
+                Response::redirect(format!("http://{target}{layer}"))
+            }
+            Some(_) => first.answer(request),
+        });
+        Puller::with_login(&server.address(), "user", "secret").pull(&server.address()).unwrap();
+        assert!(authorized(&server.requests()) >= 3);
+    }
+    let requests = storage.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(authorized(&requests), 0, "{requests:?}");
+}
+
+#[test]
+fn row_19_authorization_does_not_come_back_by_a_second_redirect() {
+    let content = Content::new(&[b"a"]);
+    let home = Arc::new(OnceLock::new());
+    let bounce = Server::start({
+        let home = Arc::clone(&home);
+        move |_| Response::redirect(format!("http://{}/stolen", home.get().unwrap()))
+    });
+    let (first, layer) = (content.clone(), content.layer_path(0));
+    let away = format!("http://{}/", bounce.address());
+    let server = Server::start(move |request| match request.header("authorization") {
+        _ if request.path == "/stolen" => Response::ok(first.layers[0].clone()),
+        None => Response::status(401).with("www-authenticate", "Basic realm=\"x\""),
+        Some(_) if request.path == layer => Response::redirect(&away),
+        Some(_) => first.answer(request),
+    });
+    home.set(server.address()).unwrap();
+    Puller::with_login(&server.address(), "user", "secret").pull(&server.address()).unwrap();
+    let requests = server.requests();
+    let stolen = requests.iter().find(|request| request.path == "/stolen").unwrap();
+    assert_eq!(stolen.header("authorization"), None);
+    assert_eq!(authorized(&bounce.requests()), 0);
+}
+
+#[test]
+fn row_19_authorization_stays_on_a_redirect_within_the_registry() {
+    let content = Content::new(&[b"a"]);
+    let (first, layer) = (content.clone(), content.layer_path(0));
+    let server = Server::start(move |request| match request.header("authorization") {
+        None => Response::status(401).with("www-authenticate", "Basic realm=\"x\""),
+        Some(_) if request.path == layer => Response::redirect("/moved"),
+        Some(_) if request.path == "/moved" => Response::ok(first.layers[0].clone()),
+        Some(_) => first.answer(request),
+    });
+    Puller::with_login(&server.address(), "user", "secret").pull(&server.address()).unwrap();
+}
+
+#[test]
+fn redirects_that_lead_nowhere_are_refused() {
+    let content = Content::new(&[b"a"]);
+    for (location, message) in [
+        ("/v2/test/image/manifests/latest", "too many redirects"),
+        ("ftp://127.0.0.1/", "without a login in it"),
+        ("http://user:pw@127.0.0.1/", "without a login in it"),
+        ("http://169.254.169.254/latest/meta-data", "which is 169.254.169.254"),
+    ] {
+        let content = content.clone();
+        let server = Server::start(move |request| match request.path.as_str() {
+            "/v2/test/image/manifests/latest" => Response::redirect(location),
+            _ => content.answer(request),
+        });
+        let error = chain(&Puller::new().pull(&server.address()).unwrap_err());
+        assert!(error.contains(message), "{location}: {error}");
+    }
+}
+
+/// Serves an image to those who have the token `token`, from the token server `realm`.
+fn with_tokens(content: &Content, realm: String) -> Server {
+    let content = content.clone();
+    Server::start(move |request| match request.header("authorization") {
+        Some("Bearer token") => content.answer(request),
+        _ => Response::status(401).with(
+            "www-authenticate",
+            format!("Bearer realm=\"{realm}\",service=\"s\",scope=\"repository:other:push\""),
+        ),
+    })
+}
+
+#[test]
+fn a_token_is_fetched_once_and_for_reading_alone() {
+    let tokens = Server::start(|_| Response::ok(json!({"token": "token"}).to_string()));
+    let realm = format!("http://{}/token?a=b", tokens.address());
+    let server = with_tokens(&Content::new(&[b"a", b"b", b"c", b"d", b"e"]), realm);
+    Puller::with_login(&server.address(), "user", "secret").pull(&server.address()).unwrap();
+    let requests = tokens.requests();
+    assert_eq!(requests.len(), 1);
+    assert_eq!(requests[0].path, "/token?a=b&service=s&scope=repository:test/image:pull");
+    assert_eq!(requests[0].header("authorization"), Some(&*basic("user", "secret")));
+    assert!(server.requests().iter().all(|request| {
+        request.header("authorization").is_none_or(|value| value == "Bearer token")
+    }));
+}
+
+#[test]
+fn row_20_a_realm_at_a_metadata_address_is_refused() {
+    for realm in [
+        "http://169.254.169.254/latest/api/token",
+        "https://169.254.169.254/",
+        "http://[::ffff:169.254.169.254]/",
+        "http://2852039166/",
+        "http://0.0.0.0:1/",
+        "http://[fe80::1]/",
+        "http://[fd00:ec2::254]/",
+        "http://100.100.100.200/",
+    ] {
+        let server = with_tokens(&Content::new(&[b"a"]), realm.to_owned());
+        let puller = Puller::with_login(&server.address(), "user", "secret");
+        let error = chain(&puller.pull(&server.address()).unwrap_err());
+        assert!(error.contains("only a registry there may name it"), "{realm}: {error}");
+    }
+}
+
+#[test]
+fn row_20_a_realm_without_tls_is_refused_if_the_registry_has_it() {
+    let tokens = Server::start(|_| Response::ok(json!({"token": "token"}).to_string()));
+    let realm = format!("http://{}/token", tokens.address());
+    let data = program::repository("tests/data/registry");
+    let (certificate, key) = (data.join("server.pem"), data.join("server.key"));
+    let options = Options { tls: Some((&certificate, &key)) };
+    let registry = Registry::start_with(Auth::Token(&realm), options);
+    let mut puller = Puller::with_login(&registry.address(), "user", "secret");
+    for ca_files in [Vec::new(), vec![data.join("authority.pem")]] {
+        puller.options.registries.entry(registry.address()).or_default().ca_files = ca_files;
+        let error = chain(&puller.pull(&registry.address()).unwrap_err());
+        assert!(error.contains("that is not encrypted, and the registry itself is"), "{error}");
+    }
+    assert!(tokens.requests().is_empty());
+}
+
+#[test]
+fn realms_that_are_no_address_or_give_no_token_are_refused() {
+    let broken = Server::start(|_| Response::ok("{}"));
+    let spaced = Server::start(|_| Response::ok(json!({"token": "a\r\nb: c"}).to_string()));
+    let huge = Server::start(|_| Response::ok(" ".repeat(2 << 20)));
+    for (realm, message) in [
+        ("nonsense", "not an address"),
+        ("file:///etc/passwd", "not an address"),
+        ("http://user@127.0.0.1/", "not an address"),
+        (&format!("http://{}/", broken.address()), "it gives no token"),
+        (&format!("http://{}/", spaced.address()), "it gives no token"),
+        (&format!("http://{}/", huge.address()), ""),
+    ] {
+        let server = with_tokens(&Content::new(&[b"a"]), realm.to_owned());
+        let error = chain(&Puller::new().pull(&server.address()).unwrap_err());
+        assert!(error.contains(message), "{realm}: {error}");
+    }
+}
+
+#[test]
+fn row_21_foreign_layers_never_get_credentials() {
+    let mut content = Content::new(&[b"a"]);
+    let elsewhere = {
+        let layer = content.layers[0].clone();
+        Server::start(move |_| Response::ok(layer.clone()))
+    };
+    content.manifest["layers"][0]["urls"] = json!([format!("http://{}/f", elsewhere.address())]);
+    let layer = content.layer_path(0);
+    let hidden = content.clone();
+    let server = Server::start(move |request| match request.header("authorization") {
+        None => Response::status(401).with("www-authenticate", "Basic realm=\"x\""),
+        Some(_) if request.path == layer => Response::status(404),
+        Some(_) => hidden.answer(request),
+    });
+    let mut puller = Puller::with_login(&server.address(), "user", "secret");
+    let error = chain(&puller.pull(&server.address()).unwrap_err());
+    assert!(error.contains("set foreign_layers = true"), "{error}");
+    assert!(elsewhere.requests().is_empty());
+
+    puller.options.foreign_layers = true;
+    puller.pull(&server.address()).unwrap();
+    assert_eq!(elsewhere.requests().len(), 1);
+    assert_eq!(authorized(&elsewhere.requests()), 0);
+}
+
+#[test]
+fn row_21_a_foreign_layer_is_not_fetched_from_a_metadata_address() {
+    let mut content = Content::new(&[b"a"]);
+    content.manifest["layers"][0]["urls"] = json!(["http://169.254.169.254/latest/meta-data"]);
+    let layer = content.layer_path(0);
+    let server = Server::start(move |request| {
+        if request.path == layer { Response::status(404) } else { content.answer(request) }
+    });
+    let mut puller = Puller::new();
+    puller.options.foreign_layers = true;
+    let error = chain(&puller.pull(&server.address()).unwrap_err());
+    assert!(error.contains("which is 169.254.169.254"), "{error}");
+}

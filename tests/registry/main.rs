@@ -1,0 +1,12 @@
+//! Pulling from real and from hostile registries. None of this needs root.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+mod cache;
+mod content;
+mod credentials;
+mod interruptions;
+mod real;
+mod setup;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,150 @@
+//! What hostile images and jobs try to get out: rows 1 to 5 of the list of threats.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::json;
+use sha2::{Digest, Sha256};
+
+use crate::setup::{Canary, runner, shell_step, with_each_runtime};
+use crate::support::github_runner::{container, merge, volume};
+use crate::support::program;
+
+#[test]
+fn row_1_a_container_cannot_write_to_the_runtime() {
+    let hashes = || {
+        ["runc", "crun", "bash"].map(|name| {
+            let content = fs::read(program::find(name)).unwrap();
+            Sha256::digest(content).to_vec()
+        })
+    };
+    let own = || {
+        Sha256::digest(fs::read(option_env!("CARGO_BIN_EXE_container-hook").unwrap()).unwrap())
+            .to_vec()
+    };
+    let before = (hashes(), own());
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        // It may not even start: what counts is what becomes of the files.
+        runner.container_step(container("evil/self:exe"));
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let attack = "while :; do for p in /proc/[0-9]*; do \
+                      (echo '#!/bin/sh' >$p/exe) 2>/dev/null; done; done";
+        let mut call = runner.start_run(&format!("echo started; {attack}"));
+        call.wait_for_line("started");
+        for _ in 0..5 {
+            let args = runner.script_args("/proc/self/exe", &["--version".into()], &[], "x");
+            runner.call("run_script_step", args);
+        }
+        call.kill_after(Duration::ZERO);
+        runner.cleanup();
+        assert_eq!((hashes(), own()), before, "a program of the host has changed");
+    });
+}
+
+#[test]
+fn row_2_no_directory_of_the_host_is_reached_by_a_descriptor() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        for fd in [3, 7, 8] {
+            let step = container(&format!("evil/workdir:fd{fd}"));
+            let step = merge(step, json!({"entryPoint": "/bin/ls", "entryPointArgs": ["/bin/.."]}));
+            let ended = runner.container_step(merge(step, json!({"workingDirectory": null}))).0;
+            assert!(!ended.failure().contains("boot"), "descriptor {fd}");
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        for fd in 3..=64 {
+            let words = ["-c".into(), "ls -d ../../../../boot; ls .".into()];
+            let mut args = runner.script_args("sh", &words, &[], "x");
+            args["workingDirectory"] = json!(format!("/proc/self/fd/{fd}"));
+            let said = runner.call("run_script_step", args).failure();
+            assert!(!said.contains("../boot\n"), "descriptor {fd}: {said}");
+        }
+        // 0 to 2, and the one with which `ls` reads the directory.
+        let words = ["/proc/self/fd".into()];
+        let seen = runner.call("run_script_step", runner.script_args("/bin/ls", &words, &[], "x"));
+        assert_eq!(seen.success().stdout(), "0\n1\n2\n3\n");
+        let seen = runner.run("for p in 1 $$; do ls /proc/$p/fd | tr '\\n' ' '; echo; done");
+        for line in seen.success().stdout().lines() {
+            let open: Vec<_> = line.split(' ').filter(|fd| !fd.is_empty()).collect();
+            assert!(open.iter().all(|fd| ["0", "1", "2", "10"].contains(fd)), "{open:?}");
+        }
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn row_3_links_in_an_image_do_not_lead_to_the_host() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        for link in ["dev", "dev-up", "proc", "sys", "dev-null", "dev-null-trigger", "dev-console"]
+        {
+            let image = format!("evil/link:{link}");
+            // Whether it runs or is refused, nothing outside is touched.
+            runner.container_step(merge(shell_step("echo x >/dev/null"), json!({"image": image})));
+            canary.check(link);
+            let args = json!({"container": runner.job_container(&image), "services": []});
+            runner.call("prepare_job", args);
+            canary.check(link);
+            runner.cleanup();
+        }
+    });
+}
+
+#[test]
+fn row_4_a_mount_target_that_becomes_a_link_stays_inside() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        let workspace = runner.workspace();
+        fs::create_dir(workspace.join("source")).unwrap();
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let place = workspace.join("place");
+                while !stop.load(Ordering::Relaxed) {
+                    let _ = fs::create_dir(&place);
+                    let _ = fs::remove_dir(&place);
+                    let _ = symlink("/run/canary", &place);
+                    let _ = fs::remove_file(&place);
+                }
+            });
+            let source = workspace.join("source").display().to_string();
+            for _ in 0..10 {
+                let target = "/github/workspace/place/made";
+                let step = merge(
+                    shell_step("true"),
+                    json!({"userMountVolumes": [volume(&source, target, false)]}),
+                );
+                // Whether it comes to run depends on who is first.
+                runner.container_step(step);
+            }
+            stop.store(true, Ordering::Relaxed);
+        });
+        canary.check("a target that changes");
+    });
+}
+
+#[test]
+fn row_5_a_working_directory_is_made_inside() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        for image in ["evil/workdir:link", "evil/workdir:link-up"] {
+            let step = merge(shell_step("pwd"), json!({"image": image, "workingDirectory": null}));
+            runner.container_step(step);
+            canary.check(image);
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run("rm -rf /link; ln -s /run/canary /link").success();
+        let mut args = runner.script_args("pwd", &[], &[], "x");
+        args["workingDirectory"] = json!("/link/made");
+        runner.call("run_script_step", args);
+        canary.check("a script step");
+        runner.cleanup();
+    });
+}

@@ -1,0 +1,115 @@
+//! What a job leaves behind on its host: nothing.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
+
+use crate::support::installation::Installation;
+use crate::support::program::DEADLINE;
+
+/// Everything on a host that a job can leave behind.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Snapshot {
+    processes: BTreeSet<String>,
+    mounts: BTreeSet<String>,
+    links: BTreeSet<String>,
+    rules: BTreeSet<String>,
+    files: BTreeSet<PathBuf>,
+}
+
+impl Snapshot {
+    pub(crate) fn take(installation: &Installation<'_>) -> Self {
+        let host = installation.host();
+        let mounts = host.mounts();
+        let links = host.shell("ip -o link");
+        let rules = host.shell("nft list ruleset");
+        Self {
+            processes: host.processes().into_iter().map(|process| process.line).collect(),
+            // The place, the type and the source: numbers differ each time.
+            mounts: mounts.iter().map(|line| words(line, &[4, 8, 9, 10])).collect(),
+            links: links.lines().map(|line| words(line, &[1])).collect(),
+            rules: rules.lines().map(str::to_owned).collect(),
+            files: files(&installation.run_directory(), usize::MAX)
+                .chain(files(&installation.store(), 3))
+                .filter(|path| path.extension().is_none_or(|extension| extension != "lock"))
+                .collect(),
+        }
+    }
+
+    /// Returns what runs, is mounted and is connected: files may stay after the first job on a host.
+    pub(crate) fn live(&self) -> [&BTreeSet<String>; 3] {
+        [&self.processes, &self.mounts, &self.links]
+    }
+
+    /// Checks that the host is as it was, after processes that die now are dead.
+    #[track_caller]
+    pub(crate) fn check(&self, installation: &Installation<'_>, context: &str) {
+        for process in installation.host().processes() {
+            if !self.processes.contains(&process.line) {
+                wait_for_end(process.pid);
+            }
+        }
+        let now = Self::take(installation);
+        let mut faults = Vec::new();
+        compare("process", &self.processes, &now.processes, &mut faults);
+        compare("mount", &self.mounts, &now.mounts, &mut faults);
+        compare("link", &self.links, &now.links, &mut faults);
+        compare("rule", &self.rules, &now.rules, &mut faults);
+        compare("file", &self.files, &now.files, &mut faults);
+        assert!(faults.is_empty(), "{context}:\n{}", faults.join("\n"));
+    }
+}
+
+fn compare<T: Ord + std::fmt::Debug>(
+    what: &str,
+    before: &BTreeSet<T>,
+    now: &BTreeSet<T>,
+    faults: &mut Vec<String>,
+) {
+    faults.extend(now.difference(before).map(|one| format!("a {what} is left: {one:?}")));
+    faults.extend(before.difference(now).map(|one| format!("a {what} is missing: {one:?}")));
+}
+
+/// Returns the identifiers of the containers that have a record.
+pub(crate) fn containers(installation: &Installation<'_>) -> Vec<String> {
+    let entries = fs::read_dir(installation.run_directory().join("containers"));
+    let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.into_string().ok()).collect()
+}
+
+/// Checks that none of these containers has a cgroup.
+#[track_caller]
+pub(crate) fn no_cgroup_of(containers: &[String]) {
+    let left: Vec<_> = files(Path::new("/sys/fs/cgroup"), 4)
+        .filter(|path| {
+            let name = path.file_name().and_then(|name| name.to_str());
+            name.is_some_and(|name| containers.iter().any(|id| !id.is_empty() && name.contains(id)))
+        })
+        .collect();
+    assert!(left.is_empty(), "cgroups are left: {left:?}");
+}
+
+fn files(directory: &Path, depth: usize) -> Box<dyn Iterator<Item = PathBuf>> {
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    Box::new(entries.flat_map(move |entry| {
+        let below = (depth > 1 && entry.file_type().is_ok_and(|kind| kind.is_dir()))
+            .then(|| files(&entry.path(), depth - 1));
+        std::iter::once(entry.path()).chain(below.into_iter().flatten())
+    }))
+}
+
+fn words(line: &str, which: &[usize]) -> String {
+    let words: Vec<_> = line.split_whitespace().collect();
+    which.iter().filter_map(|&at| words.get(at).copied()).collect::<Vec<_>>().join(" ")
+}
+
+fn wait_for_end(pid: u32) {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process has a number");
+    if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
+        let patience = (DEADLINE / 12).try_into().expect("it is short");
+        let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
+    }
+}

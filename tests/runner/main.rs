@@ -1,0 +1,19 @@
+//! Jobs in containers as GitHub's runner has them run: `container-hook` with real runc and crun, real
+//! registries under the names that jobs use, real buildah and real node.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod escapes;
+mod hooks_d;
+mod job;
+mod killed;
+mod leftovers;
+mod machine;
+mod parallel;
+mod requests;
+mod rights;
+mod secrets;
+mod setup;

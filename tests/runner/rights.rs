@@ -1,0 +1,146 @@
+//! What a step may do, and what it may not ask for: rows 7 to 10 of the list of threats.
+
+use std::os::unix::net::UnixListener;
+
+use serde_json::json;
+
+use crate::leftovers::Snapshot;
+use crate::setup::{redis, runner, shell_step, with_each_runtime};
+use crate::support::github_runner::{merge, volume};
+
+#[test]
+fn row_7_a_step_has_few_rights() {
+    with_each_runtime("", |installation| {
+        let outside = installation.host().shell("readlink /proc/self/ns/*");
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let seen =
+            runner.run("cat /proc/self/status; readlink /proc/self/ns/*; cat /proc/self/mounts");
+        let seen = seen.success().stdout();
+        // The 14 capabilities that Docker gives.
+        for line in [
+            "NoNewPrivs:\t1\n",
+            "Seccomp:\t2\n",
+            "CapInh:\t0000000000000000\n",
+            "CapAmb:\t0000000000000000\n",
+            "CapEff:\t00000000a80425fb\n",
+            "CapBnd:\t00000000a80425fb\n",
+        ] {
+            assert!(seen.contains(line), "{line:?} is not in {seen}");
+        }
+        for kind in ["ipc", "uts", "pid", "mnt", "net", "cgroup"] {
+            let namespace = outside.lines().find(|line| line.starts_with(kind)).unwrap();
+            assert!(!seen.contains(namespace), "the container is in the host's {kind} namespace");
+        }
+        let denied = "! echo x >/proc/sysrq-trigger && ! echo x >/proc/sys/kernel/hostname && \
+                      ! mkdir /sys/x && ! mount -t tmpfs x /tmp && ! head -c 1 /proc/kcore && \
+                      ! unshare -m true && ! chroot /proc/1/root/no && echo denied";
+        assert_eq!(runner.run(denied).success().stdout(), "denied\n");
+        assert_eq!(runner.run("cat /proc/timer_list /proc/keys | wc -c").stdout(), "0\n");
+        let limit = "m=/sys/fs/cgroup; cat $m/pids.max $m/pids/pids.max 2>/dev/null";
+        let limit = runner.run(limit).stdout();
+        assert!(limit.trim().parse::<u64>().is_ok(), "no limit of processes: {limit:?}");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn row_8_dangerous_options_are_refused_by_name() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        for options in [
+            "--privileged",
+            "--pid=host",
+            "--ipc host",
+            "--network=host",
+            "--uts=host",
+            "--userns=host",
+            "--cgroupns=host",
+            "-v /:/host",
+            "--volume=/etc:/etc-of-the-host:ro",
+            "--mount type=bind,src=/,dst=/host",
+            "--device /dev/kmsg",
+            "--device-cgroup-rule 'c *:* rwm'",
+            "--security-opt seccomp=unconfined",
+            "--security-opt apparmor=unconfined",
+            "--security-opt systempaths=unconfined",
+            "--cap-add SYS_ADMIN",
+            "--cap-add=ALL",
+            "--gpus all",
+            "--oom-kill-disable",
+            "--runtime other",
+            "--cgroup-parent /",
+            "--volumes-from x",
+            "--pid=container:x",
+        ] {
+            let container =
+                merge(runner.job_container("node:22"), json!({"createOptions": options}));
+            let args = json!({"container": container, "services": []});
+            let said = runner.call("prepare_job", args).failure();
+            let name = options.split([' ', '=']).next().unwrap();
+            let long = if name == "-v" { "--volume" } else { name };
+            assert!(said.contains(name) || said.contains(long), "{options}: {said}");
+        }
+        let volumes = json!([volume("/etc", "/etc-of-the-host", true)]);
+        let container =
+            merge(runner.job_container("node:22"), json!({"userMountVolumes": volumes}));
+        let args = json!({"container": container, "services": []});
+        assert!(runner.call("prepare_job", args).failure().contains("/etc"));
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn row_9_the_socket_of_docker_is_not_passed_on_and_a_line_says_so() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let _socket = host.enter(|| UnixListener::bind("/run/docker.sock")).unwrap();
+        let mut runner = runner(installation, "runner-1");
+        let args = json!({"container": runner.job_container("node:22"), "services": []});
+        let ended = runner.call("prepare_job", args).success();
+        assert!(ended.log().contains("docker.sock"), "{}", ended.log());
+        runner.run("test ! -e /var/run/docker.sock && test ! -e /run/docker.sock").success();
+        let (ended, _) = runner.container_step(shell_step("test ! -e /var/run/docker.sock"));
+        assert!(ended.success().log().contains("docker.sock"));
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn row_10_users_that_cannot_be_are_errors() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        for tag in ["large", "negative", "unknown", "group"] {
+            let step = merge(shell_step("id"), json!({"image": format!("evil/user:{tag}")}));
+            let said = runner.container_step(step).0.failure();
+            assert!(!said.contains("uid=0"), "{tag}: {said}");
+        }
+        for user in ["4294967296", "-1", "nobody-here", "0:no-such-group", "0:4294967296"] {
+            let options = format!("--user={user}");
+            let container =
+                merge(runner.job_container("node:22"), json!({"createOptions": options}));
+            let args = json!({"container": container, "services": []});
+            let said = runner.call("prepare_job", args).failure();
+            let word = user.trim_start_matches("0:");
+            assert!(said.contains(word), "{user}: {said}");
+        }
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn what_is_refused_leaves_nothing() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        let before = Snapshot::take(installation);
+        let step = merge(shell_step("id"), json!({"image": "evil/user:unknown"}));
+        runner.container_step(step).0.failure();
+        let container =
+            merge(runner.job_container("node:22"), json!({"createOptions": "--privileged"}));
+        let args = json!({"container": container, "services": [redis()]});
+        runner.call("prepare_job", args).failure();
+        before.check(installation, "what is refused");
+    });
+}

@@ -1,0 +1,126 @@
+//! Passwords and what they protect: rows 25 and 32 of the list of threats.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use serde_json::{Value, json};
+
+use crate::setup::{redis, runner, shell_step, with_each_runtime};
+use crate::support::call::Ended;
+use crate::support::github_runner::{Runner, merge};
+use crate::support::hub::{Login, Name, Registry};
+use crate::support::program;
+
+#[test]
+fn row_25_a_private_image_in_the_store_is_not_for_other_jobs() {
+    with_each_runtime("", |installation| {
+        let login = Login("octocat", "right");
+        let _ghcr = Registry::start(installation.host(), Name::Ghcr, Some(login));
+        let mut runner = runner(installation, "runner-1");
+        let image = "ghcr.io/octo/ci-image:main";
+        let prepare = |runner: &mut Runner<'_>, registry: Value| -> Ended {
+            let container = merge(runner.job_container(image), json!({"registry": registry}));
+            let args = json!({"container": container, "services": []});
+            let ended = runner.call("prepare_job", args);
+            runner.cleanup();
+            ended
+        };
+        let with = |password: &str| json!({"username": "octocat", "password": password, "serverUrl": "ghcr.io"});
+        prepare(&mut runner, with("right")).success();
+        for registry in [Value::Null, with("wrong")] {
+            let said = prepare(&mut runner, registry).failure();
+            assert!(said.contains("ghcr.io"), "{said}");
+            assert!(!said.contains("wrong"), "{said}");
+        }
+        prepare(&mut runner, with("right")).success();
+    });
+}
+
+const CANARIES: [&str; 3] = ["cAnArY-password-7f3a", "cAnArY-step-91bd", "cAnArY-service-c0de"];
+
+#[test]
+fn row_32_secrets_are_in_no_command_line_log_or_file() {
+    let [password, step, service] = CANARIES;
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let _ghcr = Registry::start(host, Name::Ghcr, Some(Login("octocat", password)));
+        let mut runner = runner(installation, "runner-1");
+        let registry = json!({"username": "octocat", "password": password, "serverUrl": "ghcr.io"});
+        let container = merge(
+            runner.job_container("ghcr.io/octo/ci-image:main"),
+            json!({"registry": registry}),
+        );
+        let redis = merge(redis(), json!({"environmentVariables": {"REDIS_PASSWORD": service}}));
+        let done = AtomicBool::new(false);
+        let (log, seen) = thread::scope(|scope| {
+            let watch = scope.spawn(|| {
+                let mut seen = Vec::new();
+                while !done.load(Ordering::Relaxed) {
+                    let all = host.processes().into_iter();
+                    seen.extend(all.filter(|process| has_canary(process.line.as_bytes())));
+                }
+                seen
+            });
+            let args = json!({"container": container, "services": [redis]});
+            let mut log = runner.call("prepare_job", args).success().log();
+            let env = [("TOKEN", step)];
+            let ended = runner.run_step("echo ${#TOKEN}; sleep 0.3", &env).0.success();
+            log.push_str(&ended.log());
+            let action = merge(
+                shell_step("echo ${#TOKEN}; sleep 0.3"),
+                json!({"environmentVariables": {"TOKEN": step}}),
+            );
+            log.push_str(&runner.container_step(action).0.success().log());
+            files_are_private(installation.run_directory().as_path());
+            files_are_private(installation.store().as_path());
+            log.push_str(&runner.cleanup().log());
+            done.store(true, Ordering::Relaxed);
+            (log, watch.join().unwrap())
+        });
+        assert!(seen.is_empty(), "{seen:?}");
+        assert!(!has_canary(log.as_bytes()), "{log}");
+        assert!(log.contains(&format!("{}\n", step.len())), "{log}");
+        let run = host.enter(|| search(Path::new("/run")));
+        let left = [search(host.path()), run].concat();
+        assert!(left.is_empty(), "{left:?}");
+    });
+}
+
+fn has_canary(bytes: &[u8]) -> bool {
+    CANARIES
+        .iter()
+        .any(|canary| bytes.windows(canary.len()).any(|window| window == canary.as_bytes()))
+}
+
+/// Checks that a file with a secret is for root alone while the job runs: a container's own
+/// configuration has its environment.
+fn files_are_private(directory: &Path) {
+    for path in search(directory) {
+        let reader = program::run(
+            Command::new("setpriv")
+                .args(["--reuid=65534", "--regid=65534", "--clear-groups", "test", "-r"])
+                .arg(&path),
+        );
+        reader.failure();
+    }
+}
+
+/// Returns the files below a directory that have a secret in them.
+fn search(directory: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    let mut rest = vec![directory.to_owned()];
+    while let Some(directory) = rest.pop() {
+        for entry in fs::read_dir(directory).into_iter().flatten().flatten() {
+            let Ok(kind) = entry.file_type() else { continue };
+            if kind.is_dir() {
+                rest.push(entry.path());
+            } else if kind.is_file() && fs::read(entry.path()).is_ok_and(|text| has_canary(&text)) {
+                found.push(entry.path());
+            }
+        }
+    }
+    found
+}

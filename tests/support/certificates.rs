@@ -1,0 +1,64 @@
+//! An authority of the tests and a certificate for the registries that they play.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::{Arc, Mutex, Weak};
+
+use super::program;
+
+const NAMES: &str = "subjectAltName=DNS:docker.io,DNS:registry-1.docker.io,DNS:index.docker.io,\
+                     DNS:ghcr.io,DNS:localhost,IP:127.0.0.1";
+
+/// Certificates in a directory that goes away with the last user.
+pub(crate) struct Certificates(tempfile::TempDir);
+
+impl Certificates {
+    /// Returns those of all tests that run now.
+    pub(crate) fn shared() -> Arc<Self> {
+        static SHARED: Mutex<Weak<Certificates>> = Mutex::new(Weak::new());
+        let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        shared.upgrade().unwrap_or_else(|| {
+            let made = Arc::new(Self::new());
+            *shared = Arc::downgrade(&made);
+            made
+        })
+    }
+
+    fn new() -> Self {
+        let made = Self(program::temporary_directory());
+        let openssl = program::find("openssl");
+        let run = |line: &str| {
+            let mut command = Command::new(&openssl);
+            program::run(command.args(line.split(' ')).current_dir(made.0.path())).success();
+        };
+        let key = "-newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes";
+        run(&format!(
+            "req -x509 {key} -days 3650 -subj /CN=authority -keyout ca.key -out authorities.pem"
+        ));
+        run(&format!("req {key} -subj /CN=registry -keyout key.pem -out request.pem"));
+        fs::write(made.0.path().join("names"), NAMES).expect("the directory is new");
+        run(
+            "x509 -req -in request.pem -CA authorities.pem -CAkey ca.key -CAcreateserial -days 3650 \
+             -extfile names -out certificate.pem",
+        );
+        made
+    }
+
+    /// Returns the file that stands in for the system's list of authorities.
+    pub(crate) fn authorities(&self) -> PathBuf {
+        self.path().join("authorities.pem")
+    }
+
+    pub(crate) fn certificate(&self) -> PathBuf {
+        self.path().join("certificate.pem")
+    }
+
+    pub(crate) fn key(&self) -> PathBuf {
+        self.path().join("key.pem")
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+}

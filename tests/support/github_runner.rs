@@ -1,0 +1,445 @@
+//! GitHub's runner, as far as container hooks see it: its directories, its environment, its calls.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use serde_json::{Map, Value, json};
+
+use super::call::{Call, Ended};
+use super::host::Host;
+use super::installation::Installation;
+use super::program;
+
+const REPOSITORY: &str = "octo/repo";
+
+/// A runner with its worker for one job.
+pub(crate) struct Runner<'a> {
+    installation: &'a Installation<'a>,
+    pub(crate) name: String,
+    home: PathBuf,
+    pub(crate) externals: PathBuf,
+    /// What the hook last answered.
+    pub(crate) state: Value,
+    is_alpine: bool,
+    has_container: bool,
+    /// What steps added with `GITHUB_PATH`, the last first.
+    path: Vec<String>,
+    /// What steps set with `GITHUB_ENV`.
+    pub(crate) env: BTreeMap<String, String>,
+    /// A program with the name of the runner's worker, between it and the hook.
+    worker: Option<PathBuf>,
+}
+
+impl<'a> Runner<'a> {
+    pub(crate) fn new(installation: &'a Installation<'a>, name: &str) -> Self {
+        let home = installation.host().path().join(name);
+        let runner = Self {
+            installation,
+            name: name.to_owned(),
+            externals: home.join("externals"),
+            home,
+            state: Value::Null,
+            is_alpine: false,
+            has_container: false,
+            path: Vec::new(),
+            env: BTreeMap::new(),
+            worker: None,
+        };
+        // `_actions` and `_tool` do not exist before something is put there.
+        for directory in [
+            "externals",
+            "_work/_temp/_github_home",
+            "_work/_temp/_github_workflow",
+            "_work/_temp/_runner_file_commands",
+            "_work/_temp/_runner_hook_responses",
+            "_work/repo/repo",
+        ] {
+            fs::create_dir_all(runner.home.join(directory)).expect("each runner has its own name");
+        }
+        fs::write(runner.temp().join("_github_workflow/event.json"), "{\"ref\":\"main\"}\n")
+            .expect("the directory is there");
+        runner
+    }
+
+    pub(crate) fn host(&self) -> &'a Host {
+        self.installation.host()
+    }
+
+    /// Has a process between the test and the hook that has the name of the runner's worker. It, not
+    /// the hook, is then what signals go to.
+    pub(crate) fn through_worker(&mut self) {
+        let worker = self.home.join("Runner.Worker");
+        program::write_program(&worker, "#!/bin/sh\nbash \"$@\"\nexit $?\n");
+        self.worker = Some(worker);
+    }
+
+    /// Returns the runner's own directory.
+    pub(crate) fn home(&self) -> &Path {
+        &self.home
+    }
+
+    pub(crate) fn work(&self) -> PathBuf {
+        self.home.join("_work")
+    }
+
+    pub(crate) fn temp(&self) -> PathBuf {
+        self.home.join("_work/_temp")
+    }
+
+    pub(crate) fn workspace(&self) -> PathBuf {
+        self.home.join("_work/repo/repo")
+    }
+
+    // Calls.
+
+    /// Starts a call with a response file as the runner makes it.
+    pub(crate) fn start(&self, command: &str, args: Value) -> Call {
+        let response = self.temp().join(format!("_runner_hook_responses/{}.json", guid()));
+        fs::write(&response, "").expect("the directory is there");
+        let request = json!({
+            "command": command, "responseFile": response, "args": args, "state": self.state,
+        });
+        self.start_raw(format!("{request}\n").into_bytes(), Some(response))
+    }
+
+    /// Starts a call with any bytes as the request.
+    pub(crate) fn start_raw(&self, request: Vec<u8>, response: Option<PathBuf>) -> Call {
+        let mut command = match &self.worker {
+            Some(worker) => Command::new(worker),
+            None => Command::new("bash"),
+        };
+        command.arg("-e").arg(self.installation.entry()).current_dir(self.workspace()).env_clear();
+        command.envs(self.worker_environment());
+        Call::start(self.host(), command, request, response)
+    }
+
+    /// Makes a call and keeps the state that it answers.
+    pub(crate) fn call(&mut self, command: &str, args: Value) -> Ended {
+        let ended = self.start(command, args).wait();
+        self.keep_state(&ended);
+        ended
+    }
+
+    pub(crate) fn keep_state(&mut self, ended: &Ended) {
+        if let Some(state) = ended.response.as_ref().map(|r| &r["state"]).filter(|s| !s.is_null()) {
+            assert!(state.is_object(), "{state}");
+            self.state = state.clone();
+        }
+    }
+
+    /// Starts a job's containers, and fails where the runner would fail on the answer.
+    #[track_caller]
+    pub(crate) fn prepare(&mut self, container: Value, services: &[Value]) -> Value {
+        self.has_container = !container.is_null();
+        let args = json!({"container": container, "services": services});
+        let ended = self.call("prepare_job", args).success();
+        let response = ended.response.expect("the runner needs a response");
+        let context = &response["context"];
+        if self.has_container {
+            self.is_alpine = response["isAlpine"].as_bool().expect("the runner needs isAlpine");
+            for field in ["id", "network"] {
+                assert!(context["container"][field].is_string(), "{response}");
+            }
+        } else {
+            assert!(context["container"].is_null(), "this breaks the runner: {response}");
+        }
+        if !services.is_empty() {
+            let answered = context["services"].as_array().expect("services are a list");
+            assert_eq!(answered.len(), services.len(), "{response}");
+            for service in answered {
+                assert!(service["id"].is_string() && service["network"].is_string(), "{response}");
+                assert!(service["ports"].is_object(), "{response}");
+            }
+        }
+        response
+    }
+
+    /// Runs `run:` with the default shell of a container.
+    #[track_caller]
+    pub(crate) fn run(&mut self, script: &str) -> Ended {
+        self.run_step(script, &[]).0
+    }
+
+    /// Runs such a step with `env:`, and returns its outputs too.
+    #[track_caller]
+    pub(crate) fn run_step(
+        &mut self,
+        script: &str,
+        env: &[(&str, &str)],
+    ) -> (Ended, BTreeMap<String, String>) {
+        let files = self.file_commands();
+        let ended = self.start_step(script, env, &files).wait();
+        self.keep_state(&ended);
+        (ended, self.read_file_commands(&files))
+    }
+
+    /// Starts `run:` and does not wait for it.
+    pub(crate) fn start_run(&self, script: &str) -> Call {
+        self.start_step(script, &[], &self.file_commands())
+    }
+
+    fn start_step(&self, script: &str, env: &[(&str, &str)], files: &str) -> Call {
+        let name = format!("{}.sh", guid());
+        fs::write(self.temp().join(&name), script).expect("the directory is there");
+        let words = vec!["-e".to_owned(), format!("/__w/_temp/{name}")];
+        self.start("run_script_step", self.script_args("sh", &words, env, files))
+    }
+
+    /// Runs a JavaScript action with the node that suits the container.
+    #[track_caller]
+    pub(crate) fn javascript(&mut self, source: &str, env: &[(&str, &str)]) -> Ended {
+        let action = self.work().join("_actions/octo/js-action/v1/dist");
+        fs::create_dir_all(&action).expect("the runner may write there");
+        fs::write(action.join("index.js"), source).expect("the directory is there");
+        let node = if self.is_alpine { "node20_alpine" } else { "node20" };
+        let words = ["/__w/_actions/octo/js-action/v1/dist/index.js".to_owned()];
+        let node = format!("/__e/{node}/bin/node");
+        let args = self.script_args(&node, &words, env, &self.file_commands());
+        self.call("run_script_step", args)
+    }
+
+    /// Runs an action's container.
+    #[track_caller]
+    pub(crate) fn container_step(&mut self, step: Value) -> (Ended, BTreeMap<String, String>) {
+        let files = self.file_commands();
+        let args = self.container_args(step, &files);
+        let ended = self.call("run_container_step", args);
+        (ended, self.read_file_commands(&files))
+    }
+
+    pub(crate) fn start_container_step(&self, step: Value) -> Call {
+        self.start("run_container_step", self.container_args(step, &self.file_commands()))
+    }
+
+    /// Ends the job, as the runner does whatever became of it.
+    #[track_caller]
+    pub(crate) fn cleanup(&mut self) -> Ended {
+        let ended = self.call("cleanup_job", json!({}));
+        self.state = Value::Null;
+        ended.success()
+    }
+
+    // Arguments.
+
+    /// Returns a job container as the runner sends it.
+    pub(crate) fn job_container(&self, image: &str) -> Value {
+        let work = self.work();
+        merge(
+            container(image),
+            json!({
+                "workingDirectory": "/__w/repo/repo",
+                "environmentVariables": {"HOME": "/github/home"},
+                "systemMountVolumes": [
+                    mount("/var/run/docker.sock", "/var/run/docker.sock", false),
+                    mount(&work, "/__w", false),
+                    mount(&self.externals, "/__e", true),
+                    mount(work.join("_temp"), "/__w/_temp", false),
+                    mount(work.join("_actions"), "/__w/_actions", false),
+                    mount(work.join("_tool"), "/__w/_tool", false),
+                    mount(work.join("_temp/_github_home"), "/github/home", false),
+                    mount(work.join("_temp/_github_workflow"), "/github/workflow", false),
+                ],
+            }),
+        )
+    }
+
+    fn container_args(&self, step: Value, files: &str) -> Value {
+        let work = self.work();
+        let mut env = self.step_environment(files, "/github/file_commands", "/github/workspace");
+        env.insert("HOME".to_owned(), json!("/github/home"));
+        for (name, value) in step["environmentVariables"].as_object().into_iter().flatten() {
+            env.insert(name.clone(), value.clone());
+        }
+        let args = merge(
+            container(""),
+            json!({
+                "workingDirectory": "/github/workspace",
+                "systemMountVolumes": [
+                    mount("/var/run/docker.sock", "/var/run/docker.sock", false),
+                    mount(work.join("_temp"), "/github/runner_temp", false),
+                    mount(work.join("_temp/_github_home"), "/github/home", false),
+                    mount(work.join("_temp/_github_workflow"), "/github/workflow", false),
+                    mount(work.join("_temp/_runner_file_commands"), "/github/file_commands", false),
+                    mount(self.workspace(), "/github/workspace", false),
+                ],
+            }),
+        );
+        merge(merge(args, step), json!({"environmentVariables": env}))
+    }
+
+    /// Returns the arguments of a script step.
+    pub(crate) fn script_args(
+        &self,
+        program: &str,
+        words: &[String],
+        env: &[(&str, &str)],
+        files: &str,
+    ) -> Value {
+        let place = "/__w/_temp/_runner_file_commands";
+        let mut all = self.step_environment(files, place, "/__w/repo/repo");
+        all.extend(env.iter().map(|&(name, value)| (name.to_owned(), json!(value))));
+        json!({
+            "entryPointArgs": words, "entryPoint": program, "environmentVariables": all,
+            "prependPath": self.path, "workingDirectory": "/__w/repo/repo",
+        })
+    }
+
+    fn step_environment(&self, files: &str, place: &str, workspace: &str) -> Map<String, Value> {
+        let mut env = Map::new();
+        for (name, value) in &self.env {
+            env.insert(name.clone(), json!(value));
+        }
+        for (name, value) in github_environment() {
+            env.insert(name.to_owned(), json!(value));
+        }
+        for (name, file) in FILES {
+            env.insert(name.to_owned(), json!(format!("{place}/{file}_{files}")));
+        }
+        for (name, value) in [
+            ("GITHUB_WORKSPACE", workspace),
+            ("GITHUB_EVENT_PATH", "/github/workflow/event.json"),
+            ("RUNNER_OS", "Linux"),
+            ("RUNNER_NAME", &self.name),
+            ("RUNNER_WORKSPACE", "/__w/repo"),
+        ] {
+            env.insert(name.to_owned(), json!(value));
+        }
+        env
+    }
+
+    fn worker_environment(&self) -> Vec<(String, String)> {
+        let workspace = self.workspace();
+        let temp = self.temp();
+        let parent = self.work().join("repo");
+        let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+        let mut env: Vec<(String, String)> = vec![
+            ("PATH".to_owned(), [self.path.join(":").as_str(), path].join(":")),
+            ("HOME".to_owned(), self.home.display().to_string()),
+            ("LANG".to_owned(), "C.UTF-8".to_owned()),
+            ("RUNNER_TRACKING_ID".to_owned(), format!("github_{}", self.name)),
+            ("GITHUB_ACTIONS".to_owned(), "true".to_owned()),
+            ("CI".to_owned(), "true".to_owned()),
+            ("GITHUB_WORKSPACE".to_owned(), workspace.display().to_string()),
+            ("RUNNER_NAME".to_owned(), self.name.clone()),
+            ("RUNNER_TEMP".to_owned(), temp.display().to_string()),
+            ("RUNNER_WORKSPACE".to_owned(), parent.display().to_string()),
+            ("RUNNER_TOOL_CACHE".to_owned(), self.work().join("_tool").display().to_string()),
+            ("RUNNER_OS".to_owned(), "Linux".to_owned()),
+            ("RUNNER_ARCH".to_owned(), "X64".to_owned()),
+            ("RUNNER_ENVIRONMENT".to_owned(), "self-hosted".to_owned()),
+        ];
+        let github = github_environment().into_iter();
+        env.extend(github.map(|(name, value)| (name.to_owned(), value.to_owned())));
+        env.push(self.installation.variable());
+        // No colon stands before the first directory.
+        env[0].1 = env[0].1.trim_start_matches(':').to_owned();
+        env
+    }
+
+    // What steps say by files.
+
+    fn file_commands(&self) -> String {
+        let id = guid();
+        for (_, file) in FILES {
+            let path = self.temp().join(format!("_runner_file_commands/{file}_{id}"));
+            fs::write(path, "").expect("the directory is there");
+        }
+        id
+    }
+
+    fn read_file_commands(&mut self, id: &str) -> BTreeMap<String, String> {
+        let directory = self.temp().join("_runner_file_commands");
+        let read = |file: &str| {
+            fs::read_to_string(directory.join(format!("{file}_{id}"))).expect("the step kept it")
+        };
+        self.env.extend(key_values(&read("set_env")));
+        for line in read("add_path").lines() {
+            self.path.insert(0, line.to_owned());
+        }
+        key_values(&read("set_output"))
+    }
+}
+
+const FILES: [(&str, &str); 5] = [
+    ("GITHUB_PATH", "add_path"),
+    ("GITHUB_ENV", "set_env"),
+    ("GITHUB_STEP_SUMMARY", "step_summary"),
+    ("GITHUB_STATE", "save_state"),
+    ("GITHUB_OUTPUT", "set_output"),
+];
+
+fn github_environment() -> [(&'static str, &'static str); 10] {
+    [
+        ("GITHUB_JOB", "build"),
+        ("GITHUB_REF", "refs/heads/main"),
+        ("GITHUB_SHA", "5d41402abc4b2a76b9719d911017c592ae3d1f2b"),
+        ("GITHUB_REPOSITORY", REPOSITORY),
+        ("GITHUB_REPOSITORY_OWNER", "octo"),
+        ("GITHUB_RUN_ID", "9876543210"),
+        ("GITHUB_RUN_NUMBER", "42"),
+        ("GITHUB_ACTOR", "octocat"),
+        ("GITHUB_WORKFLOW", "CI: büild & tést"),
+        ("GITHUB_HEAD_REF", ""),
+    ]
+}
+
+/// Reads `NAME=value` and `NAME<<END` as the runner does.
+fn key_values(text: &str) -> BTreeMap<String, String> {
+    let mut values = BTreeMap::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        if let Some((name, end)) = line.split_once("<<") {
+            let value: Vec<_> = lines.by_ref().take_while(|&line| line != end).collect();
+            values.insert(name.to_owned(), value.join("\n"));
+        } else if let Some((name, value)) = line.split_once('=') {
+            values.insert(name.to_owned(), value.to_owned());
+        }
+    }
+    values
+}
+
+/// Returns a container of an image with nothing else said, which is a service as it is sent.
+pub(crate) fn container(image: &str) -> Value {
+    json!({
+        "image": image, "dockerfile": null, "entryPointArgs": [], "entryPoint": null,
+        "workingDirectory": null, "createOptions": null, "registry": null,
+        "environmentVariables": {}, "portMappings": [], "systemMountVolumes": [],
+        "userMountVolumes": [],
+    })
+}
+
+/// Returns an object with some fields changed.
+pub(crate) fn merge(mut object: Value, fields: Value) -> Value {
+    let Value::Object(fields) = fields else { panic!("{fields} is no object") };
+    for (name, value) in fields {
+        object[name] = value;
+    }
+    object
+}
+
+/// Returns a mount as the runner sends those of its own.
+pub(crate) fn mount(source: impl AsRef<Path>, target: &str, read_only: bool) -> Value {
+    json!({
+        "userProvidedValue": null, "sourceVolumePath": source.as_ref(),
+        "targetVolumePath": target, "readOnly": read_only,
+    })
+}
+
+/// Returns a volume as the runner sends those of `volumes:`.
+pub(crate) fn volume(source: &str, target: &str, read_only: bool) -> Value {
+    let ro = if read_only { ":ro" } else { "" };
+    merge(
+        mount(source, target, read_only),
+        json!({"userProvidedValue": format!("{source}:{target}{ro}")}),
+    )
+}
+
+/// Returns a new identifier in the form that the runner uses.
+pub(crate) fn guid() -> String {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    format!("{:08x}-0000-4000-8000-{number:012x}", std::process::id())
+}

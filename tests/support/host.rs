@@ -1,0 +1,176 @@
+//! A host to itself inside this one: its own network, mounts, processes and `/run`.
+//!
+//! Tests in parallel do not see each other, names such as `ghcr.io` mean registries of the test,
+//! and whatever a failing test leaves behind ends with the host.
+
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+
+use nix::sched::{CloneFlags, setns, unshare};
+
+use super::certificates::Certificates;
+use super::program::{self, Finished};
+
+/// The names that the registries of a test have, and where they are.
+const NAMES: [(&str, &str); 4] = [
+    ("127.0.0.1", "localhost"),
+    ("127.0.0.2", "registry-1.docker.io index.docker.io docker.io auth.docker.io"),
+    ("127.0.0.3", "ghcr.io"),
+    ("::1", "localhost ip6-localhost"),
+];
+
+/// Becomes the first process of the host: makes its places, then reaps orphans until the test ends,
+/// which closes standard input.
+const FIRST_PROCESS: &str = r#"
+set -e
+mount -t tmpfs -o mode=755 tmpfs /run
+mkdir /run/lock
+mount --bind "$1/hosts" /etc/hosts
+mount --bind "$2" /etc/ssl/certs/ca-certificates.crt
+ip link set lo up
+exec 3<&0
+cat <&3 >/dev/null &
+echo ready
+exec >&-
+wait $!
+"#;
+
+/// Namespaces that last as long as the value.
+pub(crate) struct Host {
+    holder: Child,
+    _until: ChildStdin,
+    directory: tempfile::TempDir,
+    pub(crate) certificates: Arc<Certificates>,
+}
+
+impl Host {
+    pub(crate) fn new() -> Self {
+        program::require_root();
+        for tool in ["ip", "unshare"] {
+            program::find(tool);
+        }
+        let directory = program::temporary_directory_in(Path::new("/dev/shm"));
+        let mut hosts = String::new();
+        for (address, names) in NAMES {
+            writeln!(hosts, "{address} {names}").expect("a string takes it");
+        }
+        fs::write(directory.path().join("hosts"), hosts).expect("the directory is new");
+        let certificates = Certificates::shared();
+        let mut holder = Command::new("unshare")
+            .args(["--net", "--mount", "--propagation", "private", "--pid", "--mount-proc"])
+            .args(["--kill-child", "sh", "-c", FIRST_PROCESS, "host"])
+            .arg(directory.path())
+            .arg(certificates.authorities())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("unshare can be run");
+        let until = holder.stdin.take().expect("it is a pipe");
+        let output = holder.stdout.take().expect("it is a pipe");
+        let mut line = String::new();
+        BufReader::new(output).read_line(&mut line).expect("a pipe can be read");
+        assert_eq!(line, "ready\n", "the namespaces of a host cannot be made");
+        Self { holder, _until: until, directory, certificates }
+    }
+
+    /// Returns the directory of the host: everything that a test makes for it is there, on tmpfs.
+    pub(crate) fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// Calls a function in the host's network and mounts; processes that it starts are the host's.
+    ///
+    /// It cannot start threads: those of one process are in one namespace of processes.
+    pub(crate) fn enter<T: Send>(&self, call: impl FnOnce() -> T + Send) -> T {
+        let namespaces = [
+            ("net", CloneFlags::CLONE_NEWNET),
+            ("pid_for_children", CloneFlags::CLONE_NEWPID),
+            ("mnt", CloneFlags::CLONE_NEWNS),
+        ]
+        .map(|(name, kind)| (self.namespace(name), kind));
+        std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // Of its own for this thread: a shared one cannot change its mounts.
+                unshare(CloneFlags::CLONE_FS).expect("a thread may have its own root");
+                for (file, kind) in namespaces {
+                    setns(file, kind).expect("root may enter a namespace");
+                }
+                call()
+            });
+            thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    }
+
+    /// Starts a process of the host.
+    #[track_caller]
+    pub(crate) fn spawn(&self, command: &mut Command) -> Child {
+        self.enter(|| command.spawn())
+            .unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"))
+    }
+
+    /// Runs a process of the host to its end.
+    #[track_caller]
+    pub(crate) fn run(&self, command: &mut Command) -> Finished {
+        program::run_by(command, b"", |command| self.enter(|| command.spawn()))
+    }
+
+    /// Returns what a shell script prints that must succeed.
+    #[track_caller]
+    pub(crate) fn shell(&self, script: &str) -> String {
+        self.run(Command::new("sh").args(["-ec", script])).success()
+    }
+
+    /// Returns the processes of the host that have not ended, those of the host itself left out.
+    pub(crate) fn processes(&self) -> Vec<Process> {
+        let ours = self.namespace_id("pid_for_children");
+        let entries = fs::read_dir("/proc").expect("/proc is mounted");
+        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        pids.filter_map(|pid: u32| {
+            let directory = PathBuf::from(format!("/proc/{pid}"));
+            let namespace = fs::read_link(directory.join("ns/pid")).ok()?;
+            let status = fs::read_to_string(directory.join("status")).ok()?;
+            let words = fs::read(directory.join("cmdline")).ok()?;
+            let line = String::from_utf8_lossy(&words).replace('\0', " ");
+            let is_host = line.contains(FIRST_PROCESS) || line == "cat ";
+            let ended = status.contains("\nState:\tZ") || words.is_empty();
+            (namespace == ours && !ended && !is_host).then_some(Process { pid, line })
+        })
+        .collect()
+    }
+
+    /// Returns the mounts of the host, a line each as `/proc/self/mountinfo` has them.
+    pub(crate) fn mounts(&self) -> Vec<String> {
+        let path = format!("/proc/{}/mountinfo", self.holder.id());
+        let text = fs::read_to_string(path).expect("the host runs");
+        text.lines().map(str::to_owned).collect()
+    }
+
+    fn namespace(&self, name: &str) -> File {
+        let path = format!("/proc/{}/ns/{name}", self.holder.id());
+        File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
+    }
+
+    fn namespace_id(&self, name: &str) -> PathBuf {
+        fs::read_link(format!("/proc/{}/ns/{name}", self.holder.id())).expect("the host runs")
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        // Its child, the first process of the namespace, ends with it, and all others with that one.
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// A process, by the number that it has outside.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    /// Its words, each with a blank after it.
+    pub(crate) line: String,
+}

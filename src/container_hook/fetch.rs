@@ -9,8 +9,7 @@ use super::options::Pull;
 use super::plan::Plan;
 use super::request::{ImageSource, Registry};
 use crate::image::{
-    Credential, Credentials, Image, Login, PlatformError, PullPolicy, PullRequest, Reference,
-    Secret, pull,
+    Credential, Image, Login, PlatformError, PullPolicy, PullRequest, Reference, Secret, pull,
 };
 
 /// An image's platform is none.
@@ -39,8 +38,10 @@ pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError
         Some(Pull::Missing) => PullPolicy::Missing,
         Some(Pull::Never) => PullPolicy::Never,
     };
-    let given = plan.args.registry.as_ref().map(|registry| credential(registry, reference));
-    let credentials = Credentials::new(given.into_iter().collect());
+    let mut credentials = hook.credentials.clone();
+    if let Some(registry) = &plan.args.registry {
+        credentials = credentials.with_login(credential(registry, reference));
+    }
     let request = PullRequest {
         reference,
         platform: &plan.platform,

@@ -13,7 +13,7 @@ use super::settings::Settings;
 use super::{cleanup_job, prepare_job, run_container_step, run_script_step};
 use crate::bundle::Ownership;
 use crate::container::Engine;
-use crate::image::RegistryClient;
+use crate::image::{Credentials, RegistryClient};
 use crate::network::NetworkOptions;
 
 /// Everything a call of the runner can use.
@@ -24,6 +24,8 @@ pub struct Hook<'a> {
     pub network: &'a NetworkOptions,
     /// Where images come from.
     pub registries: &'a RegistryClient,
+    /// Logins for images whose login the request does not bring.
+    pub credentials: &'a Credentials,
     /// What the admin decides.
     pub settings: &'a Settings,
     /// Who calls.

@@ -109,6 +109,13 @@ impl Credentials {
         Credentials { given, ..Credentials::default() }
     }
 
+    /// Adds a login, which is used before those of any file.
+    #[must_use]
+    pub fn with_login(mut self, login: Credential) -> Self {
+        self.given.push(login);
+        self
+    }
+
     /// Adds a file; earlier ones win.
     #[must_use]
     pub fn with_file(mut self, file: CredentialFile) -> Self {

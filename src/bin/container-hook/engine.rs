@@ -14,7 +14,7 @@ use oci_hooks::network::NetworkOptions;
 use oci_hooks::runtime::{self, DEFAULT_PATH, FindError, Runtime};
 use oci_hooks::sys::fs::{PathError, ReadError, read_bounded};
 
-use crate::environment::sudo_caller;
+use crate::environment::{self, sudo_caller};
 use crate::monitor::MONITOR;
 use crate::relay::this_program;
 use crate::settings::{Hooks, Ownership, Pull, Settings};
@@ -55,11 +55,22 @@ pub(crate) fn store(settings: &Settings) -> Result<Store, EngineError> {
     })?)
 }
 
-/// Returns containers with everything they need.
+/// Returns what containers are made and found with.
 pub(crate) fn open(settings: &Settings) -> Result<Engine, EngineError> {
+    with_runtime(settings, runtime(settings)?)
+}
+
+/// Returns what containers are found with. Those that are there have the runtime they were made
+/// with in their records, so that none has to be installed.
+pub(crate) fn existing(settings: &Settings) -> Result<Engine, EngineError> {
+    let root = runtime_root(settings);
+    with_runtime(settings, runtime(settings).unwrap_or_else(|_| Runtime::new("runc".into(), root)))
+}
+
+fn with_runtime(settings: &Settings, runtime: Runtime) -> Result<Engine, EngineError> {
     Ok(Engine {
         store: store(settings)?,
-        runtime: runtime(settings)?,
+        runtime,
         run: settings.store.run.clone(),
         disk: settings.store.root.clone(),
         monitor: MonitorProgram { path: this_program()?, arguments: vec![MONITOR.to_owned()] },
@@ -73,8 +84,12 @@ pub(crate) fn runtime(settings: &Settings) -> Result<Runtime, FindError> {
         None => settings.runtime.order.iter().map(AsRef::as_ref).collect(),
     };
     let program = runtime::find(&names, Some(DEFAULT_PATH.as_ref()), None)?;
-    let root = settings.store.run.join("runtime");
+    let root = runtime_root(settings);
     Ok(Runtime { systemd_cgroup: settings.runtime.systemd_cgroup, ..Runtime::new(program, root) })
+}
+
+fn runtime_root(settings: &Settings) -> PathBuf {
+    settings.store.run.join("runtime")
 }
 
 /// Returns where networks of jobs get their addresses from.
@@ -160,7 +175,7 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
         build: BuildOptions {
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),
-            env: Vec::new(),
+            env: environment::proxies(),
         },
     })
 }
@@ -189,4 +204,12 @@ impl From<Pull> for PullPolicy {
             Pull::Never => PullPolicy::Never,
         }
     }
+}
+
+#[test]
+fn defaults_are_those_of_the_library() {
+    let mut settings = hook_settings(&Settings::default()).unwrap();
+    // These are of the machine.
+    settings.build.env.clear();
+    assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
 }

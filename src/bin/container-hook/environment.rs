@@ -49,6 +49,12 @@ pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
     RUNNER_VARIABLES.into_iter().chain(PROXY_VARIABLES).chain(job)
 }
 
+/// Returns the variables that say how to reach registries, for programs that fetch by themselves.
+pub(crate) fn proxies() -> Vec<(String, String)> {
+    let set = PROXY_VARIABLES.iter().filter_map(|name| Some((*name, env::var(name).ok()?)));
+    set.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
 /// Tells if the runner wants debug messages.
 pub(crate) fn wants_debug() -> bool {
     env::var_os("RUNNER_DEBUG").is_some_and(|value| value == "1")

@@ -36,9 +36,9 @@ pub(crate) enum Error {
     #[error(transparent)]
     Import(#[from] ImportError),
     #[error(transparent)]
-    Pull(#[from] PullError),
+    Pull(#[from] Box<PullError>),
     #[error(transparent)]
-    Hook(#[from] HookError),
+    Hook(#[from] Box<HookError>),
     #[error("{reference} is not in the store")]
     NoSuchImage { reference: String },
     #[error("others could change what the runner calls")]

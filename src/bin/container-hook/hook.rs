@@ -27,14 +27,14 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Engine(#[from] EngineError),
     #[error(transparent)]
-    Hook(#[from] HookError),
+    Hook(#[from] Box<HookError>),
     #[error("cannot execute {program}")]
     Execute { program: String, source: io::Error },
 }
 
 /// Carries out the request on standard input.
 pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
-    let request = Request::parse(&stdin::read()?).map_err(HookError::from)?;
+    let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
     let settings = Loaded::read(config)?.settings;
     let runner = environment::runner(settings.network.names_from_runner_log)?;
     let engine = engine::open(&settings)?;
@@ -42,11 +42,12 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
         engine: &engine,
         network: &engine::network(&settings),
         registries: &engine::registries(&settings)?,
+        credentials: &engine::credentials(&settings)?,
         settings: &engine::hook_settings(&settings)?,
         runner: &runner,
         log,
     };
-    match hook.run(&request, &signals::pass_on)? {
+    match hook.run(&request, &signals::pass_on).map_err(Box::new)? {
         Outcome::Done => Ok(Exit::Done),
         Outcome::Ended(status) => Ok(status.into()),
         Outcome::Become(mut program) => {

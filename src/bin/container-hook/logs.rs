@@ -48,7 +48,7 @@ impl From<&LogLine> for Json {
 }
 
 pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = engine::open(&context.settings()?.settings)?;
+    let engine = engine::existing(&context.settings()?.settings)?;
     let record = engine.find(&args.id)?;
     let lines = engine.logs(&record, args.tail.unwrap_or(usize::MAX))?;
     if context.is_json() {

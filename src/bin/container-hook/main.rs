@@ -14,7 +14,12 @@ mod import;
 mod install;
 mod log;
 mod logs;
+#[cfg(test)]
+mod man;
 mod monitor;
+#[cfg(test)]
+#[path = "../pages.rs"]
+mod pages;
 mod progress;
 mod prune;
 mod ps;

@@ -45,9 +45,9 @@ struct Json {
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings()?.settings;
-    let engine = engine::open(&settings)?;
+    let engine = engine::existing(&settings)?;
     // Containers of killed jobs hold their images.
-    let jobs = remove_abandoned(&engine, &engine::network(&settings))?;
+    let jobs = remove_abandoned(&engine, &engine::network(&settings)).map_err(Box::new)?;
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),

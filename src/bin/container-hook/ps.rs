@@ -60,7 +60,7 @@ impl Json {
 }
 
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = engine::open(&context.settings()?.settings)?;
+    let engine = engine::existing(&context.settings()?.settings)?;
     let containers = engine.containers()?.into_iter();
     let containers: Vec<_> = containers.map(|record| Json::new(record, &engine)).collect();
     if context.is_json() {

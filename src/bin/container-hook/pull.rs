@@ -57,7 +57,7 @@ pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error>
         },
     );
     progress.finish();
-    report(&image?, context)?;
+    report(&image.map_err(Box::new)?, context)?;
     Ok(Exit::Done)
 }
 

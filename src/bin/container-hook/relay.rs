@@ -21,7 +21,6 @@ use clap::Args;
 use oci_hooks::runtime::{self, DEFAULT_PATH, FindError};
 use oci_hooks::sys::fs::{PathContext as _, PathError};
 use oci_hooks::sys::spawn;
-use rustix::process::{Signal, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::Exit;
@@ -112,7 +111,8 @@ pub(crate) fn as_root() -> Result<Exit, RelayError> {
             for byte in input.bytes().map_while(Result::ok) {
                 signals::send(&process, i32::from(byte));
             }
-            pidfd_send_signal(process, Signal::KILL)
+            // The other end was killed: nobody else can end the step, and clean up after it.
+            signals::end(&process);
         });
         if let Ok(process) = other {
             signals::on_each(move |signal| signals::send(&process, signal));

@@ -13,6 +13,8 @@ use oci_hooks::network::Subnet;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use quantity::{Age, Size, human};
+#[cfg(test)]
+pub(crate) use read::{FILE, FILE_VARIABLE};
 pub(crate) use read::{Loaded, SettingsError};
 
 /// The file of settings with every default, each explained.
@@ -101,7 +103,7 @@ pub(crate) enum Pull {
 }
 
 /// How the network of a job is made.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
     #[serde(with = "text")]
@@ -111,18 +113,6 @@ pub(crate) struct Network {
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) names_from_runner_log: bool,
-}
-
-impl Default for Network {
-    fn default() -> Self {
-        Network {
-            pool: Subnet::<Ipv4Addr>::default(),
-            pool6: Subnet::<Ipv6Addr>::default(),
-            dns: Vec::new(),
-            host_access: false,
-            names_from_runner_log: false,
-        }
-    }
 }
 
 /// Which hooks.d hooks containers get.
@@ -163,7 +153,7 @@ pub(crate) struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { memory: None, pids: 4096 }
+        Limits { memory: None, pids: oci_hooks::bundle::DEFAULT_PIDS_LIMIT }
     }
 }
 

@@ -18,6 +18,9 @@ mod man;
 mod migrate;
 mod monitor;
 mod new;
+#[cfg(test)]
+#[path = "../pages.rs"]
+mod pages;
 mod pattern;
 mod remove;
 mod run_hook;

@@ -66,7 +66,7 @@ fn space(path: &Path) -> Check {
     }
     match free {
         ..TOO_LITTLE_BYTES => Check::fail("disk", text, mend),
-        ..LITTLE_BYTES => Check::warn("disk", text, mend),
+        TOO_LITTLE_BYTES..LITTLE_BYTES => Check::warn("disk", text, mend),
         _ => Check::ok("disk", text),
     }
 }

@@ -73,7 +73,7 @@ impl FromStr for Age {
 
 /// Writes a quantity in the unit in which it is the smallest whole number.
 fn write(f: &mut fmt::Formatter<'_>, value: u64, units: &[(&str, u64)]) -> fmt::Result {
-    let whole = units.iter().filter(|(_, factor)| value != 0 && value % factor == 0);
+    let whole = units.iter().filter(|(_, factor)| value != 0 && value.is_multiple_of(*factor));
     let (unit, factor) = whole.max_by_key(|(_, factor)| factor).unwrap_or(&units[units.len() - 1]);
     write!(f, "{}{unit}", value / factor)
 }

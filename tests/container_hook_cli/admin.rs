@@ -1,0 +1,256 @@
+//! Commands for the admin.
+
+use std::fs;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::env::{TestEnv, golden};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+#[test]
+fn help_names_all_commands_for_people() {
+    let env = TestEnv::new();
+    let ran = env.run(&["--help"]);
+    assert_eq!(ran.code, Some(0));
+    golden("help.txt", &ran.stdout);
+    for hidden in ["relay", "as-root", "monitor"] {
+        assert!(!ran.stdout.contains(&format!("  {hidden} ")), "{hidden}");
+    }
+}
+
+#[test]
+fn settings_in_force_are_those_of_the_file_and_defaults() {
+    let env = TestEnv::new();
+    env.write(
+        "settings.toml",
+        "[store]\npull = \"never\"\nkeep-age = \"14d\"\n\n[registry.\"localhost:5000\"]\ninsecure = true\n",
+    );
+    let ran = env.run(&["config"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    golden("config.toml", &ran.stdout);
+    golden("config.json", &env.run(&["config", "--format", "json"]).stdout);
+    // What is printed is a file of settings that says the same.
+    env.write("settings.toml", &ran.stdout);
+    assert_eq!(env.run(&["config"]).stdout, ran.stdout);
+}
+
+#[test]
+fn the_file_to_start_from_is_the_documented_one() {
+    let env = TestEnv::new();
+    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/container-hook.toml");
+    let ran = env.run(&["config", "--default"]);
+    assert_eq!(ran.stdout, fs::read_to_string(documented).unwrap());
+    let defaults = env.run(&["config"]).stdout;
+    env.write("settings.toml", &ran.stdout);
+    let without_store = |text: &str| text.split("[network]").nth(1).unwrap().to_owned();
+    assert_eq!(without_store(&env.run(&["config"]).stdout), without_store(&defaults));
+}
+
+#[test]
+fn a_file_of_settings_that_is_not_there_is_an_error() {
+    let env = TestEnv::new();
+    fs::remove_file(env.path("settings.toml")).unwrap();
+    let ran = env.run(&["config"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.starts_with("error: "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("{ROOT}/settings.toml: No such file"), "{}", ran.stderr);
+}
+
+#[test]
+fn the_variable_names_the_settings_too() {
+    let env = TestEnv::new();
+    env.write("other.toml", "[limits]\npids = 7\n");
+    let mut command = Command::new(env!("CARGO_BIN_EXE_container-hook"));
+    command.env_clear().env("OCI_HOOKS_CONTAINER_HOOK_CONFIG", env.path("other.toml"));
+    let ran = env.run_with_input(
+        {
+            command.arg("config");
+            command
+        },
+        b"",
+    );
+    assert!(ran.stdout.contains("\npids = 7\n"), "{ran:?}");
+}
+
+#[test]
+fn doctor_says_of_each_check_how_it_is_and_how_to_mend_it() {
+    let env = TestEnv::new();
+    let ran = env.run(&["doctor", "--format", "json"]);
+    let report = json(&ran.stdout);
+    let checks = report["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in ["user", "kernel", "cgroups", "runtime", "store", "disk", "nft", "buildah"] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+    let mut failed = false;
+    for check in checks {
+        let keys: Vec<_> = check.as_object().unwrap().keys().map(String::as_str).collect();
+        assert_eq!(keys, ["found", "mend", "name", "status"]);
+        let status = check["status"].as_str().unwrap();
+        assert!(["ok", "warn", "fail"].contains(&status), "{check}");
+        assert_eq!(check["mend"].is_null(), status == "ok", "{check}");
+        failed |= status == "fail";
+    }
+    assert_eq!(report["ok"], !failed);
+    assert_eq!(ran.code, Some(i32::from(failed)));
+    // It leaves nothing, and changes nothing.
+    assert!(!env.path("store").exists() && !env.path("run").exists());
+}
+
+#[test]
+fn an_empty_store_is_an_empty_list() {
+    let env = TestEnv::new();
+    let ran = env.run(&["images", "--format", "json"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+}
+
+#[test]
+fn an_image_that_is_not_there_cannot_be_removed() {
+    let env = TestEnv::new();
+    let ran = env.run(&["rmi", "nothing:1"]);
+    assert_eq!(ran.code, Some(1));
+    let expected = "error: docker.io/library/nothing:1 is not in the store\n  hint: ";
+    assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
+}
+
+#[test]
+fn quantities_that_are_none_are_refused() {
+    let env = TestEnv::new();
+    for option in ["--age=7", "--size=20XB", "--size=-1"] {
+        let ran = env.run(&["prune", option]);
+        assert_eq!(ran.code, Some(2), "{option}");
+        assert!(ran.stderr.contains("write "), "{}", ran.stderr);
+    }
+    assert_eq!(env.run(&["prune", "--all", "--age=7d"]).code, Some(2));
+}
+
+#[test]
+fn an_imported_image_is_listed_and_can_be_removed() {
+    let env = TestEnv::new();
+    write_image(&env);
+    let ran = env.run(&["import", "layout", "app:1", "--format", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    golden("import.json", &ran.stdout);
+    let ran = env.run(&["images", "--format", "json"]);
+    let mut images = json(&ran.stdout);
+    assert!(images[0]["used"].as_str().unwrap().ends_with('Z'));
+    images[0]["used"] = json!("{TIME}");
+    // What the disk takes depends on its file system.
+    images[0]["size_bytes"] = json!(0);
+    golden("images.json", &format!("{images:#}\n"));
+    assert!(env.run(&["images"]).stdout.contains("\napp:1 "));
+    assert_eq!(
+        env.run(&["rmi", "app:1"]).stdout,
+        "removed docker.io/library/app:1 (linux/amd64)\n"
+    );
+    assert_eq!(env.run(&["images", "--format", "json"]).stdout, "[]\n");
+}
+
+/// Writes an OCI layout whose image has one empty layer, the same on each machine.
+fn write_image(env: &TestEnv) {
+    use oci_hooks::image::Digest;
+
+    fs::create_dir_all(env.path("layout/blobs/sha256")).unwrap();
+    let blob = |bytes: &[u8]| {
+        let digest = Digest::of(bytes);
+        fs::write(env.path("layout/blobs/sha256").join(digest.hex()), bytes).unwrap();
+        (digest.to_string(), bytes.len())
+    };
+    let (layer, layer_size) = blob(&[0; 1024]);
+    let config = json!({
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {},
+        "rootfs": {"type": "layers", "diff_ids": [layer]},
+    });
+    let (config, config_size) = blob(config.to_string().as_bytes());
+    let kind = |name| format!("application/vnd.oci.image.{name}");
+    let manifest = json!({
+        "schemaVersion": 2,
+        "mediaType": kind("manifest.v1+json"),
+        "config": {"mediaType": kind("config.v1+json"), "digest": config, "size": config_size},
+        "layers": [{"mediaType": kind("layer.v1.tar"), "digest": layer, "size": layer_size}],
+    });
+    let (manifest, size) = blob(manifest.to_string().as_bytes());
+    let entry = json!({"mediaType": kind("manifest.v1+json"), "digest": manifest, "size": size});
+    let index = json!({"schemaVersion": 2, "manifests": [entry]});
+    fs::write(env.path("layout/index.json"), index.to_string()).unwrap();
+    fs::write(env.path("layout/oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#).unwrap();
+}
+
+#[test]
+fn completions_know_the_commands() {
+    let env = TestEnv::new();
+    let ran = env.run(&["completions", "bash"]);
+    assert!(ran.stdout.contains("doctor"));
+}
+
+/// The id of a container that another process made.
+const ID: &str = "0a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f9";
+
+/// Writes what is left of a service that ended.
+fn write_container(env: &TestEnv) {
+    let dir = format!("run/containers/{ID}");
+    fs::create_dir_all(env.path(&dir)).unwrap();
+    let record = json!({
+        "id": ID,
+        "name": "redis",
+        "owner": "00112233445566778899aabbccddeeff",
+        "role": "service",
+        "image": "docker.io/library/redis:7",
+        "digest": "sha256:2899631ca1c322111249b88f3601da5900d6956e54d1fb30644bbb433642fe07",
+        "created": "2026-11-21T09:40:05Z",
+        "runtime": {
+            "kind": "runc",
+            "program": "/usr/sbin/runc",
+            "root": "/run/oci-hooks/runtime",
+            "systemd_cgroup": false
+        },
+        "cgroup": "/oci-hooks/none",
+        "network": null,
+        "disk": env.path("store/containers/none"),
+        "log_bytes": 1000,
+        "process": null
+    });
+    env.write(&format!("{dir}/record.json"), &record.to_string());
+    env.write(&format!("{dir}/end.json"), r#"{"code":137,"at":"2026-11-21T09:41:05Z"}"#);
+    let log = "2026-11-21T09:40:06Z stdout ready\n2026-11-21T09:40:07Z stderr ::error::no\n";
+    env.write(&format!("{dir}/log"), log);
+}
+
+#[test]
+fn containers_are_listed_without_a_runtime() {
+    let env = TestEnv::new();
+    write_container(&env);
+    let ran = env.run(&["ps", "--format", "json"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    golden("ps.json", &ran.stdout);
+    let ran = env.run(&["ps"]);
+    assert!(ran.stdout.contains("\n0a1b2c3d4e5f  service  redis "), "{}", ran.stdout);
+    assert!(ran.stdout.trim_end().ends_with("ended with 137"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_a_container_wrote_is_found_by_its_name_and_the_beginning_of_its_id() {
+    let env = TestEnv::new();
+    write_container(&env);
+    golden("logs.json", &env.run(&["logs", "redis", "--format", "json"]).stdout);
+    assert_eq!(env.run(&["logs", "0a1b2c"]).stdout, "ready\n::error::no\n");
+    let ran = env.run(&["logs", "redis", "--tail", "1", "--timestamps"]);
+    assert_eq!(ran.stdout, "2026-11-21T09:40:07.000Z ::error::no\n");
+    let ran = env.run(&["logs", "postgres"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("postgres"), "{}", ran.stderr);
+}
+
+#[test]
+fn pruning_an_empty_store_removes_nothing() {
+    let env = TestEnv::new();
+    let ran = env.run(&["prune", "--all", "--format", "json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    golden("prune.json", &ran.stdout);
+}

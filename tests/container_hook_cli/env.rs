@@ -1,0 +1,102 @@
+//! A directory with settings and a store, and the program to run there.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Output, Stdio};
+
+/// A directory of settings and state, gone with the value.
+pub(crate) struct TestEnv {
+    temp: tempfile::TempDir,
+}
+
+/// What a run printed, with the temporary directory written as `{ROOT}`.
+#[derive(Debug)]
+pub(crate) struct Ran {
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
+    pub(crate) code: Option<i32>,
+}
+
+impl TestEnv {
+    pub(crate) fn new() -> Self {
+        let env = TestEnv { temp: tempfile::tempdir().unwrap() };
+        let root = env.temp.path().display();
+        let settings = format!("[store]\nroot = \"{root}/store\"\nrun = \"{root}/run\"\n");
+        env.write("settings.toml", &settings);
+        env
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.temp.path().join(name)
+    }
+
+    /// Writes a file that only its owner can write, whatever the umask is.
+    pub(crate) fn write(&self, name: &str, text: &str) {
+        fs::write(self.path(name), text).unwrap();
+        fs::set_permissions(self.path(name), fs::Permissions::from_mode(0o644)).unwrap();
+    }
+
+    /// Returns the program with these settings, and no environment.
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_container-hook"));
+        command.current_dir(self.temp.path()).env_clear().arg("--config");
+        command.arg(self.path("settings.toml")).args(args);
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Ran {
+        self.run_with_input(self.command(args), b"")
+    }
+
+    pub(crate) fn run_with_input(&self, command: Command, input: &[u8]) -> Ran {
+        let (child, stdin) = start(command, input);
+        drop(stdin);
+        self.ran(child.wait_with_output().unwrap())
+    }
+
+    /// The same, with an input that does not end before the program does.
+    pub(crate) fn run_with_open_input(&self, command: Command, input: &[u8]) -> Ran {
+        let (child, _stdin) = start(command, input);
+        self.ran(child.wait_with_output().unwrap())
+    }
+
+    fn ran(&self, output: Output) -> Ran {
+        let root = self.temp.path().to_str().unwrap();
+        let program = env!("CARGO_BIN_EXE_container-hook");
+        let text = |bytes| {
+            let text = String::from_utf8(bytes).unwrap();
+            text.replace(program, "{PROGRAM}").replace(root, "{ROOT}")
+        };
+        Ran { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
+    }
+}
+
+fn start(mut command: Command, input: &[u8]) -> (Child, ChildStdin) {
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // A program that fails at once does not read.
+    let _ = stdin.write_all(input);
+    (child, stdin)
+}
+
+/// Compares text with `tests/data/container-hook/cli/NAME`, or writes it there with
+/// `UPDATE_GOLDEN=1`.
+#[track_caller]
+pub(crate) fn golden(name: &str, found: &str) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/container-hook/cli");
+    let path = data.join(name);
+    if std::env::var_os("UPDATE_GOLDEN").as_deref() == Some(OsStr::new("1")) {
+        fs::create_dir_all(data).unwrap();
+        return fs::write(path, found).unwrap();
+    }
+    let expected = fs::read_to_string(&path).unwrap_or_default();
+    assert!(
+        found == expected,
+        "{} differs; UPDATE_GOLDEN=1 rewrites it\n--- expected\n{expected}\n--- found\n{found}",
+        path.display()
+    );
+}

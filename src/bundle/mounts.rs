@@ -159,12 +159,12 @@ fn own(options: &Options) -> Vec<Value> {
         mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]),
         mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", access]),
     ];
+    // Shows the queues of whichever namespace the container is in; the host may not have it mounted.
+    mounts.push(mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]));
     if options.namespaces.ipc == Namespace::Host {
-        for path in ["/dev/mqueue", "/dev/shm"] {
-            mounts.push(mount(path, "bind", path, &["rbind", "nosuid", "noexec", "nodev"]));
-        }
+        let shm = "/dev/shm";
+        mounts.push(mount(shm, "bind", shm, &["rbind", "nosuid", "noexec", "nodev"]));
     } else {
-        mounts.push(mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]));
         // A size of 0 would be no limit.
         if shm_bytes > 0 {
             let flags = ["nosuid", "noexec", "nodev", "mode=1777", &shm];

@@ -1,15 +1,17 @@
 //! One more process in a container.
 
 use std::os::fd::AsRawFd as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use serde_json::Value;
 
 use super::engine::Engine;
 use super::error::ContainerError;
 use super::record::{Record, read_json};
 use crate::bundle::{self, ExecOptions};
+use crate::sys::beneath::Beneath;
 use crate::sys::fs::PathContext as _;
 use crate::sys::spawn;
 
@@ -24,7 +26,11 @@ impl Engine {
             let ended = self.directory(&record.id).end().map(|ended| ended.code);
             return Err(ContainerError::NotRunning { id: record.id.clone(), ended });
         }
-        let process = self.process(record, options)?;
+        let config = self.config(record)?;
+        let mut process = bundle::process(&config, options)?;
+        if let Some(found) = locate(record, &process, &config) {
+            process["args"][0] = found.into();
+        }
         let text = serde_json::to_vec(&process).expect("values are JSON");
         let bundle = self.directory(&record.id).bundle();
         let file = spawn::memory_file("process", &text).at("make a file in memory for", &bundle)?;
@@ -40,8 +46,41 @@ impl Engine {
         record: &Record,
         options: &ExecOptions,
     ) -> Result<Value, ContainerError> {
-        let path = self.directory(&record.id).bundle().join("config.json");
-        let config: Value = read_json(&path)?;
-        Ok(bundle::process(&config, options)?)
+        Ok(bundle::process(&self.config(record)?, options)?)
     }
+
+    fn config(&self, record: &Record) -> Result<Value, ContainerError> {
+        read_json(&self.directory(&record.id).bundle().join("config.json"))
+    }
+}
+
+/// Returns where a program is that only the container's own `PATH` leads to.
+///
+/// A step may set `PATH` to directories of its own; the shell that runs its script is to be found all
+/// the same.
+fn locate(record: &Record, process: &Value, config: &Value) -> Option<String> {
+    let name = process["args"][0].as_str().filter(|name| !name.contains('/'))?;
+    let (own, step) = (path_of(&config["process"])?, path_of(process)?);
+    if own == step {
+        return None;
+    }
+    let root = Beneath::new(Path::new(&format!("/proc/{}/root", record.process?.pid))).ok()?;
+    let is_program = |dir: &str| {
+        let flags = OFlags::PATH | OFlags::CLOEXEC;
+        let file = root.open_as_root(&Path::new(dir).join(name), flags, Mode::empty()).ok();
+        let stat = file.and_then(|file| fstat(file).ok());
+        stat.is_some_and(|stat| {
+            FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0
+        })
+    };
+    if step.split(':').any(is_program) {
+        return None;
+    }
+    let dir = own.split(':').find(|dir| is_program(dir))?;
+    Some(format!("{}/{name}", dir.trim_end_matches('/')))
+}
+
+fn path_of(process: &Value) -> Option<&str> {
+    let mut env = process["env"].as_array()?.iter().filter_map(Value::as_str);
+    env.find_map(|pair| pair.strip_prefix("PATH="))
 }

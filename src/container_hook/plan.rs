@@ -249,8 +249,13 @@ impl<'a> Plan<'a> {
         for mount in &self.args.system_mounts {
             let Some(source) = &mount.source else { continue };
             if is_engine_socket(Path::new(source)) {
-                // It would be root on the host for everybody in the container.
-                hook.log.debug(&format!("{}: {source} is not mounted", self.title));
+                // The runner names it on every machine; where there is none, there is nothing to say.
+                if Path::new(source).exists() {
+                    hook.log.line(&format!(
+                        "{}: {source} is not mounted: it would make the container root of this machine",
+                        self.title
+                    ));
+                }
                 continue;
             }
             mounts.push(Mount {

@@ -35,6 +35,28 @@ pub enum NetworkError {
         /// The network.
         id: String,
     },
+    /// There is one already.
+    #[error("there is a network {id} already")]
+    Exists {
+        /// The network.
+        id: String,
+    },
+    /// A name is none for a network or a container: it names files.
+    #[error(
+        "{name:?} is no name for a network or a container: use letters, digits, `-`, `_` and `.`"
+    )]
+    Name {
+        /// The name.
+        name: String,
+    },
+    /// A container is connected already.
+    #[error("container {name} is on network {id} already")]
+    Attached {
+        /// The container.
+        name: String,
+        /// The network.
+        id: String,
+    },
     /// The kernel does not make a link, an address or a route.
     #[error("cannot {action} for network {id}")]
     Link {
@@ -57,15 +79,16 @@ pub enum NetworkError {
         count: u32,
     },
     /// A network has no address left.
-    #[error("network {id} is full: it has addresses for 125 containers")]
+    #[error("network {id} is full: it has addresses for 253 containers")]
     Full {
         /// The network.
         id: String,
     },
     /// A port of the host is not free.
     #[error(
-        "port {port}/{protocol} of the host is in use{}: publish another one, or none to get a free one",
-        host_ip.map_or_else(String::new, |ip| format!(" on {ip}"))
+        "port {port}/{protocol} of the host is in use{}{}: publish another one, or none to get a free one",
+        host_ip.map_or_else(String::new, |ip| format!(" on {ip}")),
+        holder.as_ref().map_or_else(String::new, |holder| format!(", by {holder}"))
     )]
     PortInUse {
         /// The address.
@@ -74,6 +97,40 @@ pub enum NetworkError {
         port: u16,
         /// The protocol.
         protocol: Protocol,
+        /// Who has it.
+        holder: Option<String>,
+    },
+    /// No port of the host is free, of those that are nobody's in particular.
+    #[error("all ports of the host are in use")]
+    NoPort,
+    /// A port is to be published on an address that the host does not have.
+    #[error("cannot publish a port on {host_ip}: the host does not have this address")]
+    HostAddress {
+        /// The address.
+        host_ip: IpAddr,
+    },
+    /// A port is to be published on the IPv6 loopback address.
+    #[error(
+        "cannot publish a port on ::1: the kernel passes nothing on from there; publish on 127.0.0.1,          or on all addresses"
+    )]
+    Loopback6,
+    /// The host does not let a port be used.
+    #[error("cannot use port {port}/{protocol} of the host")]
+    Bind {
+        /// The port.
+        port: u16,
+        /// The protocol.
+        protocol: Protocol,
+        /// Why.
+        source: io::Error,
+    },
+    /// The packet filter does not take a change.
+    #[error("cannot {action} in the packet filter: the kernel needs nf_tables, and CAP_NET_ADMIN")]
+    Firewall {
+        /// What could not be done.
+        action: &'static str,
+        /// Why.
+        source: io::Error,
     },
     /// There is no nft.
     #[error("networks need nft: install nftables")]

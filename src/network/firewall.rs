@@ -1,186 +1,178 @@
-//! What passes between jobs, the host and the world: one table for nft, the same for all networks.
-//! Published ports are elements of its maps.
-//!
-//! It forwards nothing by itself: a firewall of the host that drops what is forwarded, as Docker's
-//! does, drops what comes from jobs too.
+//! What passes between jobs, the host and the world: one table of rules for nft, the same for all
+//! networks. Published ports are elements of its maps, and what a network may is the group of its
+//! interface: that goes with it.
 
 use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::io;
+use std::net::IpAddr;
 use std::path::Path;
 use std::time::Duration;
 
 use super::error::NetworkError;
-use super::job::Published;
-use super::subnet::Subnet;
+use super::nftables::{Element, INET, IPV4, IPV6, Nftables};
+use super::port::{Protocol, Published};
+use super::record::LINK;
+use super::subnet::Pair;
 use crate::sys::process::{End, Program};
+
+const TABLE: &str = "oci_hooks";
+const RULES: &str = include_str!("rules.nft");
+
+/// Counted up when the rules change: they are loaded anew then.
+const VERSION: u32 = 1;
+
+/// The group of a network's interface on the host if containers may use services of the host.
+pub(super) const HOST_ACCESS: u32 = 1;
+
+/// What Docker lets its admin decide about what is forwarded; everything else it drops.
+const DOCKER: &str = "DOCKER-USER";
 
 /// Where nft is; `PATH` of a service is not always what it should be.
 const PROGRAMS: [&str; 4] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft", "/usr/local/sbin/nft"];
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// The table. Another pool or another version of these rules has another name, so that running jobs
-/// keep theirs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Firewall {
-    name: String,
-    pool: Subnet<Ipv4Addr>,
-    pool6: Subnet<Ipv6Addr>,
-    host_access: bool,
+/// A container's addresses, and the ports to reach them by.
+pub(super) type Destination<'a> = (&'a [Published], Pair);
+
+/// Makes the table unless it is there, with what is published already: after a boot, a new version,
+/// or a firewall of the host that starts anew, there is none. The lock is held.
+pub(super) fn install<'a>(
+    published: impl Iterator<Item = Destination<'a>>,
+) -> Result<(), NetworkError> {
+    let nftables = Nftables::open().map_err(because("ask"))?;
+    let version = format!("version_{VERSION}");
+    if !nftables.has_chain(INET, TABLE, &version).map_err(because("ask"))? {
+        nft(&RULES.replace("version_VERSION", &version))?;
+        let elements: Vec<_> = published.flat_map(elements).collect();
+        nftables.add(TABLE, &elements).map_err(because("publish ports"))?;
+    }
+    for (family, name) in [(IPV4, "ip"), (IPV6, "ip6")] {
+        if nftables.has_chain(family, "filter", DOCKER).is_ok_and(|there| there) {
+            // Where this does not work, Docker may still forward; if not, the first step fails.
+            let _ = pass_docker(&nftables, family, name);
+        }
+    }
+    Ok(())
 }
 
-/// Counted up when the rules change.
-const VERSION: u32 = 1;
+/// Publishes ports.
+pub(super) fn publish(destination: Destination<'_>) -> Result<(), NetworkError> {
+    change(destination, |nftables, elements| nftables.add(TABLE, elements))
+        .map_err(because("publish ports"))
+}
 
-impl Firewall {
-    pub(super) fn new(pool: Subnet<Ipv4Addr>, pool6: Subnet<Ipv6Addr>, host_access: bool) -> Self {
-        let words = |text: String| -> String {
-            text.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect()
+/// Takes published ports back. One that is not there is no error: nobody knows how far a killed
+/// process came.
+pub(super) fn withdraw(destination: Destination<'_>) -> Result<(), NetworkError> {
+    change(destination, |nftables, elements| nftables.delete(TABLE, elements))
+        .map_err(because("take published ports back"))
+}
+
+fn change(
+    destination: Destination<'_>,
+    change: impl FnOnce(&Nftables, &[Element]) -> io::Result<()>,
+) -> io::Result<()> {
+    if destination.0.is_empty() {
+        return Ok(());
+    }
+    change(&Nftables::open()?, &elements(destination).collect::<Vec<_>>())
+}
+
+fn because(action: &'static str) -> impl FnOnce(io::Error) -> NetworkError {
+    move |source| NetworkError::Firewall { action, source }
+}
+
+/// Lets through what comes from jobs, and what goes to them: our own rules look at that.
+fn pass_docker(nftables: &Nftables, family: u8, name: &str) -> Result<(), NetworkError> {
+    let rules = nftables.rules(family, "filter", DOCKER).map_err(because("ask"))?;
+    if rules.windows(LINK.len()).any(|bytes| bytes == LINK.as_bytes()) {
+        return Ok(());
+    }
+    let rule = |side| format!("insert rule {name} filter {DOCKER} {side} \"{LINK}*\" accept\n");
+    nft(&(rule("iifname") + &rule("oifname")))
+}
+
+fn elements((ports, container): Destination<'_>) -> impl Iterator<Item = Element> {
+    ports.iter().flat_map(move |port| {
+        let element = |map, ip: Option<IpAddr>, to: IpAddr| Element {
+            map,
+            key: joined(ip, Some(port.protocol), port.host_port),
+            data: joined(Some(to), None, port.container_port),
         };
-        let host = if host_access { "" } else { "_closed" };
-        let name = format!(
-            "oci_hooks_{VERSION}_{}_{}{host}",
-            words(pool.to_string()),
-            words(pool6.to_string())
-        );
-        Firewall { name, pool, pool6, host_access }
-    }
+        let (v4, v6) = (container.v4.into(), container.v6.into());
+        let (one, other) = match port.host_ip {
+            None => (element("any4", None, v4), Some(element("any6", None, v6))),
+            Some(ip) if ip.is_ipv4() => (element("one4", Some(ip), v4), None),
+            Some(ip) => (element("one6", Some(ip), v6), None),
+        };
+        [Some(one), other].into_iter().flatten()
+    })
+}
 
-    /// Makes the table unless it is there. Another process may make it at the same time, or a
-    /// firewall of the host may have removed it.
-    pub(super) fn install(&self) -> Result<(), NetworkError> {
-        if nft(&["list", "table", "inet", &self.name, "--terse"], "").is_ok() {
-            return Ok(());
-        }
-        nft(&["-f", "-"], &self.rules()).map(drop)
+/// Joins fields as the kernel does: each is padded to four bytes.
+fn joined(ip: Option<IpAddr>, protocol: Option<Protocol>, port: u16) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(24);
+    match ip {
+        None => {}
+        Some(IpAddr::V4(ip)) => bytes.extend(ip.octets()),
+        Some(IpAddr::V6(ip)) => bytes.extend(ip.octets()),
     }
-
-    /// Publishes ports.
-    pub(super) fn publish(
-        &self,
-        ports: &[Published],
-        container: (Ipv4Addr, Ipv6Addr),
-    ) -> Result<(), NetworkError> {
-        if ports.is_empty() {
-            return Ok(());
-        }
-        nft(&["-f", "-"], &self.elements("add", ports, container)).map(drop)
+    match protocol {
+        None => {}
+        Some(Protocol::Tcp) => bytes.extend([6, 0, 0, 0]),
+        Some(Protocol::Udp) => bytes.extend([17, 0, 0, 0]),
     }
-
-    /// Takes published ports back. One that is not there is no error: nobody knows how far a killed
-    /// process came.
-    pub(super) fn withdraw(
-        &self,
-        ports: &[Published],
-        container: (Ipv4Addr, Ipv6Addr),
-    ) -> Result<(), NetworkError> {
-        if ports.is_empty() || nft(&["-f", "-"], &self.elements("delete", ports, container)).is_ok()
-        {
-            return Ok(());
-        }
-        for port in ports {
-            let _ =
-                nft(&["-f", "-"], &self.elements("delete", std::slice::from_ref(port), container));
-        }
-        Ok(())
-    }
-
-    fn elements(&self, verb: &str, ports: &[Published], (v4, v6): (Ipv4Addr, Ipv6Addr)) -> String {
-        let mut script = String::new();
-        for port in ports {
-            let Published { host_port, container_port, protocol, .. } = port;
-            let mut add = |map: &str, key: &str, to: &str| {
-                let _ = writeln!(
-                    script,
-                    "{verb} element inet {} {map} {{ {key}{protocol} . {host_port} : {to} . {container_port} }}",
-                    self.name
-                );
-            };
-            match port.host_ip {
-                None => {
-                    add("any4", "", &v4.to_string());
-                    add("any6", "", &v6.to_string());
-                }
-                Some(IpAddr::V4(ip)) => add("one4", &format!("{ip} . "), &v4.to_string()),
-                Some(IpAddr::V6(ip)) => add("one6", &format!("{ip} . "), &v6.to_string()),
-            }
-        }
-        script
-    }
-
-    fn rules(&self) -> String {
-        let Firewall { name, pool, pool6, .. } = self;
-        // `add` leaves a table that is there as it is; flushing it in the same transaction makes two
-        // processes that do this at once end up with one set of rules.
-        let host = if self.host_access { "" } else { "fib daddr type local drop" };
-        format!(
-            r#"add table inet {name}
-flush table inet {name}
-table inet {name} {{
-    map any4 {{ type inet_proto . inet_service : ipv4_addr . inet_service; }}
-    map any6 {{ type inet_proto . inet_service : ipv6_addr . inet_service; }}
-    map one4 {{ type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service; }}
-    map one6 {{ type ipv6_addr . inet_proto . inet_service : ipv6_addr . inet_service; }}
-
-    chain published {{
-        dnat ip to ip daddr . meta l4proto . th dport map @one4
-        dnat ip6 to ip6 daddr . meta l4proto . th dport map @one6
-        dnat ip to meta l4proto . th dport map @any4
-        dnat ip6 to meta l4proto . th dport map @any6
-    }}
-    chain prerouting {{
-        type nat hook prerouting priority dstnat;
-        meta l4proto {{ tcp, udp }} fib daddr type local jump published
-    }}
-    chain output {{
-        type nat hook output priority -100;
-        meta l4proto {{ tcp, udp }} fib daddr type local jump published
-    }}
-    chain postrouting {{
-        type nat hook postrouting priority srcnat;
-        oifname "ocih*" ip saddr 127.0.0.0/8 masquerade
-        ip saddr {pool} oifname != "ocih*" masquerade
-        ip6 saddr {pool6} oifname != "ocih*" masquerade
-    }}
-    chain fenced {{
-        ip daddr 169.254.0.0/16 drop
-        ip6 daddr fd00:ec2::254 drop
-        ip saddr != {pool} meta nfproto ipv4 drop
-    }}
-    chain forward {{
-        type filter hook forward priority filter;
-        ct state established,related accept
-        iifname "ocih*" jump fenced
-        iifname "ocih*" oifname "ocih*" ct status dnat accept
-        iifname "ocih*" oifname "ocih*" drop
-    }}
-    chain input {{
-        type filter hook input priority filter;
-        ct state established,related accept
-        iifname "ocih*" jump fenced
-        iifname "ocih*" ip daddr 127.0.0.0/8 drop
-        iifname "ocih*" {host}
-    }}
-}}
-"#
-        )
-        .replace("        iifname \"ocih*\" \n", "")
-    }
+    let [high, low] = port.to_be_bytes();
+    bytes.extend([high, low, 0, 0]);
+    bytes
 }
 
 /// Runs nft with a script on its standard input.
-fn nft(arguments: &[&str], script: &str) -> Result<String, NetworkError> {
+fn nft(script: &str) -> Result<(), NetworkError> {
     let path =
         PROGRAMS.iter().map(Path::new).find(|path| path.exists()).ok_or(NetworkError::NoNft)?;
     let mut program = Program::new(path, Path::new("/"));
-    program.argv = vec![OsStr::new("nft")];
-    program.argv.extend(arguments.iter().map(OsStr::new));
+    program.argv = ["nft", "-f", "-"].map(OsStr::new).to_vec();
     program.stdin = script.as_bytes();
     program.timeout = Some(TIMEOUT);
     let finished = program.run()?;
     if finished.end == End::Exited(0) {
-        return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
+        return Ok(());
     }
     let message = String::from_utf8_lossy(&finished.stderr);
     Err(NetworkError::Nft { message: message.split_whitespace().collect::<Vec<_>>().join(" ") })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{Ipv4Addr, Ipv6Addr};
+
+    use super::*;
+
+    const CONTAINER: Pair = Pair { v4: Ipv4Addr::new(10, 213, 9, 2), v6: Ipv6Addr::LOCALHOST };
+
+    fn published(host_ip: Option<&str>) -> Published {
+        let host_ip = host_ip.map(|ip| ip.parse().unwrap());
+        Published { container_port: 80, protocol: Protocol::Udp, host_ip, host_port: 8081 }
+    }
+
+    #[test]
+    fn elements_are_as_nft_shows_them() {
+        // `nft --debug=netlink` shows the fields as numbers of this machine.
+        let port = [published(Some("127.0.0.1"))];
+        let element = elements((&port, CONTAINER)).next().unwrap();
+        assert_eq!(element.map, "one4");
+        assert_eq!(element.key, [127, 0, 0, 1, 17, 0, 0, 0, 0x1f, 0x91, 0, 0]);
+        assert_eq!(element.data, [10, 213, 9, 2, 0, 80, 0, 0]);
+    }
+
+    #[test]
+    fn a_port_is_published_in_both_families_unless_on_one_address() {
+        let maps = |ip| -> Vec<_> {
+            elements((&[published(ip)], CONTAINER)).map(|element| element.map).collect()
+        };
+        assert_eq!(maps(None), ["any4", "any6"]);
+        assert_eq!(maps(Some("192.0.2.1")), ["one4"]);
+        assert_eq!(maps(Some("fd00::1")), ["one6"]);
+    }
 }

@@ -4,18 +4,15 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::AsFd as _;
-use std::path::{Path, PathBuf};
-
-use serde::{Deserialize, Serialize};
+use std::path::PathBuf;
 
 use super::error::NetworkError;
-use super::firewall::Firewall;
-use super::netlink::{self, Netlink};
-use super::port::{PortMapping, Protocol};
-use super::record::{self, EndpointRecord, Record, claim, directory, lock};
+use super::firewall;
+use super::link;
+use super::port::{PortMapping, Published};
+use super::record::{self, EndpointRecord, Record, claim, directory, lock, records};
 use super::reserve::reserve;
-use super::subnet::{Pair, Plan, Subnet};
+use super::subnet::{Pair, Subnet};
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
 use crate::sys::rollback::Rollback;
@@ -36,14 +33,14 @@ pub struct NetworkOptions {
 /// A network to make.
 #[derive(Clone, Debug)]
 pub struct NetworkRequest {
-    /// Its id: letters, digits and `-`. The first ten characters are in the name of its link.
+    /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
     pub id: String,
 }
 
 /// A container to connect.
 #[derive(Clone, Debug)]
 pub struct EndpointRequest {
-    /// A name that no other container of the network has: letters, digits and `-`.
+    /// A name that no other container of the network has, of the same characters as an id.
     pub name: String,
     /// Ports to publish on the host.
     pub ports: Vec<PortMapping>,
@@ -60,29 +57,14 @@ pub struct Endpoint {
     pub published: Vec<Published>,
 }
 
-/// A published port.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Published {
-    /// The container's port.
-    pub container_port: u16,
-    /// The protocol.
-    pub protocol: Protocol,
-    /// The host's address; all of them if none.
-    pub host_ip: Option<IpAddr>,
-    /// The host's port.
-    pub host_port: u16,
-}
-
 /// A network that is there.
+///
+/// Any number of processes and threads may have it open and connect containers at once.
 #[derive(Debug)]
 pub struct Network {
     options: NetworkOptions,
     record: Record,
 }
-
-const BRIDGE: &str = "bridge";
-const UPLINK: &str = "uplink";
-const HUB: &str = "hub";
 
 impl Network {
     /// Makes a network. On an error nothing is left of it.
@@ -90,102 +72,131 @@ impl Network {
         options: &NetworkOptions,
         request: &NetworkRequest,
     ) -> Result<Self, NetworkError> {
-        let record = claim(options, &request.id)?;
-        let network = Network { options: options.clone(), record };
-        let undo = {
-            let mut undo = Rollback::new();
-            undo.push(|| drop(Network::remove_id(options, &request.id)));
-            undo
+        let id = &request.id;
+        check_name(id)?;
+        let mut undo = Rollback::new();
+        let record = {
+            let _lock = lock(options)?;
+            let records = records(options)?;
+            let record = claim(options, id, &records)?;
+            undo.push(|| drop(Network::remove_id(options, id)));
+            let published = records.iter().flat_map(|record| {
+                let plan = record.plan(options);
+                let endpoints = record.endpoints.iter();
+                endpoints.map(move |endpoint| {
+                    (endpoint.published.as_slice(), plan.container(endpoint.number))
+                })
+            });
+            firewall::install(published)?;
+            record
         };
-        std::thread::scope(|scope| {
-            // A program has to be started for it; the rest goes on meanwhile.
-            let firewall = scope.spawn(|| network.firewall().install());
-            let linked = network.link();
-            let installed = firewall.join().expect("installing the firewall does not panic");
-            linked.and(installed)
-        })?;
+        let network = Network { options: options.clone(), record };
+        link::make_hub(&network.record, network.record.plan(options), &network.hub())?;
         undo.disarm();
         Ok(network)
     }
 
     /// Opens a network that another process made.
     pub fn open(options: &NetworkOptions, id: &str) -> Result<Self, NetworkError> {
-        let record = record::read(&directory(options, id).join("record.json"))?;
-        let record = record.ok_or_else(|| NetworkError::Unknown { id: id.to_owned() })?;
-        Ok(Network { options: options.clone(), record })
+        check_name(id)?;
+        Ok(Network { options: options.clone(), record: read(options, id)? })
     }
 
     /// Returns the host's address in the network.
     pub fn host_address(&self) -> Option<IpAddr> {
-        Some(self.plan().host().v4.into())
+        Some(self.record.plan(&self.options).host().v4.into())
     }
 
     /// Connects a container: makes its namespace, with addresses and routes, and publishes ports.
-    pub fn attach(&mut self, request: &EndpointRequest) -> Result<Endpoint, NetworkError> {
-        let lock = lock(&self.options)?;
-        let number = self.record.next;
-        let full = || NetworkError::Full { id: self.record.id.clone() };
-        let addresses = self.plan().container(number).ok_or_else(full)?;
-        let published = reserve(&self.options, &self.record, &request.ports)?;
-        self.record.next += 1;
-        self.record.endpoints.push(EndpointRecord {
-            name: request.name.clone(),
-            number,
-            published: published.clone(),
-        });
-        self.write()?;
-        drop(lock);
+    /// On an error nothing is left of it.
+    pub fn attach(&self, request: &EndpointRequest) -> Result<Endpoint, NetworkError> {
+        let name = &request.name;
+        check_name(name)?;
+        let mut undo = Rollback::new();
+        let endpoint = self.claim(request)?;
+        undo.push(|| drop(self.detach(name)));
 
-        let netns = self.pin(&request.name);
-        let connected = self
-            .connect(&netns, number, addresses)
-            .and_then(|()| self.firewall().publish(&published, (addresses.v4, addresses.v6)));
-        if let Err(error) = connected {
-            // The first error is what counts; the record still says what there may be.
-            let _ = self.detach(&request.name);
-            return Err(error);
-        }
-        Ok(Endpoint { netns, addresses: self.families(addresses), published })
+        let plan = self.record.plan(&self.options);
+        let netns = self.pin(name);
+        link::connect(&self.record, plan, endpoint.number, [&self.hub(), &netns])?;
+        let Pair { v4, v6 } = plan.container(endpoint.number);
+        firewall::publish((&endpoint.published, Pair { v4, v6 }))?;
+        undo.disarm();
+        let ipv6 = self.record.ipv6.then_some(IpAddr::from(v6));
+        let addresses = [IpAddr::from(v4)].into_iter().chain(ipv6).collect();
+        Ok(Endpoint { netns, addresses, published: endpoint.published })
     }
 
-    /// Takes a container's connection away.
-    pub fn detach(&mut self, name: &str) -> Result<(), NetworkError> {
-        let Some(at) = self.record.endpoints.iter().position(|endpoint| endpoint.name == name)
-        else {
+    /// Records a container, with an address and ports of the host that nobody else has.
+    fn claim(&self, request: &EndpointRequest) -> Result<EndpointRecord, NetworkError> {
+        let (name, id) = (&request.name, &self.record.id);
+        let _lock = lock(&self.options)?;
+        let mut record = read(&self.options, id)?;
+        if record.endpoints.iter().any(|endpoint| endpoint.name == *name) {
+            return Err(NetworkError::Attached { name: name.clone(), id: id.clone() });
+        }
+        let number = record.free_number().ok_or_else(|| NetworkError::Full { id: id.clone() })?;
+        let published = match request.ports.as_slice() {
+            [] => Vec::new(),
+            ports => reserve(&records(&self.options)?, ports)?,
+        };
+        let endpoint = EndpointRecord { name: name.clone(), number, published };
+        record.endpoints.push(endpoint.clone());
+        record.next = number + 1;
+        record::write(&self.options, &record)?;
+        Ok(endpoint)
+    }
+
+    /// Takes a container's connection away; that there is none is fine.
+    pub fn detach(&self, name: &str) -> Result<(), NetworkError> {
+        let _lock = lock(&self.options)?;
+        let mut record = match read(&self.options, &self.record.id) {
+            Err(NetworkError::Unknown { .. }) => return Ok(()),
+            record => record?,
+        };
+        let Some(at) = record.endpoints.iter().position(|endpoint| endpoint.name == name) else {
             return Ok(());
         };
-        let endpoint = self.record.endpoints[at].clone();
-        self.withdraw(&endpoint)?;
+        let endpoint = record.endpoints.swap_remove(at);
+        let container = record.plan(&self.options).container(endpoint.number);
+        firewall::withdraw((&endpoint.published, container))?;
         netns::unpin(&self.pin(name))?;
-        let _lock = lock(&self.options)?;
-        self.record.endpoints.remove(at);
-        self.write()
+        record::write(&self.options, &record)
+    }
+
+    /// Removes the network, as [`Network::remove_id`] does.
+    pub fn remove(self) -> Result<(), NetworkError> {
+        Network::remove_id(&self.options, &self.record.id)
     }
 
     /// Removes a network, whatever is left of it; none is fine.
     ///
-    /// With the pins gone the kernel takes the namespaces apart as soon as the last process has
-    /// left them, and the links with them.
+    /// With its pin gone the kernel takes the hub apart, and all links end there. That is in its own
+    /// time, of milliseconds. A container that still runs keeps its namespace, and is alone in it.
     pub fn remove_id(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
+        check_name(id)?;
         let directory = directory(options, id);
-        if let Some(record) = record::read(&directory.join("record.json"))? {
-            let network = Network { options: options.clone(), record };
-            for endpoint in &network.record.endpoints {
-                network.withdraw(endpoint)?;
-            }
-        }
+        let _lock = lock(options)?;
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.at("list", &directory)?,
         };
+        match read(options, id) {
+            Ok(record) => {
+                let plan = record.plan(options);
+                for endpoint in &record.endpoints {
+                    let container = plan.container(endpoint.number);
+                    firewall::withdraw((&endpoint.published, container))?;
+                }
+            }
+            // Whoever was killed before it wrote the record had not made anything.
+            Err(NetworkError::Unknown { .. }) => {}
+            Err(error) => return Err(error),
+        }
         for entry in entries.flatten() {
             if entry.path().extension().is_some_and(|end| end == "netns") {
                 netns::unpin(&entry.path())?;
             }
-        }
-        // That the address is free again must not be seen before the link is gone.
-        if let (Ok(index), Ok(netlink)) = (netlink::index(&link_name(id)), Netlink::open()) {
-            let _ = netlink.remove(index);
         }
         match fs::remove_dir_all(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -193,153 +204,25 @@ impl Network {
         }
     }
 
-    fn withdraw(&self, endpoint: &EndpointRecord) -> Result<(), NetworkError> {
-        let Some(addresses) = self.plan().container(endpoint.number) else { return Ok(()) };
-        self.firewall().withdraw(&endpoint.published, (addresses.v4, addresses.v6))
-    }
-
-    /// Makes the hub with its bridge, and the link between it and the host.
-    fn link(&self) -> Result<(), NetworkError> {
-        let plan = self.plan();
-        let id = &self.record.id;
-        let name = link_name(id);
-        let host = netns::current()?;
-        let hub = self.pin(HUB);
-        let in_hub = || -> io::Result<()> {
-            let netlink = Netlink::open()?;
-            netlink.set_up(netlink::index("lo")?, None)?;
-            netlink.add_bridge(BRIDGE)?;
-            let bridge = netlink::index(BRIDGE)?;
-            netlink.add_pair(UPLINK, &name, host.as_fd())?;
-            let uplink = netlink::index(UPLINK)?;
-            let Pair { v4, v6 } = plan.gateway();
-            netlink.add_address(bridge, v4.into(), Plan::CONTAINERS_PREFIX)?;
-            netlink.add_address(uplink, plan.uplink().v4.into(), Plan::LINK_PREFIX)?;
-            set("net/ipv4/ip_forward", "1")?;
-            if has_ipv6() {
-                set("net/ipv6/conf/all/forwarding", "1")?;
-                netlink.add_address(bridge, v6.into(), Plan::CONTAINERS_PREFIX6)?;
-                netlink.add_address(uplink, plan.uplink().v6.into(), Plan::LINK_PREFIX6)?;
-            }
-            netlink.set_up(bridge, None)?;
-            netlink.set_up(uplink, None)
-        };
-        netns::create(&hub, in_hub)?.map_err(self.because("make the bridge"))?;
-
-        let on_host = || -> io::Result<()> {
-            let netlink = Netlink::open()?;
-            let index = netlink::index(&name)?;
-            netlink.add_address(index, plan.host().v4.into(), Plan::LINK_PREFIX)?;
-            // So that ports published on 127.0.0.1 can be passed on.
-            set(&format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
-            let has_ipv6 = has_ipv6();
-            if has_ipv6 {
-                netlink.add_address(index, plan.host().v6.into(), Plan::LINK_PREFIX6)?;
-            }
-            netlink.set_up(index, None)?;
-            let gateway = plan.uplink();
-            let base = plan.base();
-            let v4 = Some((base.v4.into(), Plan::CONTAINERS_PREFIX));
-            netlink.add_route(v4, gateway.v4.into())?;
-            if has_ipv6 {
-                let v6 = Some((base.v6.into(), Plan::CONTAINERS_PREFIX6));
-                netlink.add_route(v6, gateway.v6.into())?;
-            }
-            // Only IPv4: for IPv6 this would make the host a router, which then stops configuring
-            // itself from the routers of its own network.
-            set("net/ipv4/ip_forward", "1")
-        };
-        on_host().map_err(self.because("link the host"))?;
-
-        netns::within(&hub, || -> io::Result<()> {
-            let netlink = Netlink::open()?;
-            netlink.add_route(None, plan.host().v4.into())?;
-            if has_ipv6() {
-                netlink.add_route(None, plan.host().v6.into())?;
-            }
-            Ok(())
-        })?
-        .map_err(self.because("make the default route"))
-    }
-
-    /// Makes the namespace of a container and links it to the bridge.
-    fn connect(&self, pin: &Path, number: u32, addresses: Pair) -> Result<(), NetworkError> {
-        let hub_pin = self.pin(HUB);
-        let hub = netns::open(&hub_pin)?;
-        let port = format!("port{number}");
-        let gateway = self.plan().gateway();
-        let inside = netns::create(pin, || -> io::Result<(Netlink, u32)> {
-            let netlink = Netlink::open()?;
-            netlink.set_up(netlink::index("lo")?, None)?;
-            netlink.add_pair("eth0", &port, hub.as_fd())?;
-            let eth0 = netlink::index("eth0")?;
-            netlink.add_address(eth0, addresses.v4.into(), Plan::CONTAINERS_PREFIX)?;
-            if has_ipv6() {
-                netlink.add_address(eth0, addresses.v6.into(), Plan::CONTAINERS_PREFIX6)?;
-            }
-            netlink.set_up(eth0, None)?;
-            netlink.add_route(None, gateway.v4.into())?;
-            if has_ipv6() {
-                netlink.add_route(None, gateway.v6.into())?;
-            }
-            Ok((netlink, eth0))
-        })?;
-        inside.map_err(self.because("connect a container"))?;
-        netns::within(&hub_pin, || -> io::Result<()> {
-            let netlink = Netlink::open()?;
-            netlink.set_up(netlink::index(&port)?, Some(netlink::index(BRIDGE)?))
-        })?
-        .map_err(self.because("connect a container to the bridge"))
-    }
-
-    fn because(&self, action: &'static str) -> impl FnOnce(io::Error) -> NetworkError {
-        let id = self.record.id.clone();
-        move |source| NetworkError::Link { action, id, source }
-    }
-
-    fn families(&self, addresses: Pair) -> Vec<IpAddr> {
-        let count = if has_ipv6() { 2 } else { 1 };
-        addresses.each().into_iter().take(count).collect()
-    }
-
-    fn plan(&self) -> Plan {
-        let (pool, pool6) = self.pools();
-        Plan::new(pool, pool6, self.record.number)
-    }
-
-    fn firewall(&self) -> Firewall {
-        let (pool, pool6) = self.pools();
-        Firewall::new(pool, pool6, self.record.host_access)
-    }
-
-    /// Returns the pools that the network was made from: the configuration may have changed since.
-    fn pools(&self) -> (Subnet<Ipv4Addr>, Subnet<Ipv6Addr>) {
-        let pool = self.record.pool.parse().unwrap_or(self.options.pool);
-        (pool, self.record.pool6.parse().unwrap_or(self.options.pool6))
+    fn hub(&self) -> PathBuf {
+        // Not to be taken for a container of that name.
+        directory(&self.options, &self.record.id).join("hub.netns")
     }
 
     fn pin(&self, name: &str) -> PathBuf {
-        directory(&self.options, &self.record.id).join(format!("{name}.netns"))
-    }
-
-    fn write(&self) -> Result<(), NetworkError> {
-        record::write(&self.options, &self.record)
+        directory(&self.options, &self.record.id).join(format!("{name}.container.netns"))
     }
 }
 
-/// Returns the name of the host's end of a network's link: at most 15 bytes.
-fn link_name(id: &str) -> String {
-    format!("ocih{}", &id[..id.len().min(10)])
+fn read(options: &NetworkOptions, id: &str) -> Result<Record, NetworkError> {
+    let record = record::read(&directory(options, id).join("record.json"))?;
+    record.ok_or_else(|| NetworkError::Unknown { id: id.to_owned() })
 }
 
-/// Sets a parameter of the calling thread's namespace, unless it has that value.
-fn set(name: &str, value: &str) -> io::Result<()> {
-    let path = format!("/proc/sys/{name}");
-    if fs::read_to_string(&path)?.trim() == value { Ok(()) } else { fs::write(path, value) }
-}
-
-/// Says whether the calling thread's namespace has IPv6.
-fn has_ipv6() -> bool {
-    fs::read_to_string("/proc/sys/net/ipv6/conf/all/disable_ipv6")
-        .is_ok_and(|value| value.trim() == "0")
+/// Checks what becomes the name of a file.
+fn check_name(name: &str) -> Result<(), NetworkError> {
+    let fits = name.starts_with(|first: char| first.is_ascii_alphanumeric())
+        && name.len() <= 128
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.'));
+    if fits { Ok(()) } else { Err(NetworkError::Name { name: name.to_owned() }) }
 }

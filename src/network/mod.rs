@@ -13,13 +13,15 @@
 mod error;
 mod firewall;
 mod job;
+mod link;
 mod netlink;
+mod nftables;
 mod port;
 mod record;
 mod reserve;
 mod subnet;
 
 pub use error::NetworkError;
-pub use job::{Endpoint, EndpointRequest, Network, NetworkOptions, NetworkRequest, Published};
-pub use port::{PortError, PortMapping, Protocol};
+pub use job::{Endpoint, EndpointRequest, Network, NetworkOptions, NetworkRequest};
+pub use port::{PortError, PortMapping, Protocol, Published};
 pub use subnet::{Subnet, SubnetError};

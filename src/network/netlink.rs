@@ -1,5 +1,6 @@
 //! Links, addresses and routes, by the kernel's own protocol: no program is run for it.
 
+use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
@@ -10,10 +11,10 @@ use netlink_packet_core::{
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
+    InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::route::{
-    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
+    RouteAttribute, RouteHeader, RouteMessage, RouteProtocol, RouteScope, RouteType,
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::Socket;
@@ -24,7 +25,38 @@ pub(super) struct Netlink {
     socket: Socket,
 }
 
-/// Something that may exist already.
+/// A link to make.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NewLink<'a> {
+    pub(super) name: &'a str,
+    /// Its number, so that nobody has to ask for it; 0 leaves it to the kernel.
+    pub(super) index: u32,
+    pub(super) mtu: u32,
+    /// Its hardware address; without one the kernel makes one up, and systemd-udevd another.
+    pub(super) mac: Option<[u8; 6]>,
+    pub(super) group: u32,
+}
+
+impl NewLink<'_> {
+    fn message(&self) -> LinkMessage {
+        let mut link = LinkMessage::default();
+        link.header.index = self.index;
+        link.attributes.push(LinkAttribute::IfName(self.name.to_owned()));
+        link.attributes.push(LinkAttribute::Mtu(self.mtu));
+        link.attributes.extend(self.mac.map(|mac| LinkAttribute::Address(mac.to_vec())));
+        if self.group != 0 {
+            link.attributes.push(LinkAttribute::Group(self.group));
+        }
+        link
+    }
+}
+
+fn set_up(link: &mut LinkMessage) {
+    link.header.flags = LinkFlags::Up;
+    link.header.change_mask = LinkFlags::Up;
+}
+
+/// That something must not exist yet.
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
 
 impl Netlink {
@@ -34,43 +66,42 @@ impl Netlink {
         Ok(Netlink { socket })
     }
 
-    /// Makes a bridge.
-    pub(super) fn add_bridge(&self, name: &str) -> io::Result<()> {
-        let mut link = LinkMessage::default();
-        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge)]));
+    /// Makes a bridge that is up.
+    pub(super) fn add_bridge(&self, bridge: &NewLink<'_>) -> io::Result<()> {
+        // Following who wants which multicast costs more than passing it on to a few containers,
+        // and can lose IPv6 neighbours.
+        let data = LinkInfo::Data(InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]));
+        let mut link = bridge.message();
+        set_up(&mut link);
+        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Bridge), data]));
         self.request(RouteNetlinkMessage::NewLink(link), NEW)
     }
 
-    /// Makes a pair of links, of which the other one is in another namespace.
-    pub(super) fn add_pair(&self, name: &str, peer: &str, other: BorrowedFd<'_>) -> io::Result<()> {
-        let mut peer_link = LinkMessage::default();
-        peer_link.attributes.push(LinkAttribute::IfName(peer.to_owned()));
-        peer_link.attributes.push(LinkAttribute::NetNsFd(other.as_raw_fd()));
-        let mut link = LinkMessage::default();
-        link.attributes.push(LinkAttribute::IfName(name.to_owned()));
-        link.attributes.push(LinkAttribute::LinkInfo(vec![
-            LinkInfo::Kind(InfoKind::Veth),
-            LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer_link))),
-        ]));
+    /// Makes a pair of links: a port of a bridge, which is up, and another one in another
+    /// namespace, which is not.
+    pub(super) fn add_pair(
+        &self,
+        port: &NewLink<'_>,
+        bridge: u32,
+        peer: &NewLink<'_>,
+        namespace: BorrowedFd<'_>,
+    ) -> io::Result<()> {
+        let mut peer = peer.message();
+        peer.attributes.push(LinkAttribute::NetNsFd(namespace.as_raw_fd()));
+        let data = LinkInfo::Data(InfoData::Veth(InfoVeth::Peer(peer)));
+        let mut link = port.message();
+        set_up(&mut link);
+        link.attributes.push(LinkAttribute::Controller(bridge));
+        link.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::Veth), data]));
         self.request(RouteNetlinkMessage::NewLink(link), NEW)
     }
 
-    /// Brings a link up, as a port of a bridge or by itself.
-    pub(super) fn set_up(&self, index: u32, bridge: Option<u32>) -> io::Result<()> {
+    /// Brings a link up.
+    pub(super) fn set_up(&self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
-        link.header.flags = LinkFlags::Up;
-        link.header.change_mask = LinkFlags::Up;
-        link.attributes.extend(bridge.map(LinkAttribute::Controller));
+        set_up(&mut link);
         self.request(RouteNetlinkMessage::SetLink(link), 0)
-    }
-
-    /// Removes a link; the other one of a pair goes too.
-    pub(super) fn remove(&self, index: u32) -> io::Result<()> {
-        let mut link = LinkMessage::default();
-        link.header.index = index;
-        self.request(RouteNetlinkMessage::DelLink(link), 0)
     }
 
     /// Gives a link an address with the network it is in.
@@ -88,30 +119,48 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewAddress(message), NEW)
     }
 
-    /// Adds a route by way of a neighbour; without a destination it is the default one.
-    pub(super) fn add_route(
-        &self,
-        destination: Option<(IpAddr, u8)>,
-        gateway: IpAddr,
-    ) -> io::Result<()> {
+    /// Makes a neighbour the way to everywhere.
+    pub(super) fn add_default_route(&self, gateway: IpAddr) -> io::Result<()> {
         let mut route = RouteMessage::default();
         route.header.address_family = family(gateway);
         route.header.table = RouteHeader::RT_TABLE_MAIN;
         route.header.protocol = RouteProtocol::Static;
         route.header.scope = RouteScope::Universe;
         route.header.kind = RouteType::Unicast;
-        if let Some((address, prefix)) = destination {
-            route.header.destination_prefix_length = prefix;
-            route.attributes.push(RouteAttribute::Destination(route_address(address)));
-        }
-        route.attributes.push(RouteAttribute::Gateway(route_address(gateway)));
+        route.attributes.push(RouteAttribute::Gateway(gateway.into()));
         self.request(RouteNetlinkMessage::NewRoute(route), NEW)
+    }
+
+    /// Returns how long packets of a link may be.
+    pub(super) fn mtu(&self, index: u32) -> io::Result<Option<u32>> {
+        let mut link = LinkMessage::default();
+        link.header.index = index;
+        match self.ask(RouteNetlinkMessage::GetLink(link), 0)? {
+            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
+                Ok(link.attributes.iter().find_map(|attribute| match attribute {
+                    LinkAttribute::Mtu(mtu) => Some(*mtu),
+                    _ => None,
+                }))
+            }
+            _ => Ok(None),
+        }
     }
 
     /// Sends a request and waits for the kernel to say that it is done.
     fn request(&self, message: RouteNetlinkMessage, flags: u16) -> io::Result<()> {
+        match self.ask(message, NLM_F_ACK | flags)? {
+            NetlinkPayload::Error(error) if error.code.is_none() => Ok(()),
+            _ => Err(io::Error::other("the kernel answered something else")),
+        }
+    }
+
+    fn ask(
+        &self,
+        message: RouteNetlinkMessage,
+        flags: u16,
+    ) -> io::Result<NetlinkPayload<RouteNetlinkMessage>> {
         let mut header = NetlinkHeader::default();
-        header.flags = NLM_F_REQUEST | NLM_F_ACK | flags;
+        header.flags = NLM_F_REQUEST | flags;
         let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));
         packet.finalize();
         let mut bytes = vec![0; packet.buffer_len()];
@@ -120,11 +169,8 @@ impl Netlink {
         let (answer, _) = self.socket.recv_from_full()?;
         let answer = NetlinkMessage::<RouteNetlinkMessage>::deserialize(&answer);
         match answer.map_err(io::Error::other)?.payload {
-            NetlinkPayload::Error(error) => match error.code {
-                None => Ok(()),
-                Some(_) => Err(error.to_io()),
-            },
-            _ => Err(io::Error::other("the kernel answered something else")),
+            NetlinkPayload::Error(error) if error.code.is_some() => Err(error.to_io()),
+            answer => Ok(answer),
         }
     }
 }
@@ -144,30 +190,40 @@ fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-fn route_address(address: IpAddr) -> RouteAddress {
-    match address {
-        IpAddr::V4(address) => RouteAddress::Inet(address),
-        IpAddr::V6(address) => RouteAddress::Inet6(address),
-    }
+/// The IPv4 routes of the calling thread's namespace.
+#[derive(Debug, Default)]
+pub(super) struct Routes {
+    /// What they lead to, but for those to everywhere.
+    pub(super) networks: Vec<(Ipv4Addr, u8)>,
+    /// The link of the default route.
+    pub(super) default: Option<String>,
 }
 
-/// Returns the IPv4 networks that the calling thread's namespace has routes to.
-pub(super) fn routes() -> io::Result<Vec<(Ipv4Addr, u8)>> {
-    let table = std::fs::read_to_string("/proc/thread-self/net/route")?;
-    let number = |text: &str| u32::from_str_radix(text, 16).ok();
-    let routes = table.lines().skip(1).filter_map(|line| {
+/// Reads the IPv4 routes.
+pub(super) fn routes() -> io::Result<Routes> {
+    let table = fs::read_to_string("/proc/thread-self/net/route")?;
+    let mut routes = Routes::default();
+    for line in table.lines().skip(1) {
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
-        let (destination, mask) = (number(fields.get(1)?)?, number(fields.get(7)?)?);
+        let [link, destination, _, _, _, _, _, mask, ..] = fields[..] else { continue };
+        let number = |text| u32::from_str_radix(text, 16).ok();
+        let (Some(destination), Some(mask)) = (number(destination), number(mask)) else { continue };
         // Written as they are in memory.
         let address = Ipv4Addr::from(destination.to_ne_bytes());
-        Some((address, u8::try_from(mask.count_ones()).ok()?))
-    });
-    Ok(routes.filter(|(_, prefix)| *prefix > 0).collect())
+        let prefix = u8::try_from(mask.count_ones()).expect("there are 32 bits");
+        match prefix {
+            0 if routes.default.is_none() => routes.default = Some(link.to_owned()),
+            // VPNs that want everything take it in two halves.
+            0 | 1 => {}
+            _ => routes.networks.push((address, prefix)),
+        }
+    }
+    Ok(routes)
 }
 
 /// Returns the IPv6 networks that the calling thread's namespace has routes to.
 pub(super) fn routes6() -> io::Result<Vec<(Ipv6Addr, u8)>> {
-    let table = match std::fs::read_to_string("/proc/thread-self/net/ipv6_route") {
+    let table = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {
         // No IPv6 at all.
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         table => table?,
@@ -178,5 +234,5 @@ pub(super) fn routes6() -> io::Result<Vec<(Ipv6Addr, u8)>> {
         let prefix = u8::from_str_radix(fields.next()?, 16).ok()?;
         Some((Ipv6Addr::from(address), prefix))
     });
-    Ok(routes.filter(|(_, prefix)| (1..128).contains(prefix)).collect())
+    Ok(routes.filter(|(_, prefix)| (2..128).contains(prefix)).collect())
 }

@@ -38,6 +38,19 @@ pub struct PortMapping {
     pub protocol: Protocol,
 }
 
+/// A published port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Published {
+    /// The container's port.
+    pub container_port: u16,
+    /// The protocol.
+    pub protocol: Protocol,
+    /// The host's address; all of them if none.
+    pub host_ip: Option<IpAddr>,
+    /// The host's port.
+    pub host_port: u16,
+}
+
 /// A text that is no port to publish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port {text:?}: {problem}")]

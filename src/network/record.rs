@@ -8,12 +8,20 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
-use super::job::{NetworkOptions, Published};
-use super::netlink;
+use super::job::NetworkOptions;
+use super::netlink::{self, Netlink};
+use super::port::Published;
+use super::subnet::{CONTAINERS, Plan};
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_bounded,
+    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_bounded, unpredictable,
 };
 use crate::sys::lock::FileLock;
+
+/// What the names of links on the host begin with; the rules of the firewall name it too.
+pub(super) const LINK: &str = "ocih";
+
+/// How long packets are at most.
+const MTU: u32 = 1500;
 
 /// What is known of a network, from before anything of it is made.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -23,8 +31,13 @@ pub(super) struct Record {
     pub(super) pool: String,
     pub(super) pool6: String,
     pub(super) host_access: bool,
+    /// The name of the host's end of the link.
+    pub(super) link: String,
+    pub(super) mtu: u32,
+    /// Whether the host has IPv6.
+    pub(super) ipv6: bool,
     pub(super) endpoints: Vec<EndpointRecord>,
-    /// How many containers it has had: addresses are not given again.
+    /// The number of the next container, unless it is taken.
     pub(super) next: u32,
 }
 
@@ -33,6 +46,21 @@ pub(super) struct EndpointRecord {
     pub(super) name: String,
     pub(super) number: u32,
     pub(super) published: Vec<Published>,
+}
+
+impl Record {
+    /// Returns the addresses of the network. The configuration may have changed since.
+    pub(super) fn plan(&self, options: &NetworkOptions) -> Plan {
+        let pool = self.pool.parse().unwrap_or(options.pool);
+        Plan::new(pool, self.pool6.parse().unwrap_or(options.pool6), self.number)
+    }
+
+    /// Returns a number for another container. One that was given back is taken last: the kernel
+    /// may still be taking apart what had it.
+    pub(super) fn free_number(&self) -> Option<u32> {
+        let taken = |number| self.endpoints.iter().any(|endpoint| endpoint.number == number);
+        (0..CONTAINERS).map(|at| (self.next + at) % CONTAINERS).find(|number| !taken(*number))
+    }
 }
 
 pub(super) fn directory(options: &NetworkOptions, id: &str) -> PathBuf {
@@ -45,18 +73,24 @@ pub(super) fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
     Ok(FileLock::exclusive(&options.run.join("network.lock"))?)
 }
 
-/// Writes the record of a network with addresses that nobody else has.
-pub(super) fn claim(options: &NetworkOptions, id: &str) -> Result<Record, NetworkError> {
-    let _lock = lock(options)?;
-    let used: BTreeSet<_> = records(options)?.into_iter().map(|record| record.number).collect();
-    let routes = netlink::routes().at("read", Path::new("/proc/net/route"))?;
-    let routes6 = netlink::routes6().at("read", Path::new("/proc/net/ipv6_route"))?;
-    let count = options.pool.count();
+/// Writes the record of a network with addresses that nobody else has. The lock is held.
+pub(super) fn claim(
+    options: &NetworkOptions,
+    id: &str,
+    records: &[Record],
+) -> Result<Record, NetworkError> {
+    if records.iter().any(|record| record.id == id) {
+        return Err(NetworkError::Exists { id: id.to_owned() });
+    }
+    let used: BTreeSet<_> = records.iter().map(|record| record.number).collect();
+    let routes = netlink::routes().at("read", Path::new("/proc/thread-self/net/route"))?;
+    let routes6 = netlink::routes6().at("read", Path::new("/proc/thread-self/net/ipv6_route"))?;
+    let count = options.pool.count().min(options.pool6.count());
     // From the one after the last: the kernel may still be taking that one apart.
     let first = used.last().map_or(0, |last| (last + 1) % count);
     let number = (0..count).map(|at| (first + at) % count).find(|number| {
         !used.contains(number)
-            && !options.pool.clashes(*number, &routes)
+            && !options.pool.clashes(*number, &routes.networks)
             && !options.pool6.clashes(*number, &routes6)
     });
     let number =
@@ -67,12 +101,28 @@ pub(super) fn claim(options: &NetworkOptions, id: &str) -> Result<Record, Networ
         pool: options.pool.to_string(),
         pool6: options.pool6.to_string(),
         host_access: options.host_access,
+        // Not from the id: names of links are short.
+        link: format!("{LINK}{:011x}", unpredictable() & 0xfff_ffff_ffff),
+        mtu: routes.default.and_then(|link| mtu(&link)).unwrap_or(MTU).min(MTU),
+        ipv6: has_ipv6(),
         endpoints: Vec::new(),
         next: 0,
     };
     make_private(&directory(options, id))?;
     write(options, &record)?;
     Ok(record)
+}
+
+/// Returns how long packets may be that leave the host: tunnels and clouds take less than usual, and
+/// not all say so to who sends more.
+fn mtu(link: &str) -> Option<u32> {
+    Netlink::open().ok()?.mtu(netlink::index(link).ok()?).ok()?
+}
+
+/// Says whether links that are made in the calling thread's namespace have IPv6.
+fn has_ipv6() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6")
+        .is_ok_and(|value| value.trim() == "0")
 }
 
 pub(super) fn records(options: &NetworkOptions) -> Result<Vec<Record>, NetworkError> {

@@ -1,73 +1,240 @@
 //! Ports of the host for those that are to be published.
+//!
+//! Nobody listens on a published port: the packet filter takes what comes before anybody can. So it
+//! is a record that keeps it from other jobs, and the choice that keeps it from other programs: a
+//! port that nobody asked for is taken from where the kernel does not take any for programs.
 
-use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::ops::RangeInclusive;
 
 use super::error::NetworkError;
-use super::job::{NetworkOptions, Published};
-use super::port::{PortMapping, Protocol};
-use super::record::{Record, records};
+use super::port::{PortMapping, Protocol, Published};
+use super::record::Record;
+use crate::sys::fs::unpredictable;
+
+/// How many ports there have to be above those of the kernel; else it is its own that are taken.
+const ENOUGH: u16 = 1000;
+
+/// The ports that the kernel gives programs that ask for any, unless it is told otherwise.
+const KERNEL: RangeInclusive<u16> = 32768..=60999;
 
 /// Chooses ports of the host that nobody has. The lock is held.
 pub(super) fn reserve(
-    options: &NetworkOptions,
-    own: &Record,
+    records: &[Record],
     mappings: &[PortMapping],
 ) -> Result<Vec<Published>, NetworkError> {
-    if mappings.is_empty() {
-        return Ok(Vec::new());
-    }
-    let others = records(options)?.into_iter().filter(|record| record.id != own.id);
-    let all = others.flat_map(|record| record.endpoints).chain(own.endpoints.iter().cloned());
-    let mut taken: Vec<Published> = all.flat_map(|endpoint| endpoint.published).collect();
-    let mut chosen = Vec::new();
+    let mut chosen: Vec<Published> = Vec::with_capacity(mappings.len());
     for mapping in mappings {
-        let is_free = |port: u16| {
-            let clashes = |other: &Published| {
-                other.host_port == port
-                    && other.protocol == mapping.protocol
-                    && (other.host_ip == mapping.host_ip
-                        || other.host_ip.is_none()
-                        || mapping.host_ip.is_none())
-            };
-            !taken.iter().any(clashes)
-                && can_bind(mapping.host_ip, port, mapping.protocol).is_some()
+        if mapping.host_ip == Some(Ipv6Addr::LOCALHOST.into()) {
+            return Err(NetworkError::Loopback6);
+        }
+        let port = match &mapping.host_ports {
+            Some(ports) => first_free(ports.clone(), mapping, records, &chosen)?,
+            None => any_free(mapping, records, &chosen)?,
         };
-        let port = match mapping.host_ports.clone() {
-            Some(ports) => {
-                let first = *ports.start();
-                ports.into_iter().find(|port| is_free(*port)).ok_or(NetworkError::PortInUse {
-                    host_ip: mapping.host_ip,
-                    port: first,
-                    protocol: mapping.protocol,
-                })?
-            }
-            None => (0..100)
-                .filter_map(|_| can_bind(mapping.host_ip, 0, mapping.protocol))
-                .find(|port| is_free(*port))
-                .ok_or(NetworkError::PortInUse {
-                    host_ip: mapping.host_ip,
-                    port: 0,
-                    protocol: mapping.protocol,
-                })?,
-        };
-        let published = Published {
-            container_port: mapping.container_port,
-            protocol: mapping.protocol,
-            host_ip: mapping.host_ip,
-            host_port: port,
-        };
-        taken.push(published.clone());
-        chosen.push(published);
+        chosen.push(published(mapping, port));
     }
     Ok(chosen)
 }
 
-/// Returns the port if nobody listens on it; for 0, one that is free.
-pub(super) fn can_bind(ip: Option<IpAddr>, port: u16, protocol: Protocol) -> Option<u16> {
-    let address = (ip.unwrap_or(Ipv4Addr::UNSPECIFIED.into()), port);
-    let bound = match protocol {
-        Protocol::Tcp => TcpListener::bind(address).and_then(|socket| socket.local_addr()),
-        Protocol::Udp => UdpSocket::bind(address).and_then(|socket| socket.local_addr()),
+fn published(mapping: &PortMapping, host_port: u16) -> Published {
+    let PortMapping { host_ip, container_port, protocol, .. } = *mapping;
+    Published { container_port, protocol, host_ip, host_port }
+}
+
+fn first_free(
+    mut ports: RangeInclusive<u16>,
+    mapping: &PortMapping,
+    records: &[Record],
+    chosen: &[Published],
+) -> Result<u16, NetworkError> {
+    let first = *ports.start();
+    for port in ports.by_ref() {
+        if is_free(port, mapping, records, chosen)? {
+            return Ok(port);
+        }
+    }
+    let holder = job(&published(mapping, first), records, chosen)
+        .or_else(|| program(mapping.protocol, first));
+    let PortMapping { host_ip, protocol, .. } = *mapping;
+    Err(NetworkError::PortInUse { host_ip, port: first, protocol, holder })
+}
+
+fn any_free(
+    mapping: &PortMapping,
+    records: &[Record],
+    chosen: &[Published],
+) -> Result<u16, NetworkError> {
+    let kernel = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
+    let ports = nobodys(kernel.ok().and_then(|text| parse_range(&text)).unwrap_or(KERNEL));
+    let count = u64::from(ports.end() - ports.start()) + 1;
+    // Jobs that start at once would all try the same ones otherwise.
+    let start = unpredictable() % count;
+    for step in 0..count {
+        let offset = u16::try_from((start + step) % count).expect("it is less than the count");
+        let port = ports.start() + offset;
+        if is_free(port, mapping, records, chosen)? {
+            return Ok(port);
+        }
+    }
+    Err(NetworkError::NoPort)
+}
+
+/// Returns the ports to choose from, if these are the kernel's own.
+fn nobodys(kernel: RangeInclusive<u16>) -> RangeInclusive<u16> {
+    match kernel.end().checked_add(1) {
+        Some(above) if u16::MAX - above >= ENOUGH => above..=u16::MAX,
+        _ => kernel,
+    }
+}
+
+fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
+    let (first, last) = text.trim().split_once(char::is_whitespace)?;
+    let range: RangeInclusive<u16> = first.parse().ok()?..=last.trim().parse().ok()?;
+    (!range.is_empty()).then_some(range)
+}
+
+fn is_free(
+    port: u16,
+    mapping: &PortMapping,
+    records: &[Record],
+    chosen: &[Published],
+) -> Result<bool, NetworkError> {
+    if job(&published(mapping, port), records, chosen).is_some() {
+        return Ok(false);
+    }
+    let protocol = mapping.protocol;
+    // One socket for both families would do, but not where IPv6 is turned off.
+    let addresses: &[IpAddr] = match &mapping.host_ip {
+        None => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
+        Some(ip) => std::slice::from_ref(ip),
     };
-    bound.ok().map(|address| address.port())
+    for address in addresses {
+        match bind(protocol, SocketAddr::new(*address, port)) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(false),
+            Err(error) => match mapping.host_ip {
+                Some(host_ip) if error.kind() == ErrorKind::AddrNotAvailable => {
+                    return Err(NetworkError::HostAddress { host_ip });
+                }
+                None if address.is_ipv6() => {}
+                _ => return Err(NetworkError::Bind { port, protocol, source: error }),
+            },
+        }
+    }
+    Ok(true)
+}
+
+fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
+    match protocol {
+        Protocol::Tcp => TcpListener::bind(address).map(drop),
+        Protocol::Udp => UdpSocket::bind(address).map(drop),
+    }
+}
+
+/// Returns which container has published a port already.
+fn job(wanted: &Published, records: &[Record], chosen: &[Published]) -> Option<String> {
+    let clashes = |other: &Published| {
+        (other.host_port, other.protocol) == (wanted.host_port, wanted.protocol)
+            && (other.host_ip == wanted.host_ip
+                || other.host_ip.is_none()
+                || wanted.host_ip.is_none())
+    };
+    if chosen.iter().any(clashes) {
+        return Some("the same container".to_owned());
+    }
+    records.iter().find_map(|record| {
+        let has = |published: &[Published]| published.iter().any(clashes);
+        let endpoint = record.endpoints.iter().find(|endpoint| has(&endpoint.published))?;
+        Some(format!("container {} of network {}", endpoint.name, record.id))
+    })
+}
+
+/// Returns which program of the calling thread's network namespace has a port, if it can be seen.
+fn program(protocol: Protocol, port: u16) -> Option<String> {
+    let sockets: Vec<_> = ["", "6"]
+        .into_iter()
+        .filter_map(|family| {
+            fs::read_to_string(format!("/proc/thread-self/net/{protocol}{family}")).ok()
+        })
+        .flat_map(|table| sockets(&table, protocol, port))
+        .collect();
+    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
+    let mut holders = processes.filter(|process| {
+        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+        open.filter_map(|file| fs::read_link(file.path()).ok())
+            .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
+    });
+    let process = holders.next()?;
+    let name = fs::read_to_string(process.join("comm")).ok()?;
+    Some(format!("{} (process {})", name.trim(), process.file_name()?.display()))
+}
+
+/// Returns the sockets that a port is bound to, as links in `/proc/PID/fd` name them, from a table
+/// as `/proc/net/tcp`.
+fn sockets(table: &str, protocol: Protocol, port: u16) -> Vec<String> {
+    let suffix = format!(":{port:04X}");
+    let lines = table.lines().skip(1).map(|line| line.split_ascii_whitespace().collect());
+    lines
+        .filter_map(|fields: Vec<_>| match (fields.get(1)?, fields.get(3)?, fields.get(9)?) {
+            // 0A is a socket that listens; UDP has none.
+            (local, state, inode)
+                if local.ends_with(&suffix) && (protocol == Protocol::Udp || *state == "0A") =>
+            {
+                Some(format!("socket:[{inode}]"))
+            }
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mapping(text: &str) -> PortMapping {
+        PortMapping::parse(text).unwrap().remove(0)
+    }
+
+    #[test]
+    fn ports_that_the_kernel_gives_to_programs_are_left_alone() {
+        assert_eq!(nobodys(KERNEL), 61000..=65535);
+        assert_eq!(nobodys(1024..=65535), 1024..=65535);
+        assert_eq!(nobodys(1024..=65000), 1024..=65000);
+        assert_eq!(parse_range("32768\t60999\n"), Some(KERNEL));
+        assert_eq!(parse_range("2 1"), None);
+    }
+
+    #[test]
+    fn a_port_is_given_once() {
+        let mappings: Vec<_> = ["80", "81", "82/udp"].map(mapping).into();
+        let mut published = reserve(&[], &mappings).unwrap();
+        published.sort_by_key(|published| (published.protocol, published.host_port));
+        assert_ne!(published[0].host_port, published[1].host_port);
+        let twice = vec![mappings[0].clone(), mapping(&format!("{}:80", published[0].host_port))];
+        assert!(reserve(&[], &twice).is_ok());
+    }
+
+    #[test]
+    fn who_has_a_port_is_named() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let error = reserve(&[], &[mapping(&format!("{port}:80"))]).unwrap_err();
+        let NetworkError::PortInUse { holder: Some(holder), .. } = &error else {
+            panic!("{error}")
+        };
+        assert!(holder.ends_with(&format!("(process {})", std::process::id())), "{error}");
+        // The next one of a range is as good.
+        let range = mapping(&format!("{port}-65535:80"));
+        assert!(reserve(&[], &[range]).unwrap()[0].host_port > port);
+    }
+
+    #[test]
+    fn addresses_that_cannot_be_published_on_are_told() {
+        let error = |text: &str| reserve(&[], &[mapping(text)]).unwrap_err();
+        assert!(matches!(error("[::1]:80:80"), NetworkError::Loopback6));
+        assert!(matches!(error("192.0.2.77::80"), NetworkError::HostAddress { .. }));
+    }
 }

@@ -1,7 +1,7 @@
 //! Which addresses a network has.
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// A block of addresses.
@@ -24,12 +24,12 @@ pub struct SubnetError {
     longest: u8,
 }
 
-/// The block of each network: enough for 124 containers, and the link to the host.
+/// The block of each network: enough for 253 containers and the host.
 const PREFIX: u8 = 24;
 const PREFIX6: u8 = 64;
 
-/// The last number of a container's address.
-const LAST: u8 = 126;
+/// How many containers a network has addresses for.
+pub(super) const CONTAINERS: u32 = 253;
 
 impl Default for Subnet<Ipv4Addr> {
     fn default() -> Self {
@@ -103,6 +103,11 @@ impl Subnet<Ipv4Addr> {
 }
 
 impl Subnet<Ipv6Addr> {
+    /// Returns how many networks there are in the pool, if not too many to count.
+    pub(super) fn count(self) -> u32 {
+        1_u32.checked_shl(u32::from(PREFIX6 - self.prefix)).unwrap_or(u32::MAX)
+    }
+
     /// Says whether the network with this number shares an address with one of these.
     pub(super) fn clashes(self, number: u32, routes: &[(Ipv6Addr, u8)]) -> bool {
         let own = u128::from(self.address) + (u128::from(number) << (128 - PREFIX6));
@@ -121,13 +126,14 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    pub(super) fn each(self) -> [IpAddr; 2] {
-        [self.v4.into(), self.v6.into()]
+    /// Returns a hardware address for whoever has these: a locally administered one.
+    pub(super) fn mac(self) -> [u8; 6] {
+        let [a, b, c, d] = self.v4.octets();
+        [0x0a, 0x6f, a, b, c, d]
     }
 }
 
-/// The addresses of one network: containers have the lower half of its last byte, the link to the
-/// host two of the upper one.
+/// The addresses of one network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
     v4: u32,
@@ -135,10 +141,8 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub(super) const CONTAINERS_PREFIX: u8 = 25;
-    pub(super) const CONTAINERS_PREFIX6: u8 = PREFIX6;
-    pub(super) const LINK_PREFIX: u8 = 30;
-    pub(super) const LINK_PREFIX6: u8 = 126;
+    pub(super) const PREFIX: u8 = PREFIX;
+    pub(super) const PREFIX6: u8 = PREFIX6;
 
     /// Returns the addresses of the network with this number.
     pub(super) fn new(pool: Subnet<Ipv4Addr>, pool6: Subnet<Ipv6Addr>, number: u32) -> Self {
@@ -148,41 +152,18 @@ impl Plan {
         }
     }
 
-    /// Returns the network's own beginning, for routes.
-    pub(super) fn base(self) -> Pair {
-        Pair { v4: Ipv4Addr::from(self.v4), v6: Ipv6Addr::from(self.v6) }
-    }
-
-    /// Returns the bridge's address, which containers send everything to.
-    pub(super) fn gateway(self) -> Pair {
+    /// Returns the host's address, which containers send everything to.
+    pub(super) fn host(self) -> Pair {
         self.at(1)
     }
 
-    /// Returns the address of a container, counted from 0; none if the network is full.
-    pub(super) fn container(self, number: u32) -> Option<Pair> {
-        let last = u8::try_from(number.checked_add(2)?).ok().filter(|last| *last <= LAST)?;
-        Some(self.at(last))
+    /// Returns the address of a container, counted from 0 to [`CONTAINERS`].
+    pub(super) fn container(self, number: u32) -> Pair {
+        self.at(2 + number)
     }
 
-    /// Returns the host's end of its link.
-    pub(super) fn host(self) -> Pair {
-        self.link(253)
-    }
-
-    /// Returns the network's end of the link to the host.
-    pub(super) fn uplink(self) -> Pair {
-        self.link(254)
-    }
-
-    fn at(self, last: u8) -> Pair {
-        let v6 = Ipv6Addr::from(self.v6 + u128::from(last));
-        Pair { v4: Ipv4Addr::from(self.v4 + u32::from(last)), v6 }
-    }
-
-    fn link(self, last: u8) -> Pair {
-        // Apart from the containers by a bit in the middle.
-        let v6 = Ipv6Addr::from(self.v6 + (0xffff_u128 << 48) + u128::from(last));
-        Pair { v4: Ipv4Addr::from(self.v4 + u32::from(last)), v6 }
+    fn at(self, last: u32) -> Pair {
+        Pair { v4: Ipv4Addr::from(self.v4 + last), v6: Ipv6Addr::from(self.v6 + u128::from(last)) }
     }
 }
 
@@ -196,12 +177,11 @@ mod tests {
         assert_eq!(pool.to_string(), "10.213.0.0/16");
         assert_eq!(pool.count(), 256);
         let plan = Plan::new(pool, Subnet::default(), 3);
-        assert_eq!(plan.gateway().v4, Ipv4Addr::new(10, 213, 3, 1));
-        assert_eq!(plan.container(0).unwrap().v4, Ipv4Addr::new(10, 213, 3, 2));
-        assert_eq!(plan.container(0).unwrap().v6.to_string(), "fd6f:6369:686b:3::2");
-        assert_eq!(plan.uplink().v6.to_string(), "fd6f:6369:686b:3:ffff::fe");
-        assert_eq!(plan.container(124).unwrap().v4, Ipv4Addr::new(10, 213, 3, 126));
-        assert!(plan.container(125).is_none());
+        assert_eq!(plan.host().v4, Ipv4Addr::new(10, 213, 3, 1));
+        assert_eq!(plan.container(0).v4, Ipv4Addr::new(10, 213, 3, 2));
+        assert_eq!(plan.container(0).v6.to_string(), "fd6f:6369:686b:3::2");
+        assert_eq!(plan.container(0).mac(), [0x0a, 0x6f, 10, 213, 3, 2]);
+        assert_eq!(plan.container(CONTAINERS - 1).v4, Ipv4Addr::new(10, 213, 3, 254));
     }
 
     #[test]

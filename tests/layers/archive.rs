@@ -112,7 +112,7 @@ impl Fixture {
     }
 
     pub(crate) fn with_limits(limits: Limits) -> Self {
-        crate::program::require_root();
+        crate::support::program::require_root();
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let (root, run) = (dir.path().join("root"), dir.path().join("run"));
         let store = Store::open(StoreOptions { root, run, limits }).unwrap();

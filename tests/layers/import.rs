@@ -8,7 +8,7 @@ use oci_hooks::image::{Digest, ImportError, Platform, Reference};
 use serde_json::{Value, json};
 
 use crate::archive::{Archive, Fixture, gzip, names_of_layers};
-use crate::program::find;
+use crate::support::program::find;
 
 /// Writes an OCI layout with an image of these layers: blobs and archives.
 pub(crate) fn write_layout(dir: &Path, layers: &[(Vec<u8>, Vec<u8>)]) {

@@ -10,6 +10,6 @@ mod beneath;
 mod bombs;
 mod compare;
 mod import;
-#[path = "../support/program.rs"]
-mod program;
 mod store;
+#[path = "../support/mod.rs"]
+mod support;

@@ -6,7 +6,7 @@ use std::process::Command;
 use oci_hooks::network::{NetworkOptions, Subnet};
 use oci_hooks::sys::netns;
 
-use crate::program;
+use crate::support::program;
 
 /// The host's address in the world.
 pub(crate) const ADDRESS: &str = "198.51.100.1";

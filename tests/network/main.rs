@@ -2,10 +2,10 @@
 //!
 //! Each test makes that namespace for itself: nothing of the machine's own network is touched.
 
-#![expect(clippy::unwrap_used, reason = "a test may panic")]
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
-#[path = "../support/program.rs"]
-mod program;
+#[path = "../support/mod.rs"]
+mod support;
 
 mod host;
 

@@ -21,10 +21,7 @@ fn row_1_a_container_cannot_write_to_the_runtime() {
             Sha256::digest(content).to_vec()
         })
     };
-    let own = || {
-        Sha256::digest(fs::read(option_env!("CARGO_BIN_EXE_container-hook").unwrap()).unwrap())
-            .to_vec()
-    };
+    let own = || Sha256::digest(fs::read(env!("CARGO_BIN_EXE_container-hook")).unwrap()).to_vec();
     let before = (hashes(), own());
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");

@@ -9,7 +9,7 @@ use super::host::Host;
 use super::program::{self, DEADLINE, Finished};
 use super::runtime::Runtime;
 
-const PROGRAM: Option<&str> = option_env!("CARGO_BIN_EXE_container-hook");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_container-hook");
 
 /// The program with its settings on a host.
 pub(crate) struct Installation<'h> {
@@ -30,8 +30,7 @@ impl<'h> Installation<'h> {
         fs::write(installation.settings(), text).expect("the host has one installation");
         fs::create_dir(host.path().join("bin")).expect("the host has one installation");
         // A copy: the program that cargo made may belong to a user, who then would be root here.
-        let program = PROGRAM.unwrap_or("/bin/false");
-        program::copy_program(Path::new(program), &installation.program());
+        program::copy_program(Path::new(PROGRAM), &installation.program());
         let directory = host.path().join("hook");
         installation.admin(&["install", directory.to_str().expect("it is ASCII")]).success();
         installation

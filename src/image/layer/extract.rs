@@ -296,7 +296,7 @@ impl<'a> Extractor<'a> {
     }
 }
 
-const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW);
+const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Splits a path into those of its directory, and its name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {

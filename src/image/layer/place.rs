@@ -17,7 +17,8 @@ use super::attributes::set_time;
 use crate::sys::beneath::{Beneath, open_as_root, open_strictly};
 use crate::sys::fs::PathError;
 
-const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW);
+// Without `NOFOLLOW`, or a link would be told from a file no more.
+const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// The mode of directories that the archive has files in, but no entry for.
 const DEFAULT_MODE: Mode = Mode::from_raw_mode(0o755);

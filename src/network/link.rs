@@ -1,0 +1,136 @@
+//! The kernel's part of a network: namespaces, the bridge, links, addresses, routes.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd as _;
+use std::path::Path;
+
+use super::error::NetworkError;
+use super::firewall::HOST_ACCESS;
+use super::netlink::{self, Netlink, NewLink};
+use super::record::Record;
+use super::subnet::{Pair, Plan};
+use crate::sys::netns;
+
+/// Links have numbers of our own choice, above those that the kernel gives to links that some of its
+/// modules put into every new namespace.
+const BRIDGE: u32 = 1000;
+const UPLINK: u32 = 1001;
+const PORTS: u32 = 1002;
+const ETH0: u32 = 1000;
+
+/// The number of `lo`, in every namespace.
+const LOOPBACK: u32 = 1;
+
+/// Makes the hub, with its bridge, and the link between it and the host.
+///
+/// The hub only switches. It has no address, and the packet filter of the host sees all that goes
+/// further than to another container of the job.
+pub(super) fn make_hub(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
+    let because = |action| because(record, action);
+    let hub = netns::create(pin, || {
+        // Neither is there anything for the bridge to configure itself with.
+        if fs::exists("/proc/sys/net/ipv6")? {
+            set("net/ipv6/conf/default/disable_ipv6", "1")?;
+        }
+        Netlink::open()
+    })?
+    .map_err(because("open the hub"))?;
+    let host = netns::current()?;
+    let mtu = record.mtu;
+    let bridge = NewLink { name: "bridge", index: BRIDGE, mtu, ..NewLink::default() };
+    let uplink = NewLink { name: "uplink", index: UPLINK, mtu, ..NewLink::default() };
+    let on_host = NewLink {
+        name: &record.link,
+        index: 0,
+        mtu,
+        mac: Some(plan.host().mac()),
+        group: if record.host_access { HOST_ACCESS } else { 0 },
+    };
+    hub.add_bridge(&bridge).map_err(because("make the bridge"))?;
+    hub.add_pair(&uplink, BRIDGE, &on_host, host.as_fd())
+        .map_err(because("make the link to the host"))?;
+    link_host(record, plan).map_err(because("link the host"))
+}
+
+fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
+    let name = &record.link;
+    let netlink = Netlink::open()?;
+    let index = netlink::index(name)?;
+    // For ports that are published on 127.0.0.1. What comes from containers is filtered.
+    set(&format!("net/ipv4/conf/{name}/route_localnet"), "1")?;
+    let Pair { v4, v6 } = plan.host();
+    netlink.add_address(index, v4.into(), Plan::PREFIX)?;
+    if record.ipv6 {
+        // A container must not make itself the host's router. And nobody else has the address.
+        set(&format!("net/ipv6/conf/{name}/accept_ra"), "0")?;
+        set(&format!("net/ipv6/conf/{name}/accept_dad"), "0")?;
+        netlink.add_address(index, v6.into(), Plan::PREFIX6)?;
+    }
+    netlink.set_up(index)?;
+    // Only IPv4: for IPv6 this would make the host a router, which then stops configuring itself
+    // from the routers of its own network.
+    set("net/ipv4/ip_forward", "1")
+}
+
+/// Makes the namespace of a container and links it to the bridge.
+pub(super) fn connect(
+    record: &Record,
+    plan: Plan,
+    number: u32,
+    [hub, pin]: [&Path; 2],
+) -> Result<(), NetworkError> {
+    let because = |action| because(record, action);
+    let (inside, namespace) = netns::create(pin, || {
+        if record.ipv6 {
+            // Addresses are to be used at once, and the bridge has no router.
+            set("net/ipv6/conf/default/accept_dad", "0")?;
+            set("net/ipv6/conf/default/accept_ra", "0")?;
+        }
+        Ok((Netlink::open()?, netns::current()))
+    })?
+    .map_err(because("open the namespace of a container"))?;
+    let namespace = namespace?;
+    let hub = netns::within(hub, Netlink::open)?.map_err(because("open the hub"))?;
+
+    let addresses = plan.container(number);
+    let name = format!("port{number}");
+    let mtu = record.mtu;
+    let port = NewLink { name: &name, index: PORTS + number, mtu, ..NewLink::default() };
+    let mac = Some(addresses.mac());
+    let eth0 = NewLink { name: "eth0", index: ETH0, mtu, mac, ..NewLink::default() };
+    let connect = || {
+        hub.add_pair(&port, BRIDGE, &eth0, namespace.as_fd())?;
+        inside.set_up(LOOPBACK)?;
+        inside.add_address(ETH0, addresses.v4.into(), Plan::PREFIX)?;
+        if record.ipv6 {
+            inside.add_address(ETH0, addresses.v6.into(), Plan::PREFIX6)?;
+        }
+        inside.set_up(ETH0)?;
+        inside.add_default_route(plan.host().v4.into())?;
+        // To know at once that there is no way is better than to wait for an answer.
+        if record.ipv6 && forwards_ipv6() {
+            inside.add_default_route(plan.host().v6.into())?;
+        }
+        Ok(())
+    };
+    connect().map_err(because("connect a container"))
+}
+
+fn because(record: &Record, action: &'static str) -> impl FnOnce(io::Error) -> NetworkError {
+    let id = record.id.clone();
+    move |source| NetworkError::Link { action, id, source }
+}
+
+/// Sets a parameter of the calling thread's namespace, unless it has that value: where it may not be
+/// written it may be right.
+fn set(name: &str, value: &str) -> io::Result<()> {
+    let path = format!("/proc/sys/{name}");
+    if fs::read_to_string(&path)?.trim() == value { Ok(()) } else { fs::write(path, value) }
+}
+
+/// Says whether the calling thread's namespace passes IPv6 on.
+fn forwards_ipv6() -> bool {
+    fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
+        .is_ok_and(|value| value.trim() == "1")
+}

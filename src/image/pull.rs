@@ -80,9 +80,9 @@ pub enum PullError {
         /// The image.
         reference: Box<Reference>,
         /// The platform that it is for.
-        found: Platform,
+        found: Box<Platform>,
         /// The platform that it was wanted for.
-        wanted: Platform,
+        wanted: Box<Platform>,
     },
     /// Manifest and configuration contradict each other.
     #[error("{} has {layers} layers, but its configuration has {diff_ids}", reference.familiar())]

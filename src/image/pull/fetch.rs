@@ -72,7 +72,7 @@ enum Found {
     /// The image that is in the store.
     Stored(Box<Image>),
     /// Another one, with the digest of its manifest.
-    Manifest(Digest, Manifest),
+    Manifest(Digest, Box<Manifest>),
 }
 
 /// Finds out what is behind the name, for the platform.
@@ -99,7 +99,7 @@ fn resolve(
     match found.document {
         Document::Manifest(manifest) => {
             manifest.check_image()?;
-            Ok(Found::Manifest(found.digest, manifest))
+            Ok(Found::Manifest(found.digest, Box::new(manifest)))
         }
         Document::Index(_) => Err(super::ManifestError::NestedIndex.into()),
     }
@@ -118,8 +118,8 @@ fn check(
     if request.platform.suitability(&configuration.platform).is_none() {
         return Err(PullError::Platform {
             reference: reference(),
-            found: configuration.platform.clone(),
-            wanted: request.platform.clone(),
+            found: Box::new(configuration.platform.clone()),
+            wanted: Box::new(request.platform.clone()),
         });
     }
     Ok(())

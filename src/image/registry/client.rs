@@ -137,11 +137,6 @@ impl<'a> Repository<'a> {
         self.sources.iter().find_map(|(source, _)| source.used_login())
     }
 
-    /// Returns the login that would be shown to the registry itself.
-    pub fn login(&self) -> Option<&Login> {
-        self.sources.last().and_then(|(source, _)| source.login())
-    }
-
     /// Fetches what a tag or a digest names.
     pub fn document(&self, target: &str) -> Result<Fetched, RegistryError> {
         let accept = manifest_types();

@@ -32,7 +32,7 @@ pub struct ClientOptions {
 pub struct RegistryOptions {
     /// Whether its certificate is not checked, and plain HTTP will do.
     ///
-    /// Registries on the loopback interface are always so, as in Docker.
+    /// Registries on the loopback interface are so without `ca_files`, as in Docker.
     pub insecure: bool,
     /// Files with certificates of the authorities that its certificate may come from, in PEM; those
     /// of the system do not count then.

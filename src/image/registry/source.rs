@@ -33,11 +33,6 @@ impl Source {
         }
     }
 
-    /// Returns the login that the server would be shown.
-    pub(super) fn login(&self) -> Option<&Login> {
-        self.login.as_ref()
-    }
-
     /// Returns the login that the server wanted to see, if it wanted one.
     pub(super) fn used_login(&self) -> Option<&Login> {
         self.login.as_ref().filter(|_| self.used_login.load(Ordering::Relaxed))

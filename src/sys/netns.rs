@@ -4,6 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::panic::resume_unwind;
 use std::path::Path;
 use std::thread;
 
@@ -76,5 +77,6 @@ fn enter_new() -> io::Result<()> {
 
 /// Runs something on a thread of its own: which namespace a thread is in cannot always be undone.
 fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    thread::scope(|scope| scope.spawn(work).join().expect("the work does not panic"))
+    let result = thread::scope(|scope| scope.spawn(work).join());
+    result.unwrap_or_else(|panic| resume_unwind(panic))
 }

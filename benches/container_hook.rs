@@ -119,7 +119,7 @@ impl<'a> Bench<'a> {
         let bundle = Bundle::new_in(Path::new("/dev/shm"), "true");
         let [mut ours, mut bare, mut podman_run]: [Vec<Duration>; 3] = Default::default();
         for _ in 0..RUNS {
-            let step = merge(container("alpine:3.20"), json!({"entryPoint": "true"}));
+            let step = json!({"image": "alpine:3.20", "entryPoint": "true"});
             ours.push(self.runner.container_step(step).0.success().took);
             let mut run = self.runtime.command();
             run.arg("--root").arg(bundle.path().join("state"));

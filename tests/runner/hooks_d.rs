@@ -21,7 +21,7 @@ fn a_hook_fires_for_the_containers_that_its_annotations_mean() {
         let further = format!("[hooks]\ndirs = [{directory:?}]\n");
         let installation = Installation::new(&host, runtime, &further);
         // Each says of which container it was called, by what the annotations of the bundle say.
-        let script = host.path().join("hook");
+        let script = host.path().join("note");
         let seen = host.path().join("seen");
         program::write_program(
             &script,

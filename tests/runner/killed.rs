@@ -54,9 +54,7 @@ fn row_31_whatever_is_killed_leaves_nothing_after_cleanup() {
 #[test]
 fn row_31_prune_removes_what_a_runner_that_is_gone_left() {
     with_each_runtime("", |installation| {
-        let mut victim = runner(installation, "victim");
-        prepare(&mut victim);
-        victim.cleanup();
+        Took::measure(&mut runner(installation, "victim"));
         let before = Snapshot::take(installation);
         let mut victim = runner(installation, "gone");
         victim.through_worker();

@@ -3,10 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Instant;
 
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
-
+use crate::support::host::Process;
 use crate::support::installation::Installation;
 use crate::support::program::DEADLINE;
 
@@ -47,10 +46,11 @@ impl Snapshot {
     /// Checks that the host is as it was, after processes that die now are dead.
     #[track_caller]
     pub(crate) fn check(&self, installation: &Installation<'_>, context: &str) {
-        for process in installation.host().processes() {
-            if !self.processes.contains(&process.line) {
-                wait_for_end(process.pid);
-            }
+        // What was killed a moment ago may still be dying.
+        let deadline = Instant::now() + DEADLINE / 12;
+        let is_new = |process: &Process| !self.processes.contains(&process.line);
+        while installation.host().processes().iter().any(is_new) && Instant::now() < deadline {
+            std::thread::yield_now();
         }
         let now = Self::take(installation);
         let mut faults = Vec::new();
@@ -104,12 +104,4 @@ fn files(directory: &Path, depth: usize) -> Box<dyn Iterator<Item = PathBuf>> {
 fn words(line: &str, which: &[usize]) -> String {
     let words: Vec<_> = line.split_whitespace().collect();
     which.iter().filter_map(|&at| words.get(at).copied()).collect::<Vec<_>>().join(" ")
-}
-
-fn wait_for_end(pid: u32) {
-    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw).expect("a process has a number");
-    if let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) {
-        let patience = (DEADLINE / 12).try_into().expect("it is short");
-        let _ = poll(&mut [PollFd::new(&process, PollFlags::IN)], Some(&patience));
-    }
 }

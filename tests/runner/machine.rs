@@ -32,7 +32,10 @@ fn a_host_shows_only_what_is_its_own() {
     let mut child = host.spawn(Command::new("sleep").arg("1000"));
     let processes = host.processes();
     assert_eq!(processes.len(), 1, "{processes:?}");
-    assert_eq!((processes[0].pid, processes[0].line.as_str()), (child.id(), "sleep 1000 "));
+    assert_eq!(processes[0].line, "sleep 1000 ");
+    let nested = "unshare --pid --fork --kill-child sleep 2000 & until pidof sleep; do :; done";
+    host.shell(nested);
+    assert!(host.processes().iter().any(|process| process.line == "sleep 2000 "));
     child.kill().unwrap();
     child.wait().unwrap();
     assert_eq!(host.shell("ip -o link").lines().count(), 1);

@@ -166,7 +166,7 @@ impl Case {
 
     fn error_has(&self, said: &str) -> bool {
         let word = match self.file.as_str() {
-            "bad-007-unknown-command.json" => "job_cleanup",
+            "bad-007-unknown-command.json" => "/command",
             "bad-012-response-file-missing.json" => "/nonexistent/dir/x.json",
             "bad-016-unknown-option.json" => "--no-such-option",
             "bad-018-port.json" => "99999",
@@ -295,6 +295,8 @@ fn run_script_step_requests_do_what_is_expected() {
         let mut debian = runner(installation, "runner-1");
         debian.prepare(debian.job_container("node:22"), &[]);
         scripts(&debian);
+        // What the step gives as PATH is where its own program is looked for.
+        debian.run("mkdir -p /only/this; ln -s /bin/busybox /only/this/sh").success();
         let mut alpine = runner(installation, "runner-2");
         alpine.prepare(alpine.job_container("alpine:3.20"), &[]);
         write(
@@ -315,7 +317,10 @@ fn run_script_step_requests_do_what_is_expected() {
 /// Writes the scripts that the requests name.
 fn scripts(runner: &Runner<'_>) {
     let script = "5790f82e-c1d3-4cff-aa3a-f4d46b0a18e8";
-    write(runner.temp().join(format!("{script}.sh")), "echo sh step; /bin/env\n");
+    write(
+        runner.temp().join(format!("{script}.sh")),
+        "echo sh step; /bin/tr '\\0' '\\n' </proc/$$/environ\n",
+    );
     write(runner.temp().join(script), "echo sourced\n");
     write(runner.temp().join("a.sh"), "echo ${#BIG} bytes\n");
     write(runner.workspace().join("x"), "/bin/env\n");

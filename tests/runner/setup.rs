@@ -39,10 +39,7 @@ pub(crate) fn shell_step(script: &str) -> Value {
     assert!(!script.contains('\''), "it stands in such quotes");
     let words = format!("-c '{script}'");
     let words: Vec<_> = words.split(' ').filter(|word| !word.is_empty()).collect();
-    merge(
-        container("alpine:3.20"),
-        json!({"entryPoint": "sh", "entryPointArgs": words, "workingDirectory": "/github/workspace"}),
-    )
+    json!({"image": "alpine:3.20", "entryPoint": "sh", "entryPointArgs": words})
 }
 
 /// Makes something that nothing in a container may touch, where hostile images point to.

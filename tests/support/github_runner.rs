@@ -201,7 +201,7 @@ impl<'a> Runner<'a> {
         self.call("run_script_step", args)
     }
 
-    /// Runs an action's container.
+    /// Runs an action's container: what is not said is as the runner sends it.
     #[track_caller]
     pub(crate) fn container_step(&mut self, step: Value) -> (Ended, BTreeMap<String, String>) {
         let files = self.file_commands();

@@ -6,7 +6,7 @@
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::Arc;
 
@@ -124,22 +124,24 @@ impl Host {
         self.run(Command::new("sh").args(["-ec", script])).success()
     }
 
-    /// Returns the processes of the host that have not ended, those of the host itself left out.
+    /// Returns the processes of the host that have not ended, those in containers too; those of the
+    /// host itself are left out.
     pub(crate) fn processes(&self) -> Vec<Process> {
-        let ours = self.namespace_id("pid_for_children");
-        let entries = fs::read_dir("/proc").expect("/proc is mounted");
-        let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-        pids.filter_map(|pid: u32| {
-            let directory = PathBuf::from(format!("/proc/{pid}"));
-            let namespace = fs::read_link(directory.join("ns/pid")).ok()?;
-            let status = fs::read_to_string(directory.join("status")).ok()?;
-            let words = fs::read(directory.join("cmdline")).ok()?;
-            let line = String::from_utf8_lossy(&words).replace('\0', " ");
-            let is_host = line.contains(FIRST_PROCESS) || line == "cat ";
-            let ended = status.contains("\nState:\tZ") || words.is_empty();
-            (namespace == ours && !ended && !is_host).then_some(Process { pid, line })
+        // Its own `/proc` has those of all namespaces below its own.
+        self.enter(|| {
+            let entries = fs::read_dir("/proc").expect("/proc is mounted");
+            let names = entries.flatten().map(|entry| entry.file_name());
+            let pids = names.filter_map(|name| name.to_str()?.parse().ok());
+            pids.filter_map(|pid| {
+                let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+                let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+                let line = String::from_utf8_lossy(&words).replace('\0', " ");
+                let is_host = line.contains(FIRST_PROCESS) || line == "cat ";
+                let ended = status.contains("\nState:\tZ") || words.is_empty();
+                (!ended && !is_host).then_some(Process { pid, line })
+            })
+            .collect()
         })
-        .collect()
     }
 
     /// Returns the mounts of the host, a line each as `/proc/self/mountinfo` has them.
@@ -153,10 +155,6 @@ impl Host {
         let path = format!("/proc/{}/ns/{name}", self.holder.id());
         File::open(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
     }
-
-    fn namespace_id(&self, name: &str) -> PathBuf {
-        fs::read_link(format!("/proc/{}/ns/{name}", self.holder.id())).expect("the host runs")
-    }
 }
 
 impl Drop for Host {
@@ -167,7 +165,7 @@ impl Drop for Host {
     }
 }
 
-/// A process, by the number that it has outside.
+/// A process, by the number that it has on its host.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process {
     pub(crate) pid: u32,

@@ -147,9 +147,11 @@ impl Image {
             other => other,
         };
         let diff_ids: Vec<_> = self.layers.iter().map(|layer| &layer.diff_id).collect();
+        // Some builders want to know of each layer where it is from.
+        let history: Vec<_> = self.layers.iter().map(|_| json!({"created_by": "test"})).collect();
         let document = json!({
             "architecture": architecture, "os": "linux", "config": self.config,
-            "rootfs": {"type": "layers", "diff_ids": diff_ids},
+            "history": history, "rootfs": {"type": "layers", "diff_ids": diff_ids},
         });
         serde_json::to_vec(&document).expect("a value can be written")
     }

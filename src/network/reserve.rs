@@ -161,15 +161,15 @@ fn program(protocol: Protocol, port: u16) -> Option<String> {
         })
         .flat_map(|table| sockets(&table, protocol, port))
         .collect();
-    let processes = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.path());
-    let mut holders = processes.filter(|process| {
-        let open = fs::read_dir(process.join("fd")).into_iter().flatten().flatten();
+    let entries = fs::read_dir("/proc").ok()?.flatten().map(|entry| entry.file_name());
+    let mut pids = entries.filter_map(|name| name.to_str()?.parse::<u32>().ok());
+    let holder = pids.find(|pid| {
+        let open = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
         open.filter_map(|file| fs::read_link(file.path()).ok())
             .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
-    });
-    let process = holders.next()?;
-    let name = fs::read_to_string(process.join("comm")).ok()?;
-    Some(format!("{} (process {})", name.trim(), process.file_name()?.display()))
+    })?;
+    let name = fs::read_to_string(format!("/proc/{holder}/comm")).ok()?;
+    Some(format!("{} (process {holder})", name.trim()))
 }
 
 /// Returns the sockets that a port is bound to, as links in `/proc/PID/fd` name them, from a table

@@ -112,8 +112,9 @@ struct Line {
 
 /// Returns what of an output is the error: the last entry of a log that is one, or all lines.
 fn message(output: &str) -> String {
-    let entries = output.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    let error = entries.filter(|line| matches!(line.level.as_str(), "error" | "fatal")).last();
+    let mut entries = output.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let is_error = |line: &Line| matches!(line.level.as_str(), "error" | "fatal");
+    let error = entries.rfind(is_error);
     let text = match error {
         Some(line) => line.msg,
         None => {

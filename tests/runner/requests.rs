@@ -130,7 +130,7 @@ impl Case {
             "script-001" => has("sh step"),
             "script-003" => has("python\n</__w/_temp/5790f82e-c1d3-4cff-aa3a-f4d46b0a18e8.py>"),
             "script-004" => {
-                has("pwsh\n<-command>\n<. '/__w/_temp/5790f82e-c1d3-4cff-aa3a-f4d46b0a18e8.ps1'>")
+                has("pwsh\n<-command>\n<. '/__w/_temp/5790f82e-c1d3-4cff-aa3a-f4d46b0a18e8.ps1'>");
             }
             "script-006" => has("sourced"),
             "script-008" => has("javascript"),

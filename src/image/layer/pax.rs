@@ -90,8 +90,11 @@ pub(super) fn check_global(data: &[u8]) -> Result<(), &'static str> {
     Ok(())
 }
 
+/// A key and its value.
+type Record<'a> = (&'a [u8], &'a [u8]);
+
 /// Takes the next record, `LENGTH KEY=VALUE` and a line break, off the data.
-fn record<'a>(data: &mut &'a [u8]) -> Result<Option<(&'a [u8], &'a [u8])>, &'static str> {
+fn record<'a>(data: &mut &'a [u8]) -> Result<Option<Record<'a>>, &'static str> {
     const MALFORMED: &str = "an extended header is malformed";
     if data.is_empty() {
         return Ok(None);
@@ -167,7 +170,7 @@ mod tests {
         for data in [
             &b"path=a\n"[..],
             b"99 path=a\n",
-            b"9 path=a\n",
+            b"8 path=a\n",
             b"11 path=a\n",
             b"6 path\n",
             b"0 =\n",

@@ -6,8 +6,10 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
+
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::error::NetworkError;
 use super::port::{PortMapping, Protocol, Published};
@@ -128,10 +130,22 @@ fn is_free(
 }
 
 fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
-    match protocol {
-        Protocol::Tcp => TcpListener::bind(address).map(drop),
-        Protocol::Udp => UdpSocket::bind(address).map(drop),
+    let (family, kind) = match (address, protocol) {
+        (SocketAddr::V4(_), Protocol::Tcp) => (AddressFamily::INET, SocketType::STREAM),
+        (SocketAddr::V4(_), Protocol::Udp) => (AddressFamily::INET, SocketType::DGRAM),
+        (SocketAddr::V6(_), Protocol::Tcp) => (AddressFamily::INET6, SocketType::STREAM),
+        (SocketAddr::V6(_), Protocol::Udp) => (AddressFamily::INET6, SocketType::DGRAM),
+    };
+    let socket = net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    if address.is_ipv6() {
+        // A process that is being started may hold our socket of IPv4 for a moment.
+        sockopt::set_ipv6_v6only(&socket, true)?;
     }
+    if protocol == Protocol::Tcp {
+        // What was closed a minute ago does not count.
+        sockopt::set_socket_reuseaddr(&socket, true)?;
+    }
+    Ok(net::bind(&socket, &address)?)
 }
 
 /// Returns which container has published a port already.
@@ -192,6 +206,8 @@ fn sockets(table: &str, protocol: Protocol, port: u16) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     fn mapping(text: &str) -> PortMapping {

@@ -35,7 +35,7 @@ fn a_job_with_services_and_all_kinds_of_steps_runs() {
             runner.cleanup();
         }
         // Images stay, nothing else does.
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
     });
 }
 
@@ -166,7 +166,7 @@ fn a_job_of_services_alone_runs_on_the_host() {
         let step = shell_step("printf \"PING\\r\\nQUIT\\r\\n\" | nc -w 5 postgres 5432");
         assert!(runner.container_step(step).0.success().stdout().ends_with("+PONG\r\n"));
         runner.cleanup();
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
     });
 }
 
@@ -177,7 +177,7 @@ fn a_container_action_needs_no_prepared_job() {
         let mut runner = runner(installation, "runner-1");
         let (ended, _) = runner.container_step(json!({"image": "test/entrypoint:1"}));
         assert!(ended.success().stdout().ends_with("<a b>\n<c>\n"));
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
     });
 }
 
@@ -253,7 +253,7 @@ fn a_service_that_is_not_healthy_fails_the_job_with_its_log() {
             runner.prepare(Value::Null, &[container(image)]);
             runner.cleanup();
         }
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
     });
 }
 
@@ -294,7 +294,7 @@ fn a_step_that_listens_to_no_signal_ends_with_the_job() {
         assert!(!ended.status.success());
         assert!(ended.took < Duration::from_secs(14), "{:?}", ended.took);
         runner.cleanup();
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
     });
 }
 
@@ -313,7 +313,7 @@ fn a_cancelled_prepare_job_leaves_nothing() {
         let (ended, signals) = call.cancel();
         assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
         runner.cleanup();
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
     });
 }
 

@@ -24,7 +24,7 @@ fn eight_jobs_at_once_do_not_notice_that_one_is_killed() {
                 });
             }
         });
-        assert_eq!(before.live(), Snapshot::take(installation).live());
+        before.check_live(installation, "a job");
         let left = containers(installation);
         assert!(left.is_empty(), "{left:?}");
     });

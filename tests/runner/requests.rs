@@ -198,8 +198,7 @@ fn prepare_job_requests_do_what_is_expected() {
             case.check(ended);
             inside(&case, &mut runner);
             runner.cleanup();
-            let after = Snapshot::take(installation);
-            assert_eq!(before.live(), after.live(), "{}", case.file);
+            before.check_live(installation, &case.file);
         }
     });
 }
@@ -343,7 +342,7 @@ fn run_container_step_requests_do_what_is_expected() {
         for case in cases("container-") {
             let ended = case.call(&mut runner);
             case.check(ended);
-            assert_eq!(before.live(), Snapshot::take(installation).live(), "{}", case.file);
+            before.check_live(installation, &case.file);
         }
         runner.cleanup();
     });

@@ -8,9 +8,14 @@ use std::sync::Mutex;
 use super::{images, program};
 
 /// Brings its own libraries, as the runner's build for Alpine brings none but needs none of glibc's.
-const ALPINE_NODE: &str = r#"#!/bin/sh
-lib=/__e/node20_alpine/lib
-exec "$lib"/ld-linux* --library-path "$lib" /__e/node20/bin/node "$@"
+/// A shell would drop variables with a dash.
+const ALPINE_NODE: &str = r#"
+use std::os::unix::process::CommandExt as _;
+fn main() {
+    let mut node = std::process::Command::new("/__e/node20_alpine/lib/ld.so");
+    node.args(["--library-path", "/__e/node20_alpine/lib", "/__e/node20/bin/node"]);
+    panic!("{}", node.args(std::env::args_os().skip(1)).exec());
+}
 "#;
 
 /// Returns the directory, made once for a version of node.
@@ -41,7 +46,12 @@ fn fill(directory: &Path, node: &Path) {
     program::copy_program(node, &directory.join("node20/bin/node"));
     for library in images::libraries(node) {
         let name = library.file_name().expect("a library is a file");
+        let is_loader = name.to_string_lossy().starts_with("ld-linux");
+        let name = if is_loader { "ld.so".as_ref() } else { name };
         program::copy_program(&library, &directory.join("node20_alpine/lib").join(name));
     }
-    program::write_program(&directory.join("node20_alpine/bin/node"), ALPINE_NODE);
+    let mut rustc = Command::new(program::find("rustc"));
+    rustc.args(["--edition=2024", "-Ctarget-feature=+crt-static", "-", "-o"]);
+    rustc.arg(directory.join("node20_alpine/bin/node"));
+    program::run_with_input(&mut rustc, ALPINE_NODE.as_bytes()).success();
 }

@@ -13,6 +13,7 @@ use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, RuntimeError};
 use crate::sys::fs::{PathContext as _, unpredictable};
+use crate::sys::lock::FileLock;
 use crate::sys::spawn;
 
 /// A container to be made.
@@ -94,7 +95,10 @@ impl Engine {
             process: None,
         };
         let directory = self.directory(&record.id);
-        directory.create(&record)?;
+        {
+            let _no_stray = FileLock::shared(&self.strays_lock())?;
+            directory.create(&record)?;
+        }
         match self.make(&record, &directory, image, &options) {
             Ok((rootfs, bundle)) => {
                 Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })

@@ -12,6 +12,7 @@ use crate::image::Store;
 use crate::runtime::Runtime;
 use crate::sys::fs::{Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks};
 use crate::sys::init;
+use crate::sys::lock::FileLock;
 
 /// Containers on one runtime, with one store.
 #[derive(Debug)]
@@ -89,10 +90,17 @@ impl Engine {
         Ok(path)
     }
 
+    /// Whoever makes a container shares this lock until there is a record: before that, what it
+    /// made looks as if it had been killed.
+    pub(super) fn strays_lock(&self) -> PathBuf {
+        self.run.join("containers.lock")
+    }
+
     /// Removes what containers left on the disk whose records are gone: those of an earlier boot.
     /// Returns how many.
     pub fn remove_strays(&self) -> Result<usize, ContainerError> {
         let mut removed = 0;
+        let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
         for id in record::stray(&self.run)? {
             let directory = self.directory(&id);
             remove_tree(directory.path())?;

@@ -20,4 +20,4 @@ pub use error::ContainerError;
 pub use health::{Health, Verdict};
 pub use logs::{LogLine, Stream};
 pub use monitor::{MonitorProgram, monitor};
-pub use record::{Directory, Ended, Record, Role, make_private, read_json, write_json};
+pub use record::{Directory, Ended, Record, Role, make_private, read_json_if_there, write_json};

@@ -10,7 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
 use crate::runtime::Runtime;
-use crate::sys::fs::{Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks};
+use crate::sys::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
+    read_if_there,
+};
 use crate::sys::identity::Identity;
 
 /// More than any record has.
@@ -202,10 +205,19 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerEr
 }
 
 /// Reads a value that [`write_json`] wrote.
-pub fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
-    let text = crate::sys::fs::read_bounded(path, LONGEST_RECORD)?;
+pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
+    parse_json(path, &read_bounded(path, LONGEST_RECORD)?)
+}
+
+/// Reads a value that [`write_json`] wrote, if there is one.
+pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ContainerError> {
+    let text = read_if_there(path, LONGEST_RECORD)?;
+    text.map(|text| parse_json(path, &text)).transpose()
+}
+
+fn parse_json<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, ContainerError> {
     let invalid = |source| ContainerError::Record { path: path.to_owned(), source };
-    serde_json::from_slice(&text).map_err(invalid)
+    serde_json::from_slice(text).map_err(invalid)
 }
 
 #[cfg(test)]

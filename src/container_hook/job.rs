@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::error::HookError;
 use super::network::Peer;
 use super::runner::Runner;
-use crate::container::{make_private, read_json, write_json};
+use crate::container::{make_private, read_json_if_there, write_json};
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
@@ -65,11 +65,7 @@ impl Jobs {
 
     /// Returns the job of a runner; none if it has none.
     pub(super) fn read(&self, owner: &str) -> Result<Option<Job>, HookError> {
-        let path = self.path(owner);
-        if !path.exists() {
-            return Ok(None);
-        }
-        Ok(Some(read_json(&path)?))
+        Ok(read_json_if_there(&self.path(owner))?)
     }
 
     /// Forgets a job of which nothing is left.
@@ -89,7 +85,8 @@ impl Jobs {
         };
         let paths = entries.flatten().map(|entry| entry.path());
         let records = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
-        Ok(records.map(|path| read_json(&path)).collect::<Result<_, _>>()?)
+        let jobs = records.filter_map(|path| read_json_if_there(&path).transpose());
+        Ok(jobs.collect::<Result<_, _>>()?)
     }
 
     fn path(&self, owner: &str) -> PathBuf {

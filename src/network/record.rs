@@ -13,7 +13,7 @@ use super::netlink::{self, Netlink};
 use super::port::Published;
 use super::subnet::{CONTAINERS, Plan};
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_bounded, unpredictable,
+    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_if_there, unpredictable,
 };
 use crate::sys::lock::FileLock;
 
@@ -136,10 +136,7 @@ pub(super) fn records(options: &NetworkOptions) -> Result<Vec<Record>, NetworkEr
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<Record>, NetworkError> {
-    if !path.exists() {
-        return Ok(None);
-    }
-    let text = read_bounded(path, 1 << 20)?;
+    let Some(text) = read_if_there(path, 1 << 20)? else { return Ok(None) };
     let invalid = |source| NetworkError::Record { path: path.to_owned(), source };
     serde_json::from_slice(&text).map(Some).map_err(invalid)
 }

@@ -7,7 +7,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use read::{FileKind, ReadError, read_bounded};
+pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
 
 /// An I/O error with the path it happened at and what was being done there.

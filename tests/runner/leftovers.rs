@@ -21,11 +21,13 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     pub(crate) fn take(installation: &Installation<'_>) -> Self {
         let host = installation.host();
+        // First: what is there of a process that ends meanwhile would be seen, but not the process.
+        let processes = host.processes().into_iter().map(|process| process.line).collect();
         let mounts = host.mounts();
         let links = host.shell("ip -o link");
         let rules = host.shell("nft list ruleset");
         Self {
-            processes: host.processes().into_iter().map(|process| process.line).collect(),
+            processes,
             // The place, the type and the source: numbers differ each time.
             mounts: mounts.iter().map(|line| words(line, &[4, 8, 9, 10])).collect(),
             links: links.lines().map(|line| words(line, &[1])).collect(),

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -31,6 +33,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) env: BTreeMap<String, String>,
     /// A program with the name of the runner's worker, between it and the hook.
     worker: Option<PathBuf>,
+    /// Who it is, if not root.
+    user: Option<(u32, u32)>,
 }
 
 impl<'a> Runner<'a> {
@@ -47,6 +51,7 @@ impl<'a> Runner<'a> {
             path: Vec::new(),
             env: BTreeMap::new(),
             worker: None,
+            user: None,
         };
         // `_actions` and `_tool` do not exist before something is put there.
         for directory in [
@@ -76,6 +81,14 @@ impl<'a> Runner<'a> {
         self.worker = Some(worker);
     }
 
+    /// Has somebody else than root run it.
+    pub(crate) fn run_as(&mut self, user: (u32, u32)) {
+        self.user = Some(user);
+        let owner = format!("{}:{}", user.0, user.1);
+        let mut chown = Command::new("chown");
+        program::run(chown.arg("--recursive").arg(owner).arg(&self.home)).success();
+    }
+
     /// Returns the runner's own directory.
     pub(crate) fn home(&self) -> &Path {
         &self.home
@@ -98,7 +111,7 @@ impl<'a> Runner<'a> {
     /// Starts a call with a response file as the runner makes it.
     pub(crate) fn start(&self, command: &str, args: Value) -> Call {
         let response = self.temp().join(format!("_runner_hook_responses/{}.json", guid()));
-        fs::write(&response, "").expect("the directory is there");
+        self.write_empty(&response);
         let request = json!({
             "command": command, "responseFile": response, "args": args, "state": self.state,
         });
@@ -113,6 +126,9 @@ impl<'a> Runner<'a> {
         };
         command.arg("-e").arg(self.installation.entry()).current_dir(self.workspace()).env_clear();
         command.envs(self.worker_environment());
+        if let Some((uid, gid)) = self.user {
+            command.uid(uid).gid(gid);
+        }
         Call::start(self.host(), command, request, response)
     }
 
@@ -345,9 +361,16 @@ impl<'a> Runner<'a> {
         let id = guid();
         for (_, file) in FILES {
             let path = self.temp().join(format!("_runner_file_commands/{file}_{id}"));
-            fs::write(path, "").expect("the directory is there");
+            self.write_empty(&path);
         }
         id
+    }
+
+    fn write_empty(&self, path: &Path) {
+        fs::write(path, "").expect("the directory is there");
+        if let Some((uid, gid)) = self.user {
+            chown(path, Some(uid), Some(gid)).expect("root may do this");
+        }
     }
 
     fn read_file_commands(&mut self, id: &str) -> BTreeMap<String, String> {

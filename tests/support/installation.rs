@@ -40,6 +40,27 @@ impl<'h> Installation<'h> {
         self.host
     }
 
+    /// Installs the hook for a runner that somebody else than root runs, as the printed text says.
+    pub(crate) fn use_sudo(&self, user: &str) {
+        // An `/etc` of the host's own, which goes with it.
+        self.host.shell(&format!(
+            "cd {}; chmod 711 .; mkdir -p etc/oci-hooks etc/sudoers.d etc/ssl/certs etc-work; \
+             chmod 750 etc/sudoers.d; cp container-hook.toml etc/oci-hooks/; \
+             cp /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/; \
+             (cat /etc/hosts; echo 127.0.1.1 $(hostname)) >etc/hosts; \
+             mount -t overlay -o lowerdir=/etc,upperdir=etc,workdir=etc-work overlay /etc",
+            self.host.path().display()
+        ));
+        let directory = self.entry().with_file_name("");
+        let directory = directory.to_str().expect("it is ASCII");
+        let words = ["install", "--sudo", "--runner-user", user, directory, "--format=json"];
+        let answer: serde_json::Value =
+            serde_json::from_str(&self.admin(&words).success()).expect("it is JSON");
+        let line = answer["sudoers"].as_str().expect("sudo needs a line");
+        self.host
+            .shell(&format!("umask 227; echo '{line}' >/etc/sudoers.d/container-hook; visudo -qc"));
+    }
+
     /// Returns the installed program.
     pub(crate) fn program(&self) -> PathBuf {
         self.host.path().join("bin/container-hook")

@@ -164,7 +164,11 @@ impl Store {
             let Ok(configuration) = Configuration::parse(record.configuration.as_bytes()) else {
                 continue;
             };
-            let used = fs::metadata(&path).and_then(|metadata| metadata.modified());
+            let used = match fs::metadata(&path).and_then(|metadata| metadata.modified()) {
+                // Removed meanwhile.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+                result => result.at("read", &path)?,
+            };
             let diff_ids = configuration.rootfs.diff_ids;
             let mut size_bytes = 0;
             for diff_id in &diff_ids {
@@ -176,7 +180,7 @@ impl Store {
                 digest: record.digest,
                 id: record.id,
                 size_bytes,
-                used: used.at("read", &path)?,
+                used,
             };
             all.push(Named { path, diff_ids, summary });
         }

@@ -10,7 +10,7 @@ use serde::de::DeserializeOwned;
 use super::error::StoreError;
 use crate::image::Limits;
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
 use crate::sys::lock::FileLock;
 
@@ -89,11 +89,7 @@ pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), S
 
 /// Reads a record, if there is one.
 pub(super) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        result => result.at("read", path)?,
-    };
-    let text = read_bounded(path, MAX_RECORD_BYTES)?;
+    let Some(text) = read_if_there(path, MAX_RECORD_BYTES)? else { return Ok(None) };
     let record = serde_json::from_slice(&text);
     record.map(Some).map_err(|source| StoreError::Record { path: path.to_owned(), source })
 }

@@ -1,5 +1,6 @@
 //! Reading files whose path somebody else chose.
 
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::OwnedFd;
@@ -17,7 +18,7 @@ pub(super) const READ_FLAGS: OFlags =
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system says so; of a directory it says [`std::io::ErrorKind::IsADirectory`].
+    /// The system says so; of a directory it says [`std::ErrorKind::IsADirectory`].
     #[error(transparent)]
     Path(#[from] PathError),
     /// It holds more than the caller takes.
@@ -105,6 +106,16 @@ pub fn read_bounded(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, ReadError>
     read_opened(&file, path, limit_bytes).map(|(bytes, _)| bytes)
 }
 
+/// Reads a file as [`read_bounded`] does, if there is one.
+///
+/// To look first and read then would fail on a file that somebody removes meanwhile.
+pub fn read_if_there(path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, ReadError> {
+    match read_bounded(path, limit_bytes) {
+        Err(ReadError::Path(error)) if error.source.kind() == ErrorKind::NotFound => Ok(None),
+        result => result.map(Some),
+    }
+}
+
 /// Returns the content of an opened file, and its status from before it was read.
 pub(super) fn read_opened(
     file: &OwnedFd,
@@ -156,8 +167,8 @@ fn is_dev_null(stat: &Stat) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::os::unix::net::UnixListener;
-    use std::{fs, io};
 
     use super::*;
 
@@ -230,8 +241,8 @@ mod tests {
             Err(ReadError::Path(error)) => error.source.kind(),
             other => panic!("{other:?}"),
         };
-        assert_eq!(kind(directory.path()), io::ErrorKind::IsADirectory);
-        assert_eq!(kind(&directory.path().join("none")), io::ErrorKind::NotFound);
-        assert_eq!(kind(Path::new("/etc/passwd/x")), io::ErrorKind::NotADirectory);
+        assert_eq!(kind(directory.path()), ErrorKind::IsADirectory);
+        assert_eq!(kind(&directory.path().join("none")), ErrorKind::NotFound);
+        assert_eq!(kind(Path::new("/etc/passwd/x")), ErrorKind::NotADirectory);
     }
 }

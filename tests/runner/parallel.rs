@@ -1,5 +1,6 @@
 //! Runners at once on one machine, and one that is killed among them.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
@@ -28,6 +29,44 @@ fn eight_jobs_at_once_do_not_notice_that_one_is_killed() {
         let left = containers(installation);
         assert!(left.is_empty(), "{left:?}");
     });
+}
+
+#[test]
+fn pruning_all_the_while_takes_nothing_from_running_steps() {
+    with_each_runtime("", |installation| {
+        let before = Snapshot::take(installation);
+        let running = AtomicUsize::new(3);
+        thread::scope(|scope| {
+            for number in 0..running.load(Ordering::Relaxed) {
+                let running = &running;
+                scope.spawn(move || {
+                    // Counted down by a panic too: the other thread waits for it.
+                    let _ended = Ended(running);
+                    let mut runner = runner(installation, &format!("runner-{number}"));
+                    // What has no worker any more is nobody's.
+                    runner.through_worker();
+                    for _ in 0..6 {
+                        let (ended, _) = runner.container_step(shell_step("echo undisturbed"));
+                        assert!(ended.success().stdout().ends_with("undisturbed\n"));
+                    }
+                });
+            }
+            scope.spawn(|| {
+                while running.load(Ordering::Relaxed) > 0 {
+                    installation.admin(&["prune"]).success();
+                }
+            });
+        });
+        before.check_live(installation, "a job");
+    });
+}
+
+struct Ended<'a>(&'a AtomicUsize);
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 fn job(installation: &Installation<'_>, number: usize) {

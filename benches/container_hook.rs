@@ -136,7 +136,7 @@ impl<'a> Bench<'a> {
     /// Returns a command that calls the runtime on the containers of the hook.
     fn bare(&self) -> Command {
         let records = fs::read_dir(self.installation.run_directory().join("containers")).unwrap();
-        let record = records.map(|entry| entry.unwrap().path().join("container.json")).next();
+        let record = records.map(|entry| entry.unwrap().path().join("record.json")).next();
         let record: Value = serde_json::from_slice(&fs::read(record.unwrap()).unwrap()).unwrap();
         let mut command = self.runtime.command();
         command.arg("--root").arg(record["runtime"]["root"].as_str().unwrap());

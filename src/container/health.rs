@@ -13,8 +13,7 @@ use crate::image::Healthcheck;
 use crate::sys::identity::Identity;
 use crate::sys::process::{End, Finished};
 
-/// The time to the first check, and at least between two. Docker lets a whole interval pass before
-/// it looks at all.
+/// The pause after the first check. Docker lets a whole interval pass before it looks at all.
 const SOONEST: Duration = Duration::from_millis(50);
 
 /// Docker's defaults.
@@ -95,8 +94,8 @@ impl Health {
 impl Engine {
     /// Checks a container until it is healthy, or has had the time that Docker would have given it.
     ///
-    /// The checks come at 50 ms, then with doubled pauses up to the interval: a service that is up
-    /// in a tenth of a second does not cost thirty.
+    /// The first check comes at once, the others with doubled pauses up to the interval: a service
+    /// that is up in a tenth of a second does not cost thirty.
     pub fn wait_until_healthy(
         &self,
         record: &Record,
@@ -112,8 +111,6 @@ impl Engine {
         let mut pause = SOONEST;
         let mut checks = 0;
         loop {
-            thread::sleep(pause.min(health.interval));
-            pause = (pause * 2).min(health.interval);
             if !record.process.is_some_and(|process| process.is_running()) {
                 return Ok(Verdict::Ended { code: directory.end().map(|ended| ended.code) });
             }
@@ -135,6 +132,8 @@ impl Engine {
             if start.elapsed() >= health.patience() && checks >= health.retries {
                 return Ok(Verdict::Unhealthy { checks, last });
             }
+            thread::sleep(pause.min(health.interval));
+            pause = (pause * 2).min(health.interval);
         }
     }
 }

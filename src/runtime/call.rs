@@ -64,6 +64,10 @@ pub struct State {
     pub pid: u32,
 }
 
+/// The environment of each call. runc is over before there is garbage worth collecting: a tenth of
+/// the time of a call goes to that otherwise. Other runtimes do not know the variable.
+const ENV: [(&str, &str); 2] = [("PATH", DEFAULT_PATH), ("GOGC", "1000")];
+
 impl Runtime {
     /// Returns a runtime that is told apart by its file's name.
     pub fn new(program: PathBuf, root: PathBuf) -> Self {
@@ -158,10 +162,10 @@ impl Runtime {
         RuntimeError::failed(&self.program, Action::Create, id, &text)
     }
 
-    /// Returns a command with the options that every call has and no environment but `PATH`.
+    /// Returns a command with the options that every call has and no environment but ours.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_clear().env("PATH", DEFAULT_PATH).current_dir("/").stdin(Stdio::null());
+        command.env_clear().envs(ENV).current_dir("/").stdin(Stdio::null());
         command.args(self.options());
         command
     }
@@ -215,7 +219,7 @@ impl Runtime {
         let mut program = Program::new(&self.program, Path::new("/"));
         program.argv = vec![self.program.as_os_str()];
         program.argv.extend(arguments.iter().map(AsRef::as_ref));
-        program.env = vec![(OsStr::new("PATH"), OsStr::new(DEFAULT_PATH))];
+        program.env = ENV.map(|(name, value)| (OsStr::new(name), OsStr::new(value))).into();
         program.timeout = Some(timeout);
         program.stdout = Limit::Truncate(1 << 20);
         Ok(program.run()?)

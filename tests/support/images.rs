@@ -1,5 +1,6 @@
 //! Images made from busybox-static, and from the bash and node of this machine with their libraries.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -92,9 +93,10 @@ impl Tree {
         self.0.append_link(&mut header, path, target).expect("the name fits");
     }
 
-    /// Adds a program of this machine with the libraries that it needs, all at their own paths.
-    fn program(&mut self, path: &Path) {
-        for file in libraries(path).into_iter().chain([path.to_owned()]) {
+    /// Adds programs and libraries of this machine at their own paths.
+    fn copies(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+        // Once each: some readers take no path twice.
+        for file in files.into_iter().collect::<BTreeSet<_>>() {
             let name = file.strip_prefix("/").expect("the path is absolute");
             let content = fs::read(&file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
             self.file(name.to_str().expect("the path is UTF-8"), 0o755, content);
@@ -224,13 +226,9 @@ impl Layers {
         });
         let debian = Layer::new(|tree| {
             tree.file("etc/os-release", 0o644, "PRETTY_NAME=\"Debian GNU/Linux 12\"\nID=debian\n");
-            tree.program(&program::find("bash"));
-            let libraries = libraries(&program::find("node"));
-            for file in libraries {
-                let content = fs::read(&file).expect("a library can be read");
-                let name = file.strip_prefix("/").expect("the path is absolute");
-                tree.file(name.to_str().expect("the path is UTF-8"), 0o755, content);
-            }
+            let bash = program::find("bash");
+            let libraries = [libraries(&bash), libraries(&program::find("node"))].concat();
+            tree.copies(libraries.into_iter().chain([bash]));
             // They say what they were given.
             for name in ["python", "pwsh"] {
                 let script = format!("#!/bin/sh\necho {name}\nprintf '<%s>\\n' \"$@\"\n");

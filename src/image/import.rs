@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::num::NonZero;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -55,7 +56,8 @@ struct Found {
 
 impl Store {
     /// Imports an image from an OCI layout (a directory, or an archive of one) or from an archive
-    /// that `docker save` wrote, and gives it a name. Archives may be compressed.
+    /// that `docker save` wrote, and gives it a name. Archives may be compressed. The image stays in
+    /// the store while the value is there.
     ///
     /// Of several images the one is taken that has the name, or that fits this machine.
     pub fn import(&self, path: &Path, reference: &Reference) -> Result<Image, ImportError> {
@@ -77,18 +79,19 @@ impl Store {
                 diff_ids: diff_ids.len(),
             });
         }
-        let _reservation = self.reserve(diff_ids)?;
+        let reservation = Arc::new(self.reserve(diff_ids)?);
         self.unpack_files(&files, &found.layers, diff_ids)?;
         // Asked for by the host's platform, an image of it is found though it is more exact.
         let fits = host.suitability(&configuration.platform).is_some();
-        Ok(self.commit_image(&NewImage {
+        let image = self.commit_image(&NewImage {
             reference,
             platform: if fits { &host } else { &configuration.platform },
             digest: &found.digest,
             id: &found.id,
             configuration: &found.configuration,
             access: None,
-        })?)
+        })?;
+        Ok(image.held_by(reservation))
     }
 
     /// Unpacks layers, several at once.

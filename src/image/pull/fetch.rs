@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use super::{PullError, PullRequest};
@@ -46,7 +46,7 @@ pub(super) fn fetch(
         bytes: manifest.layers.iter().map(|layer| layer.size).fold(0, u64::saturating_add),
     });
 
-    let _kept = store.reserve(diff_ids)?;
+    let reservation = Arc::new(store.reserve(diff_ids)?);
     let mut seen = HashSet::new();
     let layers = manifest.layers.iter().zip(diff_ids);
     let mut work: Vec<_> = layers
@@ -57,14 +57,15 @@ pub(super) fn fetch(
     work.sort_by_key(|work| std::cmp::Reverse(work.blob.size));
     unpack_all(store, client.layers_at_once(), repository, request, &work)?;
 
-    Ok(store.commit_image(&NewImage {
+    let image = store.commit_image(&NewImage {
         reference: request.reference,
         platform: request.platform,
         digest: &digest,
         id: &manifest.config.digest,
         configuration: &bytes,
         access: repository.used_login().map(|login| login.fingerprint()).as_deref(),
-    })?)
+    })?;
+    Ok(image.held_by(reservation))
 }
 
 /// What is behind a name.

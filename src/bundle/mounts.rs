@@ -137,7 +137,9 @@ fn check_real_target(inside: &Inside, mount: &Mount, all: &[Mount]) -> Result<()
     }
     let is_harmless = match &mount.source {
         MountSource::Tmpfs(_) => true,
-        MountSource::Bind { path, .. } => fs::canonicalize(path).is_ok_and(|path| path == Path::new(DEV)),
+        MountSource::Bind { path, .. } => {
+            fs::canonicalize(path).is_ok_and(|path| path == Path::new(DEV))
+        }
         MountSource::Volume { .. } => false,
     };
     if real == Path::new(DEV) && !is_harmless {

@@ -27,8 +27,10 @@ use super::{
 /// Indexes may name indexes, but not without end.
 const MAX_INDEXES: usize = 4;
 
-/// What tells the images of an OCI layout apart.
+/// What tells the images of an OCI layout apart: the name, or only its tag, and what Docker adds for
+/// the name where the first is the tag.
 const REFERENCE_ANNOTATION: &str = "org.opencontainers.image.ref.name";
+const NAME_ANNOTATION: &str = "io.containerd.image.name";
 
 /// One image in `manifest.json` of `docker save`.
 #[derive(Deserialize)]
@@ -155,7 +157,7 @@ fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found
     let mut digest = Digest::of(&bytes);
     for _ in 0..MAX_INDEXES {
         let index = match document {
-            Document::Index(index) => named(index, reference),
+            Document::Index(index) => named(index, reference)?,
             Document::Manifest(manifest) => {
                 manifest.check_image()?;
                 let configuration = blob(files, &manifest.config)?;
@@ -175,19 +177,32 @@ fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found
     Err(ImportError::Indexes)
 }
 
-/// Keeps those of an index's images that have the name, if any has it.
-fn named(mut index: Index, reference: &Reference) -> Index {
-    let names = [reference.to_string(), reference.familiar()];
-    let is_named = |descriptor: &Descriptor| {
-        descriptor
-            .annotations
-            .get(REFERENCE_ANNOTATION)
-            .is_some_and(|name| names.contains(name) || reference.tag() == Some(name.as_str()))
+/// Keeps those of an index's images that have the name, if any has it, or else those that have its
+/// tag.
+fn named(mut index: Index, reference: &Reference) -> Result<Index, ImportError> {
+    let full = [reference.to_string(), reference.familiar()];
+    let is_named = |descriptor: &Descriptor| names(descriptor).any(|name| full.contains(name));
+    let is_tagged = |descriptor: &Descriptor| {
+        names(descriptor).any(|name| reference.tag() == Some(name.as_str()))
     };
     if index.manifests.iter().any(is_named) {
         index.manifests.retain(is_named);
+    } else if index.manifests.iter().any(is_tagged) {
+        index.manifests.retain(is_tagged);
     }
-    index
+    // Neither name nor platform tells which of them is meant.
+    let has_no_platform = |descriptor: &Descriptor| descriptor.platform.is_none();
+    if index.manifests.len() != 1 && index.manifests.iter().all(has_no_platform) {
+        let available = index.manifests.iter().flat_map(names).cloned().collect();
+        return Err(ImportError::Several { available });
+    }
+    Ok(index)
+}
+
+fn names(descriptor: &Descriptor) -> impl Iterator<Item = &String> {
+    [NAME_ANNOTATION, REFERENCE_ANNOTATION]
+        .into_iter()
+        .filter_map(|annotation| descriptor.annotations.get(annotation))
 }
 
 /// Finds the image in what `docker save` wrote.

@@ -218,7 +218,10 @@ mod tests {
 {"level":"error","msg":"runc create failed: can't get final child's PID from pipe: EOF"}
 "#;
         let text = text(log);
-        assert!(text.contains(": nsexec[7]: failed to update /proc/self/oom_score_adj: "), "{text}");
+        assert!(
+            text.contains(": nsexec[7]: failed to update /proc/self/oom_score_adj: "),
+            "{text}"
+        );
         assert!(text.contains("; runc create failed: "), "{text}");
         assert!(text.ends_with("remove --oom-score-adj)"), "{text}");
     }
@@ -226,7 +229,10 @@ mod tests {
     #[test]
     fn known_trouble_has_a_hint() {
         for (said, hint) in [
-            ("cgroups in hybrid mode not supported, drop all controllers from cgroupv2", "use runc"),
+            (
+                "cgroups in hybrid mode not supported, drop all controllers from cgroupv2",
+                "use runc",
+            ),
             ("config provided but seccomp not supported", "update both"),
             ("error setting rlimit type 7: operation not permitted", "LimitNOFILE= in its unit"),
             ("setrlimit `RLIMIT_NOFILE`: Operation not permitted", "LimitNOFILE= in its unit"),

@@ -199,20 +199,6 @@ fn row_3_a_mount_is_not_led_to_the_devices_by_a_link_in_another_one() {
 }
 
 #[test]
-fn the_devices_of_the_host_can_be_mounted_as_a_whole() {
-    for runtime in Runtime::ALL {
-        let mut parts = Parts::new("test -c /dev/null && echo there");
-        let source = MountSource::Bind {
-            path: "/dev".into(),
-            propagation: Propagation::Private,
-            recursive: true,
-        };
-        parts.options.mounts = vec![Mount { source, ..bind(&parts, "/dev") }];
-        assert_eq!(parts.run(runtime).success(), "there\n", "{runtime}");
-    }
-}
-
-#[test]
 fn users_that_are_nobody_are_refused() {
     for (user, is_number) in [("4294967296", true), ("-1", true), ("nobody", false), ("0:-1", true)]
     {

@@ -139,7 +139,9 @@ impl Store {
         let reservation = Arc::new(self.reserve(&image.diff_ids)?);
         // What was removed before it was reserved is gone.
         let found = self.find(reference, platform)?;
-        Ok(found.filter(|found| found.diff_ids == image.diff_ids).map(|found| found.held_by(reservation)))
+        Ok(found
+            .filter(|found| found.diff_ids == image.diff_ids)
+            .map(|found| found.held_by(reservation)))
     }
 
     /// Gives an image its name, or a name another image. All layers must be there.

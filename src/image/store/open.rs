@@ -10,7 +10,8 @@ use serde::de::DeserializeOwned;
 use super::error::StoreError;
 use crate::image::Limits;
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
+    Durability, FileAt, PathContext as _, PathError, ReadError, ReplaceOptions, Symlinks,
+    read_bounded,
 };
 use crate::sys::lock::FileLock;
 
@@ -89,11 +90,12 @@ pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), S
 
 /// Reads a record, if there is one.
 pub(super) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-        result => result.at("read", path)?,
+    let text = match read_bounded(path, MAX_RECORD_BYTES) {
+        Err(ReadError::Path(error)) if error.source.kind() == std::io::ErrorKind::NotFound => {
+            return Ok(None);
+        }
+        text => text?,
     };
-    let text = read_bounded(path, MAX_RECORD_BYTES)?;
     let record = serde_json::from_slice(&text);
     record.map(Some).map_err(|source| StoreError::Record { path: path.to_owned(), source })
 }

@@ -53,6 +53,22 @@ pub enum BundleError {
         /// The path.
         path: PathBuf,
     },
+    /// A mount would take the place of the container's devices.
+    #[error("cannot mount {source_name} on {}: there the devices are", path.display())]
+    MountOnDevices {
+        /// The path.
+        path: PathBuf,
+        /// What was to be mounted.
+        source_name: String,
+    },
+    /// A mount target is reached by a link in another mount, which may be another one by then.
+    #[error("cannot mount on {}: it goes through a symbolic link in {}", path.display(), above.display())]
+    MountThroughLink {
+        /// The path.
+        path: PathBuf,
+        /// The target of the other mount.
+        above: PathBuf,
+    },
     /// Two mounts have the same target.
     #[error("two mounts on {}", path.display())]
     DuplicateMount {

@@ -69,6 +69,22 @@ impl Inside {
         }
     }
 
+    /// Returns where a path leads, as far as there is something.
+    pub(super) fn real(&self, path: &Path) -> Result<PathBuf, PathError> {
+        let here = |error: Errno| PathError::new("look up", &self.on_host(path), error);
+        for above in path.ancestors() {
+            match self.resolve(above, OFlags::PATH) {
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                found => {
+                    let real = self.name_of(&found.map_err(here)?).map_err(here)?;
+                    let missing = path.strip_prefix(above).expect("it is above the path");
+                    return Ok(real.join(missing));
+                }
+            }
+        }
+        Ok(path.to_owned())
+    }
+
     /// Makes a directory and those above it, and returns where it really is.
     ///
     /// Symbolic links on the way are followed within the root; one that leads nowhere is an error.

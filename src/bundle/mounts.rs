@@ -81,6 +81,9 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
     if let Some(pair) = targets.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(BundleError::DuplicateMount { path: pair[0].to_owned() });
     }
+    for mount in &wanted {
+        check_real_target(container.inside, mount, &wanted)?;
+    }
     let is_free = |target: &Value| {
         let target = target["destination"].as_str().map(Path::new);
         !wanted.iter().any(|mount| Some(&*mount.target) == target)
@@ -120,6 +123,57 @@ fn checked_target(target: &Path) -> Result<PathBuf, BundleError> {
         return Err(BundleError::MountInProc { path: target.to_owned() });
     }
     Ok(path)
+}
+
+/// Checks where a mount ends up once the runtime has followed the links of the image.
+///
+/// Runtimes take `/dev/null` of the container for what hides parts of `/proc`: what somebody else
+/// filled must not take the place of `/dev` (CVE-2025-31133).
+fn check_real_target(inside: &Inside, mount: &Mount, all: &[Mount]) -> Result<(), BundleError> {
+    let target = &mount.target;
+    let real = inside.real(target)?;
+    if is_in_proc(&real) {
+        return Err(BundleError::MountInProc { path: target.clone() });
+    }
+    let is_harmless = match &mount.source {
+        MountSource::Tmpfs(_) => true,
+        MountSource::Bind { path, .. } => {
+            fs::canonicalize(path).is_ok_and(|path| path == Path::new(DEV))
+        }
+        MountSource::Volume { .. } => false,
+    };
+    if real == Path::new(DEV) && !is_harmless {
+        let source_name = match &mount.source {
+            MountSource::Bind { path, .. } => path.display().to_string(),
+            _ => "a volume".to_owned(),
+        };
+        return Err(BundleError::MountOnDevices { path: target.clone(), source_name });
+    }
+    for other in all {
+        let (MountSource::Bind { path, .. } | MountSource::Volume { path, .. }) = &other.source
+        else {
+            continue;
+        };
+        if let Ok(below) = target.strip_prefix(&other.target)
+            && other.target != *target
+            && has_link(path, below)
+        {
+            let above = other.target.clone();
+            return Err(BundleError::MountThroughLink { path: target.clone(), above });
+        }
+    }
+    Ok(())
+}
+
+const DEV: &str = "/dev";
+
+/// Tells if a symbolic link is on a path below a directory.
+fn has_link(directory: &Path, below: &Path) -> bool {
+    let mut path = directory.to_owned();
+    below.iter().any(|name| {
+        path.push(name);
+        path.symlink_metadata().is_ok_and(|metadata| metadata.is_symlink())
+    })
 }
 
 /// Returns volumes for the paths that the image declares and nothing is mounted on.

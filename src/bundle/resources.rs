@@ -151,11 +151,21 @@ impl Rlimit {
     /// Returns the entry of `process.rlimits`, with no more than this process may give.
     pub(super) fn to_json(&self, may_raise: bool) -> Value {
         let resource = RLIMITS.iter().find(|(_, name, _)| *name == self.name);
-        let most = resource.filter(|_| !may_raise).and_then(|(.., r)| getrlimit(*r).maximum);
+        let most = resource.and_then(|(.., resource)| match (may_raise, resource) {
+            (false, resource) => getrlimit(*resource).maximum,
+            // No process may give more, whatever else it may.
+            (true, Resource::Nofile) => nr_open(),
+            (true, _) => None,
+        });
         let hard = self.hard.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED));
         let soft = self.soft.unwrap_or(UNLIMITED).min(hard);
         json!({"type": self.name, "soft": soft, "hard": hard})
     }
+}
+
+/// Returns how many files the kernel lets any process have open.
+fn nr_open() -> Option<u64> {
+    fs::read_to_string("/proc/sys/fs/nr_open").ok()?.trim().parse().ok()
 }
 
 /// `RLIM_INFINITY`.
@@ -203,7 +213,8 @@ mod tests {
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let expected = json!({"type": "RLIMIT_NOFILE", "soft": 1024, "hard": most});
         assert_eq!(limit.to_json(false), expected);
-        assert_eq!(limit.to_json(true)["hard"], u64::MAX);
+        assert_eq!(limit.to_json(true)["hard"], nr_open().unwrap());
+        assert_eq!(Rlimit::new("core", None, None).unwrap().to_json(true)["hard"], u64::MAX);
         let limit = Rlimit::new("core", None, Some(0)).unwrap();
         assert_eq!(limit.to_json(false), json!({"type": "RLIMIT_CORE", "soft": 0, "hard": 0}));
         assert_eq!(Rlimit::new("nonsense", None, None), None);

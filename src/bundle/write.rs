@@ -63,6 +63,8 @@ pub fn write(
         if !inside.is_free_or_directory(path)? {
             return Err(BundleError::NotADirectory { path });
         }
+        // The runtime would make it, and until then a link to it would seem to lead nowhere.
+        inside.create_directories(&Path::new("/").join(path), Owner { uid: 0, gid: 0 })?;
     }
     let words = options.user.as_deref().unwrap_or(&image.user);
     let user = user::resolve(&inside, words, &options.groups)?;

@@ -11,7 +11,7 @@ use super::record::{Directory, Record, Role, make_private};
 use crate::bundle::{self, Bundle};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
-use crate::runtime::{Action, RuntimeError};
+use crate::runtime::Action;
 use crate::sys::fs::{PathContext as _, unpredictable};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
@@ -162,20 +162,14 @@ impl Prepared<'_> {
     pub fn run(mut self, pass_on: impl FnOnce(u32)) -> Result<ExitStatus, ContainerError> {
         let directory = self.engine.directory(&self.record.id);
         let runtime = &self.record.runtime;
-        let mut command = runtime.run(&self.record.id, &directory.bundle(), &directory.pid_file());
+        let (id, log) = (&self.record.id, directory.runtime_log());
+        let mut command = runtime.run(id, &directory.bundle(), &directory.pid_file(), &log);
         spawn::die_with_us(&mut command);
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());
         let status = child.wait().at("wait for", &runtime.program)?;
         if directory.process().is_none() && !directory.pid_file().exists() && !status.success() {
-            // It said why on standard error, which is the job's log.
-            return Err(RuntimeError::failed(
-                &runtime.program,
-                Action::Run,
-                &self.record.id,
-                b"see what it says above",
-            )
-            .into());
+            return Err(runtime.logged_error(Action::Run, id, &log).into());
         }
         self.is_kept = true;
         self.engine.remove(&self.record)?;

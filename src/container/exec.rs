@@ -23,7 +23,7 @@ impl Engine {
     /// environment holds secrets, and a file in a directory could outlive us.
     pub fn exec(&self, record: &Record, options: &ExecOptions) -> Result<Command, ContainerError> {
         if !record.process.is_some_and(|process| process.is_running()) {
-            let ended = self.directory(&record.id).end().map(|ended| ended.code);
+            let ended = self.code(record);
             return Err(ContainerError::NotRunning { id: record.id.clone(), ended });
         }
         let config = self.config(record)?;

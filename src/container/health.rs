@@ -16,9 +16,13 @@ use crate::sys::process::{End, Finished};
 /// The pause after the first check. Docker lets a whole interval pass before it looks at all.
 const SOONEST: Duration = Duration::from_millis(50);
 
+/// What part of the time a container took may pass until it is noticed.
+const DELAY: u32 = 5;
+
 /// Docker's defaults.
 const INTERVAL: Duration = Duration::from_secs(30);
 const TIMEOUT: Duration = Duration::from_secs(30);
+const START_INTERVAL: Duration = Duration::from_secs(5);
 const RETRIES: u32 = 3;
 
 /// How much of what a check writes is worth showing.
@@ -31,6 +35,7 @@ pub struct Health {
     interval: Duration,
     timeout: Duration,
     start_period: Duration,
+    start_interval: Duration,
     retries: u32,
 }
 
@@ -80,22 +85,34 @@ impl Health {
             interval: or(check.interval, INTERVAL),
             timeout: or(check.timeout, TIMEOUT),
             start_period: check.start_period.unwrap_or_default(),
+            start_interval: or(check.start_interval, START_INTERVAL),
             retries: check.retries.filter(|retries| *retries > 0).unwrap_or(RETRIES),
         })
         .filter(|health| !health.command.is_empty())
     }
 
-    /// Returns how long Docker would wait at least before it calls a container unhealthy.
-    fn patience(&self) -> Duration {
-        self.start_period + self.interval * self.retries
+    /// Returns how long Docker would wait at least before it calls a container unhealthy whose
+    /// checks take so long at most: it lets an interval pass after each.
+    fn patience(&self, slowest: Duration) -> Duration {
+        let each = self.interval.saturating_add(slowest);
+        self.start_period.saturating_add(each.saturating_mul(self.retries))
+    }
+
+    /// Returns the time to the next check: a part of the time that passed, no shorter than the last
+    /// check took, and no longer than Docker would wait.
+    fn pause(&self, elapsed: Duration, last: Duration) -> Duration {
+        let is_starting = elapsed < self.start_period;
+        let longest =
+            if is_starting { self.interval.min(self.start_interval) } else { self.interval };
+        (elapsed / DELAY).max(last).max(SOONEST).min(longest)
     }
 }
 
 impl Engine {
     /// Checks a container until it is healthy, or has had the time that Docker would have given it.
     ///
-    /// The first check comes at once, the others with doubled pauses up to the interval: a service
-    /// that is up in a tenth of a second does not cost thirty.
+    /// The first check comes at once, the others from 50 ms on, ever more slowly, up to the interval:
+    /// a service that is up in a tenth of a second does not cost thirty.
     pub fn wait_until_healthy(
         &self,
         record: &Record,
@@ -108,12 +125,14 @@ impl Engine {
         let pid_file = directory.path().join("health.pid");
 
         let start = Instant::now();
-        let mut pause = SOONEST;
+        let mut slowest = Duration::ZERO;
         let mut checks = 0;
         loop {
             if !record.process.is_some_and(|process| process.is_running()) {
-                return Ok(Verdict::Ended { code: directory.end().map(|ended| ended.code) });
+                return Ok(Verdict::Ended { code: self.code(record) });
             }
+            // What an earlier check left there may be the number of another process by now.
+            let _ = fs::remove_file(&pid_file);
             let runtime = &record.runtime;
             let check = runtime.probe(&record.id, &process_file, &pid_file, health.timeout)?;
             checks += 1;
@@ -128,12 +147,11 @@ impl Engine {
                     let _ = process.kill(Duration::from_secs(1));
                 }
             }
-            let last = shown(&check, health.timeout);
-            if start.elapsed() >= health.patience() && checks >= health.retries {
-                return Ok(Verdict::Unhealthy { checks, last });
+            slowest = slowest.max(check.duration);
+            if start.elapsed() >= health.patience(slowest) && checks >= health.retries {
+                return Ok(Verdict::Unhealthy { checks, last: shown(&check, health.timeout) });
             }
-            thread::sleep(pause.min(health.interval));
-            pause = (pause * 2).min(health.interval);
+            thread::sleep(health.pause(start.elapsed(), check.duration));
         }
     }
 }
@@ -165,9 +183,43 @@ mod tests {
         let check = Healthcheck { test: words(&["CMD-SHELL", "a b"]), ..Healthcheck::default() };
         let health = Health::new(&check, None).unwrap();
         assert_eq!(health.command, ["/bin/sh", "-c", "a b"]);
-        assert_eq!(health.patience(), Duration::from_secs(90));
+        assert_eq!(health.patience(Duration::ZERO), Duration::from_secs(90));
+        assert_eq!(health.patience(Duration::from_secs(5)), Duration::from_secs(105));
         let shell = words(&["/bin/bash", "-ec"]);
         assert_eq!(Health::new(&check, Some(&shell)).unwrap().command, ["/bin/bash", "-ec", "a b"]);
+    }
+
+    #[test]
+    fn no_container_is_noticed_later_than_by_docker_or_much_later_than_it_works() {
+        let ms = Duration::from_millis;
+        let check = Healthcheck {
+            test: words(&["CMD", "a"]),
+            interval: Some(ms(10_000)),
+            start_period: Some(ms(60_000)),
+            start_interval: Some(ms(2_000)),
+            ..Healthcheck::default()
+        };
+        let health = Health::new(&check, None).unwrap();
+        assert_eq!(health.pause(ms(0), ms(0)), ms(50));
+        assert_eq!(health.pause(ms(1_000), ms(0)), ms(200));
+        assert_eq!(health.pause(ms(1_000), ms(700)), ms(700));
+        assert_eq!(health.pause(ms(20_000), ms(0)), ms(2_000));
+        assert_eq!(health.pause(ms(65_000), ms(0)), ms(10_000));
+        let soon = Healthcheck { interval: Some(ms(10)), ..check };
+        assert_eq!(Health::new(&soon, None).unwrap().pause(ms(0), ms(9_000)), ms(10));
+    }
+
+    #[test]
+    fn times_of_an_image_may_be_as_long_as_they_like() {
+        let check = Healthcheck {
+            test: words(&["CMD", "a"]),
+            interval: Some(Duration::MAX),
+            start_period: Some(Duration::MAX),
+            retries: Some(u32::MAX),
+            ..Healthcheck::default()
+        };
+        let health = Health::new(&check, None).unwrap();
+        assert_eq!(health.patience(Duration::MAX), Duration::MAX);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod logs;
 mod monitor;
 mod record;
 mod remove;
+mod wait;
 
 pub use create::{Output, Prepared, Spec, new_id};
 pub use engine::Engine;
@@ -21,3 +22,4 @@ pub use health::{Health, Verdict};
 pub use logs::{LogLine, Stream};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{Directory, Ended, Record, Role, make_private, read_json_if_there, write_json};
+pub use wait::Wait;

@@ -17,6 +17,7 @@ use rustix::process::{WaitOptions, WaitStatus, wait};
 use super::error::ContainerError;
 use super::logs::{LogWriter, Stream};
 use super::record::{Directory, Ended, Record};
+use crate::runtime::Action;
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
@@ -110,7 +111,7 @@ pub(super) fn create_with(
     spawn::die_with_us(&mut command);
     let status = command.status().at("execute", &runtime.program)?;
     if !status.success() {
-        return Err(runtime.create_error(&record.id, &log).into());
+        return Err(runtime.logged_error(Action::Create, &record.id, &log).into());
     }
     Ok(())
 }

@@ -70,7 +70,7 @@ pub(super) fn build(
 ) -> Result<Image, BuildError> {
     let context = dockerfile.parent().unwrap_or(Path::new("/"));
     let reference = reference(dockerfile, context)?;
-    if let Some(image) = store.find(&reference, &Platform::host())? {
+    if let Some(image) = store.hold(&reference, &Platform::host())? {
         log.line(&format!("{} has not changed since it was built", dockerfile.display()));
         return Ok(image);
     }

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::io::Read as _;
 use std::num::NonZero;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
@@ -26,8 +27,10 @@ use super::{
 /// Indexes may name indexes, but not without end.
 const MAX_INDEXES: usize = 4;
 
-/// What tells the images of an OCI layout apart.
+/// What tells the images of an OCI layout apart: the name, or only its tag, and what Docker adds for
+/// the name where the first is the tag.
 const REFERENCE_ANNOTATION: &str = "org.opencontainers.image.ref.name";
+const NAME_ANNOTATION: &str = "io.containerd.image.name";
 
 /// One image in `manifest.json` of `docker save`.
 #[derive(Deserialize)]
@@ -55,7 +58,8 @@ struct Found {
 
 impl Store {
     /// Imports an image from an OCI layout (a directory, or an archive of one) or from an archive
-    /// that `docker save` wrote, and gives it a name. Archives may be compressed.
+    /// that `docker save` wrote, and gives it a name. Archives may be compressed. The image stays in
+    /// the store while the value is there.
     ///
     /// Of several images the one is taken that has the name, or that fits this machine.
     pub fn import(&self, path: &Path, reference: &Reference) -> Result<Image, ImportError> {
@@ -77,18 +81,19 @@ impl Store {
                 diff_ids: diff_ids.len(),
             });
         }
-        let _reservation = self.reserve(diff_ids)?;
+        let reservation = Arc::new(self.reserve(diff_ids)?);
         self.unpack_files(&files, &found.layers, diff_ids)?;
         // Asked for by the host's platform, an image of it is found though it is more exact.
         let fits = host.suitability(&configuration.platform).is_some();
-        Ok(self.commit_image(&NewImage {
+        let image = self.commit_image(&NewImage {
             reference,
             platform: if fits { &host } else { &configuration.platform },
             digest: &found.digest,
             id: &found.id,
             configuration: &found.configuration,
             access: None,
-        })?)
+        })?;
+        Ok(image.held_by(reservation))
     }
 
     /// Unpacks layers, several at once.
@@ -152,7 +157,7 @@ fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found
     let mut digest = Digest::of(&bytes);
     for _ in 0..MAX_INDEXES {
         let index = match document {
-            Document::Index(index) => named(index, reference),
+            Document::Index(index) => named(index, reference)?,
             Document::Manifest(manifest) => {
                 manifest.check_image()?;
                 let configuration = blob(files, &manifest.config)?;
@@ -172,19 +177,32 @@ fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found
     Err(ImportError::Indexes)
 }
 
-/// Keeps those of an index's images that have the name, if any has it.
-fn named(mut index: Index, reference: &Reference) -> Index {
-    let names = [reference.to_string(), reference.familiar()];
-    let is_named = |descriptor: &Descriptor| {
-        descriptor
-            .annotations
-            .get(REFERENCE_ANNOTATION)
-            .is_some_and(|name| names.contains(name) || reference.tag() == Some(name.as_str()))
+/// Keeps those of an index's images that have the name, if any has it, or else those that have its
+/// tag.
+fn named(mut index: Index, reference: &Reference) -> Result<Index, ImportError> {
+    let full = [reference.to_string(), reference.familiar()];
+    let is_named = |descriptor: &Descriptor| names(descriptor).any(|name| full.contains(name));
+    let is_tagged = |descriptor: &Descriptor| {
+        names(descriptor).any(|name| reference.tag() == Some(name.as_str()))
     };
     if index.manifests.iter().any(is_named) {
         index.manifests.retain(is_named);
+    } else if index.manifests.iter().any(is_tagged) {
+        index.manifests.retain(is_tagged);
     }
-    index
+    // Neither name nor platform tells which of them is meant.
+    let has_no_platform = |descriptor: &Descriptor| descriptor.platform.is_none();
+    if index.manifests.len() != 1 && index.manifests.iter().all(has_no_platform) {
+        let available = index.manifests.iter().flat_map(names).cloned().collect();
+        return Err(ImportError::Several { available });
+    }
+    Ok(index)
+}
+
+fn names(descriptor: &Descriptor) -> impl Iterator<Item = &String> {
+    [NAME_ANNOTATION, REFERENCE_ANNOTATION]
+        .into_iter()
+        .filter_map(|annotation| descriptor.annotations.get(annotation))
 }
 
 /// Finds the image in what `docker save` wrote.

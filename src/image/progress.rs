@@ -55,6 +55,9 @@ pub enum ProgressEvent<'a> {
         /// The digest of the blob.
         digest: &'a Digest,
     },
+    /// A second has passed, perhaps without anything else: a server may be slow, or another process
+    /// have the layer.
+    Waiting,
     /// Something failed and is tried again.
     Retry {
         /// What failed.

@@ -105,7 +105,7 @@ impl From<OpenError> for PullError {
     }
 }
 
-/// Returns an image that is in the store afterwards, whole.
+/// Returns an image that is in the store afterwards, whole, and stays there while the value is there.
 ///
 /// An image that only known users may have is never given out on the word of the store: the
 /// registry is asked whether it gives it to these credentials; with [`PullPolicy::Never`], where
@@ -116,7 +116,7 @@ pub fn pull(
     request: &PullRequest<'_>,
 ) -> Result<Image, PullError> {
     let reference = request.reference;
-    let stored = store.find(reference, request.platform)?;
+    let stored = store.hold(reference, request.platform)?;
     let open = || client.repository(reference, request.credentials, request.progress);
     match (request.policy, stored) {
         (PullPolicy::Missing | PullPolicy::Never, Some(image)) if image.access.is_none() => {

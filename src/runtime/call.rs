@@ -84,10 +84,11 @@ impl Runtime {
         command
     }
 
-    /// Returns a command that runs a container in the foreground.
-    pub fn run(&self, id: &str, bundle: &Path, pid_file: &Path) -> Command {
+    /// Returns a command that runs a container in the foreground, which shares its streams.
+    pub fn run(&self, id: &str, bundle: &Path, pid_file: &Path, log: &Path) -> Command {
         let mut command = self.command();
-        command.args(["run", "--bundle"]).arg(bundle).arg("--pid-file").arg(pid_file).arg(id);
+        command.arg("--log").arg(log).args(["--log-format", "json", "run", "--bundle"]);
+        command.arg(bundle).arg("--pid-file").arg(pid_file).arg(id);
         command
     }
 
@@ -156,10 +157,10 @@ impl Runtime {
         Ok(text.lines().next().unwrap_or_default().trim().to_owned())
     }
 
-    /// Returns the error of a `create` that failed, from its log.
-    pub fn create_error(&self, id: &str, log: &Path) -> RuntimeError {
+    /// Returns the error of a `create` or `run` that failed, from its log.
+    pub fn logged_error(&self, action: Action, id: &str, log: &Path) -> RuntimeError {
         let text = fs::read(log).unwrap_or_default();
-        RuntimeError::failed(&self.program, Action::Create, id, &text)
+        RuntimeError::failed(&self.program, action, id, &text)
     }
 
     /// Returns a command with the options that every call has and no environment but ours.

@@ -110,14 +110,16 @@ struct Line {
     msg: String,
 }
 
-/// Returns what of an output is the error: the last entry of a log that is one, or all lines.
+/// Returns what of an output is the error: the last entry of a log that is one, after those that made
+/// it end, or all lines.
 fn message(output: &str) -> String {
-    let mut entries = output.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
-    let is_error = |line: &Line| matches!(line.level.as_str(), "error" | "fatal");
-    let error = entries.rfind(is_error);
-    let text = match error {
-        Some(line) => line.msg,
-        None => {
+    let entries = output.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let (mut fatal, rest): (Vec<Line>, Vec<Line>) = entries.partition(|line| line.level == "fatal");
+    // runc's first part writes the one, the rest of it then only that the first part is gone.
+    fatal.extend(rest.into_iter().rfind(|line| line.level == "error"));
+    let text = match fatal.is_empty() {
+        false => fatal.into_iter().map(|line| line.msg).collect::<Vec<_>>().join("; "),
+        true => {
             let lines = output.lines().map(|line| {
                 // `time="…" level=error msg="…"`
                 let quoted = line.split_once("msg=\"").and_then(|(_, text)| text.strip_suffix('"'));
@@ -131,8 +133,8 @@ fn message(output: &str) -> String {
     if text.is_empty() { "it said nothing".to_owned() } else { text }
 }
 
-/// Parts of messages of runc, crun and youki, and what helps.
-const HINTS: [(&str, &str); 10] = [
+/// Parts of messages of runc, crun and youki in lower case, and what helps.
+const HINTS: [(&str, &str); 12] = [
     (
         "cgroups in hybrid mode",
         "crun does not take a host with cgroup v1 and v2 at once: boot with \
@@ -146,24 +148,33 @@ const HINTS: [(&str, &str); 10] = [
     ),
     ("oom_score_adj", "the score is lower than this process may set: remove --oom-score-adj"),
     (
-        "executable file not found",
+        "executable file",
         "the image has no such program in its PATH: check the entry point and the image",
     ),
+    ("open executable", NOT_EXECUTABLE),
     (
         "exec format error",
         "the image is for another processor, or a script has no #! line: check --platform",
     ),
+    ("exec: \"", NOT_EXECUTABLE),
     (
         "read-only file system",
         "a directory the runtime needs is mounted read-only: if it is a cgroup, see container-hook \
          doctor",
     ),
     ("pivot_root", "the store must not be on the initial ramfs"),
-    ("No space left on device", "free some disk, or run container-hook prune"),
-    ("operation not permitted", "the runtime needs root: see container-hook install --sudo"),
+    ("no space left on device", "free some disk, or run container-hook prune"),
+    (
+        "operation not permitted",
+        "the runtime lacks a right, as it does inside of another container: see container-hook doctor",
+    ),
 ];
 
+const NOT_EXECUTABLE: &str =
+    "the image has no such program that its user may execute: check the entry point and the image";
+
 fn hint(message: &str) -> Option<&'static str> {
+    let message = message.to_lowercase();
     HINTS.iter().find(|(part, _)| message.contains(part)).map(|(_, hint)| *hint)
 }
 
@@ -202,8 +213,40 @@ mod tests {
     }
 
     #[test]
+    fn what_made_runc_end_is_said_before_that_it_ended() {
+        let log = r#"{"level":"fatal","msg":"nsexec[7]: failed to update /proc/self/oom_score_adj: Permission denied"}
+{"level":"error","msg":"runc create failed: can't get final child's PID from pipe: EOF"}
+"#;
+        let text = text(log);
+        assert!(
+            text.contains(": nsexec[7]: failed to update /proc/self/oom_score_adj: "),
+            "{text}"
+        );
+        assert!(text.contains("; runc create failed: "), "{text}");
+        assert!(text.ends_with("remove --oom-score-adj)"), "{text}");
+    }
+
+    #[test]
     fn known_trouble_has_a_hint() {
-        let text = text("cgroups in hybrid mode not supported, drop all controllers from cgroupv2");
-        assert!(text.ends_with("or use runc)"), "{text}");
+        for (said, hint) in [
+            (
+                "cgroups in hybrid mode not supported, drop all controllers from cgroupv2",
+                "use runc",
+            ),
+            ("config provided but seccomp not supported", "update both"),
+            ("error setting rlimit type 7: operation not permitted", "LimitNOFILE= in its unit"),
+            ("setrlimit `RLIMIT_NOFILE`: Operation not permitted", "LimitNOFILE= in its unit"),
+            ("exec: \"a\": executable file not found in $PATH", "the entry point and the image"),
+            ("executable file `a` not found in $PATH", "the entry point and the image"),
+            ("exec: \"/a\": stat /a: no such file or directory", "the entry point and the image"),
+            ("exec: \"/bin\": permission denied", "the entry point and the image"),
+            ("open executable: Operation not permitted", "the entry point and the image"),
+            ("exec container process `/a`: Exec format error", "check --platform"),
+            ("mkdir /sys/fs/cgroup/a: Read-only file system", "see container-hook doctor"),
+            ("mount proc to /proc: Operation not permitted", "see container-hook doctor"),
+        ] {
+            let text = text(said);
+            assert!(text.ends_with(&format!("{hint})")), "{text}");
+        }
     }
 }

@@ -16,7 +16,7 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and removes it and its children.
 /// Returns whether it is gone.
 pub fn remove(path: &str) -> bool {
-    let path = path.trim_start_matches('/');
+    let path = &directory(path);
     if path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return false;
     }
@@ -34,6 +34,15 @@ pub fn remove(path: &str) -> bool {
 pub fn remove_if_empty(path: &str) {
     for root in hierarchies(Path::new(MOUNT)) {
         let _ = fs::remove_dir(root.join(path.trim_start_matches('/')));
+    }
+}
+
+/// Returns the directory of a cgroup in its hierarchies: of `SLICE:PREFIX:NAME`, that of the scope
+/// which systemd is asked for.
+fn directory(path: &str) -> String {
+    match path.split(':').collect::<Vec<_>>()[..] {
+        [slice, prefix, name] => format!("{slice}/{prefix}-{name}.scope"),
+        _ => path.trim_start_matches('/').to_owned(),
     }
 }
 
@@ -86,5 +95,23 @@ fn kill_all(dir: &Path) {
     let processes = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     for pid in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
         let _ = kill_process(pid, Signal::KILL);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scopes_of_systemd_are_found_by_the_name_that_runtimes_give_them() {
+        assert_eq!(directory("system.slice:oci-hooks:1a"), "system.slice/oci-hooks-1a.scope");
+        assert_eq!(directory("/oci-hooks/1a"), "oci-hooks/1a");
+    }
+
+    #[test]
+    fn no_path_leads_out_of_the_hierarchy() {
+        for path in ["", "/", "/a/../b", "a//b", "..:a:b/..", "/./a"] {
+            assert!(!remove(path), "{path}");
+        }
     }
 }

@@ -164,6 +164,41 @@ fn mount_targets_do_not_lead_out_of_the_container() {
 }
 
 #[test]
+fn row_3_no_volume_takes_the_place_of_the_devices() {
+    for (target, link) in [("/dev", None), ("/link", Some("/dev")), ("/link/", Some("dev"))] {
+        for is_volume in [true, false] {
+            let mut parts = Parts::new("cat /proc/keys");
+            fs::remove_dir(parts.layer("dev")).unwrap();
+            if link.is_none() {
+                fs::create_dir(parts.layer("dev")).unwrap();
+                symlink("/proc/keys", parts.layer("dev/null")).unwrap();
+            }
+            if let Some(link) = link {
+                symlink(link, parts.layer("link")).unwrap();
+            }
+            if is_volume {
+                parts.image.volumes.insert(target.to_owned());
+                parts.options.volume_root = Some(parts.host("volumes"));
+            } else {
+                parts.options.mounts = vec![bind(&parts, target)];
+            }
+            let error = parts.write().unwrap_err();
+            assert!(matches!(error, BundleError::MountOnDevices { .. }), "{target}: {error}");
+        }
+    }
+}
+
+#[test]
+fn row_3_a_mount_is_not_led_to_the_devices_by_a_link_in_another_one() {
+    let mut parts = Parts::new("true");
+    let outer = bind(&parts, "/work");
+    symlink("/dev", parts.host("source/link")).unwrap();
+    parts.options.mounts = vec![outer, bind(&parts, "/work/link")];
+    let error = parts.write().unwrap_err().to_string();
+    assert_eq!(error, "cannot mount on /work/link: it goes through a symbolic link in /work");
+}
+
+#[test]
 fn users_that_are_nobody_are_refused() {
     for (user, is_number) in [("4294967296", true), ("-1", true), ("nobody", false), ("0:-1", true)]
     {

@@ -96,6 +96,31 @@ fn a_layout_is_imported_as_a_directory_and_as_an_archive() {
 }
 
 #[test]
+fn of_several_images_in_a_layout_the_one_of_the_name_is_taken() {
+    let fixture = Fixture::new();
+    let layout = fixture.outside().join("layout");
+    write_layout(&layout, &layers());
+    let index = layout.join("index.json");
+    let one = fs::read_to_string(&index).unwrap();
+    let mut document: Value = serde_json::from_str(&one).unwrap();
+    let mut ours = document["manifests"][0].clone();
+    ours["annotations"] = json!({
+        "io.containerd.image.name": "example.org/imported:latest",
+        "org.opencontainers.image.ref.name": "latest",
+    });
+    let mut other = ours.clone();
+    other["annotations"]["io.containerd.image.name"] = json!("example.org/other:latest");
+    other["digest"] = json!(Digest::of(b"not there"));
+    document["manifests"] = json!([other, ours]);
+    fs::write(&index, document.to_string()).unwrap();
+    fixture.store.import(&layout, &name()).unwrap();
+    let third = "example.org/third:1".parse().unwrap();
+    let error = fixture.store.import(&layout, &third).unwrap_err().to_string();
+    let named = "name one of example.org/imported:latest, example.org/other:latest, latest";
+    assert!(error.ends_with(named), "{error}");
+}
+
+#[test]
 fn an_archive_of_docker_save_is_imported_with_its_links() {
     let fixture = Fixture::new();
     let saved = fixture.outside().join("saved");

@@ -234,6 +234,25 @@ fn what_is_leased_stays_until_it_is_released() {
 }
 
 #[test]
+fn an_image_that_somebody_is_about_to_use_is_not_pruned() {
+    let fixture = Fixture::new();
+    image(&fixture, "one", &["a", "b"]);
+    let (name, host) = ("one".parse().unwrap(), Platform::host());
+    let held = fixture.store.hold(&name, &host).unwrap().unwrap();
+    let all = PrunePolicy { unused_for: Some(Duration::ZERO), max_bytes: Some(0) };
+    assert_eq!(fixture.store.prune(&all).unwrap().layers, 0);
+    let copy = held.clone();
+    drop(held);
+    assert_eq!(fixture.store.prune(&all).unwrap().layers, 0);
+    fixture.store.lease("job", &copy).unwrap();
+    drop(copy);
+    assert_eq!(fixture.store.prune(&all).unwrap().layers, 0);
+    fixture.store.release("job").unwrap();
+    assert_eq!(fixture.store.prune(&all).unwrap().layers, 2);
+    assert_eq!(fixture.store.hold(&name, &host).unwrap(), None);
+}
+
+#[test]
 fn pruning_goes_by_age_and_by_size() {
     let fixture = Fixture::new();
     let hour = Duration::from_secs(3600);

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use oci_hooks::image::{Credentials, PullError, PullPolicy};
+use oci_hooks::image::{Credentials, PrunePolicy, PullError, PullPolicy};
 
 use crate::setup::{Content, Puller, basic, chain, login, read};
 use crate::support::http::{Response, Server};
@@ -27,6 +28,21 @@ fn row_24_a_moved_tag_is_seen() {
     *current.lock().unwrap() = Content::new(&[b"newest"]);
     puller.policy = PullPolicy::Always;
     assert_eq!(read(&puller.pull(&server.address()).unwrap(), 0), b"newest");
+}
+
+#[test]
+fn a_pulled_image_is_not_pruned_before_it_is_used() {
+    let server = Content::new(&[b"a"]).serve();
+    let puller = Puller::new();
+    let all = PrunePolicy { unused_for: Some(Duration::ZERO), max_bytes: Some(0) };
+    // The second time it is there already.
+    for _ in 0..2 {
+        let image = puller.pull(&server.address()).unwrap();
+        assert_eq!(puller.store().prune(&all).unwrap().layers, 0);
+        puller.store().lease("job", &image).unwrap();
+        puller.store().release("job").unwrap();
+    }
+    assert_eq!(puller.store().prune(&all).unwrap().layers, 1);
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Servers that fail for a moment, or for good, and mirrors.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
 
 use oci_hooks::image::RegistryOptions;
 
@@ -134,6 +135,44 @@ fn errors_say_what_to_do() {
     }
     let error = Puller::new().pull("127.0.0.1:1").unwrap_err();
     assert!(chain(&error).contains("cannot reach 127.0.0.1:1: "), "{}", chain(&error));
+}
+
+#[test]
+fn a_layer_that_a_mirror_cannot_send_whole_comes_from_the_registry() {
+    let content = Content::new(&[&noise(100_000)]);
+    let server = content.serve();
+    let mirror = {
+        let (content, layer) = (content.clone(), content.layer_path(0));
+        Server::start(move |request| match content.answer(request) {
+            answer if request.path == layer => Response { cut: Some(10), ..answer },
+            answer => answer,
+        })
+    };
+    let mut puller = Puller::new();
+    let mirrors = vec![mirror.address()];
+    let options = RegistryOptions { mirrors, ..RegistryOptions::default() };
+    puller.options.registries.insert(server.address(), options);
+    puller.pull(&server.address()).unwrap();
+    assert_eq!(server.requests().last().unwrap().path, content.layer_path(0));
+}
+
+#[test]
+fn a_pull_says_that_it_goes_on_while_the_server_does_not_answer() {
+    let content = Content::new(&[b"a"]);
+    let mut puller = Puller::new();
+    puller.options.idle_timeout = Duration::from_secs(30);
+    let server = {
+        let (content, layer, seen) = (content.clone(), content.layer_path(0), puller.seen.clone());
+        Server::start(move |request| {
+            let deadline = Instant::now() + Duration::from_secs(20);
+            while request.path == layer && seen.count("waiting") == 0 && Instant::now() < deadline {
+                std::thread::yield_now();
+            }
+            content.answer(request)
+        })
+    };
+    puller.pull(&server.address()).unwrap();
+    assert!(puller.seen.count("waiting") > 0);
 }
 
 #[test]

@@ -154,6 +154,7 @@ impl Progress for Events {
         let (name, count) = match event {
             ProgressEvent::LayerBytes { bytes, .. } => ("bytes", bytes),
             ProgressEvent::Retry { .. } => ("retry", 1),
+            ProgressEvent::Waiting => ("waiting", 1),
             ProgressEvent::LayerDone { .. } => ("done", 1),
             ProgressEvent::LayerCached { .. } => ("cached", 1),
             _ => return,

@@ -182,6 +182,18 @@ fn a_container_action_needs_no_prepared_job() {
 }
 
 #[test]
+fn a_container_action_that_cannot_start_says_what_to_do() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let step = json!({"image": "test/entrypoint:1", "entryPoint": "/no/such/program"});
+        let log = runner.container_step(step).0.failure();
+        let said = log.lines().find(|line| line.starts_with("::error::")).unwrap();
+        assert!(said.contains("/no/such/program"), "{said}");
+        assert!(said.ends_with("check the entry point and the image)"), "{said}");
+    });
+}
+
+#[test]
 fn an_image_without_a_shell_is_a_job_container() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");

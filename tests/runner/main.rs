@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod engine;
 mod escapes;
 mod hooks_d;
 mod job;

@@ -8,7 +8,7 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-use crate::setup::{redis, runner, shell_step, with_each_runtime};
+use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
 use crate::support::call::Ended;
 use crate::support::github_runner::{Runner, merge};
 use crate::support::hub::{Login, Name, Registry};
@@ -123,4 +123,32 @@ fn search(directory: &Path) -> Vec<PathBuf> {
         }
     }
     found
+}
+
+#[test]
+fn helpers_of_the_admins_logins_are_asked_for_jobs() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let _ghcr = Registry::start(host, Name::Ghcr, Some(Login("octocat", "right")));
+        let logins = host.path().join("logins.json");
+        fs::write(&logins, json!({"credHelpers": {"ghcr.io": "of-the-test"}}).to_string()).unwrap();
+        let helpers = host.path().join("helpers");
+        fs::create_dir(&helpers).unwrap();
+        let helper = helpers.join("docker-credential-of-the-test");
+        let answer = json!({"Username": "octocat", "Secret": "right"});
+        write(&helper, &format!("#!/bin/sh\necho '{answer}'\n"));
+        host.shell(&format!("chmod 755 {0}/*; mount --bind {0} /usr/local/bin", helpers.display()));
+        let settings = installation.variable().1;
+        let text = fs::read_to_string(&settings).unwrap();
+        fs::write(&settings, text.replace("[store]", &format!("[store]\nlogins = [{logins:?}]")))
+            .unwrap();
+        for sudo in [None, Some("1000")] {
+            let mut pull = Command::new(installation.program());
+            pull.args(["pull", "ghcr.io/octo/ci-image:main"]).env_clear();
+            pull.env(installation.variable().0, &settings);
+            pull.envs(sudo.iter().flat_map(|id| [("SUDO_UID", id), ("SUDO_GID", id)]));
+            host.run(&mut pull).success();
+            installation.admin(&["rmi", "ghcr.io/octo/ci-image:main"]).success();
+        }
+    });
 }

@@ -123,6 +123,9 @@ pub(crate) fn registries(settings: &Settings) -> Result<RegistryClient, EngineEr
     })?)
 }
 
+/// Where podman keeps what root logs in to.
+const ROOT_LOGINS: &str = "/run/containers/0/auth.json";
+
 /// Returns the logins that the settings name and, unless this was called by sudo, those of the user
 /// who runs this.
 ///
@@ -133,11 +136,11 @@ pub(crate) fn credentials(settings: &Settings) -> Result<Credentials, EngineErro
     for path in &settings.store.logins {
         credentials = credentials.with_file(login_file(path)?);
     }
-    let home = std::env::var_os("HOME").map(PathBuf::from);
-    let (Some(home), None) = (home, sudo_caller()) else { return Ok(credentials) };
-    for name in [".docker/config.json", ".config/containers/auth.json"] {
-        let path = home.join(name);
-        if path.exists() {
+    let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
+    if sudo_caller().is_none() {
+        let own = [home.join(".docker/config.json"), home.join(".config/containers/auth.json")];
+        let of_root = rustix::process::geteuid().is_root().then(|| PathBuf::from(ROOT_LOGINS));
+        for path in own.into_iter().chain(of_root).filter(|path| path.exists()) {
             credentials = credentials.with_file(login_file(&path)?);
         }
     }

@@ -13,10 +13,10 @@ use crate::settings::human;
 /// How long a pull may say nothing.
 const PERIOD: Duration = Duration::from_secs(3);
 
-/// What is known of a pull.
+/// What is known of all pulls together: which of them a layer is of is not said.
 #[derive(Debug)]
-struct Pull {
-    image: String,
+struct Pulls {
+    images: Vec<String>,
     layers: usize,
     layers_done: usize,
     bytes: u64,
@@ -25,11 +25,11 @@ struct Pull {
     said: Instant,
 }
 
-impl Pull {
+impl Pulls {
     fn line(&self) -> String {
         format!(
             "Pulling {}: {} of {} layers, {} of {}",
-            self.image,
+            self.images.join(", "),
             self.layers_done,
             self.layers,
             human(self.bytes_done),
@@ -41,29 +41,40 @@ impl Pull {
 /// Turns what happens into lines, one every few seconds at most. Several pulls may go on at once.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    pulls: Mutex<Vec<Pull>>,
+    pulls: Mutex<Option<Pulls>>,
 }
 
 impl Lines {
     /// Takes note of an event, and returns what is to be said now.
     pub(crate) fn take(&self, event: &ProgressEvent<'_>) -> Option<String> {
         let mut pulls = self.pulls.lock().expect("nothing panics while it holds the lock");
-        let pull = match event {
+        match event {
             ProgressEvent::Retry { error, delay } => {
                 let delay = delay.as_secs_f32();
                 return Some(format!("{}; trying again in {delay:.1} s", chain(*error)));
             }
             ProgressEvent::Resolved { reference, layers, bytes, .. } => {
                 let image = reference.familiar().to_string();
-                let (layers, bytes, said) = (*layers, *bytes, Instant::now());
-                let pull = Pull { image, layers, layers_done: 0, bytes, bytes_done: 0, said };
-                let line = format!("Pulling {}: {layers} layers, {}", pull.image, human(bytes));
-                pulls.push(pull);
+                let line = format!("Pulling {image}: {layers} layers, {}", human(*bytes));
+                let said = Instant::now();
+                let none = Pulls {
+                    images: Vec::new(),
+                    layers: 0,
+                    layers_done: 0,
+                    bytes: 0,
+                    bytes_done: 0,
+                    said,
+                };
+                let all = pulls.get_or_insert(none);
+                all.images.push(image);
+                all.layers += layers;
+                all.bytes += bytes;
+                all.said = said;
                 return Some(line);
             }
-            // Which of them a layer is of is not said, and hardly matters.
-            _ => pulls.last_mut()?,
-        };
+            _ => {}
+        }
+        let pull = pulls.as_mut()?;
         match event {
             ProgressEvent::LayerBytes { bytes, .. } => pull.bytes_done += bytes,
             ProgressEvent::LayerCached { bytes, .. } => {
@@ -147,10 +158,21 @@ mod tests {
         assert_eq!(lines.take(&begin).unwrap(), "Pulling node:22: 2 layers, 149 MB");
         let event = ProgressEvent::LayerCached { digest, bytes: 49_000_000 };
         assert_eq!(lines.take(&event), None);
-        lines.pulls.lock().unwrap()[0].said -= PERIOD;
+        lines.pulls.lock().unwrap().as_mut().unwrap().said -= PERIOD;
         let event = ProgressEvent::LayerBytes { digest, bytes: 1_000_000 };
         let line = lines.take(&event).unwrap();
         assert_eq!(line, "Pulling node:22: 1 of 2 layers, 50.0 MB of 149 MB");
         assert_eq!(lines.take(&event), None);
+
+        let redis: Reference = "redis:7".parse().unwrap();
+        let begin =
+            ProgressEvent::Resolved { reference: &redis, digest, layers: 1, bytes: 1_000_000 };
+        assert_eq!(lines.take(&begin).unwrap(), "Pulling redis:7: 1 layers, 1.00 MB");
+        assert_eq!(lines.take(&ProgressEvent::LayerDone { digest }), None);
+        lines.pulls.lock().unwrap().as_mut().unwrap().said -= PERIOD;
+        assert_eq!(
+            lines.take(&ProgressEvent::Waiting).unwrap(),
+            "Pulling node:22, redis:7: 2 of 3 layers, 50.0 MB of 150 MB"
+        );
     }
 }

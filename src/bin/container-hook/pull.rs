@@ -14,7 +14,8 @@ use crate::settings::Pull;
 /// Fetch an image from its registry
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logins are those of `docker login` or `podman login` of whoever runs this.")]
+Logins are those that the settings name, and those of `docker login` or `podman login` of whoever
+runs this.")]
 pub(crate) struct PullArgs {
     /// The image
     #[arg(value_name = "REF")]

@@ -92,6 +92,16 @@ fn targets_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn only_the_devices_of_the_host_and_memory_take_the_place_of_the_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    for source in [bind(Path::new("/dev")), MountSource::Tmpfs(Tmpfs::default())] {
+        prepared(&with(vec![mount("/dev", source)])).unwrap();
+    }
+    let error = prepared(&with(vec![mount("/dev/", bind(dir.path()))])).unwrap_err();
+    assert!(error.to_string().ends_with("on /dev: there the devices are"), "{error}");
+}
+
+#[test]
 fn sources_that_are_not_there_are_not_made() {
     let dir = tempfile::tempdir().unwrap();
     let missing = dir.path().join("missing");

@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::io::{self, Read};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 use super::{PullError, PullRequest};
 use crate::image::config::Configuration;
@@ -16,6 +18,9 @@ use crate::image::store::{Image, NewImage, Store};
 
 /// More than any configuration has; it is held in memory.
 const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
+
+/// How often those who show a pull can say that it still goes on.
+const TICK: Duration = Duration::from_secs(1);
 
 /// A layer to fetch.
 struct Work<'a> {
@@ -46,7 +51,7 @@ pub(super) fn fetch(
         bytes: manifest.layers.iter().map(|layer| layer.size).fold(0, u64::saturating_add),
     });
 
-    let _kept = store.reserve(diff_ids)?;
+    let reservation = Arc::new(store.reserve(diff_ids)?);
     let mut seen = HashSet::new();
     let layers = manifest.layers.iter().zip(diff_ids);
     let mut work: Vec<_> = layers
@@ -57,14 +62,15 @@ pub(super) fn fetch(
     work.sort_by_key(|work| std::cmp::Reverse(work.blob.size));
     unpack_all(store, client.layers_at_once(), repository, request, &work)?;
 
-    Ok(store.commit_image(&NewImage {
+    let image = store.commit_image(&NewImage {
         reference: request.reference,
         platform: request.platform,
         digest: &digest,
         id: &manifest.config.digest,
         configuration: &bytes,
         access: repository.used_login().map(|login| login.fingerprint()).as_deref(),
-    })?)
+    })?;
+    Ok(image.held_by(reservation))
 }
 
 /// What is behind a name.
@@ -146,11 +152,20 @@ fn unpack_all(
             }
         }
     };
+    // Dropped when the work is done, which the other end notices.
+    let (done, is_done) = mpsc::channel::<()>();
     thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                request.progress.event(ProgressEvent::Waiting);
+            }
+        });
         for _ in 1..at_once.min(work.len()) {
-            scope.spawn(run);
+            let done = done.clone();
+            scope.spawn(move || (run(), drop(done)));
         }
         run();
+        drop(done);
     });
     failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }

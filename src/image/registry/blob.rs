@@ -85,6 +85,9 @@ impl<'a> BlobReader<'a> {
             }
             self.received_at_failure = self.received;
             self.failures += 1;
+            if self.failures > 1 {
+                self.repository.leave_mirrors();
+            }
             self.repository.wait(error, self.failures)?;
         }
     }

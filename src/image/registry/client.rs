@@ -284,6 +284,13 @@ impl<'a> Repository<'a> {
         ask(&own.0)
     }
 
+    /// Leaves the mirrors out from now on: one of them answers, but with what cannot be read.
+    pub(super) fn leave_mirrors(&self) {
+        for (_, is_down) in self.sources.split_last().map_or(&[][..], |(_, mirrors)| mirrors) {
+            is_down.store(true, Ordering::Relaxed);
+        }
+    }
+
     /// Waits before another attempt, or returns the error if there shall be none.
     pub(super) fn wait(&self, error: RegistryError, failures: u32) -> Result<(), RegistryError> {
         let retry = self.settings.options.retry;

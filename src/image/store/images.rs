@@ -2,12 +2,14 @@
 
 use std::fs::{self, File, FileTimes};
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use super::layers::Layer;
+use super::leases::Reservation;
 use super::open::{Store, names, read_record, remove_file, write_record};
 use crate::image::{Configuration, Digest, ImageConfig, Platform, Reference};
 use crate::sys::fs::PathContext as _;
@@ -31,6 +33,21 @@ pub struct Image {
     pub diff_ids: Vec<Digest>,
     /// The fingerprint of the login that it was pulled with; none if anybody may have it.
     pub access: Option<String>,
+    /// What keeps its layers, if anything does.
+    pub(super) held: Held,
+}
+
+/// What keeps the layers of an image while the value that stands for it is there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Held {
+    _reservation: Option<Arc<Reservation>>,
+}
+
+impl PartialEq for Held {
+    /// The image is the same, kept or not.
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
 }
 
 /// An image whose layers are in the store, and which is to get a name there.
@@ -109,6 +126,22 @@ impl Store {
             layers.push(layer);
         }
         Ok(Some(image(reference, record, configuration, layers)))
+    }
+
+    /// Returns an image if all of it is there, and keeps its layers as long as the value or a copy of
+    /// it is there. Whoever leases it before that can count on it.
+    pub fn hold(
+        &self,
+        reference: &Reference,
+        platform: &Platform,
+    ) -> Result<Option<Image>, StoreError> {
+        let Some(image) = self.find(reference, platform)? else { return Ok(None) };
+        let reservation = Arc::new(self.reserve(&image.diff_ids)?);
+        // What was removed before it was reserved is gone.
+        let found = self.find(reference, platform)?;
+        Ok(found
+            .filter(|found| found.diff_ids == image.diff_ids)
+            .map(|found| found.held_by(reservation)))
     }
 
     /// Gives an image its name, or a name another image. All layers must be there.
@@ -219,6 +252,13 @@ impl Store {
     }
 }
 
+impl Image {
+    /// Has a reservation of its layers live as long as the image.
+    pub(in crate::image) fn held_by(self, reservation: Arc<Reservation>) -> Self {
+        Image { held: Held { _reservation: Some(reservation) }, ..self }
+    }
+}
+
 fn image(
     reference: &Reference,
     record: Record,
@@ -236,5 +276,6 @@ fn image(
         layers: layers.into_iter().skip(lowest).map(|layer| layer.path).collect(),
         diff_ids: configuration.rootfs.diff_ids,
         access: record.access,
+        held: Held::default(),
     }
 }

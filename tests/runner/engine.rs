@@ -1,0 +1,100 @@
+//! The engine as other programs use it, without a runner.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use oci_hooks::bundle::Options;
+use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, Wait, new_id};
+use oci_hooks::image::{
+    Descriptor, Digest, Image, Limits, NewImage, Platform, Store, StoreOptions,
+};
+use oci_hooks::runtime::Runtime;
+use serde_json::json;
+
+use crate::support::program::{self, DEADLINE};
+use crate::support::{rootfs, runtime};
+
+/// Puts an image of busybox into the store.
+fn image(store: &Store) -> Image {
+    let archive = program::temporary_directory();
+    let archive = archive.path().join("layer.tar");
+    rootfs::write_tar(&archive);
+    let bytes = fs::read(&archive).unwrap();
+    let digest = Digest::of(&bytes);
+    let descriptor = json!({"mediaType": "", "digest": digest.as_str(), "size": bytes.len()});
+    let descriptor: Descriptor = serde_json::from_value(descriptor).unwrap();
+    store.unpack_layer(&descriptor, &digest, bytes.as_slice()).unwrap();
+    let configuration =
+        json!({"os": "linux", "architecture": "", "rootfs": {"diff_ids": [digest.as_str()]}});
+    let configuration = configuration.to_string();
+    let new = NewImage {
+        reference: &"busybox".parse().unwrap(),
+        platform: &Platform::host(),
+        digest: &Digest::of(b"manifest"),
+        id: &Digest::of(configuration.as_bytes()),
+        configuration: configuration.as_bytes(),
+        access: None,
+    };
+    store.commit_image(&new).unwrap()
+}
+
+/// Calls a test with an engine for each runtime.
+fn with_each_engine(test: impl Fn(&Engine, &Image)) {
+    program::require_root();
+    for runtime in runtime::Runtime::ALL {
+        let dir = program::temporary_directory();
+        let (root, run) = (dir.path().join("lib"), dir.path().join("run"));
+        let options =
+            StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
+        let store = Store::open(options).unwrap();
+        let image = image(&store);
+        let engine = Engine {
+            store,
+            runtime: Runtime::new(runtime.command().get_program().into(), run.join("runtime")),
+            run,
+            disk: root,
+            monitor: MonitorProgram {
+                path: env!("CARGO_BIN_EXE_container-hook").into(),
+                arguments: vec!["monitor".to_owned()],
+            },
+        };
+        test(&engine, &image);
+        assert!(engine.containers().unwrap().is_empty());
+        assert_eq!(fs::read_dir(dir.path().join("lib/containers")).unwrap().count(), 0);
+    }
+}
+
+fn spec<'a>(image: &'a Image, script: &str) -> Spec<'a> {
+    Spec {
+        id: new_id(),
+        name: "test".to_owned(),
+        owner: "test".to_owned(),
+        role: Role::Service,
+        image,
+        options: Options {
+            args: ["sh", "-c", script].map(str::to_owned).into(),
+            ..Options::default()
+        },
+        network: None,
+        output: Output::Log { bytes: 1 << 20 },
+    }
+}
+
+#[test]
+fn a_container_is_waited_for_and_told_to_end() {
+    with_each_engine(|engine, image| {
+        let script = "trap 'exit 7' TERM; echo up; while :; do sleep 0.1; done";
+        let record = engine.prepare(spec(image, script)).unwrap().start().unwrap();
+        let deadline = Instant::now() + DEADLINE;
+        while engine.logs(&record, 1).unwrap().is_empty() {
+            assert!(Instant::now() < deadline, "it does not start");
+            std::thread::yield_now();
+        }
+        assert_eq!(engine.wait(&record, Duration::ZERO).unwrap(), Wait::Running);
+        engine.kill(&record, "TERM").unwrap();
+        assert_eq!(engine.wait(&record, DEADLINE).unwrap(), Wait::Ended { code: Some(7) });
+        // It stays so.
+        assert_eq!(engine.wait(&record, DEADLINE).unwrap(), Wait::Ended { code: Some(7) });
+        engine.remove(&record).unwrap();
+    });
+}

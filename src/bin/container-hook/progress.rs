@@ -55,7 +55,8 @@ impl Lines {
             }
             ProgressEvent::Resolved { reference, layers, bytes, .. } => {
                 let image = reference.familiar().to_string();
-                let line = format!("Pulling {image}: {layers} layers, {}", human(*bytes));
+                let noun = if *layers == 1 { "layer" } else { "layers" };
+                let line = format!("Pulling {image}: {layers} {noun}, {}", human(*bytes));
                 let said = Instant::now();
                 let none = Pulls {
                     images: Vec::new(),
@@ -167,12 +168,12 @@ mod tests {
         let redis: Reference = "redis:7".parse().unwrap();
         let begin =
             ProgressEvent::Resolved { reference: &redis, digest, layers: 1, bytes: 1_000_000 };
-        assert_eq!(lines.take(&begin).unwrap(), "Pulling redis:7: 1 layers, 1.00 MB");
+        assert_eq!(lines.take(&begin).unwrap(), "Pulling redis:7: 1 layer, 1.00 MB");
         assert_eq!(lines.take(&ProgressEvent::LayerDone { digest }), None);
         lines.pulls.lock().unwrap().as_mut().unwrap().said -= PERIOD;
         assert_eq!(
             lines.take(&ProgressEvent::Waiting).unwrap(),
-            "Pulling node:22, redis:7: 2 of 3 layers, 50.0 MB of 150 MB"
+            "Pulling node:22, redis:7: 2 of 3 layers, 51.0 MB of 150 MB"
         );
     }
 }

@@ -8,8 +8,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::log::Log;
+use crate::container::make_private;
 use crate::image::{Algorithm, Hasher, Image, ImportError, Platform, Reference, Store, StoreError};
 use crate::runtime::{DEFAULT_PATH, FindError, find};
+use crate::sys::confine::Confinement;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::rollback::Rollback;
 use crate::sys::spawn;
@@ -30,6 +32,10 @@ impl Default for BuildOptions {
         BuildOptions { program: PathBuf::from("buildah"), options: Vec::new(), env: Vec::new() }
     }
 }
+
+/// Where buildah sees its own directory and that of the Dockerfile.
+const STORAGE: &str = "/tmp/storage";
+const CONTEXT: &str = "/tmp/context";
 
 /// An image could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -78,18 +84,29 @@ pub(super) fn build(
     let program =
         find(&[name], Some(DEFAULT_PATH.as_ref()), None).map_err(BuildError::NoBuildah)?;
     let storage = disk.join("buildah");
-    let layout = storage.join(format!("layout-{:016x}", crate::sys::fs::unpredictable()));
-    fs::create_dir_all(&storage).at("make the directory", &storage)?;
+    let name = format!("layout-{:016x}", crate::sys::fs::unpredictable());
+    let layout = storage.join(&name);
+    let temporary = storage.join("tmp");
+    make_private(&temporary)?;
     let mut undo = Rollback::new();
     undo.push(|| drop(fs::remove_dir_all(&layout)));
 
+    let (inside, shown) = (Path::new(STORAGE), Path::new(CONTEXT));
+    let file = shown.join(dockerfile.file_name().unwrap_or_default());
     let buildah = |action: &'static str, arguments: &[&std::ffi::OsStr]| {
         let mut command = Command::new(&program);
-        command.arg("--root").arg(storage.join("root")).arg("--runroot").arg(storage.join("run"));
+        command.arg("--root").arg(inside.join("root")).arg("--runroot").arg(inside.join("run"));
         command.args(&options.options).args(arguments);
-        command.env_clear().env("PATH", DEFAULT_PATH).env("HOME", &storage);
+        command.env_clear().env("PATH", DEFAULT_PATH).env("HOME", inside);
         command.envs(options.env.iter().map(|(name, value)| (name, value)));
         command.current_dir("/").stdin(Stdio::null());
+        // What a Dockerfile asks for may be the host's root directory (CVE-2024-1753), and its steps
+        // have few walls around them: with this they are nobody's on the host.
+        let mut confinement = Confinement::new().at("make a user namespace for", &program)?;
+        confinement.give(&storage, STORAGE)?;
+        confinement.give(&temporary, "/var/tmp")?;
+        confinement.show(context, CONTEXT)?;
+        confinement.apply(&mut command);
         spawn::die_with_us(&mut command);
         let status = command.status().at("execute", &program)?;
         if status.success() { Ok(()) } else { Err(BuildError::Failed { action, status }) }
@@ -108,13 +125,13 @@ pub(super) fn build(
             "--tag".as_ref(),
             tag.as_ref(),
             "--file".as_ref(),
-            dockerfile.as_os_str(),
-            context.as_os_str(),
+            file.as_os_str(),
+            shown.as_os_str(),
         ],
     )
     .and_then(|()| {
         let mut target = std::ffi::OsString::from("oci:");
-        target.push(&layout);
+        target.push(inside.join(&name));
         buildah(
             "push",
             &[

@@ -31,6 +31,7 @@ fn remove_owned(
     let mut containers: Vec<Record> = engine.containers()?;
     containers.retain(|record| record.owner == owner);
     engine.remove_all(&containers)?;
+    engine.store.sweep_reservations()?;
     // Those of steps that ran without a job come with the containers.
     let mut networks: Vec<_> = containers.into_iter().filter_map(|record| record.network).collect();
     networks.extend(job.map(|job| job.network.clone()));

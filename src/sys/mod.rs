@@ -4,6 +4,8 @@
 pub mod beneath;
 #[cfg(feature = "engine")]
 pub mod cgroup;
+#[cfg(feature = "engine")]
+pub mod confine;
 pub mod error;
 pub mod fs;
 #[cfg(feature = "engine")]

@@ -151,13 +151,28 @@ pub fn idmapped_bind(
     namespace: BorrowedFd<'_>,
     depth: Depth,
 ) -> Result<(), PathError> {
+    let tree = detached_idmapped(source, namespace, depth)?;
+    attach(tree.as_fd(), target).at("mount on", target)
+}
+
+/// Returns a mount of a file or directory that is nowhere yet.
+pub(super) fn detached(source: &Path, depth: Depth) -> Result<OwnedFd, PathError> {
     let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
     if depth == Depth::Recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
-    let tree = open_tree(CWD, source, flags).at("open", source)?;
+    open_tree(CWD, source, flags).at("open", source)
+}
+
+/// Returns the same with its owners mapped.
+pub(super) fn detached_idmapped(
+    source: &Path,
+    namespace: BorrowedFd<'_>,
+    depth: Depth,
+) -> Result<OwnedFd, PathError> {
+    let tree = detached(source, depth)?;
     set_mapping(tree.as_fd(), namespace, depth).at("map the owners of files in", source)?;
-    attach(tree.as_fd(), target).at("mount on", target)
+    Ok(tree)
 }
 
 /// Whether what is mounted below a directory is meant too.

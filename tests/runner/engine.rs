@@ -3,12 +3,13 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use oci_hooks::bundle::Options;
+use oci_hooks::bundle::{ExecOptions, Init, Options};
 use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, Wait, new_id};
 use oci_hooks::image::{
     Descriptor, Digest, Image, Limits, NewImage, Platform, Store, StoreOptions,
 };
 use oci_hooks::runtime::Runtime;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use crate::support::program::{self, DEADLINE};
@@ -95,6 +96,37 @@ fn a_container_is_waited_for_and_told_to_end() {
         assert_eq!(engine.wait(&record, DEADLINE).unwrap(), Wait::Ended { code: Some(7) });
         // It stays so.
         assert_eq!(engine.wait(&record, DEADLINE).unwrap(), Wait::Ended { code: Some(7) });
+        engine.remove(&record).unwrap();
+    });
+}
+
+#[test]
+fn an_init_of_its_own_collects_what_steps_leave_and_ends_when_told() {
+    with_each_engine(|engine, image| {
+        let program = engine.init_program().unwrap();
+        let mut spec = spec(image, "");
+        spec.options.init = Some(Init { program, args: Vec::new(), alone: true });
+        let record = engine.prepare(spec).unwrap().start().unwrap();
+        let pid = record.process.unwrap().pid;
+        let children = || {
+            fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"))
+                .unwrap()
+                .trim()
+                .to_owned()
+        };
+        let args = ["sh", "-c", "sleep 1000 >/dev/null 2>&1 & exit 3"].map(str::to_owned).into();
+        let exec = ExecOptions { args, ..ExecOptions::default() };
+        assert_eq!(engine.exec(&record, &exec).unwrap().status().unwrap().code(), Some(3));
+        // The one that is left behind is the first process's now.
+        let orphan = children().parse().unwrap();
+        kill_process(Pid::from_raw(orphan).unwrap(), Signal::KILL).unwrap();
+        let deadline = Instant::now() + DEADLINE;
+        while !children().is_empty() {
+            assert!(Instant::now() < deadline, "{} is not collected", children());
+            std::thread::yield_now();
+        }
+        engine.kill(&record, "TERM").unwrap();
+        assert_eq!(engine.wait(&record, DEADLINE).unwrap(), Wait::Ended { code: Some(0) });
         engine.remove(&record).unwrap();
     });
 }

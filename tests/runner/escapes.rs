@@ -1,4 +1,4 @@
-//! What hostile images and jobs try to get out: rows 1 to 5 of the list of threats.
+//! What hostile images and jobs try to get out: rows 1 to 6 of the list of threats.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,8 +9,8 @@ use std::time::Duration;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
-use crate::setup::{Canary, runner, shell_step, with_each_runtime};
-use crate::support::github_runner::{merge, volume};
+use crate::setup::{Canary, runner, shell_step, with_each_runtime, write};
+use crate::support::github_runner::{Runner, merge, volume};
 use crate::support::program;
 
 #[test]
@@ -142,5 +142,43 @@ fn row_5_a_working_directory_is_made_inside() {
         runner.call("run_script_step", args);
         canary.check("a script step");
         runner.cleanup();
+    });
+}
+
+#[test]
+fn row_6_a_build_reaches_nothing_of_the_host() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        let secret = fs::read_to_string("/etc/shadow").unwrap();
+        let secret = secret.lines().next().unwrap();
+        let mut runner = runner(installation, "runner-1");
+        let build = |runner: &mut Runner<'_>, name: &str, text: Option<&str>| {
+            let dockerfile = runner.workspace().join(name).join("Dockerfile");
+            match text {
+                Some(text) => write(&dockerfile, text),
+                None => {
+                    fs::create_dir_all(dockerfile.parent().unwrap()).unwrap();
+                    symlink("/etc/shadow", &dockerfile).unwrap();
+                }
+            }
+            let step = json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []});
+            let log = runner.container_step(step).0.log();
+            canary.check(name);
+            assert!(!log.contains(secret), "{name}: {log}");
+            log
+        };
+        let log = build(
+            &mut runner,
+            "mount",
+            Some(
+                "FROM alpine:3.20 AS evil\nRUN ln -s / /link\nFROM alpine:3.20\n\
+                 RUN --mount=type=bind,from=evil,source=/link,target=/mnt,rw \
+                 cat /mnt/etc/shadow; ls /mnt/root /mnt/var; id -u; \
+                 for f in file made; do echo x >/mnt/run/canary/$f; done; true\n\
+                 ENTRYPOINT [\"echo\", \"it was built\"]\n",
+            ),
+        );
+        assert!(log.contains("it was built\n"), "{log}");
+        build(&mut runner, "link", None);
     });
 }

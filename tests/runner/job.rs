@@ -194,6 +194,24 @@ fn a_container_action_that_cannot_start_says_what_to_do() {
 }
 
 #[test]
+fn where_there_is_no_overlay_a_line_says_so() {
+    with_each_runtime("", |installation| {
+        let (host, disk) = (installation.host(), installation.store().join("containers"));
+        // Nothing can be laid over what is an overlay itself.
+        host.shell(&format!(
+            "mkdir -p {0} /run/over/u /run/over/w; mount -t overlay overlay \
+             -o lowerdir=/run/over,upperdir=/run/over/u,workdir=/run/over/w {0}",
+            disk.display()
+        ));
+        let mut runner = runner(installation, "runner-1");
+        let (ended, _) = runner.container_step(shell_step("echo it runs"));
+        let log = ended.success().log();
+        let warning = "::warning::container step: the image is copied, which takes time and space";
+        assert!(log.contains(warning) && log.contains("it runs\n"), "{log}");
+    });
+}
+
+#[test]
 fn an_image_without_a_shell_is_a_job_container() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");

@@ -71,6 +71,16 @@ impl Store {
         Ok(result.map(|()| reservation)?)
     }
 
+    /// Removes what dead processes reserved. [`Store::prune`] does so too.
+    pub fn sweep_reservations(&self) -> Result<(), StoreError> {
+        let has_any = names(&self.leases_dir())?.iter().any(|name| name.starts_with(RESERVED));
+        if has_any {
+            let _excluded = self.exclude()?;
+            self.kept_layers()?;
+        }
+        Ok(())
+    }
+
     /// Returns the layers that are leased or reserved, and removes what dead processes reserved.
     ///
     /// To be called while nobody can add any.

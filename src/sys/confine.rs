@@ -1,0 +1,148 @@
+//! A program that reads what strangers wrote: it runs as a user who owns nothing of the host, and
+//! sees less of it.
+//!
+//! It believes to be root, of a user namespace whose numbers no user of the host has. The homes of
+//! users, and other places where nothing is that it needs, are empty, and its own; what it gets of the
+//! host is mounted there.
+
+use std::ffi::{CStr, CString};
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::process::CommandExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::io::Errno;
+use rustix::mount::{
+    MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_change, mount_remount,
+    move_mount,
+};
+use rustix::process::{Gid, Uid};
+use rustix::thread::{
+    LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_groups,
+    set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
+};
+
+use super::fs::{PathContext as _, PathError};
+use super::mount::{Depth, detached, detached_idmapped};
+use super::userns::{IdRange, Mapping};
+
+/// The users of the host that those of the program are. systemd's list of who uses which numbers has
+/// nobody for these.
+const FIRST: u32 = 0x7000_0000;
+const COUNT: u32 = 1 << 24;
+
+/// Options of a file system in memory that belongs to the program.
+const OWN: &CStr = c"mode=755,uid=1879048192,gid=1879048192,size=64m";
+
+/// Where nothing is that a program needs which the system has installed. It may write there, for
+/// itself.
+const HIDDEN: [&CStr; 8] =
+    [c"/boot", c"/home", c"/media", c"/mnt", c"/root", c"/srv", c"/tmp", c"/var"];
+
+/// What a program may see and have.
+#[derive(Debug)]
+pub struct Confinement {
+    namespace: OwnedFd,
+    given: Vec<Given>,
+}
+
+#[derive(Debug)]
+struct Given {
+    tree: OwnedFd,
+    target: CString,
+    read_only: bool,
+}
+
+impl Confinement {
+    /// Makes the user namespace.
+    pub fn new() -> io::Result<Self> {
+        let all = || vec![IdRange { disk: 0, view: FIRST, count: COUNT }];
+        let namespace = Mapping { uids: all(), gids: all() }.namespace()?;
+        Ok(Confinement { namespace, given: Vec::new() })
+    }
+
+    /// Gives the program a directory, at a path directly in a place that is its own. The directory
+    /// and all that it makes there belong to it.
+    pub fn give(&mut self, dir: &Path, at: &str) -> Result<(), PathError> {
+        chown(dir, Some(FIRST), Some(FIRST)).at("set the owner of", dir)?;
+        let tree = detached(dir, Depth::Single)?;
+        self.add(tree, at, false);
+        Ok(())
+    }
+
+    /// Shows the program a directory at such a path. What belongs to the directory's owner belongs to
+    /// the program there, but cannot be changed.
+    pub fn show(&mut self, dir: &Path, at: &str) -> Result<(), PathError> {
+        let metadata = dir.metadata().at("look at", dir)?;
+        let mapping = Mapping::one((metadata.uid(), metadata.gid()), (FIRST, FIRST));
+        let namespace = mapping.namespace().at("map the owners of files in", dir)?;
+        let tree = match detached_idmapped(dir, namespace.as_fd(), Depth::Single) {
+            // Not every file system can; what everybody may read it can read all the same.
+            Err(_) => detached(dir, Depth::Single)?,
+            Ok(tree) => tree,
+        };
+        self.add(tree, at, true);
+        Ok(())
+    }
+
+    fn add(&mut self, tree: OwnedFd, at: &str, read_only: bool) {
+        let target = CString::new(at).expect("paths of ours have no zero");
+        self.given.push(Given { tree, target, read_only });
+    }
+
+    /// Has a command run so, once. What is set for it by other means must be set afterwards, such as the
+    /// signal it gets when its parent dies: a change of users takes that away.
+    pub fn apply(self, command: &mut Command) {
+        #[expect(unsafe_code, reason = "there is no other way to do this for a child")]
+        // SAFETY: between fork and exec only system calls are made; they allocate nothing and take
+        // no lock. What they name is in memory that the command keeps.
+        unsafe {
+            command.pre_exec(move || Ok(self.enter()?));
+        }
+    }
+
+    /// Confines the calling process, which has one thread.
+    fn enter(&self) -> Result<(), Errno> {
+        unshare(UnshareFlags::NEWNS)?;
+        mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
+        let flags = MountFlags::NOSUID | MountFlags::NODEV;
+        for hidden in HIDDEN {
+            match mount(c"tmpfs", hidden, c"tmpfs", flags, OWN) {
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                done => done?,
+            }
+        }
+        for Given { tree, target, read_only } in &self.given {
+            mkdirat(CWD, target, Mode::from_raw_mode(0o755))?;
+            let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
+            move_mount(tree.as_fd(), c"", CWD, target, empty)?;
+            if *read_only {
+                mount_remount(target, flags | MountFlags::BIND | MountFlags::RDONLY, c"")?;
+            }
+        }
+        move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::User))?;
+        set_thread_groups(&[])?;
+        set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
+        set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
+        // Another one, which belongs to the user namespace: there it may mount, and not take away what
+        // is mounted now.
+        unshare(UnshareFlags::NEWNS)
+    }
+}
+
+fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
+    #[expect(unsafe_code, reason = "rustix calls it unsafe for what other flags do")]
+    // SAFETY: no open files are parted from, and the process has one thread.
+    unsafe {
+        unshare_unsafe(flags)
+    }
+}
+
+#[test]
+fn file_systems_of_the_program_are_its_own() {
+    let options = OWN.to_str().unwrap();
+    assert!(options.contains(&format!(",uid={FIRST},gid={FIRST},")));
+}

@@ -5,6 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
+use crate::support::host::Host;
 use crate::support::installation::Installation;
 use crate::support::program::DEADLINE;
 
@@ -22,7 +23,7 @@ impl Snapshot {
     pub(crate) fn take(installation: &Installation<'_>) -> Self {
         let host = installation.host();
         // First: what is there of a process that ends meanwhile would be seen, but not the process.
-        let processes = host.processes().into_iter().map(|process| process.line).collect();
+        let processes = processes(host);
         let mounts = host.mounts();
         let links = host.shell("ip -o link");
         let rules = host.shell("nft list ruleset");
@@ -77,6 +78,21 @@ impl Snapshot {
             if is_settled || Instant::now() > deadline {
                 return now;
             }
+        }
+    }
+}
+
+/// Returns what runs, once no runtime is about to become a container's first process.
+fn processes(host: &Host) -> BTreeSet<String> {
+    let deadline = Instant::now() + DEADLINE / 12;
+    let is_runtime = |line: &String| {
+        let program = line.split(' ').next().unwrap_or_default();
+        program.ends_with("runc") || program.ends_with("crun")
+    };
+    loop {
+        let processes: BTreeSet<_> = host.processes().into_iter().map(|p| p.line).collect();
+        if !processes.iter().any(is_runtime) || Instant::now() > deadline {
+            return processes;
         }
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::Duration;
 
 use super::log::Log;
 use crate::container::make_private;
@@ -13,6 +14,7 @@ use crate::image::{Algorithm, Hasher, Image, ImportError, Platform, Reference, S
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine::Confinement;
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::spawn;
 
@@ -32,6 +34,13 @@ impl Default for BuildOptions {
         BuildOptions { program: PathBuf::from("buildah"), options: Vec::new(), env: Vec::new() }
     }
 }
+
+/// buildah's own directory on the disk, and the lock that each build shares.
+const BUILDAH: &str = "buildah";
+const LOCK: &str = "buildah.lock";
+
+/// What the names of results in it begin with.
+const LAYOUT: &str = "layout-";
 
 /// Where buildah sees its own directory and that of the Dockerfile.
 const STORAGE: &str = "/tmp/storage";
@@ -83,11 +92,12 @@ pub(super) fn build(
     let name = options.program.as_os_str();
     let program =
         find(&[name], Some(DEFAULT_PATH.as_ref()), None).map_err(BuildError::NoBuildah)?;
-    let storage = disk.join("buildah");
-    let name = format!("layout-{:016x}", crate::sys::fs::unpredictable());
+    let storage = disk.join(BUILDAH);
+    let name = format!("{LAYOUT}{:016x}", crate::sys::fs::unpredictable());
     let layout = storage.join(&name);
     let temporary = storage.join("tmp");
     make_private(&temporary)?;
+    let _lock = FileLock::shared(&disk.join(LOCK))?;
     let mut undo = Rollback::new();
     undo.push(|| drop(fs::remove_dir_all(&layout)));
 
@@ -148,6 +158,30 @@ pub(super) fn build(
     Ok(store.import(&layout, &reference)?)
 }
 
+/// Removes what killed builds left, and all that buildah keeps if the last build was so long ago.
+/// Nothing while one is going on. Returns whether it was all.
+pub fn remove_builds(disk: &Path, unused_for: Option<Duration>) -> Result<bool, BuildError> {
+    let storage = disk.join(BUILDAH);
+    if !storage.exists() {
+        return Ok(false);
+    }
+    let Some(_lock) = FileLock::try_exclusive(&disk.join(LOCK))? else { return Ok(false) };
+    // Each build makes and removes a directory there.
+    let used = storage.metadata().and_then(|metadata| metadata.modified()).at("read", &storage)?;
+    let age = used.elapsed().unwrap_or_default();
+    if unused_for.is_some_and(|limit| age >= limit) {
+        fs::remove_dir_all(&storage).at("remove", &storage)?;
+        return Ok(true);
+    }
+    for entry in fs::read_dir(&storage).at("list", &storage)?.flatten() {
+        let (name, path) = (entry.file_name(), entry.path());
+        if name == "tmp" || name.to_string_lossy().starts_with(LAYOUT) {
+            fs::remove_dir_all(&path).at("remove", &path)?;
+        }
+    }
+    Ok(false)
+}
+
 /// Returns the name of what a Dockerfile and its context make: the same content, the same name.
 fn reference(dockerfile: &Path, context: &Path) -> Result<Reference, PathError> {
     let mut hasher = Hasher::new(Algorithm::Sha256);
@@ -202,6 +236,31 @@ fn hash_file(path: &Path, hasher: &mut Hasher) -> Result<(), PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn builds_are_removed_by_age_but_not_while_one_goes_on() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = || {
+            let entries = fs::read_dir(dir.path().join(BUILDAH)).into_iter().flatten().flatten();
+            let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
+            names.sort();
+            names
+        };
+        assert!(!remove_builds(dir.path(), Some(Duration::ZERO)).unwrap());
+        for name in ["layout-1/blobs", "root/overlay", "tmp/x"] {
+            fs::create_dir_all(dir.path().join(BUILDAH).join(name)).unwrap();
+        }
+        let build = FileLock::shared(&dir.path().join(LOCK)).unwrap();
+        assert!(!remove_builds(dir.path(), Some(Duration::ZERO)).unwrap());
+        assert_eq!(names().len(), 3);
+        drop(build);
+        for age in [None, Some(Duration::from_secs(3600))] {
+            assert!(!remove_builds(dir.path(), age).unwrap());
+            assert_eq!(names(), ["root"]);
+        }
+        assert!(remove_builds(dir.path(), Some(Duration::ZERO)).unwrap());
+        assert!(names().is_empty());
+    }
 
     #[test]
     fn what_is_built_has_the_name_of_its_content() {

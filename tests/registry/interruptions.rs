@@ -176,6 +176,14 @@ fn a_pull_says_that_it_goes_on_while_the_server_does_not_answer() {
 }
 
 #[test]
+fn a_registry_on_this_machine_is_reached_without_the_proxy() {
+    let server = Content::new(&[b"a"]).serve();
+    let mut puller = Puller::new();
+    puller.options.proxy = Some("http://127.0.0.1:1".to_owned());
+    puller.pull(&server.address()).unwrap();
+}
+
+#[test]
 fn mirrors_come_first_and_the_registry_for_what_they_lack() {
     let content = Content::new(&[b"a", b"b"]);
     let server = content.serve();

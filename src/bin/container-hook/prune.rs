@@ -1,7 +1,9 @@
 //! `container-hook prune`.
 
+use std::time::Duration;
+
 use clap::Args;
-use oci_hooks::container_hook::remove_abandoned;
+use oci_hooks::container_hook::{HookError, remove_abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
 use serde::Serialize;
 
@@ -19,7 +21,8 @@ Examples:
   container-hook prune                        What is left of jobs, and images as the settings say
   container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
 
-Images that containers use stay. Jobs that run are not touched.")]
+Images that containers use stay. Jobs that run are not touched. What buildah keeps of earlier builds
+goes by age, not by size.")]
 pub(crate) struct PruneArgs {
     /// Remove images that no job used for this long, as 7d
     #[arg(long, conflicts_with = "all")]
@@ -57,6 +60,9 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let policy =
         PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
     let pruned = engine.store.prune(&policy)?;
+    let builds_age = if args.all { Some(Duration::ZERO) } else { policy.unused_for };
+    let builds = remove_builds(&engine.disk, builds_age);
+    let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
     if context.is_json() {
         let images = pruned.images.iter().map(ImageJson::from).collect();
         let (layers, freed_bytes) = (pruned.layers, pruned.freed_bytes);
@@ -65,6 +71,9 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     }
     for image in &pruned.images {
         context.line(format!("removed {} ({})", image.reference, image.platform))?;
+    }
+    if builds {
+        context.line("removed what buildah kept of earlier builds")?;
     }
     context.line(format!(
         "removed {} images, {} layers and what was left of {jobs} jobs and containers; freed {}",

@@ -13,6 +13,7 @@ use super::error::RegistryError;
 use super::failure::explain;
 use super::options::{ClientOptions, RegistryOptions};
 use super::origin::{Guard, Origin, resolve};
+use super::proxy::is_direct;
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// As many as browsers follow at most.
@@ -67,7 +68,6 @@ impl Settings {
             if let (Some(user), Some(password)) = (parsed.username(), parsed.password()) {
                 builder = builder.username(user).password(password);
             }
-            let builder = options.no_proxy.iter().fold(builder, |b, host| b.no_proxy(host));
             builder.build().map_err(|_| unusable())
         });
         let mut roots = BTreeMap::new();
@@ -90,6 +90,11 @@ impl Settings {
             || self.registry(&origin.server()).is_some_and(|registry| registry.insecure)
     }
 
+    /// Returns the proxy to reach a server by.
+    fn proxy(&self, origin: &Origin) -> Option<Proxy> {
+        self.proxy.clone().filter(|_| !is_direct(origin, &self.options.no_proxy))
+    }
+
     fn tls(&self, origin: &Origin) -> TlsConfig {
         let roots = self.roots.get(configured_name(&origin.server())).cloned();
         TlsConfig::builder()
@@ -110,7 +115,7 @@ impl Endpoint {
             .http_status_as_error(false)
             .max_redirects(0)
             .user_agent(&options.user_agent)
-            .proxy(settings.proxy.clone())
+            .proxy(settings.proxy(&origin))
             .timeout_connect(Some(options.connect_timeout))
             .timeout_resolve(Some(options.connect_timeout))
             .timeout_recv_response(Some(options.idle_timeout))
@@ -198,7 +203,8 @@ impl Endpoint {
     /// Posts a form, and follows nothing.
     pub(super) fn post(&self, uri: &Uri, form: &str) -> Result<Answer, RegistryError> {
         let origin = self.origin_of(uri, "not an address of a web server")?;
-        let builder = self.agent.post(uri.clone()).config().tls_config(self.settings.tls(&origin));
+        let builder = self.agent.post(uri.clone()).config().proxy(self.settings.proxy(&origin));
+        let builder = builder.tls_config(self.settings.tls(&origin));
         let builder = builder.build().content_type("application/x-www-form-urlencoded");
         let response = builder.send(form);
         let response = response.map_err(|error| explain(&self.name, origin.server(), error))?;
@@ -213,7 +219,8 @@ impl Endpoint {
     ) -> Result<Response<Body>, RegistryError> {
         let uri = uri.clone();
         let builder = if request.head { self.agent.head(uri) } else { self.agent.get(uri) };
-        let mut builder = builder.config().tls_config(self.settings.tls(origin)).build();
+        let builder = builder.config().proxy(self.settings.proxy(origin));
+        let mut builder = builder.tls_config(self.settings.tls(origin)).build();
         if let Some(accept) = request.accept {
             builder = builder.header("accept", accept);
         }

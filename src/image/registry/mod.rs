@@ -15,6 +15,7 @@ mod error;
 mod failure;
 mod options;
 mod origin;
+mod proxy;
 mod source;
 mod token;
 

@@ -11,7 +11,8 @@ pub struct ClientOptions {
     pub registries: BTreeMap<String, RegistryOptions>,
     /// An HTTP proxy for everything, as `http://[USER:PASSWORD@]HOST:PORT`.
     pub proxy: Option<String>,
-    /// Hosts that are reached without the proxy: names, `.DOMAIN`, `PREFIX*`.
+    /// Hosts that are reached without the proxy, as in `NO_PROXY`: `DOMAIN`, `.DOMAIN`, `ADDRESS`,
+    /// `ADDRESS/BITS`, each but the last with `:PORT` or without. This machine is always one.
     pub no_proxy: Vec<String>,
     /// Whether layers that only other servers have are fetched from there.
     pub foreign_layers: bool,

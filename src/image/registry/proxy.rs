@@ -1,0 +1,93 @@
+//! Which servers are reached without the proxy, by the rules of Go, which everybody's `NO_PROXY` was
+//! written for.
+
+use std::net::IpAddr;
+
+use super::origin::Origin;
+
+/// Tells if a server is reached directly: it is this machine, or on the list.
+pub(super) fn is_direct(origin: &Origin, list: &[String]) -> bool {
+    origin.is_loopback()
+        || list.iter().any(|entry| fits(&entry.trim().to_ascii_lowercase(), origin))
+}
+
+fn fits(entry: &str, origin: &Origin) -> bool {
+    let host = origin.host.trim_matches(['[', ']']);
+    if entry == "*" {
+        return true;
+    }
+    if let Some((network, prefix)) = entry.split_once('/') {
+        let (network, prefix) = (network.parse(), prefix.parse());
+        return matches!((network, prefix, host.parse()), (Ok(network), Ok(prefix), Ok(host))
+            if contains(network, prefix, host));
+    }
+    // An IPv6 address has colons of its own.
+    let (name, port) = match entry.parse::<IpAddr>() {
+        Ok(_) => (entry, None),
+        Err(_) => entry.rsplit_once(':').map_or((entry, None), |(name, port)| (name, Some(port))),
+    };
+    if port.is_some_and(|port| port.parse() != Ok(origin.port)) {
+        return false;
+    }
+    let name = name.trim_matches(['[', ']']);
+    let name = name.strip_prefix('*').unwrap_or(name);
+    let (domain, is_below_only) = name.strip_prefix('.').map_or((name, false), |name| (name, true));
+    if domain.is_empty() {
+        return false;
+    }
+    let is_below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
+    is_below || (!is_below_only && host == domain)
+}
+
+fn contains(network: IpAddr, prefix: u32, host: IpAddr) -> bool {
+    match (network, host) {
+        (IpAddr::V4(network), IpAddr::V4(host)) if prefix <= 32 => {
+            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
+            u32::from(network) & mask == u32::from(host) & mask
+        }
+        (IpAddr::V6(network), IpAddr::V6(host)) if prefix <= 128 => {
+            let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
+            u128::from(network) & mask == u128::from(host) & mask
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn servers_are_on_the_list_as_in_go() {
+        for (entry, server, expected) in [
+            ("example.com", "example.com", true),
+            ("example.com", "a.example.com:5000", true),
+            ("example.com", "badexample.com", false),
+            (".example.com", "example.com", false),
+            (" .Example.com", "a.example.com", true),
+            ("*.example.com", "a.example.com", true),
+            ("example.com:5000", "example.com:5000", true),
+            ("example.com:5000", "example.com", false),
+            ("10.0.0.0/8", "10.1.2.3:5000", true),
+            ("10.0.0.0/8", "11.1.2.3", false),
+            ("0.0.0.0/0", "11.1.2.3", true),
+            ("fd00::/8", "[fd12::1]:5000", true),
+            ("fd12::1", "[fd12::1]", true),
+            ("10.1.2.3", "10.1.2.3", true),
+            ("*", "ghcr.io", true),
+            ("", "ghcr.io", false),
+            ("x/y", "ghcr.io", false),
+            ("10.0.0.0/99", "10.1.2.3", false),
+        ] {
+            let origin = Origin::of_registry(server, true).unwrap();
+            assert_eq!(is_direct(&origin, &[entry.to_owned()]), expected, "{entry} {server}");
+        }
+    }
+
+    #[test]
+    fn this_machine_needs_no_proxy() {
+        for server in ["localhost:5000", "127.0.0.2", "[::1]:5000"] {
+            assert!(is_direct(&Origin::of_registry(server, false).unwrap(), &[]), "{server}");
+        }
+    }
+}

@@ -8,6 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::{check_fields, read};
 use super::error::{Fault, Position, Problem, TemplateError};
+use super::merged::Origin;
 use super::node::{Node, Value};
 use super::yaml;
 use crate::sys::fs::read_bounded;
@@ -24,6 +25,14 @@ const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 pub struct Template {
     pub(super) file: String,
     pub(super) document: Node,
+}
+
+impl Default for Template {
+    /// Returns the template that changes nothing.
+    fn default() -> Self {
+        let document = Node { origin: Origin::Default, value: Value::Map(Vec::new()) };
+        Template { file: "template".to_owned(), document }
+    }
 }
 
 impl Template {

@@ -26,6 +26,7 @@ const EXAMPLE: &str = r#"{
 #[command(
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
+    subcommand_value_name = "lint FILE",
     after_help = "\
 A template is a YAML file by which an administrator changes the containers of all jobs. The runner
 names it in ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE, and so does --template here. It is merged into

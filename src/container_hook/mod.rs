@@ -26,6 +26,7 @@ mod runner;
 mod secret;
 mod settings;
 mod state;
+pub mod template;
 pub mod volumes;
 pub mod words;
 pub mod worker_log;

@@ -14,7 +14,7 @@ use super::error::{Fault, Place, TemplateError};
 use super::merged::{Merged, Origin};
 use super::node::{Field, Node, Value};
 use super::note::{Note, Remark};
-use super::template::{Names, Template, check_mounts};
+use super::read::{Names, Template, check_mounts};
 
 /// Labels by which the hook finds its pods again.
 const RESERVED: [&str; 1] = ["runner-pod"];
@@ -29,7 +29,7 @@ impl Template {
     ///
     /// Fails if a volume, container or mount of the template is where the pod has one.
     pub fn merge_job(&self, base: Base) -> Result<Merged, TemplateError> {
-        self.merge(base, true)
+        self.merge(base, Kind::Job)
     }
 
     /// Merges the template into the pod of a container step. It has no services, and entries for
@@ -39,21 +39,28 @@ impl Template {
     ///
     /// As [`Self::merge_job`].
     pub fn merge_step(&self, base: Base) -> Result<Merged, TemplateError> {
-        self.merge(base, false)
+        self.merge(base, Kind::Step)
     }
 
-    fn merge(&self, base: Base, has_services: bool) -> Result<Merged, TemplateError> {
+    fn merge(&self, base: Base, kind: Kind) -> Result<Merged, TemplateError> {
         let document = base.document();
-        let mut merge = Merge { template: self, has_services, document, notes: Vec::new() };
+        let mut merge = Merge { template: self, kind, document, notes: Vec::new() };
         let pod = merge.run(&base.targets).map_err(|fault| fault.within(&self.file))?;
         let Merge { document, notes, .. } = merge;
         Ok(Merged { pod, notes, file: self.file.clone(), document })
     }
 }
 
+/// What the pod is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Job,
+    Step,
+}
+
 struct Merge<'a> {
     template: &'a Template,
-    has_services: bool,
+    kind: Kind,
     document: Node,
     notes: Vec<Note>,
 }
@@ -157,7 +164,7 @@ impl<'a> Merge<'a> {
         for (container, target) in containers.iter_mut().zip(targets) {
             let chosen = match target {
                 Target::Job => entries.iter().position(|entry| entry.name == JOB),
-                Target::Service { .. } if !self.has_services => None,
+                Target::Service { .. } if self.kind == Kind::Step => None,
                 Target::Service { names } => {
                     let name = container.text("name").unwrap_or_default();
                     let made_up = [name, lone_image(container, &images)];
@@ -218,7 +225,7 @@ impl<'a> Merge<'a> {
             let name = format!("${}", entry.name);
             let remark = if !is_first {
                 Remark::Again { name }
-            } else if self.has_services || entry.name == JOB {
+            } else if self.kind == Kind::Job || entry.name == JOB {
                 Remark::NoContainer { name }
             } else {
                 continue;

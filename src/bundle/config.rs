@@ -59,6 +59,9 @@ pub(super) struct Parts<'a> {
 /// Puts a configuration together.
 pub(super) fn config(parts: &Parts<'_>) -> Result<Value, BundleError> {
     let Parts { options, user, .. } = *parts;
+    if options.security.non_root && user.uid == 0 {
+        return Err(BundleError::Root);
+    }
     check_restricted(options, user)?;
     let available = capabilities::available();
     let capabilities = capabilities::capabilities(&options.security, available)?;

@@ -4,6 +4,7 @@
 //! written before anything it describes is made and removed after all of that is gone, so any
 //! process may be killed at any moment, and the next one takes apart what it left.
 
+mod check;
 mod create;
 mod engine;
 mod error;
@@ -13,7 +14,9 @@ mod logs;
 mod monitor;
 mod record;
 mod remove;
+mod stop;
 
+pub use check::Check;
 pub use create::{Output, Prepared, Spec, new_id};
 pub use engine::Engine;
 pub use error::ContainerError;
@@ -21,3 +24,4 @@ pub use health::{Health, Verdict};
 pub use logs::{LogLine, Stream};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{Directory, Ended, Record, Role, make_private, read_json, write_json};
+pub use stop::{Stop, wait_for_end};

@@ -6,7 +6,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::{
     completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay,
-    rmi,
+    rmi, template,
 };
 
 const HELP: &str = "\
@@ -18,10 +18,12 @@ Examples:
   container-hook doctor                        What is missing on this machine?
   container-hook pull node:22                  Have an image before a job needs it
   container-hook prune --size 20GB             Remove the images unused for the longest time
+  container-hook template lint pod.yaml        Are there mistakes in this pod template?
 
 Exit status:
   0  done; for a request, the step succeeded
   1  it could not be done, or doctor found something that has to be mended
+  2  the command line or a template is wrong
   N  for a request, the code that the step ended with";
 
 /// Run the containers of GitHub's runner on runc, crun or youki, without a daemon
@@ -59,6 +61,8 @@ pub(crate) enum Format {
     Human,
     /// For programs; described in container-hook(1)
     Json,
+    /// For both; only `template` has it, where it is the default
+    Yaml,
 }
 
 /// When colours are used.
@@ -84,6 +88,7 @@ pub(crate) enum Command {
     Import(import::ImportArgs),
     Rmi(rmi::RmiArgs),
     Prune(prune::PruneArgs),
+    Template(template::TemplateArgs),
     Config(config::ConfigArgs),
     Completions(completions::CompletionsArgs),
     Relay(relay::RelayArgs),

@@ -48,6 +48,11 @@ impl Context {
         self.format == Format::Json
     }
 
+    /// Tells if output is YAML, which few commands have.
+    pub(crate) fn is_yaml(&self) -> bool {
+        self.format == Format::Yaml
+    }
+
     /// Writes to standard output.
     pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
         self.out.write_all(bytes.as_ref()).map_err(Error::Output)

@@ -14,6 +14,9 @@ use oci_hooks::sys::identity::Identity;
 const RUNNER_VARIABLES: [&str; 4] =
     ["RUNNER_NAME", "RUNNER_TEMP", "GITHUB_WORKSPACE", "RUNNER_DEBUG"];
 
+/// The variable that names the pod template (ADR 0134).
+pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
+
 /// Variables that say how to reach registries.
 const PROXY_VARIABLES: [&str; 6] =
     ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];

@@ -5,14 +5,18 @@ use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::container_hook::HookError;
+use oci_hooks::container_hook::request::RequestError;
+use oci_hooks::container_hook::template::TemplateError;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::image::{ImportError, PullError, StoreError};
-use oci_hooks::sys::fs::{PathError, ReplaceError};
+use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
 use crate::engine::EngineError;
+use crate::environment::TEMPLATE_VARIABLE;
 use crate::settings::SettingsError;
+use crate::stdin::StdinError;
 
-/// Why a command could not do its work. Its exit code is 1.
+/// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -43,6 +47,20 @@ pub(crate) enum Error {
     NoSuchImage { reference: String },
     #[error("others could change what the runner calls")]
     Trust(#[from] TrustError),
+    #[error(transparent)]
+    Template(#[from] TemplateError),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error(transparent)]
+    Stdin(#[from] StdinError),
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    #[error("no pod is made for {command}; there is one for prepare_job and run_container_step")]
+    NoPod { command: &'static str },
+    #[error("--explain writes comments, and JSON has none; leave out --format json")]
+    NoComments,
+    #[error("only `container-hook template` writes YAML")]
+    NoYaml,
 }
 
 impl Error {
@@ -58,6 +76,9 @@ impl Error {
             Error::Trust(error) | Error::Settings(SettingsError::Trust { source: error, .. }) => {
                 error.hint()
             }
+            Error::Template(TemplateError::Read(_)) => Some(format!(
+                "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
+            )),
             Error::NoSuchImage { .. } => {
                 Some("`container-hook images` shows those there are".to_owned())
             }

@@ -32,6 +32,7 @@ mod stdin;
 #[path = "../oci-hooks/style.rs"]
 mod style;
 mod table;
+mod template;
 
 use std::io::IsTerminal as _;
 use std::os::unix::process::ExitStatusExt as _;
@@ -97,12 +98,18 @@ fn main() -> ExitCode {
         Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
         Err(error) => {
             context.show_error(&error);
-            ExitCode::FAILURE
+            match command {
+                Command::Template(_) => ExitCode::from(2),
+                _ => ExitCode::FAILURE,
+            }
         }
     }
 }
 
 fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
+    if context.is_yaml() && !matches!(command, Command::Template(_)) {
+        return Err(Error::NoYaml);
+    }
     match command {
         Command::Install(args) => install::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
@@ -113,6 +120,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Import(args) => import::run(args, context),
         Command::Rmi(args) => rmi::run(args, context),
         Command::Prune(args) => prune::run(args, context),
+        Command::Template(args) => template::run(args, context),
         Command::Config(args) => config::run(args, context),
         Command::Completions(args) => completions::run(args, context),
         Command::Monitor(args) => monitor::run(args),

@@ -1,0 +1,352 @@
+//! The pod that the Kubernetes hook makes of a request, before any template.
+
+use std::collections::BTreeSet;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerPort, EmptyDirVolumeSource, EnvVar, LocalObjectReference, Pod,
+    PodSecurityContext, PodSpec, SecurityContext, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::deserialize::read;
+use super::error::TemplateError;
+use super::merged::Origin;
+use super::node::Node;
+use super::yaml;
+use crate::container_hook::HookError;
+use crate::container_hook::aliases::ServiceNames;
+use crate::container_hook::options::CreateOptions;
+use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
+use crate::container_hook::words;
+use crate::network::PortMapping;
+
+/// The image of the container that fills the volumes.
+const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
+
+/// The user of that image.
+const RUNNER_ID: i64 = 1001;
+
+/// The volumes of each pod, in its order, and in that of mounts, with where they are.
+const VOLUMES: [&str; 3] = ["externals", "github", "work"];
+const MOUNTS: [(&str, &str); 3] = [("externals", "/__e"), ("work", "/__w"), ("github", "/github")];
+
+/// A pod that a template can be merged into.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// The pod.
+    pub pod: Pod,
+    /// What each of its containers is, in their order; those beyond are no one's to change.
+    pub targets: Vec<Target>,
+    /// JSON pointers to what is the request's in it; none if all of it was given.
+    requested: Option<BTreeSet<String>>,
+}
+
+/// What a container is, and so which entries of a template are for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// That of the job, or of a container step: `$job`.
+    Job,
+    /// A service.
+    Service {
+        /// The names that somebody gave it on purpose, as far as they are known. It is found by its
+        /// container's name and its image's, too.
+        names: Vec<String>,
+    },
+}
+
+impl From<Pod> for Base {
+    /// Takes a pod of which the first container is the job's and the others are services.
+    fn from(pod: Pod) -> Self {
+        let count = pod.spec.as_ref().map_or(0, |spec| spec.containers.len());
+        let service = || Target::Service { names: Vec::new() };
+        let services = std::iter::repeat_with(service).take(count.saturating_sub(1));
+        let targets = std::iter::once(Target::Job).chain(services).collect();
+        Base { pod, targets, requested: None }
+    }
+}
+
+impl Base {
+    /// Takes a pod of which the caller says what its containers are.
+    pub fn new(pod: Pod, targets: Vec<Target>) -> Self {
+        Base { pod, targets, requested: None }
+    }
+
+    /// Reads a pod, JSON or YAML, of which the first container is the job's and the others are
+    /// services; `file` is what messages call it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is no pod.
+    pub fn parse(file: &str, text: &str) -> Result<Self, TemplateError> {
+        let pod = yaml::read(text).and_then(|document| read::<Pod>(&document, ""));
+        Ok(pod.map_err(|fault| fault.within(file))?.into())
+    }
+
+    /// The pod as a tree that knows what the request is to blame for.
+    pub(super) fn document(&self) -> Node {
+        let json = serde_json::to_value(&self.pod).expect("a pod has only keys that are strings");
+        let origin = |pointer: &str| match &self.requested {
+            None => Origin::Given,
+            Some(requested) if contains(requested, pointer) => Origin::Request,
+            Some(_) => Origin::Default,
+        };
+        Node::from_json(json, &mut String::new(), &origin)
+    }
+}
+
+/// Tells if a value or one that it is in was requested.
+fn contains(requested: &BTreeSet<String>, mut pointer: &str) -> bool {
+    loop {
+        if requested.contains(pointer) {
+            return true;
+        }
+        match pointer.rfind('/') {
+            Some(end) => pointer = &pointer[..end],
+            None => return false,
+        }
+    }
+}
+
+/// Returns the pod of a job. `runner` is the name of the runner.
+///
+/// # Errors
+///
+/// Fails if arguments, options or ports of a container cannot be understood.
+pub fn job(args: &PrepareJob, runner: &str) -> Result<Base, HookError> {
+    let mut made = Made::default();
+    let mut targets = Vec::new();
+    if let Some(container) = &args.container {
+        let job = job_container(container, &mut made).map_err(HookError::of("job container"))?;
+        made.containers.push(job);
+        targets.push(Target::Job);
+    }
+    let names = container_names(&args.services);
+    for (service, name) in args.services.iter().zip(names) {
+        let title = format!("service {name}");
+        let (container, target) =
+            service_container(service, name, &mut made).map_err(HookError::of(&title))?;
+        made.containers.push(container);
+        targets.push(target);
+    }
+
+    let directory = args.container.as_ref().and_then(|args| args.working_directory.as_deref());
+    let pull_secret = args.container.as_ref().and_then(|args| args.registry.as_ref()).map(|_| {
+        made.requested.insert("/spec/imagePullSecrets".to_owned());
+        vec![LocalObjectReference { name: "SECRET".to_owned() }]
+    });
+    let spec = PodSpec {
+        containers: made.containers,
+        init_containers: Some(vec![fs_init(directory)]),
+        security_context: Some(PodSecurityContext {
+            fs_group: Some(RUNNER_ID),
+            ..PodSecurityContext::default()
+        }),
+        image_pull_secrets: pull_secret,
+        ..spec()
+    };
+    Ok(Base { pod: pod(runner, "workflow", spec), targets, requested: Some(made.requested) })
+}
+
+/// Returns the pod of a container step. `runner` is the name of the runner.
+///
+/// The container only waits: the step's program is executed in it, with its environment.
+pub fn step(args: &ContainerArgs, runner: &str) -> Base {
+    let container = Container {
+        name: "job".to_owned(),
+        image: Some(image(args).to_owned()),
+        working_dir: Some("/__w".to_owned()),
+        ..waiting()
+    };
+    let spec = PodSpec { containers: vec![container], ..spec() };
+    let requested = Some(BTreeSet::from(["/spec/containers/0/image".to_owned()]));
+    Base { pod: pod(runner, "step", spec), targets: vec![Target::Job], requested }
+}
+
+/// The containers so far, and what in them is the request's.
+#[derive(Default)]
+struct Made {
+    containers: Vec<Container>,
+    requested: BTreeSet<String>,
+}
+
+impl Made {
+    /// Notes that fields of the container that is made next are the request's.
+    fn request(&mut self, fields: &[&str]) {
+        let index = self.containers.len();
+        let pointers = fields.iter().map(|field| format!("/spec/containers/{index}/{field}"));
+        self.requested.extend(pointers);
+    }
+
+    /// Returns the variables of a container.
+    fn env(&mut self, args: &ContainerArgs) -> Vec<EnvVar> {
+        let asked = args.environment.0.iter();
+        // The home directory is in the image; an empty variable is none.
+        let asked = asked.filter(|(name, value)| *name != "HOME" && !value.is_empty());
+        let mut env: Vec<_> = asked.map(|(name, value)| variable(name, value)).collect();
+        let requested: Vec<_> = (0..env.len()).map(|index| format!("env/{index}")).collect();
+        self.request(&requested.iter().map(String::as_str).collect::<Vec<_>>());
+        env.push(variable("GITHUB_ACTIONS", "true"));
+        if !args.environment.0.contains_key("CI") {
+            env.push(variable("CI", "true"));
+        }
+        env
+    }
+}
+
+fn job_container(args: &ContainerArgs, made: &mut Made) -> Result<Container, HookError> {
+    made.request(&["image", "ports", "workingDir"]);
+    Ok(Container {
+        name: "job".to_owned(),
+        image: Some(image(args).to_owned()),
+        ports: Some(ports(args)?),
+        working_dir: args.working_directory.clone(),
+        env: Some(made.env(args)),
+        ..waiting()
+    })
+}
+
+fn service_container(
+    args: &ContainerArgs,
+    name: String,
+    made: &mut Made,
+) -> Result<(Container, Target), HookError> {
+    let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
+    let names = ServiceNames::new(args.context_name.as_deref(), &options, "").given;
+    made.request(&["name", "image", "ports", "workingDir", "command", "args"]);
+    // A shell's words are as they shall be.
+    let is_shell = args.entry_point_args.starts_with(&["sh".to_owned(), "-c".to_owned()]);
+    let words = match is_shell {
+        true => args.entry_point_args.clone(),
+        false => words::rejoin(&args.entry_point_args)?,
+    };
+    let container = Container {
+        name,
+        image: Some(image(args).to_owned()),
+        ports: Some(ports(args)?),
+        working_dir: args.working_directory.clone(),
+        command: args.entry_point.clone().map(|program| vec![program]),
+        args: Some(words).filter(|words| !words.is_empty()),
+        env: Some(made.env(args)),
+        volume_mounts: Some(mounts("")),
+        ..Container::default()
+    };
+    Ok((container, Target::Service { names }))
+}
+
+/// Returns the names of the services' containers: those of their images, numbered if they repeat.
+fn container_names(services: &[ContainerArgs]) -> Vec<String> {
+    let bases: Vec<_> = services.iter().map(base_name).collect();
+    let named = bases.iter().enumerate().map(|(index, base)| {
+        let is_same = |other: &&String| *other == base;
+        match bases.iter().filter(is_same).count() {
+            1 => base.clone(),
+            _ => format!("{base}-{}", bases[..index].iter().filter(is_same).count()),
+        }
+    });
+    named.collect()
+}
+
+fn base_name(args: &ContainerArgs) -> String {
+    let last = image(args).rsplit('/').next().unwrap_or_default();
+    last.split([':', '@']).next().unwrap_or_default().to_owned()
+}
+
+fn image(args: &ContainerArgs) -> &str {
+    match &args.source {
+        ImageSource::Image(image) => image,
+        ImageSource::Dockerfile(path) => path,
+    }
+}
+
+fn ports(args: &ContainerArgs) -> Result<Vec<ContainerPort>, HookError> {
+    let mut ports = Vec::new();
+    for text in &args.port_mappings {
+        // A pod has these, this machine not yet.
+        let (text, sctp) = match text.strip_suffix("/sctp") {
+            Some(text) => (text, Some("SCTP".to_owned())),
+            None => (text.as_str(), None),
+        };
+        ports.extend(PortMapping::parse(text)?.into_iter().map(|port| ContainerPort {
+            container_port: port.container_port.into(),
+            host_ip: port.host_ip.map(|ip| ip.to_string()),
+            host_port: port.host_ports.map(|range| (*range.start()).into()),
+            protocol: sctp.clone().or(Some(port.protocol.to_string().to_uppercase())),
+            ..ContainerPort::default()
+        }));
+    }
+    Ok(ports)
+}
+
+/// Returns a container that does nothing but to be there.
+fn waiting() -> Container {
+    Container {
+        command: Some(vec!["tail".to_owned()]),
+        args: Some(vec!["-f".to_owned(), "/dev/null".to_owned()]),
+        volume_mounts: Some(mounts("")),
+        ..Container::default()
+    }
+}
+
+/// Returns the container that fills the volumes before all others start.
+fn fs_init(working_directory: Option<&str>) -> Container {
+    let mut script = "mkdir -p /mnt/externals && mkdir -p /mnt/work && mkdir -p /mnt/github \
+                      && mv /home/runner/externals/* /mnt/externals/"
+        .to_owned();
+    if let Some(workspace) = working_directory.and_then(|path| path.strip_prefix("/__w/")) {
+        script += &format!(" && mkdir -p /mnt/work/{workspace}");
+    }
+    Container {
+        name: "fs-init".to_owned(),
+        image: Some(RUNNER_IMAGE.to_owned()),
+        command: Some(vec!["sh".to_owned(), "-c".to_owned(), script]),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(RUNNER_ID),
+            run_as_group: Some(RUNNER_ID),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(mounts("/mnt")),
+        ..Container::default()
+    }
+}
+
+/// Returns the mounts of all volumes: where jobs have them, or by name beneath a directory.
+fn mounts(beneath: &str) -> Vec<VolumeMount> {
+    let mounts = MOUNTS.iter().map(|(name, path)| VolumeMount {
+        name: (*name).to_owned(),
+        mount_path: match beneath {
+            "" => (*path).to_owned(),
+            directory => format!("{directory}/{name}"),
+        },
+        ..VolumeMount::default()
+    });
+    mounts.collect()
+}
+
+fn variable(name: &str, value: &str) -> EnvVar {
+    EnvVar { name: name.to_owned(), value: Some(value.to_owned()), value_from: None }
+}
+
+/// Returns what all pods have.
+fn spec() -> PodSpec {
+    let volumes = VOLUMES.iter().map(|name| Volume {
+        name: (*name).to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    });
+    PodSpec {
+        restart_policy: Some("Never".to_owned()),
+        volumes: Some(volumes.collect()),
+        ..PodSpec::default()
+    }
+}
+
+fn pod(runner: &str, kind: &str, spec: PodSpec) -> Pod {
+    let labels = [("runner-pod".to_owned(), runner.to_owned())];
+    let metadata = ObjectMeta {
+        name: Some(format!("{runner}-{kind}")),
+        labels: Some(labels.into()),
+        annotations: Some([].into()),
+        ..ObjectMeta::default()
+    };
+    Pod { metadata, spec: Some(spec), status: None }
+}

@@ -1,0 +1,78 @@
+//! The result of a merge.
+
+use std::fmt;
+
+use k8s_openapi::api::core::v1::Pod;
+
+use super::emit::emit;
+use super::error::Position;
+use super::node::Node;
+use super::note::Note;
+
+/// Where a value came from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// The hook makes it so, whatever the request.
+    Default,
+    /// The runner's request.
+    Request,
+    /// The pod that the caller gave.
+    Given,
+    /// The template.
+    Template(Position),
+}
+
+impl Origin {
+    /// Returns the place in the template.
+    pub fn position(self) -> Option<Position> {
+        match self {
+            Origin::Template(position) => Some(position),
+            _ => None,
+        }
+    }
+}
+
+/// A pod with a template merged into it.
+#[derive(Clone, Debug)]
+pub struct Merged {
+    /// The pod.
+    pub pod: Pod,
+    /// What is worth saying.
+    pub notes: Vec<Note>,
+    pub(super) file: String,
+    pub(super) document: Node,
+}
+
+impl Merged {
+    /// Returns where the value at a JSON pointer into the pod came from, `/spec/volumes/0` for
+    /// example; none if there is no such value.
+    pub fn origin(&self, pointer: &str) -> Option<Origin> {
+        self.document.pointer(pointer).map(|node| node.origin)
+    }
+
+    /// Writes the pod as YAML.
+    pub fn yaml(&self) -> String {
+        emit(&self.document, &|_| None)
+    }
+
+    /// Writes the pod as YAML with a comment after each value that says where it came from.
+    pub fn explained(&self) -> String {
+        emit(&self.document, &|origin| Some(Explained { file: &self.file, origin }.to_string()))
+    }
+}
+
+struct Explained<'a> {
+    file: &'a str,
+    origin: Origin,
+}
+
+impl fmt::Display for Explained<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.origin {
+            Origin::Default => f.write_str("default"),
+            Origin::Request => f.write_str("request"),
+            Origin::Given => f.write_str("base"),
+            Origin::Template(position) => write!(f, "{}:{}", self.file, position.line),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! What an unquoted word is, by the [core schema] of YAML 1.2: `yes` is a string, `0644` is 644.
+//!
+//! [core schema]: https://yaml.org/spec/1.2.2/#103-core-schema
+
+use serde_json::Number;
+
+use super::node::Value;
+
+/// Returns what a word means.
+pub(super) fn resolve(word: &str) -> Value {
+    null(word)
+        .or_else(|| boolean(word))
+        .or_else(|| integer(word))
+        .or_else(|| float(word))
+        .unwrap_or_else(|| Value::Text(word.to_owned()))
+}
+
+/// Returns what a word means under one of the schema's tags, `int` for example; none if it is not
+/// one of those or the word is nothing such.
+pub(super) fn resolve_as(tag: &str, word: &str) -> Option<Value> {
+    match tag {
+        "str" => Some(Value::Text(word.to_owned())),
+        "null" => null(word),
+        "bool" => boolean(word),
+        "int" => integer(word),
+        "float" => integer(word).or_else(|| float(word)),
+        _ => None,
+    }
+}
+
+fn null(word: &str) -> Option<Value> {
+    matches!(word, "" | "~" | "null" | "Null" | "NULL").then_some(Value::Null)
+}
+
+fn boolean(word: &str) -> Option<Value> {
+    match word {
+        "true" | "True" | "TRUE" => Some(Value::Bool(true)),
+        "false" | "False" | "FALSE" => Some(Value::Bool(false)),
+        _ => None,
+    }
+}
+
+fn integer(word: &str) -> Option<Value> {
+    let prefixed = |radix, prefix| {
+        let digits = word.strip_prefix(prefix)?;
+        digits.chars().all(|c: char| c.is_digit(radix)).then_some(())?;
+        u64::from_str_radix(digits, radix).ok()
+    };
+    if let Some(number) = prefixed(8, "0o").or_else(|| prefixed(16, "0x")) {
+        return Some(Value::Number(number.into()));
+    }
+    let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
+    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number =
+        word.parse::<i64>().map(Number::from).or_else(|_| word.parse::<u64>().map(Number::from));
+    number.ok().map(Value::Number)
+}
+
+fn float(word: &str) -> Option<Value> {
+    let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
+    let (mantissa, exponent) = match digits.split_once(['e', 'E']) {
+        Some((mantissa, exponent)) => (mantissa, Some(exponent)),
+        None => (digits, None),
+    };
+    let all_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
+    let (whole, fraction) = mantissa.split_once('.').unwrap_or((mantissa, ""));
+    let is_mantissa = all_digits(whole) && all_digits(fraction) && whole.len() + fraction.len() > 0;
+    let is_exponent = exponent.is_none_or(|text| {
+        let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+        !digits.is_empty() && all_digits(digits)
+    });
+    if !is_mantissa || !is_exponent {
+        return None;
+    }
+    let number: f64 = word.parse().ok()?;
+    // JSON knows one kind of number: 12e3 is as good as 12000. Beyond 2^53 they differ.
+    if number.fract() == 0.0 && number.abs() < (1_u64 << 53) as f64 {
+        #[expect(clippy::cast_possible_truncation, reason = "it is whole and small enough")]
+        return Some(Value::Number((number as i64).into()));
+    }
+    // Too large for a number is no number.
+    Number::from_f64(number).map(Value::Number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn number(number: impl Into<Number>) -> Value {
+        Value::Number(number.into())
+    }
+
+    #[test]
+    fn words_are_what_the_core_schema_says() {
+        for word in ["", "~", "null", "Null", "NULL"] {
+            assert_eq!(resolve(word), Value::Null, "{word}");
+        }
+        for word in ["true", "True", "TRUE"] {
+            assert_eq!(resolve(word), Value::Bool(true), "{word}");
+        }
+        for (word, expected) in [
+            ("0644", number(644)),
+            ("0o644", number(420)),
+            ("0x1F", number(31)),
+            ("-7", number(-7)),
+            ("+7", number(7)),
+            ("18446744073709551615", number(u64::MAX)),
+            ("1.0", number(1)),
+            ("12e3", number(12_000)),
+            (".5", Value::Number(Number::from_f64(0.5).unwrap())),
+            ("2.5E-1", Value::Number(Number::from_f64(0.25).unwrap())),
+        ] {
+            assert_eq!(resolve(word), expected, "{word}");
+        }
+    }
+
+    #[test]
+    fn what_yaml_1_1_took_for_something_else_is_a_string() {
+        let words = [
+            "yes",
+            "on",
+            "No",
+            "2024-01-01",
+            "1:30",
+            "1_000",
+            "0b1",
+            "tRue",
+            ".",
+            "e3",
+            "-",
+            "0x",
+            "1e",
+            "--1",
+            "0x-1",
+            "+0o7",
+        ];
+        for word in words {
+            assert_eq!(resolve(word), Value::Text(word.to_owned()), "{word}");
+        }
+        // JSON has no such numbers, and no pod has a field for them.
+        for word in [".inf", "-.INF", ".nan", "1e999"] {
+            assert_eq!(resolve(word), Value::Text(word.to_owned()), "{word}");
+        }
+    }
+}

@@ -1,0 +1,178 @@
+//! The template itself: read, and checked as far as it can be without the pod it is for.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::PodSpec;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::deserialize::{check_fields, read};
+use super::error::{Fault, Position, Problem, TemplateError};
+use super::merged::Origin;
+use super::node::{Node, Value};
+use super::yaml;
+use crate::sys::fs::read_bounded;
+
+/// The most bytes of a template. The API server of Kubernetes takes no more of a pod either.
+pub const MAX_BYTES: u64 = 1 << 20;
+
+/// What a template may have. The first two are there because whoever writes one has a pod in mind;
+/// they say nothing.
+const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
+
+/// A pod template that can be merged into any pod.
+#[derive(Clone, Debug)]
+pub struct Template {
+    pub(super) file: String,
+    pub(super) document: Node,
+}
+
+impl Default for Template {
+    /// Returns the template that changes nothing.
+    fn default() -> Self {
+        let document = Node { origin: Origin::Default, value: Value::Map(Vec::new()) };
+        Template { file: "template".to_owned(), document }
+    }
+}
+
+impl Template {
+    /// Reads a template from a file.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read, is larger than [`MAX_BYTES`] or holds no template.
+    pub fn read(path: &Path) -> Result<Self, TemplateError> {
+        let bytes = read_bounded(path, MAX_BYTES)?;
+        let file = path.display().to_string();
+        let text = std::str::from_utf8(&bytes).map_err(|error| {
+            let before = &bytes[..error.valid_up_to()];
+            let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |i| i + 1);
+            let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
+            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
+            Fault::new(Position { line, column }, Problem::NotUtf8).within(&file)
+        })?;
+        Template::parse(&file, text)
+    }
+
+    /// Reads a template from its text; `file` is what messages call it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is no template: see [`Problem`].
+    pub fn parse(file: &str, text: &str) -> Result<Self, TemplateError> {
+        let document = yaml::read(text).map_err(|fault| fault.within(file))?;
+        check(&document).map_err(|fault| fault.within(file))?;
+        Ok(Template { file: file.to_owned(), document })
+    }
+
+    /// The spec's part of the template, if there is one.
+    pub(super) fn spec(&self) -> Option<&Node> {
+        self.document.get("spec")
+    }
+}
+
+fn check(document: &Node) -> Result<(), Fault> {
+    if !matches!(document.value, Value::Map(_)) {
+        let problem = Problem::Type {
+            path: "a template".to_owned(),
+            expected: "a mapping with `metadata` or `spec`",
+            found: document.value.kind(),
+            quote: false,
+        };
+        return Err(Fault::new(document.position(), problem));
+    }
+    check_fields(document, &FIELDS, "a template")?;
+    if let Some(metadata) = document.get("metadata") {
+        read::<ObjectMeta>(metadata, "metadata")?;
+    }
+    let Some(spec) = document.get("spec") else { return Ok(()) };
+    read::<PodSpec>(spec, "spec")?;
+    check_containers(spec)?;
+    Names::new("a volume").extend(spec, "volumes")
+}
+
+/// Checks what the type of a container leaves open.
+fn check_containers(spec: &Node) -> Result<(), Fault> {
+    let mut names = Names::new("a container");
+    for list in ["containers", "initContainers"] {
+        for (index, container) in spec.list(list).iter().enumerate() {
+            let path = format!("spec.{list}[{index}]");
+            let missing = |field| {
+                let problem = Problem::Missing { path: path.clone(), field };
+                Err(Fault::new(container.position(), problem))
+            };
+            check_mounts(container.list("volumeMounts"), 0, &path)?;
+            match container.text("name") {
+                None | Some("") => return missing("name"),
+                // Of these there may be several for one container; only the first counts.
+                Some(name) if list == "containers" && name.starts_with('$') => {}
+                Some(_) if container.text("image").unwrap_or_default().is_empty() => {
+                    return missing("image");
+                }
+                Some(name) => names.add(name, container, path)?,
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses mounts from `first_new` on that are where another of the container is.
+pub(super) fn check_mounts(mounts: &[Node], first_new: usize, path: &str) -> Result<(), Fault> {
+    let mut seen: HashMap<&str, Option<Position>> = HashMap::new();
+    for (index, mount) in mounts.iter().enumerate() {
+        let Some(mount_path) = mount.text("mountPath") else { continue };
+        let at = mount_path.trim_end_matches('/');
+        let first = seen.insert(at, mount.position());
+        if let Some(first) = first.filter(|_| index >= first_new) {
+            let problem = Problem::DuplicateMount {
+                path: format!("{path}.volumeMounts"),
+                mount_path: mount_path.to_owned(),
+                first,
+            };
+            return Err(Fault::new(mount.position(), problem));
+        }
+    }
+    Ok(())
+}
+
+/// Names that must not occur twice.
+pub(super) struct Names {
+    what: &'static str,
+    seen: HashMap<String, Option<Position>>,
+}
+
+impl Names {
+    pub(super) fn new(what: &'static str) -> Self {
+        Names { what, seen: HashMap::new() }
+    }
+
+    /// Adds the names of a list's elements, whatever they are.
+    pub(super) fn know(&mut self, spec: &Node, list: &str) {
+        let nodes = spec.list(list).iter();
+        let names = nodes.filter_map(|node| Some((node.text("name")?.to_owned(), node.position())));
+        self.seen.extend(names);
+    }
+
+    /// Adds the names of a list's elements, none of which may be there.
+    pub(super) fn extend(&mut self, spec: &Node, list: &str) -> Result<(), Fault> {
+        for (index, node) in spec.list(list).iter().enumerate() {
+            let path = format!("spec.{list}[{index}]");
+            match node.text("name") {
+                None | Some("") => {
+                    let problem = Problem::Missing { path, field: "name" };
+                    return Err(Fault::new(node.position(), problem));
+                }
+                Some(name) => self.add(name, node, path)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a name that may not be there.
+    pub(super) fn add(&mut self, name: &str, node: &Node, path: String) -> Result<(), Fault> {
+        let Some(first) = self.seen.insert(name.to_owned(), node.position()) else { return Ok(()) };
+        let problem =
+            Problem::DuplicateName { path, what: self.what, name: name.to_owned(), first };
+        Err(Fault::new(node.position(), problem))
+    }
+}

@@ -71,36 +71,39 @@ impl Found {
 mod tests {
     use serde_json::json;
 
+    use super::super::fault::tests::merged;
     use super::*;
 
     fn checked(template: Value) -> Result<Vec<String>, String> {
-        check(&template, &Place::top("/t".as_ref())).map_err(|faults| faults.to_string())
+        let (merged, place) = merged(&template);
+        let pod = serde_json::to_value(&merged.pod).unwrap();
+        check(&pod, &place).map_err(|faults| faults.to_string())
     }
 
     #[test]
     fn what_is_refused_has_its_place_and_reason() {
         let template = json!({"spec": {
-            "initContainers": [{"name": "a", "volumeDevices": []}],
+            "initContainers": [{"name": "a", "image": "b", "volumeDevices": []}],
             "containers": [{"name": "$job", "readinessProbe": {"grpc": {"port": 1}}}],
             "volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}],
         }});
-        let expected = "\
-            /t: /spec/containers/0/readinessProbe/grpc: cannot be applied on one host: use exec or \
-            tcpSocket\n\
-            /t: /spec/initContainers/0/volumeDevices: cannot be applied on one host: use a hooks.d \
-            hook that adds the device\n\
-            /t: /spec/volumes/0/nfs: cannot be applied on one host: mount it on the host, and use \
-            `hostPath`";
-        assert_eq!(checked(template).unwrap_err(), expected);
-        let said = checked(json!({"spec": {"containrs": []}})).unwrap_err();
-        assert_eq!(said, "/t: /spec/containrs: is no field that is known here: remove it");
+        let said = checked(template).unwrap_err();
+        for (line, (path, why)) in said.lines().zip([
+            ("containers/0/readinessProbe/grpc", "use exec or tcpSocket"),
+            ("initContainers/0/volumeDevices", "use a hooks.d hook that adds the device"),
+            ("volumes/0/nfs", "mount it on the host, and use `hostPath`"),
+        ]) {
+            let expected = format!(": /spec/{path}: cannot be applied on one host: {why}");
+            assert!(line.starts_with("/t:1:") && line.ends_with(&expected), "{line}");
+        }
+        assert_eq!(said.lines().count(), 3);
     }
 
     #[test]
     fn what_means_nothing_is_said_once_for_each_reason() {
         let template = json!({"spec": {
             "affinity": {"podAffinity": {}}, "nodeName": "a", "serviceAccountName": "x",
-            "containers": [{"name": "$job", "tty": true}, {"name": "b", "tty": true}],
+            "containers": [{"name": "$job", "tty": true}, {"name": "b", "image": "c", "tty": true}],
         }, "metadata": {"labels": {"affinity": "x"}}});
         assert_eq!(
             checked(template).unwrap(),

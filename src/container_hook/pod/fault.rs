@@ -99,3 +99,32 @@ impl Place {
         }
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::Value;
+
+    use super::super::super::template::{Base, Template};
+    use super::*;
+
+    /// Merges a template into the smallest pod of a job.
+    pub(in super::super) fn merged(template: &Value) -> (Arc<Merged>, Place) {
+        let base = Base::parse("pod", "spec: {containers: [{name: job, image: a}]}").unwrap();
+        let template = Template::parse("/t", &template.to_string()).unwrap();
+        let merged = Arc::new(template.merge_job(base).unwrap());
+        let place = Place::top(Arc::clone(&merged), "/t");
+        (merged, place)
+    }
+
+    #[test]
+    fn a_fault_has_the_position_of_what_the_template_says() {
+        let base = Base::parse("pod", "spec: {containers: [{name: job, image: a}]}").unwrap();
+        let text = "spec:\n  containers:\n  - name: $job\n    tty: true\n";
+        let merged = Template::parse("/t", text).unwrap().merge_job(base).unwrap();
+        let job = Place::top(Arc::new(merged), "/t").at("spec/containers").item(0);
+        let said = job.at("tty").fault("no").to_string();
+        assert!(said.starts_with("/t:4:") && said.ends_with(": /spec/containers/0/tty: no"), "{said}");
+        assert!(job.at("tty").is_from_template() && !job.at("image").is_from_template());
+        assert_eq!(job.at("env").fault("no").position, None);
+    }
+}

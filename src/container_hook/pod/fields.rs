@@ -65,7 +65,6 @@ pub const FIELDS: &[Field] = &[
     field("spec.dnsPolicy", Applied("None leaves out what the host has; others are alike")),
     field("spec.enableServiceLinks", Meaningless(CLUSTER)),
     field("spec.ephemeralContainers", Refused("use containers")),
-    field("spec.evictionResponders", Meaningless(CLUSTER)),
     field("spec.hostAliases", Applied("/etc/hosts")),
     field("spec.hostIPC", Applied("if the policy allows the namespace ipc")),
     field("spec.hostNetwork", Applied("not for services; if the policy allows network")),
@@ -204,7 +203,6 @@ pub const FIELDS: &[Field] = &[
     field("spec.containers.tty", Meaningless(TERMINAL)),
     field("spec.containers.volumeDevices", Refused("use a hooks.d hook that adds the device")),
     field("spec.containers.volumeMounts", Applied(EMPTY)),
-    field("spec.containers.volumeMounts.bindMountOptions", Refused("containers take none")),
     field("spec.containers.volumeMounts.mountPath", Applied("in place of a workflow's volume")),
     field(
         "spec.containers.volumeMounts.mountPropagation",

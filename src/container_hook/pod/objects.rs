@@ -115,6 +115,7 @@ fn is_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fault::tests::merged;
     use super::*;
 
     #[test]
@@ -127,7 +128,7 @@ mod tests {
         };
         fs::create_dir_all(dir.path().join("app/..data")).unwrap();
         fs::write(dir.path().join("app/color"), "red").unwrap();
-        let place = Place::top("/t".as_ref());
+        let place = merged(&serde_json::json!({})).1;
         let object = |kind, name, optional| {
             Reference { kind, name, optional }.object(&settings, &place)
         };

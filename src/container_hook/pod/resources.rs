@@ -102,13 +102,15 @@ fn quantities<'a>(
 mod tests {
     use serde_json::{Value, json};
 
+    use super::super::fault::tests::merged;
     use super::*;
 
     fn applied(resources: Value) -> Result<Resources, String> {
-        let container = json!({"name": "$job", "resources": resources});
-        let container = serde_json::from_value(container).unwrap();
+        let template = json!({"spec": {"containers": [{"name": "$job", "resources": resources}]}});
+        let (merged, place) = merged(&template);
+        let container = merged.pod.spec.as_ref().unwrap().containers[0].clone();
         let mut to = Resources { cpu_quota: Some(1000), ..Resources::default() };
-        let place = Place::top("/t".as_ref()).at("spec/containers/0");
+        let place = place.at("spec/containers/0");
         apply(&container, &place, &mut to).map_err(|fault| fault.to_string()).map(|()| to)
     }
 
@@ -129,15 +131,15 @@ mod tests {
         for (resources, expected) in [
             (json!({"limits": {"nvidia.com/gpu": "1"}}), "limits/nvidia.com~1gpu: there is no device"),
             (json!({"limits": {"hugepages-2Mi": "1Gi"}}), "limits/hugepages-2Mi: huge pages"),
-            (json!({"requests": {"cpu": "many"}}), "requests/cpu: \"many\" is no quantity"),
+            (json!({"requests": {"cpu": "-1"}}), "requests/cpu: \"-1\" is no quantity"),
             (
                 json!({"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}),
                 "requests/memory: is more than",
             ),
         ] {
             let fault = applied(resources).unwrap_err();
-            let expected = format!("/t: /spec/containers/0/resources/{expected}");
-            assert!(fault.starts_with(&expected), "{fault}");
+            let expected = format!(": /spec/containers/0/resources/{expected}");
+            assert!(fault.starts_with("/t:1:") && fault.contains(&expected), "{fault}");
         }
     }
 }

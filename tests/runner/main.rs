@@ -17,3 +17,4 @@ mod requests;
 mod rights;
 mod secrets;
 mod setup;
+mod template;

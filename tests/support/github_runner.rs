@@ -31,6 +31,8 @@ pub(crate) struct Runner<'a> {
     pub(crate) env: BTreeMap<String, String>,
     /// A program with the name of the runner's worker, between it and the hook.
     worker: Option<PathBuf>,
+    /// What else the administrator has in the runner's environment.
+    pub(crate) variables: Vec<(String, String)>,
 }
 
 impl<'a> Runner<'a> {
@@ -47,6 +49,7 @@ impl<'a> Runner<'a> {
             path: Vec::new(),
             env: BTreeMap::new(),
             worker: None,
+            variables: Vec::new(),
         };
         // `_actions` and `_tool` do not exist before something is put there.
         for directory in [
@@ -334,6 +337,7 @@ impl<'a> Runner<'a> {
         let github = github_environment().into_iter();
         env.extend(github.map(|(name, value)| (name.to_owned(), value.to_owned())));
         env.push(self.installation.variable());
+        env.extend(self.variables.iter().cloned());
         // No colon stands before the first directory.
         env[0].1 = env[0].1.trim_start_matches(':').to_owned();
         env

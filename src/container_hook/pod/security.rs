@@ -83,8 +83,15 @@ impl Contexts<'_> {
             }
             (None, None) => {}
         }
-        let sysctls = pod.sysctls.iter().flatten();
-        options.sysctls.extend(sysctls.map(|one| (one.name.clone(), one.value.clone())));
+        for (at, sysctl) in pod.sysctls.iter().flatten().enumerate() {
+            if !bundle::owns_sysctl(&options.namespaces, &sysctl.name) {
+                return Err(pod_place.at("sysctls").item(at).fault(format!(
+                    "{} would hold for the whole machine: set it there",
+                    sysctl.name
+                )));
+            }
+            options.sysctls.insert(sysctl.name.clone(), sysctl.value.clone());
+        }
         Ok(())
     }
 

@@ -6,3 +6,4 @@ mod admin;
 mod env;
 mod install;
 mod requests;
+mod template;

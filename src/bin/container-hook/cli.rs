@@ -61,7 +61,7 @@ pub(crate) enum Format {
     Human,
     /// For programs; described in container-hook(1)
     Json,
-    /// For both; only `template` has it, where it is the default
+    /// For both; only container-hook-template(1) has it, by default
     Yaml,
 }
 

@@ -1,13 +1,12 @@
 //! `container-hook template`.
 
 use std::env;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand, ValueEnum};
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::template::{Base, Merged, Note, Remark, Template, base};
-use oci_hooks::sys::fs::{PathContext as _, read_bounded};
+use oci_hooks::sys::fs::read_bounded;
 
 use crate::Exit;
 use crate::context::Context;
@@ -27,6 +26,7 @@ const EXAMPLE: &str = r#"{
 #[command(
     args_conflicts_with_subcommands = true,
     disable_help_subcommand = true,
+    subcommand_value_name = "lint FILE",
     after_help = "\
 A template is a YAML file by which an administrator changes the containers of all jobs. The runner
 names it in ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE, and so does --template here. It is merged into
@@ -147,8 +147,7 @@ fn named() -> Option<PathBuf> {
 /// Returns the pod that the template is merged into.
 fn base(args: &TemplateArgs) -> Result<(Base, Kind), Error> {
     if let Some(path) = &args.base {
-        let text = fs::read_to_string(path).at("read", path)?;
-        return Ok((Base::parse(&path.display().to_string(), &text)?, args.kind));
+        return Ok((Base::read(path)?, args.kind));
     }
     let request = match &args.request {
         Some(path) if path == Path::new("-") => stdin::read()?,

@@ -1,6 +1,7 @@
 //! The pod that the Kubernetes hook makes of a request, before any template.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 
 use k8s_openapi::api::core::v1::{
     Container, ContainerPort, EmptyDirVolumeSource, EnvVar, LocalObjectReference, Pod,
@@ -12,6 +13,7 @@ use super::deserialize::read;
 use super::error::TemplateError;
 use super::merged::Origin;
 use super::node::Node;
+use super::template::read_text;
 use super::yaml;
 use crate::container_hook::HookError;
 use crate::container_hook::aliases::ServiceNames;
@@ -25,6 +27,9 @@ const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 
 /// The user of that image.
 const RUNNER_ID: i64 = 1001;
+
+/// The most characters of a pod's name.
+const MAX_NAME: usize = 63;
 
 /// The volumes of each pod, in its order, and in that of mounts, with where they are.
 const VOLUMES: [&str; 3] = ["externals", "github", "work"];
@@ -69,6 +74,16 @@ impl Base {
     /// Takes a pod of which the caller says what its containers are.
     pub fn new(pod: Pod, targets: Vec<Target>) -> Self {
         Base { pod, targets, requested: None }
+    }
+
+    /// Reads a pod from a file: see [`Self::parse`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the file cannot be read, is larger than [`super::MAX_BYTES`] or holds no pod.
+    pub fn read(path: &Path) -> Result<Self, TemplateError> {
+        let (file, text) = read_text(path)?;
+        Base::parse(&file, &text)
     }
 
     /// Reads a pod, JSON or YAML, of which the first container is the job's and the others are
@@ -341,9 +356,11 @@ fn spec() -> PodSpec {
 }
 
 fn pod(runner: &str, kind: &str, spec: PodSpec) -> Pod {
+    let room = MAX_NAME - kind.len() - 1;
+    let end = runner.char_indices().nth(room).map_or(runner.len(), |(end, _)| end);
     let labels = [("runner-pod".to_owned(), runner.to_owned())];
     let metadata = ObjectMeta {
-        name: Some(format!("{runner}-{kind}")),
+        name: Some(format!("{}-{kind}", &runner[..end])),
         labels: Some(labels.into()),
         annotations: Some([].into()),
         ..ObjectMeta::default()

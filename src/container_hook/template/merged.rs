@@ -57,7 +57,9 @@ impl Merged {
 
     /// Writes the pod as YAML with a comment after each value that says where it came from.
     pub fn explained(&self) -> String {
-        emit(&self.document, &|origin| Some(Explained { file: &self.file, origin }.to_string()))
+        // A comment ends with its line.
+        let file = self.file.replace(char::is_control, "?");
+        emit(&self.document, &|origin| Some(Explained { file: &file, origin }.to_string()))
     }
 }
 

@@ -42,16 +42,8 @@ impl Template {
     ///
     /// Fails if the file cannot be read, is larger than [`MAX_BYTES`] or holds no template.
     pub fn read(path: &Path) -> Result<Self, TemplateError> {
-        let bytes = read_bounded(path, MAX_BYTES)?;
-        let file = path.display().to_string();
-        let text = std::str::from_utf8(&bytes).map_err(|error| {
-            let before = &bytes[..error.valid_up_to()];
-            let line_start = before.iter().rposition(|byte| *byte == b'\n').map_or(0, |i| i + 1);
-            let column = String::from_utf8_lossy(&before[line_start..]).chars().count() + 1;
-            let line = before.iter().filter(|byte| **byte == b'\n').count() + 1;
-            Fault::new(Position { line, column }, Problem::NotUtf8).within(&file)
-        })?;
-        Template::parse(&file, text)
+        let (file, text) = read_text(path)?;
+        Template::parse(&file, &text)
     }
 
     /// Reads a template from its text; `file` is what messages call it.
@@ -68,6 +60,21 @@ impl Template {
     /// The spec's part of the template, if there is one.
     pub(super) fn spec(&self) -> Option<&Node> {
         self.document.get("spec")
+    }
+}
+
+/// Returns what messages call a file, and its text.
+pub(super) fn read_text(path: &Path) -> Result<(String, String), TemplateError> {
+    let file = path.display().to_string();
+    match String::from_utf8(read_bounded(path, MAX_BYTES)?) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => {
+            let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+            let before = String::from_utf8_lossy(before);
+            let (line, column) = (before.matches('\n').count() + 1, before.chars().rev());
+            let column = column.take_while(|c| *c != '\n').count() + 1;
+            Err(Fault::new(Position { line, column }, Problem::NotUtf8).within(&file))
+        }
     }
 }
 

@@ -187,5 +187,13 @@ fn position(marker: Marker) -> Position {
 }
 
 fn syntax(error: ScanError) -> Fault {
-    Fault::new(position(*error.marker()), Problem::Syntax(error.info().to_owned()))
+    let message = match error.info() {
+        // What people do wrong most often, in their words.
+        "simple key expected" | "simple key expect ':'" => {
+            "there is no `:` on the line before this"
+        }
+        text if text.starts_with("tabs disallowed") => "indent with blanks, not with tabs",
+        text => text,
+    };
+    Fault::new(position(*error.marker()), Problem::Syntax(message.to_owned()))
 }

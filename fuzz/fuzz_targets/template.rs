@@ -1,0 +1,43 @@
+//! What an administrator might write as a pod template, merged into the pods of a job and a step.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use oci_hooks::container_hook::template::{Base, Template};
+
+const POD: &str = r#"{
+    "metadata": {"labels": {"runner-pod": "r"}},
+    "spec": {
+        "containers": [
+            {"name": "job", "image": "node", "env": [{"name": "A", "value": "1"}],
+             "volumeMounts": [{"name": "work", "mountPath": "/__w"}]},
+            {"name": "redis", "image": "redis:7"}
+        ],
+        "initContainers": [{"name": "fs-init", "image": "i"}],
+        "volumes": [{"name": "work", "emptyDir": {}}]
+    }
+}"#;
+
+fuzz_target!(|text: &str| {
+    let base = || Base::parse("pod.json", POD).unwrap();
+    let template = match Template::parse("t.yaml", text) {
+        Ok(template) => template,
+        Err(error) => {
+            assert!(error.to_string().starts_with("t.yaml"));
+            return;
+        }
+    };
+    for merged in [template.merge_job(base()), template.merge_step(base())] {
+        let Ok(merged) = merged else { continue };
+        merged.notes.iter().for_each(|note| assert!(note.to_string().starts_with("t.yaml:")));
+        let spec = merged.pod.spec.as_ref().unwrap();
+        assert_eq!(merged.pod.metadata.labels.as_ref().unwrap()["runner-pod"], "r");
+        assert_eq!(spec.containers[0].image.as_deref(), Some("node"));
+        assert_eq!(spec.init_containers.as_ref().unwrap()[0].name, "fs-init");
+        // What is written reads back as the same pod.
+        for text in [merged.yaml(), merged.explained()] {
+            let again = Base::parse("pod.yaml", &text).unwrap();
+            assert_eq!(serde_json::to_value(again.pod).unwrap(), serde_json::to_value(&merged.pod).unwrap());
+        }
+    }
+});

@@ -362,11 +362,7 @@ impl Preparation<'_> {
 
 /// Opens what is at a path beneath a directory; makes a directory there like the one above all, for
 /// this owner, if it is missing.
-fn beneath(
-    source: &Path,
-    path: &Path,
-    ownership: Option<Ownership>,
-) -> Result<OwnedFd, PathError> {
+fn beneath(source: &Path, path: &Path, ownership: Option<Ownership>) -> Result<OwnedFd, PathError> {
     let here = source.join(path);
     let root = Beneath::new(source)?;
     let flags = OFlags::PATH | OFlags::CLOEXEC;

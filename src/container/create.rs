@@ -74,7 +74,8 @@ pub fn new_id() -> String {
 impl Engine {
     /// Makes the record, the root file system and the bundle of a container.
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
-        let Spec { id, name, owner, role, image, mut options, network, output, runtime, stop } = spec;
+        let Spec { id, name, owner, role, image, mut options, network, output, runtime, stop } =
+            spec;
         let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
         let cgroup = if runtime.systemd_cgroup {
             format!("system.slice:oci-hooks:{id}")

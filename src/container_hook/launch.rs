@@ -215,10 +215,7 @@ impl Started<'_> {
 }
 
 /// Does the same for each, all at once, and returns the results in order.
-pub(super) fn in_parallel<T: Sync, R: Send>(
-    items: &[T],
-    work: impl Fn(&T) -> R + Sync,
-) -> Vec<R> {
+pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     if let [item] = items {
         return vec![work(item)];
     }

@@ -8,6 +8,7 @@ pub mod aliases;
 mod alpine;
 mod build;
 mod cleanup_job;
+mod confine;
 mod error;
 mod fetch;
 mod hook;

@@ -13,7 +13,11 @@ use crate::sys::fs::PathContext as _;
 
 /// Returns the mount of a `volumes:` entry, a `--volume` or a `--mount`; `own` is where a volume of
 /// this container's own would be.
-pub(super) fn user_mount(hook: &Hook<'_>, volume: &Volume, own: PathBuf) -> Result<Mount, HookError> {
+pub(super) fn user_mount(
+    hook: &Hook<'_>,
+    volume: &Volume,
+    own: PathBuf,
+) -> Result<Mount, HookError> {
     let source = match &volume.source {
         Source::Bind { path, create } => {
             if *create {

@@ -5,21 +5,17 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use super::confine::{confine, limit};
 use super::error::HookError;
 use super::hook::Hook;
 use super::mounts::{runner_directory, user_mount};
-use super::options::{
-    CreateOptions, HostAddress, Ipc, Namespace as HostNamespace, NetworkMode, Swap,
-};
+use super::options::{CreateOptions, HostAddress, NetworkMode};
 use super::pod::{Facts, Overlay};
 use super::policy::is_engine_socket;
 use super::request::{ContainerArgs, ImageSource};
 use super::volumes::Volume;
 use super::words;
-use crate::bundle::{
-    self, Access, Device, DeviceRule, Dns, HostEntry, Init, Mount, MountSource, Namespace, Rlimit,
-    Seccomp, Tmpfs,
-};
+use crate::bundle::{self, Dns, HostEntry, Init, Mount, MountSource, Namespace, Tmpfs};
 use crate::container::{Health, Output, Role, Stop};
 use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
 use crate::network::{Endpoint, PortMapping};
@@ -305,8 +301,8 @@ impl<'a> Plan<'a> {
         if keeps_alive && !options.args.is_empty() {
             options.args.clear();
         }
-        self.limit(hook, &mut options);
-        self.confine(hook, &mut options)?;
+        limit(hook, asked, &mut options);
+        confine(hook, asked, &mut options)?;
         let connection = &surroundings.connection;
         self.connect(hook, connection, (&mut options, further));
         if let Some(overlay) = self.overlay {
@@ -400,90 +396,6 @@ impl<'a> Plan<'a> {
         Ok(mounts)
     }
 
-    fn limit(&self, hook: &Hook<'_>, options: &mut bundle::Options) {
-        let asked = &self.options.resources;
-        let own = &mut options.resources;
-        own.memory_bytes = asked.memory_bytes.or(hook.settings.memory_bytes);
-        own.memory_reservation_bytes = asked.memory_reservation_bytes;
-        own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
-            Swap::Unlimited => -1,
-            Swap::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
-        });
-        own.memory_swappiness = asked.memory_swappiness;
-        own.oom_kill_disable = asked.oom_kill_disable;
-        own.nano_cpus = asked.nano_cpus;
-        own.cpu_shares = asked.cpu_shares;
-        own.cpu_period = asked.cpu_period;
-        own.cpu_quota = asked.cpu_quota;
-        own.cpuset_cpus.clone_from(&asked.cpuset_cpus);
-        own.cpuset_mems.clone_from(&asked.cpuset_mems);
-        own.blkio_weight = asked.blkio_weight;
-        own.pids_limit = match asked.pids {
-            None => hook.settings.pids_limit,
-            Some(0) => Some(-1),
-            Some(pids) => i64::try_from(pids).ok(),
-        };
-        let limit = |value: u64| (value != u64::MAX).then_some(value);
-        options.rlimits = self
-            .options
-            .ulimits
-            .iter()
-            .filter_map(|ulimit| Rlimit::new(ulimit.name, limit(ulimit.soft), limit(ulimit.hard)))
-            .collect();
-    }
-
-    fn confine(&self, hook: &Hook<'_>, options: &mut bundle::Options) -> Result<(), HookError> {
-        let asked = &self.options.security;
-        let own = &mut options.security;
-        own.privileged = asked.privileged;
-        own.restricted = hook.settings.restricted && !asked.privileged;
-        own.no_new_privileges = asked
-            .no_new_privileges
-            .unwrap_or(!hook.settings.allow_new_privileges && !asked.privileged);
-        own.cap_add.clone_from(&asked.cap_add);
-        own.cap_drop.clone_from(&asked.cap_drop);
-        if asked.seccomp_unconfined {
-            own.seccomp = Seccomp::Unconfined;
-        }
-        own.unmask = asked.system_paths_unconfined;
-        own.apparmor_profile.clone_from(&asked.apparmor);
-
-        let host = |namespace| {
-            if self.options.host_namespaces.contains(&namespace) {
-                Namespace::Host
-            } else {
-                Namespace::Private
-            }
-        };
-        options.namespaces.pid = host(HostNamespace::Pid);
-        options.namespaces.ipc = host(HostNamespace::Ipc);
-        options.namespaces.uts = host(HostNamespace::Uts);
-        options.namespaces.cgroup = host(HostNamespace::Cgroup);
-        if options.namespaces.uts == Namespace::Host {
-            options.hostname = None;
-            options.domainname = None;
-        }
-        if self.options.ipc == Ipc::None {
-            options.shm_size_bytes = Some(0);
-        }
-        for device in &self.options.devices {
-            options.devices.push(Device {
-                host: device.host.clone(),
-                container: PathBuf::from(&device.container),
-                access: access(&device.access)?,
-            });
-        }
-        for rule in &self.options.device_rules {
-            options.device_rules.push(DeviceRule {
-                kind: rule.kind,
-                major: rule.major,
-                minor: rule.minor,
-                access: access(&rule.access)?,
-            });
-        }
-        Ok(())
-    }
-
     /// Connects the container, which has further names for itself if there are any.
     fn connect(
         &self,
@@ -532,11 +444,4 @@ impl<'a> Plan<'a> {
         }
         options.hosts = Some(hosts);
     }
-}
-
-fn access(text: &str) -> Result<Access, HookError> {
-    Ok(text
-        .parse::<Access>()
-        .map_err(bundle::BundleError::from)
-        .map_err(crate::container::ContainerError::from)?)
 }

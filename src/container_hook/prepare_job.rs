@@ -7,8 +7,8 @@ use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
 use super::hook::{Hook, Outcome};
-use super::launch::{Launched, Started, Within, in_parallel, launch, launch_helpers};
 use super::launch::wait_until_healthy;
+use super::launch::{Launched, Started, Within, in_parallel, launch, launch_helpers};
 use super::network::{JobNetwork, Peer};
 use super::options::{CreateOptions, NetworkMode};
 use super::plan::{Asked, Plan};
@@ -241,10 +241,8 @@ impl Started<'_> {
     /// Returns how others reach the container; none if it is gone by the time they could.
     fn peer(&self) -> Option<Peer> {
         let addresses = self.endpoint.as_ref().map(|endpoint| endpoint.addresses.clone());
-        let peer = || Peer {
-            names: self.plan.names.clone(),
-            addresses: addresses.unwrap_or_default(),
-        };
+        let peer =
+            || Peer { names: self.plan.names.clone(), addresses: addresses.unwrap_or_default() };
         (self.plan.role != Role::Init).then(peer)
     }
 

@@ -116,6 +116,8 @@ fn variables_are_those_of_the_template_after_those_of_the_workflow() {
         let b = "1-red-/github/home-$(A)-$(NONE)";
         let expected = format!("1|{b}||template|$(A)|red|7|s3cret|builds\nunset 512 true\n");
         assert!(said.starts_with(&expected), "{}: {said}", templated.runtime);
+        let (host, pod) = said.lines().last().unwrap().split_once(' ').unwrap();
+        assert!(!host.is_empty() && host == pod, "{said}");
     });
 }
 
@@ -228,8 +230,10 @@ fn names_are_those_of_the_template() {
              dnsPolicy: None\n  dnsConfig:\n    nameservers: [192.0.2.53]\n    \
              searches: [corp.example]\n    options: [{name: ndots, value: '3'}, {name: edns0}]\n",
         );
-        let said = templated.job("hostname; grep 10.9.8.7 /etc/hosts; cat /etc/resolv.conf; \
-                                  grep -o 'builder.ci.*' /etc/hosts | sort -u");
+        let said = templated.job(
+            "hostname; grep 10.9.8.7 /etc/hosts; cat /etc/resolv.conf; \
+                                  grep -o 'builder.ci.*' /etc/hosts | sort -u",
+        );
         let expected = "builder.ci\n10.9.8.7\tregistry.local mirror\nnameserver 192.0.2.53\n\
                         search corp.example\noptions ndots:3 edns0\nbuilder.ci builder\n";
         assert_eq!(said, expected, "{}", templated.runtime);
@@ -349,7 +353,7 @@ fn container_steps_have_the_template_and_sidecars_of_their_own() {
     Templated::each("", |templated| {
         templated.set(
             "spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers:\n  - name: $job\n    \
-             command: [sleep, '50']\n    workingDir: /tmp\n    env: [{name: A, value: b}]\n    \
+             command: [sleep]\n    args: ['50']\n    workingDir: /tmp\n    env: [{name: A, value: b}]\n    \
              volumeMounts: [{name: v, mountPath: /v}]\n  - name: web\n    image: nginx:alpine\n    \
              readinessProbe: {httpGet: {port: 80}, periodSeconds: 1, failureThreshold: 20}\n  \
              initContainers:\n  - {name: init, image: alpine:3.20, command: [touch, /v/made], \
@@ -388,26 +392,64 @@ fn a_template_that_is_wrong_has_nothing_made() {
             ("".to_owned(), "template.yaml"),
             ("spec: [".to_owned(), "template.yaml:"),
             (job("comand: [a]"), ":4:5"),
-            (job("securityContext: {privileged: true}"), "/spec/containers/0/securityContext/privileged: is root of this machine"),
-            (job("resources: {limits: {nvidia.com/gpu: 1}}"), "/spec/containers/0/resources/limits/nvidia.com~1gpu: there is no device plugin"),
+            (
+                job("securityContext: {privileged: true}"),
+                "/spec/containers/0/securityContext/privileged: is root of this machine",
+            ),
+            (
+                job("resources: {limits: {nvidia.com/gpu: 1}}"),
+                "/spec/containers/0/resources/limits/nvidia.com~1gpu: there is no device plugin",
+            ),
             (job("volumeMounts: [{name: none, mountPath: /x}]"), "/volumeMounts/"),
             (job("imagePullPolicy: Sometimes"), "/spec/containers/0/imagePullPolicy: "),
-            (job("livenessProbe: {httpGet: {port: web}}"), "/spec/containers/0/livenessProbe/httpGet/port: "),
+            (
+                job("livenessProbe: {httpGet: {port: web}}"),
+                "/spec/containers/0/livenessProbe/httpGet/port: ",
+            ),
             (job("readinessProbe: {grpc: {port: 1}}"), "use exec or tcpSocket"),
-            (job("env: [{name: A, valueFrom: {secretKeyRef: {name: none, key: a}}}]"), "set `secrets` under [template]"),
+            (
+                job("env: [{name: A, valueFrom: {secretKeyRef: {name: none, key: a}}}]"),
+                "set `secrets` under [template]",
+            ),
             (job("volumeMounts: [{name: work, mountPath: /__w/_temp}]"), "directory of the runner"),
             ("spec: {hostNetwork: true}".to_owned(), "host-namespaces = [\"network\"]"),
             ("spec: {hostPID: true}".to_owned(), "/spec/hostPID: "),
-            ("spec: {restartPolicy: Always}".to_owned(), "/spec/restartPolicy: nothing is started again"),
+            (
+                "spec: {restartPolicy: Always}".to_owned(),
+                "/spec/restartPolicy: nothing is started again",
+            ),
             ("spec: {activeDeadlineSeconds: 5}".to_owned(), "timeout-minutes"),
             ("spec: {runtimeClassName: kata}".to_owned(), "[template.runtime-classes]"),
-            ("spec: {securityContext: {sysctls: [{name: kernel.pid_max, value: '9'}]}}".to_owned(), "kernel.pid_max"),
-            ("spec: {securityContext: {runAsUser: -1}}".to_owned(), "/spec/securityContext/runAsUser: "),
-            ("metadata: {annotations: {com.github.actions.role: job}}".to_owned(), "is for the hook to set"),
-            ("spec: {volumes: [{name: v, nfs: {server: s, path: /}}]}".to_owned(), "/spec/volumes/3/nfs: "),
-            ("spec: {volumes: [{name: v, hostPath: {path: HOST/none}}]}".to_owned(), "does not exist"),
-            ("spec: {volumes: [{name: v, hostPath: {path: HOST/docker.sock, type: Socket}}]}".to_owned(), "bind-mounts = ["),
-            ("spec: {volumes: [{name: v, configMap: {name: app, defaultMode: 644}}]}".to_owned(), "0o644"),
+            (
+                "spec: {securityContext: {sysctls: [{name: kernel.pid_max, value: '9'}]}}"
+                    .to_owned(),
+                "kernel.pid_max",
+            ),
+            (
+                "spec: {securityContext: {runAsUser: -1}}".to_owned(),
+                "/spec/securityContext/runAsUser: ",
+            ),
+            (
+                "metadata: {annotations: {com.github.actions.role: job}}".to_owned(),
+                "is for the hook to set",
+            ),
+            (
+                "spec: {volumes: [{name: v, nfs: {server: s, path: /}}]}".to_owned(),
+                "/spec/volumes/3/nfs: ",
+            ),
+            (
+                "spec: {volumes: [{name: v, hostPath: {path: HOST/none}}]}".to_owned(),
+                "does not exist",
+            ),
+            (
+                "spec: {volumes: [{name: v, hostPath: {path: HOST/docker.sock, type: Socket}}]}"
+                    .to_owned(),
+                "bind-mounts = [",
+            ),
+            (
+                "spec: {volumes: [{name: v, configMap: {name: app, defaultMode: 644}}]}".to_owned(),
+                "0o644",
+            ),
             ("spec: {dnsPolicy: None}".to_owned(), "dnsConfig.nameservers"),
         ] {
             templated.set(&template);
@@ -431,9 +473,8 @@ fn what_reaches_the_host_is_allowed_by_the_policy() {
         templated.set("spec: {hostNetwork: true, hostPID: true}");
         let namespaces = "readlink /proc/self/ns/net; readlink /proc/self/ns/pid";
         assert_eq!(templated.job(namespaces), host.shell(namespaces));
-        templated.set(
-            "spec:\n  containers:\n  - {name: $job, securityContext: {privileged: true}}\n",
-        );
+        templated
+            .set("spec:\n  containers:\n  - {name: $job, securityContext: {privileged: true}}\n");
         let said = templated.job("grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status");
         assert_eq!(said, "NoNewPrivs:\t0\nSeccomp:\t0\n");
     });
@@ -449,9 +490,10 @@ fn a_hook_fires_for_the_annotation_of_a_template() {
         let installation = Installation::new(&host, runtime, &further);
         let (script, seen) = (host.path().join("note"), host.path().join("seen"));
         program::write_program(&script, &format!("#!/bin/sh\necho $1 >>{}\n", seen.display()));
-        for (name, key) in
-            [("gpu", "^example\\\\.com/gpu$"), ("team", "^com\\\\.github\\\\.actions\\\\.label\\\\.team$")]
-        {
+        for (name, key) in [
+            ("gpu", "^example\\\\.com/gpu$"),
+            ("team", "^com\\\\.github\\\\.actions\\\\.label\\\\.team$"),
+        ] {
             let hook = format!(
                 "{{\"version\": \"1.0.0\", \"hook\": {{\"path\": {script:?}, \
                  \"args\": [\"note\", {name:?}], \"env\": [\"PATH=/usr/bin:/bin\"]}}, \
@@ -460,10 +502,7 @@ fn a_hook_fires_for_the_annotation_of_a_template() {
             );
             write(hooks.join(format!("{name}.json")), &hook);
         }
-        write(
-            &file,
-            "metadata: {annotations: {example.com/gpu: all}, labels: {team: builds}}\n",
-        );
+        write(&file, "metadata: {annotations: {example.com/gpu: all}, labels: {team: builds}}\n");
         let mut runner = runner(&installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
         runner.cleanup();

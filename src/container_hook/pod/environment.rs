@@ -88,11 +88,7 @@ impl Environment {
 }
 
 impl Sources<'_> {
-    fn all_of(
-        self,
-        source: &EnvFromSource,
-        place: &Place,
-    ) -> Result<Vec<(String, String)>, Fault> {
+    fn all_of(self, source: &EnvFromSource, place: &Place) -> Result<Vec<(String, String)>, Fault> {
         let (reference, place) = match (&source.config_map_ref, &source.secret_ref) {
             (Some(map), None) => {
                 let (name, optional) = (map.name.as_str(), map.optional);
@@ -119,29 +115,28 @@ impl Sources<'_> {
         requirements: Option<&ResourceRequirements>,
         place: &Place,
     ) -> Result<Option<String>, Fault> {
-        let (reference, key, place) =
-            match (&source.config_map_key_ref, &source.secret_key_ref) {
-                (Some(map), _) => {
-                    let (name, optional) = (map.name.as_str(), map.optional);
-                    let reference = Reference { kind: Kind::ConfigMap, name, optional };
-                    (reference, &map.key, place.at("configMapKeyRef"))
-                }
-                (_, Some(secret)) => {
-                    let (name, optional) = (secret.name.as_str(), secret.optional);
-                    let reference = Reference { kind: Kind::Secret, name, optional };
-                    (reference, &secret.key, place.at("secretKeyRef"))
-                }
-                (None, None) => {
-                    return match (&source.field_ref, &source.resource_field_ref) {
-                        (Some(field), _) => self.field(field, &place.at("fieldRef")).map(Some),
-                        (_, Some(resource)) => {
-                            let place = place.at("resourceFieldRef");
-                            resource_field(resource, requirements, &place).map(Some)
-                        }
-                        (None, None) => Err(place.fault("says nothing of where the value is")),
-                    };
-                }
-            };
+        let (reference, key, place) = match (&source.config_map_key_ref, &source.secret_key_ref) {
+            (Some(map), _) => {
+                let (name, optional) = (map.name.as_str(), map.optional);
+                let reference = Reference { kind: Kind::ConfigMap, name, optional };
+                (reference, &map.key, place.at("configMapKeyRef"))
+            }
+            (_, Some(secret)) => {
+                let (name, optional) = (secret.name.as_str(), secret.optional);
+                let reference = Reference { kind: Kind::Secret, name, optional };
+                (reference, &secret.key, place.at("secretKeyRef"))
+            }
+            (None, None) => {
+                return match (&source.field_ref, &source.resource_field_ref) {
+                    (Some(field), _) => self.field(field, &place.at("fieldRef")).map(Some),
+                    (_, Some(resource)) => {
+                        let place = place.at("resourceFieldRef");
+                        resource_field(resource, requirements, &place).map(Some)
+                    }
+                    (None, None) => Err(place.fault("says nothing of where the value is")),
+                };
+            }
+        };
         let content = reference.key(key, self.settings, &place)?;
         content.map(|content| text(content, key, &place)).transpose()
     }
@@ -153,9 +148,8 @@ impl Sources<'_> {
         place: &Place,
     ) -> Result<String, Fault> {
         let metadata = &self.wide.metadata;
-        let addresses = |list: &[IpAddr]| {
-            list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",")
-        };
+        let addresses =
+            |list: &[IpAddr]| list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
         let first = |list: &[IpAddr]| list.first().map(IpAddr::to_string).unwrap_or_default();
         let path = selector.field_path.as_str();
         Ok(match path {
@@ -213,4 +207,78 @@ fn lines(map: Option<&BTreeMap<String, String>>) -> String {
 
 fn text(content: Vec<u8>, key: &str, place: &Place) -> Result<String, Fault> {
     String::from_utf8(content).map_err(|_| place.fault(format!("{key} is not UTF-8")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::super::template::Target;
+    use super::super::fault::tests::merged;
+    use super::super::parts::tests::pod;
+    use super::*;
+    use crate::image::ImageConfig;
+
+    fn added(job: Value, workflow: &[&str]) -> Result<Vec<String>, String> {
+        let mut job = job;
+        job["name"] = "$job".into();
+        let metadata = json!({"labels": {"team": "a"}, "annotations": {"x/y": "b"}});
+        let template = json!({"metadata": metadata, "spec": {"containers": [job]}});
+        let (merged, place) = merged(&template);
+        let pod = pod(&merged, place, &[Target::Job]).unwrap();
+        let overlay = pod.main.unwrap();
+        let image = ImageConfig::default();
+        let address = ["10.1.2.3".parse().unwrap()];
+        let facts = Facts { addresses: &address, ..Facts::unknown(&image) };
+        let settings = TemplateSettings {
+            config_maps: "/nowhere".into(),
+            secrets: "/nowhere".into(),
+            ..TemplateSettings::default()
+        };
+        let sources = Sources { settings: &settings, wide: &pod.wide, facts: &facts };
+        let workflow: Vec<_> = workflow.iter().map(ToString::to_string).collect();
+        let container = (&overlay.container, overlay.given.env);
+        Environment::new(&workflow, container, &overlay.place, sources)
+            .map(|environment| environment.added)
+            .map_err(|fault| fault.to_string())
+    }
+
+    #[test]
+    fn values_may_name_what_comes_before_them() {
+        let env = json!([
+            {"name": "A", "value": "$(HOME)/$(B)"}, {"name": "B", "value": "$(A)!"}, {"name": "C"},
+        ]);
+        let expected = ["A=/h/$(B)", "B=/h/$(B)!", "C="];
+        assert_eq!(added(json!({"env": env}), &["HOME=/h", "PATH"]).unwrap(), expected);
+    }
+
+    #[test]
+    fn fields_of_the_pod_are_values() {
+        let field = |name: &str, path: &str| json!({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}});
+        let resource = json!({"resource": "limits.cpu", "divisor": "1m"});
+        let env = json!([
+            field("L", "metadata.labels['team']"),
+            field("A", "metadata.annotations['x/y']"),
+            field("N", "metadata.namespace"),
+            field("I", "status.podIP"),
+            {"name": "R", "valueFrom": {"resourceFieldRef": resource}},
+        ]);
+        let job = json!({"env": env, "resources": {"limits": {"cpu": "1.5"}}});
+        assert_eq!(added(job, &[]).unwrap(), ["L=a", "A=b", "N=default", "I=10.1.2.3", "R=1500"]);
+        let said = added(json!({"env": [field("X", "spec.nodeName")]}), &[]).unwrap_err();
+        assert!(said.contains("/env/0/valueFrom/fieldRef/fieldPath: \"spec.nodeName\""), "{said}");
+    }
+
+    #[test]
+    fn what_is_missing_is_a_fault_unless_it_is_optional() {
+        let reference = |optional: bool| json!({"name": "n", "key": "k", "optional": optional});
+        let env =
+            |optional| json!([{"name": "A", "valueFrom": {"secretKeyRef": reference(optional)}}]);
+        assert!(added(json!({"env": env(true)}), &[]).unwrap().is_empty());
+        let said = added(json!({"env": env(false)}), &[]).unwrap_err();
+        assert!(said.contains("/env/0/valueFrom/secretKeyRef: there is no directory"), "{said}");
+        let from = json!([{"prefix": "A_", "configMapRef": {"name": "n"}}]);
+        let said = added(json!({"envFrom": from}), &[]).unwrap_err();
+        assert!(said.contains("/envFrom/0/configMapRef: there is no directory"), "{said}");
+    }
 }

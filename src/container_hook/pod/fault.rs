@@ -123,7 +123,10 @@ pub(super) mod tests {
         let merged = Template::parse("/t", text).unwrap().merge_job(base).unwrap();
         let job = Place::top(Arc::new(merged), "/t").at("spec/containers").item(0);
         let said = job.at("tty").fault("no").to_string();
-        assert!(said.starts_with("/t:4:") && said.ends_with(": /spec/containers/0/tty: no"), "{said}");
+        assert!(
+            said.starts_with("/t:4:") && said.ends_with(": /spec/containers/0/tty: no"),
+            "{said}"
+        );
         assert!(job.at("tty").is_from_template() && !job.at("image").is_from_template());
         assert_eq!(job.at("env").fault("no").position, None);
     }

@@ -109,7 +109,10 @@ pub const FIELDS: &[Field] = &[
     // The pod's security.
     field("spec.securityContext", Applied("of all containers; what a container says wins")),
     field("spec.securityContext.appArmorProfile", Applied("RuntimeDefault is none")),
-    field("spec.securityContext.fsGroup", Applied("group of emptyDir, configMap, secret, projected")),
+    field(
+        "spec.securityContext.fsGroup",
+        Applied("group of emptyDir, configMap, secret, projected"),
+    ),
     field("spec.securityContext.fsGroupChangePolicy", Meaningless("each job has new volumes")),
     field("spec.securityContext.runAsGroup", Applied(EMPTY)),
     field("spec.securityContext.runAsNonRoot", Applied(EMPTY)),
@@ -193,7 +196,9 @@ pub const FIELDS: &[Field] = &[
     field("spec.containers.securityContext.seLinuxOptions", Refused(SELINUX)),
     field(
         "spec.containers.securityContext.seccompProfile",
-        Applied("Localhost is a file of seccomp-profiles, in the form of the runtime specification"),
+        Applied(
+            "Localhost is a file of seccomp-profiles, in the form of the runtime specification",
+        ),
     ),
     field("spec.containers.securityContext.windowsOptions", Refused(WINDOWS)),
     field("spec.containers.stdin", Meaningless(TERMINAL)),

@@ -18,6 +18,7 @@ mod environment;
 mod expand;
 mod fault;
 mod fields;
+mod mounts;
 mod objects;
 mod overlay;
 mod parts;

@@ -129,9 +129,8 @@ mod tests {
         fs::create_dir_all(dir.path().join("app/..data")).unwrap();
         fs::write(dir.path().join("app/color"), "red").unwrap();
         let place = merged(&serde_json::json!({})).1;
-        let object = |kind, name, optional| {
-            Reference { kind, name, optional }.object(&settings, &place)
-        };
+        let object =
+            |kind, name, optional| Reference { kind, name, optional }.object(&settings, &place);
         let expected = Object::from([("color".to_owned(), b"red".to_vec())]);
         assert_eq!(object(Kind::ConfigMap, "app", None).unwrap(), Some(expected));
         assert_eq!(object(Kind::Secret, "app", Some(true)).unwrap(), None);

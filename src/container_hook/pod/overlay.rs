@@ -1,25 +1,23 @@
 //! What a template says of one container, put over what the workflow asked for.
 
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, PodSecurityContext, SecurityContext, VolumeMount};
+use k8s_openapi::api::core::v1::{Container, PodSecurityContext, SecurityContext};
 
 use super::environment::{Environment, Sources};
 use super::fault::{Fault, Place};
 use super::parts::Wide;
 use super::security::Contexts;
-use super::volumes::{Backing, below};
 use super::{probes, resources};
-use crate::bundle::{self, Dns, HostEntry, Mount, MountSource, Namespace, Propagation};
+use crate::bundle::{self, Dns, HostEntry, Namespace};
 use crate::container::{Check, Health, Role, Stop};
 use crate::container_hook::error::HookError;
 use crate::container_hook::hook::Hook;
 use crate::container_hook::options::{
     CreateOptions, Namespace as HostNamespace, NetworkMode, Pull,
 };
-use crate::container_hook::mounts::runner_directory;
 use crate::container_hook::plan::LABEL;
 use crate::image::{CredentialFile, ImageConfig};
 use crate::network::{PortMapping, Protocol};
@@ -81,7 +79,7 @@ impl Overlay {
         let sources = Sources { settings: &hook.settings.template, wide: &self.wide, facts };
         let container = (&self.container, self.given.env);
         let environment = Environment::new(&options.env, container, &self.place, sources)?;
-        self.command(&environment, options);
+        self.command(&environment, options)?;
         self.mounts(hook, facts, &environment, options)?;
         options.env.extend(environment.added);
         resources::apply(&self.container, &self.place, &mut options.resources)?;
@@ -95,16 +93,20 @@ impl Overlay {
             options.annotations.insert(format!("{LABEL}{key}"), value.clone());
         }
         // Keys of ours are faults, so this replaces none of them.
-        options.annotations.extend(metadata.annotations.iter().flatten().map(|(key, value)| {
-            (key.clone(), value.clone())
-        }));
+        options.annotations.extend(
+            metadata.annotations.iter().flatten().map(|(key, value)| (key.clone(), value.clone())),
+        );
         Ok(())
     }
 
     /// Sets what runs, and where. A container step has what the action says.
-    fn command(&self, environment: &Environment, options: &mut bundle::Options) {
+    fn command(
+        &self,
+        environment: &Environment,
+        options: &mut bundle::Options,
+    ) -> Result<(), Fault> {
         if self.role == Role::Step {
-            return;
+            return Ok(());
         }
         let words = |words: &[String]| words.iter().map(|word| environment.expand(word)).collect();
         // As for Docker, another program makes the arguments of the old one meaningless.
@@ -116,128 +118,18 @@ impl Overlay {
             options.args = words(args);
         }
         if let Some(dir) = &self.container.working_dir {
+            if !dir.starts_with('/') {
+                return Err(self.place.at("workingDir").fault("has to be an absolute path"));
+            }
             options.cwd = Some(dir.into());
         }
+        Ok(())
     }
 
     /// Tells if the template says what the container runs.
     pub(in super::super) fn runs_command(&self) -> bool {
         let says = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|w| !w.is_empty());
         says(&self.container.command) || says(&self.container.args)
-    }
-
-    /// Adds mounts, in place of what the workflow has at the same path.
-    fn mounts(
-        &self,
-        hook: &Hook<'_>,
-        facts: &Facts<'_>,
-        environment: &Environment,
-        options: &mut bundle::Options,
-    ) -> Result<(), HookError> {
-        let wanted = self.container.volume_mounts.iter().flatten();
-        for (at, wanted) in wanted.enumerate().skip(self.given.mounts) {
-            let place = self.place.at("volumeMounts").item(at);
-            let target: PathBuf = Path::new(&wanted.mount_path).components().collect();
-            let is_there = |target: &str| Path::new(target).components().eq(Path::new(&wanted.mount_path).components());
-            if matches!(self.role, Role::Job | Role::Step)
-                && self.wide.system_mounts.iter().any(|mount| is_there(&mount.target))
-            {
-                let problem = "is a directory of the runner: mount it elsewhere";
-                return Err(place.at("mountPath").fault(problem).into());
-            }
-            let mounts = self.mount(hook, facts, environment, (wanted, &place))?;
-            options.mounts.retain(|mount| {
-                mount.target.components().ne(target.components())
-            });
-            options.mounts.extend(mounts);
-        }
-        Ok(())
-    }
-
-    /// Returns what a mount of the template is: several for the runner's `github`.
-    fn mount(
-        &self,
-        hook: &Hook<'_>,
-        facts: &Facts<'_>,
-        environment: &Environment,
-        (wanted, place): (&VolumeMount, &Place),
-    ) -> Result<Vec<Mount>, HookError> {
-        let subpath = match (&wanted.sub_path, &wanted.sub_path_expr) {
-            (Some(path), None) => Some((path.clone(), place.at("subPath"))),
-            (None, Some(path)) => Some((environment.expand(path), place.at("subPathExpr"))),
-            (None, None) => None,
-            (Some(_), Some(_)) => {
-                return Err(place.fault("has both `subPath` and `subPathExpr`").into());
-            }
-        };
-        let subpath = subpath.filter(|(path, _)| !path.is_empty()).map(|(path, place)| {
-            let problem = "has to be a path below the volume's top, without `..`";
-            below(&path).ok_or_else(|| place.fault(problem))
-        });
-        let subpath = subpath.transpose()?;
-        let propagation = match wanted.mount_propagation.as_deref() {
-            None | Some("None") => Propagation::Private,
-            Some("HostToContainer") => Propagation::Slave,
-            Some("Bidirectional") if hook.settings.policy.shared_mounts => Propagation::Shared,
-            Some("Bidirectional") => {
-                let problem = "makes mounts on the host: remove it, or set `shared-mounts = true` \
-                               under [policy] of the settings";
-                return Err(place.at("mountPropagation").fault(problem).into());
-            }
-            Some(other) => {
-                let problem = format!("{other:?} is no propagation");
-                return Err(place.at("mountPropagation").fault(problem).into());
-            }
-        };
-        if wanted.recursive_read_only.as_deref() == Some("Enabled") {
-            let problem = "is not to be had: write `IfPossible`";
-            return Err(place.at("recursiveReadOnly").fault(problem).into());
-        }
-        let is_read_only = wanted.read_only == Some(true);
-        let mount = |path: PathBuf| Mount {
-            target: PathBuf::from(&wanted.mount_path),
-            source: MountSource::Bind { path, propagation, recursive: true },
-            subpath: subpath.clone(),
-            read_only: is_read_only,
-            ownership: None,
-        };
-        if let Some(sources) = self.wide.runner_volume(hook, &wanted.name, place)? {
-            let mounts = sources.into_iter().filter_map(|(below, source)| {
-                let path = match facts.volumes {
-                    None => Ok(source.path.clone()),
-                    Some(_) => runner_directory(hook, &source.path),
-                };
-                let mut mount = match path {
-                    Ok(path) => mount(path),
-                    Err(error) => return Some(Err(error)),
-                };
-                mount.read_only |= source.read_only;
-                mount.ownership = hook.ownership();
-                // What is mounted below the volume's top is mounted below the target, or alone.
-                if !below.as_os_str().is_empty() {
-                    match &subpath {
-                        None => mount.target.push(below),
-                        Some(path) => {
-                            let rest = path.strip_prefix(&below).ok()?.to_owned();
-                            mount.subpath = (!rest.as_os_str().is_empty()).then_some(rest);
-                        }
-                    }
-                }
-                Some(Ok(mount))
-            });
-            return mounts.collect();
-        }
-        let (volume, volume_place) = self.wide.volume(&wanted.name).ok_or_else(|| {
-            place.at("name").fault(format!("there is no volume {:?} in the pod", wanted.name))
-        })?;
-        let sources = Sources { settings: &hook.settings.template, wide: &self.wide, facts };
-        let backing = sources.backing(volume, &volume_place, &hook.settings.policy)?;
-        let own = facts.volumes.unwrap_or(Path::new("/")).join(&volume.name);
-        Ok(vec![match backing {
-            Backing::Host { path, .. } => mount(path),
-            Backing::Empty { .. } => mount(own),
-            Backing::Files(_) => Mount { read_only: true, ..mount(own) },
-        }])
     }
 
     fn security(
@@ -363,7 +255,9 @@ impl Overlay {
                 None | Some("TCP") => Protocol::Tcp,
                 Some("UDP") => Protocol::Udp,
                 Some(other) => {
-                    return Err(place.at("protocol").fault(format!("{other:?} is neither `TCP` nor `UDP`")));
+                    return Err(place
+                        .at("protocol")
+                        .fault(format!("{other:?} is neither `TCP` nor `UDP`")));
                 }
             };
             let Some(host_port) = port.host_port.filter(|port| *port != 0) else { continue };
@@ -437,4 +331,3 @@ impl Overlay {
         self.place.at("lifecycle/postStart").fault(how)
     }
 }
-

@@ -17,9 +17,7 @@ use super::volumes::Backing;
 use crate::container::Role;
 use crate::container_hook::error::HookError;
 use crate::container_hook::hook::Hook;
-use crate::container_hook::request::{
-    ContainerArgs, Environment, ImageSource, Mount, PrepareJob,
-};
+use crate::container_hook::request::{ContainerArgs, Environment, ImageSource, Mount, PrepareJob};
 use crate::container_hook::template::{Base, Merged, Target, Template, base};
 use crate::image::{CredentialFile, ImageConfig};
 
@@ -336,7 +334,9 @@ impl Wide {
         let facts = Facts::unknown(&NO_IMAGE);
         let sources = Sources { settings, wide: self, facts: &facts };
         let volumes = self.volumes();
-        volumes.map(|(volume, place)| Ok((volume, sources.backing(volume, &place, policy)?))).collect()
+        volumes
+            .map(|(volume, place)| Ok((volume, sources.backing(volume, &place, policy)?)))
+            .collect()
     }
 
     /// Returns the runner's directories that a volume of the hook's own pod stands for, each with
@@ -370,15 +370,11 @@ impl Wide {
     }
 
     /// Returns the logins of `imagePullSecrets`.
-    pub(super) fn logins(
-        &self,
-        settings: &TemplateSettings,
-    ) -> Result<Vec<CredentialFile>, Fault> {
+    pub(super) fn logins(&self, settings: &TemplateSettings) -> Result<Vec<CredentialFile>, Fault> {
         let mut logins = Vec::new();
         for (at, secret) in self.spec.image_pull_secrets.iter().flatten().enumerate() {
             let place = self.place.at("spec/imagePullSecrets").item(at);
-            let reference =
-                Reference { kind: Kind::Secret, name: &secret.name, optional: None };
+            let reference = Reference { kind: Kind::Secret, name: &secret.name, optional: None };
             let content = reference.key(LOGINS, settings, &place)?.unwrap_or_default();
             let file = CredentialFile::parse(&String::from_utf8_lossy(&content));
             logins.push(file.map_err(|error| place.fault(error.to_string()))?);
@@ -389,3 +385,87 @@ impl Wide {
 
 /// For whoever looks at a container before its image is there.
 static NO_IMAGE: std::sync::LazyLock<ImageConfig> = std::sync::LazyLock::new(ImageConfig::default);
+
+#[cfg(test)]
+pub(super) mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::super::template::Base;
+    use super::super::fault::tests::merged;
+    use super::*;
+
+    /// Takes a merged pod apart.
+    pub(in super::super) fn pod(
+        merged: &Merged,
+        place: Place,
+        targets: &[Target],
+    ) -> Result<Pod, Faults> {
+        Parts { place, role: Role::Job, targets }.pod(merged, Vec::new())
+    }
+
+    fn parts(template: &Value) -> Result<Pod, String> {
+        let (merged, place) = merged(template);
+        pod(&merged, place, &[Target::Job]).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn init_containers_come_before_sidecars() {
+        let pod = parts(&json!({"spec": {
+            "containers": [{"name": "side", "image": "a"}, {"name": "$job", "tty": true}],
+            "initContainers": [
+                {"name": "first", "image": "b"},
+                {"name": "stays", "image": "c", "restartPolicy": "Always"},
+            ],
+        }}));
+        let helpers = pod.unwrap().helpers;
+        let found: Vec<_> = helpers.iter().map(|one| (one.name.as_str(), one.role)).collect();
+        let expected = [("first", Role::Init), ("stays", Role::Sidecar), ("side", Role::Sidecar)];
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn what_the_request_gives_is_not_the_templates() {
+        let base = "metadata: {labels: {runner-pod: r}}\nspec:\n  restartPolicy: Never\n  \
+                    securityContext: {fsGroup: 1001}\n  initContainers: [{name: fs-init, image: i}]\n  \
+                    containers: [{name: job, image: a, command: [tail], args: [-f], workingDir: /w, \
+                    env: [{name: A, value: b}], ports: [{containerPort: 1}]}]";
+        let base = Base::parse("pod", base).unwrap();
+        let template = "spec: {containers: [{name: $job, env: [{name: C}], args: [x]}]}";
+        let merged = Template::parse("/t", template).unwrap().merge_job(base).unwrap();
+        let merged = Arc::new(merged);
+        let place = Place::top(Arc::clone(&merged), "/t");
+        let pod = pod(&merged, place, &[Target::Job]).unwrap();
+        assert!(pod.helpers.is_empty() && pod.wide.spec.security_context.is_none());
+        assert!(pod.wide.metadata.labels.as_ref().unwrap().is_empty());
+        let main = pod.main.unwrap();
+        assert_eq!((main.given.env, main.given.ports, main.given.mounts), (1, 1, 0));
+        // Arguments alone are for the hook's own command.
+        assert_eq!(main.container.command.unwrap(), ["tail"]);
+        assert_eq!(main.container.args.unwrap(), ["x"]);
+        assert_eq!(main.container.working_dir, None);
+    }
+
+    #[test]
+    fn what_only_the_hook_sets_is_refused() {
+        for (template, expected) in [
+            (
+                json!({"metadata": {"annotations": {"com.github.actions.role": "job"}}}),
+                "/metadata/annotations/com.github.actions.role: is for the hook to set",
+            ),
+            (json!({"spec": {"restartPolicy": "OnFailure"}}), "/spec/restartPolicy: nothing"),
+            (
+                json!({"spec": {"containers": [{"name": "$job", "restartPolicy": "Always"}]}}),
+                "/spec/containers/0/restartPolicy: nothing is started again",
+            ),
+            (
+                json!({"spec": {"shareProcessNamespace": true, "containers": [
+                    {"name": "$job", "command": ["a"]}, {"name": "b", "image": "c"},
+                ]}}),
+                "/spec/shareProcessNamespace: needs a job container",
+            ),
+        ] {
+            let said = parts(&template).unwrap_err();
+            assert!(said.contains(expected), "{said}");
+        }
+    }
+}

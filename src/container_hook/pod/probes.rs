@@ -60,7 +60,8 @@ pub(super) fn stop(
         return Ok(None);
     }
     let target = Target { container, address };
-    let before = handler.map(|handler| target.handler(handler, &place.at("preStop"))).transpose()?;
+    let before =
+        handler.map(|handler| target.handler(handler, &place.at("preStop"))).transpose()?;
     let seconds = grace_seconds.unwrap_or(GRACE_SECONDS);
     Ok(Some(Stop {
         before,
@@ -126,7 +127,9 @@ impl Target<'_> {
         let port = self.port(&action.port, place)?;
         let host = match &action.host {
             Some(host) => host.clone(),
-            None => self.own(port).to_string().rsplit_once(':').expect("it has a port").0.to_owned(),
+            None => {
+                self.own(port).to_string().rsplit_once(':').expect("it has a port").0.to_owned()
+            }
         };
         let path = action.path.as_deref().unwrap_or("/").trim_start_matches('/');
         let headers = action.http_headers.iter().flatten();

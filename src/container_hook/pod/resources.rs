@@ -15,11 +15,7 @@ const SHARES: u64 = 1024;
 const LEAST_SHARES: u64 = 2;
 
 /// Sets what a container says of its resources.
-pub(super) fn apply(
-    container: &Container,
-    place: &Place,
-    to: &mut Resources,
-) -> Result<(), Fault> {
+pub(super) fn apply(container: &Container, place: &Place, to: &mut Resources) -> Result<(), Fault> {
     let Some(asked) = &container.resources else { return Ok(()) };
     let place = place.at("resources");
     for (name, quantity) in quantities(asked.limits.as_ref(), &place.at("limits"))? {
@@ -129,7 +125,10 @@ mod tests {
     #[test]
     fn what_no_cgroup_has_is_refused_with_its_place() {
         for (resources, expected) in [
-            (json!({"limits": {"nvidia.com/gpu": "1"}}), "limits/nvidia.com~1gpu: there is no device"),
+            (
+                json!({"limits": {"nvidia.com/gpu": "1"}}),
+                "limits/nvidia.com~1gpu: there is no device",
+            ),
             (json!({"limits": {"hugepages-2Mi": "1Gi"}}), "limits/hugepages-2Mi: huge pages"),
             (json!({"requests": {"cpu": "-1"}}), "requests/cpu: \"-1\" is no quantity"),
             (

@@ -6,8 +6,11 @@ use k8s_openapi::api::core::v1::{
     AppArmorProfile, Capabilities, PodSecurityContext, SeccompProfile, SecurityContext,
 };
 
+use rustix::thread::CapabilitySet;
+
 use super::fault::{Fault, Place};
 use crate::bundle::{self, Seccomp};
+use crate::container_hook::options::capability;
 use crate::container_hook::settings::Settings;
 use crate::image::ImageConfig;
 use crate::sys::error::chain;
@@ -34,8 +37,7 @@ impl Contexts<'_> {
         let (own, place) = self.container;
         self.user(image, options)?;
         let security = &mut options.security;
-        security.non_root |=
-            own.run_as_non_root.or(self.pod.0.run_as_non_root).unwrap_or(false);
+        security.non_root |= own.run_as_non_root.or(self.pod.0.run_as_non_root).unwrap_or(false);
         options.read_only |= own.read_only_root_filesystem == Some(true);
         if own.privileged == Some(true) {
             if !settings.policy.privileged {
@@ -48,7 +50,7 @@ impl Contexts<'_> {
             security.restricted = false;
         }
         if let Some(capabilities) = &own.capabilities {
-            merge_capabilities(capabilities, security);
+            merge_capabilities(capabilities, &place.at("capabilities"), security)?;
         }
         match own.allow_privilege_escalation {
             Some(allowed) => security.no_new_privileges = !allowed,
@@ -146,37 +148,44 @@ fn number(id: i64, place: &Place) -> Result<String, Fault> {
 }
 
 /// Adds to the workflow's capabilities and takes away from them: what the template says last counts.
-fn merge_capabilities(asked: &Capabilities, security: &mut bundle::Security) {
-    let same = |a: &str, b: &str| {
-        let bare = |name: &str| {
-            let upper = name.to_ascii_uppercase();
-            upper.strip_prefix("CAP_").map_or(upper.clone(), str::to_owned)
-        };
-        bare(a) == bare(b)
+fn merge_capabilities(
+    asked: &Capabilities,
+    place: &Place,
+    security: &mut bundle::Security,
+) -> Result<(), Fault> {
+    let named = |field: &str, names: Option<&Vec<String>>| {
+        let place = place.at(field);
+        let names = names.into_iter().flatten().enumerate().map(|(at, name)| {
+            let full = capability(name).ok();
+            let is_known = |full: &String| {
+                let short = full.strip_prefix("CAP_").unwrap_or(full);
+                short == "ALL" || CapabilitySet::from_name(short).is_some()
+            };
+            let problem = || format!("there is no capability {name:?}");
+            full.filter(is_known).ok_or_else(|| place.item(at).fault(problem()))
+        });
+        names.collect::<Result<Vec<_>, _>>()
     };
-    let covers = |list: &[String], name: &str| {
-        list.iter().any(|other| same(other, name) || other.eq_ignore_ascii_case("all"))
-    };
-    let (add, drop) = (asked.add.iter().flatten(), asked.drop.iter().flatten());
-    let (add, drop): (Vec<_>, Vec<_>) = (add.cloned().collect(), drop.cloned().collect());
+    let (add, drop) = (named("add", asked.add.as_ref())?, named("drop", asked.drop.as_ref())?);
+    let covers =
+        |list: &[String], name: &String| list.iter().any(|one| one == name || one == "ALL");
+    // Those of the workflow are written in the same way.
     security.cap_add.retain(|name| !covers(&drop, name));
     security.cap_drop.retain(|name| !covers(&add, name));
     security.cap_add.extend(add);
     security.cap_drop.extend(drop);
+    Ok(())
 }
 
-fn seccomp(
-    profile: &SeccompProfile,
-    place: &Place,
-    settings: &Settings,
-) -> Result<Seccomp, Fault> {
+fn seccomp(profile: &SeccompProfile, place: &Place, settings: &Settings) -> Result<Seccomp, Fault> {
     match profile.type_.as_str() {
         "RuntimeDefault" => Ok(Seccomp::Default),
         "Unconfined" => Ok(Seccomp::Unconfined),
         "Localhost" => {
             let place = place.at("localhostProfile");
             let name = profile.localhost_profile.as_deref().unwrap_or_default();
-            let is_below = |name: &Path| name.components().all(|c| matches!(c, Component::Normal(_)));
+            let is_below =
+                |name: &Path| name.components().all(|c| matches!(c, Component::Normal(_)));
             if name.is_empty() || !is_below(name.as_ref()) {
                 return Err(place.fault("has to be a file's path below the directory of profiles"));
             }

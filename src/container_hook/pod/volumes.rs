@@ -92,8 +92,7 @@ impl Sources<'_> {
             for (at, source) in source.sources.iter().flatten().enumerate() {
                 let place = place.at("projected/sources").item(at);
                 if let Some(map) = &source.config_map {
-                    let (kind, name, optional) =
-                        (Kind::ConfigMap, map.name.as_str(), map.optional);
+                    let (kind, name, optional) = (Kind::ConfigMap, map.name.as_str(), map.optional);
                     let reference = Reference { kind, name, optional };
                     files.object(reference, map.items.as_deref(), &place.at("configMap"))?;
                 }
@@ -146,14 +145,7 @@ fn host_path(
     }
     let found = match fs::canonicalize(&path) {
         Ok(real) => {
-            let sockets = [&path, &real].into_iter().any(|path| is_engine_socket(path));
-            if sockets && !policy.allows_path(&real) {
-                return Err(path_place.fault(format!(
-                    "is root of this machine, in effect: remove it, or set `bind-mounts = \
-                     [{:?}]` under [policy] of the settings",
-                    real.display().to_string()
-                )));
-            }
+            check_socket(&path, policy, &path_place)?;
             let status = fs::metadata(&real);
             Some(status.map_err(|error| path_place.fault(error.to_string()))?.file_type())
         }
@@ -178,10 +170,26 @@ fn host_path(
     };
     match fits {
         Some(true) => Ok(Backing::Host { path, create }),
-        _ if found.is_none() => Err(path_place
-            .fault(format!("{} does not exist: make it, or write a type that does", path.display()))),
+        _ if found.is_none() => Err(path_place.fault(format!(
+            "{} does not exist: make it, or write a type that does",
+            path.display()
+        ))),
         _ => Err(path_place.fault(format!("{} is no {kind}", path.display()))),
     }
+}
+
+/// Refuses the socket of a container engine, by whatever path, unless workflows may mount it too.
+pub(super) fn check_socket(path: &Path, policy: &Policy, place: &Place) -> Result<(), Fault> {
+    let Ok(real) = fs::canonicalize(path) else { return Ok(()) };
+    if !(is_engine_socket(path) || is_engine_socket(&real)) || policy.allows_path(&real) {
+        return Ok(());
+    }
+    Err(place.fault(format!(
+        "{} is root of this machine, in effect: remove it, or set `bind-mounts = [{:?}]` under \
+         [policy] of the settings",
+        path.display(),
+        real.display().to_string()
+    )))
 }
 
 /// Files on the way to a volume.
@@ -277,4 +285,68 @@ pub(super) fn below(path: &str) -> Option<PathBuf> {
     let is_plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
     let path = Path::new(path);
     (!path.as_os_str().is_empty() && path.components().all(is_plain)).then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::fault::tests::merged;
+    use super::*;
+
+    #[test]
+    fn files_of_the_host_have_to_be_of_their_type() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        fs::write(at("file"), "").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("podman.sock")).unwrap();
+        let place = merged(&json!({})).1;
+        let found = |path: String, kind: &str, policy: &Policy| {
+            let source = HostPathVolumeSource { path, type_: Some(kind.to_owned()) };
+            host_path(&source, &place, policy).map_err(|fault| fault.problem)
+        };
+        let none = Policy::default();
+        for (name, kind) in [
+            ("file", ""),
+            ("file", "File"),
+            ("file", "FileOrCreate"),
+            ("new", "FileOrCreate"),
+            ("new", "DirectoryOrCreate"),
+            (".", "Directory"),
+            ("../../dev/null", "x"),
+        ] {
+            assert_eq!(found(at(name), kind, &none).is_ok(), kind != "x", "{name} {kind}");
+        }
+        assert!(found("/dev/null".to_owned(), "CharDevice", &none).is_ok());
+        for (name, kind, expected) in [
+            ("file", "Directory", "is no Directory"),
+            ("file", "DirectoryOrCreate", "is no DirectoryOrCreate"),
+            ("new", "", "does not exist"),
+            ("new", "Socket", "does not exist"),
+            ("podman.sock", "Socket", "root of this machine"),
+        ] {
+            let said = found(at(name), kind, &none).unwrap_err();
+            assert!(said.contains(expected), "{name} {kind}: {said}");
+        }
+        let policy = Policy { bind_mounts: vec![dir.path().to_owned()], ..Policy::default() };
+        assert!(found(at("podman.sock"), "Socket", &policy).is_ok());
+        assert!(found("relative".to_owned(), "", &none).is_err());
+    }
+
+    #[test]
+    fn paths_stay_below_a_volume() {
+        assert_eq!(below("a/./b"), Some("a/./b".into()));
+        for path in ["", "/a", "..", "a/../b"] {
+            assert_eq!(below(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_memory_are_quantities() {
+        let place = merged(&json!({})).1;
+        let source = |value| serde_json::from_value::<EmptyDirVolumeSource>(value).unwrap();
+        let backing = empty_dir(&source(json!({"medium": "Memory", "sizeLimit": "64Mi"})), &place);
+        assert_eq!(backing, Ok(Backing::Empty { is_memory: true, size_bytes: Some(64 << 20) }));
+        assert!(empty_dir(&source(json!({"medium": "HugePages"})), &place).is_err());
+    }
 }

@@ -100,7 +100,10 @@ impl<'de> Deserializer<'de> for Tracer<'_> {
 impl<'de> MapAccess<'de> for Tracer<'_> {
     type Error = Error;
 
-    fn next_key_seed<K: DeserializeSeed<'de>>(&mut self, seed: K) -> Result<Option<K::Value>, Error> {
+    fn next_key_seed<K: DeserializeSeed<'de>>(
+        &mut self,
+        seed: K,
+    ) -> Result<Option<K::Value>, Error> {
         let name: &str = self.path[0];
         seed.deserialize(StrDeserializer::new(name)).map(Some)
     }

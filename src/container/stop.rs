@@ -55,7 +55,10 @@ impl Engine {
         let end = Instant::now() + stop.grace;
         let left = || end.saturating_duration_since(Instant::now());
         let before = match &stop.before {
-            Some(Check::Sleep(time)) => Ok(thread::sleep((*time).min(left()))),
+            Some(Check::Sleep(time)) => {
+                thread::sleep((*time).min(left()));
+                Ok(())
+            }
             Some(check) => match self.check(record, check, left()) {
                 Ok(result) => result.map_err(|how| said(&format!("preStop: {how}"))),
                 Err(error) => Err(said(&format!("preStop: {}", chain(&error)))),

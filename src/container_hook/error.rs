@@ -96,7 +96,7 @@ pub enum HookError {
     },
     /// The pod template is none.
     #[error(transparent)]
-    Template(#[from] TemplateError),
+    Template(Box<TemplateError>),
     /// The pod template says what cannot be had.
     #[error(transparent)]
     Pod(#[from] Faults),
@@ -124,6 +124,13 @@ pub enum HookError {
 impl From<Fault> for HookError {
     fn from(fault: Fault) -> Self {
         HookError::Pod(fault.into())
+    }
+}
+
+impl From<TemplateError> for HookError {
+    fn from(error: TemplateError) -> Self {
+        // Larger than most others.
+        HookError::Template(Box::new(error))
     }
 }
 

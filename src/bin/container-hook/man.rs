@@ -57,27 +57,27 @@ fn the_page_of_templates_has_every_field() {
 
 /// Returns all fields of a pod with what becomes of them, in roff.
 fn fields() -> String {
-    let mut applied = String::new();
+    let (mut applied, mut plain) = (String::new(), Vec::new());
     let mut meaningless: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     let mut refused: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for Field { path, treatment } in FIELDS {
         match treatment {
-            Treatment::Applied("") => {}
+            Treatment::Applied("") => plain.push(*path),
             Treatment::Applied(how) => applied += &format!(".TP\n.B {path}\n{how}\n"),
             Treatment::Meaningless(why) => meaningless.entry(why).or_default().push(path),
             Treatment::Refused(why) => refused.entry(why).or_default().push(path),
         }
     }
+    let list = |paths: &[&str]| format!("\\fB{}\\fR\n", paths.join("\\fR, \\fB"));
     let by_reason = |all: BTreeMap<&str, Vec<&str>>| {
-        let lines = all.into_iter();
-        let lines =
-            lines.map(|(why, paths)| format!(".TP\n{why}\n\\fB{}\\fR\n", paths.join("\\fR, \\fB")));
+        let lines = all.into_iter().map(|(why, paths)| format!(".TP\n{why}\n{}", list(&paths)));
         lines.collect::<String>()
     };
     format!(
-        ".SS \"Applied; those that are not here are as on Kubernetes\"\n{applied}\
+        ".SS Applied\n.TP\nas on Kubernetes\n{}{applied}\
          .SS \"Without meaning on one host, by reason\"\n{}\
          .SS \"Refused, by reason\"\n{}",
+        list(&plain),
         by_reason(meaningless),
         by_reason(refused)
     )

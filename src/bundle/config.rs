@@ -9,7 +9,7 @@ use super::devices::{Devices, devices};
 use super::environment::{DEFAULT_PATH, Environment};
 use super::inside::normal;
 use super::mounts::{Mounts, is_in_proc};
-use super::options::{Namespace, Options};
+use super::options::{Namespace, Namespaces, Options};
 use super::resources::oom_score_adj;
 use super::seccomp::seccomp;
 use super::user::User;
@@ -59,6 +59,9 @@ pub(super) struct Parts<'a> {
 /// Puts a configuration together.
 pub(super) fn config(parts: &Parts<'_>) -> Result<Value, BundleError> {
     let Parts { options, user, .. } = *parts;
+    if options.security.non_root && user.uid == 0 {
+        return Err(BundleError::Root);
+    }
     check_restricted(options, user)?;
     let available = capabilities::available();
     let capabilities = capabilities::capabilities(&options.security, available)?;
@@ -209,22 +212,28 @@ fn namespaces(options: &Options) -> Vec<Value> {
 
 fn sysctls(options: &Options) -> Result<Map<String, Value>, BundleError> {
     let has_network = options.namespaces.network != Namespace::Host;
-    let has_ipc = options.namespaces.ipc != Namespace::Host;
     let mut sysctls = Map::new();
     if has_network {
         sysctls.extend(NETWORK_SYSCTLS.map(|(name, value)| (name.to_owned(), json!(value))));
     }
     for (name, value) in &options.sysctls {
-        let is_ipc = ["kernel.msg", "kernel.shm", "fs.mqueue."].iter().any(|p| name.starts_with(p))
-            || name == "kernel.sem";
-        // With slashes, as the kernel's own files have them, `net.` could lead elsewhere.
-        let is_path = name.contains('/') || name.contains("..");
-        if is_path || !((is_ipc && has_ipc) || (name.starts_with("net.") && has_network)) {
+        if !owns_sysctl(&options.namespaces, name) {
             return Err(BundleError::Sysctl { name: name.clone() });
         }
         sysctls.insert(name.clone(), json!(value));
     }
     Ok(sysctls)
+}
+
+/// Tells if a kernel parameter is of a namespace that a container has for itself.
+pub fn owns_sysctl(namespaces: &Namespaces, name: &str) -> bool {
+    let has_network = namespaces.network != Namespace::Host;
+    let has_ipc = namespaces.ipc != Namespace::Host;
+    let is_ipc = ["kernel.msg", "kernel.shm", "fs.mqueue."].iter().any(|p| name.starts_with(p))
+        || name == "kernel.sem";
+    // With slashes, as the kernel's own files have them, `net.` could lead elsewhere.
+    let is_path = name.contains('/') || name.contains("..");
+    !is_path && ((is_ipc && has_ipc) || (name.starts_with("net.") && has_network))
 }
 
 /// Returns a working directory without `..`, if it is one a process may start in.

@@ -23,6 +23,9 @@ pub enum BundleError {
         /// What.
         what: &'static str,
     },
+    /// The container must not run as root, and would.
+    #[error("it must not run as root, and neither the image nor the request names another user")]
+    Root,
     /// The working directory is not an absolute path.
     #[error("the working directory {} is not an absolute path", path.display())]
     RelativeCwd {

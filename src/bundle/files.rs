@@ -56,16 +56,18 @@ pub(super) fn resolv_conf(dns: &Dns) -> Result<(String, Option<String>), PathErr
             break;
         }
     }
-    if !dns.servers.is_empty() {
-        found.servers = dns.servers.iter().map(IpAddr::to_string).collect();
+    let servers: Vec<String> = dns.servers.iter().map(IpAddr::to_string).collect();
+    for (found, asked) in [
+        (&mut found.servers, &servers),
+        (&mut found.search, &dns.search),
+        (&mut found.options, &dns.options),
+    ] {
+        if !asked.is_empty() && !dns.append {
+            found.clear();
+        }
+        found.extend(asked.iter().cloned());
     }
-    if !dns.search.is_empty() {
-        found.search.clone_from(&dns.search);
-        found.search.retain(|domain| domain != ".");
-    }
-    if !dns.options.is_empty() {
-        found.options.clone_from(&dns.options);
-    }
+    found.search.retain(|domain| domain != ".");
     let warning = found.servers.is_empty().then(|| {
         let files: Vec<String> = dns.host_files.iter().map(|p| p.display().to_string()).collect();
         format!("{} name no resolver that a container can reach: give it one", files.join(" and "))

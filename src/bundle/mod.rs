@@ -24,6 +24,7 @@ mod seccomp;
 mod user;
 mod write;
 
+pub use config::owns_sysctl;
 pub use devices::{Access, Device, DeviceError, DeviceRule};
 pub use error::BundleError;
 pub use files::write_hosts;

@@ -1,11 +1,12 @@
 //! Mounts: the runtime's own, the engine's files, and what was asked for.
 
-use std::fs::{self, DirBuilder, File, Metadata};
+use std::fs::{self, DirBuilder, File};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{FileType, Gid, Mode, OFlags, Uid, fchmod, fchown, fstat, open};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 
@@ -14,6 +15,7 @@ use super::options::{Mount, MountSource, Namespace, Options, Ownership, Propagat
 use super::user::User;
 use super::{BundleError, Init, files};
 use crate::image::ImageConfig;
+use crate::sys::beneath::Beneath;
 use crate::sys::fs::{PathContext, PathError};
 use crate::sys::mount::{self, Depth};
 use crate::sys::tree::{self, Purpose};
@@ -190,7 +192,7 @@ fn image_volumes(
             continue;
         }
         let source = MountSource::Volume { path: root.join(at.to_string()), copy: true };
-        volumes.push(Mount { target, source, read_only: false, ownership: None });
+        volumes.push(Mount { target, source, subpath: None, read_only: false, ownership: None });
     }
     Ok(volumes)
 }
@@ -284,7 +286,7 @@ impl Preparation<'_> {
                 if !path.is_absolute() {
                     return Err(BundleError::RelativeSource { path: path.clone() });
                 }
-                let metadata = match fs::metadata(path) {
+                match fs::metadata(path) {
                     Err(error) if error.kind() == io::ErrorKind::NotFound => {
                         return Err(BundleError::NoSource { path: path.clone() });
                     }
@@ -292,14 +294,13 @@ impl Preparation<'_> {
                 };
                 let (bind, depth) =
                     if *recursive { ("rbind", Depth::Recursive) } else { ("bind", Depth::Single) };
-                let source = self.owned(at, mount, path, &metadata, depth)?;
+                let source = self.owned(at, mount, path, depth)?;
                 (source, [bind, self.propagation(*propagation), access])
             }
             MountSource::Volume { path, copy } => {
                 let mut builder = DirBuilder::new();
                 builder.recursive(true).mode(0o755).create(path).at("create", path)?;
-                let metadata = fs::metadata(path).at("look at", path)?;
-                let source = self.owned(at, mount, path, &metadata, Depth::Single)?;
+                let source = self.owned(at, mount, path, Depth::Single)?;
                 if *copy {
                     self.fill(&source, &mount.target)?;
                 }
@@ -320,23 +321,35 @@ impl Preparation<'_> {
         at: usize,
         mount: &Mount,
         source: &Path,
-        metadata: &Metadata,
         depth: Depth,
     ) -> Result<PathBuf, BundleError> {
-        let Some(ownership) = mount.ownership else { return Ok(source.to_owned()) };
         let user = self.container.user;
-        if (ownership.host_uid, ownership.host_gid) == (user.uid, user.gid) {
+        let is_other = |o: &Ownership| (o.host_uid, o.host_gid) != (user.uid, user.gid);
+        let ownership = mount.ownership.filter(is_other);
+        if ownership.is_none() && mount.subpath.is_none() {
             return Ok(source.to_owned());
         }
+        let file = match &mount.subpath {
+            Some(path) => beneath(source, path, mount.ownership)?,
+            None => {
+                open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open", source)?
+            }
+        };
         let mounts = self.container.dir.join(MOUNTS);
         let target = mounts.join(at.to_string());
         DirBuilder::new().recursive(true).mode(0o700).create(&mounts).at("create", &mounts)?;
-        if metadata.is_dir() {
+        let stat = fstat(&file).at("look at", source)?;
+        if FileType::from_raw_mode(stat.st_mode).is_dir() {
             fs::create_dir(&target).at("create", &target)?;
         } else {
             File::create(&target).at("create", &target)?;
         }
-        match self.mount_owned(ownership, source, &target, depth) {
+        let named = (file.as_fd(), source);
+        let Some(ownership) = ownership else {
+            mount::bind_open(named, &target, None, depth)?;
+            return Ok(target);
+        };
+        match self.mount_owned(ownership, named, &target, depth) {
             Ok(()) => Ok(target),
             Err(error) if is_unsupported(&error) => {
                 self.warnings.push(format!(
@@ -346,7 +359,8 @@ impl Preparation<'_> {
                     mount.target.display(),
                     error.source
                 ));
-                Ok(source.to_owned())
+                mount::bind_open(named, &target, None, depth)?;
+                Ok(target)
             }
             Err(error) => Err(error.into()),
         }
@@ -355,7 +369,7 @@ impl Preparation<'_> {
     fn mount_owned(
         &mut self,
         ownership: Ownership,
-        source: &Path,
+        source: (BorrowedFd<'_>, &Path),
         target: &Path,
         depth: Depth,
     ) -> Result<(), PathError> {
@@ -366,12 +380,12 @@ impl Preparation<'_> {
                 let user = self.container.user;
                 let host = (ownership.host_uid, ownership.host_gid);
                 let namespace = Mapping::one(host, (user.uid, user.gid)).namespace();
-                let namespace = namespace.at("map the owners of files in", source)?;
+                let namespace = namespace.at("map the owners of files in", source.1)?;
                 self.namespaces.push((ownership, namespace));
                 self.namespaces.len() - 1
             }
         };
-        mount::idmapped_bind(source, target, self.namespaces[at].1.as_fd(), depth)
+        mount::bind_open(source, target, Some(self.namespaces[at].1.as_fd()), depth)
     }
 
     /// Gives an empty volume what the image has in its place.
@@ -398,6 +412,26 @@ impl Preparation<'_> {
         }
         option
     }
+}
+
+/// Opens what is at a path beneath a directory; makes a directory there like the one above all, for
+/// this owner, if it is missing.
+fn beneath(source: &Path, path: &Path, ownership: Option<Ownership>) -> Result<OwnedFd, PathError> {
+    let here = source.join(path);
+    let root = Beneath::new(source)?;
+    let flags = OFlags::PATH | OFlags::CLOEXEC;
+    match root.open_as_root(path, flags, Mode::empty()) {
+        Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
+        opened => return opened,
+    }
+    let directory = root.mkdir_all(path, Mode::from_raw_mode(0o755))?;
+    let top = fstat(root.as_fd()).at("look at", source)?;
+    let (uid, gid) =
+        ownership.map_or((top.st_uid, top.st_gid), |owner| (owner.host_uid, owner.host_gid));
+    fchown(&directory, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+        .at("set the owner of", &here)?;
+    fchmod(&directory, Mode::from_raw_mode(top.st_mode)).at("change the mode of", &here)?;
+    Ok(directory)
 }
 
 /// Tells if it is the file system or the kernel that cannot map owners.

@@ -100,6 +100,9 @@ pub struct Mount {
     pub target: PathBuf,
     /// What is mounted.
     pub source: MountSource,
+    /// What of a bind or volume is mounted instead of all: a path beneath its top that no symbolic
+    /// link leads out of, made as a directory if it is missing.
+    pub subpath: Option<PathBuf>,
     /// Whether it is read-only.
     pub read_only: bool,
     /// Whose its files are on disk, for binds and volumes.
@@ -172,6 +175,8 @@ pub struct Security {
     pub privileged: bool,
     /// Whether set-user-ID programs such as `sudo` have no effect.
     pub no_new_privileges: bool,
+    /// Whether the container must not run as root.
+    pub non_root: bool,
     /// Kubernetes' "restricted": no capability, no root user, no new privileges.
     pub restricted: bool,
     /// Capabilities to add, with or without `CAP_`; `ALL` adds all.
@@ -193,6 +198,7 @@ impl Default for Security {
         Security {
             privileged: false,
             no_new_privileges: true,
+            non_root: false,
             restricted: false,
             cap_add: Vec::new(),
             cap_drop: Vec::new(),
@@ -259,6 +265,8 @@ pub struct Dns {
     pub host_files: Vec<PathBuf>,
     /// Whether resolvers on the host's loopback can be reached: only in the host's network.
     pub loopback_works: bool,
+    /// Whether what follows comes after what the host has instead of replacing it.
+    pub append: bool,
     /// Replaces the host's resolvers, if there are any.
     pub servers: Vec<IpAddr>,
     /// Replaces the host's search list, if there is any; `.` alone empties it.
@@ -272,6 +280,7 @@ impl Default for Dns {
         Dns {
             host_files: default_host_files(),
             loopback_works: false,
+            append: false,
             servers: Vec::new(),
             search: Vec::new(),
             options: Vec::new(),

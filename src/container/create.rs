@@ -8,10 +8,11 @@ use super::engine::Engine;
 use super::error::ContainerError;
 use super::monitor;
 use super::record::{Directory, Record, Role, make_private};
+use super::stop::Stop;
 use crate::bundle::{self, Bundle};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
-use crate::runtime::Action;
+use crate::runtime::{Action, Runtime};
 use crate::sys::fs::{PathContext as _, unpredictable};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
@@ -35,6 +36,10 @@ pub struct Spec<'a> {
     pub network: Option<String>,
     /// Where what it writes goes.
     pub output: Output,
+    /// What runs it instead of the engine's own runtime.
+    pub runtime: Option<Runtime>,
+    /// How it is ended; killed at once if nobody says how.
+    pub stop: Option<Stop>,
 }
 
 /// Where what a container writes goes.
@@ -70,8 +75,10 @@ pub fn new_id() -> String {
 impl Engine {
     /// Makes the record, the root file system and the bundle of a container.
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
-        let Spec { id, name, owner, role, image, mut options, network, output } = spec;
-        let cgroup = if self.runtime.systemd_cgroup {
+        let Spec { id, name, owner, role, image, mut options, network, output, runtime, stop } =
+            spec;
+        let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
+        let cgroup = if runtime.systemd_cgroup {
             format!("system.slice:oci-hooks:{id}")
         } else {
             format!("/oci-hooks/{id}")
@@ -87,12 +94,13 @@ impl Engine {
             image: image.reference.to_string(),
             digest: image.digest.to_string(),
             created: Timestamp::now(),
-            runtime: self.runtime.clone(),
+            runtime,
             cgroup,
             network,
             disk,
             log_bytes: if let Output::Log { bytes } = output { bytes } else { 0 },
             process: None,
+            stop,
         };
         let directory = self.directory(&record.id);
         {

@@ -1,17 +1,14 @@
 //! Whether a container works: Docker's health checks, but looked at as soon as there may be
 //! something to see.
 
-use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::check::Check;
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::record::{Record, write_json};
-use crate::bundle::ExecOptions;
+use super::record::Record;
 use crate::image::Healthcheck;
-use crate::sys::identity::Identity;
-use crate::sys::process::{End, Finished};
 
 /// The pause after the first check. Docker lets a whole interval pass before it looks at all.
 const SOONEST: Duration = Duration::from_millis(50);
@@ -25,18 +22,23 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 const START_INTERVAL: Duration = Duration::from_secs(5);
 const RETRIES: u32 = 3;
 
-/// How much of what a check writes is worth showing.
-const SHOWN_BYTES: usize = 4096;
-
 /// A health check with nothing left open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    command: Vec<String>,
-    interval: Duration,
-    timeout: Duration,
-    start_period: Duration,
-    start_interval: Duration,
-    retries: u32,
+    /// What is looked at.
+    pub check: Check,
+    /// The time between two checks.
+    pub interval: Duration,
+    /// The time for one.
+    pub timeout: Duration,
+    /// The time in which failures do not count.
+    pub start_period: Duration,
+    /// The time between two checks meanwhile.
+    pub start_interval: Duration,
+    /// How many failures are too many.
+    pub retries: u32,
+    /// How many successes on end are enough.
+    pub successes: u32,
 }
 
 /// How waiting for a container's health ended.
@@ -80,15 +82,18 @@ impl Health {
         let or = |value: Option<Duration>, default| {
             value.filter(|value| !value.is_zero()).unwrap_or(default)
         };
+        if command.is_empty() {
+            return None;
+        }
         Some(Health {
-            command,
+            check: Check::Command(command),
             interval: or(check.interval, INTERVAL),
             timeout: or(check.timeout, TIMEOUT),
             start_period: check.start_period.unwrap_or_default(),
             start_interval: or(check.start_interval, START_INTERVAL),
             retries: check.retries.filter(|retries| *retries > 0).unwrap_or(RETRIES),
+            successes: 1,
         })
-        .filter(|health| !health.command.is_empty())
     }
 
     /// Returns how long Docker would wait at least before it calls a container unhealthy whose
@@ -118,56 +123,35 @@ impl Engine {
         record: &Record,
         health: &Health,
     ) -> Result<Verdict, ContainerError> {
-        let directory = self.directory(&record.id);
-        let options = ExecOptions { args: health.command.clone(), ..ExecOptions::default() };
-        let process_file = directory.path().join("health.json");
-        write_json(&process_file, &self.process(record, &options)?)?;
-        let pid_file = directory.path().join("health.pid");
-
         let start = Instant::now();
         let mut slowest = Duration::ZERO;
-        let mut checks = 0;
+        let (mut checks, mut successes) = (0, 0);
         loop {
             if !record.process.is_some_and(|process| process.is_running()) {
                 return Ok(Verdict::Ended { code: self.code(record) });
             }
-            // What an earlier check left there may be the number of another process by now.
-            let _ = fs::remove_file(&pid_file);
-            let runtime = &record.runtime;
-            let check = runtime.probe(&record.id, &process_file, &pid_file, health.timeout)?;
+            let checked = Instant::now();
             checks += 1;
-            if check.end == End::Exited(0) {
-                return Ok(Verdict::Healthy { after: start.elapsed() });
-            }
-            if check.end == End::TimedOut {
-                // The runtime was killed, not what it runs in the container.
-                let pid = fs::read_to_string(&pid_file).ok();
-                let process = pid.and_then(|pid| Identity::of(pid.trim().parse().ok()?));
-                if let Some(process) = process {
-                    let _ = process.kill(Duration::from_secs(1));
+            let result = self.check(record, &health.check, health.timeout)?;
+            let took = checked.elapsed();
+            slowest = slowest.max(took);
+            match result {
+                Ok(()) => {
+                    successes += 1;
+                    if successes >= health.successes {
+                        return Ok(Verdict::Healthy { after: start.elapsed() });
+                    }
+                }
+                Err(last) => {
+                    successes = 0;
+                    if start.elapsed() >= health.patience(slowest) && checks >= health.retries {
+                        return Ok(Verdict::Unhealthy { checks, last });
+                    }
                 }
             }
-            slowest = slowest.max(check.duration);
-            if start.elapsed() >= health.patience(slowest) && checks >= health.retries {
-                return Ok(Verdict::Unhealthy { checks, last: shown(&check, health.timeout) });
-            }
-            thread::sleep(health.pause(start.elapsed(), check.duration));
+            thread::sleep(health.pause(start.elapsed(), took));
         }
     }
-}
-
-/// Returns how a check ended and what it said.
-fn shown(check: &Finished, timeout: Duration) -> String {
-    let end = match check.end {
-        End::Exited(code) => format!("code {code}"),
-        End::Signaled(signal) => format!("signal {signal}"),
-        End::TimedOut => format!("no answer within {} s", timeout.as_secs_f32()),
-        End::OutputTooLarge => "too much output".to_owned(),
-    };
-    let said = [&check.stdout[..], &check.stderr[..]].concat();
-    let said = String::from_utf8_lossy(&said[..said.len().min(SHOWN_BYTES)]).into_owned();
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
-    if said.is_empty() { end } else { format!("{end}: {said}") }
 }
 
 #[cfg(test)]
@@ -182,11 +166,12 @@ mod tests {
     fn what_is_not_said_is_as_in_docker() {
         let check = Healthcheck { test: words(&["CMD-SHELL", "a b"]), ..Healthcheck::default() };
         let health = Health::new(&check, None).unwrap();
-        assert_eq!(health.command, ["/bin/sh", "-c", "a b"]);
+        assert_eq!(health.check, Check::Command(words(&["/bin/sh", "-c", "a b"])));
         assert_eq!(health.patience(Duration::ZERO), Duration::from_secs(90));
         assert_eq!(health.patience(Duration::from_secs(5)), Duration::from_secs(105));
         let shell = words(&["/bin/bash", "-ec"]);
-        assert_eq!(Health::new(&check, Some(&shell)).unwrap().command, ["/bin/bash", "-ec", "a b"]);
+        let health = Health::new(&check, Some(&shell)).unwrap();
+        assert_eq!(health.check, Check::Command(words(&["/bin/bash", "-ec", "a b"])));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! written before anything it describes is made and removed after all of that is gone, so any
 //! process may be killed at any moment, and the next one takes apart what it left.
 
+mod check;
 mod create;
 mod engine;
 mod error;
@@ -13,8 +14,10 @@ mod logs;
 mod monitor;
 mod record;
 mod remove;
+mod stop;
 mod wait;
 
+pub use check::Check;
 pub use create::{Output, Prepared, Spec, new_id};
 pub use engine::Engine;
 pub use error::ContainerError;
@@ -22,4 +25,5 @@ pub use health::{Health, Verdict};
 pub use logs::{LogLine, Stream};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{Directory, Ended, Record, Role, make_private, read_json_if_there, write_json};
+pub use stop::Stop;
 pub use wait::Wait;

@@ -10,6 +10,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
+use super::stop::Stop;
 use crate::runtime::Runtime;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
@@ -34,6 +35,10 @@ pub enum Role {
     Service,
     /// It is a step.
     Step,
+    /// It prepares a job or a step, and has ended before that begins.
+    Init,
+    /// It runs beside a job container or a step.
+    Sidecar,
 }
 
 impl Role {
@@ -43,6 +48,8 @@ impl Role {
             Role::Job => "job",
             Role::Service => "service",
             Role::Step => "step",
+            Role::Init => "init",
+            Role::Sidecar => "sidecar",
         }
     }
 }
@@ -76,6 +83,9 @@ pub struct Record {
     pub log_bytes: u64,
     /// Its first process, once it has one.
     pub process: Option<Identity>,
+    /// How it is ended, if not by killing it at once.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stop: Option<Stop>,
 }
 
 /// How a container's first process ended.
@@ -264,6 +274,7 @@ mod tests {
             disk: "/var/lib/oci-hooks/containers".into(),
             log_bytes: 1 << 20,
             process: None,
+            stop: None,
         }
     }
 

@@ -3,12 +3,17 @@
 use super::error::HookError;
 use super::hook::{Hook, Outcome};
 use super::job::Job;
+use super::pod;
 use crate::container::{Engine, Record};
 use crate::network::{Network, NetworkOptions};
 use crate::sys::cgroup;
 
 pub(super) fn run(hook: &Hook<'_>) -> Result<Outcome, HookError> {
-    let _lock = hook.jobs().lock(&hook.runner.owner())?;
+    let owner = hook.runner.owner();
+    let _lock = hook.jobs().lock(&owner)?;
+    for problem in hook.engine.stop_all(&containers(hook.engine, &owner)?) {
+        hook.log.warning(&problem);
+    }
     remove_all(hook)?;
     Ok(Outcome::Done)
 }
@@ -22,14 +27,19 @@ pub(super) fn remove_all(hook: &Hook<'_>) -> Result<(), HookError> {
     hook.jobs().remove(&owner)
 }
 
+fn containers(engine: &Engine, owner: &str) -> Result<Vec<Record>, HookError> {
+    let mut containers = engine.containers()?;
+    containers.retain(|record| record.owner == owner);
+    Ok(containers)
+}
+
 fn remove_owned(
     engine: &Engine,
     network: &NetworkOptions,
     owner: &str,
     job: Option<&Job>,
 ) -> Result<(), HookError> {
-    let mut containers: Vec<Record> = engine.containers()?;
-    containers.retain(|record| record.owner == owner);
+    let containers = containers(engine, owner)?;
     engine.remove_all(&containers)?;
     engine.store.sweep_reservations()?;
     // Those of steps that ran without a job come with the containers.
@@ -38,6 +48,7 @@ fn remove_owned(
     networks.sort();
     networks.dedup();
     for id in networks {
+        pod::remove(engine, &id, None)?;
         Network::remove_id(network, &id)?;
     }
     cgroup::remove_if_empty("/oci-hooks");
@@ -58,5 +69,15 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<usi
         jobs.remove(&job.owner)?;
         removed += 1;
     }
-    Ok(removed + engine.remove_strays()?)
+    removed += engine.remove_strays()?;
+    // Listed after the directories were: one that is made meanwhile has its job's record already.
+    let volumes = pod::list(engine)?;
+    let known = jobs.all()?;
+    for network in volumes {
+        if !known.iter().any(|job| job.network == network) {
+            pod::remove(engine, &network, None)?;
+            removed += 1;
+        }
+    }
+    Ok(removed)
 }

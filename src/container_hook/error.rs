@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use super::options::OptionError;
+use super::pod::{Fault, Faults};
 use super::policy::{PolicyError, Refused};
 use super::request::RequestError;
+use super::template::TemplateError;
 use super::volumes::VolumeError;
 use super::words::WordsError;
 use crate::container::ContainerError;
@@ -92,6 +94,20 @@ pub enum HookError {
         /// The container.
         id: String,
     },
+    /// The pod template is none.
+    #[error(transparent)]
+    Template(Box<TemplateError>),
+    /// The pod template says what cannot be had.
+    #[error(transparent)]
+    Pod(#[from] Faults),
+    /// A container that prepares the job failed.
+    #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
+    Init {
+        /// Which.
+        container: String,
+        /// Its code, if it was recorded.
+        code: Option<i32>,
+    },
     /// Services did not come up.
     #[error("{}", .0.join("; "))]
     Unhealthy(Vec<String>),
@@ -103,6 +119,19 @@ pub enum HookError {
         /// Why.
         source: std::io::Error,
     },
+}
+
+impl From<Fault> for HookError {
+    fn from(fault: Fault) -> Self {
+        HookError::Pod(fault.into())
+    }
+}
+
+impl From<TemplateError> for HookError {
+    fn from(error: TemplateError) -> Self {
+        // Larger than most others.
+        HookError::Template(Box::new(error))
+    }
 }
 
 impl From<PullError> for HookError {

@@ -42,6 +42,11 @@ pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError
     if let Some(registry) = &plan.args.registry {
         credentials = credentials.with_login(credential(registry, reference));
     }
+    if let Some(overlay) = plan.overlay {
+        for file in overlay.logins(hook)? {
+            credentials = credentials.with_file(file);
+        }
+    }
     let request = PullRequest {
         reference,
         platform: &plan.platform,

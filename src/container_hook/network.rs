@@ -9,7 +9,7 @@ use super::hook::Hook;
 use super::options::NetworkMode;
 use super::plan::{Connection, Plan};
 use crate::bundle::HostEntry;
-use crate::network::{Endpoint, EndpointRequest, Network, NetworkRequest};
+use crate::network::{Endpoint, EndpointRequest, Network, NetworkRequest, PortMapping};
 
 /// A container as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,9 +41,13 @@ impl JobNetwork {
     }
 
     /// Connects a container and publishes its ports.
-    pub(super) fn attach(&mut self, id: &str, plan: &Plan<'_>) -> Result<Endpoint, HookError> {
+    pub(super) fn attach(
+        &mut self,
+        id: &str,
+        ports: Vec<PortMapping>,
+    ) -> Result<Endpoint, HookError> {
         // The beginning of an id is enough for a name that is seen by people.
-        let request = EndpointRequest { name: id[..12].to_owned(), ports: plan.ports.clone() };
+        let request = EndpointRequest { name: id[..12].to_owned(), ports };
         Ok(self.network.attach(&request)?)
     }
 

@@ -2,32 +2,26 @@
 //! last service must not be noticed after the first one runs.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
 use std::net::IpAddr;
-use std::os::unix::fs::lchown;
 use std::path::{Path, PathBuf};
 
+use super::confine::{confine, limit};
 use super::error::HookError;
 use super::hook::Hook;
-use super::options::{
-    CreateOptions, HostAddress, Ipc, Namespace as HostNamespace, NetworkMode, Swap,
-};
+use super::mounts::{runner_directory, user_mount};
+use super::options::{CreateOptions, HostAddress, NetworkMode};
+use super::pod::{Facts, Overlay};
 use super::policy::is_engine_socket;
 use super::request::{ContainerArgs, ImageSource};
-use super::volumes::{Propagation, Source, Volume};
+use super::volumes::Volume;
 use super::words;
-use crate::bundle::{
-    self, Access, Device, DeviceRule, Dns, HostEntry, Init, Mount, MountSource, Namespace, Rlimit,
-    Seccomp, Tmpfs,
-};
-use crate::container::{Health, Role};
+use crate::bundle::{self, Dns, HostEntry, Init, Mount, MountSource, Namespace, Tmpfs};
+use crate::container::{Health, Output, Role, Stop};
 use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
 use crate::network::{Endpoint, PortMapping};
-use crate::sys::fs::PathContext as _;
 
 /// What annotations made from labels begin with.
-const LABEL: &str = "com.github.actions.label.";
+pub(super) const LABEL: &str = "com.github.actions.label.";
 
 /// A container of the request, checked.
 pub(super) struct Plan<'a> {
@@ -42,6 +36,27 @@ pub(super) struct Plan<'a> {
     pub(super) reference: Option<Reference>,
     pub(super) platform: Platform,
     volumes: Vec<Volume>,
+    /// What the admin's template says of it.
+    pub(super) overlay: Option<&'a Overlay>,
+}
+
+/// What a plan is made from.
+pub(super) struct Asked<'a> {
+    pub(super) args: &'a ContainerArgs,
+    pub(super) role: Role,
+    /// How it is called by others.
+    pub(super) names: Vec<String>,
+    /// What the admin's template says of it.
+    pub(super) overlay: Option<&'a Overlay>,
+}
+
+/// What a container finds when it is made.
+pub(super) struct Surroundings<'a> {
+    pub(super) connection: Connection<'a>,
+    /// Where the volumes of its pod are.
+    pub(super) volumes: &'a Path,
+    /// The process whose process namespace it shares.
+    pub(super) process: Option<u32>,
 }
 
 /// How a container is connected.
@@ -61,30 +76,40 @@ pub(super) enum Connection<'a> {
     None,
 }
 
+impl Connection<'_> {
+    /// Returns the container's own addresses.
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        match self {
+            Connection::Job { endpoint, .. } => &endpoint.addresses,
+            Connection::Host | Connection::None => &[],
+        }
+    }
+
+    fn gateway(&self) -> Option<IpAddr> {
+        match self {
+            Connection::Job { gateway, .. } => *gateway,
+            Connection::Host | Connection::None => None,
+        }
+    }
+}
+
 impl<'a> Plan<'a> {
     /// Checks a container: all that can be known without its image.
-    pub(super) fn new(
-        hook: &Hook<'_>,
-        args: &'a ContainerArgs,
-        role: Role,
-        names: Vec<String>,
-    ) -> Result<Self, HookError> {
-        let title = match role {
+    pub(super) fn new(hook: &Hook<'_>, asked: Asked<'a>) -> Result<Self, HookError> {
+        let first = || asked.names.first().map_or("without a name", |n| n);
+        let title = match asked.role {
             Role::Job => "job container".to_owned(),
-            Role::Service => format!("service {}", names.first().map_or("without a name", |n| n)),
+            Role::Service => format!("service {}", first()),
             Role::Step => "container step".to_owned(),
+            Role::Init => format!("init container {}", first()),
+            Role::Sidecar => format!("sidecar {}", first()),
         };
-        let plan = Self::check(hook, args, role, names, &title);
+        let plan = Self::check(hook, asked, &title);
         plan.map(|plan| Plan { title: title.clone(), ..plan }).map_err(HookError::of(&title))
     }
 
-    fn check(
-        hook: &Hook<'_>,
-        args: &'a ContainerArgs,
-        role: Role,
-        names: Vec<String>,
-        title: &str,
-    ) -> Result<Self, HookError> {
+    fn check(hook: &Hook<'_>, asked: Asked<'a>, title: &str) -> Result<Self, HookError> {
+        let Asked { args, role, names, overlay } = asked;
         let mut options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
         options.check(&hook.settings.policy)?;
         for ignored in &options.without_effect {
@@ -110,7 +135,12 @@ impl<'a> Plan<'a> {
             volumes.push(volume);
         }
         volumes.extend(options.volumes.iter().cloned());
-        Ok(Plan {
+        if let Some(overlay) = overlay {
+            overlay.share_with_host(hook, &mut options)?;
+            options.pull = overlay.pull()?.or(options.pull);
+            ports.extend(overlay.ports()?);
+        }
+        let plan = Plan {
             args,
             role,
             title: String::new(),
@@ -120,7 +150,40 @@ impl<'a> Plan<'a> {
             reference,
             platform,
             volumes,
-        })
+            overlay,
+        };
+        plan.try_overlay(hook)?;
+        Ok(plan)
+    }
+
+    /// Applies what the template says to nothing, to find what is wrong with it.
+    fn try_overlay(&self, hook: &Hook<'_>) -> Result<(), HookError> {
+        let Some(overlay) = self.overlay else { return Ok(()) };
+        let image = ImageConfig::default();
+        let mut options = bundle::Options { env: self.env(), ..bundle::Options::default() };
+        overlay.apply(hook, &Facts::unknown(&image), &mut options)?;
+        overlay.checks(None)?;
+        overlay.post_start(None)?;
+        overlay.stop(None, None)?;
+        overlay.runtime(hook)?;
+        overlay.logins(hook)?;
+        Ok(())
+    }
+
+    /// Says whether the container runs a program of ours, which does nothing but to be there.
+    pub(super) fn keeps_alive(&self) -> bool {
+        self.role == Role::Job
+            && self.args.entry_point.is_none()
+            && !self.overlay.is_some_and(Overlay::runs_command)
+    }
+
+    /// Returns where what the container writes goes.
+    pub(super) fn output(&self, hook: &Hook<'_>) -> Output {
+        if self.keeps_alive() || self.role == Role::Step {
+            Output::Discard
+        } else {
+            Output::Log { bytes: hook.settings.log_bytes }
+        }
     }
 
     /// Returns the name that people see.
@@ -130,8 +193,23 @@ impl<'a> Plan<'a> {
         self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
     }
 
-    /// Returns how it is found out whether the container works; none if nobody says how.
-    pub(super) fn health(&self, image: &ImageConfig) -> Option<Health> {
+    /// Returns how it is found out whether the container works: what the template says, else what the
+    /// workflow and the image do; nothing if nobody says how.
+    pub(super) fn health(
+        &self,
+        image: &ImageConfig,
+        address: Option<IpAddr>,
+    ) -> Result<Vec<Health>, HookError> {
+        let checks = self.overlay.map(|overlay| overlay.checks(address)).transpose()?;
+        match checks.filter(|checks| !checks.is_empty()) {
+            Some(checks) => Ok(checks),
+            // Kubernetes does not look at what images say of it.
+            None if self.is_helper() => Ok(Vec::new()),
+            None => Ok(self.docker_health(image).into_iter().collect()),
+        }
+    }
+
+    fn docker_health(&self, image: &ImageConfig) -> Option<Health> {
         let asked = &self.options.health;
         if asked.disabled {
             return None;
@@ -149,6 +227,33 @@ impl<'a> Plan<'a> {
         Health::new(&check, image.shell.as_deref())
     }
 
+    /// Says whether only the template has the container.
+    pub(super) fn is_helper(&self) -> bool {
+        matches!(self.role, Role::Init | Role::Sidecar)
+    }
+
+    /// Returns how the container is ended, if not at once. What runs nothing takes no notice.
+    pub(super) fn stop(
+        &self,
+        image: &Image,
+        address: Option<IpAddr>,
+    ) -> Result<Option<Stop>, HookError> {
+        if matches!(self.role, Role::Init | Role::Step) {
+            return Ok(None);
+        }
+        let Some(overlay) = self.overlay else { return Ok(None) };
+        let mut stop = overlay.stop(address, image.config.stop_signal.as_deref())?;
+        if let Some(stop) = stop.as_mut().filter(|_| self.keeps_alive()) {
+            stop.signal = None;
+        }
+        Ok(stop)
+    }
+
+    /// Returns how the container is connected.
+    pub(super) fn network_mode(&self) -> NetworkMode {
+        self.options.network.mode
+    }
+
     /// Says whether the container is on the job's network.
     pub(super) fn is_connected(&self) -> bool {
         self.options.network.mode == NetworkMode::Job
@@ -160,9 +265,12 @@ impl<'a> Plan<'a> {
         hook: &Hook<'_>,
         image: &Image,
         id: &str,
-        connection: &Connection<'_>,
+        surroundings: &Surroundings<'_>,
     ) -> Result<bundle::Options, HookError> {
         let asked = &self.options;
+        let hostname = self.overlay.and_then(Overlay::hostname);
+        let (hostname, further) = hostname.map_or((None, None), |(name, more)| (Some(name), more));
+        let hostname = hostname.or_else(|| asked.hostname.clone());
         let mut options = bundle::Options {
             args: words::rejoin(&self.args.entry_point_args)?,
             env: self.env(),
@@ -174,7 +282,7 @@ impl<'a> Plan<'a> {
             shm_size_bytes: asked.shm_size_bytes,
             sysctls: asked.sysctls.clone(),
             oom_score_adj: asked.resources.oom_score_adj,
-            hostname: Some(asked.hostname.clone().unwrap_or_else(|| id[..12].to_owned())),
+            hostname: Some(hostname.unwrap_or_else(|| id[..12].to_owned())),
             domainname: asked.domainname.clone(),
             annotations: self.annotations(hook, image),
             hooks: hook.settings.hooks.clone(),
@@ -185,7 +293,7 @@ impl<'a> Plan<'a> {
             "" => Vec::new(),
             program => vec![program.to_owned()],
         });
-        let keeps_alive = self.role == Role::Job && self.args.entry_point.is_none();
+        let keeps_alive = self.keeps_alive();
         if keeps_alive || asked.init == Some(true) {
             let program = hook.engine.init_program()?;
             options.init = Some(Init { program, args: Vec::new(), alone: keeps_alive });
@@ -193,9 +301,20 @@ impl<'a> Plan<'a> {
         if keeps_alive && !options.args.is_empty() {
             options.args.clear();
         }
-        self.limit(hook, &mut options);
-        self.confine(hook, &mut options)?;
-        self.connect(hook, connection, &mut options);
+        limit(hook, asked, &mut options);
+        confine(hook, asked, &mut options)?;
+        let connection = &surroundings.connection;
+        self.connect(hook, connection, (&mut options, further));
+        if let Some(overlay) = self.overlay {
+            let facts = Facts {
+                image: &image.config,
+                addresses: connection.addresses(),
+                host: connection.gateway(),
+                volumes: Some(surroundings.volumes),
+                process: surroundings.process,
+            };
+            overlay.apply(hook, &facts, &mut options)?;
+        }
         Ok(options)
     }
 
@@ -208,6 +327,9 @@ impl<'a> Plan<'a> {
         let sent = &self.args.environment.0;
         let sent_pairs = sent.iter().map(|(name, value)| format!("{name}={value}"));
         let mut env: Vec<_> = asked.chain(sent_pairs).collect();
+        if self.is_helper() {
+            return env;
+        }
         env.push("GITHUB_ACTIONS=true".to_owned());
         let has_ci = env.iter().any(|pair| pair.starts_with("CI="));
         if !has_ci {
@@ -239,6 +361,7 @@ impl<'a> Plan<'a> {
                     ..Tmpfs::default()
                 }),
                 read_only: false,
+                subpath: None,
                 ownership: None,
             });
         }
@@ -266,97 +389,20 @@ impl<'a> Plan<'a> {
                     recursive: true,
                 },
                 read_only: mount.read_only,
+                subpath: None,
                 ownership: hook.ownership(),
             });
         }
         Ok(mounts)
     }
 
-    fn limit(&self, hook: &Hook<'_>, options: &mut bundle::Options) {
-        let asked = &self.options.resources;
-        let own = &mut options.resources;
-        own.memory_bytes = asked.memory_bytes.or(hook.settings.memory_bytes);
-        own.memory_reservation_bytes = asked.memory_reservation_bytes;
-        own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
-            Swap::Unlimited => -1,
-            Swap::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
-        });
-        own.memory_swappiness = asked.memory_swappiness;
-        own.oom_kill_disable = asked.oom_kill_disable;
-        own.nano_cpus = asked.nano_cpus;
-        own.cpu_shares = asked.cpu_shares;
-        own.cpu_period = asked.cpu_period;
-        own.cpu_quota = asked.cpu_quota;
-        own.cpuset_cpus.clone_from(&asked.cpuset_cpus);
-        own.cpuset_mems.clone_from(&asked.cpuset_mems);
-        own.blkio_weight = asked.blkio_weight;
-        own.pids_limit = match asked.pids {
-            None => hook.settings.pids_limit,
-            Some(0) => Some(-1),
-            Some(pids) => i64::try_from(pids).ok(),
-        };
-        let limit = |value: u64| (value != u64::MAX).then_some(value);
-        options.rlimits = self
-            .options
-            .ulimits
-            .iter()
-            .filter_map(|ulimit| Rlimit::new(ulimit.name, limit(ulimit.soft), limit(ulimit.hard)))
-            .collect();
-    }
-
-    fn confine(&self, hook: &Hook<'_>, options: &mut bundle::Options) -> Result<(), HookError> {
-        let asked = &self.options.security;
-        let own = &mut options.security;
-        own.privileged = asked.privileged;
-        own.restricted = hook.settings.restricted && !asked.privileged;
-        own.no_new_privileges = asked
-            .no_new_privileges
-            .unwrap_or(!hook.settings.allow_new_privileges && !asked.privileged);
-        own.cap_add.clone_from(&asked.cap_add);
-        own.cap_drop.clone_from(&asked.cap_drop);
-        if asked.seccomp_unconfined {
-            own.seccomp = Seccomp::Unconfined;
-        }
-        own.unmask = asked.system_paths_unconfined;
-        own.apparmor_profile.clone_from(&asked.apparmor);
-
-        let host = |namespace| {
-            if self.options.host_namespaces.contains(&namespace) {
-                Namespace::Host
-            } else {
-                Namespace::Private
-            }
-        };
-        options.namespaces.pid = host(HostNamespace::Pid);
-        options.namespaces.ipc = host(HostNamespace::Ipc);
-        options.namespaces.uts = host(HostNamespace::Uts);
-        options.namespaces.cgroup = host(HostNamespace::Cgroup);
-        if options.namespaces.uts == Namespace::Host {
-            options.hostname = None;
-            options.domainname = None;
-        }
-        if self.options.ipc == Ipc::None {
-            options.shm_size_bytes = Some(0);
-        }
-        for device in &self.options.devices {
-            options.devices.push(Device {
-                host: device.host.clone(),
-                container: PathBuf::from(&device.container),
-                access: access(&device.access)?,
-            });
-        }
-        for rule in &self.options.device_rules {
-            options.device_rules.push(DeviceRule {
-                kind: rule.kind,
-                major: rule.major,
-                minor: rule.minor,
-                access: access(&rule.access)?,
-            });
-        }
-        Ok(())
-    }
-
-    fn connect(&self, hook: &Hook<'_>, connection: &Connection<'_>, options: &mut bundle::Options) {
+    /// Connects the container, which has further names for itself if there are any.
+    fn connect(
+        &self,
+        hook: &Hook<'_>,
+        connection: &Connection<'_>,
+        (options, further): (&mut bundle::Options, Option<String>),
+    ) {
         let asked = &self.options.network;
         let servers = if asked.dns.is_empty() { &hook.settings.dns } else { &asked.dns };
         let dns = Dns {
@@ -375,7 +421,8 @@ impl<'a> Plan<'a> {
                 hosts.extend(names.iter().cloned());
                 let own = options.hostname.clone();
                 for address in &endpoint.addresses {
-                    let names = own.iter().cloned().chain(self.names.iter().cloned()).collect();
+                    let own = own.iter().chain(&further).chain(&self.names);
+                    let names = own.cloned().collect();
                     hosts.push(HostEntry { address: *address, names });
                 }
                 options.dns = Some(dns);
@@ -396,77 +443,5 @@ impl<'a> Plan<'a> {
             }
         }
         options.hosts = Some(hosts);
-    }
-}
-
-fn access(text: &str) -> Result<Access, HookError> {
-    Ok(text
-        .parse::<Access>()
-        .map_err(bundle::BundleError::from)
-        .map_err(crate::container::ContainerError::from)?)
-}
-
-/// Returns the mount of a `volumes:` entry, a `--volume` or a `--mount`; `own` is where a volume of
-/// this container's own would be.
-fn user_mount(hook: &Hook<'_>, volume: &Volume, own: PathBuf) -> Result<Mount, HookError> {
-    let source = match &volume.source {
-        Source::Bind { path, create } => {
-            if *create {
-                make_directory(path, hook.runner.user)?;
-            }
-            MountSource::Bind {
-                path: path.clone(),
-                propagation: match volume.propagation {
-                    None => bundle::Propagation::Private,
-                    Some(Propagation::Slave) => bundle::Propagation::Slave,
-                    Some(Propagation::Shared) => bundle::Propagation::Shared,
-                },
-                recursive: volume.recursive,
-            }
-        }
-        Source::Named(name) => MountSource::Volume { path: hook.volume(name), copy: volume.copy },
-        Source::Anonymous => MountSource::Volume { path: own, copy: volume.copy },
-    };
-    let is_bind = matches!(source, MountSource::Bind { .. });
-    Ok(Mount {
-        target: PathBuf::from(&volume.target),
-        source,
-        read_only: volume.read_only,
-        ownership: if is_bind { hook.ownership() } else { None },
-    })
-}
-
-/// Returns where one of the runner's own directories is, made if it is missing: the runner counts on
-/// Docker for that.
-///
-/// Jobs can write in the runner's work directory. A link that one of them left there must not
-/// have the next container get something else of the host.
-fn runner_directory(hook: &Hook<'_>, path: &Path) -> Result<PathBuf, HookError> {
-    make_directory(path, hook.runner.user)?;
-    let real = fs::canonicalize(path).at("find", path)?;
-    let work = hook.runner.work();
-    let real_work = fs::canonicalize(work).at("find", work)?;
-    match path.strip_prefix(work) {
-        Ok(relative) if real != real_work.join(relative) => {
-            Err(HookError::Escapes { path: path.to_owned(), work: work.to_owned() })
-        }
-        _ => Ok(real),
-    }
-}
-
-/// Makes a directory that is missing, and its parents, for a user.
-fn make_directory(path: &Path, (uid, gid): (u32, u32)) -> Result<(), HookError> {
-    if path.symlink_metadata().is_ok() {
-        return Ok(());
-    }
-    if let Some(parent) = path.parent() {
-        make_directory(parent, (uid, gid))?;
-    }
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        result => {
-            result.at("make the directory", path)?;
-            Ok(lchown(path, Some(uid), Some(gid)).at("set the owner of", path)?)
-        }
     }
 }

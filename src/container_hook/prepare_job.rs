@@ -3,42 +3,42 @@
 use std::collections::BTreeMap;
 
 use super::aliases::{ServiceNames, aliases};
-use super::alpine::is_alpine;
 use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
 use super::hook::{Hook, Outcome};
+use super::launch::wait_until_healthy;
+use super::launch::{Launched, Started, Within, in_parallel, launch, launch_helpers};
 use super::network::{JobNetwork, Peer};
-use super::options::CreateOptions;
-use super::plan::Plan;
+use super::options::{CreateOptions, NetworkMode};
+use super::plan::{Asked, Plan};
+use super::pod::{self, Helper, Overlay, Pod};
 use super::request::{ContainerArgs, ImageSource, PrepareJob};
 use super::response::{
     ContainerContext, JobContext, PrepareJobResponse, ResponseFile, ServiceContext,
 };
 use super::state::State;
 use super::worker_log::service_names as service_names_in_log;
-use crate::container::{Output, Prepared, Record, Role, Spec, Verdict, new_id};
-use crate::image::{Image, Reference};
+use crate::container::{Role, new_id};
+use crate::image::Reference;
 use crate::network::Endpoint;
-use crate::rootfs::Backing;
 use crate::sys::error::chain;
-
-/// How many of the last lines of a service are shown when it does not come up.
-const SHOWN_LINES: usize = 100;
 
 pub(super) fn run(
     hook: &Hook<'_>,
     job: &PrepareJob,
     response: Option<ResponseFile>,
 ) -> Result<Outcome, HookError> {
-    let plans = plan(hook, job)?;
+    let names = service_names(hook, &job.services)?;
+    let pod = Pod::of_job(hook, job, &names)?;
+    let plans = plan(hook, job, names, pod.as_ref())?;
     let _lock = hook.jobs().lock(&hook.runner.owner())?;
     // What an earlier job left whose cleanup did not run.
     cleanup_job::remove_all(hook)?;
     if plans.is_empty() {
         return Ok(Outcome::Done);
     }
-    let answered = start(hook, &plans).and_then(|answer| match response {
+    let answered = start(hook, &plans, pod.as_ref()).and_then(|answer| match response {
         Some(response) => Ok(response.write(&answer)?),
         None => Ok(()),
     });
@@ -52,13 +52,46 @@ pub(super) fn run(
     Ok(Outcome::Done)
 }
 
-/// Checks everything that was asked for. The job container comes first, if there is one.
-fn plan<'a>(hook: &Hook<'_>, job: &'a PrepareJob) -> Result<Vec<Plan<'a>>, HookError> {
-    let names = service_names(hook, &job.services)?;
-    let container = job.container.iter().map(|args| Plan::new(hook, args, Role::Job, Vec::new()));
-    let services = job.services.iter().zip(names);
-    let services = services.map(|(args, names)| Plan::new(hook, args, Role::Service, names));
-    container.chain(services).collect()
+/// Checks everything that was asked for. The job container comes first, if there is one, then the
+/// services, then what only the template has.
+fn plan<'a>(
+    hook: &Hook<'_>,
+    job: &'a PrepareJob,
+    names: Vec<Vec<String>>,
+    pod: Option<&'a Pod>,
+) -> Result<Vec<Plan<'a>>, HookError> {
+    let mut asked = Vec::new();
+    if let Some(args) = &job.container {
+        let overlay = pod.and_then(|pod| pod.main.as_ref());
+        asked.push(Asked { args, role: Role::Job, names: Vec::new(), overlay });
+    }
+    for (at, (args, names)) in job.services.iter().zip(names).enumerate() {
+        let overlay: Option<&Overlay> = pod.and_then(|pod| pod.services.get(at));
+        asked.push(Asked { args, role: Role::Service, names, overlay });
+    }
+    // Without containers of the request there is nothing to help.
+    let helpers = pod.filter(|_| !asked.is_empty()).map_or(&[][..], |pod| &pod.helpers);
+    let mut plans: Vec<_> =
+        asked.into_iter().map(|asked| Plan::new(hook, asked)).collect::<Result<_, _>>()?;
+    let mode = plans.first().filter(|plan| plan.role == Role::Job).map(|job| job.network_mode());
+    for helper in helpers {
+        plans.push(helper_plan(hook, helper, mode)?);
+    }
+    Ok(plans)
+}
+
+/// Checks a container that only the template has; it is connected as the one that it helps.
+pub(super) fn helper_plan<'a>(
+    hook: &Hook<'_>,
+    helper: &'a Helper,
+    mode: Option<NetworkMode>,
+) -> Result<Plan<'a>, HookError> {
+    let (args, role, names) = (&helper.args, helper.role, vec![helper.name.clone()]);
+    let mut plan = Plan::new(hook, Asked { args, role, names, overlay: Some(&helper.overlay) })?;
+    if let Some(mode) = mode {
+        plan.options.network.mode = mode;
+    }
+    Ok(plan)
 }
 
 /// Returns the names of each service.
@@ -87,15 +120,11 @@ fn service_names(
     Ok(aliases(&names.collect::<Vec<_>>()))
 }
 
-/// A container on its way.
-struct Started<'a> {
-    plan: &'a Plan<'a>,
-    image: Image,
-    id: String,
-    endpoint: Option<Endpoint>,
-}
-
-fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<PrepareJobResponse, HookError> {
+fn start(
+    hook: &Hook<'_>,
+    plans: &[Plan<'_>],
+    pod: Option<&Pod>,
+) -> Result<PrepareJobResponse, HookError> {
     let network_id = new_id()[..12].to_owned();
     let jobs = hook.jobs();
     jobs.write(hook.runner, &network_id, &[])?;
@@ -106,35 +135,40 @@ fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<PrepareJobResponse, Hook
         (network.join().expect("making a network does not panic"), images)
     });
     let mut network = network?;
+    let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut starting = Vec::new();
     for (plan, image) in plans.iter().zip(images) {
         let id = new_id();
-        let endpoint = if plan.is_connected() {
-            Some(network.attach(&id, plan).map_err(HookError::of(&plan.title))?)
-        } else {
-            None
-        };
-        starting.push(Started { plan, image: image?, id, endpoint });
+        let endpoint = attach(&mut network, &id, plan, (plans, &starting))?;
+        starting.push(Started { plan, image, id, endpoint });
     }
-    let peers: Vec<Peer> = starting.iter().map(Started::peer).collect();
+    let peers: Vec<Peer> = starting.iter().filter_map(Started::peer).collect();
     jobs.write(hook.runner, &network_id, &peers)?;
+    let volumes = pod::directory(hook.engine, &network_id, "job");
+    if let Some(pod) = pod {
+        pod::make(hook, pod, &volumes)?;
+    }
 
-    let started = in_parallel(&starting, |container| {
-        launch(hook, container, &network, &network_id, &peers)
-            .map_err(HookError::of(&container.plan.title))
-    });
-    let launched = started.into_iter().collect::<Result<Vec<_>, _>>()?;
-    wait_until_healthy(hook, &starting, &launched)?;
+    let count = starting.iter().filter(|one| !one.plan.is_helper()).count();
+    let (asked, helpers) = starting.split_at(count);
+    let within = Within { network: &network, peers: &peers, volumes: &volumes, process: None };
+    let launched = if pod.is_some_and(Pod::shares_processes) {
+        launch_shared(hook, asked, helpers, within)?
+    } else {
+        launch_helpers(hook, helpers, within)?;
+        launch_all(hook, asked, within)?
+    };
+    wait_until_healthy(hook, asked, &launched)?;
 
-    let has_job = starting.first().is_some_and(|first| first.plan.role == Role::Job);
-    let (job, services) = starting.split_at(usize::from(has_job));
+    let has_job = asked.first().is_some_and(|first| first.plan.role == Role::Job);
+    let (job, services) = asked.split_at(usize::from(has_job));
     let state = State::new(
         job.first().map(|job| job.id.clone()),
         services.iter().map(|service| service.id.clone()).collect(),
     );
     Ok(PrepareJobResponse {
         state: state.to_json(),
-        is_alpine: launched.first().is_some_and(|(_, is_alpine)| has_job && *is_alpine),
+        is_alpine: launched.first().is_some_and(|launched| has_job && launched.is_alpine),
         context: JobContext {
             container: job
                 .first()
@@ -151,108 +185,65 @@ fn start(hook: &Hook<'_>, plans: &[Plan<'_>]) -> Result<PrepareJobResponse, Hook
     })
 }
 
-/// Starts one container; says also whether it is Alpine.
-fn launch(
-    hook: &Hook<'_>,
-    container: &Started<'_>,
-    network: &JobNetwork,
-    network_id: &str,
-    peers: &[Peer],
-) -> Result<(Record, bool), HookError> {
-    let Started { plan, image, id, endpoint } = container;
-    let connection = network.connection(plan, endpoint.as_ref(), peers);
-    let options = plan.bundle(hook, image, id, &connection)?;
-    let prepared = hook.engine.prepare(Spec {
-        id: id.clone(),
-        name: plan.name(),
-        owner: hook.runner.owner(),
-        role: plan.role,
-        image,
-        options,
-        network: Some(network_id.to_owned()),
-        output: match plan.role {
-            // Ours, which says nothing, unless somebody named another program.
-            Role::Job if plan.args.entry_point.is_none() => Output::Discard,
-            _ => Output::Log { bytes: hook.settings.log_bytes },
-        },
-    })?;
-    report(hook, plan, &prepared);
-    let is_alpine = plan.role == Role::Job && is_alpine(&prepared.rootfs.path);
-    Ok((prepared.start()?, is_alpine))
+/// Connects a container. Those that only the template has share the end of the job container or, in
+/// a job without one, that of the first of them.
+fn attach(
+    network: &mut JobNetwork,
+    id: &str,
+    plan: &Plan<'_>,
+    (plans, connected): (&[Plan<'_>], &[Started<'_>]),
+) -> Result<Option<Endpoint>, HookError> {
+    if !plan.is_connected() {
+        return Ok(None);
+    }
+    let is_in_pod = |plan: &Plan<'_>| plan.is_helper() || plan.role == Role::Job;
+    let mut ports = plan.ports.clone();
+    if is_in_pod(plan) {
+        let same = connected.iter().find(|other| is_in_pod(other.plan));
+        if let Some(same) = same {
+            return Ok(same.endpoint.clone());
+        }
+        let others = plans.iter().filter(|other| other.is_helper() && !std::ptr::eq(*other, plan));
+        ports.extend(others.flat_map(|other| other.ports.iter().cloned()));
+    }
+    network.attach(id, ports).map(Some).map_err(HookError::of(&plan.title))
 }
 
-/// Says what people should know of a container that is about to start.
-pub(super) fn report(hook: &Hook<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>) {
-    if let Backing::Copy { reason } = &prepared.rootfs.backing {
-        hook.log.warning(&format!(
-            "{}: the image is copied, which takes time and space, because there is no overlay: {reason}",
-            plan.title
-        ));
-    }
-    for warning in &prepared.bundle.warnings {
-        hook.log.warning(&format!("{}: {warning}", plan.title));
-    }
-    for problem in &prepared.bundle.problems {
-        hook.log.warning(&format!("{}: {problem}", plan.title));
-    }
-    for file in &prepared.bundle.hooks {
-        hook.log.debug(&format!("{}: gets the hook of {}", plan.title, file.display()));
-    }
-    for text in &prepared.bundle.said {
-        hook.log.output(&plan.name(), text.as_bytes());
-    }
-}
-
-/// Waits for all containers that say how their health is found out, all at once.
-fn wait_until_healthy(
+fn launch_all(
     hook: &Hook<'_>,
     containers: &[Started<'_>],
-    launched: &[(Record, bool)],
-) -> Result<(), HookError> {
-    let all: Vec<_> = containers.iter().zip(launched).collect();
-    let results = in_parallel(&all, |(container, (record, _))| {
-        let Some(health) = container.plan.health(&container.image.config) else { return Ok(None) };
-        let verdict = hook.engine.wait_until_healthy(record, &health)?;
-        Ok(unhealthy(hook, container.plan, verdict))
+    within: Within<'_>,
+) -> Result<Vec<Launched>, HookError> {
+    let launched = in_parallel(containers, |container| {
+        launch(hook, container, within).map_err(HookError::of(&container.plan.title))
     });
-    let mut problems = Vec::new();
-    for ((container, (record, _)), result) in all.iter().zip(results) {
-        let result: Result<Option<String>, HookError> = result;
-        let Some(problem) = result.map_err(HookError::of(&container.plan.title))? else { continue };
-        problems.push(problem);
-        hook.log.group(&format!("Last output of {}", container.plan.title));
-        let lines = hook.engine.logs(record, SHOWN_LINES)?;
-        let texts: Vec<_> = lines.into_iter().map(|line| line.text).collect();
-        hook.log.output(&container.plan.name(), &texts.join(&b'\n'));
-        hook.log.end_group();
-    }
-    if problems.is_empty() { Ok(()) } else { Err(HookError::Unhealthy(problems)) }
+    launched.into_iter().collect()
 }
 
-/// Says how it went; returns what is wrong, if anything is.
-fn unhealthy(hook: &Hook<'_>, plan: &Plan<'_>, verdict: Verdict) -> Option<String> {
-    match verdict {
-        Verdict::Healthy { after } => {
-            hook.log.line(&format!("{} is healthy after {} ms", plan.title, after.as_millis()));
-            None
-        }
-        Verdict::Unhealthy { checks, last } => Some(format!(
-            "{} is unhealthy: {checks} checks failed, the last with {last}",
-            plan.title
-        )),
-        Verdict::Ended { code: Some(code) } => {
-            Some(format!("{} ended with code {code} before it was healthy", plan.title))
-        }
-        Verdict::Ended { code: None } => {
-            Some(format!("{} ended before it was healthy", plan.title))
-        }
-    }
+/// Starts the job container first: its first process, which is ours, is the one that the others
+/// share the process namespace of.
+fn launch_shared(
+    hook: &Hook<'_>,
+    asked: &[Started<'_>],
+    helpers: &[Started<'_>],
+    within: Within<'_>,
+) -> Result<Vec<Launched>, HookError> {
+    let has_job = asked.first().is_some_and(|first| first.plan.role == Role::Job);
+    let (job, services) = asked.split_at(usize::from(has_job));
+    let mut launched = launch_all(hook, job, within)?;
+    let process = launched.first().and_then(|job| job.record.process).map(|process| process.pid);
+    launch_helpers(hook, helpers, Within { process, ..within })?;
+    launched.extend(launch_all(hook, services, within)?);
+    Ok(launched)
 }
 
 impl Started<'_> {
-    fn peer(&self) -> Peer {
+    /// Returns how others reach the container; none if it is gone by the time they could.
+    fn peer(&self) -> Option<Peer> {
         let addresses = self.endpoint.as_ref().map(|endpoint| endpoint.addresses.clone());
-        Peer { names: self.plan.names.clone(), addresses: addresses.unwrap_or_default() }
+        let peer =
+            || Peer { names: self.plan.names.clone(), addresses: addresses.unwrap_or_default() };
+        (self.plan.role != Role::Init).then(peer)
     }
 
     /// Returns the host's port for each published one of the container, without protocols: the
@@ -266,16 +257,4 @@ impl Started<'_> {
         }
         ports
     }
-}
-
-/// Does the same for each, all at once, and returns the results in order.
-fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
-    if let [item] = items {
-        return vec![work(item)];
-    }
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = items.iter().map(|item| scope.spawn(|| work(item))).collect();
-        let results = threads.into_iter().map(|thread| thread.join());
-        results.map(|result| result.expect("work does not panic")).collect()
-    })
 }

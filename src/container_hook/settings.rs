@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use super::build::BuildOptions;
+use super::pod::TemplateSettings;
 use super::policy::Policy;
 use crate::bundle::HookOptions;
 use crate::image::PullPolicy;
@@ -32,6 +33,8 @@ pub struct Settings {
     pub pids_limit: Option<i64>,
     /// How Dockerfile actions are built.
     pub build: BuildOptions,
+    /// The pod template, which changes what jobs get.
+    pub template: TemplateSettings,
 }
 
 impl Default for Settings {
@@ -48,6 +51,7 @@ impl Default for Settings {
             memory_bytes: None,
             pids_limit: Some(crate::bundle::DEFAULT_PIDS_LIMIT),
             build: BuildOptions::default(),
+            template: TemplateSettings::default(),
         }
     }
 }

@@ -26,7 +26,7 @@ use rustix::thread::{
 };
 
 use super::fs::{PathContext as _, PathError};
-use super::mount::{Depth, detached, detached_idmapped};
+use super::mount::{Depth, detached};
 use super::userns::{IdRange, Mapping};
 
 /// The users of the host that those of the program are. systemd's list of who uses which numbers has
@@ -68,7 +68,7 @@ impl Confinement {
     /// and all that it makes there belong to it.
     pub fn give(&mut self, dir: &Path, at: &str) -> Result<(), PathError> {
         chown(dir, Some(FIRST), Some(FIRST)).at("set the owner of", dir)?;
-        let tree = detached(dir, Depth::Single)?;
+        let tree = detached(dir, None, Depth::Single)?;
         self.add(tree, at, false);
         Ok(())
     }
@@ -79,9 +79,9 @@ impl Confinement {
         let metadata = dir.metadata().at("look at", dir)?;
         let mapping = Mapping::one((metadata.uid(), metadata.gid()), (FIRST, FIRST));
         let namespace = mapping.namespace().at("map the owners of files in", dir)?;
-        let tree = match detached_idmapped(dir, namespace.as_fd(), Depth::Single) {
+        let tree = match detached(dir, Some(namespace.as_fd()), Depth::Single) {
             // Not every file system can; what everybody may read it can read all the same.
-            Err(_) => detached(dir, Depth::Single)?,
+            Err(_) => detached(dir, None, Depth::Single)?,
             Ok(tree) => tree,
         };
         self.add(tree, at, true);

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags};
+use rustix::fs::{AtFlags, CWD, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
@@ -125,7 +125,7 @@ fn short_name(path: &Path, max: usize, opened: &mut Vec<OwnedFd>) -> Result<Path
         return Ok(path.to_owned());
     }
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = rustix::fs::open(path, flags, Mode::empty())?;
+    let directory = open(path, flags, Mode::empty())?;
     let name = PathBuf::from(format!("/proc/self/fd/{}", directory.as_raw_fd()));
     opened.push(directory);
     Ok(name)
@@ -151,28 +151,59 @@ pub fn idmapped_bind(
     namespace: BorrowedFd<'_>,
     depth: Depth,
 ) -> Result<(), PathError> {
-    let tree = detached_idmapped(source, namespace, depth)?;
+    let file = open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open", source)?;
+    bind_open((file.as_fd(), source), target, Some(namespace), depth)
+}
+
+/// Mounts what is open, which is there by this name for messages, at another place; with its owners
+/// mapped if a namespace says how.
+///
+/// What somebody else puts in the place of the file after it was opened is not mounted.
+pub fn bind_open(
+    (file, name): (BorrowedFd<'_>, &Path),
+    target: &Path,
+    namespace: Option<BorrowedFd<'_>>,
+    depth: Depth,
+) -> Result<(), PathError> {
+    let tree = copied((file, name), namespace, depth)?;
     attach(tree.as_fd(), target).at("mount on", target)
 }
 
-/// Returns a mount of a file or directory that is nowhere yet.
-pub(super) fn detached(source: &Path, depth: Depth) -> Result<OwnedFd, PathError> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+/// Returns a mount of a file or directory that is nowhere yet; with its owners mapped if a namespace
+/// says how.
+pub(super) fn detached(
+    source: &Path,
+    namespace: Option<BorrowedFd<'_>>,
+    depth: Depth,
+) -> Result<OwnedFd, PathError> {
+    let file = open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open", source)?;
+    copied((file.as_fd(), source), namespace, depth)
+}
+
+fn copied(
+    (file, name): (BorrowedFd<'_>, &Path),
+    namespace: Option<BorrowedFd<'_>>,
+    depth: Depth,
+) -> Result<OwnedFd, PathError> {
+    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        | OpenTreeFlags::OPEN_TREE_CLOEXEC
+        | OpenTreeFlags::AT_EMPTY_PATH;
     if depth == Depth::Recursive {
         flags |= OpenTreeFlags::AT_RECURSIVE;
     }
-    open_tree(CWD, source, flags).at("open", source)
+    let tree = open_tree(file, c"", flags).at("open", name)?;
+    if let Some(namespace) = namespace {
+        set_mapping(tree.as_fd(), namespace, depth).at("map the owners of files in", name)?;
+    }
+    Ok(tree)
 }
 
-/// Returns the same with its owners mapped.
-pub(super) fn detached_idmapped(
-    source: &Path,
-    namespace: BorrowedFd<'_>,
-    depth: Depth,
-) -> Result<OwnedFd, PathError> {
-    let tree = detached(source, depth)?;
-    set_mapping(tree.as_fd(), namespace, depth).at("map the owners of files in", source)?;
-    Ok(tree)
+/// Mounts memory on a directory: what is in it is gone when it is unmounted.
+pub fn memory(target: &Path, size_bytes: Option<u64>) -> Result<(), PathError> {
+    let size = size_bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
+    let options = CString::new(format!("mode=0777{size}")).expect("there is no NUL in it");
+    let flags = MountFlags::NOSUID | MountFlags::NODEV;
+    mount(c"tmpfs", target, c"tmpfs", flags, Some(options.as_c_str())).at("mount on", target)
 }
 
 /// Whether what is mounted below a directory is meant too.

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::resume_unwind;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -32,6 +32,18 @@ pub fn within<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> Result<T,
         let namespace = open(pin)?;
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .at("enter the network namespace", pin)?;
+        Ok(work())
+    })
+}
+
+/// Returns what `work` returns, which runs inside the network namespace of a process.
+pub fn within_process<T: Send>(pid: u32, work: impl FnOnce() -> T + Send) -> Result<T, PathError> {
+    let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+    in_thread(|| {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let namespace = openat(CWD, &path, flags, Mode::empty()).at("open", &path)?;
+        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
+            .at("enter the network namespace", &path)?;
         Ok(work())
     })
 }

@@ -58,6 +58,7 @@ fn a_hook_knows_what_was_mounted_by_request() {
                 target: "/dev/shm".into(),
                 source: MountSource::Tmpfs(Tmpfs::default()),
                 read_only: false,
+                subpath: None,
                 ownership: None,
             });
         }

@@ -32,6 +32,7 @@ fn parts(directory: &str, script: &str) -> Parts {
             recursive: true,
         },
         read_only: false,
+        subpath: None,
         ownership: Some(Ownership { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
     }];
     parts

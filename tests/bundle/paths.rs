@@ -113,6 +113,7 @@ fn bind(parts: &Parts, target: &str) -> Mount {
         target: target.into(),
         source: MountSource::Bind { path, propagation: Propagation::Private, recursive: true },
         read_only: false,
+        subpath: None,
         ownership: None,
     }
 }

@@ -78,6 +78,8 @@ fn spec<'a>(image: &'a Image, script: &str) -> Spec<'a> {
         },
         network: None,
         output: Output::Log { bytes: 1 << 20 },
+        runtime: None,
+        stop: None,
     }
 }
 

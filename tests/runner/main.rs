@@ -19,3 +19,4 @@ mod rights;
 mod secrets;
 mod setup;
 mod sudo;
+mod template;

@@ -35,6 +35,8 @@ pub(crate) struct Runner<'a> {
     worker: Option<PathBuf>,
     /// Who it is, if not root.
     user: Option<(u32, u32)>,
+    /// What else the administrator has in the runner's environment.
+    pub(crate) variables: Vec<(String, String)>,
 }
 
 impl<'a> Runner<'a> {
@@ -52,6 +54,7 @@ impl<'a> Runner<'a> {
             env: BTreeMap::new(),
             worker: None,
             user: None,
+            variables: Vec::new(),
         };
         // `_actions` and `_tool` do not exist before something is put there.
         for directory in [
@@ -350,6 +353,7 @@ impl<'a> Runner<'a> {
         let github = github_environment().into_iter();
         env.extend(github.map(|(name, value)| (name.to_owned(), value.to_owned())));
         env.push(self.installation.variable());
+        env.extend(self.variables.iter().cloned());
         // No colon stands before the first directory.
         env[0].1 = env[0].1.trim_start_matches(':').to_owned();
         env

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::bundle::HookOptions;
 use oci_hooks::container::{Engine, MonitorProgram};
+use oci_hooks::container_hook::pod::TemplateSettings;
 use oci_hooks::container_hook::{self, BuildOptions};
 use oci_hooks::hooks::Consumer;
 use oci_hooks::image::{
@@ -179,6 +180,13 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),
             env: environment::proxies(),
+        },
+        template: TemplateSettings {
+            file: settings.template.file.clone(),
+            config_maps: settings.template.config_maps.clone(),
+            secrets: settings.template.secrets.clone(),
+            seccomp_profiles: settings.template.seccomp_profiles.clone(),
+            runtime_classes: settings.template.runtime_classes.clone(),
         },
     })
 }

@@ -7,12 +7,13 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::container_hook::{JOB_VARIABLES, Runner};
+use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::fs::{PathContext as _, PathError};
 use oci_hooks::sys::identity::Identity;
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
-const RUNNER_VARIABLES: [&str; 4] =
-    ["RUNNER_NAME", "RUNNER_TEMP", "GITHUB_WORKSPACE", "RUNNER_DEBUG"];
+const RUNNER_VARIABLES: [&str; 5] =
+    ["RUNNER_NAME", "RUNNER_TEMP", "GITHUB_WORKSPACE", "RUNNER_DEBUG", TEMPLATE_VARIABLE];
 
 /// The variable that names the pod template (ADR 0134).
 pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
@@ -39,6 +40,13 @@ pub(crate) enum EnvironmentError {
     NotAbsolute { name: &'static str },
     #[error(transparent)]
     Path(#[from] PathError),
+    #[error("the pod template {} cannot be used", path.display())]
+    Template { path: PathBuf, source: TrustError },
+    #[error(
+        "{} is not for everybody to read, as a pod template is that a runner names: name it in the \
+         settings, under [template]", path.display()
+    )]
+    Hidden { path: PathBuf },
     #[error(
         "{} belongs to user {owner}, not to user {caller} who calls: a runner has its own \
          directories", path.display()
@@ -100,6 +108,34 @@ pub(crate) fn runner(names_from_log: bool) -> Result<Runner, EnvironmentError> {
         diag,
         job: job.collect(),
     })
+}
+
+/// Returns the pod template: that of the settings, else the one that the environment names.
+///
+/// It says what containers may do to the host, so nobody but root may write it. After sudo the name
+/// is the runner's to choose: then it is a file that the runner can read anyway, since faults are
+/// shown with what is at fault.
+pub(crate) fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, EnvironmentError> {
+    let is_named = of_settings.is_none();
+    let named = || env::var_os(TEMPLATE_VARIABLE).filter(|path| !path.is_empty());
+    let Some(path) = of_settings.or_else(|| named().map(PathBuf::from)) else { return Ok(None) };
+    if path.is_relative() {
+        return Err(EnvironmentError::NotAbsolute { name: TEMPLATE_VARIABLE });
+    }
+    trust::check_path(&path, &TrustOptions::of_process())
+        .map_err(|source| EnvironmentError::Template { path: path.clone(), source })?;
+    let is_public = |path: &Path| {
+        let status = fs::metadata(path).at("look up", path)?;
+        Ok::<_, PathError>(status.mode() & if status.is_dir() { 0o001 } else { 0o004 } != 0)
+    };
+    if is_named && sudo_caller().is_some() {
+        for part in path.ancestors() {
+            if !is_public(part)? {
+                return Err(EnvironmentError::Hidden { path: part.to_owned() });
+            }
+        }
+    }
+    Ok(Some(path))
 }
 
 fn required(name: &'static str) -> Result<OsString, EnvironmentError> {

@@ -38,12 +38,14 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let settings = Loaded::read(config)?.settings;
     let runner = environment::runner(settings.network.names_from_runner_log)?;
     let engine = engine::open(&settings)?;
+    let mut hook_settings = engine::hook_settings(&settings)?;
+    hook_settings.template.file = environment::template(hook_settings.template.file)?;
     let hook = Hook {
         engine: &engine,
         network: &engine::network(&settings),
         registries: &engine::registries(&settings)?,
         credentials: &engine::credentials(&settings)?,
-        settings: &engine::hook_settings(&settings)?,
+        settings: &hook_settings,
         runner: &runner,
         log,
     };

@@ -2,11 +2,12 @@
 //!
 //! `UPDATE_GOLDEN=1 cargo test --features container-hook --bin container-hook man` writes them anew.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::Path;
 
 use clap::CommandFactory as _;
+use oci_hooks::container_hook::pod::{FIELDS, Field, Treatment};
 use serde_json::Value;
 
 use crate::cli::Cli;
@@ -16,6 +17,8 @@ use crate::settings::{FILE, FILE_VARIABLE};
 
 const DESCRIPTION: &str = include_str!("../../../man/parts/container-hook-description.roff");
 const REFERENCE: &str = include_str!("../../../man/parts/container-hook-reference.roff");
+
+const TEMPLATES: &str = include_str!("../../../man/parts/container-hook-template.roff");
 
 const GLOBAL_OPTIONS: &str = "\
 .SH \"GLOBAL OPTIONS\"
@@ -39,6 +42,46 @@ fn pages_are_those_of_the_command_line() {
         see_also: SEE_ALSO,
     };
     pages.check(Cli::command(), |name| name.starts_with("container-hook"));
+}
+
+#[test]
+fn the_page_of_templates_has_every_field() {
+    let pages = TEMPLATES.replace(".\\\" FIELDS\n", &fields());
+    let path = man("container-hook-template.5");
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        fs::write(&path, &pages).unwrap();
+    }
+    let found = fs::read_to_string(&path).unwrap();
+    assert!(found == pages, "{} is stale; UPDATE_GOLDEN=1 rewrites it", path.display());
+}
+
+/// Returns all fields of a pod with what becomes of them, in roff.
+fn fields() -> String {
+    let (mut applied, mut plain) = (String::new(), Vec::new());
+    let mut meaningless: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut refused: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for Field { path, treatment } in FIELDS {
+        match treatment {
+            Treatment::Applied("") => plain.push(*path),
+            Treatment::Applied(how) => applied += &format!(".TP\n.B {path}\n{how}\n"),
+            Treatment::Meaningless(why) => meaningless.entry(why).or_default().push(path),
+            Treatment::Refused(why) => refused.entry(why).or_default().push(path),
+        }
+    }
+    let list = |paths: &[&str]| format!("\\fB{}\\fR\n", paths.join("\\fR, \\fB"));
+    let by_reason = |all: BTreeMap<&str, Vec<&str>>| {
+        let lines = all.into_iter().map(|(why, paths)| format!(".TP\n{why}\n{}", list(&paths)));
+        lines.collect::<String>()
+    };
+    format!(
+        ".SS Applied\n.TP\nas on Kubernetes\n{}{applied}\
+         .SS \"Without meaning on one host, by reason\"\n{}\
+         .SS \"Refused, by reason\"\n{}",
+        list(&plain),
+        by_reason(meaningless),
+        by_reason(refused)
+    )
+    .replace('-', "\\-")
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 
+use oci_hooks::container_hook::pod::TemplateSettings;
 use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::network::Subnet;
 use serde::{Deserialize, Serialize};
@@ -33,6 +34,7 @@ pub(crate) struct Settings {
     pub(crate) mounts: Mounts,
     pub(crate) log: Log,
     pub(crate) build: Build,
+    pub(crate) template: Template,
     pub(crate) policy: Policy,
     /// By host.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -210,6 +212,28 @@ impl Default for Build {
     }
 }
 
+/// The pod template, and where what it names is found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Template {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
+    pub(crate) config_maps: PathBuf,
+    pub(crate) secrets: PathBuf,
+    pub(crate) seccomp_profiles: PathBuf,
+    /// Programs by name.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) runtime_classes: BTreeMap<String, PathBuf>,
+}
+
+impl Default for Template {
+    fn default() -> Self {
+        let TemplateSettings { file, config_maps, secrets, seccomp_profiles, runtime_classes } =
+            TemplateSettings::default();
+        Template { file, config_maps, secrets, seccomp_profiles, runtime_classes }
+    }
+}
+
 /// How a registry is reached.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -278,6 +302,10 @@ keep-size = "50GB"
 dirs = ["/opt/hooks.d"]
 [limits]
 memory = "4GiB"
+[template]
+file = "/etc/t.yaml"
+[template.runtime-classes]
+gvisor = "/usr/bin/runsc"
 [registry."localhost:5000"]
 insecure = true
 mirrors = ["a"]

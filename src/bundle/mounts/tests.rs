@@ -1,7 +1,7 @@
 use super::*;
 
 fn mount(target: &str, source: MountSource) -> Mount {
-    Mount { target: target.into(), source, read_only: false, ownership: None }
+    Mount { target: target.into(), source, subpath: None, read_only: false, ownership: None }
 }
 
 fn bind(path: &Path) -> MountSource {

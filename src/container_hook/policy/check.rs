@@ -1,6 +1,6 @@
 //! Asking the policy.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::paths::{is_within, resolve};
 use super::{Gpus, Policy, PolicyError, Refused};
@@ -58,6 +58,12 @@ impl Policy {
         }
         let Source::Bind { path, .. } = &mut volume.source else { return Ok(()) };
         self.path(path, &option, "bind-mounts", &self.bind_mounts)
+    }
+
+    /// Says whether the policy allows workflows to mount a file of the host, which has no symbolic
+    /// link in its path.
+    pub(in crate::container_hook) fn allows_path(&self, resolved: &Path) -> bool {
+        is_within(resolved, &self.bind_mounts)
     }
 
     fn device(&self, device: &mut Device) -> Result<(), Refused> {

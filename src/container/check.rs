@@ -1,0 +1,133 @@
+//! One look at a container from outside or by a program in it: what health checks are made of.
+
+use std::fs;
+use std::net::{SocketAddr, TcpStream};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use ureq::Agent;
+use ureq::tls::TlsConfig;
+
+use super::engine::Engine;
+use super::error::ContainerError;
+use super::record::{Record, write_json};
+use crate::bundle::ExecOptions;
+use crate::sys::error::chain;
+use crate::sys::identity::Identity;
+use crate::sys::netns;
+use crate::sys::process::{End, Finished};
+
+/// How much of what a check writes is worth showing.
+const SHOWN_BYTES: usize = 4096;
+
+/// Something that a container is to do or to answer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Check {
+    /// A program in it ends with code 0.
+    Command(Vec<String>),
+    /// A request from its network is answered with a code from 200 to 399; certificates do not count.
+    Http {
+        /// `http` or `https`, with the host and the port.
+        url: String,
+        /// Headers of the request.
+        headers: Vec<(String, String)>,
+    },
+    /// A connection from its network is accepted.
+    Tcp(SocketAddr),
+    /// Time passes.
+    Sleep(Duration),
+}
+
+impl Engine {
+    /// Makes a check; says how it failed, if it did.
+    pub fn check(
+        &self,
+        record: &Record,
+        check: &Check,
+        timeout: Duration,
+    ) -> Result<Result<(), String>, ContainerError> {
+        match check {
+            Check::Command(command) => self.command(record, command, timeout),
+            Check::Http { url, headers } => within(record, || http(url, headers, timeout)),
+            Check::Tcp(address) => within(record, || {
+                TcpStream::connect_timeout(address, timeout)
+                    .map(drop)
+                    .map_err(|error| format!("no connection to {address}: {error}"))
+            }),
+            Check::Sleep(time) => {
+                thread::sleep(*time);
+                Ok(Ok(()))
+            }
+        }
+    }
+
+    fn command(
+        &self,
+        record: &Record,
+        command: &[String],
+        timeout: Duration,
+    ) -> Result<Result<(), String>, ContainerError> {
+        let directory = self.directory(&record.id);
+        let options = ExecOptions { args: command.to_vec(), ..ExecOptions::default() };
+        let process_file = directory.path().join("health.json");
+        write_json(&process_file, &self.process(record, &options)?)?;
+        let pid_file = directory.path().join("health.pid");
+        // What an earlier check left there may be the number of another process by now.
+        let _ = fs::remove_file(&pid_file);
+        let check = record.runtime.probe(&record.id, &process_file, &pid_file, timeout)?;
+        if check.end == End::TimedOut {
+            // The runtime was killed, not what it runs in the container.
+            let pid = fs::read_to_string(&pid_file).ok();
+            let process = pid.and_then(|pid| Identity::of(pid.trim().parse().ok()?));
+            if let Some(process) = process {
+                let _ = process.kill(Duration::from_secs(1));
+            }
+        }
+        Ok(if check.end == End::Exited(0) { Ok(()) } else { Err(shown(&check, timeout)) })
+    }
+}
+
+/// Does something in the network of a container.
+fn within(
+    record: &Record,
+    work: impl FnOnce() -> Result<(), String> + Send,
+) -> Result<Result<(), String>, ContainerError> {
+    match record.process {
+        Some(process) if process.is_running() => Ok(netns::within_process(process.pid, work)?),
+        _ => Ok(Err("the container does not run".to_owned())),
+    }
+}
+
+fn http(url: &str, headers: &[(String, String)], timeout: Duration) -> Result<(), String> {
+    let config = Agent::config_builder()
+        .http_status_as_error(false)
+        .proxy(None)
+        .user_agent("container-hook")
+        .timeout_global(Some(timeout))
+        .tls_config(TlsConfig::builder().disable_verification(true).build())
+        .build();
+    let mut request = Agent::new_with_config(config).get(url);
+    for (name, value) in headers {
+        request = request.header(name, value);
+    }
+    match request.call() {
+        Ok(answer) if (200..400).contains(&answer.status().as_u16()) => Ok(()),
+        Ok(answer) => Err(format!("{url} answers {}", answer.status())),
+        Err(error) => Err(format!("{url} does not answer: {}", chain(&error))),
+    }
+}
+
+/// Returns how a check ended and what it said.
+fn shown(check: &Finished, timeout: Duration) -> String {
+    let end = match check.end {
+        End::Exited(code) => format!("code {code}"),
+        End::Signaled(signal) => format!("signal {signal}"),
+        End::TimedOut => format!("no answer within {} s", timeout.as_secs_f32()),
+        End::OutputTooLarge => "too much output".to_owned(),
+    };
+    let said = [&check.stdout[..], &check.stderr[..]].concat();
+    let said = String::from_utf8_lossy(&said[..said.len().min(SHOWN_BYTES)]).into_owned();
+    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    if said.is_empty() { end } else { format!("{end}: {said}") }
+}

@@ -1,0 +1,99 @@
+//! Limits and privileges, as `options:` of the workflow and the admin's settings have them.
+
+use std::path::PathBuf;
+
+use super::error::HookError;
+use super::hook::Hook;
+use super::options::{CreateOptions, Ipc, Namespace as HostNamespace, Swap};
+use crate::bundle::{self, Access, Device, DeviceRule, Namespace, Rlimit, Seccomp};
+
+/// Limits what a container may use.
+pub(super) fn limit(hook: &Hook<'_>, all: &CreateOptions, options: &mut bundle::Options) {
+    let asked = &all.resources;
+    let own = &mut options.resources;
+    own.memory_bytes = asked.memory_bytes.or(hook.settings.memory_bytes);
+    own.memory_reservation_bytes = asked.memory_reservation_bytes;
+    own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
+        Swap::Unlimited => -1,
+        Swap::Bytes(bytes) => i64::try_from(bytes).unwrap_or(-1),
+    });
+    own.memory_swappiness = asked.memory_swappiness;
+    own.oom_kill_disable = asked.oom_kill_disable;
+    own.nano_cpus = asked.nano_cpus;
+    own.cpu_shares = asked.cpu_shares;
+    own.cpu_period = asked.cpu_period;
+    own.cpu_quota = asked.cpu_quota;
+    own.cpuset_cpus.clone_from(&asked.cpuset_cpus);
+    own.cpuset_mems.clone_from(&asked.cpuset_mems);
+    own.blkio_weight = asked.blkio_weight;
+    own.pids_limit = match asked.pids {
+        None => hook.settings.pids_limit,
+        Some(0) => Some(-1),
+        Some(pids) => i64::try_from(pids).ok(),
+    };
+    let limit = |value: u64| (value != u64::MAX).then_some(value);
+    options.rlimits = all
+        .ulimits
+        .iter()
+        .filter_map(|ulimit| Rlimit::new(ulimit.name, limit(ulimit.soft), limit(ulimit.hard)))
+        .collect();
+}
+
+/// Takes privileges away from a container, or gives them to it.
+pub(super) fn confine(
+    hook: &Hook<'_>,
+    all: &CreateOptions,
+    options: &mut bundle::Options,
+) -> Result<(), HookError> {
+    let asked = &all.security;
+    let own = &mut options.security;
+    own.privileged = asked.privileged;
+    own.restricted = hook.settings.restricted && !asked.privileged;
+    own.no_new_privileges =
+        asked.no_new_privileges.unwrap_or(!hook.settings.allow_new_privileges && !asked.privileged);
+    own.cap_add.clone_from(&asked.cap_add);
+    own.cap_drop.clone_from(&asked.cap_drop);
+    if asked.seccomp_unconfined {
+        own.seccomp = Seccomp::Unconfined;
+    }
+    own.unmask = asked.system_paths_unconfined;
+    own.apparmor_profile.clone_from(&asked.apparmor);
+
+    let host = |namespace| {
+        if all.host_namespaces.contains(&namespace) { Namespace::Host } else { Namespace::Private }
+    };
+    options.namespaces.pid = host(HostNamespace::Pid);
+    options.namespaces.ipc = host(HostNamespace::Ipc);
+    options.namespaces.uts = host(HostNamespace::Uts);
+    options.namespaces.cgroup = host(HostNamespace::Cgroup);
+    if options.namespaces.uts == Namespace::Host {
+        options.hostname = None;
+        options.domainname = None;
+    }
+    if all.ipc == Ipc::None {
+        options.shm_size_bytes = Some(0);
+    }
+    for device in &all.devices {
+        options.devices.push(Device {
+            host: device.host.clone(),
+            container: PathBuf::from(&device.container),
+            access: access(&device.access)?,
+        });
+    }
+    for rule in &all.device_rules {
+        options.device_rules.push(DeviceRule {
+            kind: rule.kind,
+            major: rule.major,
+            minor: rule.minor,
+            access: access(&rule.access)?,
+        });
+    }
+    Ok(())
+}
+
+fn access(text: &str) -> Result<Access, HookError> {
+    Ok(text
+        .parse::<Access>()
+        .map_err(bundle::BundleError::from)
+        .map_err(crate::container::ContainerError::from)?)
+}

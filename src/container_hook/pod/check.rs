@@ -1,0 +1,118 @@
+//! Asking the table about everything that a template says.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::fault::{Fault, Faults, Place};
+use super::fields::{Field, Treatment};
+
+/// Checks what a template says in a merged pod; returns what means nothing, a line for each reason.
+pub(super) fn check(pod: &Value, top: &Place) -> Result<Vec<String>, Faults> {
+    let mut found = Found::default();
+    found.look_into(pod, "", top);
+    if !found.faults.is_empty() {
+        return Err(Faults(found.faults));
+    }
+    let lines = found.meaningless.into_iter().map(|(why, mut paths)| {
+        paths.sort_unstable();
+        paths.dedup();
+        format!("{} of the template means nothing here: {why}", paths.join(", "))
+    });
+    Ok(lines.collect())
+}
+
+#[derive(Default)]
+struct Found {
+    faults: Vec<Fault>,
+    /// Paths by reason.
+    meaningless: BTreeMap<&'static str, Vec<String>>,
+}
+
+impl Found {
+    fn look_into(&mut self, value: &Value, path: &str, place: &Place) {
+        match value {
+            Value::Array(items) => {
+                for (at, item) in items.iter().enumerate() {
+                    self.look_into(item, path, &place.item(at));
+                }
+            }
+            Value::Object(members) => {
+                for (name, value) in members.iter().filter(|(_, value)| !value.is_null()) {
+                    let path =
+                        if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+                    self.field(value, path, &place.key(name));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn field(&mut self, value: &Value, path: String, place: &Place) {
+        match Field::find(&path).map(|field| field.treatment) {
+            Some(Treatment::Applied(_)) if Field::has_fields(&path) => {
+                self.look_into(value, &path, place);
+            }
+            Some(Treatment::Applied(_)) => {}
+            // Nothing but what the template says is anybody's fault.
+            _ if !place.is_from_template() => {}
+            Some(Treatment::Meaningless(why)) => {
+                self.meaningless.entry(why).or_default().push(path);
+            }
+            Some(Treatment::Refused(why)) => {
+                self.faults.push(place.fault(format!("cannot be applied on one host: {why}")));
+            }
+            None => self.faults.push(place.fault("is no field that is known here: remove it")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::fault::tests::merged;
+    use super::*;
+
+    fn checked(template: Value) -> Result<Vec<String>, String> {
+        let (merged, place) = merged(&template);
+        let pod = serde_json::to_value(&merged.pod).unwrap();
+        check(&pod, &place).map_err(|faults| faults.to_string())
+    }
+
+    #[test]
+    fn what_is_refused_has_its_place_and_reason() {
+        let template = json!({"spec": {
+            "initContainers": [{"name": "a", "image": "b", "volumeDevices": []}],
+            "containers": [{"name": "$job", "readinessProbe": {"grpc": {"port": 1}}}],
+            "volumes": [{"name": "v", "nfs": {"server": "s", "path": "/"}}],
+        }});
+        let said = checked(template).unwrap_err();
+        for (line, (path, why)) in said.lines().zip([
+            ("containers/0/readinessProbe/grpc", "use exec or tcpSocket"),
+            ("initContainers/0/volumeDevices", "use a hooks.d hook that adds the device"),
+            ("volumes/0/nfs", "mount it on the host, and use `hostPath`"),
+        ]) {
+            let expected = format!(": /spec/{path}: cannot be applied on one host: {why}");
+            assert!(line.starts_with("/t:1:") && line.ends_with(&expected), "{line}");
+        }
+        assert_eq!(said.lines().count(), 3);
+    }
+
+    #[test]
+    fn what_means_nothing_is_said_once_for_each_reason() {
+        let template = json!({"spec": {
+            "affinity": {"podAffinity": {}}, "nodeName": "a", "serviceAccountName": "x",
+            "containers": [{"name": "$job", "tty": true}, {"name": "b", "image": "c", "tty": true}],
+        }, "metadata": {"labels": {"affinity": "x"}}});
+        assert_eq!(
+            checked(template).unwrap(),
+            [
+                "spec.containers.tty of the template means nothing here: nobody is at the \
+                 container's terminal",
+                "spec.serviceAccountName of the template means nothing here: there is no cluster",
+                "spec.affinity, spec.nodeName of the template means nothing here: there is one host",
+            ]
+        );
+    }
+}

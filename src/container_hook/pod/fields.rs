@@ -1,0 +1,311 @@
+//! Every field of a pod, and what becomes of it.
+
+/// A field of a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Field {
+    /// Its path, as in `spec.containers.env`; `containers` stands for `initContainers` too. A field
+    /// without fields below it in the table is treated as a whole.
+    pub path: &'static str,
+    /// What becomes of it.
+    pub treatment: Treatment,
+}
+
+/// What becomes of a field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Treatment {
+    /// It holds, in this way.
+    Applied(&'static str),
+    /// It means nothing on one host, for this reason: the log names it.
+    Meaningless(&'static str),
+    /// Templates that have it are refused, for this reason.
+    Refused(&'static str),
+}
+
+use Treatment::{Applied, Meaningless, Refused};
+
+const CLUSTER: &str = "there is no cluster";
+const ONE_HOST: &str = "there is one host";
+const SCHEDULER: &str = "nothing is scheduled";
+const TERMINAL: &str = "nobody is at the container's terminal";
+const HOOK_NAMES: &str = "the hook sets it";
+const NOT_A_DISK: &str = "mount it on the host, and use `hostPath`";
+const SELINUX: &str = "SELinux is left to the host";
+const WINDOWS: &str = "containers are those of Linux";
+const EMPTY: &str = "";
+
+/// Every field of a pod.
+pub const FIELDS: &[Field] = &[
+    field("apiVersion", Meaningless("a template is a pod in any case")),
+    field("kind", Meaningless("a template is a pod in any case")),
+    field("status", Refused("it is for Kubernetes to say")),
+    field("metadata", Applied(EMPTY)),
+    field(
+        "metadata.annotations",
+        Applied("annotations of the bundle, for hooks; not com.github.actions.*"),
+    ),
+    field("metadata.labels", Applied("annotations com.github.actions.label.KEY")),
+    field("metadata.name", Meaningless(HOOK_NAMES)),
+    field("metadata.generateName", Meaningless(HOOK_NAMES)),
+    field("metadata.namespace", Meaningless(CLUSTER)),
+    field("metadata.creationTimestamp", Meaningless(CLUSTER)),
+    field("metadata.deletionGracePeriodSeconds", Meaningless(CLUSTER)),
+    field("metadata.deletionTimestamp", Meaningless(CLUSTER)),
+    field("metadata.finalizers", Meaningless(CLUSTER)),
+    field("metadata.generation", Meaningless(CLUSTER)),
+    field("metadata.managedFields", Meaningless(CLUSTER)),
+    field("metadata.ownerReferences", Meaningless(CLUSTER)),
+    field("metadata.resourceVersion", Meaningless(CLUSTER)),
+    field("metadata.selfLink", Meaningless(CLUSTER)),
+    field("metadata.uid", Meaningless(CLUSTER)),
+    field("spec", Applied(EMPTY)),
+    field("spec.activeDeadlineSeconds", Refused("set timeout-minutes of the job")),
+    field("spec.affinity", Meaningless(ONE_HOST)),
+    field("spec.automountServiceAccountToken", Meaningless(CLUSTER)),
+    field("spec.dnsConfig", Applied("/etc/resolv.conf, after what the host has there")),
+    field("spec.dnsPolicy", Applied("None leaves out what the host has; others are alike")),
+    field("spec.enableServiceLinks", Meaningless(CLUSTER)),
+    field("spec.ephemeralContainers", Refused("use containers")),
+    field("spec.hostAliases", Applied("/etc/hosts")),
+    field("spec.hostIPC", Applied("if the policy allows the namespace ipc")),
+    field("spec.hostNetwork", Applied("not for services; if the policy allows network")),
+    field("spec.hostPID", Applied("if the policy allows the namespace pid")),
+    field("spec.hostUsers", Refused("containers have no user namespace of their own")),
+    field("spec.hostname", Applied("not for services, which keep their names")),
+    field("spec.hostnameOverride", Refused("use hostname")),
+    field(
+        "spec.imagePullSecrets",
+        Applied("secrets with the key .dockerconfigjson, besides other logins"),
+    ),
+    field("spec.imagePullSecrets.name", Applied(EMPTY)),
+    field("spec.nodeName", Meaningless(ONE_HOST)),
+    field("spec.nodeSelector", Meaningless(ONE_HOST)),
+    field("spec.os", Meaningless(WINDOWS)),
+    field("spec.overhead", Meaningless(SCHEDULER)),
+    field("spec.preemptionPolicy", Meaningless(SCHEDULER)),
+    field("spec.priority", Meaningless(SCHEDULER)),
+    field("spec.priorityClassName", Meaningless(SCHEDULER)),
+    field("spec.readinessGates", Meaningless(CLUSTER)),
+    field(
+        "spec.resourceClaims",
+        Refused("use an annotation, and a hooks.d hook that matches it and adds the device"),
+    ),
+    field("spec.resources", Refused("limit each container")),
+    field("spec.restartPolicy", Applied("only Never: nothing is started again")),
+    field("spec.runtimeClassName", Applied("a name of [template.runtime-classes]")),
+    field("spec.schedulerName", Meaningless(SCHEDULER)),
+    field("spec.schedulingGates", Meaningless(SCHEDULER)),
+    field("spec.schedulingGroup", Meaningless(SCHEDULER)),
+    field("spec.serviceAccount", Meaningless(CLUSTER)),
+    field("spec.serviceAccountName", Meaningless(CLUSTER)),
+    field("spec.setHostnameAsFQDN", Applied("the host name is hostname.subdomain")),
+    field(
+        "spec.shareProcessNamespace",
+        Applied("of the job container, its init containers and its sidecars"),
+    ),
+    field("spec.subdomain", Applied("hostname.subdomain is in /etc/hosts")),
+    field("spec.terminationGracePeriodSeconds", Applied("not said: killed at once")),
+    field("spec.tolerations", Meaningless(ONE_HOST)),
+    field("spec.topologySpreadConstraints", Meaningless(ONE_HOST)),
+    // The pod's security.
+    field("spec.securityContext", Applied("of all containers; what a container says wins")),
+    field("spec.securityContext.appArmorProfile", Applied("RuntimeDefault is none")),
+    field(
+        "spec.securityContext.fsGroup",
+        Applied("group of emptyDir, configMap, secret, projected"),
+    ),
+    field("spec.securityContext.fsGroupChangePolicy", Meaningless("each job has new volumes")),
+    field("spec.securityContext.runAsGroup", Applied(EMPTY)),
+    field("spec.securityContext.runAsNonRoot", Applied(EMPTY)),
+    field("spec.securityContext.runAsUser", Applied(EMPTY)),
+    field("spec.securityContext.seLinuxChangePolicy", Refused(SELINUX)),
+    field("spec.securityContext.seLinuxOptions", Refused(SELINUX)),
+    field("spec.securityContext.seccompProfile", Applied("as for a container")),
+    field("spec.securityContext.supplementalGroups", Applied(EMPTY)),
+    field("spec.securityContext.supplementalGroupsPolicy", Applied("only Merge")),
+    field("spec.securityContext.sysctls", Applied("those of the container's own namespaces")),
+    field("spec.securityContext.windowsOptions", Refused(WINDOWS)),
+    // Containers.
+    field("spec.containers", Applied("sidecars, besides $job and $SERVICE")),
+    field("spec.containers.args", Applied("not for container steps, which have their own")),
+    field("spec.containers.command", Applied("not for container steps, which have their own")),
+    field("spec.containers.env", Applied("after what the workflow sets; $(NAME) is replaced")),
+    field("spec.containers.env.name", Applied(EMPTY)),
+    field("spec.containers.env.value", Applied(EMPTY)),
+    field("spec.containers.env.valueFrom", Applied(EMPTY)),
+    field("spec.containers.env.valueFrom.configMapKeyRef", Applied("config-maps/NAME/KEY")),
+    field(
+        "spec.containers.env.valueFrom.fieldRef",
+        Applied("metadata.*, status.podIP, .podIPs, .hostIP"),
+    ),
+    field("spec.containers.env.valueFrom.fileKeyRef", Refused("use configMapKeyRef")),
+    field("spec.containers.env.valueFrom.resourceFieldRef", Applied("of the same container")),
+    field("spec.containers.env.valueFrom.secretKeyRef", Applied("secrets/NAME/KEY")),
+    field("spec.containers.envFrom", Applied("all of config-maps/NAME or secrets/NAME")),
+    field("spec.containers.image", Applied("of init containers and sidecars")),
+    field("spec.containers.imagePullPolicy", Applied("else store.pull of the settings")),
+    field("spec.containers.lifecycle", Applied(EMPTY)),
+    field("spec.containers.lifecycle.postStart", Applied("not for container steps")),
+    field("spec.containers.lifecycle.postStart.exec", Applied(EMPTY)),
+    field("spec.containers.lifecycle.postStart.httpGet", Applied(EMPTY)),
+    field("spec.containers.lifecycle.postStart.sleep", Applied(EMPTY)),
+    field("spec.containers.lifecycle.postStart.tcpSocket", Refused("use exec or httpGet")),
+    field("spec.containers.lifecycle.preStop", Applied("at cleanup_job; not for container steps")),
+    field("spec.containers.lifecycle.preStop.exec", Applied(EMPTY)),
+    field("spec.containers.lifecycle.preStop.httpGet", Applied(EMPTY)),
+    field("spec.containers.lifecycle.preStop.sleep", Applied(EMPTY)),
+    field("spec.containers.lifecycle.preStop.tcpSocket", Refused("use exec or httpGet")),
+    field("spec.containers.lifecycle.stopSignal", Applied("else the image's, else SIGTERM")),
+    field("spec.containers.livenessProbe", Applied("has to succeed before the job begins")),
+    field("spec.containers.livenessProbe.exec", Applied(EMPTY)),
+    field("spec.containers.livenessProbe.failureThreshold", Applied(EMPTY)),
+    field("spec.containers.livenessProbe.grpc", Refused("use exec or tcpSocket")),
+    field("spec.containers.livenessProbe.httpGet", Applied("from the container's own network")),
+    field("spec.containers.livenessProbe.initialDelaySeconds", Applied("failures do not count")),
+    field("spec.containers.livenessProbe.periodSeconds", Applied("at most; the first come sooner")),
+    field("spec.containers.livenessProbe.successThreshold", Applied(EMPTY)),
+    field("spec.containers.livenessProbe.tcpSocket", Applied("from the container's own network")),
+    field(
+        "spec.containers.livenessProbe.terminationGracePeriodSeconds",
+        Meaningless("nothing is started again"),
+    ),
+    field("spec.containers.livenessProbe.timeoutSeconds", Applied(EMPTY)),
+    field("spec.containers.readinessProbe", Applied("as livenessProbe")),
+    field("spec.containers.startupProbe", Applied("as livenessProbe, before the others")),
+    field("spec.containers.name", Applied("$job, $SERVICE, or a name")),
+    field("spec.containers.ports", Applied("published if they have hostPort")),
+    field("spec.containers.resizePolicy", Meaningless("nothing is resized")),
+    field("spec.containers.resources", Applied(EMPTY)),
+    field("spec.containers.resources.claims", Refused("as spec.resourceClaims")),
+    field("spec.containers.resources.limits", Applied("cpu, memory; not ephemeral-storage")),
+    field("spec.containers.resources.requests", Applied("weight of cpu, reservation of memory")),
+    field("spec.containers.restartPolicy", Applied("Always makes an init container a sidecar")),
+    field("spec.containers.restartPolicyRules", Refused("nothing is started again")),
+    field("spec.containers.securityContext", Applied(EMPTY)),
+    field(
+        "spec.containers.securityContext.allowPrivilegeEscalation",
+        Applied("else as the settings say"),
+    ),
+    field("spec.containers.securityContext.appArmorProfile", Applied("RuntimeDefault is none")),
+    field("spec.containers.securityContext.capabilities", Applied(EMPTY)),
+    field("spec.containers.securityContext.privileged", Applied("if the policy allows it")),
+    field("spec.containers.securityContext.procMount", Applied(EMPTY)),
+    field("spec.containers.securityContext.readOnlyRootFilesystem", Applied(EMPTY)),
+    field("spec.containers.securityContext.runAsGroup", Applied(EMPTY)),
+    field("spec.containers.securityContext.runAsNonRoot", Applied(EMPTY)),
+    field("spec.containers.securityContext.runAsUser", Applied(EMPTY)),
+    field("spec.containers.securityContext.seLinuxOptions", Refused(SELINUX)),
+    field(
+        "spec.containers.securityContext.seccompProfile",
+        Applied(
+            "Localhost is a file of seccomp-profiles, in the form of the runtime specification",
+        ),
+    ),
+    field("spec.containers.securityContext.windowsOptions", Refused(WINDOWS)),
+    field("spec.containers.stdin", Meaningless(TERMINAL)),
+    field("spec.containers.stdinOnce", Meaningless(TERMINAL)),
+    field("spec.containers.terminationMessagePath", Meaningless("the log has what it said")),
+    field("spec.containers.terminationMessagePolicy", Meaningless("the log has what it said")),
+    field("spec.containers.tty", Meaningless(TERMINAL)),
+    field("spec.containers.volumeDevices", Refused("use a hooks.d hook that adds the device")),
+    field("spec.containers.volumeMounts", Applied(EMPTY)),
+    field("spec.containers.volumeMounts.mountPath", Applied("in place of a workflow's volume")),
+    field(
+        "spec.containers.volumeMounts.mountPropagation",
+        Applied("Bidirectional if the policy allows shared-mounts"),
+    ),
+    field(
+        "spec.containers.volumeMounts.name",
+        Applied("work, externals and github are the runner's own directories"),
+    ),
+    field("spec.containers.volumeMounts.readOnly", Applied(EMPTY)),
+    field("spec.containers.volumeMounts.recursiveReadOnly", Applied("not Enabled")),
+    field("spec.containers.volumeMounts.subPath", Applied("made if missing")),
+    field("spec.containers.volumeMounts.subPathExpr", Applied(EMPTY)),
+    field("spec.containers.workingDir", Applied("not for container steps")),
+    // Volumes.
+    field("spec.volumes", Applied(EMPTY)),
+    field("spec.volumes.name", Applied(EMPTY)),
+    field("spec.volumes.configMap", Applied("files of config-maps/NAME, read-only")),
+    field("spec.volumes.downwardAPI", Applied("fields as in env, read-only")),
+    field("spec.volumes.emptyDir", Applied("gone with the job, or with the container step")),
+    field("spec.volumes.emptyDir.medium", Applied("Memory or none")),
+    field("spec.volumes.emptyDir.sizeLimit", Applied("of medium Memory alone")),
+    field("spec.volumes.hostPath", Applied("not an engine's socket, unless the policy allows it")),
+    field("spec.volumes.projected", Applied(EMPTY)),
+    field("spec.volumes.projected.defaultMode", Applied(EMPTY)),
+    field("spec.volumes.projected.sources", Applied(EMPTY)),
+    field("spec.volumes.projected.sources.clusterTrustBundle", Refused(CLUSTER)),
+    field("spec.volumes.projected.sources.configMap", Applied(EMPTY)),
+    field("spec.volumes.projected.sources.downwardAPI", Applied(EMPTY)),
+    field("spec.volumes.projected.sources.podCertificate", Refused(CLUSTER)),
+    field("spec.volumes.projected.sources.secret", Applied(EMPTY)),
+    field("spec.volumes.projected.sources.serviceAccountToken", Refused(CLUSTER)),
+    field("spec.volumes.secret", Applied("files of secrets/NAME, read-only")),
+    field("spec.volumes.awsElasticBlockStore", Refused(NOT_A_DISK)),
+    field("spec.volumes.azureDisk", Refused(NOT_A_DISK)),
+    field("spec.volumes.azureFile", Refused(NOT_A_DISK)),
+    field("spec.volumes.cephfs", Refused(NOT_A_DISK)),
+    field("spec.volumes.cinder", Refused(NOT_A_DISK)),
+    field("spec.volumes.csi", Refused(NOT_A_DISK)),
+    field("spec.volumes.ephemeral", Refused("use emptyDir")),
+    field("spec.volumes.fc", Refused(NOT_A_DISK)),
+    field("spec.volumes.flexVolume", Refused(NOT_A_DISK)),
+    field("spec.volumes.flocker", Refused(NOT_A_DISK)),
+    field("spec.volumes.gcePersistentDisk", Refused(NOT_A_DISK)),
+    field("spec.volumes.gitRepo", Refused("use an init container that clones it")),
+    field("spec.volumes.glusterfs", Refused(NOT_A_DISK)),
+    field("spec.volumes.image", Refused("use an init container that copies from the image")),
+    field("spec.volumes.iscsi", Refused(NOT_A_DISK)),
+    field("spec.volumes.nfs", Refused(NOT_A_DISK)),
+    field("spec.volumes.persistentVolumeClaim", Refused("use hostPath")),
+    field("spec.volumes.photonPersistentDisk", Refused(NOT_A_DISK)),
+    field("spec.volumes.portworxVolume", Refused(NOT_A_DISK)),
+    field("spec.volumes.quobyte", Refused(NOT_A_DISK)),
+    field("spec.volumes.rbd", Refused(NOT_A_DISK)),
+    field("spec.volumes.scaleIO", Refused(NOT_A_DISK)),
+    field("spec.volumes.storageos", Refused(NOT_A_DISK)),
+    field("spec.volumes.vsphereVolume", Refused(NOT_A_DISK)),
+];
+
+const fn field(path: &'static str, treatment: Treatment) -> Field {
+    Field { path, treatment }
+}
+
+/// Fields that have the same fields as another.
+const SAME: [(&str, &str); 3] = [
+    ("spec.initContainers", "spec.containers"),
+    ("spec.containers.readinessProbe", "spec.containers.livenessProbe"),
+    ("spec.containers.startupProbe", "spec.containers.livenessProbe"),
+];
+
+impl Field {
+    /// Returns the field at a path; none if no version of Kubernetes that is known here has it.
+    pub fn find(path: &str) -> Option<&'static Field> {
+        if let Some(field) = FIELDS.iter().find(|field| field.path == path) {
+            return Some(field);
+        }
+        let alias = SAME.iter().find_map(|(alias, same)| {
+            Some(format!("{same}{}", path.strip_prefix(alias).filter(|rest| is_below(rest))?))
+        });
+        Field::find(&alias?)
+    }
+
+    /// Says whether the table has fields below this one.
+    pub(super) fn has_fields(path: &str) -> bool {
+        let is_within =
+            |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));
+        FIELDS.iter().any(|field| is_within(field.path))
+            || SAME.iter().any(|(alias, same)| {
+                path.strip_prefix(alias)
+                    .filter(|rest| is_below(rest))
+                    .is_some_and(|rest| Field::has_fields(&format!("{same}{rest}")))
+            })
+    }
+}
+
+fn is_below(rest: &str) -> bool {
+    rest.is_empty() || rest.starts_with('.')
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,221 @@
+//! `securityContext` of pod and container.
+
+use std::path::{Component, Path};
+
+use k8s_openapi::api::core::v1::{
+    AppArmorProfile, Capabilities, PodSecurityContext, SeccompProfile, SecurityContext,
+};
+
+use rustix::thread::CapabilitySet;
+
+use super::fault::{Fault, Place};
+use crate::bundle::{self, Seccomp};
+use crate::container_hook::options::capability;
+use crate::container_hook::settings::Settings;
+use crate::image::ImageConfig;
+use crate::sys::error::chain;
+use crate::sys::fs::read_bounded;
+
+/// More than any profile has.
+const MAX_PROFILE_BYTES: u64 = 1 << 20;
+
+/// What a container and its pod say of its security.
+#[derive(Clone, Copy)]
+pub(super) struct Contexts<'a> {
+    pub(super) container: (&'a SecurityContext, &'a Place),
+    pub(super) pod: (&'a PodSecurityContext, &'a Place),
+}
+
+impl Contexts<'_> {
+    /// Applies them: what the container says wins over what the pod says.
+    pub(super) fn apply(
+        self,
+        settings: &Settings,
+        image: &ImageConfig,
+        options: &mut bundle::Options,
+    ) -> Result<(), Fault> {
+        let (own, place) = self.container;
+        self.user(image, options)?;
+        let security = &mut options.security;
+        security.non_root |= own.run_as_non_root.or(self.pod.0.run_as_non_root).unwrap_or(false);
+        options.read_only |= own.read_only_root_filesystem == Some(true);
+        if own.privileged == Some(true) {
+            if !settings.policy.privileged {
+                return Err(place.at("privileged").fault(
+                    "is root of this machine, in effect: remove it, name the capabilities that \
+                     are needed, or set `privileged = true` under [policy] of the settings",
+                ));
+            }
+            security.privileged = true;
+            security.restricted = false;
+        }
+        if let Some(capabilities) = &own.capabilities {
+            merge_capabilities(capabilities, &place.at("capabilities"), security)?;
+        }
+        match own.allow_privilege_escalation {
+            Some(allowed) => security.no_new_privileges = !allowed,
+            None if own.privileged == Some(true) => security.no_new_privileges = false,
+            None => {}
+        }
+        match own.proc_mount.as_deref() {
+            None => {}
+            Some("Default") => security.unmask = false,
+            Some("Unmasked") => security.unmask = true,
+            Some(other) => {
+                let problem = format!("{other:?} is neither `Default` nor `Unmasked`");
+                return Err(place.at("procMount").fault(problem));
+            }
+        }
+        let (pod, pod_place) = self.pod;
+        match (&own.seccomp_profile, &pod.seccomp_profile) {
+            (Some(profile), _) => {
+                security.seccomp = seccomp(profile, &place.at("seccompProfile"), settings)?;
+            }
+            (None, Some(profile)) => {
+                security.seccomp = seccomp(profile, &pod_place.at("seccompProfile"), settings)?;
+            }
+            (None, None) => {}
+        }
+        match (&own.app_armor_profile, &pod.app_armor_profile) {
+            (Some(profile), _) => {
+                security.apparmor_profile = apparmor(profile, &place.at("appArmorProfile"))?;
+            }
+            (None, Some(profile)) => {
+                security.apparmor_profile = apparmor(profile, &pod_place.at("appArmorProfile"))?;
+            }
+            (None, None) => {}
+        }
+        for (at, sysctl) in pod.sysctls.iter().flatten().enumerate() {
+            if !bundle::owns_sysctl(&options.namespaces, &sysctl.name) {
+                return Err(pod_place.at("sysctls").item(at).fault(format!(
+                    "{} would hold for the whole machine: set it there",
+                    sysctl.name
+                )));
+            }
+            options.sysctls.insert(sysctl.name.clone(), sysctl.value.clone());
+        }
+        Ok(())
+    }
+
+    /// Sets who the container runs as.
+    fn user(self, image: &ImageConfig, options: &mut bundle::Options) -> Result<(), Fault> {
+        let ((own, place), (pod, pod_place)) = (self.container, self.pod);
+        let user = pick(("runAsUser", own.run_as_user, place), (pod.run_as_user, pod_place))?;
+        let group = pick(("runAsGroup", own.run_as_group, place), (pod.run_as_group, pod_place))?;
+        if user.is_some() || group.is_some() {
+            let words = options.user.as_deref().unwrap_or(&image.user);
+            let (old_user, old_group) = words.split_once(':').unwrap_or((words, ""));
+            // Another user's group is not this one's.
+            let old_group = if user.is_some() { "" } else { old_group };
+            let user = user.unwrap_or_else(|| old_user.to_owned());
+            let group = group.unwrap_or_else(|| old_group.to_owned());
+            options.user = Some(if group.is_empty() { user } else { format!("{user}:{group}") });
+        }
+        match pod.supplemental_groups_policy.as_deref() {
+            None | Some("Merge") => {}
+            Some(_) => {
+                return Err(pod_place
+                    .at("supplementalGroupsPolicy")
+                    .fault("the image's own groups of a user are always kept: write `Merge`"));
+            }
+        }
+        for (at, &group) in pod.supplemental_groups.iter().flatten().enumerate() {
+            options.groups.push(number(group, &pod_place.at("supplementalGroups").item(at))?);
+        }
+        if let Some(group) = pod.fs_group {
+            options.groups.push(number(group, &pod_place.at("fsGroup"))?);
+        }
+        Ok(())
+    }
+}
+
+fn pick(
+    (field, own, place): (&str, Option<i64>, &Place),
+    (pod, pod_place): (Option<i64>, &Place),
+) -> Result<Option<String>, Fault> {
+    match (own, pod) {
+        (Some(id), _) => number(id, &place.at(field)).map(Some),
+        (None, Some(id)) => number(id, &pod_place.at(field)).map(Some),
+        (None, None) => Ok(None),
+    }
+}
+
+fn number(id: i64, place: &Place) -> Result<String, Fault> {
+    match u32::try_from(id) {
+        Ok(id) if id <= i32::MAX.cast_unsigned() => Ok(id.to_string()),
+        _ => Err(place.fault(format!("{id} is no user or group: they go from 0 to 2147483647"))),
+    }
+}
+
+/// Adds to the workflow's capabilities and takes away from them: what the template says last counts.
+fn merge_capabilities(
+    asked: &Capabilities,
+    place: &Place,
+    security: &mut bundle::Security,
+) -> Result<(), Fault> {
+    let named = |field: &str, names: Option<&Vec<String>>| {
+        let place = place.at(field);
+        let names = names.into_iter().flatten().enumerate().map(|(at, name)| {
+            let full = capability(name).ok();
+            let is_known = |full: &String| {
+                let short = full.strip_prefix("CAP_").unwrap_or(full);
+                short == "ALL" || CapabilitySet::from_name(short).is_some()
+            };
+            let problem = || format!("there is no capability {name:?}");
+            full.filter(is_known).ok_or_else(|| place.item(at).fault(problem()))
+        });
+        names.collect::<Result<Vec<_>, _>>()
+    };
+    let (add, drop) = (named("add", asked.add.as_ref())?, named("drop", asked.drop.as_ref())?);
+    let covers =
+        |list: &[String], name: &String| list.iter().any(|one| one == name || one == "ALL");
+    // Those of the workflow are written in the same way.
+    security.cap_add.retain(|name| !covers(&drop, name));
+    security.cap_drop.retain(|name| !covers(&add, name));
+    security.cap_add.extend(add);
+    security.cap_drop.extend(drop);
+    Ok(())
+}
+
+fn seccomp(profile: &SeccompProfile, place: &Place, settings: &Settings) -> Result<Seccomp, Fault> {
+    match profile.type_.as_str() {
+        "RuntimeDefault" => Ok(Seccomp::Default),
+        "Unconfined" => Ok(Seccomp::Unconfined),
+        "Localhost" => {
+            let place = place.at("localhostProfile");
+            let name = profile.localhost_profile.as_deref().unwrap_or_default();
+            let is_below =
+                |name: &Path| name.components().all(|c| matches!(c, Component::Normal(_)));
+            if name.is_empty() || !is_below(name.as_ref()) {
+                return Err(place.fault("has to be a file's path below the directory of profiles"));
+            }
+            let path = settings.template.seccomp_profiles.join(name);
+            let text = read_bounded(&path, MAX_PROFILE_BYTES)
+                .map_err(|error| place.fault(chain(&error)))?;
+            let value = serde_json::from_slice(&text).map_err(|error| {
+                place.fault(format!("{} is no profile: {error}", path.display()))
+            })?;
+            Ok(Seccomp::Profile(value))
+        }
+        other => {
+            let problem =
+                format!("{other:?} is none of `RuntimeDefault`, `Unconfined` and `Localhost`");
+            Err(place.at("type").fault(problem))
+        }
+    }
+}
+
+fn apparmor(profile: &AppArmorProfile, place: &Place) -> Result<Option<String>, Fault> {
+    match (profile.type_.as_str(), &profile.localhost_profile) {
+        // There is none of our own.
+        ("RuntimeDefault", _) => Ok(None),
+        ("Unconfined", _) => Ok(Some("unconfined".to_owned())),
+        ("Localhost", Some(name)) => Ok(Some(name.clone())),
+        ("Localhost", None) => Err(place.at("localhostProfile").fault("is missing")),
+        (other, _) => {
+            let problem =
+                format!("{other:?} is none of `RuntimeDefault`, `Unconfined` and `Localhost`");
+            Err(place.at("type").fault(problem))
+        }
+    }
+}

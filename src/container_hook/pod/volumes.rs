@@ -1,0 +1,352 @@
+//! `volumes` of the pod: where what is in them comes from.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::FileTypeExt as _;
+use std::path::{Component, Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{
+    DownwardAPIVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath, Volume,
+};
+
+use super::environment::{Sources, resource_field};
+use super::fault::{Fault, Place};
+use super::objects::{Kind, Reference};
+use super::quantity::Quantity;
+use crate::container_hook::policy::{Policy, is_engine_socket};
+
+/// Where what is in a volume comes from.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Backing {
+    /// A new directory, gone with the pod.
+    Empty {
+        /// Whether it is in memory.
+        is_memory: bool,
+        /// How much it may hold.
+        size_bytes: Option<u64>,
+    },
+    /// A file or directory of the host.
+    Host {
+        /// Its path.
+        path: PathBuf,
+        /// What is made there if nothing is.
+        create: Create,
+    },
+    /// Files that the pod cannot change.
+    Files(Vec<File>),
+}
+
+/// What is made where nothing is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Create {
+    Nothing,
+    Directory,
+    File,
+}
+
+/// A file of a volume.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct File {
+    /// Where it is in the volume.
+    pub(super) path: PathBuf,
+    pub(super) mode: u32,
+    pub(super) content: Vec<u8>,
+}
+
+/// What files of objects have if nobody says otherwise.
+const DEFAULT_MODE: u32 = 0o644;
+
+impl Sources<'_> {
+    /// Returns where what is in a volume comes from.
+    pub(super) fn backing(
+        self,
+        volume: &Volume,
+        place: &Place,
+        policy: &Policy,
+    ) -> Result<Backing, Fault> {
+        let empty = |source| empty_dir(source, &place.at("emptyDir"));
+        let host = |source| host_path(source, &place.at("hostPath"), policy);
+        if let Some(source) = &volume.empty_dir {
+            return empty(source);
+        }
+        if let Some(source) = &volume.host_path {
+            return host(source);
+        }
+        let mut files = Files { sources: self, mode: DEFAULT_MODE, files: Vec::new() };
+        if let Some(source) = &volume.config_map {
+            let (name, optional) = (source.name.as_str(), source.optional);
+            files.set_mode(source.default_mode, place)?;
+            let reference = Reference { kind: Kind::ConfigMap, name, optional };
+            files.object(reference, source.items.as_deref(), &place.at("configMap"))?;
+        } else if let Some(source) = &volume.secret {
+            let (name, optional) =
+                (source.secret_name.as_deref().unwrap_or_default(), source.optional);
+            files.set_mode(source.default_mode, place)?;
+            let reference = Reference { kind: Kind::Secret, name, optional };
+            files.object(reference, source.items.as_deref(), &place.at("secret"))?;
+        } else if let Some(source) = &volume.downward_api {
+            files.set_mode(source.default_mode, place)?;
+            files.fields(source.items.as_deref(), &place.at("downwardAPI"))?;
+        } else if let Some(source) = &volume.projected {
+            files.set_mode(source.default_mode, place)?;
+            for (at, source) in source.sources.iter().flatten().enumerate() {
+                let place = place.at("projected/sources").item(at);
+                if let Some(map) = &source.config_map {
+                    let (kind, name, optional) = (Kind::ConfigMap, map.name.as_str(), map.optional);
+                    let reference = Reference { kind, name, optional };
+                    files.object(reference, map.items.as_deref(), &place.at("configMap"))?;
+                }
+                if let Some(secret) = &source.secret {
+                    let (kind, name, optional) =
+                        (Kind::Secret, secret.name.as_str(), secret.optional);
+                    let reference = Reference { kind, name, optional };
+                    files.object(reference, secret.items.as_deref(), &place.at("secret"))?;
+                }
+                if let Some(fields) = &source.downward_api {
+                    files.fields(fields.items.as_deref(), &place.at("downwardAPI"))?;
+                }
+            }
+        } else {
+            // As on Kubernetes.
+            return empty(&EmptyDirVolumeSource::default());
+        }
+        Ok(Backing::Files(files.files))
+    }
+}
+
+fn empty_dir(source: &EmptyDirVolumeSource, place: &Place) -> Result<Backing, Fault> {
+    let is_memory = match source.medium.as_deref() {
+        None | Some("") => false,
+        Some("Memory") => true,
+        Some(other) => {
+            let problem = format!("{other:?} is not to be had: write `Memory` or nothing");
+            return Err(place.at("medium").fault(problem));
+        }
+    };
+    let size = source.size_limit.as_ref().map(|size| {
+        let no_quantity = || format!("{:?} is no quantity: write 64Mi", size.0);
+        Quantity::parse(&size.0).ok_or_else(|| place.at("sizeLimit").fault(no_quantity()))
+    });
+    let size_bytes = size.transpose()?.map(Quantity::units).filter(|size| *size > 0);
+    Ok(Backing::Empty { is_memory, size_bytes })
+}
+
+/// Checks a file or directory of the host. The admin says which: the policy is asked only where it is
+/// as good as root.
+fn host_path(
+    source: &HostPathVolumeSource,
+    place: &Place,
+    policy: &Policy,
+) -> Result<Backing, Fault> {
+    let path = PathBuf::from(&source.path);
+    let path_place = place.at("path");
+    if !path.is_absolute() || path.components().any(|part| part == Component::ParentDir) {
+        return Err(path_place.fault("has to be an absolute path without `..`"));
+    }
+    let found = match fs::canonicalize(&path) {
+        Ok(real) => {
+            check_socket(&path, policy, &path_place)?;
+            let status = fs::metadata(&real);
+            Some(status.map_err(|error| path_place.fault(error.to_string()))?.file_type())
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        Err(error) => return Err(path_place.fault(error.to_string())),
+    };
+    let kind = source.type_.as_deref().unwrap_or_default();
+    let is = |wanted: fn(&fs::FileType) -> bool| found.as_ref().map(wanted);
+    let (fits, create) = match kind {
+        "" => (Some(found.is_some()), Create::Nothing),
+        "DirectoryOrCreate" => (Some(is(fs::FileType::is_dir).unwrap_or(true)), Create::Directory),
+        "FileOrCreate" => (Some(is(fs::FileType::is_file).unwrap_or(true)), Create::File),
+        "Directory" => (is(fs::FileType::is_dir), Create::Nothing),
+        "File" => (is(fs::FileType::is_file), Create::Nothing),
+        "Socket" => (is(|kind| kind.is_socket()), Create::Nothing),
+        "CharDevice" => (is(|kind| kind.is_char_device()), Create::Nothing),
+        "BlockDevice" => (is(|kind| kind.is_block_device()), Create::Nothing),
+        other => {
+            let problem = format!("{other:?} is no type of a file on the host");
+            return Err(place.at("type").fault(problem));
+        }
+    };
+    match fits {
+        Some(true) => Ok(Backing::Host { path, create }),
+        _ if found.is_none() => Err(path_place.fault(format!(
+            "{} does not exist: make it, or write a type that does",
+            path.display()
+        ))),
+        _ => Err(path_place.fault(format!("{} is no {kind}", path.display()))),
+    }
+}
+
+/// Refuses the socket of a container engine, by whatever path, unless workflows may mount it too.
+pub(super) fn check_socket(path: &Path, policy: &Policy, place: &Place) -> Result<(), Fault> {
+    let Ok(real) = fs::canonicalize(path) else { return Ok(()) };
+    if !(is_engine_socket(path) || is_engine_socket(&real)) || policy.allows_path(&real) {
+        return Ok(());
+    }
+    Err(place.fault(format!(
+        "{} is root of this machine, in effect: remove it, or set `bind-mounts = [{:?}]` under \
+         [policy] of the settings",
+        path.display(),
+        real.display().to_string()
+    )))
+}
+
+/// Files on the way to a volume.
+struct Files<'a> {
+    sources: Sources<'a>,
+    mode: u32,
+    files: Vec<File>,
+}
+
+impl Files<'_> {
+    fn set_mode(&mut self, mode: Option<i32>, place: &Place) -> Result<(), Fault> {
+        if let Some(mode) = mode {
+            self.mode = permissions(mode, &place.at("defaultMode"))?;
+        }
+        Ok(())
+    }
+
+    fn object(
+        &mut self,
+        reference: Reference<'_>,
+        items: Option<&[KeyToPath]>,
+        place: &Place,
+    ) -> Result<(), Fault> {
+        let object = reference.object(self.sources.settings, place)?;
+        let Some(mut object) = object else { return Ok(()) };
+        let Some(items) = items.filter(|items| !items.is_empty()) else {
+            for (key, content) in object {
+                self.files.push(File { path: key.into(), mode: self.mode, content });
+            }
+            return Ok(());
+        };
+        for (at, item) in items.iter().enumerate() {
+            let place = place.at("items").item(at);
+            let Some(content) = object.remove(&item.key) else {
+                if reference.optional == Some(true) {
+                    continue;
+                }
+                let problem = format!("{} has no key {:?}", reference.name, item.key);
+                return Err(place.at("key").fault(problem));
+            };
+            self.add(&item.path, item.mode, content, &place)?;
+        }
+        Ok(())
+    }
+
+    fn fields(
+        &mut self,
+        items: Option<&[DownwardAPIVolumeFile]>,
+        place: &Place,
+    ) -> Result<(), Fault> {
+        for (at, item) in items.into_iter().flatten().enumerate() {
+            let place = place.at("items").item(at);
+            let value = match (&item.field_ref, &item.resource_field_ref) {
+                (Some(field), _) => self.sources.field(field, &place.at("fieldRef"))?,
+                (None, Some(resource)) => {
+                    let place = place.at("resourceFieldRef");
+                    let name = resource.container_name.as_deref().unwrap_or_default();
+                    let container = self.sources.wide.container(name).ok_or_else(|| {
+                        place.at("containerName").fault("names no container of the template")
+                    })?;
+                    resource_field(resource, container.resources.as_ref(), &place)?
+                }
+                (None, None) => return Err(place.fault("says nothing of what is in the file")),
+            };
+            self.add(&item.path, item.mode, value.into_bytes(), &place)?;
+        }
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        path: &str,
+        mode: Option<i32>,
+        content: Vec<u8>,
+        place: &Place,
+    ) -> Result<(), Fault> {
+        let path = below(path)
+            .ok_or_else(|| place.at("path").fault("has to be a path below the volume's top"))?;
+        let mode = mode.map(|mode| permissions(mode, &place.at("mode"))).transpose()?;
+        self.files.push(File { path, mode: mode.unwrap_or(self.mode), content });
+        Ok(())
+    }
+}
+
+fn permissions(mode: i32, place: &Place) -> Result<u32, Fault> {
+    let problem = "goes from 0 to 511: YAML reads 0644 as a number of tens, 0o644 as you mean it";
+    let mode = u32::try_from(mode).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| place.fault(problem))
+}
+
+/// Returns a path that stays below where it begins; none if it does not.
+pub(super) fn below(path: &str) -> Option<PathBuf> {
+    let is_plain = |part| matches!(part, Component::Normal(_) | Component::CurDir);
+    let path = Path::new(path);
+    (!path.as_os_str().is_empty() && path.components().all(is_plain)).then(|| path.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::fault::tests::merged;
+    use super::*;
+
+    #[test]
+    fn files_of_the_host_have_to_be_of_their_type() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+        fs::write(at("file"), "").unwrap();
+        let _socket = std::os::unix::net::UnixListener::bind(at("podman.sock")).unwrap();
+        let place = merged(&json!({})).1;
+        let found = |path: String, kind: &str, policy: &Policy| {
+            let source = HostPathVolumeSource { path, type_: Some(kind.to_owned()) };
+            host_path(&source, &place, policy).map_err(|fault| fault.problem)
+        };
+        let none = Policy::default();
+        for (name, kind) in [
+            ("file", ""),
+            ("file", "File"),
+            ("file", "FileOrCreate"),
+            ("new", "FileOrCreate"),
+            ("new", "DirectoryOrCreate"),
+            (".", "Directory"),
+            ("../../dev/null", "x"),
+        ] {
+            assert_eq!(found(at(name), kind, &none).is_ok(), kind != "x", "{name} {kind}");
+        }
+        assert!(found("/dev/null".to_owned(), "CharDevice", &none).is_ok());
+        for (name, kind, expected) in [
+            ("file", "Directory", "is no Directory"),
+            ("file", "DirectoryOrCreate", "is no DirectoryOrCreate"),
+            ("new", "", "does not exist"),
+            ("new", "Socket", "does not exist"),
+            ("podman.sock", "Socket", "root of this machine"),
+        ] {
+            let said = found(at(name), kind, &none).unwrap_err();
+            assert!(said.contains(expected), "{name} {kind}: {said}");
+        }
+        let policy = Policy { bind_mounts: vec![dir.path().to_owned()], ..Policy::default() };
+        assert!(found(at("podman.sock"), "Socket", &policy).is_ok());
+        assert!(found("relative".to_owned(), "", &none).is_err());
+    }
+
+    #[test]
+    fn paths_stay_below_a_volume() {
+        assert_eq!(below("a/./b"), Some("a/./b".into()));
+        for path in ["", "/a", "..", "a/../b"] {
+            assert_eq!(below(path), None, "{path}");
+        }
+    }
+
+    #[test]
+    fn sizes_of_memory_are_quantities() {
+        let place = merged(&json!({})).1;
+        let source = |value| serde_json::from_value::<EmptyDirVolumeSource>(value).unwrap();
+        let backing = empty_dir(&source(json!({"medium": "Memory", "sizeLimit": "64Mi"})), &place);
+        assert_eq!(backing, Ok(Backing::Empty { is_memory: true, size_bytes: Some(64 << 20) }));
+        assert!(empty_dir(&source(json!({"medium": "HugePages"})), &place).is_err());
+    }
+}

@@ -1,0 +1,583 @@
+//! Pod templates (ADR 0134): what they say, seen from inside the containers.
+
+use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixListener;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::leftovers::Snapshot;
+use crate::setup::{redis, runner, shell_step, write};
+use crate::support::github_runner::{Runner, merge};
+use crate::support::host::Host;
+use crate::support::hub::{Name, Registry};
+use crate::support::installation::Installation;
+use crate::support::program;
+use crate::support::runtime::Runtime;
+
+/// A host whose jobs have a template.
+struct Templated<'a> {
+    installation: &'a Installation<'a>,
+    runtime: Runtime,
+}
+
+impl Templated<'_> {
+    /// Calls a test for each runtime, with further settings.
+    fn each(further: &str, test: impl Fn(&Templated<'_>)) {
+        for runtime in Runtime::ALL {
+            let host = Host::new();
+            let _hub = Registry::start(&host, Name::Hub, None);
+            let here = |name: &str| host.path().join(name);
+            let settings = format!(
+                "[template]\nfile = {:?}\nconfig-maps = {:?}\nsecrets = {:?}\n\
+                 seccomp-profiles = {:?}\n[template.runtime-classes]\nother = {:?}\n{further}",
+                here("template.yaml"),
+                here("config-maps"),
+                here("secrets"),
+                here("seccomp"),
+                here("other/crun"),
+            );
+            let installation = Installation::new(&host, runtime, &settings);
+            test(&Templated { installation: &installation, runtime });
+        }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.installation.host().path().join(name)
+    }
+
+    fn runner(&self) -> Runner<'_> {
+        runner(self.installation, "runner-1")
+    }
+
+    /// Sets the template; `HOST` in it is a directory of the host.
+    fn set(&self, template: &str) {
+        let host = self.path("shared");
+        fs::create_dir_all(&host).unwrap();
+        write(self.path("template.yaml"), &template.replace("HOST", host.to_str().unwrap()));
+    }
+
+    /// Runs a job and returns what a step of it says.
+    #[track_caller]
+    fn job(&self, script: &str) -> String {
+        let mut runner = self.runner();
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let said = runner.run(script).success().stdout();
+        runner.cleanup();
+        said
+    }
+
+    /// Has a job fail, and returns why.
+    #[track_caller]
+    fn failure(&self) -> String {
+        let runner = self.runner();
+        let args = json!({"container": runner.job_container("node:22"), "services": [redis()]});
+        runner.start("prepare_job", args).wait().failure()
+    }
+}
+
+#[test]
+fn variables_are_those_of_the_template_after_those_of_the_workflow() {
+    Templated::each("", |templated| {
+        write(templated.path("config-maps/app/COLOR"), "red");
+        write(templated.path("config-maps/app/SIZE"), "7");
+        write(templated.path("secrets/login/token"), "s3cret");
+        templated.set(
+            "metadata: {labels: {team: builds}, annotations: {purpose: test}}\n\
+             spec:\n  containers:\n  - name: $job\n    workingDir: /tmp\n    envFrom:\n    \
+             - {prefix: APP_, configMapRef: {name: app}}\n    \
+             - {secretRef: {name: none, optional: true}}\n    \
+             resources: {limits: {memory: 512Mi, cpu: 1500m}}\n    env:\n    \
+             - {name: A, value: '1'}\n    \
+             - {name: B, value: '$(A)-$(APP_COLOR)-$(HOME)-$$(A)-$(NONE)'}\n    \
+             - {name: EMPTY}\n    - {name: FROM_WORKFLOW, value: template}\n    \
+             - {name: SIZE, valueFrom: {configMapKeyRef: {name: app, key: SIZE}}}\n    \
+             - {name: TOKEN, valueFrom: {secretKeyRef: {name: login, key: token}}}\n    \
+             - {name: NONE, valueFrom: {secretKeyRef: {name: login, key: x, optional: true}}}\n    \
+             - {name: TEAM, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['team']\"}}}\n    \
+             - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}\n    \
+             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}\n    \
+             - name: MEBIBYTES\n      valueFrom:\n        \
+             resourceFieldRef: {resource: limits.memory, divisor: 1Mi}\n",
+        );
+        let mut runner = templated.runner();
+        let env = json!({"HOME": "/github/home", "FROM_WORKFLOW": "workflow", "KEPT": "$(A)"});
+        let container =
+            merge(runner.job_container("node:22"), json!({"environmentVariables": env}));
+        runner.prepare(container, &[]);
+        let script = "echo \"$A|$B|$EMPTY|$FROM_WORKFLOW|$KEPT|$APP_COLOR|$SIZE|$TOKEN|$TEAM\"; \
+                      echo \"${NONE-unset} $MEBIBYTES $GITHUB_ACTIONS\"; ip -o addr | \
+                      grep -q \" $POD_IP/\" && echo \"${HOST_IP%.*} ${POD_IP%.*}\"";
+        let said = runner.run(script).success().stdout();
+        runner.cleanup();
+        let b = "1-red-/github/home-$(A)-$(NONE)";
+        let expected = format!("1|{b}||template|$(A)|red|7|s3cret|builds\nunset 512 true\n");
+        assert!(said.starts_with(&expected), "{}: {said}", templated.runtime);
+        let (host, pod) = said.lines().last().unwrap().split_once(' ').unwrap();
+        assert!(!host.is_empty() && host == pod, "{said}");
+    });
+}
+
+#[test]
+fn volumes_are_there_with_their_modes_and_groups_and_gone_with_the_job() {
+    Templated::each("", |templated| {
+        write(templated.path("config-maps/app/a.conf"), "a = 1\n");
+        write(templated.path("config-maps/app/b.conf"), "b = 2\n");
+        write(templated.path("secrets/login/token"), "s3cret");
+        write(templated.path("shared/cache/file"), "from the host\n");
+        templated.set(
+            "metadata: {labels: {team: builds}}\n\
+             spec:\n  securityContext: {fsGroup: 1234}\n  volumes:\n  \
+             - {name: cache, hostPath: {path: HOST/cache, type: Directory}}\n  \
+             - {name: made, hostPath: {path: HOST/made/deep, type: DirectoryOrCreate}}\n  \
+             - {name: scratch, emptyDir: {}}\n  \
+             - {name: memory, emptyDir: {medium: Memory, sizeLimit: 8Mi}}\n  \
+             - {name: config, configMap: {name: app, items: [{key: a.conf, path: x/a, mode: 0o400}]}}\n  \
+             - {name: secret, secret: {secretName: login, defaultMode: 0o600}}\n  \
+             - name: all\n    projected:\n      sources:\n      - {configMap: {name: app}}\n      \
+             - {secret: {name: login, items: [{key: token, path: t}]}}\n      \
+             - {downwardAPI: {items: [{path: labels, fieldRef: {fieldPath: metadata.labels}}]}}\n  \
+             containers:\n  - name: $job\n    env: [{name: DIR, value: sub}]\n    volumeMounts:\n    \
+             - {name: cache, mountPath: /cache, readOnly: true}\n    \
+             - {name: made, mountPath: /made, subPathExpr: $(DIR)/dir}\n    \
+             - {name: scratch, mountPath: /scratch}\n    \
+             - {name: scratch, mountPath: /part, subPath: new/part}\n    \
+             - {name: memory, mountPath: /memory}\n    - {name: config, mountPath: /config}\n    \
+             - {name: secret, mountPath: /secret}\n    - {name: all, mountPath: /all}\n    \
+             - {name: work, mountPath: /again, subPath: repo/repo}\n",
+        );
+        let before = Snapshot::take(templated.installation);
+        let said = templated.job(
+            "cat /cache/file; ! touch /cache/x 2>/dev/null || echo writable\n\
+             touch /made/file /scratch/top /part/below /again/in-workspace\n\
+             ls /scratch/new/part; stat -c '%a %g' /scratch /part\n\
+             df -k /memory | tail -1 | awk '{print $2}'; stat -f -c %T /memory\n\
+             cat /config/x/a; ls /config; stat -c %a /config/x/a /secret/token\n\
+             cat /secret/token; echo; ls /all; cat /all/labels; echo; cat /all/t; echo\n\
+             ! touch /config/new 2>/dev/null || echo writable; id -G",
+        );
+        let expected = "from the host\nbelow\n2777 1234\n2777 1234\n8192\ntmpfs\na = 1\nx\n440\n640\n\
+                        s3cret\na.conf\nb.conf\nlabels\nt\nteam=\"builds\"\ns3cret\n";
+        let (said, groups) = said.trim_end().rsplit_once('\n').unwrap();
+        assert_eq!(format!("{said}\n"), expected, "{}", templated.runtime);
+        assert!(groups.split(' ').any(|group| group == "1234"), "{groups}");
+        assert!(templated.path("shared/made/deep/sub/dir/file").exists());
+        assert!(templated.path("runner-1/_work/repo/repo/in-workspace").exists());
+        before.check_live(templated.installation, "a job with volumes");
+        let left = fs::read_dir(templated.installation.store().join("pods")).unwrap().count();
+        assert_eq!(left, 0, "volumes of the job");
+    });
+}
+
+#[test]
+fn rights_and_limits_are_those_of_the_template() {
+    Templated::each("", |templated| {
+        let profile = json!({
+            "defaultAction": "SCMP_ACT_ALLOW",
+            "syscalls": [{"names": ["mkdirat", "mkdir"], "action": "SCMP_ACT_ERRNO", "errnoRet": 1}],
+        });
+        write(templated.path("seccomp/no-mkdir.json"), &profile.to_string());
+        templated.set(
+            "spec:\n  securityContext:\n    runAsUser: 1000\n    supplementalGroups: [4321]\n    \
+             sysctls: [{name: net.core.somaxconn, value: '99'}]\n    \
+             seccompProfile: {type: Localhost, localhostProfile: no-mkdir.json}\n  containers:\n  \
+             - name: $job\n    securityContext:\n      runAsUser: 1001\n      runAsGroup: 2002\n      \
+             runAsNonRoot: true\n      readOnlyRootFilesystem: true\n      procMount: Unmasked\n      \
+             capabilities: {add: [SYS_TIME], drop: [ALL]}\n    resources:\n      \
+             limits: {memory: 256Mi, cpu: 500m}\n      requests: {cpu: 250m, memory: 64Mi}\n",
+        );
+        let said = templated.job(
+            "id -u; id -g; id -G; ! touch /x 2>/dev/null && echo read-only\n\
+             cat /proc/sys/net/core/somaxconn; ! mkdir /tmp/x 2>/dev/null && echo filtered\n\
+             grep CapBnd /proc/self/status; grep NoNewPrivs /proc/self/status\n\
+             cat /proc/self/mountinfo | grep -c ' /proc/' || true",
+        );
+        let lines: Vec<_> = said.lines().collect();
+        let expected = ["1001", "2002", "2002 4321", "read-only", "99", "filtered"];
+        assert_eq!(&lines[..6], expected, "{}: {said}", templated.runtime);
+        assert_eq!(&lines[6..], ["CapBnd:\t0000000002000000", "NoNewPrivs:\t1", "0"], "{said}");
+
+        templated.set(
+            "spec:\n  containers:\n  - name: $job\n    securityContext: \
+             {allowPrivilegeEscalation: true, seccompProfile: {type: Unconfined}}\n    \
+             resources: {limits: {memory: 256Mi, cpu: 500m}, requests: {cpu: 250m}}\n",
+        );
+        let said = templated.job(
+            "grep -E '^(NoNewPrivs|Seccomp):' /proc/self/status; cd /sys/fs/cgroup\n\
+             cat memory.max memory/memory.limit_in_bytes 2>/dev/null || true\n\
+             cat cpu.max cpu/cpu.cfs_quota_us 2>/dev/null || true",
+        );
+        let lines: Vec<_> = said.lines().collect();
+        let cpu = if lines[3].contains(' ') { "50000 100000" } else { "50000" };
+        let expected = ["NoNewPrivs:\t0", "Seccomp:\t0", "268435456", cpu];
+        assert_eq!(lines, expected, "{}", templated.runtime);
+
+        templated.set("spec: {securityContext: {runAsNonRoot: true}}");
+        let said = templated.failure();
+        assert!(said.contains("must not run as root"), "{said}");
+    });
+}
+
+#[test]
+fn names_are_those_of_the_template() {
+    Templated::each("", |templated| {
+        templated.set(
+            "spec:\n  hostname: builder\n  subdomain: ci\n  setHostnameAsFQDN: true\n  \
+             hostAliases: [{ip: 10.9.8.7, hostnames: [registry.local, mirror]}]\n  \
+             dnsPolicy: None\n  dnsConfig:\n    nameservers: [192.0.2.53]\n    \
+             searches: [corp.example]\n    options: [{name: ndots, value: '3'}, {name: edns0}]\n",
+        );
+        let said = templated.job(
+            "hostname; grep 10.9.8.7 /etc/hosts; cat /etc/resolv.conf; \
+                                  grep -o 'builder.ci.*' /etc/hosts | sort -u",
+        );
+        let expected = "builder.ci\n10.9.8.7\tregistry.local mirror\nnameserver 192.0.2.53\n\
+                        search corp.example\noptions ndots:3 edns0\nbuilder.ci builder\n";
+        assert_eq!(said, expected, "{}", templated.runtime);
+    });
+}
+
+#[test]
+fn init_containers_come_first_and_sidecars_stay_for_the_job() {
+    Templated::each("", |templated| {
+        templated.set(
+            "metadata: {annotations: {purpose: sidecar-test}}\n\
+             spec:\n  terminationGracePeriodSeconds: 2\n  volumes: \n  \
+             - {name: out, emptyDir: {}}\n  - {name: host, hostPath: {path: HOST}}\n  \
+             initContainers:\n  - name: first\n    image: alpine:3.20\n    \
+             command: [sh, -c, 'echo first >>/out/order']\n    \
+             volumeMounts: [{name: out, mountPath: /out}]\n  - name: proxy\n    \
+             image: alpine:3.20\n    restartPolicy: Always\n    \
+             command: [sh, -c, 'echo proxy >>/out/order; mkdir /www; echo proxied >/www/index.html; exec httpd -f -p 8080 -h /www']\n    \
+             volumeMounts: [{name: out, mountPath: /out}]\n    \
+             ports: [{name: web, containerPort: 8080, hostPort: 18080}]\n    \
+             startupProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, failureThreshold: 20}\n    \
+             readinessProbe: {tcpSocket: {port: 8080}}\n  - name: second\n    image: alpine:3.20\n    \
+             command: [sh]\n    args: [-c, 'wget -q -O- localhost:8080 >>/out/order']\n    \
+             volumeMounts: [{name: out, mountPath: /out}]\n  containers:\n  - name: beside\n    \
+             image: alpine:3.20\n    command: [sh, -c, \
+             'trap \"echo ended >>/host/log; exit\" TERM; echo beside >>/out/order; while :; do sleep 1 & wait $!; done']\n    \
+             volumeMounts: [{name: out, mountPath: /out}, {name: host, mountPath: /host}, \
+             {name: work, mountPath: /work}]\n    lifecycle:\n      \
+             postStart: {exec: {command: [sh, -c, 'echo started >>/host/log; touch /work/repo/repo/mine']}}\n      \
+             preStop: {exec: {command: [sh, -c, 'echo stopping >>/host/log']}}\n    \
+             livenessProbe: {exec: {command: [grep, beside, /out/order]}, periodSeconds: 1}\n  \
+             - name: $job\n    volumeMounts: [{name: out, mountPath: /out}]\n",
+        );
+        let mut runner = templated.runner();
+        runner.prepare(runner.job_container("node:22"), &[redis()]);
+        runner.cleanup();
+        fs::remove_file(templated.path("shared/log")).unwrap();
+
+        let before = Snapshot::take(templated.installation);
+        runner.prepare(runner.job_container("node:22"), &[redis()]);
+        let said = runner.run("cat /out/order; wget -q -O- localhost:8080; ls").success();
+        assert_eq!(said.stdout(), "first\nproxy\nproxied\nbeside\nproxied\nmine\n");
+        let listed = templated.installation.admin(&["ps"]).success();
+        for name in ["proxy", "beside"] {
+            assert!(listed.contains(name), "{listed}");
+        }
+        assert!(!listed.contains("first"), "{listed}");
+        let published = SocketAddr::from(([127, 0, 0, 1], 18080));
+        let answer = templated.installation.host().enter(|| {
+            let mut stream = TcpStream::connect(published).unwrap();
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).unwrap();
+            answer
+        });
+        assert!(answer.ends_with("proxied\n"), "{answer}");
+        runner.cleanup();
+        let log = fs::read_to_string(templated.path("shared/log")).unwrap();
+        assert_eq!(log, "started\nstopping\nended\n", "{}", templated.runtime);
+        before.check(templated.installation, "a job with sidecars");
+    });
+}
+
+#[test]
+fn an_init_container_that_fails_fails_the_job_with_what_it_said() {
+    Templated::each("", |templated| {
+        // What is there after the first job on a host is there then.
+        templated.set(
+            "spec:\n  volumes: [{name: m, emptyDir: {}}]\n  initContainers:\n  \
+             - {name: fine, image: alpine:3.20, command: [touch, /m/x], \
+             volumeMounts: [{name: m, mountPath: /m}]}\n",
+        );
+        let mut first = templated.runner();
+        first.prepare(first.job_container("node:22"), &[redis()]);
+        first.cleanup();
+        let before = Snapshot::take(templated.installation);
+        templated.set(
+            "spec:\n  volumes: [{name: m, emptyDir: {medium: Memory}}]\n  initContainers:\n  \
+             - {name: broken, image: alpine:3.20, command: [sh, -c, 'echo no license; exit 3'], \
+             volumeMounts: [{name: m, mountPath: /m}]}\n",
+        );
+        let args = json!({"container": first.job_container("node:22"), "services": [redis()]});
+        let ended = first.start("prepare_job", args).wait();
+        assert!(ended.log().contains("no license"), "{}", ended.log());
+        let said = ended.failure();
+        assert!(said.contains("init container broken ended with code 3"), "{said}");
+        before.check(templated.installation, "an init container that fails");
+    });
+}
+
+#[test]
+fn services_have_what_the_template_says_of_them() {
+    Templated::each("", |templated| {
+        templated.set(
+            "spec:\n  containers:\n  - name: $redis\n    env: [{name: MODE, value: template}]\n    \
+             ports: [{containerPort: 6380, hostPort: 16380}]\n    \
+             readinessProbe: {tcpSocket: {port: 6379}, periodSeconds: 1}\n    \
+             command: [sh, -c, 'echo mode $MODE; exec serve']\n  \
+             - {name: $none, env: [{name: A, value: b}]}\n",
+        );
+        let mut runner = templated.runner();
+        let args = json!({"container": runner.job_container("node:22"), "services": [redis()]});
+        let ended = runner.call("prepare_job", args).success();
+        assert!(ended.log().contains("$none has no effect"), "{}", ended.log());
+        let ports = &ended.response.as_ref().unwrap()["context"]["services"][0]["ports"];
+        assert_eq!(ports["6380"], "16380", "{ports}");
+        let said = templated.installation.admin(&["logs", "redis"]).success();
+        assert!(said.contains("mode template"), "{said}");
+        let pong = runner.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
+        assert_eq!(pong.success().stdout(), "+PONG\r\n");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn container_steps_have_the_template_and_sidecars_of_their_own() {
+    Templated::each("", |templated| {
+        templated.set(
+            "spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers:\n  - name: $job\n    \
+             command: [sleep]\n    args: ['50']\n    workingDir: /tmp\n    env: [{name: A, value: b}]\n    \
+             volumeMounts: [{name: v, mountPath: /v}]\n  - name: web\n    image: nginx:alpine\n    \
+             readinessProbe: {httpGet: {port: 80}, periodSeconds: 1, failureThreshold: 20}\n  \
+             initContainers:\n  - {name: init, image: alpine:3.20, command: [touch, /v/made], \
+             volumeMounts: [{name: v, mountPath: /v}]}\n",
+        );
+        let mut runner = templated.runner();
+        let script = "echo $A; pwd; ls /v; wget -q -O- localhost; touch /v/again";
+        let expected = "b\n/github/workspace\nmade\nhello from nginx\n";
+        let (ended, _) = runner.container_step(shell_step(script));
+        let said = ended.success().stdout();
+        assert!(said.ends_with(expected), "{}: {said}", templated.runtime);
+
+        // Without a command of its own the job container is kept alive by the template's.
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let before = Snapshot::take(templated.installation);
+        let (ended, _) = runner.container_step(shell_step(script));
+        let said = ended.success().stdout();
+        assert!(said.ends_with(expected), "{said}");
+        before.check(templated.installation, "a container step with a sidecar");
+        let line = runner.run("tr '\\0' ' ' </proc/1/cmdline").success().stdout();
+        assert_eq!(line, "sleep 50 ");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn a_template_that_is_wrong_has_nothing_made() {
+    Templated::each("", |templated| {
+        templated.set("{}");
+        templated.job("true");
+        let socket = templated.path("shared/docker.sock");
+        let _socket = UnixListener::bind(&socket).unwrap();
+        let before = Snapshot::take(templated.installation);
+        let job = |field: &str| format!("spec:\n  containers:\n  - name: $job\n    {field}\n");
+        for (template, expected) in [
+            ("".to_owned(), "template.yaml"),
+            ("spec: [".to_owned(), "template.yaml:"),
+            (job("comand: [a]"), ":4:5"),
+            (
+                job("securityContext: {privileged: true}"),
+                "/spec/containers/0/securityContext/privileged: is root of this machine",
+            ),
+            (
+                job("resources: {limits: {nvidia.com/gpu: 1}}"),
+                "/spec/containers/0/resources/limits/nvidia.com~1gpu: there is no device plugin",
+            ),
+            (job("volumeMounts: [{name: none, mountPath: /x}]"), "/volumeMounts/"),
+            (job("imagePullPolicy: Sometimes"), "/spec/containers/0/imagePullPolicy: "),
+            (
+                job("livenessProbe: {httpGet: {port: web}}"),
+                "/spec/containers/0/livenessProbe/httpGet/port: ",
+            ),
+            (job("readinessProbe: {grpc: {port: 1}}"), "use exec or tcpSocket"),
+            (
+                job("env: [{name: A, valueFrom: {secretKeyRef: {name: none, key: a}}}]"),
+                "set `secrets` under [template]",
+            ),
+            (job("volumeMounts: [{name: work, mountPath: /__w/_temp}]"), "directory of the runner"),
+            ("spec: {hostNetwork: true}".to_owned(), "host-namespaces = [\"network\"]"),
+            ("spec: {hostPID: true}".to_owned(), "/spec/hostPID: "),
+            (
+                "spec: {restartPolicy: Always}".to_owned(),
+                "/spec/restartPolicy: nothing is started again",
+            ),
+            ("spec: {activeDeadlineSeconds: 5}".to_owned(), "timeout-minutes"),
+            ("spec: {runtimeClassName: kata}".to_owned(), "[template.runtime-classes]"),
+            (
+                "spec: {securityContext: {sysctls: [{name: kernel.pid_max, value: '9'}]}}"
+                    .to_owned(),
+                "kernel.pid_max",
+            ),
+            (
+                "spec: {securityContext: {runAsUser: -1}}".to_owned(),
+                "/spec/securityContext/runAsUser: ",
+            ),
+            (
+                "metadata: {annotations: {com.github.actions.role: job}}".to_owned(),
+                "is for the hook to set",
+            ),
+            (
+                "spec: {volumes: [{name: v, nfs: {server: s, path: /}}]}".to_owned(),
+                "/spec/volumes/3/nfs: ",
+            ),
+            (
+                "spec: {volumes: [{name: v, hostPath: {path: HOST/none}}]}".to_owned(),
+                "does not exist",
+            ),
+            (
+                "spec: {volumes: [{name: v, hostPath: {path: HOST/docker.sock, type: Socket}}]}"
+                    .to_owned(),
+                "bind-mounts = [",
+            ),
+            (
+                "spec: {volumes: [{name: v, configMap: {name: app, defaultMode: 644}}]}".to_owned(),
+                "0o644",
+            ),
+            ("spec: {dnsPolicy: None}".to_owned(), "dnsConfig.nameservers"),
+        ] {
+            templated.set(&template);
+            let said = templated.failure();
+            assert!(said.contains("template.yaml"), "{template}: {said}");
+            assert!(said.contains(expected), "{template}: {said}");
+            before.check(templated.installation, &template);
+        }
+        fs::remove_file(templated.path("template.yaml")).unwrap();
+        assert!(templated.failure().contains("template.yaml"));
+    });
+}
+
+#[test]
+fn what_reaches_the_host_is_allowed_by_the_policy() {
+    let policy = "[policy]\nprivileged = true\nhost-namespaces = [\"network\", \"pid\"]\n\
+                  bind-mounts = [\"/\"]\n";
+    Templated::each(policy, |templated| {
+        let host = templated.installation.host();
+        let _socket = UnixListener::bind(templated.path("shared.sock")).unwrap();
+        templated.set("spec: {hostNetwork: true, hostPID: true}");
+        let namespaces = "readlink /proc/self/ns/net; readlink /proc/self/ns/pid";
+        assert_eq!(templated.job(namespaces), host.shell(namespaces));
+        templated
+            .set("spec:\n  containers:\n  - {name: $job, securityContext: {privileged: true}}\n");
+        let said = templated.job("grep -E '^(Seccomp|NoNewPrivs):' /proc/self/status");
+        assert_eq!(said, "NoNewPrivs:\t0\nSeccomp:\t0\n");
+    });
+}
+
+#[test]
+fn a_hook_fires_for_the_annotation_of_a_template() {
+    for runtime in Runtime::ALL {
+        let host = Host::new();
+        let _hub = Registry::start(&host, Name::Hub, None);
+        let (hooks, file) = (host.path().join("hooks.d"), host.path().join("template.yaml"));
+        let further = format!("[hooks]\ndirs = [{hooks:?}]\n");
+        let installation = Installation::new(&host, runtime, &further);
+        let (script, seen) = (host.path().join("note"), host.path().join("seen"));
+        program::write_program(&script, &format!("#!/bin/sh\necho $1 >>{}\n", seen.display()));
+        for (name, key) in [
+            ("gpu", "^example\\\\.com/gpu$"),
+            ("team", "^com\\\\.github\\\\.actions\\\\.label\\\\.team$"),
+        ] {
+            let hook = format!(
+                "{{\"version\": \"1.0.0\", \"hook\": {{\"path\": {script:?}, \
+                 \"args\": [\"note\", {name:?}], \"env\": [\"PATH=/usr/bin:/bin\"]}}, \
+                 \"when\": {{\"annotations\": {{\"{key}\": \".*\"}}}}, \
+                 \"stages\": [\"createRuntime\"]}}"
+            );
+            write(hooks.join(format!("{name}.json")), &hook);
+        }
+        write(&file, "metadata: {annotations: {example.com/gpu: all}, labels: {team: builds}}\n");
+        let mut runner = runner(&installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        assert!(!seen.exists(), "{runtime}: there is no template yet");
+        let file = file.display().to_string();
+        runner.variables.push(("ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE".to_owned(), file));
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        let seen = fs::read_to_string(&seen).unwrap();
+        let mut lines: Vec<_> = seen.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["gpu", "team"], "{runtime}");
+    }
+}
+
+#[test]
+fn processes_are_shared_if_the_template_says_so() {
+    Templated::each("", |templated| {
+        templated.set(
+            "spec:\n  shareProcessNamespace: true\n  containers:\n  \
+             - {name: side, image: alpine:3.20, command: [sleep, '4321']}\n  initContainers:\n  \
+             - {name: init, image: alpine:3.20, command: [sh, -c, 'test $$$$ != 1']}\n",
+        );
+        let said = templated.job("cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '");
+        assert!(said.contains("sleep 4321 "), "{}: {said}", templated.runtime);
+    });
+}
+
+#[test]
+fn a_runtime_class_is_another_runtime() {
+    Templated::each("", |templated| {
+        let other = templated.path("other/crun");
+        fs::create_dir_all(other.parent().unwrap()).unwrap();
+        let log = templated.path("calls");
+        let runtime = Runtime::Crun.command();
+        let script = format!(
+            "#!/bin/sh\necho called >>{}\nexec {} \"$@\"\n",
+            log.display(),
+            runtime.get_program().to_str().unwrap()
+        );
+        program::write_program(&other, &script);
+        templated.set("spec: {runtimeClassName: other}");
+        assert_eq!(templated.job("echo in it"), "in it\n");
+        assert!(fs::read_to_string(log).unwrap().contains("called"));
+    });
+}
+
+#[test]
+fn whatever_is_killed_with_a_template_leaves_nothing_after_cleanup() {
+    const ROUNDS: u32 = 6;
+    Templated::each("", |templated| {
+        templated.set(
+            "spec:\n  volumes: [{name: m, emptyDir: {medium: Memory}}, {name: d, emptyDir: {}}]\n  \
+             initContainers:\n  - {name: init, image: alpine:3.20, command: [touch, /m/x], \
+             volumeMounts: [{name: m, mountPath: /m}]}\n  containers:\n  \
+             - {name: side, image: alpine:3.20, command: [sleep, '4321'], \
+             volumeMounts: [{name: d, mountPath: /d, subPath: a}]}\n",
+        );
+        let mut runner = templated.runner();
+        let start = std::time::Instant::now();
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let took = start.elapsed();
+        runner.cleanup();
+        runner.container_step(shell_step("true")).0.success();
+        let before = Snapshot::take(templated.installation);
+        for round in 0..ROUNDS {
+            let after: Duration = took * (2 * round + 1) / (2 * ROUNDS);
+            let args = json!({"container": runner.job_container("node:22"), "services": []});
+            runner.start("prepare_job", args).kill_after(after);
+            runner.cleanup();
+            before.check(templated.installation, &format!("prepare_job {round}"));
+            let step = shell_step("exec sleep 1000");
+            runner.start_container_step(step).kill_after(after);
+            runner.cleanup();
+            before.check(templated.installation, &format!("run_container_step {round}"));
+        }
+    });
+}

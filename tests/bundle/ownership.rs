@@ -114,7 +114,8 @@ fn a_file_system_that_cannot_map_owners_is_mounted_plainly_with_a_warning() {
     *path = "/proc".into();
     let bundle = parts.write().unwrap();
     assert!(bundle.warnings[0].contains("cannot map owners"), "{:?}", bundle.warnings);
-    assert_eq!(bundle.config["mounts"].as_array().unwrap().last().unwrap()["source"], "/proc");
+    let source = &bundle.config["mounts"].as_array().unwrap().last().unwrap()["source"];
+    assert!(fs::exists(format!("{}/self/status", source.as_str().unwrap())).unwrap(), "{source}");
 }
 
 #[test]

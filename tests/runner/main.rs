@@ -13,6 +13,7 @@ mod killed;
 mod leftovers;
 mod machine;
 mod parallel;
+mod pods;
 mod requests;
 mod rights;
 mod secrets;

@@ -13,7 +13,7 @@ use super::deserialize::read;
 use super::error::TemplateError;
 use super::merged::Origin;
 use super::node::Node;
-use super::template::read_text;
+use super::read::read_text;
 use super::yaml;
 use crate::container_hook::HookError;
 use crate::container_hook::aliases::ServiceNames;

@@ -50,7 +50,7 @@ pub enum TemplateError {
         /// Where.
         place: Place,
         /// What.
-        problem: Problem,
+        problem: Box<Problem>,
     },
 }
 
@@ -184,6 +184,6 @@ impl Fault {
     /// Returns the error with the file's name.
     pub(super) fn within(self, file: &str) -> TemplateError {
         let place = Place { file: file.to_owned(), position: self.position };
-        TemplateError::Invalid { place, problem: self.problem }
+        TemplateError::Invalid { place, problem: Box::new(self.problem) }
     }
 }

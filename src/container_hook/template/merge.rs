@@ -4,7 +4,7 @@
 //! An entry for a container of the hook (`$job`, `$redis`) appends its variables, mounts and ports
 //! and overwrites whatever else it has. Every other field replaces the pod's as a whole.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use k8s_openapi::api::core::v1::Pod;
 
@@ -14,7 +14,7 @@ use super::error::{Fault, Place, TemplateError};
 use super::merged::{Merged, Origin};
 use super::node::{Field, Node, Value};
 use super::note::{Note, Remark};
-use super::template::{Names, Template, check_mounts};
+use super::read::{Names, Template, check_mounts};
 
 /// Labels by which the hook finds its pods again.
 const RESERVED: [&str; 1] = ["runner-pod"];
@@ -29,7 +29,7 @@ impl Template {
     ///
     /// Fails if a volume, container or mount of the template is where the pod has one.
     pub fn merge_job(&self, base: Base) -> Result<Merged, TemplateError> {
-        self.merge(base, true)
+        self.merge(base, Kind::Job)
     }
 
     /// Merges the template into the pod of a container step. It has no services, and entries for
@@ -39,21 +39,28 @@ impl Template {
     ///
     /// As [`Self::merge_job`].
     pub fn merge_step(&self, base: Base) -> Result<Merged, TemplateError> {
-        self.merge(base, false)
+        self.merge(base, Kind::Step)
     }
 
-    fn merge(&self, base: Base, has_services: bool) -> Result<Merged, TemplateError> {
+    fn merge(&self, base: Base, kind: Kind) -> Result<Merged, TemplateError> {
         let document = base.document();
-        let mut merge = Merge { template: self, has_services, document, notes: Vec::new() };
+        let mut merge = Merge { template: self, kind, document, notes: Vec::new() };
         let pod = merge.run(&base.targets).map_err(|fault| fault.within(&self.file))?;
         let Merge { document, notes, .. } = merge;
         Ok(Merged { pod, notes, file: self.file.clone(), document })
     }
 }
 
+/// What the pod is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Job,
+    Step,
+}
+
 struct Merge<'a> {
     template: &'a Template,
-    has_services: bool,
+    kind: Kind,
     document: Node,
     notes: Vec<Note>,
 }
@@ -92,6 +99,9 @@ impl<'a> Merge<'a> {
 
     /// Adds labels or annotations.
     fn add(&mut self, what: &'static str, added: &Field) {
+        if added.node.fields().is_empty() {
+            return;
+        }
         let empty = || Value::Map(Vec::new());
         let metadata = self.document.entry("metadata", Origin::Default, empty());
         let there = metadata.entry(&added.name, added.origin, empty()).fields_mut();
@@ -149,13 +159,17 @@ impl<'a> Merge<'a> {
                 .items_mut(),
         );
         let images = images(&containers, targets);
+        // What an entry may be called to be for one of the containers.
+        let mut known: HashSet<String> = HashSet::new();
         for (container, target) in containers.iter_mut().zip(targets) {
             let chosen = match target {
                 Target::Job => entries.iter().position(|entry| entry.name == JOB),
-                Target::Service { .. } if !self.has_services => None,
+                Target::Service { .. } if self.kind == Kind::Step => None,
                 Target::Service { names } => {
                     let name = container.text("name").unwrap_or_default();
-                    choose(&entries, names, &[name, lone_image(container, &images)])
+                    let made_up = [name, lone_image(container, &images)];
+                    known.extend(made_up.map(str::to_owned));
+                    choose(&entries, names, &made_up)
                 }
             };
             if let Some(index) = chosen {
@@ -163,7 +177,7 @@ impl<'a> Merge<'a> {
                 self.apply(container, &entries[index])?;
             }
         }
-        self.unused(&entries);
+        self.unused(&entries, known);
 
         let mut names = Names::new("a container");
         *self.spec_mut().entry("containers", Origin::Default, Value::Null).items_mut() = containers;
@@ -200,13 +214,18 @@ impl<'a> Merge<'a> {
         Ok(())
     }
 
-    /// Says which entries were for nothing.
-    fn unused(&mut self, entries: &[Entry<'_>]) {
-        for (index, entry) in entries.iter().enumerate().filter(|(_, entry)| !entry.is_used) {
+    /// Says which entries were for nothing; those with a known name, because of another entry.
+    fn unused(&mut self, entries: &[Entry<'_>], mut known: HashSet<String>) {
+        known.remove("");
+        for entry in entries {
+            let is_first = known.insert(entry.name.to_owned());
+            if entry.is_used {
+                continue;
+            }
             let name = format!("${}", entry.name);
-            let remark = if entries[..index].iter().any(|other| other.name == entry.name) {
+            let remark = if !is_first {
                 Remark::Again { name }
-            } else if self.has_services || entry.name == JOB {
+            } else if self.kind == Kind::Job || entry.name == JOB {
                 Remark::NoContainer { name }
             } else {
                 continue;
@@ -233,12 +252,12 @@ struct Entry<'a> {
 /// Returns the first entry for one of a service's own names, else the first for a name that it has
 /// of its image.
 fn choose(entries: &[Entry<'_>], own: &[String], made_up: &[&str]) -> Option<usize> {
+    // `$job` is the job's container, however a service is called; `$` is nobody's.
+    let is_service = |entry: &Entry<'_>| entry.name != JOB && !entry.name.is_empty();
     let is_own = |entry: &Entry<'_>| own.iter().any(|name| name == entry.name);
-    // `$job` is the job's container, however a service's image is called.
-    let is_made_up = |entry: &Entry<'_>| {
-        entry.name != JOB && !entry.name.is_empty() && made_up.contains(&entry.name)
-    };
-    entries.iter().position(is_own).or_else(|| entries.iter().position(is_made_up))
+    let is_made_up = |entry: &Entry<'_>| made_up.contains(&entry.name);
+    let own = entries.iter().position(|entry| is_service(entry) && is_own(entry));
+    own.or_else(|| entries.iter().position(|entry| is_service(entry) && is_made_up(entry)))
 }
 
 /// Counts the services of each image.

@@ -19,9 +19,8 @@ mod merged;
 mod node;
 mod note;
 mod quantity;
+mod read;
 mod scalar;
-#[expect(clippy::module_inception, reason = "the file holds the type that the module is about")]
-mod template;
 #[cfg(test)]
 mod tests;
 mod yaml;
@@ -30,4 +29,4 @@ pub use base::{Base, Target};
 pub use error::{Place, Position, Problem, TemplateError};
 pub use merged::{Merged, Origin};
 pub use note::{Note, Remark};
-pub use template::{MAX_BYTES, Template};
+pub use read::{MAX_BYTES, Template};

@@ -76,7 +76,7 @@ impl fmt::Display for Remark {
                 write!(f, "{name} has no effect: this job has no such container")
             }
             Remark::Again { name } => {
-                write!(f, "{name} has no effect: an earlier entry is for the same container")
+                write!(f, "{name} has no effect: another entry is for the same container")
             }
         }
     }

@@ -84,7 +84,7 @@ spec:
     assert_eq!((having(&merged, "GIVEN").len(), having(&merged, "IMAGE").len()), (1, 0));
     assert_eq!(
         notes(&merged),
-        ["t.yaml:3:5: $redis has no effect: this job has no such container"]
+        ["t.yaml:3:5: $redis has no effect: another entry is for the same container"]
     );
 }
 
@@ -108,7 +108,7 @@ spec:
 ";
     let merged = merge(&json!([]), template);
     assert_eq!(merged.pod.spec.as_ref().unwrap().containers[0].tty, Some(true));
-    let expected = "t.yaml:4:5: $job has no effect: an earlier entry is for the same container";
+    let expected = "t.yaml:4:5: $job has no effect: another entry is for the same container";
     assert_eq!(notes(&merged), [expected]);
 }
 

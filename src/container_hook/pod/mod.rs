@@ -30,6 +30,7 @@ mod settings;
 mod storage;
 mod volumes;
 
+pub use check::check;
 pub use fault::{Fault, Faults};
 pub use fields::{FIELDS, Field, Treatment};
 pub use settings::TemplateSettings;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use serde_json::json;
 
 use crate::leftovers::Snapshot;
-use crate::setup::{redis, runner, write};
+use crate::setup::{redis, runner, shell_step, write};
 use crate::support::github_runner::{Runner, merge};
 use crate::support::host::Host;
 use crate::support::hub::{Name, Registry};
@@ -332,6 +332,7 @@ fn a_template_that_is_wrong_has_nothing_made() {
                 "spec: {volumes: [{name: v, configMap: {name: app, defaultMode: 644}}]}".to_owned(),
                 "0o644",
             ),
+            ("spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: $job, volumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]}]".to_owned(), "mountPropagation: makes mounts on the host"),
             ("spec: {dnsPolicy: None}".to_owned(), "dnsConfig.nameservers"),
         ] {
             templated.set(&template);
@@ -340,7 +341,19 @@ fn a_template_that_is_wrong_has_nothing_made() {
             assert!(said.contains(expected), "{template}: {said}");
             before.check(templated.installation, &template);
         }
-        fs::remove_file(templated.path("template.yaml")).unwrap();
+        // One that is wrong only now does not hold up a job that has begun.
+        templated.set("{}");
+        let mut runner = templated.runner();
+        runner.prepare(runner.job_container("node:22"), &[]);
+        for spoil in ["chmod 666", "rm"] {
+            let file = templated.path("template.yaml");
+            templated.installation.host().shell(&format!("{spoil} {}", file.display()));
+            runner.run("true").success();
+            let said = runner.container_step(shell_step("true")).0.failure();
+            assert!(said.contains("template.yaml"), "{said}");
+        }
+        runner.cleanup();
+        before.check(templated.installation, "a template that went bad");
         assert!(templated.failure().contains("template.yaml"));
     });
 }

@@ -116,7 +116,7 @@ impl Contexts<'_> {
             Some(_) => {
                 return Err(pod_place
                     .at("supplementalGroupsPolicy")
-                    .fault("the image's own groups of a user are always kept: write `Merge`"));
+                    .fault("is not to be had: write `Merge`"));
             }
         }
         for (at, &group) in pod.supplemental_groups.iter().flatten().enumerate() {

@@ -177,6 +177,17 @@ mod tests {
     }
 
     #[test]
+    fn what_is_asked_for_can_come_after_what_the_host_has() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut dns = dns(&[("real", "nameserver 10.0.0.2\nsearch a.example\n")], dir.path());
+        dns.append = true;
+        dns.servers = vec!["9.9.9.9".parse().unwrap()];
+        dns.search = vec!["b.example".to_owned()];
+        let expected = "nameserver 10.0.0.2\nnameserver 9.9.9.9\nsearch a.example b.example\n";
+        assert_eq!(resolv_conf(&dns).unwrap(), (expected.to_owned(), None));
+    }
+
+    #[test]
     fn no_resolver_is_a_warning() {
         let dir = tempfile::tempdir().unwrap();
         let mut dns = dns(&[("stub", STUB)], dir.path());

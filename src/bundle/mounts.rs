@@ -359,6 +359,9 @@ impl Preparation<'_> {
                     mount.target.display(),
                     error.source
                 ));
+                if mount.subpath.is_none() {
+                    return Ok(source.to_owned());
+                }
                 mount::bind_open(named, &target, None, depth)?;
                 Ok(target)
             }

@@ -131,3 +131,38 @@ fn shown(check: &Finished, timeout: Duration) -> String {
     let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
     if said.is_empty() { end } else { format!("{end}: {said}") }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read as _, Write as _};
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn an_answer_is_one_from_200_to_399() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}/health", listener.local_addr().unwrap());
+        let server = thread::spawn(move || {
+            let mut requests = Vec::new();
+            for code in ["204 No Content", "500 Internal Server Error"] {
+                let mut stream = listener.accept().unwrap().0;
+                let mut request = [0; 4096];
+                let length = stream.read(&mut request).unwrap();
+                requests.push(String::from_utf8_lossy(&request[..length]).into_owned());
+                let end = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+                stream.write_all(format!("HTTP/1.1 {code}\r\n{end}").as_bytes()).unwrap();
+            }
+            requests
+        });
+        let headers = [("X-Who".to_owned(), "me".to_owned())];
+        let timeout = Duration::from_secs(5);
+        assert_eq!(http(&url, &headers, timeout), Ok(()));
+        let said = http(&url, &headers, timeout).unwrap_err();
+        assert!(said.ends_with("answers 500 Internal Server Error"), "{said}");
+        let requests = server.join().unwrap();
+        assert!(requests[0].starts_with("GET /health HTTP/1.1\r\n"), "{}", requests[0]);
+        assert!(requests[0].to_lowercase().contains("x-who: me"), "{}", requests[0]);
+        assert!(http(&url, &[], timeout).unwrap_err().contains("does not answer"));
+    }
+}

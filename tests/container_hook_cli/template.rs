@@ -194,3 +194,19 @@ fn only_template_writes_yaml() {
     assert_eq!(ran.code, Some(1));
     assert_eq!(ran.stderr, "error: only `container-hook template` writes YAML\n");
 }
+
+#[test]
+fn lint_says_what_cannot_be_had_on_one_host() {
+    let env = TestEnv::new();
+    let text = "spec:\n  nodeName: a\n  volumes:\n  - name: v\n    nfs: {server: s, path: /}\n";
+    env.write("refused.yaml", text);
+    let ran = env.run(&["template", "lint", "refused.yaml"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+    let expected = "refused.yaml:5:10: /spec/volumes/3/nfs: cannot be applied on one host: mount it \
+                    on the host, and use `hostPath`";
+    assert!(ran.stderr.contains(expected), "{ran:?}");
+    env.write("nothing.yaml", "spec: {nodeName: a}\n");
+    let ran = env.run(&["template", "lint", "nothing.yaml"]);
+    let expected = "spec.nodeName of the template means nothing here: there is one host\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected), "{ran:?}");
+}

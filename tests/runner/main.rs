@@ -14,6 +14,7 @@ mod killed;
 mod leftovers;
 mod machine;
 mod parallel;
+mod pods;
 mod requests;
 mod rights;
 mod secrets;

@@ -1,11 +1,8 @@
 //! Pod templates (ADR 0134): what they say, seen from inside the containers.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
-use std::time::Duration;
 
 use serde_json::json;
 
@@ -19,14 +16,14 @@ use crate::support::program;
 use crate::support::runtime::Runtime;
 
 /// A host whose jobs have a template.
-struct Templated<'a> {
-    installation: &'a Installation<'a>,
-    runtime: Runtime,
+pub(crate) struct Templated<'a> {
+    pub(crate) installation: &'a Installation<'a>,
+    pub(crate) runtime: Runtime,
 }
 
 impl Templated<'_> {
     /// Calls a test for each runtime, with further settings.
-    fn each(further: &str, test: impl Fn(&Templated<'_>)) {
+    pub(crate) fn each(further: &str, test: impl Fn(&Templated<'_>)) {
         for runtime in Runtime::ALL {
             let host = Host::new();
             let _hub = Registry::start(&host, Name::Hub, None);
@@ -45,16 +42,16 @@ impl Templated<'_> {
         }
     }
 
-    fn path(&self, name: &str) -> PathBuf {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.installation.host().path().join(name)
     }
 
-    fn runner(&self) -> Runner<'_> {
+    pub(crate) fn runner(&self) -> Runner<'_> {
         runner(self.installation, "runner-1")
     }
 
     /// Sets the template; `HOST` in it is a directory of the host.
-    fn set(&self, template: &str) {
+    pub(crate) fn set(&self, template: &str) {
         let host = self.path("shared");
         fs::create_dir_all(&host).unwrap();
         write(self.path("template.yaml"), &template.replace("HOST", host.to_str().unwrap()));
@@ -62,7 +59,7 @@ impl Templated<'_> {
 
     /// Runs a job and returns what a step of it says.
     #[track_caller]
-    fn job(&self, script: &str) -> String {
+    pub(crate) fn job(&self, script: &str) -> String {
         let mut runner = self.runner();
         runner.prepare(runner.job_container("node:22"), &[]);
         let said = runner.run(script).success().stdout();
@@ -72,7 +69,7 @@ impl Templated<'_> {
 
     /// Has a job fail, and returns why.
     #[track_caller]
-    fn failure(&self) -> String {
+    pub(crate) fn failure(&self) -> String {
         let runner = self.runner();
         let args = json!({"container": runner.job_container("node:22"), "services": [redis()]});
         runner.start("prepare_job", args).wait().failure()
@@ -99,7 +96,7 @@ fn variables_are_those_of_the_template_after_those_of_the_workflow() {
              - {name: NONE, valueFrom: {secretKeyRef: {name: login, key: x, optional: true}}}\n    \
              - {name: TEAM, valueFrom: {fieldRef: {fieldPath: \"metadata.labels['team']\"}}}\n    \
              - {name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}\n    \
-             - {name: HOST_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}\n    \
+             - {name: NODE_IP, valueFrom: {fieldRef: {fieldPath: status.hostIP}}}\n    \
              - name: MEBIBYTES\n      valueFrom:\n        \
              resourceFieldRef: {resource: limits.memory, divisor: 1Mi}\n",
         );
@@ -110,7 +107,7 @@ fn variables_are_those_of_the_template_after_those_of_the_workflow() {
         runner.prepare(container, &[]);
         let script = "echo \"$A|$B|$EMPTY|$FROM_WORKFLOW|$KEPT|$APP_COLOR|$SIZE|$TOKEN|$TEAM\"; \
                       echo \"${NONE-unset} $MEBIBYTES $GITHUB_ACTIONS\"; ip -o addr | \
-                      grep -q \" $POD_IP/\" && echo \"${HOST_IP%.*} ${POD_IP%.*}\"";
+                      grep -q \" $POD_IP/\" && echo \"${NODE_IP%.*} ${POD_IP%.*}\"";
         let said = runner.run(script).success().stdout();
         runner.cleanup();
         let b = "1-red-/github/home-$(A)-$(NONE)";
@@ -241,90 +238,6 @@ fn names_are_those_of_the_template() {
 }
 
 #[test]
-fn init_containers_come_first_and_sidecars_stay_for_the_job() {
-    Templated::each("", |templated| {
-        templated.set(
-            "metadata: {annotations: {purpose: sidecar-test}}\n\
-             spec:\n  terminationGracePeriodSeconds: 2\n  volumes: \n  \
-             - {name: out, emptyDir: {}}\n  - {name: host, hostPath: {path: HOST}}\n  \
-             initContainers:\n  - name: first\n    image: alpine:3.20\n    \
-             command: [sh, -c, 'echo first >>/out/order']\n    \
-             volumeMounts: [{name: out, mountPath: /out}]\n  - name: proxy\n    \
-             image: alpine:3.20\n    restartPolicy: Always\n    \
-             command: [sh, -c, 'echo proxy >>/out/order; mkdir /www; echo proxied >/www/index.html; exec httpd -f -p 8080 -h /www']\n    \
-             volumeMounts: [{name: out, mountPath: /out}]\n    \
-             ports: [{name: web, containerPort: 8080, hostPort: 18080}]\n    \
-             startupProbe: {httpGet: {path: /, port: web}, periodSeconds: 1, failureThreshold: 20}\n    \
-             readinessProbe: {tcpSocket: {port: 8080}}\n  - name: second\n    image: alpine:3.20\n    \
-             command: [sh]\n    args: [-c, 'wget -q -O- localhost:8080 >>/out/order']\n    \
-             volumeMounts: [{name: out, mountPath: /out}]\n  containers:\n  - name: beside\n    \
-             image: alpine:3.20\n    command: [sh, -c, \
-             'trap \"echo ended >>/host/log; exit\" TERM; echo beside >>/out/order; while :; do sleep 1 & wait $!; done']\n    \
-             volumeMounts: [{name: out, mountPath: /out}, {name: host, mountPath: /host}, \
-             {name: work, mountPath: /work}]\n    lifecycle:\n      \
-             postStart: {exec: {command: [sh, -c, 'echo started >>/host/log; touch /work/repo/repo/mine']}}\n      \
-             preStop: {exec: {command: [sh, -c, 'echo stopping >>/host/log']}}\n    \
-             livenessProbe: {exec: {command: [grep, beside, /out/order]}, periodSeconds: 1}\n  \
-             - name: $job\n    volumeMounts: [{name: out, mountPath: /out}]\n",
-        );
-        let mut runner = templated.runner();
-        runner.prepare(runner.job_container("node:22"), &[redis()]);
-        runner.cleanup();
-        fs::remove_file(templated.path("shared/log")).unwrap();
-
-        let before = Snapshot::take(templated.installation);
-        runner.prepare(runner.job_container("node:22"), &[redis()]);
-        let said = runner.run("cat /out/order; wget -q -O- localhost:8080; ls").success();
-        assert_eq!(said.stdout(), "first\nproxy\nproxied\nbeside\nproxied\nmine\n");
-        let listed = templated.installation.admin(&["ps"]).success();
-        for name in ["proxy", "beside"] {
-            assert!(listed.contains(name), "{listed}");
-        }
-        assert!(!listed.contains("first"), "{listed}");
-        let published = SocketAddr::from(([127, 0, 0, 1], 18080));
-        let answer = templated.installation.host().enter(|| {
-            let mut stream = TcpStream::connect(published).unwrap();
-            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
-            let mut answer = String::new();
-            stream.read_to_string(&mut answer).unwrap();
-            answer
-        });
-        assert!(answer.ends_with("proxied\n"), "{answer}");
-        runner.cleanup();
-        let log = fs::read_to_string(templated.path("shared/log")).unwrap();
-        assert_eq!(log, "started\nstopping\nended\n", "{}", templated.runtime);
-        before.check(templated.installation, "a job with sidecars");
-    });
-}
-
-#[test]
-fn an_init_container_that_fails_fails_the_job_with_what_it_said() {
-    Templated::each("", |templated| {
-        // What is there after the first job on a host is there then.
-        templated.set(
-            "spec:\n  volumes: [{name: m, emptyDir: {}}]\n  initContainers:\n  \
-             - {name: fine, image: alpine:3.20, command: [touch, /m/x], \
-             volumeMounts: [{name: m, mountPath: /m}]}\n",
-        );
-        let mut first = templated.runner();
-        first.prepare(first.job_container("node:22"), &[redis()]);
-        first.cleanup();
-        let before = Snapshot::take(templated.installation);
-        templated.set(
-            "spec:\n  volumes: [{name: m, emptyDir: {medium: Memory}}]\n  initContainers:\n  \
-             - {name: broken, image: alpine:3.20, command: [sh, -c, 'echo no license; exit 3'], \
-             volumeMounts: [{name: m, mountPath: /m}]}\n",
-        );
-        let args = json!({"container": first.job_container("node:22"), "services": [redis()]});
-        let ended = first.start("prepare_job", args).wait();
-        assert!(ended.log().contains("no license"), "{}", ended.log());
-        let said = ended.failure();
-        assert!(said.contains("init container broken ended with code 3"), "{said}");
-        before.check(templated.installation, "an init container that fails");
-    });
-}
-
-#[test]
 fn services_have_what_the_template_says_of_them() {
     Templated::each("", |templated| {
         templated.set(
@@ -344,37 +257,6 @@ fn services_have_what_the_template_says_of_them() {
         assert!(said.contains("mode template"), "{said}");
         let pong = runner.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
         assert_eq!(pong.success().stdout(), "+PONG\r\n");
-        runner.cleanup();
-    });
-}
-
-#[test]
-fn container_steps_have_the_template_and_sidecars_of_their_own() {
-    Templated::each("", |templated| {
-        templated.set(
-            "spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers:\n  - name: $job\n    \
-             command: [sleep]\n    args: ['50']\n    workingDir: /tmp\n    env: [{name: A, value: b}]\n    \
-             volumeMounts: [{name: v, mountPath: /v}]\n  - name: web\n    image: nginx:alpine\n    \
-             readinessProbe: {httpGet: {port: 80}, periodSeconds: 1, failureThreshold: 20}\n  \
-             initContainers:\n  - {name: init, image: alpine:3.20, command: [touch, /v/made], \
-             volumeMounts: [{name: v, mountPath: /v}]}\n",
-        );
-        let mut runner = templated.runner();
-        let script = "echo $A; pwd; ls /v; wget -q -O- localhost; touch /v/again";
-        let expected = "b\n/github/workspace\nmade\nhello from nginx\n";
-        let (ended, _) = runner.container_step(shell_step(script));
-        let said = ended.success().stdout();
-        assert!(said.ends_with(expected), "{}: {said}", templated.runtime);
-
-        // Without a command of its own the job container is kept alive by the template's.
-        runner.prepare(runner.job_container("node:22"), &[]);
-        let before = Snapshot::take(templated.installation);
-        let (ended, _) = runner.container_step(shell_step(script));
-        let said = ended.success().stdout();
-        assert!(said.ends_with(expected), "{said}");
-        before.check(templated.installation, "a container step with a sidecar");
-        let line = runner.run("tr '\\0' ' ' </proc/1/cmdline").success().stdout();
-        assert_eq!(line, "sleep 50 ");
         runner.cleanup();
     });
 }
@@ -450,6 +332,7 @@ fn a_template_that_is_wrong_has_nothing_made() {
                 "spec: {volumes: [{name: v, configMap: {name: app, defaultMode: 644}}]}".to_owned(),
                 "0o644",
             ),
+            ("spec:\n  volumes: [{name: v, emptyDir: {}}]\n  containers: [{name: $job, volumeMounts: [{name: v, mountPath: /v, mountPropagation: Bidirectional}]}]".to_owned(), "mountPropagation: makes mounts on the host"),
             ("spec: {dnsPolicy: None}".to_owned(), "dnsConfig.nameservers"),
         ] {
             templated.set(&template);
@@ -458,7 +341,19 @@ fn a_template_that_is_wrong_has_nothing_made() {
             assert!(said.contains(expected), "{template}: {said}");
             before.check(templated.installation, &template);
         }
-        fs::remove_file(templated.path("template.yaml")).unwrap();
+        // One that is wrong only now does not hold up a job that has begun.
+        templated.set("{}");
+        let mut runner = templated.runner();
+        runner.prepare(runner.job_container("node:22"), &[]);
+        for spoil in ["chmod 666", "rm"] {
+            let file = templated.path("template.yaml");
+            templated.installation.host().shell(&format!("{spoil} {}", file.display()));
+            runner.run("true").success();
+            let said = runner.container_step(shell_step("true")).0.failure();
+            assert!(said.contains("template.yaml"), "{said}");
+        }
+        runner.cleanup();
+        before.check(templated.installation, "a template that went bad");
         assert!(templated.failure().contains("template.yaml"));
     });
 }
@@ -519,19 +414,6 @@ fn a_hook_fires_for_the_annotation_of_a_template() {
 }
 
 #[test]
-fn processes_are_shared_if_the_template_says_so() {
-    Templated::each("", |templated| {
-        templated.set(
-            "spec:\n  shareProcessNamespace: true\n  containers:\n  \
-             - {name: side, image: alpine:3.20, command: [sleep, '4321']}\n  initContainers:\n  \
-             - {name: init, image: alpine:3.20, command: [sh, -c, 'test $$$$ != 1']}\n",
-        );
-        let said = templated.job("cat /proc/*/cmdline 2>/dev/null | tr '\\0' ' '");
-        assert!(said.contains("sleep 4321 "), "{}: {said}", templated.runtime);
-    });
-}
-
-#[test]
 fn a_runtime_class_is_another_runtime() {
     Templated::each("", |templated| {
         let other = templated.path("other/crun");
@@ -547,37 +429,5 @@ fn a_runtime_class_is_another_runtime() {
         templated.set("spec: {runtimeClassName: other}");
         assert_eq!(templated.job("echo in it"), "in it\n");
         assert!(fs::read_to_string(log).unwrap().contains("called"));
-    });
-}
-
-#[test]
-fn whatever_is_killed_with_a_template_leaves_nothing_after_cleanup() {
-    const ROUNDS: u32 = 6;
-    Templated::each("", |templated| {
-        templated.set(
-            "spec:\n  volumes: [{name: m, emptyDir: {medium: Memory}}, {name: d, emptyDir: {}}]\n  \
-             initContainers:\n  - {name: init, image: alpine:3.20, command: [touch, /m/x], \
-             volumeMounts: [{name: m, mountPath: /m}]}\n  containers:\n  \
-             - {name: side, image: alpine:3.20, command: [sleep, '4321'], \
-             volumeMounts: [{name: d, mountPath: /d, subPath: a}]}\n",
-        );
-        let mut runner = templated.runner();
-        let start = std::time::Instant::now();
-        runner.prepare(runner.job_container("node:22"), &[]);
-        let took = start.elapsed();
-        runner.cleanup();
-        runner.container_step(shell_step("true")).0.success();
-        let before = Snapshot::take(templated.installation);
-        for round in 0..ROUNDS {
-            let after: Duration = took * (2 * round + 1) / (2 * ROUNDS);
-            let args = json!({"container": runner.job_container("node:22"), "services": []});
-            runner.start("prepare_job", args).kill_after(after);
-            runner.cleanup();
-            before.check(templated.installation, &format!("prepare_job {round}"));
-            let step = shell_step("exec sleep 1000");
-            runner.start_container_step(step).kill_after(after);
-            runner.cleanup();
-            before.check(templated.installation, &format!("run_container_step {round}"));
-        }
     });
 }

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::container_hook::HookError;
+use oci_hooks::container_hook::pod::Faults;
 use oci_hooks::container_hook::request::RequestError;
 use oci_hooks::container_hook::template::TemplateError;
 use oci_hooks::hooks::trust::TrustError;
@@ -49,6 +50,8 @@ pub(crate) enum Error {
     Trust(#[from] TrustError),
     #[error(transparent)]
     Template(#[from] TemplateError),
+    #[error(transparent)]
+    Fields(#[from] Faults),
     #[error(transparent)]
     Read(#[from] ReadError),
     #[error(transparent)]

@@ -4,7 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
-use oci_hooks::container_hook::request::Request;
+use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{Hook, HookError, Outcome};
 
 use crate::Exit;
@@ -39,7 +39,13 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let runner = environment::runner(settings.network.names_from_runner_log)?;
     let engine = engine::open(&settings)?;
     let mut hook_settings = engine::hook_settings(&settings)?;
-    hook_settings.template.file = environment::template(hook_settings.template.file)?;
+    // A template that went bad is no reason to leave a job as it is.
+    hook_settings.template.file = match request.command {
+        Command::PrepareJob(_) | Command::RunContainerStep(_) => {
+            environment::template(hook_settings.template.file)?
+        }
+        Command::RunScriptStep(_) | Command::CleanupJob => None,
+    };
     let hook = Hook {
         engine: &engine,
         network: &engine::network(&settings),

@@ -2,8 +2,10 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
+use oci_hooks::container_hook::pod;
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::template::{Base, Merged, Note, Remark, Template, base};
 use oci_hooks::sys::fs::read_bounded;
@@ -118,7 +120,7 @@ pub(crate) fn run(args: &TemplateArgs, context: &mut Context) -> Result<Exit, Er
 fn lint(file: &Path, context: &mut Context) -> Result<Exit, Error> {
     let template = Template::read(file)?;
     let example = Request::parse(EXAMPLE.as_bytes())?;
-    let (job, _) = pod(&example)?;
+    let (job, _) = pod_of(&example)?;
     let merged = merge(&template, job, Kind::Job)?;
     // Whether there is such a service is up to the job.
     let is_of_all_jobs = |note: &&Note| !matches!(note.remark, Remark::NoContainer { .. });
@@ -126,7 +128,13 @@ fn lint(file: &Path, context: &mut Context) -> Result<Exit, Error> {
     for note in &notes {
         context.line(note.to_string())?;
     }
-    if notes.is_empty() {
+    let has_notes = !notes.is_empty();
+    let merged = Arc::new(merged);
+    let without_meaning = pod::check(&merged, &file.display().to_string())?;
+    for line in &without_meaning {
+        context.line(line)?;
+    }
+    if !has_notes && without_meaning.is_empty() {
         context.line(format!("{}: no mistakes", file.display()))?;
     }
     Ok(Exit::Done)
@@ -154,11 +162,11 @@ fn base(args: &TemplateArgs) -> Result<(Base, Kind), Error> {
         Some(path) => read_bounded(path, stdin::MAX_BYTES)?,
         None => EXAMPLE.into(),
     };
-    pod(&Request::parse(&request)?)
+    pod_of(&Request::parse(&request)?)
 }
 
 /// Returns the pod that the hook for Kubernetes makes of a request.
-fn pod(request: &Request) -> Result<(Base, Kind), Error> {
+fn pod_of(request: &Request) -> Result<(Base, Kind), Error> {
     let runner = env::var("RUNNER_NAME").unwrap_or_else(|_| "runner".to_owned());
     match &request.command {
         Command::PrepareJob(args) => Ok((base::job(args, &runner).map_err(Box::new)?, Kind::Job)),

@@ -123,3 +123,11 @@ fn the_restricted_profile_refuses_what_undermines_it() {
     assert!(restricted(|o| o.security.cap_add = vec!["ALL".to_owned()], 1000).is_err());
     assert!(restricted(|o| o.namespaces.pid = Namespace::Host, 1000).is_err());
 }
+
+#[test]
+fn who_must_not_be_root_is_not() {
+    let security = Security { non_root: true, ..Security::default() };
+    let options = Options { security, ..Options::default() };
+    assert!(matches!(build_for(&options, &root()), Err(BundleError::Root)));
+    assert!(build_for(&options, &User { uid: 1000, ..root() }).is_ok());
+}

@@ -1,16 +1,24 @@
 //! Asking the table about everything that a template says.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use super::fault::{Fault, Faults, Place};
 use super::fields::{Field, Treatment};
+use crate::container_hook::template::Merged;
 
-/// Checks what a template says in a merged pod; returns what means nothing, a line for each reason.
-pub(super) fn check(pod: &Value, top: &Place) -> Result<Vec<String>, Faults> {
+/// Checks each field that a template has in a merged pod; `file` is the template. Returns what means
+/// nothing, a line for each reason.
+///
+/// # Errors
+///
+/// Returns all fields that cannot be applied on one host.
+pub fn check(merged: &Arc<Merged>, file: &str) -> Result<Vec<String>, Faults> {
+    let pod = serde_json::to_value(&merged.pod).expect("a pod has only keys that are strings");
     let mut found = Found::default();
-    found.look_into(pod, "", top);
+    found.look_into(&pod, "", &Place::top(Arc::clone(merged), file));
     if !found.faults.is_empty() {
         return Err(Faults(found.faults));
     }
@@ -75,9 +83,7 @@ mod tests {
     use super::*;
 
     fn checked(template: Value) -> Result<Vec<String>, String> {
-        let (merged, place) = merged(&template);
-        let pod = serde_json::to_value(&merged.pod).unwrap();
-        check(&pod, &place).map_err(|faults| faults.to_string())
+        check(&merged(&template).0, "/t").map_err(|faults| faults.to_string())
     }
 
     #[test]

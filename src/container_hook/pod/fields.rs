@@ -31,6 +31,7 @@ const HOOK_NAMES: &str = "the hook sets it";
 const NOT_A_DISK: &str = "mount it on the host, and use `hostPath`";
 const SELINUX: &str = "SELinux is left to the host";
 const WINDOWS: &str = "containers are those of Linux";
+const GROUP: &str = "with it the groups that the image has the user in do not count";
 const EMPTY: &str = "";
 
 /// Every field of a pod.
@@ -114,7 +115,7 @@ pub const FIELDS: &[Field] = &[
         Applied("group of emptyDir, configMap, secret, projected"),
     ),
     field("spec.securityContext.fsGroupChangePolicy", Meaningless("each job has new volumes")),
-    field("spec.securityContext.runAsGroup", Applied(EMPTY)),
+    field("spec.securityContext.runAsGroup", Applied(GROUP)),
     field("spec.securityContext.runAsNonRoot", Applied(EMPTY)),
     field("spec.securityContext.runAsUser", Applied(EMPTY)),
     field("spec.securityContext.seLinuxChangePolicy", Refused(SELINUX)),
@@ -190,7 +191,7 @@ pub const FIELDS: &[Field] = &[
     field("spec.containers.securityContext.privileged", Applied("if the policy allows it")),
     field("spec.containers.securityContext.procMount", Applied(EMPTY)),
     field("spec.containers.securityContext.readOnlyRootFilesystem", Applied(EMPTY)),
-    field("spec.containers.securityContext.runAsGroup", Applied(EMPTY)),
+    field("spec.containers.securityContext.runAsGroup", Applied(GROUP)),
     field("spec.containers.securityContext.runAsNonRoot", Applied(EMPTY)),
     field("spec.containers.securityContext.runAsUser", Applied(EMPTY)),
     field("spec.containers.securityContext.seLinuxOptions", Refused(SELINUX)),
@@ -211,7 +212,7 @@ pub const FIELDS: &[Field] = &[
     field("spec.containers.volumeMounts.mountPath", Applied("in place of a workflow's volume")),
     field(
         "spec.containers.volumeMounts.mountPropagation",
-        Applied("Bidirectional if the policy allows shared-mounts"),
+        Applied("Bidirectional of hostPath alone, if the policy allows shared-mounts"),
     ),
     field(
         "spec.containers.volumeMounts.name",

@@ -5,9 +5,9 @@
 //!
 //! 1. [`FIELDS`] says of each field of a pod whether it is applied, means nothing here, or is
 //!    refused; [`check`] asks it about all that the template says.
-//! 2. [`Pod`] takes what the template adds apart: an [`Overlay`] for each container of the request,
-//!    and a [`Helper`] for each init container and sidecar.
-//! 3. [`Overlay::apply`](overlay::Overlay::apply) puts it into the container's
+//! 2. `Pod` takes what the template adds apart: an `Overlay` for each container of the request, and a
+//!    `Helper` for each init container and sidecar.
+//! 3. `Overlay::apply` puts it into the container's
 //!    [`Options`](crate::bundle::Options), over what the workflow asked for. It is called twice: to
 //!    find faults before anything is made, and when addresses and directories are known.
 //!
@@ -30,6 +30,7 @@ mod settings;
 mod storage;
 mod volumes;
 
+pub use check::check;
 pub use fault::{Fault, Faults};
 pub use fields::{FIELDS, Field, Treatment};
 pub use settings::TemplateSettings;

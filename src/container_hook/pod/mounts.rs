@@ -100,6 +100,10 @@ impl Overlay {
             ownership: None,
         };
         if let Some(sources) = self.wide.runner_volume(hook, &wanted.name, place)? {
+            if propagation != Propagation::Private {
+                let problem = "is not for the runner's directories: remove it";
+                return Err(place.at("mountPropagation").fault(problem).into());
+            }
             let mounts = sources.into_iter().filter_map(|(below, source)| {
                 let path = match facts.volumes {
                     None => Ok(source.path.clone()),
@@ -130,6 +134,11 @@ impl Overlay {
         })?;
         let sources = Sources { settings: &hook.settings.template, wide: &self.wide, facts };
         let backing = sources.backing(volume, &volume_place, &hook.settings.policy)?;
+        if propagation == Propagation::Shared && !matches!(backing, Backing::Host { .. }) {
+            // What a container mounted there would be removed with the volume.
+            let problem = "is only for volumes with `hostPath`";
+            return Err(place.at("mountPropagation").fault(problem).into());
+        }
         let own = facts.volumes.unwrap_or(Path::new("/")).join(&volume.name);
         Ok(vec![match backing {
             Backing::Host { path, .. } => {

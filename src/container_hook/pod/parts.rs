@@ -119,9 +119,10 @@ impl Pod {
             _ => template.merge_job(base)?,
         };
         let merged = Arc::new(merged);
-        let file = hook.settings.template.file.as_deref().unwrap_or("".as_ref()).display();
-        let place = Place::top(Arc::clone(&merged), &file.to_string());
-        say(hook, &merged, &place, role)?;
+        let file = hook.settings.template.file.as_deref().unwrap_or("".as_ref());
+        let file = &file.display().to_string();
+        say(hook, &merged, file, role)?;
+        let place = Place::top(Arc::clone(&merged), file);
         let parts = Parts { place, role, targets: &targets };
         let pod = parts.pod(&merged, system_mounts)?;
         // What is wrong with a volume is wrong whether it is mounted or not.
@@ -136,9 +137,8 @@ impl Pod {
 }
 
 /// Says what there is to say of a merge. Steps of a job repeat nothing that people saw before.
-fn say(hook: &Hook<'_>, merged: &Merged, place: &Place, role: Role) -> Result<(), Faults> {
-    let json = serde_json::to_value(&merged.pod).expect("a pod has only keys that are strings");
-    let lines: Vec<String> = check(&json, place)?;
+fn say(hook: &Hook<'_>, merged: &Arc<Merged>, file: &str, role: Role) -> Result<(), Faults> {
+    let lines: Vec<String> = check(merged, file)?;
     let notes = merged.notes.iter().map(ToString::to_string);
     for line in notes.chain(lines) {
         if role == Role::Step { hook.log.debug(&line) } else { hook.log.line(&line) }

@@ -176,3 +176,77 @@ fn command(action: &ExecAction, place: &Place) -> Result<Check, Fault> {
         _ => Err(place.at("command").fault("is empty: name a program")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::fault::tests::merged;
+    use super::*;
+
+    fn checked(probe: &Value, address: Option<&str>) -> Result<Health, String> {
+        let ports = json!([{"name": "web", "containerPort": 8080}]);
+        let container = json!({"name": "a", "ports": ports, "readinessProbe": probe});
+        let container: Container = serde_json::from_value(container).unwrap();
+        let address = address.map(|address| address.parse().unwrap());
+        checks(&container, &merged(&json!({})).1, address)
+            .map(|mut all| all.remove(0))
+            .map_err(|fault| fault.problem)
+    }
+
+    #[test]
+    fn what_a_probe_does_not_say_is_as_on_kubernetes() {
+        let health = checked(&json!({"exec": {"command": ["a", "b"]}}), None).unwrap();
+        let expected = Health {
+            check: Check::Command(vec!["a".to_owned(), "b".to_owned()]),
+            interval: Duration::from_secs(10),
+            timeout: Duration::from_secs(1),
+            start_period: Duration::ZERO,
+            retries: 3,
+            successes: 1,
+        };
+        assert_eq!(health, expected);
+    }
+
+    #[test]
+    fn ports_have_numbers_or_names() {
+        let url = |probe: Value, address: Option<&str>| match checked(&probe, address)?.check {
+            Check::Http { url, .. } => Ok(url),
+            other => Err(format!("{other:?}")),
+        };
+        let named = json!({"httpGet": {"port": "web", "path": "/health?x=1"}});
+        assert_eq!(url(named, Some("10.1.2.3")).unwrap(), "http://10.1.2.3:8080/health?x=1");
+        let secure = json!({"httpGet": {"port": 443, "scheme": "HTTPS"}});
+        assert_eq!(url(secure, Some("fd00::1")).unwrap(), "https://[fd00::1]:443/");
+        let elsewhere = json!({"httpGet": {"port": "81", "host": "example.com"}});
+        assert_eq!(url(elsewhere, None).unwrap(), "http://example.com:81/");
+        let tcp = checked(&json!({"tcpSocket": {"port": 5432}}), None).unwrap();
+        assert_eq!(tcp.check, Check::Tcp("127.0.0.1:5432".parse().unwrap()));
+        for probe in [
+            json!({"httpGet": {"port": "none"}}),
+            json!({"tcpSocket": {"port": 70000}}),
+            json!({"tcpSocket": {"port": 1, "host": "name"}}),
+            json!({"exec": {}}),
+            json!({"periodSeconds": 1}),
+        ] {
+            assert!(checked(&probe, None).is_err(), "{probe}");
+        }
+    }
+
+    #[test]
+    fn a_container_is_asked_to_end_if_the_template_says_anything_of_it() {
+        let place = merged(&json!({})).1;
+        let stopped = |lifecycle: Value, grace| {
+            let container = json!({"name": "a", "lifecycle": lifecycle});
+            let container = serde_json::from_value(container).unwrap();
+            stop(&container, &place, None, (grace, Some("SIGQUIT"))).unwrap()
+        };
+        assert_eq!(stopped(json!({}), None), None);
+        let asked = stopped(json!({}), Some(5)).unwrap();
+        assert_eq!((asked.signal.as_deref(), asked.grace.as_secs()), (Some("SIGQUIT"), 5));
+        let sleep = json!({"stopSignal": "SIGINT", "preStop": {"sleep": {"seconds": 2}}});
+        let asked = stopped(sleep, None).unwrap();
+        assert_eq!((asked.signal.as_deref(), asked.grace.as_secs()), (Some("SIGINT"), 30));
+        assert_eq!(asked.before, Some(Check::Sleep(Duration::from_secs(2))));
+    }
+}

@@ -116,7 +116,7 @@ impl Contexts<'_> {
             Some(_) => {
                 return Err(pod_place
                     .at("supplementalGroupsPolicy")
-                    .fault("the image's own groups of a user are always kept: write `Merge`"));
+                    .fault("is not to be had: write `Merge`"));
             }
         }
         for (at, &group) in pod.supplemental_groups.iter().flatten().enumerate() {
@@ -217,5 +217,80 @@ fn apparmor(profile: &AppArmorProfile, place: &Place) -> Result<Option<String>, 
                 format!("{other:?} is none of `RuntimeDefault`, `Unconfined` and `Localhost`");
             Err(place.at("type").fault(problem))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::super::fault::tests::merged;
+    use super::*;
+
+    fn applied(own: Value, pod: Value, asked: &bundle::Options) -> Result<bundle::Options, String> {
+        let (own, pod) =
+            (serde_json::from_value(own).unwrap(), serde_json::from_value(pod).unwrap());
+        let place = merged(&json!({})).1;
+        let image = ImageConfig { user: "app:staff".to_owned(), ..ImageConfig::default() };
+        let mut options = asked.clone();
+        Contexts { container: (&own, &place), pod: (&pod, &place) }
+            .apply(&Settings::default(), &image, &mut options)
+            .map_err(|fault| fault.problem)
+            .map(|()| options)
+    }
+
+    #[test]
+    fn the_user_is_that_of_the_container_then_the_pods_then_the_workflows() {
+        let user = |own: Value, pod: Value, asked: Option<&str>| {
+            let asked =
+                bundle::Options { user: asked.map(str::to_owned), ..bundle::Options::default() };
+            applied(own, pod, &asked).unwrap().user
+        };
+        let some = |words: &str| Some(words.to_owned());
+        assert_eq!(user(json!({}), json!({}), Some("a:b")), some("a:b"));
+        assert_eq!(user(json!({"runAsUser": 1}), json!({"runAsUser": 2}), Some("a:b")), some("1"));
+        let pod = json!({"runAsUser": 2, "runAsGroup": 3});
+        assert_eq!(user(json!({}), pod, None), some("2:3"));
+        assert_eq!(user(json!({"runAsGroup": 4}), json!({}), None), some("app:4"));
+        assert_eq!(user(json!({"runAsGroup": 4}), json!({}), Some("a:b")), some("a:4"));
+        let groups = json!({"supplementalGroups": [7], "fsGroup": 8});
+        let options = applied(json!({}), groups, &bundle::Options::default()).unwrap();
+        assert_eq!(options.groups, ["7", "8"]);
+        let options = bundle::Options::default();
+        assert!(applied(json!({"runAsUser": -1}), json!({}), &options).is_err());
+        assert!(applied(json!({"runAsUser": 4294967296_i64}), json!({}), &options).is_err());
+    }
+
+    #[test]
+    fn what_the_template_says_of_capabilities_counts_last() {
+        let mut asked = bundle::Options::default();
+        asked.security.cap_add = vec!["CAP_SYS_PTRACE".to_owned(), "CAP_KILL".to_owned()];
+        asked.security.cap_drop = vec!["CAP_NET_RAW".to_owned()];
+        let own = json!({"capabilities": {"add": ["net_raw"], "drop": ["CAP_KILL"]}});
+        let security = applied(own, json!({}), &asked).unwrap().security;
+        assert_eq!(security.cap_add, ["CAP_SYS_PTRACE", "CAP_NET_RAW"]);
+        assert_eq!(security.cap_drop, ["CAP_KILL"]);
+        let own = json!({"capabilities": {"drop": ["ALL"]}});
+        assert!(applied(own, json!({}), &asked).unwrap().security.cap_add.is_empty());
+        let own = json!({"capabilities": {"add": ["SYS_MAGIC"]}});
+        let said = applied(own, json!({}), &asked).unwrap_err();
+        assert_eq!(said, "there is no capability \"SYS_MAGIC\"");
+    }
+
+    #[test]
+    fn profiles_are_files_below_their_directory() {
+        let options = bundle::Options::default();
+        let profile = |kind: &str, file: &str| {
+            let own = json!({"seccompProfile": {"type": kind, "localhostProfile": file}});
+            applied(own, json!({}), &options).map(|options| options.security.seccomp)
+        };
+        assert_eq!(profile("Unconfined", ""), Ok(Seccomp::Unconfined));
+        for file in ["", "/etc/passwd", "../x", "none.json"] {
+            assert!(profile("Localhost", file).is_err(), "{file}");
+        }
+        let own = json!({"seccompProfile": {"type": "Unconfined"}});
+        let pod = json!({"seccompProfile": {"type": "RuntimeDefault"}});
+        let options = applied(own, pod, &options).unwrap();
+        assert_eq!(options.security.seccomp, Seccomp::Unconfined);
     }
 }

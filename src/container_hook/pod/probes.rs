@@ -202,6 +202,7 @@ mod tests {
             interval: Duration::from_secs(10),
             timeout: Duration::from_secs(1),
             start_period: Duration::ZERO,
+            start_interval: Duration::from_secs(10),
             retries: 3,
             successes: 1,
         };

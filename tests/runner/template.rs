@@ -431,3 +431,31 @@ fn a_runtime_class_is_another_runtime() {
         assert!(fs::read_to_string(log).unwrap().contains("called"));
     });
 }
+
+#[test]
+fn a_runner_that_is_not_root_names_a_template_that_everybody_may_read() {
+    for runtime in Runtime::ALL {
+        let host = Host::new();
+        let _hub = Registry::start(&host, Name::Hub, None);
+        let installation = Installation::new(&host, runtime, "");
+        installation.use_sudo("daemon");
+        let file = host.path().join("template.yaml");
+        write(&file, "spec: {containers: [{name: $job, env: [{name: A, value: b}]}]}");
+        let mut runner = runner(&installation, "runner-1");
+        runner.run_as((1, 1));
+        let name = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE".to_owned();
+        runner.variables.push((name, file.display().to_string()));
+        host.shell(&format!("chmod 644 {}", file.display()));
+        runner.prepare(runner.job_container("node:22"), &[]);
+        assert_eq!(runner.run("echo $A").success().stdout(), "b\n", "{runtime}");
+        runner.cleanup();
+        for (spoil, expected) in
+            [("chmod 600", "not for everybody to read"), ("chown daemon", "cannot be used")]
+        {
+            host.shell(&format!("{spoil} {}", file.display()));
+            let args = json!({"container": runner.job_container("node:22"), "services": []});
+            let said = runner.start("prepare_job", args).wait().failure();
+            assert!(said.contains(expected), "{spoil}: {said}");
+        }
+    }
+}

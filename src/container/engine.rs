@@ -96,16 +96,21 @@ impl Engine {
         self.run.join("containers.lock")
     }
 
+    /// Removes the directories of containers whose makers were killed before there was a record.
+    /// Returns how many.
+    pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
+        let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
+        let strays = record::stray(&self.run)?;
+        for id in &strays {
+            remove_tree(self.directory(id).path())?;
+        }
+        Ok(strays.len())
+    }
+
     /// Removes what containers left on the disk whose records are gone: those of an earlier boot.
     /// Returns how many.
     pub fn remove_strays(&self) -> Result<usize, ContainerError> {
-        let mut removed = 0;
-        let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
-        for id in record::stray(&self.run)? {
-            let directory = self.directory(&id);
-            remove_tree(directory.path())?;
-            removed += 1;
-        }
+        let mut removed = self.remove_unrecorded()?;
         let disks = self.disks();
         let entries = match fs::read_dir(&disks) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),

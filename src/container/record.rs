@@ -3,7 +3,6 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use jiff::Timestamp;
 use serde::de::DeserializeOwned;
@@ -20,10 +19,6 @@ use crate::sys::identity::Identity;
 
 /// More than any record has.
 const LONGEST_RECORD: u64 = 1 << 20;
-
-/// What the names of directories begin with that get their record just now, and for how long they may.
-const NEW: &str = ".new-";
-const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What a container is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -134,13 +129,10 @@ impl Directory {
         self.path.join("log")
     }
 
-    /// Makes the directory with its record in it; nobody sees it without.
+    /// Makes the directory with its record in it. Nobody may look for strays meanwhile.
     pub(super) fn create(&self, record: &Record) -> Result<(), ContainerError> {
-        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
-        let new = Directory { path: self.path.with_file_name(format!("{NEW}{name}")) };
-        make_private(&new.path)?;
-        new.write(record)?;
-        Ok(fs::rename(&new.path, &self.path).at("rename", &new.path)?)
+        make_private(&self.path)?;
+        self.write(record)
     }
 
     /// Writes the record anew.
@@ -187,29 +179,12 @@ pub(super) fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
 
 /// Returns the ids of containers whose record is missing: who made or removed them was killed.
 pub(super) fn stray(run: &Path) -> Result<Vec<String>, ContainerError> {
-    let mut ids = names(run)?;
-    ids.retain(|id| {
-        let directory = Directory::of(run, id);
-        match id.starts_with(NEW) {
-            true => is_old(&directory.path),
-            false => directory.read().is_err(),
-        }
-    });
+    let mut ids = ids(run)?;
+    ids.retain(|id| Directory::of(run, id).read().is_err());
     Ok(ids)
-}
-
-fn is_old(path: &Path) -> bool {
-    let modified = fs::metadata(path).and_then(|metadata| metadata.modified());
-    modified.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > PATIENCE))
 }
 
 fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
-    let mut ids = names(run)?;
-    ids.retain(|id| !id.starts_with(NEW));
-    Ok(ids)
-}
-
-fn names(run: &Path) -> Result<Vec<String>, ContainerError> {
     let all = all(run);
     let entries = match fs::read_dir(&all) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -287,17 +262,6 @@ mod tests {
         let found = records(run.path()).unwrap();
         assert_eq!(found.iter().map(|record| &record.id).collect::<Vec<_>>(), ["a"]);
         assert_eq!(stray(run.path()).unwrap(), ["b"]);
-    }
-
-    #[test]
-    fn a_container_that_is_being_made_is_no_stray() {
-        let run = tempfile::tempdir().unwrap();
-        let new = run.path().join("containers/.new-a");
-        make_private(&new).unwrap();
-        assert!(stray(run.path()).unwrap().is_empty() && records(run.path()).unwrap().is_empty());
-        let then = std::time::SystemTime::now() - PATIENCE * 2;
-        fs::File::open(&new).unwrap().set_modified(then).unwrap();
-        assert_eq!(stray(run.path()).unwrap(), [".new-a"]);
     }
 
     #[test]

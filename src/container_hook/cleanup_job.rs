@@ -41,6 +41,7 @@ fn remove_owned(
 ) -> Result<(), HookError> {
     let containers = containers(engine, owner)?;
     engine.remove_all(&containers)?;
+    engine.remove_unrecorded()?;
     engine.store.sweep_reservations()?;
     // Those of steps that ran without a job come with the containers.
     let mut networks: Vec<_> = containers.into_iter().filter_map(|record| record.network).collect();

@@ -15,6 +15,10 @@ use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
 
+/// The record, in a directory of its own: what a process leaves there that is killed while it writes
+/// goes with it.
+const RECORD: &str = "job.json";
+
 /// What is known of a job, from before anything of it is made.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Job {
@@ -60,6 +64,7 @@ impl Jobs {
             peers: peers.to_vec(),
             worker: runner.worker,
         };
+        make_private(&self.dir.join(&job.owner))?;
         Ok(write_json(&self.path(&job.owner), &job)?)
     }
 
@@ -70,10 +75,10 @@ impl Jobs {
 
     /// Forgets a job of which nothing is left.
     pub(super) fn remove(&self, owner: &str) -> Result<(), HookError> {
-        let path = self.path(owner);
-        match fs::remove_file(&path) {
+        let dir = self.dir.join(owner);
+        match fs::remove_dir_all(&dir) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => Ok(result.at("remove", &path)?),
+            result => Ok(result.at("remove", &dir)?),
         }
     }
 
@@ -83,14 +88,14 @@ impl Jobs {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             entries => entries.at("list", &self.dir)?,
         };
-        let paths = entries.flatten().map(|entry| entry.path());
-        let records = paths.filter(|path| path.extension().is_some_and(|end| end == "json"));
+        let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let records = entries.flatten().filter(is_dir).map(|entry| entry.path().join(RECORD));
         let jobs = records.filter_map(|path| read_json_if_there(&path).transpose());
         Ok(jobs.collect::<Result<_, _>>()?)
     }
 
     fn path(&self, owner: &str) -> PathBuf {
-        self.dir.join(format!("{owner}.json"))
+        self.dir.join(owner).join(RECORD)
     }
 }
 

@@ -43,10 +43,10 @@ pub(crate) enum EnvironmentError {
     #[error("the pod template {} cannot be used", path.display())]
     Template { path: PathBuf, source: TrustError },
     #[error(
-        "{} is not for everybody to read, as a pod template is that a runner names: name it in the \
-         settings, under [template]", path.display()
+        "the pod template {} is named by a runner that is not root, and may give containers what \
+         is root's: name it in the settings, as `file` under [template]", path.display()
     )]
-    Hidden { path: PathBuf },
+    Unconfirmed { path: PathBuf },
     #[error(
         "{} belongs to user {owner}, not to user {caller} who calls: a runner has its own \
          directories", path.display()
@@ -112,29 +112,20 @@ pub(crate) fn runner(names_from_log: bool) -> Result<Runner, EnvironmentError> {
 
 /// Returns the pod template: that of the settings, else the one that the environment names.
 ///
-/// It says what containers may do to the host, so nobody but root may write it. After sudo the name
-/// is the runner's to choose: then it is a file that the runner can read anyway, since faults are
-/// shown with what is at fault.
+/// It says what containers may do to the host, so nobody but root may write it, nor choose it: after
+/// sudo the environment is the runner's.
 pub(crate) fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, EnvironmentError> {
     let is_named = of_settings.is_none();
     let named = || env::var_os(TEMPLATE_VARIABLE).filter(|path| !path.is_empty());
     let Some(path) = of_settings.or_else(|| named().map(PathBuf::from)) else { return Ok(None) };
+    if is_named && sudo_caller().is_some() {
+        return Err(EnvironmentError::Unconfirmed { path });
+    }
     if path.is_relative() {
         return Err(EnvironmentError::NotAbsolute { name: TEMPLATE_VARIABLE });
     }
     trust::check_path(&path, &TrustOptions::of_process())
         .map_err(|source| EnvironmentError::Template { path: path.clone(), source })?;
-    let is_public = |path: &Path| {
-        let status = fs::metadata(path).at("look up", path)?;
-        Ok::<_, PathError>(status.mode() & if status.is_dir() { 0o001 } else { 0o004 } != 0)
-    };
-    if is_named && sudo_caller().is_some() {
-        for part in path.ancestors() {
-            if !is_public(part)? {
-                return Err(EnvironmentError::Hidden { path: part.to_owned() });
-            }
-        }
-    }
     Ok(Some(path))
 }
 

@@ -128,6 +128,10 @@ fn empty_dir(source: &EmptyDirVolumeSource, place: &Place) -> Result<Backing, Fa
         Quantity::parse(&size.0).ok_or_else(|| place.at("sizeLimit").fault(no_quantity()))
     });
     let size_bytes = size.transpose()?.map(Quantity::units).filter(|size| *size > 0);
+    if size_bytes.is_some() && !is_memory {
+        let problem = "nothing limits a directory on disk: add `medium: Memory`, or leave this out";
+        return Err(place.at("sizeLimit").fault(problem));
+    }
     Ok(Backing::Empty { is_memory, size_bytes })
 }
 
@@ -347,6 +351,8 @@ mod tests {
         let source = |value| serde_json::from_value::<EmptyDirVolumeSource>(value).unwrap();
         let backing = empty_dir(&source(json!({"medium": "Memory", "sizeLimit": "64Mi"})), &place);
         assert_eq!(backing, Ok(Backing::Empty { is_memory: true, size_bytes: Some(64 << 20) }));
-        assert!(empty_dir(&source(json!({"medium": "HugePages"})), &place).is_err());
+        for refused in [json!({"medium": "HugePages"}), json!({"sizeLimit": "64Mi"})] {
+            assert!(empty_dir(&source(refused.clone()), &place).is_err(), "{refused}");
+        }
     }
 }

@@ -18,7 +18,7 @@ pub(super) const READ_FLAGS: OFlags =
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {
-    /// The system says so; of a directory it says [`std::ErrorKind::IsADirectory`].
+    /// The system says so; of a directory it says [`ErrorKind::IsADirectory`].
     #[error(transparent)]
     Path(#[from] PathError),
     /// It holds more than the caller takes.

@@ -71,7 +71,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(host::checks());
     checks.extend(runtimes::checks(settings));
     checks.extend(storage::checks(settings));
-    checks.extend(network::checks());
+    checks.extend(network::checks(settings));
     checks.extend(runner::checks(settings));
 
     let ok = checks.iter().all(|check| check.status != Status::Fail);

@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,11 +10,30 @@ use oci_hooks::sys::process::{End, Program};
 
 use super::Check;
 use crate::relay::find;
+use crate::settings::Settings;
 
-pub(super) fn checks() -> Vec<Check> {
+pub(super) fn checks(settings: &Settings) -> Vec<Check> {
     let mut checks = vec![namespaces(), nft(), forwarding()];
     checks.extend(firewall());
+    if settings.network.dns.is_empty() && !settings.network.host_access {
+        checks.extend(resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()));
+    }
     checks
+}
+
+/// Looks for a resolver that is this machine by its own address: jobs do not reach it there. Those on
+/// loopback are replaced anyway.
+fn resolvers(text: &str) -> Option<Check> {
+    let words = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let addresses = words.filter_map(|word| word.trim().parse::<IpAddr>().ok());
+    // Only an address of this machine can be bound to.
+    let is_own = |address: &IpAddr| UdpSocket::bind((*address, 0)).is_ok();
+    let own = addresses.filter(|address| !address.is_loopback()).find(is_own)?;
+    Some(Check::warn(
+        "resolver",
+        format!("{own} is this machine, which jobs do not reach"),
+        "name another one as `dns` under [network], or set `host-access = true` there",
+    ))
 }
 
 fn namespaces() -> Check {
@@ -97,4 +117,13 @@ fn a_firewall_that_drops_is_found() {
     assert!(drops(chain));
     assert!(!drops(&chain.replace("drop", "accept")));
     assert!(!drops(&format!("{chain}\t\tiifname \"ocih*\" accept\n")));
+}
+
+#[test]
+fn a_resolver_that_is_this_machine_is_found() {
+    // Nobody has the addresses of documentation; any address of 127.0.0.0/8 is on loopback.
+    for text in ["", "nameserver 192.0.2.1\n", "nameserver 127.0.0.53\nnameserver x\n"] {
+        assert!(resolvers(text).is_none(), "{text}");
+    }
+    assert!(resolvers("options a\nnameserver 0.0.0.0\n").is_some());
 }

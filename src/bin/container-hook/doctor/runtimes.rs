@@ -25,6 +25,15 @@ pub(super) fn checks(settings: &Settings) -> Vec<Check> {
         .filter_map(|name| find(&[OsStr::new(name)], Some(DEFAULT_PATH.as_ref()), None).ok());
     let others: Vec<_> = others.filter(|other| *other != used).collect();
     let mut checks = vec![check(&used)];
+    if Kind::of(&used) == Kind::Youki {
+        // What jobs were seen to miss with 0.7.0.
+        checks.push(Check::warn(
+            "youki",
+            "built without libseccomp it drops the seccomp profile, and says so nowhere; a step that \
+             a signal ended has another exit code",
+            "use runc or crun, unless you know how it was built",
+        ));
+    }
     if !others.is_empty() {
         let others: Vec<_> = others.iter().map(|other| described(other)).collect();
         checks.push(Check::ok("other runtimes", others.join(", ")));

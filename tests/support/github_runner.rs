@@ -123,16 +123,22 @@ impl<'a> Runner<'a> {
 
     /// Starts a call with any bytes as the request.
     pub(crate) fn start_raw(&self, request: Vec<u8>, response: Option<PathBuf>) -> Call {
+        Call::start(self.host(), self.command(), request, response)
+    }
+
+    /// Returns the command of a call, which takes the request on standard input.
+    pub(crate) fn command(&self) -> Command {
         let mut command = match &self.worker {
             Some(worker) => Command::new(worker),
-            None => Command::new("bash"),
+            // By its path: a name makes this program be copied for each call, which takes time.
+            None => Command::new(program::find("bash")),
         };
         command.arg("-e").arg(self.installation.entry()).current_dir(self.workspace()).env_clear();
         command.envs(self.worker_environment());
         if let Some((uid, gid)) = self.user {
             command.uid(uid).gid(gid);
         }
-        Call::start(self.host(), command, request, response)
+        command
     }
 
     /// Makes a call and keeps the state that it answers.

@@ -8,7 +8,8 @@ const LAYERS: [&[&str]; 5] = [
     &["hooks", "image", "runtime", "network"],
     &["bundle", "rootfs"],
     &["container"],
-    &["container_hook"],
+    // Each speaks one protocol; none names another.
+    &["container_hook", "step_runner"],
 ];
 
 fn layer(module: &str) -> Option<usize> {

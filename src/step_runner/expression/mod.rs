@@ -1,0 +1,5 @@
+//! Expressions in `${{ }}`.
+
+mod context;
+
+pub use context::{Context, Expanded, Status, StepState};

@@ -11,7 +11,7 @@ pub struct FollowStepsRequest {
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FollowStepsResponse {
     #[prost(message, optional, tag = "1")]
-    pub result: ::core::option::Option<super::super::super::proto::StepResult>,
+    pub result: ::core::option::Option<crate::step_runner::wire::proto::StepResult>,
 }
 /// Asks to forget a job.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -131,11 +131,9 @@ pub mod step_runner_client {
         /// Starts a job. A job that is already known is left alone.
         pub async fn run(
             &mut self,
-            request: impl tonic::IntoRequest<
-                super::super::super::super::proto::RunRequest,
-            >,
+            request: impl tonic::IntoRequest<crate::step_runner::wire::proto::RunRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::super::super::super::proto::RunResponse>,
+            tonic::Response<crate::step_runner::wire::proto::RunResponse>,
             tonic::Status,
         > {
             self.inner
@@ -184,12 +182,12 @@ pub mod step_runner_client {
         pub async fn follow_logs(
             &mut self,
             request: impl tonic::IntoRequest<
-                super::super::super::super::proto::FollowLogsRequest,
+                crate::step_runner::wire::proto::FollowLogsRequest,
             >,
         ) -> std::result::Result<
             tonic::Response<
                 tonic::codec::Streaming<
-                    super::super::super::super::proto::FollowLogsResponse,
+                    crate::step_runner::wire::proto::FollowLogsResponse,
                 >,
             >,
             tonic::Status,
@@ -273,9 +271,9 @@ pub mod step_runner_server {
         /// Starts a job. A job that is already known is left alone.
         async fn run(
             &self,
-            request: tonic::Request<super::super::super::super::proto::RunRequest>,
+            request: tonic::Request<crate::step_runner::wire::proto::RunRequest>,
         ) -> std::result::Result<
-            tonic::Response<super::super::super::super::proto::RunResponse>,
+            tonic::Response<crate::step_runner::wire::proto::RunResponse>,
             tonic::Status,
         >;
         /// Server streaming response type for the FollowSteps method.
@@ -295,7 +293,7 @@ pub mod step_runner_server {
         /// Server streaming response type for the FollowLogs method.
         type FollowLogsStream: tonic::codegen::tokio_stream::Stream<
                 Item = std::result::Result<
-                    super::super::super::super::proto::FollowLogsResponse,
+                    crate::step_runner::wire::proto::FollowLogsResponse,
                     tonic::Status,
                 >,
             >
@@ -304,7 +302,7 @@ pub mod step_runner_server {
         /// Sends the log of a job from an offset on, until the job has ended.
         async fn follow_logs(
             &self,
-            request: tonic::Request<super::super::super::super::proto::FollowLogsRequest>,
+            request: tonic::Request<crate::step_runner::wire::proto::FollowLogsRequest>,
         ) -> std::result::Result<tonic::Response<Self::FollowLogsStream>, tonic::Status>;
         /// Stops a job if it runs, and forgets it.
         async fn finish(
@@ -400,9 +398,9 @@ pub mod step_runner_server {
                     impl<
                         T: StepRunner,
                     > tonic::server::UnaryService<
-                        super::super::super::super::proto::RunRequest,
+                        crate::step_runner::wire::proto::RunRequest,
                     > for RunSvc<T> {
-                        type Response = super::super::super::super::proto::RunResponse;
+                        type Response = crate::step_runner::wire::proto::RunResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
                             tonic::Status,
@@ -410,7 +408,7 @@ pub mod step_runner_server {
                         fn call(
                             &mut self,
                             request: tonic::Request<
-                                super::super::super::super::proto::RunRequest,
+                                crate::step_runner::wire::proto::RunRequest,
                             >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
@@ -494,9 +492,9 @@ pub mod step_runner_server {
                     impl<
                         T: StepRunner,
                     > tonic::server::ServerStreamingService<
-                        super::super::super::super::proto::FollowLogsRequest,
+                        crate::step_runner::wire::proto::FollowLogsRequest,
                     > for FollowLogsSvc<T> {
-                        type Response = super::super::super::super::proto::FollowLogsResponse;
+                        type Response = crate::step_runner::wire::proto::FollowLogsResponse;
                         type ResponseStream = T::FollowLogsStream;
                         type Future = BoxFuture<
                             tonic::Response<Self::ResponseStream>,
@@ -505,7 +503,7 @@ pub mod step_runner_server {
                         fn call(
                             &mut self,
                             request: tonic::Request<
-                                super::super::super::super::proto::FollowLogsRequest,
+                                crate::step_runner::wire::proto::FollowLogsRequest,
                             >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);

@@ -93,7 +93,7 @@ impl Base {
     ///
     /// Fails if the text is no pod.
     pub fn parse(file: &str, text: &str) -> Result<Self, TemplateError> {
-        let pod = yaml::read(text).and_then(|document| read::<Pod>(&document, ""));
+        let pod = read_document(text).and_then(|document| read::<Pod>(&document, ""));
         Ok(pod.map_err(|fault| fault.within(file))?.into())
     }
 

@@ -2,69 +2,114 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
-use super::error::{Fault, Position, Problem};
-use super::merged::Origin;
+use super::error::{Error, Position, Problem};
 use super::node::{Field, Node, Value};
 use super::scalar::{resolve, resolve_as};
 
-/// How deep values may be nested. A pod has about a dozen levels.
-pub(super) const MAX_DEPTH: usize = 64;
+/// How deep values may be nested.
+pub const MAX_DEPTH: usize = 64;
 
-/// The most that values may weigh: their text, and [`VALUE_WEIGHT`] for each. Text within
-/// [`super::MAX_BYTES`] is lighter than that unless aliases multiply it.
+/// The most that values may weigh: their text, and [`VALUE_WEIGHT`] for each. A text of a megabyte is
+/// lighter than that unless aliases multiply it.
 const MAX_WEIGHT: usize = 16 << 20;
 
 /// What a value weighs without its text.
 const VALUE_WEIGHT: usize = 16;
 
-/// Reads the only document.
-pub(super) fn read(text: &str) -> Result<Node, Fault> {
-    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-    let parser = Parser::new_from_str(text);
-    let mut reader = Reader { parser, anchors: HashMap::new(), weight: 0 };
-    let mut document = None;
-    loop {
-        let (event, span) = reader.next()?;
-        match event {
-            Event::StreamEnd => break,
-            Event::DocumentStart(_) if document.is_some() => {
-                return Err(Fault::new(position(span.start), Problem::Documents));
-            }
-            Event::StreamStart | Event::DocumentStart(_) | Event::DocumentEnd | Event::Nothing => {}
-            event => document = Some(reader.node(event, span, 0)?),
-        }
-    }
-    document.ok_or(Fault::new(None, Problem::Empty))
+/// What keys of mappings may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keys {
+    /// Scalars, which are text whatever they would be as values.
+    AsText,
+    /// Strings only.
+    Strings,
 }
 
-struct Reader<'a> {
+/// A document of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Document {
+    /// Where it begins: at its `---` if it has one.
+    pub start: Position,
+    /// What it says.
+    pub root: Node,
+}
+
+/// The documents of a text, one after the other. What follows the last one asked for is not looked at.
+pub struct Documents<'a> {
     parser: Parser<'a, StrInput<'a>>,
+    keys: Keys,
     /// What aliases stand for, by the parser's number.
     anchors: HashMap<usize, Node>,
     /// What all values that were made weigh together.
     weight: usize,
+    /// Whether the text is over, or not YAML from here on.
+    ended: bool,
 }
 
-impl<'a> Reader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, Span), Fault> {
-        match self.parser.next_event() {
-            Some(event) => event.map_err(syntax),
-            None => Err(Fault::new(None, Problem::Syntax("it ends too early".to_owned()))),
+impl fmt::Debug for Documents<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Documents").field("ended", &self.ended).finish_non_exhaustive()
+    }
+}
+
+impl Iterator for Documents<'_> {
+    type Item = Result<Document, Error>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended {
+            return None;
+        }
+        let next = self.document().transpose();
+        self.ended = !matches!(next, Some(Ok(_)));
+        next
+    }
+}
+
+impl<'a> Documents<'a> {
+    /// Begins with the first document.
+    pub fn new(text: &'a str, keys: Keys) -> Self {
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        let parser = Parser::new_from_str(text);
+        Documents { parser, keys, anchors: HashMap::new(), weight: 0, ended: false }
+    }
+
+    fn document(&mut self) -> Result<Option<Document>, Error> {
+        let mut start = None;
+        loop {
+            let (event, span) = self.event()?;
+            match event {
+                Event::StreamEnd => return Ok(None),
+                Event::DocumentStart(_) => start = Some(position(span.start)),
+                Event::StreamStart | Event::DocumentEnd | Event::Nothing => {}
+                event => {
+                    let start = start.unwrap_or(position(span.start));
+                    let root = self.node(event, span, 0)?;
+                    return Ok(Some(Document { start, root }));
+                }
+            }
         }
     }
 
-    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, Fault> {
+    fn event(&mut self) -> Result<(Event<'a>, Span), Error> {
+        match self.parser.next_event() {
+            Some(event) => event.map_err(syntax),
+            None => Err(Error::new(None, Problem::Syntax("it ends too early".to_owned()))),
+        }
+    }
+
+    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, Error> {
         let at = position(span.start);
         if depth > MAX_DEPTH {
-            return Err(Fault::new(at, Problem::TooDeep(MAX_DEPTH)));
+            return Err(Error::new(at, Problem::TooDeep(MAX_DEPTH)));
         }
         let (value, anchor) = match event {
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
-                    return Err(Fault::new(at, Problem::Recursive));
+                    return Err(Error::new(at, Problem::Recursive));
                 };
                 let weight = weight(node);
                 // Weighed before it is made.
@@ -86,9 +131,9 @@ impl<'a> Reader<'a> {
                 (self.map(depth)?, anchor)
             }
             // The parser pairs the others itself.
-            _ => return Err(Fault::new(at, Problem::Syntax("a value is missing".to_owned()))),
+            _ => return Err(Error::new(at, Problem::Syntax("a value is missing".to_owned()))),
         };
-        let node = Node { origin: Origin::Template(at), value };
+        let node = Node { origin: at, value };
         if anchor != 0 {
             self.weigh(weight(&node), at)?;
             self.anchors.insert(anchor, node.clone());
@@ -96,45 +141,48 @@ impl<'a> Reader<'a> {
         Ok(node)
     }
 
-    fn list(&mut self, depth: usize) -> Result<Value, Fault> {
+    fn list(&mut self, depth: usize) -> Result<Value, Error> {
         let mut items = Vec::new();
         loop {
-            match self.next()? {
+            match self.event()? {
                 (Event::SequenceEnd, _) => return Ok(Value::List(items)),
                 (event, span) => items.push(self.node(event, span, depth + 1)?),
             }
         }
     }
 
-    fn map(&mut self, depth: usize) -> Result<Value, Fault> {
+    fn map(&mut self, depth: usize) -> Result<Value, Error> {
         let mut fields: Vec<Field> = Vec::new();
         let mut seen: HashMap<String, Position> = HashMap::new();
         loop {
-            let (event, span) = self.next()?;
+            let (event, span) = self.event()?;
             let at = position(span.start);
             let name = match event {
                 Event::MappingEnd => return Ok(Value::Map(fields)),
-                // As in JSON a key is text, whatever it would be as a value.
-                Event::Scalar(text, ..) => text.into_owned(),
+                Event::Scalar(text, ..) if self.keys == Keys::AsText => text.into_owned(),
                 event => match self.node(event, span, depth + 1)?.value {
                     Value::Text(text) => text,
-                    other => return Err(Fault::new(at, Problem::Key(other.kind()))),
+                    other => {
+                        let quote = !matches!(other, Value::List(_) | Value::Map(_));
+                        let found = other.kind();
+                        return Err(Error::new(at, Problem::Key { found, quote }));
+                    }
                 },
             };
             self.weigh(VALUE_WEIGHT + name.len(), at)?;
             if let Some(first) = seen.insert(name.clone(), at) {
-                return Err(Fault::new(at, Problem::DuplicateKey { name, first }));
+                return Err(Error::new(at, Problem::DuplicateKey { name, first }));
             }
-            let (event, span) = self.next()?;
+            let (event, span) = self.event()?;
             let node = self.node(event, span, depth + 1)?;
-            fields.push(Field { name, origin: Origin::Template(at), node });
+            fields.push(Field { name, origin: at, node });
         }
     }
 
-    fn weigh(&mut self, weight: usize, at: Position) -> Result<(), Fault> {
+    fn weigh(&mut self, weight: usize, at: Position) -> Result<(), Error> {
         self.weight += weight;
         if self.weight > MAX_WEIGHT {
-            return Err(Fault::new(at, Problem::TooLarge));
+            return Err(Error::new(at, Problem::TooLarge));
         }
         Ok(())
     }
@@ -145,8 +193,8 @@ fn scalar(
     style: ScalarStyle,
     tag: Option<&Tag>,
     at: Position,
-) -> Result<Value, Fault> {
-    let wrong = |tag: &Tag| Fault::new(at, Problem::Tag(tag.to_string()));
+) -> Result<Value, Error> {
+    let wrong = |tag: &Tag| Error::new(at, Problem::Tag(tag.to_string()));
     match tag {
         Some(tag) if tag.is_yaml_core_schema() => {
             resolve_as(&tag.suffix, &text).ok_or_else(|| wrong(tag))
@@ -161,10 +209,10 @@ fn scalar(
     }
 }
 
-fn check_tag(tag: Option<&Tag>, own: &str, at: Position) -> Result<(), Fault> {
+fn check_tag(tag: Option<&Tag>, own: &str, at: Position) -> Result<(), Error> {
     match tag {
         Some(tag) if !(tag.is_yaml_core_schema() && tag.suffix == own) => {
-            Err(Fault::new(at, Problem::Tag(tag.to_string())))
+            Err(Error::new(at, Problem::Tag(tag.to_string())))
         }
         _ => Ok(()),
     }
@@ -186,7 +234,7 @@ fn position(marker: Marker) -> Position {
     Position { line: marker.line(), column: marker.col() + 1 }
 }
 
-fn syntax(error: ScanError) -> Fault {
+fn syntax(error: ScanError) -> Error {
     let message = match error.info() {
         // What people do wrong most often, in their words.
         "simple key expected" | "simple key expect ':'" => {
@@ -195,5 +243,5 @@ fn syntax(error: ScanError) -> Fault {
         text if text.starts_with("tabs disallowed") => "indent with blanks, not with tabs",
         text => text,
     };
-    Fault::new(position(*error.marker()), Problem::Syntax(message.to_owned()))
+    Error::new(position(*error.marker()), Problem::Syntax(message.to_owned()))
 }

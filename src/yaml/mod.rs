@@ -9,6 +9,6 @@ mod read;
 mod scalar;
 
 pub use error::{Error, Place, Position, Problem, help};
-pub use node::{Field, Node, Value};
+pub use node::{Field, Node, Source, Value};
 pub use read::{Document, Documents, Keys, MAX_DEPTH};
 pub use scalar::resolve;

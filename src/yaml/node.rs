@@ -4,9 +4,18 @@ use serde_json::Number;
 
 use super::error::Position;
 
+/// Where a part of a text stands, and how it is written there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// Where it begins.
+    pub position: Position,
+    /// The word that was taken for null, true or false, or a number: `1.10`.
+    pub word: Option<Box<str>>,
+}
+
 /// A value; `O` says where it came from.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node<O = Position> {
+pub struct Node<O = Source> {
     /// Where it came from.
     pub origin: O,
     /// What it is.
@@ -15,7 +24,7 @@ pub struct Node<O = Position> {
 
 /// What a value is.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value<O = Position> {
+pub enum Value<O = Source> {
     /// Nothing.
     Null,
     /// True or false.
@@ -32,7 +41,7 @@ pub enum Value<O = Position> {
 
 /// A key and its value. The order of fields is that of the document.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Field<O = Position> {
+pub struct Field<O = Source> {
     /// The key.
     pub name: String,
     /// Where the key came from.

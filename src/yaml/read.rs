@@ -1,13 +1,12 @@
 //! YAML text to a tree, within bounds: whatever the text is, this ends soon and in a result.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
 use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
 use super::error::{Error, Position, Problem};
-use super::node::{Field, Node, Value};
+use super::node::{Field, Node, Source, Value};
 use super::scalar::{resolve, resolve_as};
 
 /// How deep values may be nested.
@@ -106,19 +105,27 @@ impl<'a> Documents<'a> {
         if depth > MAX_DEPTH {
             return Err(Error::new(at, Problem::TooDeep(MAX_DEPTH)));
         }
+        let mut word = None;
         let (value, anchor) = match event {
             Event::Alias(anchor) => {
                 let Some(node) = self.anchors.get(&anchor) else {
                     return Err(Error::new(at, Problem::Recursive));
                 };
-                let weight = weight(node);
-                // Weighed before it is made.
+                let (weight, height) = extent(node);
+                // Measured before it is made.
+                if depth + height > MAX_DEPTH {
+                    return Err(Error::new(at, Problem::TooDeep(MAX_DEPTH)));
+                }
                 self.weigh(weight, at)?;
                 return Ok(self.anchors[&anchor].clone());
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.weigh(VALUE_WEIGHT + text.len(), at)?;
-                (scalar(text, style, tag.as_deref(), at)?, anchor)
+                let value = scalar(&text, style, tag.as_deref(), at)?;
+                if style == ScalarStyle::Plain && !matches!(value, Value::Text(_)) {
+                    word = Some(text.into());
+                }
+                (value, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
                 check_tag(tag.as_deref(), "seq", at)?;
@@ -133,9 +140,9 @@ impl<'a> Documents<'a> {
             // The parser pairs the others itself.
             _ => return Err(Error::new(at, Problem::Syntax("a value is missing".to_owned()))),
         };
-        let node = Node { origin: at, value };
+        let node = Node { origin: Source { position: at, word }, value };
         if anchor != 0 {
-            self.weigh(weight(&node), at)?;
+            self.weigh(extent(&node).0, at)?;
             self.anchors.insert(anchor, node.clone());
         }
         Ok(node)
@@ -175,7 +182,7 @@ impl<'a> Documents<'a> {
             }
             let (event, span) = self.event()?;
             let node = self.node(event, span, depth + 1)?;
-            fields.push(Field { name, origin: at, node });
+            fields.push(Field { name, origin: Source { position: at, word: None }, node });
         }
     }
 
@@ -188,24 +195,19 @@ impl<'a> Documents<'a> {
     }
 }
 
-fn scalar(
-    text: Cow<'_, str>,
-    style: ScalarStyle,
-    tag: Option<&Tag>,
-    at: Position,
-) -> Result<Value, Error> {
+fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<Value, Error> {
     let wrong = |tag: &Tag| Error::new(at, Problem::Tag(tag.to_string()));
     match tag {
         Some(tag) if tag.is_yaml_core_schema() => {
-            resolve_as(&tag.suffix, &text).ok_or_else(|| wrong(tag))
+            resolve_as(&tag.suffix, text).ok_or_else(|| wrong(tag))
         }
         // A lone exclamation mark: not to be resolved.
         Some(tag) if tag.suffix.is_empty() || tag.handle.is_empty() && tag.suffix == "!" => {
-            Ok(Value::Text(text.into_owned()))
+            Ok(Value::Text(text.to_owned()))
         }
         Some(tag) => Err(wrong(tag)),
-        None if style == ScalarStyle::Plain => Ok(resolve(&text)),
-        None => Ok(Value::Text(text.into_owned())),
+        None if style == ScalarStyle::Plain => Ok(resolve(text)),
+        None => Ok(Value::Text(text.to_owned())),
     }
 }
 
@@ -218,16 +220,20 @@ fn check_tag(tag: Option<&Tag>, own: &str, at: Position) -> Result<(), Error> {
     }
 }
 
-fn weight(node: &Node) -> usize {
-    let inner = match &node.value {
-        Value::Text(text) => text.len(),
-        Value::List(items) => items.iter().map(weight).sum(),
-        Value::Map(fields) => {
-            fields.iter().map(|field| VALUE_WEIGHT + field.name.len() + weight(&field.node)).sum()
-        }
-        _ => 0,
+/// Returns what a value weighs, and how many are nested in it.
+fn extent(node: &Node) -> (usize, usize) {
+    let outer = |(weight, height), (inner_weight, inner_height): (usize, usize)| {
+        (weight + inner_weight, usize::max(height, inner_height + 1))
     };
-    VALUE_WEIGHT + inner
+    match &node.value {
+        Value::Text(text) => (VALUE_WEIGHT + text.len(), 0),
+        Value::List(items) => items.iter().map(extent).fold((VALUE_WEIGHT, 0), outer),
+        Value::Map(fields) => fields.iter().fold((VALUE_WEIGHT, 0), |sum, field| {
+            let (weight, height) = extent(&field.node);
+            outer(sum, (VALUE_WEIGHT + field.name.len() + weight, height))
+        }),
+        _ => (VALUE_WEIGHT, 0),
+    }
 }
 
 fn position(marker: Marker) -> Position {
@@ -244,4 +250,51 @@ fn syntax(error: ScanError) -> Error {
         text => text,
     };
     Error::new(position(*error.marker()), Problem::Syntax(message.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn first(text: &str) -> Result<Node, Error> {
+        Documents::new(text, Keys::Strings).next().unwrap().map(|document| document.root)
+    }
+
+    #[test]
+    fn documents_come_one_after_the_other_until_one_is_wrong() {
+        let mut documents = Documents::new("a\n---\n- b\n--- [\n", Keys::Strings);
+        let mut next = || documents.next();
+        assert_eq!(next().unwrap().unwrap().root.value, Value::Text("a".to_owned()));
+        let second = next().unwrap().unwrap();
+        assert_eq!(second.start, Position { line: 2, column: 1 });
+        assert_eq!(second.root.items()[0].origin.position, Position { line: 3, column: 3 });
+        assert!(matches!(next().unwrap().unwrap_err().problem, Problem::Syntax(_)));
+        assert_eq!(next(), None);
+        assert_eq!(Documents::new("# nothing\n", Keys::Strings).next(), None);
+    }
+
+    #[test]
+    fn words_that_are_no_text_are_kept() {
+        let list = first("[1.10, True, ~, '5', yes]").unwrap();
+        let words: Vec<_> = list.items().iter().map(|item| item.origin.word.as_deref()).collect();
+        assert_eq!(words, [Some("1.10"), Some("True"), Some("~"), None, None]);
+    }
+
+    #[test]
+    fn keys_are_strings_if_they_must_be() {
+        let error = first("{1: x}").unwrap_err();
+        assert_eq!(error.position, Some(Position { line: 1, column: 2 }));
+        assert_eq!(error.to_string(), "a key must be a string, not a number; write it in quotes");
+        let document = Documents::new("{1: x}", Keys::AsText).next().unwrap().unwrap();
+        assert_eq!(document.root.fields()[0].name, "1");
+    }
+
+    #[test]
+    fn aliases_do_not_nest_deeper_than_values() {
+        let mut text = "- &a0 x\n".to_owned();
+        for level in 1..20 {
+            text += &format!("- &a{level} {}*a{}{}\n", "[".repeat(10), level - 1, " ]".repeat(10));
+        }
+        assert_eq!(first(&text).unwrap_err().problem, Problem::TooDeep(MAX_DEPTH));
+    }
 }

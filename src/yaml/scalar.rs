@@ -86,9 +86,15 @@ fn float<O>(word: &str) -> Option<Value<O>> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::Number;
 
-    fn number(number: impl Into<Number>) -> Value {
+    use super::super::node::Value;
+
+    fn resolve(word: &str) -> Value<()> {
+        super::resolve(word)
+    }
+
+    fn number(number: impl Into<Number>) -> Value<()> {
         Value::Number(number.into())
     }
 

@@ -86,7 +86,7 @@ pub(super) fn read_document(text: &str) -> Result<Node, Fault> {
     match documents.next() {
         Some(Ok(second)) => Err(Fault::new(second.start, Problem::Documents)),
         Some(Err(error)) => Err(error.into()),
-        None => Ok(document.root.with_origins(Origin::Template)),
+        None => Ok(document.root.with_origins(|source| Origin::Template(source.position))),
     }
 }
 

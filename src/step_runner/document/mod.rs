@@ -1,7 +1,19 @@
 //! What a step is: the two YAML documents of a step file, and references to step files.
+//!
+//! A [`StepFile`] is read strictly: keys that do not exist are errors, with their place and the name
+//! that was perhaps meant. Expressions are not looked at here.
 
+mod definition;
+mod error;
+mod parse;
+mod reader;
+mod reference;
+mod spec;
 mod types;
 
+pub use error::{DocumentError, Problem};
+pub use parse::{MAX_BYTES, parse_steps};
+pub use reference::ReferenceError;
 pub use types::{
     Action, Definition, Exec, Input, Output, Outputs, Reference, Run, Spec, Step, StepFile,
 };

@@ -9,6 +9,8 @@ mod parse;
 mod reader;
 mod reference;
 mod spec;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use error::{DocumentError, Problem};

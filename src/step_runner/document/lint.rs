@@ -223,18 +223,25 @@ impl Lint<'_> {
 
     /// Returns where a byte of a value is, or where the value is if that cannot be told.
     fn position(&self, node: &Node, value: &str, offset: usize) -> Position {
-        let at = node.origin.position;
-        let line = self.text.lines().nth(at.line - 1).unwrap_or_default();
-        let written = line.char_indices().nth(at.column - 1).map_or("", |(byte, _)| &line[byte..]);
+        let start = node.origin.position;
         let before = value.get(..offset).unwrap_or_default();
-        let quotes = usize::from(written.starts_with(['"', '\'']));
-        match written.get(quotes..) {
-            // With escapes before it, or on another line, it is hard to find.
-            Some(written) if written.starts_with(before) => {
-                Position { column: at.column + quotes + before.chars().count(), ..at }
-            }
-            _ => at,
+        // The lines of a block are indented alike.
+        let lines = before.matches('\n').count();
+        let before = before.rsplit('\n').next().unwrap_or_default();
+        let mut at = Position { line: start.line + lines, ..start };
+        let line = self.text.lines().nth(at.line - 1).unwrap_or_default();
+        let mut written =
+            line.char_indices().nth(at.column - 1).map_or("", |(byte, _)| &line[byte..]);
+        if lines == 0 && written.starts_with(['"', '\'']) {
+            written = &written[1..];
+            at.column += 1;
         }
+        // With escapes before it, or folded, it is hard to find.
+        if !written.starts_with(before) {
+            return start;
+        }
+        at.column += before.chars().count();
+        at
     }
 
     /// Looks for the file that a reference to this machine names.

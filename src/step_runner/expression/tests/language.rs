@@ -206,7 +206,7 @@ fn words_that_are_reserved_are_no_names_but_may_be_members() {
 fn functions_convert_values() {
     all(&[
         ("str(42)", r#""42""#),
-        ("str(true) + str(null) + str('x')", r#""true<null>x""#),
+        ("str(true) + str(null) + str('x')", r#""true\u003cnull\u003ex""#),
         ("str({a: [1]})", r#""{\"a\":[1]}""#),
         ("str(1e21)", r#""1e+21""#),
         ("num('42') + num(' 1' == 1 && '0' || '3.14')", "45.14"),

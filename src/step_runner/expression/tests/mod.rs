@@ -5,13 +5,15 @@ mod laws;
 mod vectors;
 
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use super::super::Value;
 use super::*;
 
 /// Returns the context that the vectors are about.
 fn context() -> Context {
-    vectors::context()
+    static CONTEXT: LazyLock<Context> = LazyLock::new(vectors::context);
+    CONTEXT.clone()
 }
 
 /// Returns what a text expands to, as JSON, or the error.

@@ -52,7 +52,7 @@ impl Reader {
             (Some(_), Some(run)) => {
                 self.fault(run, Problem::Exclusive { first: "exec", second: "run" });
             }
-            (None, None) => self.fault(root, Problem::Missing("`exec` or `run`")),
+            (None, None) => self.missing(root, "`exec` or `run`"),
             (Some(exec), None) => {
                 for key in ["outputs", "delegate"] {
                     if let Some(node) = root.get(key) {
@@ -81,7 +81,7 @@ impl Reader {
             return exec;
         }
         match node.get("command") {
-            None => self.fault(node, Problem::Missing("`command`")),
+            None => self.missing(node, "`command`"),
             Some(command) => self.at("command", |reader| {
                 exec.command = reader.list(command, Self::text);
                 if matches!(&command.value, Value::List(items) if items.is_empty()) {
@@ -115,7 +115,7 @@ impl Reader {
             return step;
         }
         match node.get("name") {
-            None => self.fault(node, Problem::Missing("a `name`")),
+            None => self.missing(node, "a `name`"),
             Some(name) => step.name = self.at("name", |reader| reader.name(name)),
         }
         step.env = self.key(node, "env", Self::env).unwrap_or_default();
@@ -142,7 +142,7 @@ impl Reader {
             return step;
         }
         match call {
-            None => self.fault(node, Problem::Missing("`step`, `func` or `script`")),
+            None => self.missing(node, "`step`, `func` or `script`"),
             Some("script") => {
                 step.reference = Reference::Builtin { path: vec!["script".to_owned()] };
                 let script = self.key(node, "script", Self::some_text).unwrap_or_default();
@@ -208,7 +208,7 @@ impl Reader {
                     (Some(git), None) => self.at("git", |reader| reader.git(git)),
                     (None, Some(oci)) => self.at("oci", |reader| reader.oci(oci)),
                     (None, None) => {
-                        self.fault(node, Problem::Missing("`git` or `oci`"));
+                        self.missing(node, "`git` or `oci`");
                         nothing
                     }
                 }
@@ -241,7 +241,7 @@ impl Reader {
     fn needed(&mut self, node: &Node, key: &str, what: &'static str) -> String {
         let text = self.key(node, key, Self::some_text);
         if text.is_none() && matches!(node.value, Value::Map(_)) {
-            self.fault(node, Problem::Missing(what));
+            self.missing(node, what);
         }
         text.unwrap_or_default()
     }

@@ -8,12 +8,16 @@ mod error;
 mod parse;
 mod reader;
 mod reference;
+mod schema;
 mod spec;
+#[cfg(test)]
+mod tests;
 mod types;
 
 pub use error::{DocumentError, Problem};
 pub use parse::{MAX_BYTES, parse_steps};
 pub use reference::ReferenceError;
+pub use schema::schema;
 pub use types::{
     Action, Definition, Exec, Input, Output, Outputs, Reference, Run, Spec, Step, StepFile,
 };

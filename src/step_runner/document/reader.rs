@@ -114,6 +114,17 @@ impl Reader {
         self.fault(node, Problem::Type { expected, found: node.value.kind(), quote: false });
     }
 
+    /// Notes that a mapping has not all that it must have; a key that is only written wrongly was
+    /// noted already.
+    pub(super) fn missing(&mut self, node: &Node, what: &'static str) {
+        let is_typo = |fault: &Fault| {
+            fault.path == self.path && matches!(fault.problem, Problem::UnknownKey { .. })
+        };
+        if !self.faults.iter().any(is_typo) {
+            self.fault(node, Problem::Missing(what));
+        }
+    }
+
     /// Reads the elements of a list.
     pub(super) fn list<T>(
         &mut self,

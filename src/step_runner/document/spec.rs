@@ -62,7 +62,7 @@ impl Reader {
         let mut input =
             Input { kind: Type::String, default: None, sensitive: false, description: None };
         if node.is_null() {
-            self.fault(node, Problem::Missing("`type`"));
+            self.missing(node, "`type`");
             return input;
         }
         if !self.mapping(node, &KEYS) {
@@ -70,7 +70,7 @@ impl Reader {
         }
         let kind = self.key(node, "type", Self::kind);
         if kind.is_none() {
-            self.fault(node, Problem::Missing("`type`"));
+            self.missing(node, "`type`");
         }
         if let Some(kind) = kind.flatten() {
             input.kind = kind;

@@ -1,0 +1,5 @@
+//! What GitLab's step runner takes and refuses, and what is said about mistakes.
+
+mod messages;
+mod schema;
+mod vectors;

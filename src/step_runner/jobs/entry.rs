@@ -10,6 +10,7 @@ use super::super::engine::{Cancel, Job, Outcome, Reason};
 use super::super::log::{Follower, Log, LogReader};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
+use super::event::{Event, Watcher};
 use super::results::Results;
 use super::state::JobDir;
 
@@ -72,6 +73,7 @@ pub(super) struct Work {
     pub(super) job: Job,
     pub(super) resolver: Resolver,
     pub(super) log: Log,
+    pub(super) watcher: Watcher,
 }
 
 impl Entry {
@@ -102,7 +104,7 @@ impl Entry {
 
     /// Runs the job to its end.
     pub(super) fn work(self: Arc<Self>, work: Work) {
-        let Work { job, resolver, mut log } = work;
+        let Work { job, resolver, mut log, watcher } = work;
         self.state.send_modify(|state| {
             state.status = Status::Running;
             state.start = Some(SystemTime::now());
@@ -133,6 +135,7 @@ impl Entry {
         });
         // If something could not be written the log says so itself.
         drop(log);
+        watcher.tell(&Event::Ended(&self.snapshot()));
         let mut place = self.place();
         place.ended = Some(Instant::now());
         let dir = place.clear();

@@ -8,7 +8,7 @@ pub(super) const VARIABLE: &str = "CI_STEPS_LOG_LEVEL";
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
 /// Returns the level that the first of these says that says any; the error is what is no level.
-pub(super) fn log_level(sources: &[&BTreeMap<String, String>]) -> Result<&'static str, String> {
+pub fn log_level(sources: &[&BTreeMap<String, String>]) -> Result<&'static str, String> {
     let said = sources
         .iter()
         .filter_map(|source| source.get(VARIABLE))

@@ -7,6 +7,7 @@
 mod either;
 mod entry;
 mod error;
+mod event;
 mod log_level;
 mod registry;
 mod request;
@@ -19,6 +20,8 @@ mod work_dir;
 pub(super) use either::either;
 pub use entry::Snapshot;
 pub use error::{NoSuchJob, RunError};
+pub use event::Event;
+pub use log_level::log_level;
 pub use registry::Jobs;
 pub use request::Settings;
 pub use result_stream::Steps;

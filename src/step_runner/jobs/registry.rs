@@ -11,6 +11,7 @@ use super::super::log::Follower;
 use super::super::wire::proto::RunRequest;
 use super::entry::{Entry, Snapshot};
 use super::error::{MAX_ID_BYTES, NoSuchJob, RunError};
+use super::event::{Event, Watcher};
 use super::request::{Settings, prepare};
 use super::result_stream::Steps;
 use super::state::State;
@@ -32,6 +33,7 @@ struct Shared {
     table: Mutex<Table>,
     /// Told when a job that was being started is, or is not.
     started: Condvar,
+    watcher: Watcher,
 }
 
 #[derive(Debug, Default)]
@@ -48,23 +50,43 @@ enum Slot {
 }
 
 impl Jobs {
-    /// Returns no jobs yet.
-    pub fn new(settings: Settings, state: State) -> Self {
-        let shared =
-            Shared { settings, state, table: Mutex::default(), started: Condvar::default() };
+    /// Returns no jobs yet. The watcher is called with what happens to them.
+    pub fn new(
+        settings: Settings,
+        state: State,
+        watcher: impl Fn(&Event<'_>) + Send + Sync + 'static,
+    ) -> Self {
+        let shared = Shared {
+            settings,
+            state,
+            table: Mutex::default(),
+            started: Condvar::default(),
+            watcher: Watcher(Arc::new(watcher)),
+        };
         Jobs { shared: Arc::new(shared) }
     }
 
     /// Starts a job, unless there is one of that id. It blocks until the job has been started.
     pub fn run(&self, request: RunRequest, variables: Variables) -> Result<(), RunError> {
         let Some(place) = self.reserve(&request.id)? else { return Ok(()) };
-        let shared = &self.shared;
-        let (entry, work) = prepare(&shared.settings, &shared.state, request, variables)?;
+        let id = request.id.clone();
+        let started = self.start(request, variables);
+        let event = match &started {
+            Ok(_) => Event::Started { id: &id },
+            Err(error) => Event::Refused { id: &id, error },
+        };
+        self.shared.watcher.tell(&event);
+        place.fill(started?);
+        Ok(())
+    }
+
+    fn start(&self, request: RunRequest, variables: Variables) -> Result<Arc<Entry>, RunError> {
+        let Shared { settings, state, watcher, .. } = &*self.shared;
+        let (entry, work) = prepare(settings, state, request, variables, watcher)?;
         let worker = entry.clone();
         let thread = thread::Builder::new().name("job".to_owned());
         thread.spawn(move || worker.work(work)).map_err(RunError::Start)?;
-        place.fill(entry);
-        Ok(())
+        Ok(entry)
     }
 
     /// Reserves an id; returns nothing if there is a job of that id.
@@ -120,7 +142,9 @@ impl Jobs {
     pub async fn close(&self, id: &str) {
         let Ok(entry) = self.find(id) else { return };
         entry.stop().await;
-        self.forget(id, &entry).await;
+        if self.forget(id, &entry).await {
+            self.shared.watcher.tell(&Event::Closed { id });
+        }
     }
 
     /// Forgets jobs that ended long ago, and goes on doing so.
@@ -128,8 +152,9 @@ impl Jobs {
         let stale_after = self.shared.settings.stale_after;
         loop {
             for (id, entry) in self.entries() {
-                if entry.ended().is_some_and(|ended| ended.elapsed() >= stale_after) {
-                    self.forget(&id, &entry).await;
+                let is_stale = entry.ended().is_some_and(|ended| ended.elapsed() >= stale_after);
+                if is_stale && self.forget(&id, &entry).await {
+                    self.shared.watcher.tell(&Event::Pruned { id: &id });
                 }
             }
             tokio::time::sleep((stale_after / 4).clamp(LOOKS.0, LOOKS.1)).await;
@@ -155,18 +180,20 @@ impl Jobs {
         stops.join_all().await;
     }
 
-    async fn forget(&self, id: &str, entry: &Arc<Entry>) {
+    /// Forgets a job; tells if it was known still.
+    async fn forget(&self, id: &str, entry: &Arc<Entry>) -> bool {
         {
             let mut table = self.table();
             // Somebody may have closed it meanwhile, and started another one.
             match table.jobs.get(id) {
                 Some(Slot::Known(known)) if Arc::ptr_eq(known, entry) => table.jobs.remove(id),
-                _ => return,
+                _ => return false,
             };
         }
         let entry = entry.clone();
         // It fails if the runtime ends, and then all files are removed.
         let _ = tokio::task::spawn_blocking(move || entry.forget()).await;
+        true
     }
 
     fn find(&self, id: &str) -> Result<Arc<Entry>, NoSuchJob> {

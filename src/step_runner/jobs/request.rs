@@ -12,6 +12,7 @@ use super::super::resolve::Resolver;
 use super::super::wire::proto;
 use super::entry::{Entry, Work};
 use super::error::RunError;
+use super::event::Watcher;
 use super::log_level::{VARIABLE, log_level};
 use super::results::Results;
 use super::state::State;
@@ -48,6 +49,7 @@ pub(super) fn prepare(
     state: &State,
     request: proto::RunRequest,
     treatment: Variables,
+    watcher: &Watcher,
 ) -> Result<(Arc<Entry>, Work), RunError> {
     let proto::RunRequest { id, work_dir, env: request_env, masking, job, steps } = request;
     let ci = job.unwrap_or_default();
@@ -98,7 +100,7 @@ pub(super) fn prepare(
     let path = dir.results();
     let results = Results::create(&path).at("make", &path).map_err(RunError::Files)?;
     let cancel = Cancel::new().map_err(RunError::Start)?;
-    let work = Work { job, resolver: settings.resolver.clone(), log };
+    let work = Work { job, resolver: settings.resolver.clone(), log, watcher: watcher.clone() };
     let entry = Entry::new(&id, dir, &work, results, cancel);
     made.keep();
     Ok((Arc::new(entry), work))

@@ -22,3 +22,5 @@ pub mod runtime;
 #[cfg(feature = "step-runner")]
 pub mod step_runner;
 pub mod sys;
+#[cfg(any(feature = "container-hook", feature = "step-runner"))]
+pub mod yaml;

@@ -54,7 +54,7 @@ fn read(content: &[u8], file: &'static str) -> Result<BTreeMap<String, Value>, F
     }
     let lines = content.split(|&byte| byte == b'\n').enumerate();
     lines
-        .filter(|(_, line)| !line.trim_ascii().is_empty())
+        .filter(|(_, line)| !line.is_empty() && *line != b"\r")
         .map(|(index, line)| {
             lines::read(line).map_err(|fault| FileError::Line { file, line: index + 1, fault })
         })

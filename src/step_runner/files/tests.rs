@@ -87,7 +87,7 @@ fn faults_of_json_are_told_as_go_tells_them() {
 #[test]
 fn names_of_fields_are_read_in_any_case_and_the_last_value_counts() {
     let content =
-        b"\r\n{\"NAME\":\"A\",\"Value\":1,\"more\":[]}\r\n \n{\"name\":\"A\",\"value\":1e21}\n";
+        b"\r\n{\"NAME\":\"A\",\"Value\":1,\"more\":[]}\r\n\n{\"name\":\"A\",\"value\":1e21}\n";
     let exports = read_exports(content).unwrap();
     assert_eq!(exports, BTreeMap::from([("A".to_owned(), "1000000000000000000000".to_owned())]));
 }

@@ -1,0 +1,49 @@
+//! What can go wrong in a command.
+
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks::step_runner::jobs::StateError;
+use oci_hooks::step_runner::service::ServeError;
+use oci_hooks::step_runner::socket::SocketError;
+use oci_hooks::sys::fs::PathError;
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("cannot write to standard output")]
+    Print(#[source] io::Error),
+    #[error("initializing step-runner: invalid empty socket dir")]
+    EmptyDir,
+    #[error("initializing step-runner: invalid socket dir {}", .0.display())]
+    NoDir(PathBuf),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error(transparent)]
+    State(#[from] StateError),
+    #[error("cannot start threads")]
+    Threads(#[source] io::Error),
+    #[error("cannot listen to signals")]
+    Signals(#[source] io::Error),
+    #[error(transparent)]
+    Serve(#[from] ServeError),
+    #[error("cannot execute {}", name.display())]
+    Execute { name: PathBuf, source: io::Error },
+    #[error("cannot follow the command")]
+    Command(#[source] io::Error),
+    #[error("dialing: dial unix {}: connect: {reason}", path.display())]
+    Dial { path: PathBuf, reason: String },
+    #[error("the server has closed the connection")]
+    ServerGone,
+    #[error("the connection to the server is broken")]
+    Broken(#[source] io::Error),
+}
+
+impl Error {
+    /// Tells if whoever read the output has gone.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+}

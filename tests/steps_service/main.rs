@@ -1,0 +1,14 @@
+//! The server of `step-runner`, asked by real gRPC clients over its socket and through its proxy.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod abuse;
+mod client;
+mod jobs;
+mod life;
+mod setup;
+mod socket;
+mod steps;
+mod variables;
+mod vectors;

@@ -7,14 +7,11 @@ use super::super::Value;
 use super::context::Context;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
 use super::names::{self, Place};
-use super::operators::{self, Operator, is_truthy};
+use super::operators::{self, NODE_BYTES, Operator, is_truthy};
 use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part};
 
 /// How much an expansion may copy, join and compare: what steps join that others joined grows fast.
 const MAX_BYTES: usize = 10 << 20;
-
-/// What a value takes besides its text, roughly.
-const NODE_BYTES: usize = size_of::<Value>();
 
 /// How deep values may nest that are put into others.
 pub(super) const MAX_VALUE_DEPTH: usize = 128;

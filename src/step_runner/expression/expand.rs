@@ -76,10 +76,12 @@ fn expand_in(
     match parts.as_slice() {
         [Part::Node(node)] => evaluator.owned(node),
         // A YAML block ends with a line break, which is no reason to make text of a list.
-        [Part::Node(node), Part::Plain(plain)] if plain == "\n" => match evaluator.owned(node)? {
-            Value::String(text) => Ok(Value::String(text + plain)),
-            value => Ok(value),
-        },
+        [Part::Node(node), Part::Plain(plain)] if plain == "\n" => {
+            Ok(match evaluator.owned(node)? {
+                value @ (Value::Array(_) | Value::Object(_)) => value,
+                value => Value::String(value.to_text() + plain),
+            })
+        }
         parts => evaluator.text(parts).map(Value::String),
     }
 }

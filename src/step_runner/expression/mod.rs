@@ -29,6 +29,8 @@ mod names;
 mod operators;
 mod parser;
 mod syntax;
+#[cfg(test)]
+mod tests;
 
 pub use context::{Context, Expanded, Status, StepState};
 pub use error::{ExpressionError, ExpressionErrorKind};

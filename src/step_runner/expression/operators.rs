@@ -5,6 +5,9 @@ use std::cmp::Ordering;
 use super::super::Value;
 use super::error::ExpressionErrorKind as Kind;
 
+/// What a value takes besides its text, roughly.
+pub(super) const NODE_BYTES: usize = size_of::<Value>();
+
 /// How long the text of a number may be.
 const MAX_DIGITS: usize = 1024;
 
@@ -125,7 +128,7 @@ pub(super) fn unfit(operator: &'static str, values: &[&Value]) -> Kind {
 
 /// Orders values: by type, then within it; objects by length, by their names, by their values.
 fn compare(left: &Value, right: &Value, work: &mut usize) -> Ordering {
-    *work += 1;
+    *work += NODE_BYTES;
     match (left, right) {
         (Value::Bool(a), Value::Bool(b)) => a.cmp(b),
         (Value::Number(a), Value::Number(b)) => a.partial_cmp(b).unwrap_or_else(|| a.total_cmp(b)),

@@ -1,0 +1,10 @@
+//! References to step files: from a reference to the file, wherever it is.
+
+mod builtin;
+mod error;
+mod local;
+mod oci;
+mod resolver;
+
+pub use error::{OciError, ResolveError};
+pub use resolver::{Caller, Loaded, Remote, Resolver};

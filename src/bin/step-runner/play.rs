@@ -38,6 +38,9 @@ pub(crate) struct Report {
     /// Write the results of the steps to this file
     #[arg(long, value_name = "FILE", alias = "step-results-file")]
     results: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long, value_name = "FORMAT", alias = "step-results-format", default_value = "json")]
+    results_format: ResultsFormat,
     /// Exit with the code of the command that failed instead of 1
     #[arg(long)]
     pass_exit_code: bool,
@@ -57,6 +60,12 @@ enum Format {
     Json,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ResultsFormat {
+    /// JSON
+    Json,
+}
+
 /// What to run.
 pub(crate) struct Wanted {
     pub(crate) steps: StepFile,
@@ -64,6 +73,8 @@ pub(crate) struct Wanted {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
     pub(crate) masking: Masking,
+    /// What is said before the reason if the job fails.
+    pub(crate) failed: &'static str,
 }
 
 /// The file of `--write-step-results`.
@@ -107,7 +118,7 @@ pub(crate) fn play(wanted: Wanted, resolver: &Resolver, report: &Report) -> Resu
     let outcome = job.run(resolver, &mut output, &cancel, &mut |_| {});
     signals.close();
     output.close().map_err(Error::Print)?;
-    tell(&outcome, report)?;
+    tell(&outcome, report, wanted.failed)?;
     Ok(match outcome.status {
         Status::Success => Exit::Done,
         _ if report.pass_exit_code => Exit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
@@ -128,7 +139,7 @@ fn listen(cancel: &Cancel) -> Result<signal_hook::iterator::Handle, Error> {
     Ok(handle)
 }
 
-fn tell(outcome: &Outcome, report: &Report) -> Result<(), Error> {
+fn tell(outcome: &Outcome, report: &Report, failed: &str) -> Result<(), Error> {
     let debug = std::env::var("CI_STEPS_DEBUG").is_ok_and(|value| value == "true");
     let file = match &report.results {
         Some(path) => Some(path.as_path()),
@@ -151,7 +162,7 @@ fn tell(outcome: &Outcome, report: &Report) -> Result<(), Error> {
         write!(anstream::stderr(), "{}", tree::Tree(&outcome.result)).map_err(Error::Print)?;
     }
     if outcome.status != Status::Success {
-        crate::report::error(&outcome.message);
+        crate::report::error(&format!("{failed}{}", outcome.message));
     }
     Ok(())
 }

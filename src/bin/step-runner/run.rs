@@ -107,7 +107,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
     let run = Run { steps: vec![step], outputs: BTreeMap::new(), delegate: None };
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
     let steps = StepFile { spec: Spec::default(), definition };
-    let wanted = Wanted { steps, work_dir, env, vars, masking: Masking::default() };
+    let wanted = Wanted { steps, work_dir, env, vars, masking: Masking::default(), failed: "" };
     play::play(wanted, &resolver, &args.report)
 }
 

@@ -41,9 +41,8 @@ fn a_token_does_not_follow_a_redirect() {
         Response::status(401).with("www-authenticate", "Basic realm=\"give me\"")
     });
     let place = thief.address();
-    let server = Server::start(move |request| {
-        Response::redirect(format!("http://{place}{}", request.path))
-    });
+    let server =
+        Server::start(move |request| Response::redirect(format!("http://{place}{}", request.path)));
     let url = format!("http://{}/r.git", server.address());
     let credential = job(format!("http://{}", server.address()));
     let error = repository.fetch_as(credential, &url, "main").unwrap_err().to_string();
@@ -80,7 +79,10 @@ fn passwords_in_urls_are_in_no_argument_file_or_message() {
     };
     let url = format!("http://a%20b:s3cr3t-token@{}/r.git", server.address());
     assert_eq!(text(&git.fetch(&url, "main").unwrap()), "three");
-    assert_eq!(server.requests().last().unwrap().header("authorization"), Some(&*basic("a b:s3cr3t-token")));
+    assert_eq!(
+        server.requests().last().unwrap().header("authorization"),
+        Some(&*basic("a b:s3cr3t-token"))
+    );
     let wrong = format!("http://x:s3cr3t-token@{}/r.git", server.address());
     let error = git.fetch(&wrong, "v1").unwrap_err();
     assert!(!format!("{error} {error:?}").contains(SECRET), "{error:?}");

@@ -50,8 +50,17 @@ fn what_there_is_not_cannot_be_found() {
     let url = format!("http://{}/r.git", server.address());
     let commit = repository.commits.lock().unwrap()[2].clone();
     for rev in [
-        "nope", "", "--all", "v*", "main~1", "v1^{tree}", "refs/heads/main", "HEAD:text",
-        "0123456789abcdef", &"0".repeat(40), &commit[..7],
+        "nope",
+        "",
+        "--all",
+        "v*",
+        "main~1",
+        "v1^{tree}",
+        "refs/heads/main",
+        "HEAD:text",
+        "0123456789abcdef",
+        &"0".repeat(40),
+        &commit[..7],
     ] {
         let error = repository.fetch(&url, rev).unwrap_err();
         assert_eq!(error.to_string(), format!("cannot find version {rev:?}"));
@@ -156,7 +165,7 @@ fn a_server_that_does_not_answer_is_not_waited_for() {
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let server = Server::start(move |_| {
-        drop(wait.lock().unwrap().recv());
+        let _ = wait.lock().unwrap().recv();
         Response::status(500)
     });
     let (cache, env) = (repository.cache(), repository.env());

@@ -17,7 +17,7 @@ mod types;
 
 pub use error::{DocumentError, Problem};
 pub use lint::{Finding, Severity, lint};
-pub use parse::{MAX_BYTES, parse_steps};
+pub use parse::parse_steps;
 pub use reference::ReferenceError;
 pub use schema::schema;
 pub use types::{

@@ -2,9 +2,9 @@
 //!
 //! From below: a [`Value`] is what expressions are about; [`document`] reads what a step is;
 //! [`expression`] replaces `${{ }}`; [`files`] reads what a step gives; [`log`] masks what is written
-//! and keeps it; [`resolve`] finds the files of steps; [`engine`] runs them. [`jobs`] keeps many
-//! jobs, [`service`] offers them on a [`socket`], [`proxy`] carries its bytes, and [`client`] asks
-//! for them.
+//! and keeps it; [`resolve`] finds the files of steps; [`engine`] runs a job. [`jobs`] keeps many of
+//! them, [`service`] offers them on a [`socket`], [`proxy`] carries its bytes, and [`client`] asks for
+//! them.
 
 pub mod client;
 pub mod document;

@@ -3,7 +3,9 @@
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _,
+};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 
@@ -183,7 +185,8 @@ pub fn private_directory(path: &Path) -> Result<(), SocketError> {
     }
     // Whoever may write beside it could have made a link to a directory of theirs.
     let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits().cast_signed();
-    let dir: File = OpenOptions::new().read(true).custom_flags(flags).open(path).at("open", path)?;
+    let dir: File =
+        OpenOptions::new().read(true).custom_flags(flags).open(path).at("open", path)?;
     let meta = dir.metadata().at("look at", path)?;
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(SocketError::Owner { path: path.to_path_buf(), owner: meta.uid() });
@@ -268,7 +271,9 @@ mod tests {
     fn a_path_that_is_too_long_is_told() {
         let path = Path::new("/tmp").join("x".repeat(103));
         let error = Listener::bind(&path).unwrap_err().to_string();
-        assert!(error.starts_with("the path of the socket has 108 bytes, and 107 is the most: /tmp/x"));
+        assert!(
+            error.starts_with("the path of the socket has 108 bytes, and 107 is the most: /tmp/x")
+        );
     }
 
     #[test]

@@ -109,8 +109,7 @@ impl Server {
                 }
             }
         }
-        let is_of_server =
-            |path: &PathBuf| path.ends_with("lock") || path.ends_with("boot");
+        let is_of_server = |path: &PathBuf| path.ends_with("lock") || path.ends_with("boot");
         found.retain(|path| !is_of_server(path));
         found
     }

@@ -123,9 +123,7 @@ async fn ask(
             let (out, err) = unstamped(&log);
             Ok(json!({ "out": out, "err": err }))
         }
-        "Close" => {
-            client.close(proto::CloseRequest { id: text("id") }).await.map(|_| json!({}))
-        }
+        "Close" => client.close(proto::CloseRequest { id: text("id") }).await.map(|_| json!({})),
         "Status" => {
             let jobs = client.status(proto::StatusRequest { id: text("id") }).await?;
             let jobs: Vec<_> = jobs.into_inner().jobs.into_iter().map(shown).collect();

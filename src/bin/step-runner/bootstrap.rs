@@ -42,7 +42,8 @@ fn copy(scratch: &Path, target: &Path) -> Result<(), PathError> {
     let own = Path::new("/proc/self/exe");
     let mut from = File::open(own).at("open", own)?;
     let mut options = OpenOptions::new();
-    let mut to = options.write(true).create_new(true).mode(0o700).open(scratch).at("make", scratch)?;
+    let mut to =
+        options.write(true).create_new(true).mode(0o700).open(scratch).at("make", scratch)?;
     io::copy(&mut from, &mut to).at("write", scratch)?;
     to.set_permissions(Permissions::from_mode(0o755)).at("change the mode of", scratch)?;
     to.sync_all().at("write", scratch)?;

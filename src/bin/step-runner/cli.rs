@@ -2,16 +2,18 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::{bootstrap, completions, proxy, serve};
+use crate::{bootstrap, ci, completions, lint, proxy, run, schema, serve};
 
 const HELP: &str = "\
 Examples:
+  step-runner run ./build --input debug=true   Run a step here and now
+  step-runner lint .                           Find mistakes in step files
   step-runner serve                            Take jobs at the default socket
   docker exec -i BUILD step-runner proxy       Talk to the server in a container
 
 Exit status:
   0  done
-  1  it could not be done
+  1  it could not be done, or a step failed
   2  the command line is wrong";
 
 /// Run CI jobs that are made of steps, as GitLab's runner sends them
@@ -24,6 +26,10 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
+    Run(Box<run::RunArgs>),
+    Ci(ci::CiArgs),
+    Lint(lint::LintArgs),
+    Schema(schema::SchemaArgs),
     Serve(serve::ServeArgs),
     Proxy(proxy::ProxyArgs),
     Bootstrap(bootstrap::BootstrapArgs),

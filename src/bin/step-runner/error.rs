@@ -3,7 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use oci_hooks::image::RegistryError;
+use oci_hooks::step_runner::Type;
+use oci_hooks::step_runner::document::{DocumentError, ReferenceError};
+use oci_hooks::step_runner::engine::StepError;
 use oci_hooks::step_runner::jobs::StateError;
+use oci_hooks::step_runner::log::TooMuchToMask;
+use oci_hooks::step_runner::resolve::ResolveError;
 use oci_hooks::step_runner::service::ServeError;
 use oci_hooks::step_runner::socket::SocketError;
 use oci_hooks::sys::fs::PathError;
@@ -11,6 +17,26 @@ use oci_hooks::sys::fs::PathError;
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
+    #[error(transparent)]
+    Step(#[from] StepError),
+    #[error(transparent)]
+    Resolve(#[from] ResolveError),
+    #[error("compiling reference: {0}")]
+    Reference(#[from] ReferenceError),
+    #[error(transparent)]
+    Registry(#[from] RegistryError),
+    #[error(transparent)]
+    Masking(#[from] TooMuchToMask),
+    #[error("log level: {0} not supported")]
+    LogLevel(String),
+    #[error("the variable STEPS is not set: it holds the steps of the job, a YAML list")]
+    NoSteps,
+    #[error("reading STEPS: {0}")]
+    Steps(Box<DocumentError>),
+    #[error("{option} {text:?}: write NAME=VALUE")]
+    Pair { option: &'static str, text: String },
+    #[error("--input {name}={text}: the input is declared {kind}; write it as JSON")]
+    Input { name: String, kind: Type, text: String },
     #[error(transparent)]
     Path(#[from] PathError),
     #[error("cannot write to standard output")]

@@ -13,7 +13,6 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, State};
-use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
 use oci_hooks::sys::fs::PathContext as _;
@@ -25,10 +24,10 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::sync::watch;
 
-use crate::Exit;
 use crate::environment::{self, SOCKET, SOCKET_NAME, Socket};
 use crate::error::Error;
 use crate::report::{self, Level};
+use crate::{Exit, resolver};
 
 /// How long clients may read what is left to read when the server ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -182,7 +181,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Error> {
     Ok(Settings {
         work_dir: env::current_dir().at("resolve", here)?,
         env: environment::variables(),
-        resolver: Resolver::default(),
+        resolver: resolver::open()?,
         grace: args.grace,
         cleanup: args.cleanup,
         max_runtime: args.max_runtime,

@@ -49,7 +49,8 @@ impl Client {
     /// Starts a job, unless there is one of that id.
     pub async fn run(&self, request: proto::RunRequest) -> Result<(), ClientError> {
         // Asking again is harmless: the id tells that it is the same job.
-        retry(self.retry, || async { self.answer(self.gitlab().run(request.clone()).await) }).await?;
+        retry(self.retry, || async { self.answer(self.gitlab().run(request.clone()).await) })
+            .await?;
         Ok(())
     }
 

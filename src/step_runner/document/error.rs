@@ -13,7 +13,7 @@ pub struct DocumentError {
     /// The value in its document: `run[0].step`; empty for the document itself.
     pub path: String,
     /// What is wrong.
-    pub problem: Problem,
+    pub problem: Box<Problem>,
 }
 
 struct Prefix<'a>(&'a str);

@@ -5,9 +5,6 @@ use super::reader::{Fault, Reader};
 use super::types::{Step, StepFile};
 use crate::yaml::{Documents, Keys, Node};
 
-/// The most bytes of a step file.
-pub const MAX_BYTES: u64 = 1 << 20;
-
 /// What messages call a list of steps that is in no file.
 const STEPS: &str = "STEPS";
 

@@ -27,7 +27,7 @@ impl Fault {
     /// Returns the error with the file's name.
     pub(super) fn within(self, file: &str) -> DocumentError {
         let place = Place { file: file.to_owned(), position: self.position };
-        DocumentError { place, path: self.path, problem: self.problem }
+        DocumentError { place, path: self.path, problem: Box::new(self.problem) }
     }
 }
 

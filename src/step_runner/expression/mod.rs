@@ -25,6 +25,7 @@ mod error;
 mod evaluate;
 mod expand;
 mod lexer;
+mod mentions;
 mod names;
 mod operators;
 mod parser;
@@ -37,3 +38,4 @@ pub use error::{ExpressionError, ExpressionErrorKind};
 pub use expand::{
     check, check_condition, condition, expand, expand_text, expand_value, is_dynamic,
 };
+pub use mentions::{Mention, condition_mentions, mentions};

@@ -50,7 +50,9 @@ pub enum RunError {
         error: io::Error,
     },
     /// There is no such level of messages.
-    #[error("initializing global environment: init global environment: log level: {0} not supported")]
+    #[error(
+        "initializing global environment: init global environment: log level: {0} not supported"
+    )]
     LogLevel(String),
     /// The steps do not fit the request.
     #[error("failed to start step runner service: {0}")]

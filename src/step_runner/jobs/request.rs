@@ -53,17 +53,21 @@ pub(super) fn prepare(
 ) -> Result<(Arc<Entry>, Work), RunError> {
     let proto::RunRequest { id, work_dir, env: request_env, masking, job, steps } = request;
     let ci = job.unwrap_or_default();
-    let steps = StepFile::parse("steps", &steps)
-        .map_err(|error| RunError::Steps { steps, error })?;
+    let steps =
+        StepFile::parse("steps", &steps).map_err(|error| RunError::Steps { steps, error })?;
     variables::check(&ci.variables, &request_env, treatment)?;
 
     let asked = if ci.build_dir.is_empty() { &work_dir } else { &ci.build_dir };
     let work_dir = settings.work_dir.join(asked);
-    let made = Made::make(&work_dir)
-        .map_err(|(at, error)| RunError::WorkDir { path: work_dir.clone(), at, error })?;
+    let made = Made::make(&work_dir).map_err(|(at, error)| RunError::WorkDir {
+        path: work_dir.clone(),
+        at,
+        error,
+    })?;
 
     let dir = state.make(&id).map_err(RunError::Files)?;
-    let mut vars = variables::write_files(&ci.variables, &dir.variables()).map_err(RunError::Files)?;
+    let mut vars =
+        variables::write_files(&ci.variables, &dir.variables()).map_err(RunError::Files)?;
     let mut env = settings.env.clone();
     if treatment == Variables::Environment {
         let mut known = env.clone();

@@ -133,8 +133,14 @@ pub(super) fn expand(
             files.remove(variable.key.as_str());
         }
     }
-    let mut expansion =
-        Expansion { values: &values, env, done: BTreeMap::new(), open: Vec::new(), cycles: 0, lookups: 0 };
+    let mut expansion = Expansion {
+        values: &values,
+        env,
+        done: BTreeMap::new(),
+        open: Vec::new(),
+        cycles: 0,
+        lookups: 0,
+    };
     for file in files {
         expansion.done.insert(file.to_owned(), values[file].clone());
     }
@@ -277,7 +283,8 @@ mod tests {
         bomb.push(("V40".to_owned(), "xx".to_owned()));
         let bomb: Vec<_> = bomb.iter().map(|(k, v)| (&**k, &**v)).collect();
         assert!(matches!(expanded(&bomb), Err(VariableError::TooLong(_))));
-        let chain: Vec<_> = (0..200).map(|i| (format!("V{i:03}"), format!("$V{:03}", i + 1))).collect();
+        let chain: Vec<_> =
+            (0..200).map(|i| (format!("V{i:03}"), format!("$V{:03}", i + 1))).collect();
         let chain: Vec<_> = chain.iter().map(|(k, v)| (&**k, &**v)).collect();
         assert!(matches!(expanded(&chain), Err(VariableError::TooDeep(_))));
         let mut nothing: Vec<_> =
@@ -317,6 +324,8 @@ mod tests {
         for bad in [variable("a=b", ""), variable("", ""), variable("a", "\0")] {
             assert!(check(&[bad], &none, Variables::Environment).is_err());
         }
-        assert!(check(&[], &[("a".to_owned(), "\0".to_owned())].into(), Variables::Object).is_err());
+        assert!(
+            check(&[], &[("a".to_owned(), "\0".to_owned())].into(), Variables::Object).is_err()
+        );
     }
 }

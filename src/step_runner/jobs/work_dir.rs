@@ -76,7 +76,11 @@ mod tests {
         fs::write(&file, "").unwrap();
         for path in [file.clone(), file.join("x")] {
             let (at, error) = Made::make(&path).unwrap_err();
-            assert_eq!((at, error.kind()), (file.clone(), io::ErrorKind::NotADirectory), "{path:?}");
+            assert_eq!(
+                (at, error.kind()),
+                (file.clone(), io::ErrorKind::NotADirectory),
+                "{path:?}"
+            );
         }
     }
 }

@@ -19,7 +19,7 @@ use crate::sys::fs::{PathContext as _, PathError};
 
 /// As much is masked and written at a time: what a log needs of memory does not depend on what
 /// it is given.
-const PIECE_BYTES: usize = 256 * 1024;
+const PIECE_BYTES: usize = 64 * 1024;
 
 /// Keeps what a job writes in a file: masked, then as lines with a header.
 ///

@@ -89,3 +89,70 @@ impl Output for Plain {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Kept {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn output_is_masked_and_passed_on_as_it_comes() {
+        let (out, err) = (Kept::default(), Kept::default());
+        let masking = Masking { phrases: vec!["secret".to_owned()], ..Masking::default() };
+        let mut plain = Plain::new(Box::new(out.clone()), Box::new(err.clone()), &masking).unwrap();
+        plain.write(Source::Step, Stream::Out, b"a\r\n\n sec");
+        assert_eq!(out.text(), "a\r\n\n ");
+        plain.write(Source::Step, Stream::Err, b"glpat-abc");
+        plain.write(Source::Runner, Stream::Out, b"ret");
+        assert_eq!(out.text(), "a\r\n\n ret");
+        plain.mask("long secret");
+        plain.write(Source::Step, Stream::Out, b"ret bG9uZyBzZWNyZXQ= s");
+        plain.close().unwrap();
+        assert_eq!(out.text(), "a\r\n\n ret[MASKED] [MASKED]= s");
+        assert_eq!(err.text(), "glpat-[MASKED]");
+    }
+
+    #[test]
+    fn a_closed_end_does_not_close_the_other() {
+        struct Closed;
+
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let err = Kept::default();
+        let masking = Masking::default();
+        let mut plain = Plain::new(Box::new(Closed), Box::new(err.clone()), &masking).unwrap();
+        plain.write(Source::Step, Stream::Out, b"a");
+        plain.write(Source::Step, Stream::Err, b"b");
+        assert_eq!(err.text(), "b");
+        assert_eq!(plain.close().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::super::document::{DocumentError, ReferenceError};
 use super::super::engine::reason;
+use super::git::GitError;
 use crate::image;
 use crate::sys::fs::PathError;
 
@@ -55,6 +56,12 @@ pub enum ResolveError {
         /// Why.
         error: Box<OciError>,
     },
+    /// It is in a git repository that could not be had.
+    #[error("fetching git step: {0}")]
+    Git(#[from] GitError),
+    /// It is in a git repository, and could not be read there.
+    #[error("fetching git step: {0}")]
+    InRepository(Box<ResolveError>),
     /// A directory in a repository or an image leads out of it.
     #[error("the directory {0:?} is not within what was fetched")]
     Outside(String),

@@ -2,9 +2,11 @@
 
 mod builtin;
 mod error;
+mod git;
 mod local;
 mod oci;
 mod resolver;
 
 pub use error::{OciError, ResolveError};
+pub use git::{Credential, Git, GitError};
 pub use resolver::{Caller, Loaded, Remote, Resolver};

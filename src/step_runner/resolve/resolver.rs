@@ -4,11 +4,16 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::document::{Reference, StepFile};
 use super::error::ResolveError;
+use super::git::{self, Git};
 use super::{builtin, local, oci};
 use crate::image::{Credentials, RegistryClient};
+
+/// How long a repository may take.
+const GIT_TIMEOUT: Duration = Duration::from_secs(600);
 
 /// Finds step files.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +87,19 @@ impl Resolver {
                     .map_err(|error| ResolveError::Oci { name, error: Box::new(error) })?;
                 local::load(beneath(&tree, path)?, filename.as_deref())
             }
-            Reference::Git { .. } => Err(ResolveError::NoCache),
+            Reference::Git { url, rev, path, filename } => {
+                let git = Git {
+                    cache: &self.remote()?.cache.join("git"),
+                    env: caller.env,
+                    credential: git::Credential::of_job(caller),
+                    files: false,
+                    timeout: GIT_TIMEOUT,
+                };
+                let tree = git.fetch(url, rev)?;
+                beneath(&tree, path)
+                    .and_then(|dir| local::load(dir, filename.as_deref()))
+                    .map_err(|error| ResolveError::InRepository(Box::new(error)))
+            }
             Reference::Dynamic(text) => self.load(&Self::parse(text)?, caller),
         }
     }

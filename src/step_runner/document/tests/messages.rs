@@ -213,8 +213,8 @@ fn calls_have_many_forms() {
 fn a_bare_list_of_steps_is_what_run_has() {
     let steps = parse_steps("- name: a\n  script: b\n").unwrap();
     assert_eq!(steps, run("run:\n- name: a\n  script: b\n").steps);
-    assert_eq!(parse_steps("").unwrap_err().problem, Problem::EmptyValue);
-    assert_eq!(parse_steps("[]").unwrap_err().problem, Problem::EmptyValue);
+    assert_eq!(*parse_steps("").unwrap_err().problem, Problem::EmptyValue);
+    assert_eq!(*parse_steps("[]").unwrap_err().problem, Problem::EmptyValue);
     let error = parse_steps("- name: a\n  srcipt: b\n").unwrap_err().to_string();
     assert_eq!(error, "STEPS:2:3: [0]: there is no key `srcipt` here; did you mean `script`?");
 }

@@ -129,6 +129,10 @@ impl Server {
         std::io::read_to_string(self.stderr.take().unwrap()).unwrap()
     }
 
+    pub(crate) fn channel(&self) -> Channel {
+        channel(&self.socket())
+    }
+
     pub(crate) fn gitlab(&self) -> GitLabClient<Channel> {
         GitLabClient::new(channel(&self.socket()))
     }

@@ -7,6 +7,7 @@ mod abuse;
 mod client;
 mod jobs;
 mod life;
+mod program;
 mod setup;
 mod socket;
 mod steps;

@@ -2,16 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
 use oci_hooks::step_runner::resolve::{Credential, Git, GitError};
 use tempfile::TempDir;
 
-use crate::support::http::{Request, Response, Server};
+use crate::support::git;
+use crate::support::http::{Response, Server};
 
 /// A repository with commits that know their names, and where it is fetched to.
 pub(crate) struct Repository {
@@ -79,7 +79,7 @@ impl Repository {
             Some(password) if request.header("authorization") != Some(&basic(password)) => {
                 Response::status(401).with("www-authenticate", "Basic realm=\"test\"")
             }
-            _ => answer(&root, request),
+            _ => git::answer(&root, request),
         })
     }
 
@@ -116,36 +116,4 @@ pub(crate) fn text(tree: &Path) -> String {
 pub(crate) fn basic(password: &str) -> String {
     use base64::Engine as _;
     format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(password))
-}
-
-/// Answers as `git http-backend` does.
-fn answer(root: &Path, request: &Request) -> Response {
-    let (path, query) = request.path.split_once('?').unwrap_or((&request.path, ""));
-    let mut child = Command::new("git")
-        .arg("http-backend")
-        .env("GIT_PROJECT_ROOT", root)
-        .env("GIT_HTTP_EXPORT_ALL", "1")
-        .env("PATH_INFO", path)
-        .env("QUERY_STRING", query)
-        .env("REQUEST_METHOD", &request.method)
-        .env("CONTENT_TYPE", request.header("content-type").unwrap_or_default())
-        .env("GIT_PROTOCOL", request.header("git-protocol").unwrap_or_default())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("git is installed");
-    child.stdin.take().unwrap().write_all(request.body.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap().stdout;
-    let end = output.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
-    let mut response = Response::ok(&output[end + 4..]);
-    for line in std::str::from_utf8(&output[..end]).unwrap().lines() {
-        let (name, value) = line.split_once(": ").unwrap();
-        if name == "Status" {
-            response.status = value[..3].parse().unwrap();
-        } else {
-            response = response.with(name, value);
-        }
-    }
-    response
 }

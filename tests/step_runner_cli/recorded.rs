@@ -19,13 +19,28 @@ const DIFFERENT: &[(&str, &str, i32, &str)] = &[
         1,
         "invalid character 'b' looking for beginning of value",
     ),
-    ("run-missing", "files are named by their whole path", 1, "/nope/step.yml: no such file or directory"),
+    (
+        "run-missing",
+        "files are named by their whole path",
+        1,
+        "/nope/step.yml: no such file or directory",
+    ),
     ("ci-empty", "says what is missing in our words", 1, "Error: "),
-    ("ci-bad-yaml", "says where, and not the text, in which there may be secrets", 1, "STEPS:1:"),
+    (
+        "ci-bad-yaml",
+        "says where, and not the text, in which there may be secrets",
+        1,
+        "STEPS:2:1: ",
+    ),
     ("proxy-args", "a wrong command line is 2", 2, "unexpected argument 'x'"),
     ("git-flags-no-rev", "a wrong command line is 2", 2, "--git-rev"),
     ("git-unknown-repo", "says what git says", 1, "Error: step \"\": failed to load: "),
-    ("git-missing-dir", "where the copy is kept is ours", 1, "/steps/zip/step.yml: no such file or directory"),
+    (
+        "git-missing-dir",
+        "where the copy is kept is ours",
+        1,
+        "/steps/zip: no such file or directory",
+    ),
 ];
 
 #[test]

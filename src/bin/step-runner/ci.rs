@@ -74,8 +74,7 @@ pub(crate) fn run(args: &CiArgs) -> Result<Exit, Error> {
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
     let steps = StepFile { spec: Spec::default(), definition };
     let masking = masking(&vars);
-    let wanted =
-        Wanted { steps, work_dir, env, vars, masking, failed: "failed to run steps: " };
+    let wanted = Wanted { steps, work_dir, env, vars, masking, failed: "failed to run steps: " };
     play::play(wanted, &resolver::open()?, &args.report)
 }
 

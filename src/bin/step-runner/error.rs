@@ -33,6 +33,8 @@ pub(crate) enum Error {
     NoSteps,
     #[error("reading STEPS: {0}")]
     Steps(Box<DocumentError>),
+    #[error("{}: it has more than {limit} bytes", path.display())]
+    TooLarge { path: PathBuf, limit: u64 },
     #[error("{option} {text:?}: write NAME=VALUE")]
     Pair { option: &'static str, text: String },
     #[error("--input {name}={text}: the input is declared {kind}; write it as JSON")]

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
-use oci_hooks::step_runner::document::{Finding, MAX_BYTES, Severity, lint};
+use oci_hooks::step_runner::document::{Finding, Severity, lint};
+use oci_hooks::step_runner::resolve::MAX_BYTES;
 use oci_hooks::sys::fs::PathContext as _;
 
 use crate::Exit;
@@ -85,8 +86,7 @@ fn read(path: &Path) -> Result<(String, String, Option<&Path>), Error> {
     let is_stdin = path.as_os_str() == "-";
     let name = if is_stdin { "<stdin>".to_owned() } else { path.display().to_string() };
     let mut text = String::new();
-    // A byte more than is read of it, so that it is refused as too large.
-    let limit = MAX_BYTES as u64 + 1;
+    let limit = MAX_BYTES + 1;
     if is_stdin {
         io::stdin().take(limit).read_to_string(&mut text).at("read", path)?;
     } else {
@@ -95,6 +95,9 @@ fn read(path: &Path) -> Result<(String, String, Option<&Path>), Error> {
             .take(limit)
             .read_to_string(&mut text)
             .at("read", path)?;
+    }
+    if text.len() as u64 > MAX_BYTES {
+        return Err(Error::TooLarge { path: path.to_owned(), limit: MAX_BYTES });
     }
     Ok((name, text, path.parent().filter(|_| !is_stdin)))
 }

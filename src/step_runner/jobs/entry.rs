@@ -51,6 +51,8 @@ pub(super) struct Entry {
     cancel: Cancel,
     /// How long a cancelled job may take to end by itself.
     patience: Duration,
+    /// Whether its thread has let go of everything.
+    is_over: watch::Sender<bool>,
     place: Mutex<Place>,
 }
 
@@ -101,6 +103,7 @@ impl Entry {
             results,
             cancel,
             patience: work.job.grace + work.job.cleanup,
+            is_over: watch::Sender::new(false),
             place: Mutex::new(Place { dir: Some(dir), ended: None, is_forgotten: false }),
         }
     }
@@ -144,6 +147,7 @@ impl Entry {
         let dir = place.clear();
         drop(place);
         drop(dir);
+        self.is_over.send_replace(true);
     }
 
     /// Returns how it is now.
@@ -169,14 +173,15 @@ impl Entry {
 
     /// Stops the job, and waits until it has ended, or does not although it was killed.
     pub(super) async fn stop(&self) {
-        if self.snapshot().is_finished() {
-            return;
-        }
-        self.cancel.cancel(Reason::Asked);
-        if tokio::time::timeout(self.patience, self.finished()).await.is_err() {
+        if !self.snapshot().is_finished() {
             self.cancel.cancel(Reason::Asked);
-            let _ = tokio::time::timeout(KILLED, self.finished()).await;
+            if tokio::time::timeout(self.patience, self.finished()).await.is_err() {
+                self.cancel.cancel(Reason::Asked);
+            }
         }
+        // Its state is final a moment before its thread lets go of its files.
+        let mut is_over = self.is_over.subscribe();
+        let _ = tokio::time::timeout(KILLED, is_over.wait_for(|is_over| *is_over)).await;
     }
 
     /// Removes the files, now or when the job has ended.

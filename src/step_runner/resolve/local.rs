@@ -12,7 +12,7 @@ use super::resolver::Loaded;
 const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 
 /// The most that a step file may have.
-const MAX_BYTES: u64 = 4 << 20;
+pub const MAX_BYTES: u64 = 4 << 20;
 
 /// Returns the directory that the segments of a reference lead to.
 pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {

@@ -9,4 +9,5 @@ mod resolver;
 
 pub use error::{OciError, ResolveError};
 pub use git::{Credential, Git, GitError};
+pub use local::MAX_BYTES;
 pub use resolver::{Caller, Loaded, Remote, Resolver};

@@ -143,6 +143,8 @@ fn another_stream_does_not_go_on_with_a_line() {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn what_is_stamped_comes_back(
         chunks in proptest::collection::vec("[ab\r\n]{0,6}|x{8190,8195}|[^a]{0,3}", 0..9),

@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::super::engine::{Cancel, Job, Outcome, Reason};
-use super::super::log::{Follower, Log, LogReader};
+use super::super::log::{Follower, Log, LogReader, Masking};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
 use super::event::{Event, Watcher};
+use super::message::{Heard, told};
 use super::results::Results;
 use super::state::JobDir;
 
@@ -76,6 +77,8 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) log: Log,
     pub(super) watcher: Watcher,
+    /// What the log was begun with.
+    pub(super) masking: Masking,
 }
 
 impl Entry {
@@ -107,7 +110,7 @@ impl Entry {
 
     /// Runs the job to its end.
     pub(super) fn work(self: Arc<Self>, work: Work) {
-        let Work { job, resolver, mut log, watcher } = work;
+        let Work { job, resolver, mut log, watcher, masking } = work;
         self.state.send_modify(|state| {
             state.status = Status::Running;
             state.start = Some(SystemTime::now());
@@ -118,21 +121,21 @@ impl Entry {
                 lost.get_or_insert(error);
             }
         };
-        let run = || job.run(&resolver, &mut log, &self.cancel, &mut ended);
-        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-            // What it says is on standard error.
-            let outcome = failed("internal error: the thread of the job panicked");
+        let mut output = Heard { log: &mut log, secrets: masking };
+        let outcome = guarded(|| job.run(&resolver, &mut output, &self.cancel, &mut ended));
+        let outcome = outcome.unwrap_or_else(|outcome| {
             ended(&outcome.result);
             outcome
         });
+        let message = told(&outcome.message, &output.secrets);
         // Before the log ends: who has read all of it finds the job ended.
         let end = SystemTime::now();
         self.state.send_modify(|state| {
             state.status = outcome.status;
             state.exit_code = outcome.exit_code;
             state.message = match lost {
-                Some(error) => format!("results of steps are lost: {error}: {}", outcome.message),
-                None => outcome.message,
+                Some(error) => format!("results of steps are lost: {error}: {message}"),
+                None => message,
             };
             state.end = Some(end);
         });
@@ -195,11 +198,25 @@ impl Entry {
     }
 }
 
-fn failed(message: &str) -> Outcome {
-    Outcome {
+/// Runs a job; if that panics, which is a fault of ours, the job has failed and nothing else.
+fn guarded(run: impl FnOnce() -> Outcome) -> Result<Outcome, Outcome> {
+    // What the panic says is on standard error.
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Outcome {
         status: Status::Failure,
-        message: message.to_owned(),
+        message: "internal error: the thread of the job panicked".to_owned(),
         exit_code: 1,
         result: StepResult { status: Status::Failure.into(), ..StepResult::default() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_fails_the_job_alone() {
+        let outcome = guarded(|| panic!("for this test")).unwrap_err();
+        assert_eq!((outcome.status, outcome.exit_code), (Status::Failure, 1));
+        assert_eq!(outcome.result.status(), Status::Failure);
     }
 }

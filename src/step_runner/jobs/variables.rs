@@ -136,18 +136,18 @@ pub(super) fn expand(
     let mut expansion = Expansion {
         values: &values,
         env,
-        done: BTreeMap::new(),
+        known: BTreeMap::new(),
         open: Vec::new(),
         cycles: 0,
         lookups: 0,
     };
     for file in files {
-        expansion.done.insert(file.to_owned(), values[file].clone());
+        expansion.known.insert(file.to_owned(), values[file].clone());
     }
     for name in values.keys() {
         expansion.variable(name)?;
     }
-    Ok(expansion.done)
+    Ok(expansion.known)
 }
 
 struct Expansion<'a> {

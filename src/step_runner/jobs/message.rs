@@ -55,7 +55,8 @@ mod tests {
 
     #[test]
     fn secrets_are_masked_and_the_exit_code_stays() {
-        let secrets = Masking { phrases: vec!["3".to_owned(), "hidden".to_owned()], ..Masking::default() };
+        let secrets =
+            Masking { phrases: vec!["3".to_owned(), "hidden".to_owned()], ..Masking::default() };
         let cases = [
             ("step \"a\": exec: exit status 3", "step \"a\": exec: exit status 3"),
             ("exec: exec: \"hidden\": not found", "exec: exec: \"[MASKED]\": not found"),

@@ -133,21 +133,10 @@ pub(super) fn expand(
             files.remove(variable.key.as_str());
         }
     }
-    let mut expansion = Expansion {
-        values: &values,
-        env,
-        known: BTreeMap::new(),
-        open: Vec::new(),
-        cycles: 0,
-        lookups: 0,
-    };
-    for file in files {
-        expansion.known.insert(file.to_owned(), values[file].clone());
-    }
-    for name in values.keys() {
-        expansion.variable(name)?;
-    }
-    Ok(expansion.known)
+    let known = files.into_iter().map(|file| (file.to_owned(), values[file].clone())).collect();
+    let mut expansion =
+        Expansion { values: &values, env, known, open: Vec::new(), cycles: 0, lookups: 0 };
+    values.keys().map(|name| Ok((name.clone(), expansion.variable(name)?))).collect()
 }
 
 struct Expansion<'a> {

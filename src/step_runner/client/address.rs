@@ -73,7 +73,7 @@ impl Address {
                 let stderr = child.stderr.take().ok_or_else(gone)?;
                 said.clear();
                 tokio::spawn(said.listen(stderr));
-                Ok(Stream::Command { stdin, stdout, _child: child })
+                Ok(Stream::Command { stdin, stdout, _child: Box::new(child) })
             }
         }
     }
@@ -86,7 +86,7 @@ pub(super) enum Stream {
         stdin: ChildStdin,
         stdout: ChildStdout,
         /// Killed when the connection ends.
-        _child: Child,
+        _child: Box<Child>,
     },
 }
 

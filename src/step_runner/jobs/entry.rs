@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::super::engine::{Cancel, Job, Outcome, Reason};
-use super::super::log::{Follower, Log, LogReader};
+use super::super::log::{Follower, Log, LogReader, Masking};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
 use super::event::{Event, Watcher};
+use super::message::{Heard, told};
 use super::results::Results;
 use super::state::JobDir;
 
@@ -50,6 +51,8 @@ pub(super) struct Entry {
     cancel: Cancel,
     /// How long a cancelled job may take to end by itself.
     patience: Duration,
+    /// Whether its thread has let go of everything.
+    is_over: watch::Sender<bool>,
     place: Mutex<Place>,
 }
 
@@ -74,6 +77,8 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) log: Log,
     pub(super) watcher: Watcher,
+    /// What the log was begun with.
+    pub(super) masking: Masking,
 }
 
 impl Entry {
@@ -98,13 +103,14 @@ impl Entry {
             results,
             cancel,
             patience: work.job.grace + work.job.cleanup,
+            is_over: watch::Sender::new(false),
             place: Mutex::new(Place { dir: Some(dir), ended: None, is_forgotten: false }),
         }
     }
 
     /// Runs the job to its end.
     pub(super) fn work(self: Arc<Self>, work: Work) {
-        let Work { job, resolver, mut log, watcher } = work;
+        let Work { job, resolver, mut log, watcher, masking } = work;
         self.state.send_modify(|state| {
             state.status = Status::Running;
             state.start = Some(SystemTime::now());
@@ -115,21 +121,21 @@ impl Entry {
                 lost.get_or_insert(error);
             }
         };
-        let run = || job.run(&resolver, &mut log, &self.cancel, &mut ended);
-        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-            // What it says is on standard error.
-            let outcome = failed("internal error: the thread of the job panicked");
+        let mut output = Heard { log: &mut log, secrets: masking };
+        let outcome = guarded(|| job.run(&resolver, &mut output, &self.cancel, &mut ended));
+        let outcome = outcome.unwrap_or_else(|outcome| {
             ended(&outcome.result);
             outcome
         });
+        let message = told(&outcome.message, &output.secrets);
         // Before the log ends: who has read all of it finds the job ended.
         let end = SystemTime::now();
         self.state.send_modify(|state| {
             state.status = outcome.status;
             state.exit_code = outcome.exit_code;
             state.message = match lost {
-                Some(error) => format!("results of steps are lost: {error}: {}", outcome.message),
-                None => outcome.message,
+                Some(error) => format!("results of steps are lost: {error}: {message}"),
+                None => message,
             };
             state.end = Some(end);
         });
@@ -141,6 +147,7 @@ impl Entry {
         let dir = place.clear();
         drop(place);
         drop(dir);
+        self.is_over.send_replace(true);
     }
 
     /// Returns how it is now.
@@ -166,14 +173,15 @@ impl Entry {
 
     /// Stops the job, and waits until it has ended, or does not although it was killed.
     pub(super) async fn stop(&self) {
-        if self.snapshot().is_finished() {
-            return;
-        }
-        self.cancel.cancel(Reason::Asked);
-        if tokio::time::timeout(self.patience, self.finished()).await.is_err() {
+        if !self.snapshot().is_finished() {
             self.cancel.cancel(Reason::Asked);
-            let _ = tokio::time::timeout(KILLED, self.finished()).await;
+            if tokio::time::timeout(self.patience, self.finished()).await.is_err() {
+                self.cancel.cancel(Reason::Asked);
+            }
         }
+        // Its state is final a moment before its thread lets go of its files.
+        let mut is_over = self.is_over.subscribe();
+        let _ = tokio::time::timeout(KILLED, is_over.wait_for(|is_over| *is_over)).await;
     }
 
     /// Removes the files, now or when the job has ended.
@@ -190,11 +198,25 @@ impl Entry {
     }
 }
 
-fn failed(message: &str) -> Outcome {
-    Outcome {
+/// Runs a job; if that panics, which is a fault of ours, the job has failed and nothing else.
+fn guarded(run: impl FnOnce() -> Outcome) -> Result<Outcome, Outcome> {
+    // What the panic says is on standard error.
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Outcome {
         status: Status::Failure,
-        message: message.to_owned(),
+        message: "internal error: the thread of the job panicked".to_owned(),
         exit_code: 1,
         result: StepResult { status: Status::Failure.into(), ..StepResult::default() },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_fails_the_job_alone() {
+        let outcome = guarded(|| panic!("for this test")).unwrap_err();
+        assert_eq!((outcome.status, outcome.exit_code), (Status::Failure, 1));
+        assert_eq!(outcome.result.status(), Status::Failure);
     }
 }

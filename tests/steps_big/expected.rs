@@ -6,7 +6,7 @@ use oci_hooks::step_runner::log::Stream;
 pub(crate) const BLOCK_BYTES: usize = 16 << 20;
 
 /// How often: all together a gigabyte.
-pub(crate) const BLOCKS: u64 = 64;
+pub(crate) const BLOCKS: u64 = 60;
 
 /// As much is in a pipe, and is masked at a time.
 const CHUNK_BYTES: usize = 64 << 10;
@@ -49,7 +49,7 @@ impl Content {
                     content.masked.extend_from_slice(MASK.as_bytes());
                 }
                 // Longer than an entry.
-                2 if line % 64 == 0 => (0..2000).for_each(|at| content.both(&words[at])),
+                2 if line.is_multiple_of(64) => (0..2000).for_each(|at| content.both(&words[at])),
                 _ => {}
             }
             cut += content.written.len() / CHUNK_BYTES - start;

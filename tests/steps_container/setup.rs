@@ -155,8 +155,7 @@ impl Container {
 impl Drop for Container {
     fn drop(&mut self) {
         if let Some(record) = self.record.take() {
-            // A test that fails has its own message; here is what helps to understand it.
-            eprintln!("{:?}", self.engine.logs(&record, 20));
+            // A test that fails has its own message.
             let _ = self.engine.remove(&record);
         }
     }

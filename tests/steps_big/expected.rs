@@ -49,7 +49,7 @@ impl Content {
                     content.masked.extend_from_slice(MASK.as_bytes());
                 }
                 // Longer than an entry.
-                2 if line % 64 == 0 => (0..2000).for_each(|at| content.both(&words[at])),
+                2 if line.is_multiple_of(64) => (0..2000).for_each(|at| content.both(&words[at])),
                 _ => {}
             }
             cut += content.written.len() / CHUNK_BYTES - start;

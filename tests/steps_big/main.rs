@@ -64,7 +64,7 @@ async fn follow(server: &Server<'_>, content: Content) {
         let mut log = client.follow_log("big", offset);
         stop = None;
         while let Some(bytes) = log.next().await.unwrap() {
-            let until = part * (BLOCKS * BLOCK_BYTES as u64 / PARTS | 1);
+            let until = part * ((BLOCKS * BLOCK_BYTES as u64 / PARTS) | 1);
             let keep = bytes.len().min(usize::try_from(until - offset).unwrap());
             demux.write(&bytes[..keep], |stream, bytes| expected.take(stream, bytes));
             offset += keep as u64;

@@ -125,7 +125,7 @@ impl Entry {
         let outcome = guarded(|| job.run(&resolver, &mut output, &self.cancel, &mut ended));
         let outcome = outcome.unwrap_or_else(|outcome| {
             ended(&outcome.result);
-            outcome
+            *outcome
         });
         let message = told(&outcome.message, &output.secrets);
         // Before the log ends: who has read all of it finds the job ended.
@@ -199,13 +199,15 @@ impl Entry {
 }
 
 /// Runs a job; if that panics, which is a fault of ours, the job has failed and nothing else.
-fn guarded(run: impl FnOnce() -> Outcome) -> Result<Outcome, Outcome> {
+fn guarded(run: impl FnOnce() -> Outcome) -> Result<Outcome, Box<Outcome>> {
     // What the panic says is on standard error.
-    catch_unwind(AssertUnwindSafe(run)).map_err(|_| Outcome {
-        status: Status::Failure,
-        message: "internal error: the thread of the job panicked".to_owned(),
-        exit_code: 1,
-        result: StepResult { status: Status::Failure.into(), ..StepResult::default() },
+    catch_unwind(AssertUnwindSafe(run)).map_err(|_| {
+        Box::new(Outcome {
+            status: Status::Failure,
+            message: "internal error: the thread of the job panicked".to_owned(),
+            exit_code: 1,
+            result: StepResult { status: Status::Failure.into(), ..StepResult::default() },
+        })
     })
 }
 

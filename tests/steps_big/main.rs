@@ -126,7 +126,7 @@ impl<'a> Server<'a> {
 
     /// Returns the directories of jobs.
     fn logs(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir(self.dir.join("state")).unwrap();
+        let entries = fs::read_dir(self.dir.join("state/jobs")).unwrap();
         let paths = entries.map(|entry| entry.unwrap().path());
         paths.filter(|path| path.is_dir()).collect()
     }
@@ -150,11 +150,6 @@ impl Content {
             masked: true,
             ..Variable::default()
         };
-        let level = Variable {
-            key: "CI_STEPS_LOG_LEVEL".to_owned(),
-            value: "error".to_owned(),
-            ..Variable::default()
-        };
-        self.secrets.iter().zip(0..).map(variable).chain([level]).collect()
+        self.secrets.iter().zip(0..).map(variable).collect()
     }
 }

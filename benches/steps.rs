@@ -7,14 +7,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::io::{BufRead as _, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use oci_hooks::step_runner::client::{Address, Client};
 use oci_hooks::step_runner::document::StepFile;
 use oci_hooks::step_runner::engine::{Cancel, Job};
 use oci_hooks::step_runner::log::{Output, Source, Stream};
 use oci_hooks::step_runner::resolve::Resolver;
+use oci_hooks::step_runner::wire::proto::RunRequest;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
 
 const STEPS: usize = 100;
@@ -22,7 +25,64 @@ const STEPS: usize = 100;
 const RUNS: usize = 41;
 
 fn main() {
+    first_byte();
     hundred_steps();
+}
+
+/// What the first byte of a log may take.
+const FIRST_BYTE: Duration = Duration::from_millis(10);
+
+/// From the request to the first byte of the log of what it asks for.
+fn first_byte() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("step-runner.sock");
+    let server = Server::start(&socket);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let times = runtime.block_on(async {
+        let client = Client::new(Address::Socket(socket.clone()));
+        let mut times = Vec::new();
+        for run in 0..RUNS {
+            let id = run.to_string();
+            let request = RunRequest {
+                id: id.clone(),
+                work_dir: dir.path().to_str().unwrap().to_owned(),
+                steps: "{}\n---\nrun: [{name: a, script: echo hello}]\n".to_owned(),
+                ..RunRequest::default()
+            };
+            let start = Instant::now();
+            client.run(request).await.unwrap();
+            assert!(client.follow_log(&id, 0).next().await.unwrap().is_some());
+            times.push(start.elapsed());
+            client.close(&id).await.unwrap();
+        }
+        times
+    });
+    drop(server);
+    let median = median(times);
+    println!("from Run to the first byte of the log: {median:.1?}");
+    assert!(median <= FIRST_BYTE, "more than {FIRST_BYTE:?}");
+}
+
+/// A server, which ends with this.
+struct Server(Child);
+
+impl Server {
+    fn start(socket: &Path) -> Self {
+        let mut server = Command::new(env!("CARGO_BIN_EXE_step-runner"));
+        let server = server.args(["serve", "--socket"]).arg(socket).stderr(Stdio::piped());
+        let mut server = server.spawn().unwrap();
+        let mut ready = String::new();
+        BufReader::new(server.stderr.take().unwrap()).read_line(&mut ready).unwrap();
+        assert!(ready.starts_with("step-runner is listening"), "{ready}");
+        Server(server)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
 }
 
 /// A hundred times `true`, each in a process of its own; both run by turns.

@@ -9,6 +9,7 @@ mod abuse;
 mod client;
 mod jobs;
 mod life;
+mod program;
 mod setup;
 mod socket;
 mod steps;

@@ -16,6 +16,9 @@ use super::retry::{Retry, retry};
 /// How large an answer may be: the result of a job has those of all its steps.
 const MAX_ANSWER_BYTES: usize = 256 << 20;
 
+/// How much of a log may be on its way.
+const STREAM_BYTES: u32 = 1 << 20;
+
 /// A client of a server. Clones share its connection, which is made when it is needed, and made
 /// again when it is lost.
 #[derive(Clone, Debug)]
@@ -35,8 +38,10 @@ impl Client {
             async move { address.connect(said).await.map(TokioIo::new) }
         });
         // The name is never looked up: the connector knows where the server is.
-        let channel =
-            Endpoint::from_static("http://step-runner").connect_with_connector_lazy(connect);
+        let channel = Endpoint::from_static("http://step-runner")
+            .initial_stream_window_size(STREAM_BYTES)
+            .initial_connection_window_size(4 * STREAM_BYTES)
+            .connect_with_connector_lazy(connect);
         Client { channel, retry: Retry::default(), said }
     }
 

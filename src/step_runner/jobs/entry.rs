@@ -7,10 +7,11 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::super::engine::{Cancel, Job, Outcome, Reason};
-use super::super::log::{Follower, Log, LogReader};
+use super::super::log::{Follower, Log, LogReader, Masking};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
 use super::event::{Event, Watcher};
+use super::message::{Heard, told};
 use super::results::Results;
 use super::state::JobDir;
 
@@ -76,6 +77,8 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) log: Log,
     pub(super) watcher: Watcher,
+    /// What the log was begun with.
+    pub(super) masking: Masking,
 }
 
 impl Entry {
@@ -107,7 +110,7 @@ impl Entry {
 
     /// Runs the job to its end.
     pub(super) fn work(self: Arc<Self>, work: Work) {
-        let Work { job, resolver, mut log, watcher } = work;
+        let Work { job, resolver, mut log, watcher, masking } = work;
         self.state.send_modify(|state| {
             state.status = Status::Running;
             state.start = Some(SystemTime::now());
@@ -118,21 +121,22 @@ impl Entry {
                 lost.get_or_insert(error);
             }
         };
-        let run = || job.run(&resolver, &mut log, &self.cancel, &mut ended);
-        let outcome = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|_| {
-            // What it says is on standard error.
-            let outcome = failed("internal error: the thread of the job panicked");
+        let mut output = Heard { log: &mut log, secrets: masking };
+        let outcome = guarded(|| job.run(&resolver, &mut output, &self.cancel, &mut ended));
+        let outcome = outcome.unwrap_or_else(|| {
+            let outcome = panicked();
             ended(&outcome.result);
             outcome
         });
+        let message = told(&outcome.message, &output.secrets);
         // Before the log ends: who has read all of it finds the job ended.
         let end = SystemTime::now();
         self.state.send_modify(|state| {
             state.status = outcome.status;
             state.exit_code = outcome.exit_code;
             state.message = match lost {
-                Some(error) => format!("results of steps are lost: {error}: {}", outcome.message),
-                None => outcome.message,
+                Some(error) => format!("results of steps are lost: {error}: {message}"),
+                None => message,
             };
             state.end = Some(end);
         });
@@ -195,11 +199,29 @@ impl Entry {
     }
 }
 
-fn failed(message: &str) -> Outcome {
+/// Runs a job; returns nothing if that panics, which is a fault of ours.
+fn guarded(run: impl FnOnce() -> Outcome) -> Option<Outcome> {
+    // What the panic says is on standard error.
+    catch_unwind(AssertUnwindSafe(run)).ok()
+}
+
+/// Returns the end of a job whose thread panicked: it has failed, and nothing else has.
+fn panicked() -> Outcome {
     Outcome {
         status: Status::Failure,
-        message: message.to_owned(),
+        message: "internal error: the thread of the job panicked".to_owned(),
         exit_code: 1,
         result: StepResult { status: Status::Failure.into(), ..StepResult::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_ends_the_job_alone() {
+        assert!(guarded(|| panic!("for this test")).is_none());
+        assert_eq!(guarded(panicked).unwrap().status, Status::Failure);
     }
 }

@@ -9,6 +9,7 @@ mod entry;
 mod error;
 mod event;
 mod log_level;
+mod message;
 mod registry;
 mod request;
 mod result_stream;

@@ -104,7 +104,8 @@ pub(super) fn prepare(
     let path = dir.results();
     let results = Results::create(&path).at("make", &path).map_err(RunError::Files)?;
     let cancel = Cancel::new().map_err(RunError::Start)?;
-    let work = Work { job, resolver: settings.resolver.clone(), log, watcher: watcher.clone() };
+    let work =
+        Work { job, resolver: settings.resolver.clone(), log, watcher: watcher.clone(), masking };
     let entry = Entry::new(&id, dir, &work, results, cancel);
     made.keep();
     Ok((Arc::new(entry), work))

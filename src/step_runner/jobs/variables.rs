@@ -133,27 +133,17 @@ pub(super) fn expand(
             files.remove(variable.key.as_str());
         }
     }
-    let mut expansion = Expansion {
-        values: &values,
-        env,
-        done: BTreeMap::new(),
-        open: Vec::new(),
-        cycles: 0,
-        lookups: 0,
-    };
-    for file in files {
-        expansion.done.insert(file.to_owned(), values[file].clone());
-    }
-    for name in values.keys() {
-        expansion.variable(name)?;
-    }
-    Ok(expansion.done)
+    let known = files.into_iter().map(|file| (file.to_owned(), values[file].clone())).collect();
+    let mut expansion =
+        Expansion { values: &values, env, known, open: Vec::new(), cycles: 0, lookups: 0 };
+    values.keys().map(|name| Ok((name.clone(), expansion.variable(name)?))).collect()
 }
 
 struct Expansion<'a> {
     values: &'a BTreeMap<String, String>,
     env: &'a BTreeMap<String, String>,
-    done: BTreeMap<String, String>,
+    /// What is the same wherever it is named.
+    known: BTreeMap<String, String>,
     /// Those that are being expanded, the outermost first.
     open: Vec<&'a str>,
     /// How often one of those was named.
@@ -163,7 +153,7 @@ struct Expansion<'a> {
 
 impl<'a> Expansion<'a> {
     fn variable(&mut self, name: &'a str) -> Result<String, VariableError> {
-        if let Some(value) = self.done.get(name) {
+        if let Some(value) = self.known.get(name) {
             return Ok(value.clone());
         }
         if self.open.len() >= MAX_DEPTH {
@@ -174,8 +164,8 @@ impl<'a> Expansion<'a> {
         let value = self.text(name, &self.values[name])?;
         self.open.pop();
         // The value of one in a cycle depends on where the cycle was entered: for each at itself.
-        if self.open.is_empty() || cycles == self.cycles {
-            self.done.insert(name.to_owned(), value.clone());
+        if cycles == self.cycles {
+            self.known.insert(name.to_owned(), value.clone());
         }
         Ok(value)
     }

@@ -22,6 +22,8 @@ impl Made {
                 Ok(meta) if meta.is_dir() => break,
                 Ok(_) => return Err((path.to_path_buf(), io::ErrorKind::NotADirectory.into())),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => missing.push(path),
+                // One of those above it says which is none.
+                Err(error) if error.kind() == io::ErrorKind::NotADirectory => {}
                 Err(error) => return Err((path.to_path_buf(), error)),
             }
         }

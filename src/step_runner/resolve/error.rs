@@ -62,9 +62,9 @@ pub enum ResolveError {
     /// It is in a git repository, and could not be read there.
     #[error("fetching git step: {0}")]
     InRepository(Box<ResolveError>),
-    /// A directory in a repository or an image leads out of it.
-    #[error("the directory {0:?} is not within what was fetched")]
-    Outside(String),
+    /// A path in a repository or an image leads out of it.
+    #[error("{0:?} is not within what was fetched")]
+    Outside(PathBuf),
 }
 
 /// Why the files of an image could not be had.

@@ -1,6 +1,6 @@
 //! Step files on this machine.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
@@ -34,6 +34,41 @@ pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {
 
 /// Reads the step file in a directory.
 pub(super) fn load(dir: PathBuf, filename: Option<&str>) -> Result<Loaded, ResolveError> {
+    find(dir, filename, read)
+}
+
+/// Reads the step file in a directory of what was fetched; nothing may lead out of it.
+pub(super) fn load_beneath(
+    tree: &Path,
+    segments: &[String],
+    filename: Option<&str>,
+) -> Result<Loaded, ResolveError> {
+    let outside = |path: &Path| {
+        let path = path.strip_prefix(tree).unwrap_or(path);
+        ResolveError::Outside(path.to_owned())
+    };
+    let real = |path: &Path| {
+        fs::canonicalize(path).map_err(|error| ResolveError::Read { path: path.to_owned(), error })
+    };
+    let top = real(tree)?;
+    let dir = directory(tree, segments);
+    if segments.iter().any(|segment| segment == "..") || !real(&dir)?.starts_with(&top) {
+        return Err(ResolveError::Outside(segments.iter().collect()));
+    }
+    find(
+        dir,
+        filename,
+        |path| {
+            if real(path)?.starts_with(&top) { read(path) } else { Err(outside(path)) }
+        },
+    )
+}
+
+fn find(
+    dir: PathBuf,
+    filename: Option<&str>,
+    read: impl Fn(&Path) -> Result<String, ResolveError>,
+) -> Result<Loaded, ResolveError> {
     let names: &[&str] = match &filename {
         Some(name) => &[name],
         None => &NAMES,

@@ -1,7 +1,6 @@
 //! From a reference to a step file.
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -85,7 +84,7 @@ impl Resolver {
                 let name = format!("{registry}/{repository}{separator}{tag}");
                 let tree = oci::fetch(self.remote()?, &name, caller)
                     .map_err(|error| ResolveError::Oci { name, error: Box::new(error) })?;
-                local::load(beneath(&tree, path)?, filename.as_deref())
+                local::load_beneath(&tree, path, filename.as_deref())
             }
             Reference::Git { url, rev, path, filename } => {
                 let git = Git {
@@ -96,8 +95,7 @@ impl Resolver {
                     timeout: GIT_TIMEOUT,
                 };
                 let tree = git.fetch(url, rev)?;
-                beneath(&tree, path)
-                    .and_then(|dir| local::load(dir, filename.as_deref()))
+                local::load_beneath(&tree, path, filename.as_deref())
                     .map_err(|error| ResolveError::InRepository(Box::new(error)))
             }
             Reference::Dynamic(text) => self.load(&Self::parse(text)?, caller),
@@ -107,20 +105,4 @@ impl Resolver {
     fn remote(&self) -> Result<&Remote, ResolveError> {
         self.remote.as_deref().ok_or(ResolveError::NoCache)
     }
-}
-
-/// Returns a directory in what was fetched, which must not lead out of it.
-fn beneath(tree: &Path, segments: &[String]) -> Result<PathBuf, ResolveError> {
-    let wanted = || segments.join("/");
-    if segments.iter().any(|segment| segment == "..") {
-        return Err(ResolveError::Outside(wanted()));
-    }
-    let dir = local::directory(tree, segments);
-    let real = |path: &Path| {
-        fs::canonicalize(path).map_err(|error| ResolveError::Read { path: path.to_owned(), error })
-    };
-    if !real(&dir)?.starts_with(real(tree)?) {
-        return Err(ResolveError::Outside(wanted()));
-    }
-    Ok(dir)
 }

@@ -11,7 +11,14 @@ pub(crate) struct Tree<'a>(pub(crate) &'a StepResult);
 
 impl fmt::Display for Tree<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.sub_step_results.iter().try_for_each(|step| show(step, 0, f))
+        // What `run` calls has no name of its own, and is all there is.
+        let steps = match self.0.sub_step_results.as_slice() {
+            [only] if name(only).is_empty() && !only.sub_step_results.is_empty() => {
+                &only.sub_step_results
+            }
+            steps => steps,
+        };
+        steps.iter().try_for_each(|step| show(step, 0, f))
     }
 }
 
@@ -22,8 +29,7 @@ fn show(result: &StepResult, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::R
         _ => ("-", AnsiColor::Yellow),
     };
     let style = Style::new().fg_color(Some(color.into()));
-    let name = result.step.as_ref().map_or("", |step| &step.name);
-    write!(f, "{:1$}{style}{mark}{style:#} {name}", "", depth * 2)?;
+    write!(f, "{:2$}{style}{mark}{style:#} {}", "", name(result), depth * 2)?;
     if let Some(exec) = &result.exec_result
         && exec.exit_code != 0
     {
@@ -35,4 +41,8 @@ fn show(result: &StepResult, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::R
     }
     writeln!(f)?;
     result.sub_step_results.iter().try_for_each(|step| show(step, depth + 1, f))
+}
+
+fn name(result: &StepResult) -> &str {
+    result.step.as_ref().map_or("", |step| &step.name)
 }

@@ -23,14 +23,17 @@ pub(crate) fn answer(root: &Path, request: &Request) -> Response {
         .stderr(Stdio::null())
         .spawn()
         .expect("git is installed");
-    child.stdin.take().unwrap().write_all(request.body.as_bytes()).unwrap();
-    let output = child.wait_with_output().unwrap().stdout;
-    let end = output.windows(4).position(|bytes| bytes == b"\r\n\r\n").unwrap();
+    let mut stdin = child.stdin.take().expect("it is a pipe");
+    stdin.write_all(request.body.as_bytes()).expect("it reads all of it");
+    drop(stdin);
+    let output = child.wait_with_output().expect("it ends").stdout;
+    let end = output.windows(4).position(|bytes| bytes == b"\r\n\r\n");
+    let end = end.expect("there is a head");
     let mut response = Response::ok(&output[end + 4..]);
-    for line in std::str::from_utf8(&output[..end]).unwrap().lines() {
-        let (name, value) = line.split_once(": ").unwrap();
+    for line in String::from_utf8_lossy(&output[..end]).lines() {
+        let (name, value) = line.split_once(": ").expect("a header");
         if name == "Status" {
-            response.status = value[..3].parse().unwrap();
+            response.status = value[..3].parse().expect("a code");
         } else {
             response = response.with(name, value);
         }

@@ -35,6 +35,8 @@ pub(crate) struct Server {
     child: Option<Child>,
     stderr: Option<BufReader<ChildStderr>>,
     pub(crate) dirs: TempDir,
+    /// What the server is started by; nothing but its name if nobody does.
+    by: Vec<&'static str>,
     options: Vec<String>,
     env: Vec<(String, String)>,
 }
@@ -46,13 +48,23 @@ impl Server {
 
     /// Starts a server with these options and variables.
     pub(crate) fn with(options: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::make(&[], options, env)
+    }
+
+    /// Starts a server that is the first process in a namespace of its own.
+    pub(crate) fn first() -> Self {
+        Self::make(&["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"], &[], &[])
+    }
+
+    fn make(by: &[&'static str], options: &[&str], env: &[(&str, &str)]) -> Self {
         let dirs = temporary_directory();
         for name in ["work", "tmp"] {
             std::fs::create_dir(dirs.path().join(name)).unwrap();
         }
         let options = options.iter().map(|option| (*option).to_owned()).collect();
         let env = env.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect();
-        let mut server = Server { child: None, stderr: None, dirs, options, env };
+        let by = by.to_vec();
+        let mut server = Server { child: None, stderr: None, dirs, by, options, env };
         server.restart();
         server
     }
@@ -72,8 +84,9 @@ impl Server {
     }
 
     pub(crate) fn command(&self) -> Command {
-        let mut command = Command::new(PROGRAM);
-        command.arg("serve").arg("--socket").arg(self.socket()).args(&self.options);
+        let mut words = self.by.iter().copied().chain([PROGRAM]);
+        let mut command = Command::new(words.next().unwrap());
+        command.args(words).arg("serve").arg("--socket").arg(self.socket()).args(&self.options);
         command.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", self.tmp());
         command.envs(self.env.clone()).current_dir(self.work_dir());
         command.stdin(Stdio::null()).stdout(Stdio::null());

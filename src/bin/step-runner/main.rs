@@ -6,6 +6,7 @@ mod cli;
 mod completions;
 mod environment;
 mod error;
+mod first;
 mod lint;
 #[cfg(test)]
 mod man;

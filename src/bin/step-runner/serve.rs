@@ -27,7 +27,7 @@ use tokio::sync::watch;
 use crate::environment::{self, SOCKET, SOCKET_NAME, Socket};
 use crate::error::Error;
 use crate::report::{self, Level};
-use crate::{Exit, resolver};
+use crate::{Exit, first, resolver};
 
 /// How long clients may read what is left to read when the server ends.
 const LINGER: Duration = Duration::from_secs(5);
@@ -99,6 +99,7 @@ enum Variables {
 }
 
 pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
+    first::become_init();
     let level = args.log_level;
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::Signals)?;
     let listener = listen(&args)?;

@@ -19,4 +19,8 @@ pub mod network;
 pub mod rootfs;
 #[cfg(any(feature = "runtime-wrapper", feature = "engine"))]
 pub mod runtime;
+#[cfg(feature = "step-runner")]
+pub mod step_runner;
 pub mod sys;
+#[cfg(any(feature = "container-hook", feature = "step-runner"))]
+pub mod yaml;

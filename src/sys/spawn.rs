@@ -1,8 +1,8 @@
 //! Children that end with us, children that outlive us, and what they get from us.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek as _, Write as _};
-use std::os::fd::OwnedFd;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -43,6 +43,22 @@ pub fn pass_descriptor(command: &mut Command, descriptor: OwnedFd) {
     unsafe {
         command.pre_exec(move || Ok(fcntl_setfd(&descriptor, FdFlags::empty())?));
     }
+}
+
+/// Keeps what this process was started with, besides the standard streams, from its children.
+pub fn keep_descriptors() -> io::Result<()> {
+    let descriptors: Vec<RawFd> = fs::read_dir("/proc/self/fd")?
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|descriptor| *descriptor > 2)
+        .collect();
+    for descriptor in descriptors {
+        #[expect(unsafe_code, reason = "those that were inherited belong to no value")]
+        // SAFETY: it is used for this one call, which does no harm to whoever else has it; one that
+        // was closed meanwhile, as that of the directory was, is an error that changes nothing.
+        let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
+        let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
+    }
+    Ok(())
 }
 
 /// Returns a file in memory with this content, read from its beginning; it has no name.

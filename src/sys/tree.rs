@@ -189,14 +189,17 @@ fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
     names(directory)?.iter().try_for_each(|name| remove_all(directory, name.to_bytes()))
 }
 
-/// The attribute by which an overlay knows a directory that hides the one below it.
-const OPAQUE: &CStr = c"trusted.overlay.opaque";
+/// The attributes by which overlays, of root and of others, know a directory that hides the one
+/// below it.
+const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
 /// The attributes that mean something to overlays.
 const OVERLAY: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
 fn is_opaque(directory: BorrowedFd<'_>) -> bool {
-    let mut value = [0; 1];
-    fgetxattr(directory, OPAQUE, &mut value) == Ok(1) && value == *b"y"
+    OPAQUE.iter().any(|name| {
+        let mut value = [0; 1];
+        fgetxattr(directory, *name, &mut value) == Ok(1) && value == *b"y"
+    })
 }
 
 /// Gives a file or directory the owner, mode, extended attributes and times of another.

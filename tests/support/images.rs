@@ -93,6 +93,16 @@ impl Tree {
         self.0.append_link(&mut header, path, target).expect("the name fits");
     }
 
+    pub(crate) fn device(&mut self, path: &str) {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Char);
+        header.set_mode(0o666);
+        header.set_size(0);
+        header.set_device_major(1).expect("a GNU header has devices");
+        header.set_device_minor(3).expect("a GNU header has devices");
+        self.0.append_data(&mut header, path, &[][..]).expect("the name fits");
+    }
+
     /// Adds programs and libraries of this machine at their own paths.
     fn copies(&mut self, files: impl IntoIterator<Item = PathBuf>) {
         // Once each: some readers take no path twice.

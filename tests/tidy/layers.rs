@@ -4,11 +4,12 @@ use crate::source::{Finding, Source};
 
 /// The modules of the library, lowest layer first. A module names only modules of layers below its own.
 const LAYERS: [&[&str]; 5] = [
-    &["sys"],
+    &["sys", "yaml"],
     &["hooks", "image", "runtime", "network"],
     &["bundle", "rootfs"],
     &["container"],
-    &["container_hook"],
+    // Each speaks one protocol; none names another.
+    &["container_hook", "step_runner"],
 ];
 
 fn layer(module: &str) -> Option<usize> {

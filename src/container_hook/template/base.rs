@@ -13,8 +13,8 @@ use super::deserialize::read;
 use super::error::TemplateError;
 use super::merged::Origin;
 use super::node::Node;
+use super::read::read_document;
 use super::read::read_text;
-use super::yaml;
 use crate::container_hook::HookError;
 use crate::container_hook::aliases::ServiceNames;
 use crate::container_hook::options::CreateOptions;
@@ -93,7 +93,7 @@ impl Base {
     ///
     /// Fails if the text is no pod.
     pub fn parse(file: &str, text: &str) -> Result<Self, TemplateError> {
-        let pod = yaml::read(text).and_then(|document| read::<Pod>(&document, ""));
+        let pod = read_document(text).and_then(|document| read::<Pod>(&document, ""));
         Ok(pod.map_err(|fault| fault.within(file))?.into())
     }
 

@@ -10,9 +10,10 @@ use serde::de::{
 use serde::forward_to_deserialize_any;
 use serde_json::Number;
 
-use super::error::{Fault, Position, Problem};
+use super::error::{Fault, Problem};
 use super::node::{Field, Node, Value};
 use super::quantity::is_quantity;
+use crate::yaml::{Position, help};
 
 /// Reads a value that is at `path` of the document.
 pub(super) fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Result<T, Fault> {
@@ -238,21 +239,10 @@ fn unknown(fields: &[Field], known: &[&str]) -> Result<(), Error> {
     let Some(field) = fields.iter().find(|field| !known.contains(&field.name.as_str())) else {
         return Ok(());
     };
-    let kind = Kind::Unknown { name: field.name.clone(), help: help(&field.name, known) };
+    let help = help(&field.name, known)
+        .unwrap_or_else(|| "see the reference of the Kubernetes API for those it has".to_owned());
+    let kind = Kind::Unknown { name: field.name.clone(), help };
     Err(Error { position: field.origin.position(), path: Vec::new(), kind })
-}
-
-fn help(name: &str, known: &[&str]) -> String {
-    let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
-    let best = known.iter().min_by_key(|known| distance(known));
-    match best {
-        _ if name == "<<" => {
-            "merging mappings is not part of YAML 1.2, write the fields out".to_owned()
-        }
-        Some(best) if distance(best) <= 1 + best.len() / 4 => format!("did you mean `{best}`?"),
-        _ if known.len() <= 8 => format!("it has {}", known.join(", ")),
-        _ => "see the reference of the Kubernetes API for those it has".to_owned(),
-    }
 }
 
 /// The elements of a list, one after the other.

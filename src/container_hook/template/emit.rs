@@ -2,7 +2,7 @@
 
 use super::merged::Origin;
 use super::node::{Field, Node, Value};
-use super::scalar::resolve;
+use crate::yaml::resolve;
 
 /// Writes a document in block style; `comment` says what stands behind a value.
 pub(super) fn emit(node: &Node, comment: &dyn Fn(Origin) -> Option<String>) -> String {
@@ -109,7 +109,7 @@ fn is_text(text: &str) -> bool {
     // Numbers in base 60, dates and whatever else begins as a number does.
     let is_number = text.starts_with(|c: char| c.is_ascii_digit() || c == '.')
         && !text.contains(|c: char| c.is_ascii_alphabetic());
-    !old && !is_number && resolve(text) == Value::Text(text.to_owned())
+    !old && !is_number && resolve::<Origin>(text) == Value::Text(text.to_owned())
 }
 
 /// Escapes what a double-quoted scalar cannot hold as it is.

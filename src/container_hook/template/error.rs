@@ -3,39 +3,7 @@
 use std::fmt;
 
 use crate::sys::fs::ReadError;
-
-/// A place in a file. Lines and columns count from one, columns in characters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Position {
-    /// The line.
-    pub line: usize,
-    /// The column.
-    pub column: usize,
-}
-
-impl fmt::Display for Position {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.line, self.column)
-    }
-}
-
-/// A place in a file of which the name is known.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The file as the caller named it.
-    pub file: String,
-    /// Where in it; none for the file as a whole.
-    pub position: Option<Position>,
-}
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.position {
-            Some(position) => write!(f, "{}:{position}", self.file),
-            None => f.write_str(&self.file),
-        }
-    }
-}
+use crate::yaml::{self, Place, Position};
 
 /// A template cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -62,8 +30,8 @@ pub enum Problem {
     #[error("is not UTF-8")]
     NotUtf8,
     /// It is not YAML.
-    #[error("not YAML: {0}")]
-    Syntax(String),
+    #[error(transparent)]
+    Yaml(#[from] yaml::Problem),
     /// There is no document in it.
     #[error(
         "holds no document; a template has `metadata` or `spec`, one that changes nothing is `{{}}`"
@@ -72,29 +40,6 @@ pub enum Problem {
     /// There is more than one document in it.
     #[error("a second document begins here; a template is one")]
     Documents,
-    /// Its values are nested in more than any pod is.
-    #[error("is nested more than {0} deep, which no pod is")]
-    TooDeep(usize),
-    /// Aliases repeat too much.
-    #[error("aliases make it too large; write out what is meant")]
-    TooLarge,
-    /// An alias is inside of what it stands for.
-    #[error("this alias stands for something that it is in")]
-    Recursive,
-    /// A tag that does not belong to YAML's core schema.
-    #[error("the tag {0} is unknown; leave it out")]
-    Tag(String),
-    /// A key that is a list or a mapping.
-    #[error("a key must be a string, not {0}")]
-    Key(&'static str),
-    /// A key occurs twice in one mapping.
-    #[error("the key `{name}` was there in line {}; remove one of them", first.line)]
-    DuplicateKey {
-        /// The key.
-        name: String,
-        /// Where it was first.
-        first: Position,
-    },
     /// A field that does not exist.
     #[error("{path} has no field `{name}`; {help}")]
     UnknownField {
@@ -185,5 +130,11 @@ impl Fault {
     pub(super) fn within(self, file: &str) -> TemplateError {
         let place = Place { file: file.to_owned(), position: self.position };
         TemplateError::Invalid { place, problem: Box::new(self.problem) }
+    }
+}
+
+impl From<yaml::Error> for Fault {
+    fn from(error: yaml::Error) -> Self {
+        Fault::new(error.position, error.problem.into())
     }
 }

@@ -10,11 +10,12 @@ use k8s_openapi::api::core::v1::Pod;
 
 use super::base::{Base, Target};
 use super::deserialize::read;
-use super::error::{Fault, Place, TemplateError};
+use super::error::{Fault, TemplateError};
 use super::merged::{Merged, Origin};
 use super::node::{Field, Node, Value};
 use super::note::{Note, Remark};
 use super::read::{Names, Template, check_mounts};
+use crate::yaml::Place;
 
 /// Labels by which the hook finds its pods again.
 const RESERVED: [&str; 1] = ["runner-pod"];

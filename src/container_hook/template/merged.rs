@@ -5,9 +5,9 @@ use std::fmt;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::emit::emit;
-use super::error::Position;
 use super::node::Node;
 use super::note::Note;
+use crate::yaml::Position;
 
 /// Where a value came from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -20,13 +20,13 @@ mod node;
 mod note;
 mod quantity;
 mod read;
-mod scalar;
 #[cfg(test)]
 mod tests;
-mod yaml;
 
 pub use base::{Base, Target};
-pub use error::{Place, Position, Problem, TemplateError};
+pub use error::{Problem, TemplateError};
 pub use merged::{Merged, Origin};
 pub use note::{Note, Remark};
 pub use read::{MAX_BYTES, Template};
+
+pub use crate::yaml::{Place, Position};

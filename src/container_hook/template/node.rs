@@ -1,50 +1,16 @@
-//! A document as a tree of which every part knows where it came from.
+//! A pod as a tree of which every part knows where it came from.
 
-use serde_json::Number;
-
-use super::error::Position;
 use super::merged::Origin;
+use crate::yaml::Position;
 
 /// A value.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Node {
-    pub(super) origin: Origin,
-    pub(super) value: Value,
-}
+pub(super) type Node = crate::yaml::Node<Origin>;
 
 /// What a value is.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum Value {
-    Null,
-    Bool(bool),
-    Number(Number),
-    Text(String),
-    List(Vec<Node>),
-    Map(Vec<Field>),
-}
+pub(super) type Value = crate::yaml::Value<Origin>;
 
-/// A key and its value. The order of fields is that of the document.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) struct Field {
-    pub(super) name: String,
-    /// Where the key came from.
-    pub(super) origin: Origin,
-    pub(super) node: Node,
-}
-
-impl Value {
-    /// Says what the value is, for messages. Never the value: it may be a secret.
-    pub(super) fn kind(&self) -> &'static str {
-        match self {
-            Value::Null => "null",
-            Value::Bool(_) => "true or false",
-            Value::Number(_) => "a number",
-            Value::Text(_) => "a string",
-            Value::List(_) => "a list",
-            Value::Map(_) => "a mapping",
-        }
-    }
-}
+/// A key and its value.
+pub(super) type Field = crate::yaml::Field<Origin>;
 
 impl Node {
     /// Takes over a JSON document; `origin` says of each value, by its JSON pointer, whence it is.
@@ -82,36 +48,9 @@ impl Node {
         Node { origin: this, value }
     }
 
-    /// Tells if this is null, which is as good as absent.
-    pub(super) fn is_null(&self) -> bool {
-        self.value == Value::Null
-    }
-
     /// Returns where in the template this is.
     pub(super) fn position(&self) -> Option<Position> {
         self.origin.position()
-    }
-
-    /// Returns the value of a field that is there and not null.
-    pub(super) fn get(&self, name: &str) -> Option<&Node> {
-        let field = self.fields().iter().find(|field| field.name == name)?;
-        Some(&field.node).filter(|node| !node.is_null())
-    }
-
-    /// Returns the fields; of what is no mapping, none.
-    pub(super) fn fields(&self) -> &[Field] {
-        match &self.value {
-            Value::Map(fields) => fields,
-            _ => &[],
-        }
-    }
-
-    /// Returns the elements of a list; of what is none, none.
-    pub(super) fn items(&self) -> &[Node] {
-        match &self.value {
-            Value::List(items) => items,
-            _ => &[],
-        }
     }
 
     /// Returns the elements of a field's list.

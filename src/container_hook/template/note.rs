@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::error::Place;
+use crate::yaml::Place;
 
 /// Something in a template that had not the effect one may think.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::{check_fields, read};
-use super::error::{Fault, Position, Problem, TemplateError};
+use super::error::{Fault, Problem, TemplateError};
 use super::merged::Origin;
 use super::node::{Node, Value};
-use super::yaml;
 use crate::sys::fs::read_bounded;
+use crate::yaml::{Documents, Keys, Position};
 
 /// The most bytes of a template. The API server of Kubernetes takes no more of a pod either.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -52,7 +52,7 @@ impl Template {
     ///
     /// Fails if the text is no template: see [`Problem`].
     pub fn parse(file: &str, text: &str) -> Result<Self, TemplateError> {
-        let document = yaml::read(text).map_err(|fault| fault.within(file))?;
+        let document = read_document(text).map_err(|fault| fault.within(file))?;
         check(&document).map_err(|fault| fault.within(file))?;
         Ok(Template { file: file.to_owned(), document })
     }
@@ -75,6 +75,18 @@ pub(super) fn read_text(path: &Path) -> Result<(String, String), TemplateError> 
             let column = column.take_while(|c| *c != '\n').count() + 1;
             Err(Fault::new(Position { line, column }, Problem::NotUtf8).within(&file))
         }
+    }
+}
+
+/// Reads the only document of a text.
+pub(super) fn read_document(text: &str) -> Result<Node, Fault> {
+    // Kubernetes takes `nodeSelector: {1: x}`.
+    let mut documents = Documents::new(text, Keys::AsText);
+    let document = documents.next().ok_or(Fault::new(None, Problem::Empty))??;
+    match documents.next() {
+        Some(Ok(second)) => Err(Fault::new(second.start, Problem::Documents)),
+        Some(Err(error)) => Err(error.into()),
+        None => Ok(document.root.with_origins(|source| Origin::Template(source.position))),
     }
 }
 

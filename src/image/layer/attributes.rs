@@ -8,7 +8,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
-use super::archive::Entry;
+use super::archive::{Entry, Kind};
 
 /// What new files get by themselves, and so need not be given.
 #[derive(Clone, Copy, Debug)]
@@ -27,6 +27,21 @@ impl Attributes {
             umask: umask.unwrap_or(0o777),
             owner: (geteuid().as_raw(), getegid().as_raw()),
         }
+    }
+
+    /// Returns whether all that an entry asks for can be had.
+    pub(super) fn is_root(&self) -> bool {
+        self.owner.0 == 0
+    }
+
+    /// Takes from an entry what only root can give, and what would keep another user out of it.
+    pub(super) fn fit(&self, entry: &mut Entry) {
+        if self.is_root() {
+            return;
+        }
+        (entry.uid, entry.gid) = self.owner;
+        let needed = if entry.kind == Kind::Directory { 0o700 } else { 0o600 };
+        entry.mode = entry.mode & 0o1777 | needed;
     }
 
     /// Gives a new file or directory all attributes but the time. `inherits` says that it has the

@@ -72,6 +72,7 @@ impl<'a> Extractor<'a> {
             if self.unpacked.entries > self.limits.entries {
                 return Err(UnpackError::Limit { limit: Limit::Entries(self.limits.entries) });
             }
+            self.attributes.fit(&mut entry);
             self.normalise(&entry, &entry.path, &mut path)?;
             self.make(archive, &entry, &path)?;
         }
@@ -145,6 +146,7 @@ impl<'a> Extractor<'a> {
                 let target = entry.target.as_slice();
                 self.node(entry, name, |directory| symlinkat(target, directory, name))
             }
+            Kind::Character | Kind::Block if !self.attributes.is_root() => Ok(()),
             Kind::Character | Kind::Block | Kind::Fifo => {
                 let kind = match entry.kind {
                     Kind::Character => FileType::CharacterDevice,

@@ -23,6 +23,8 @@
 //!   layer give orders to overlayfs: they are left out.
 //! - Device nodes and FIFOs are made, as Docker does: nobody but root reaches them in the store,
 //!   and in a container the cgroup's device rules decide.
+//! - For a user who is not root all files are this user's own, to read and to write and without
+//!   setuid and setgid bits, and device nodes are left out.
 //! - Holes of sparse files (GNU's four formats) stay holes.
 //!
 //! Where readers of archives disagree on what one says, it is refused: a size in a directory's

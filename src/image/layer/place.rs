@@ -176,5 +176,9 @@ pub(super) fn is_whiteout(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool
 
 /// Makes overlayfs hide what lower layers have in a directory.
 pub(super) fn set_opaque(directory: impl AsFd) -> Result<(), Errno> {
-    fsetxattr(directory, "trusted.overlay.opaque", b"y", XattrFlags::empty())
+    match fsetxattr(&directory, "trusted.overlay.opaque", b"y", XattrFlags::empty()) {
+        // What overlays of users who are not root go by.
+        Err(Errno::PERM) => fsetxattr(&directory, "user.overlay.opaque", b"y", XattrFlags::empty()),
+        result => result,
+    }
 }

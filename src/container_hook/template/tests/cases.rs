@@ -7,7 +7,8 @@ use serde_json::{Value as Json, json};
 
 use crate::container_hook::request::{Command, Request};
 use crate::container_hook::template::node::{Node, Value};
-use crate::container_hook::template::{Base, Merged, Template, TemplateError, base, yaml};
+use crate::container_hook::template::read::read_document;
+use crate::container_hook::template::{Base, Merged, Template, TemplateError, base};
 
 /// A merge by the Kubernetes hook.
 pub(super) struct Case {
@@ -257,7 +258,7 @@ fn recorded_yaml_is_read_alike() {
         else {
             continue;
         };
-        let found = yaml::read(text);
+        let found = read_document(text);
         if !expected.is_null() {
             assert_eq!(json_of(&found.unwrap()), *expected, "{}", case.id);
             count += 1;

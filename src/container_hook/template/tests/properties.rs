@@ -8,7 +8,8 @@ use super::cases::cases;
 use crate::container_hook::template::emit::emit;
 use crate::container_hook::template::merged::Origin;
 use crate::container_hook::template::node::{Field, Node, Value};
-use crate::container_hook::template::{Base, Template, yaml};
+use crate::container_hook::template::read::read_document;
+use crate::container_hook::template::{Base, Template};
 
 /// A template as its author thinks of it; JSON is YAML.
 fn template(json: &Json) -> Template {
@@ -146,8 +147,8 @@ proptest! {
     fn what_is_written_reads_back(node in nodes()) {
         let text = emit(&node, &|_| None);
         let explained = emit(&node, &|_| Some("a: comment".to_owned()));
-        prop_assert_eq!(shape(&yaml::read(&text).unwrap()), shape(&node), "{}", text);
-        prop_assert_eq!(shape(&yaml::read(&explained).unwrap()), shape(&node), "{}", explained);
+        prop_assert_eq!(shape(&read_document(&text).unwrap()), shape(&node), "{}", text);
+        prop_assert_eq!(shape(&read_document(&explained).unwrap()), shape(&node), "{}", explained);
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::Number;
 use super::node::Value;
 
 /// Returns what a word means.
-pub(super) fn resolve(word: &str) -> Value {
+pub fn resolve<O>(word: &str) -> Value<O> {
     null(word)
         .or_else(|| boolean(word))
         .or_else(|| integer(word))
@@ -17,7 +17,7 @@ pub(super) fn resolve(word: &str) -> Value {
 
 /// Returns what a word means under one of the schema's tags, `int` for example; none if it is not
 /// one of those or the word is nothing such.
-pub(super) fn resolve_as(tag: &str, word: &str) -> Option<Value> {
+pub(super) fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
     match tag {
         "str" => Some(Value::Text(word.to_owned())),
         "null" => null(word),
@@ -28,11 +28,11 @@ pub(super) fn resolve_as(tag: &str, word: &str) -> Option<Value> {
     }
 }
 
-fn null(word: &str) -> Option<Value> {
+fn null<O>(word: &str) -> Option<Value<O>> {
     matches!(word, "" | "~" | "null" | "Null" | "NULL").then_some(Value::Null)
 }
 
-fn boolean(word: &str) -> Option<Value> {
+fn boolean<O>(word: &str) -> Option<Value<O>> {
     match word {
         "true" | "True" | "TRUE" => Some(Value::Bool(true)),
         "false" | "False" | "FALSE" => Some(Value::Bool(false)),
@@ -40,7 +40,7 @@ fn boolean(word: &str) -> Option<Value> {
     }
 }
 
-fn integer(word: &str) -> Option<Value> {
+fn integer<O>(word: &str) -> Option<Value<O>> {
     let prefixed = |radix, prefix| {
         let digits = word.strip_prefix(prefix)?;
         digits.chars().all(|c: char| c.is_digit(radix)).then_some(())?;
@@ -58,7 +58,7 @@ fn integer(word: &str) -> Option<Value> {
     number.ok().map(Value::Number)
 }
 
-fn float(word: &str) -> Option<Value> {
+fn float<O>(word: &str) -> Option<Value<O>> {
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     let (mantissa, exponent) = match digits.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),
@@ -86,9 +86,15 @@ fn float(word: &str) -> Option<Value> {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use serde_json::Number;
 
-    fn number(number: impl Into<Number>) -> Value {
+    use super::super::node::Value;
+
+    fn resolve(word: &str) -> Value<()> {
+        super::resolve(word)
+    }
+
+    fn number(number: impl Into<Number>) -> Value<()> {
         Value::Number(number.into())
     }
 
@@ -139,7 +145,7 @@ mod tests {
         for word in words {
             assert_eq!(resolve(word), Value::Text(word.to_owned()), "{word}");
         }
-        // JSON has no such numbers, and no pod has a field for them.
+        // JSON has no such numbers.
         for word in [".inf", "-.INF", ".nan", "1e999"] {
             assert_eq!(resolve(word), Value::Text(word.to_owned()), "{word}");
         }

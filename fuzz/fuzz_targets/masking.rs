@@ -1,0 +1,47 @@
+//! Masking as it is done against masking as it is said, however the text is cut.
+//!
+//! The first line has phrases, the second prefixes of tokens, divided by `|`; then comes the text.
+
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use oci_hooks::step_runner::log::{Masker, Masking};
+
+#[path = "../../src/step_runner/log/masker/reference.rs"]
+mod reference;
+
+/// The reference is slow, and longer phrases and texts find no more.
+const MAX_BYTES: usize = 512;
+
+fuzz_target!(|input: &[u8]| {
+    let mut parts = input.splitn(3, |&byte| byte == b'\n');
+    let mut words = || {
+        let line = parts.next().unwrap_or_default();
+        let words = line[..line.len().min(MAX_BYTES)].split(|&byte| byte == b'|');
+        words.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect::<Vec<_>>()
+    };
+    // No phrase has a newline here but those of the tests.
+    let (phrases, token_prefixes) = (words(), words());
+    let text = parts.next().unwrap_or_default();
+    let text = &text[..text.len().min(MAX_BYTES)];
+
+    let mut prefixes = token_prefixes.clone();
+    prefixes.push("glpat-".to_owned());
+    let expected = reference::mask(text, &phrases, &prefixes);
+    let masking = Masking { phrases, token_prefixes, all_gitlab_tokens: false };
+    let mut masker = Masker::new(&masking).unwrap();
+    let mut out = Vec::new();
+    let mut check = |chunks: &mut dyn Iterator<Item = &[u8]>| {
+        out.clear();
+        chunks.for_each(|chunk| masker.write(chunk, &mut out));
+        masker.finish(&mut out);
+        assert_eq!(out, expected, "{masking:?}");
+    };
+    for at in 0..=text.len() {
+        let (before, after) = text.split_at(at);
+        check(&mut [before, after].into_iter());
+    }
+    for size in [1, 2, 3, 7] {
+        check(&mut text.chunks(size));
+    }
+});

@@ -1,0 +1,51 @@
+//! `step-runner bootstrap`.
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use oci_hooks::sys::fs::{PathContext as _, PathError, unpredictable};
+
+use crate::Exit;
+use crate::error::Error;
+
+/// Copy this program into a directory, as step-runner
+#[derive(Args, Debug)]
+#[command(after_help = "\
+The directory is made if there is none. A program that is there is replaced as a whole: whoever \
+executes it gets the old one or the new one.
+
+Examples:
+  step-runner bootstrap /opt/step-runner       Put it where a container can mount it")]
+pub(crate) struct BootstrapArgs {
+    /// The directory
+    dir: PathBuf,
+}
+
+pub(crate) fn run(args: &BootstrapArgs) -> Result<Exit, Error> {
+    let dir = &args.dir;
+    fs::create_dir_all(dir).at("make", dir)?;
+    let scratch = dir.join(format!(".step-runner-{:016x}", unpredictable()));
+    let copied = copy(&scratch, &dir.join("step-runner"));
+    if copied.is_err() {
+        // The first failure is what there is to tell.
+        let _ = fs::remove_file(&scratch);
+    }
+    copied?;
+    Ok(Exit::Done)
+}
+
+fn copy(scratch: &Path, target: &Path) -> Result<(), PathError> {
+    // This very file, whatever has its name by now.
+    let own = Path::new("/proc/self/exe");
+    let mut from = File::open(own).at("open", own)?;
+    let mut options = OpenOptions::new();
+    let mut to =
+        options.write(true).create_new(true).mode(0o700).open(scratch).at("make", scratch)?;
+    io::copy(&mut from, &mut to).at("write", scratch)?;
+    to.set_permissions(Permissions::from_mode(0o755)).at("change the mode of", scratch)?;
+    to.sync_all().at("write", scratch)?;
+    fs::rename(scratch, target).at("replace", target)
+}

@@ -1,0 +1,37 @@
+//! The command line.
+
+use clap::{Parser, Subcommand};
+
+use crate::{bootstrap, ci, completions, lint, proxy, run, schema, serve};
+
+const HELP: &str = "\
+Examples:
+  step-runner run ./build --input debug=true   Run a step here and now
+  step-runner lint .                           Find mistakes in step files
+  step-runner serve                            Take jobs at the default socket
+  docker exec -i BUILD step-runner proxy       Talk to the server in a container
+
+Exit status:
+  0  done
+  1  it could not be done, or a step failed
+  2  the command line is wrong";
+
+/// Run CI jobs that are made of steps, as GitLab's runner sends them
+#[derive(Debug, Parser)]
+#[command(name = "step-runner", version, after_help = HELP, max_term_width = 100)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Box<run::RunArgs>),
+    Ci(ci::CiArgs),
+    Lint(lint::LintArgs),
+    Schema(schema::SchemaArgs),
+    Serve(serve::ServeArgs),
+    Proxy(proxy::ProxyArgs),
+    Bootstrap(bootstrap::BootstrapArgs),
+    Completions(completions::CompletionsArgs),
+}

@@ -1,0 +1,80 @@
+//! `step-runner`: runs CI jobs that are made of steps. See `step-runner --help`.
+
+mod bootstrap;
+mod ci;
+mod cli;
+mod completions;
+mod environment;
+mod error;
+mod first;
+mod lint;
+#[cfg(test)]
+mod man;
+#[cfg(test)]
+#[path = "../pages.rs"]
+mod pages;
+mod play;
+mod proxy;
+mod report;
+mod resolver;
+mod run;
+mod schema;
+mod serve;
+mod size;
+mod time;
+mod tree;
+
+use std::process::ExitCode;
+
+use clap::Parser as _;
+use oci_hooks::sys::spawn::keep_descriptors;
+
+use cli::{Cli, Command};
+
+/// How a command ended that could do its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Exit {
+    /// It was done, and all is well.
+    Done,
+    /// A step failed, or a file has faults.
+    Failed,
+    /// Whatever a command says that was run.
+    Code(u8),
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        match exit {
+            Exit::Done => ExitCode::SUCCESS,
+            Exit::Failed => ExitCode::FAILURE,
+            Exit::Code(code) => ExitCode::from(code),
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    // What this was started with is not for the commands of steps.
+    if let Err(error) = keep_descriptors() {
+        report::error(&format!("cannot list the open files: {error}"));
+        return ExitCode::FAILURE;
+    }
+    let result = match Cli::parse().command {
+        Command::Run(args) => run::run(&args),
+        Command::Ci(args) => ci::run(&args),
+        Command::Lint(args) => lint::run(&args),
+        Command::Schema(args) => schema::run(&args),
+        Command::Serve(args) => serve::run(args),
+        Command::Proxy(args) => proxy::run(&args),
+        Command::Bootstrap(args) => bootstrap::run(&args),
+        Command::Completions(args) => completions::run(&args),
+    };
+    match result {
+        Ok(exit) => exit.into(),
+        // Whoever read the output has what they wanted.
+        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            report::error(&oci_hooks::sys::error::chain(&error));
+            ExitCode::FAILURE
+        }
+    }
+}

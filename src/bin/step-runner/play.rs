@@ -1,0 +1,188 @@
+//! Runs a job here and now, for `run` and `ci`.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, OpenOptions};
+use std::io::{self, IsTerminal as _, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::Duration;
+
+use clap::{Args, ValueEnum};
+use oci_hooks::step_runner::document::StepFile;
+use oci_hooks::step_runner::engine::{Cancel, Job, Outcome, Reason};
+use oci_hooks::step_runner::jobs;
+use oci_hooks::step_runner::log::{Masking, Plain};
+use oci_hooks::step_runner::resolve::Resolver;
+use oci_hooks::step_runner::trace;
+use oci_hooks::step_runner::wire::proto::step_result::Status;
+use oci_hooks::sys::fs::PathContext as _;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::Exit;
+use crate::error::Error;
+use crate::tree;
+
+/// What is said of a job that ran.
+#[derive(Args, Debug)]
+pub(crate) struct Report {
+    /// What to print at the end: a tree of the steps on stderr, or their results on stdout
+    ///
+    /// With json, what the steps write goes to stderr.
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    format: Format,
+    /// Write the results of the steps to step-results.json
+    #[arg(long, alias = "write-steps-results")]
+    write_step_results: bool,
+    /// Write the results of the steps to this file
+    #[arg(long, value_name = "FILE", alias = "step-results-file")]
+    results: Option<PathBuf>,
+    /// Format of that file
+    #[arg(long, value_name = "FORMAT", alias = "step-results-format", default_value = "json")]
+    results_format: ResultsFormat,
+    /// Exit with the code of the command that failed instead of 1
+    #[arg(long)]
+    pass_exit_code: bool,
+    /// Stop the job after this time, for example 90s, 10m or 1h
+    #[arg(long, value_name = "TIME", value_parser = crate::time::parse)]
+    timeout: Option<Duration>,
+    /// Time between SIGTERM and SIGKILL when the job is stopped
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
+    grace: Duration,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// A tree on stderr, if that is a terminal
+    Text,
+    /// The results as JSON on stdout
+    Json,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ResultsFormat {
+    /// JSON
+    Json,
+}
+
+/// What to run.
+pub(crate) struct Wanted {
+    pub(crate) steps: StepFile,
+    pub(crate) work_dir: PathBuf,
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) vars: BTreeMap<String, String>,
+    pub(crate) masking: Masking,
+    /// What is said before the reason if the job fails.
+    pub(crate) failed: &'static str,
+}
+
+/// The file of `--write-step-results`.
+const RESULTS: &str = "step-results.json";
+
+/// The time after a cancellation for steps that clean up.
+const CLEANUP: Duration = Duration::from_secs(30);
+
+/// The variable that says how much steps are to say.
+pub(crate) const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
+
+/// Returns how much steps are to say.
+pub(crate) fn log_level(
+    vars: &BTreeMap<String, String>,
+    env: &BTreeMap<String, String>,
+) -> Result<String, Error> {
+    jobs::log_level(&[vars, env]).map(str::to_owned).map_err(Error::LogLevel)
+}
+
+/// Runs a job; what it writes is seen as it writes it.
+pub(crate) fn play(wanted: Wanted, resolver: &Resolver, report: &Report) -> Result<Exit, Error> {
+    let scratch = Scratch::new()?;
+    let is_json = report.format == Format::Json;
+    let out: Box<dyn io::Write + Send> =
+        if is_json { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
+    let mut output = Plain::new(out, Box::new(io::stderr()), &wanted.masking)?;
+    let job = Job {
+        steps: wanted.steps,
+        work_dir: wanted.work_dir,
+        env: wanted.env,
+        vars: wanted.vars,
+        inputs: BTreeMap::new(),
+        scratch: scratch.0.clone(),
+        grace: report.grace,
+        cleanup: CLEANUP,
+        timeout: report.timeout,
+    };
+    job.check()?;
+    let cancel = Cancel::new().map_err(Error::Signals)?;
+    let signals = listen(&cancel)?;
+    let outcome = job.run(resolver, &mut output, &cancel, &mut |_| {});
+    signals.close();
+    output.close().map_err(Error::Print)?;
+    tell(&outcome, report, wanted.failed)?;
+    Ok(match outcome.status {
+        Status::Success => Exit::Done,
+        _ if report.pass_exit_code => Exit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
+        _ => Exit::Failed,
+    })
+}
+
+/// Stops the job at a signal, and kills it at the second.
+fn listen(cancel: &Cancel) -> Result<signal_hook::iterator::Handle, Error> {
+    let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::Signals)?;
+    let handle = signals.handle();
+    let cancel = cancel.clone();
+    thread::spawn(move || {
+        for _ in &mut signals {
+            cancel.cancel(Reason::Asked);
+        }
+    });
+    Ok(handle)
+}
+
+fn tell(outcome: &Outcome, report: &Report, failed: &str) -> Result<(), Error> {
+    let debug = std::env::var("CI_STEPS_DEBUG").is_ok_and(|value| value == "true");
+    let file = match &report.results {
+        Some(path) => Some(path.as_path()),
+        None => (report.write_step_results || debug).then_some(Path::new(RESULTS)),
+    };
+    if let Some(path) = file {
+        let write = || -> io::Result<()> {
+            let mut options = OpenOptions::new();
+            let options = options.write(true).create(true).truncate(true).mode(0o640);
+            serde_json::to_writer_pretty(options.open(path)?, &trace::to_json(&outcome.result))?;
+            Ok(())
+        };
+        write().at("write", path)?;
+    }
+    if report.format == Format::Json {
+        let json = serde_json::to_string_pretty(&trace::to_json(&outcome.result));
+        let json = json.expect("it is made of JSON values");
+        writeln!(io::stdout(), "{json}").map_err(Error::Print)?;
+    } else if io::stderr().is_terminal() {
+        write!(anstream::stderr(), "{}", tree::Tree(&outcome.result)).map_err(Error::Print)?;
+    }
+    if outcome.status != Status::Success {
+        crate::report::error(&format!("{failed}{}", outcome.message));
+    }
+    Ok(())
+}
+
+/// A directory for the files of a job, which ends with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, Error> {
+        let name = format!("step-runner-job-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        // A name that is taken is somebody else's, who must not be trusted with it.
+        DirBuilder::new().mode(0o700).create(&path).at("make", &path)?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // What cannot be removed is in the directory for temporary files.
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,35 @@
+//! What finds steps, wherever they are, with what the environment says.
+
+use std::env;
+use std::path::PathBuf;
+
+use oci_hooks::image::{ClientOptions, Credentials, RegistryClient};
+use oci_hooks::step_runner::resolve::{Remote, Resolver};
+
+use crate::environment;
+use crate::error::Error;
+
+/// Returns what finds steps.
+pub(crate) fn open() -> Result<Resolver, Error> {
+    let any = |names: [&str; 4]| {
+        names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty())
+    };
+    let no_proxy = any(["NO_PROXY", "no_proxy", "", ""]).unwrap_or_default();
+    let registries = RegistryClient::new(ClientOptions {
+        proxy: any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]),
+        no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
+        ..ClientOptions::default()
+    })?;
+    Ok(Resolver::new(Remote { cache: cache(), registries, credentials: Credentials::default() }))
+}
+
+/// Returns the directory for what is fetched.
+fn cache() -> PathBuf {
+    let below = |name: &str, rest: &str| {
+        let dir = env::var_os(name).filter(|dir| !dir.is_empty())?;
+        Some(PathBuf::from(dir).join(rest))
+    };
+    below("XDG_CACHE_HOME", "step-runner")
+        .or_else(|| below("HOME", ".cache/step-runner"))
+        .unwrap_or_else(|| environment::private_dir().join("cache"))
+}

@@ -1,0 +1,161 @@
+//! `step-runner run`.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use oci_hooks::step_runner::document::{Action, Definition, Reference, Run, Spec, Step, StepFile};
+use oci_hooks::step_runner::log::Masking;
+use oci_hooks::step_runner::resolve::Caller;
+use oci_hooks::step_runner::{Type, Value};
+use oci_hooks::sys::fs::PathContext as _;
+
+use crate::error::Error;
+use crate::play::{self, LOG_LEVEL, Report, Wanted};
+use crate::{Exit, environment, resolver};
+
+/// Run a step here and now
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Examples:
+  step-runner run ./build --input target=release     The step in ./build/step.yml
+  step-runner run gitlab.com/group/project@v1        The step in its directory steps
+  step-runner run registry.example.com/steps/lint:1  The step in an image
+  step-runner run . --format json | jq .status       What became of it, for scripts
+
+Exit status is 0 if the step succeeded and 1 if it failed; with --pass-exit-code that of the command \
+that failed.")]
+pub(crate) struct RunArgs {
+    /// Directory or file of the step, or a reference: URL@REV, IMAGE:TAG, builtin://NAME
+    #[arg(value_name = "STEP", required_unless_present_any = ["git_url", "oci_repository"])]
+    step: Option<String>,
+    /// Give an input; what is not a string is written as JSON (can be repeated)
+    #[arg(short, long = "input", value_name = "NAME=VALUE")]
+    input: Vec<String>,
+    /// Give inputs, separated by commas
+    #[arg(long = "inputs", value_name = "NAME=VALUE,…", value_delimiter = ',')]
+    inputs: Vec<String>,
+    /// Add a variable to the environment (can be repeated)
+    #[arg(short, long, value_name = "NAME=VALUE")]
+    env: Vec<String>,
+    /// Set a variable of the CI job, `vars.NAME` in expressions (can be repeated)
+    #[arg(long = "var", alias = "job", value_name = "NAME=VALUE")]
+    vars: Vec<String>,
+    /// Directory to run in
+    #[arg(short = 'C', long, value_name = "DIR", default_value = ".")]
+    directory: PathBuf,
+    /// Repository of the step
+    #[arg(long, value_name = "URL", conflicts_with = "step", requires = "git_rev")]
+    git_url: Option<String>,
+    /// Tag, branch or commit in the repository
+    #[arg(long, value_name = "REV", requires = "git_url")]
+    git_rev: Option<String>,
+    /// Directory in the repository
+    #[arg(long, value_name = "DIR", requires = "git_url")]
+    git_dir: Option<String>,
+    /// Registry of the step's image
+    #[arg(long, value_name = "HOST", requires = "oci_repository")]
+    oci_registry: Option<String>,
+    /// Repository of the step's image
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["step", "git_url"], requires = "oci_registry")]
+    oci_repository: Option<String>,
+    /// Tag of the step's image
+    #[arg(long, value_name = "TAG", requires = "oci_repository", default_value = "latest")]
+    oci_tag: String,
+    /// Directory in the image
+    #[arg(long, value_name = "DIR", requires = "oci_repository")]
+    oci_dir: Option<String>,
+    /// Step file in the image
+    #[arg(long, value_name = "FILE", requires = "oci_repository")]
+    oci_filename: Option<String>,
+    #[command(flatten)]
+    report: Report,
+}
+
+/// What `run` keeps from a step: the variables of a CI job are in `vars`.
+const PREFIXES: [&str; 4] = ["CI_", "GITLAB_", "FF_", "DOCKER_ENV_"];
+
+pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
+    let work_dir = fs::canonicalize(&args.directory).at("resolve", &args.directory)?;
+    let vars = pairs(&args.vars, "--var")?;
+    let mut env = environment::variables();
+    let level = play::log_level(&vars, &env)?;
+    env.retain(|name, _| !PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
+    env.insert(LOG_LEVEL.to_owned(), level);
+    let reference = reference(args, &work_dir)?;
+
+    let resolver = resolver::open()?;
+    // The inputs are typed as the step declares them.
+    let caller = Caller { dir: &work_dir, vars: &vars, env: &env };
+    let given = args.input.iter().chain(&args.inputs).cloned().collect::<Vec<_>>();
+    let inputs = match given.is_empty() {
+        true => BTreeMap::new(),
+        false => {
+            let loaded = resolver.load(&reference, &caller)?;
+            typed(&pairs(&given, "--input")?, &loaded.file.spec)?
+        }
+    };
+    let step = Step {
+        name: String::new(),
+        reference,
+        env: pairs(&args.env, "--env")?,
+        inputs,
+        condition: None,
+        continue_on_error: false,
+    };
+    let run = Run { steps: vec![step], outputs: BTreeMap::new(), delegate: None };
+    let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
+    let steps = StepFile { spec: Spec::default(), definition };
+    let wanted = Wanted { steps, work_dir, env, vars, masking: Masking::default(), failed: "" };
+    play::play(wanted, &resolver, &args.report)
+}
+
+fn reference(args: &RunArgs, work_dir: &Path) -> Result<Reference, Error> {
+    let segments = |dir: &Option<String>| -> Vec<String> {
+        let dir = dir.as_deref().unwrap_or_default();
+        dir.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
+    };
+    if let (Some(url), Some(rev)) = (&args.git_url, &args.git_rev) {
+        let path = segments(&args.git_dir);
+        return Ok(Reference::Git { url: url.clone(), rev: rev.clone(), path, filename: None });
+    }
+    if let (Some(registry), Some(repository)) = (&args.oci_registry, &args.oci_repository) {
+        return Ok(Reference::Oci {
+            registry: registry.clone(),
+            repository: repository.clone(),
+            tag: args.oci_tag.clone(),
+            path: segments(&args.oci_dir),
+            filename: args.oci_filename.clone(),
+        });
+    }
+    let text = args.step.as_deref().expect("the command line asks for one of them");
+    // A path that is there is meant, with or without `./`.
+    let is_path = !text.starts_with(['.', '/']) && work_dir.join(text).exists();
+    let text = if is_path { format!("./{text}") } else { text.to_owned() };
+    Ok(Reference::parse(&text)?)
+}
+
+fn pairs(texts: &[String], option: &'static str) -> Result<BTreeMap<String, String>, Error> {
+    let pair = |text: &String| match text.split_once('=') {
+        Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
+        _ => Err(Error::Pair { option, text: text.clone() }),
+    };
+    texts.iter().map(pair).collect()
+}
+
+/// Reads inputs as the types that they are declared to be.
+fn typed(given: &BTreeMap<String, String>, spec: &Spec) -> Result<BTreeMap<String, Value>, Error> {
+    let value = |(name, text): (&String, &String)| {
+        let kind = spec.inputs.get(name).map_or(Type::String, |input| input.kind);
+        if kind == Type::String {
+            return Ok((name.clone(), Value::String(text.clone())));
+        }
+        let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
+        match json.map(Value::from).filter(|value| value.kind() == Some(kind)) {
+            Some(value) => Ok((name.clone(), value)),
+            None => Err(Error::Input { name: name.clone(), kind, text: text.clone() }),
+        }
+    };
+    given.iter().map(value).collect()
+}

@@ -1,0 +1,21 @@
+//! `step-runner schema`.
+
+use std::io::{self, Write as _};
+
+use clap::Args;
+use oci_hooks::step_runner::document;
+
+use crate::Exit;
+use crate::error::Error;
+
+/// Print the JSON schema of step files
+#[derive(Args, Debug)]
+#[command(after_help = "\
+Example:
+  step-runner schema > step.schema.json   For an editor: # yaml-language-server: $schema=step.schema.json")]
+pub(crate) struct SchemaArgs {}
+
+pub(crate) fn run(_: &SchemaArgs) -> Result<Exit, Error> {
+    io::stdout().write_all(document::schema().as_bytes()).map_err(Error::Print)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,131 @@
+//! How a server is reached.
+
+use std::collections::VecDeque;
+use std::ffi::OsString;
+use std::io;
+use std::path::PathBuf;
+use std::pin::Pin;
+use std::process::Stdio;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
+use tokio::net::UnixStream;
+use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
+
+/// How much is remembered of what a command said to standard error.
+const SAID_BYTES: usize = 4 << 10;
+
+/// Where a server is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// At a socket of this machine.
+    Socket(PathBuf),
+    /// Behind the standard input and output of a command: the program and its arguments. It is
+    /// started for each connection.
+    Command(Vec<OsString>),
+}
+
+/// What commands said to standard error at last.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Said {
+    bytes: Arc<Mutex<VecDeque<u8>>>,
+}
+
+impl Said {
+    pub(super) fn text(&self) -> String {
+        let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes: Vec<u8> = bytes.iter().copied().collect();
+        String::from_utf8_lossy(&bytes).trim().to_owned()
+    }
+
+    fn clear(&self) {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    async fn listen(self, mut stderr: ChildStderr) {
+        let mut buffer = [0; 1024];
+        while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
+            let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
+            bytes.extend(&buffer[..count]);
+            let surplus = bytes.len().saturating_sub(SAID_BYTES);
+            bytes.drain(..surplus);
+        }
+    }
+}
+
+impl Address {
+    pub(super) async fn connect(self, said: Said) -> io::Result<Stream> {
+        match self {
+            Address::Socket(path) => UnixStream::connect(path).await.map(Stream::Socket),
+            Address::Command(words) => {
+                let Some((program, arguments)) = words.split_first() else {
+                    let text = "the command has no words";
+                    return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
+                };
+                let mut command = Command::new(program);
+                command.args(arguments).kill_on_drop(true);
+                command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+                let mut child = command.spawn()?;
+                let gone = || io::Error::other("the pipe was taken already");
+                let stdin = child.stdin.take().ok_or_else(gone)?;
+                let stdout = child.stdout.take().ok_or_else(gone)?;
+                let stderr = child.stderr.take().ok_or_else(gone)?;
+                said.clear();
+                tokio::spawn(said.listen(stderr));
+                Ok(Stream::Command { stdin, stdout, _child: Box::new(child) })
+            }
+        }
+    }
+}
+
+/// A connection.
+pub(super) enum Stream {
+    Socket(UnixStream),
+    Command {
+        stdin: ChildStdin,
+        stdout: ChildStdout,
+        /// Killed when the connection ends.
+        _child: Box<Child>,
+    },
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Socket(stream) => Pin::new(stream).poll_read(context, buffer),
+            Stream::Command { stdout, .. } => Pin::new(stdout).poll_read(context, buffer),
+        }
+    }
+}
+
+impl Stream {
+    fn writer(self: Pin<&mut Self>) -> Pin<&mut (dyn AsyncWrite + Unpin)> {
+        match self.get_mut() {
+            Stream::Socket(stream) => Pin::new(stream),
+            Stream::Command { stdin, .. } => Pin::new(stdin),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.writer().poll_write(context, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer().poll_flush(context)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.writer().poll_shutdown(context)
+    }
+}

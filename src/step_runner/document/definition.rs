@@ -1,0 +1,253 @@
+//! The second document: what a step does.
+
+use std::collections::BTreeMap;
+
+use super::super::Value as StepValue;
+use super::error::Problem;
+use super::reader::{Reader, value};
+use super::reference::segments;
+use super::types::{Action, Definition, Exec, Reference, Run, Step};
+use crate::yaml::{Node, Value};
+
+/// What the second document has.
+pub(super) const KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
+
+/// What the call of a step has, whatever it calls.
+const STEP_KEYS: [&str; 11] = [
+    "action",
+    "continue-on-error",
+    "continue_on_error",
+    "description",
+    "env",
+    "func",
+    "if",
+    "inputs",
+    "name",
+    "script",
+    "step",
+];
+
+/// What says which step is called. Exactly one of them is there.
+const CALLS: [&str; 4] = ["step", "func", "script", "action"];
+
+/// The step that `action` stands for.
+const ACTION_RUNNER: (&str, &str) = ("https://gitlab.com/components/action-runner", "main");
+
+impl Reader {
+    /// Reads the second document.
+    pub(super) fn definition(&mut self, root: &Node) -> Definition {
+        let mut definition = Definition {
+            env: BTreeMap::new(),
+            action: Action::Exec(Exec { command: Vec::new(), work_dir: None }),
+        };
+        if root.is_null() {
+            self.fault(root, Problem::NoDefinition);
+            return definition;
+        }
+        if !self.mapping(root, &KEYS) {
+            return definition;
+        }
+        definition.env = self.key(root, "env", Self::env).unwrap_or_default();
+        match (root.get("exec"), root.get("run")) {
+            (Some(_), Some(run)) => {
+                self.fault(run, Problem::Exclusive { first: "exec", second: "run" });
+            }
+            (None, None) => self.missing(root, "`exec` or `run`"),
+            (Some(exec), None) => {
+                for key in ["outputs", "delegate"] {
+                    if let Some(node) = root.get(key) {
+                        self.fault(node, Problem::Exclusive { first: "exec", second: key });
+                    }
+                }
+                let exec = self.at("exec", |reader| reader.exec(exec));
+                definition.action = Action::Exec(exec);
+            }
+            (None, Some(run)) => {
+                let steps = self.at("run", |reader| reader.steps(run));
+                let outputs = self.key(root, "outputs", |reader, node| {
+                    reader.named(node, |_, output| value(output))
+                });
+                let delegate = self.key(root, "delegate", Self::name);
+                let outputs = outputs.unwrap_or_default();
+                definition.action = Action::Run(Run { steps, outputs, delegate });
+            }
+        }
+        definition
+    }
+
+    fn exec(&mut self, node: &Node) -> Exec {
+        let mut exec = Exec { command: Vec::new(), work_dir: None };
+        if !self.mapping(node, &["command", "work_dir"]) {
+            return exec;
+        }
+        match node.get("command") {
+            None => self.missing(node, "`command`"),
+            Some(command) => self.at("command", |reader| {
+                exec.command = reader.list(command, Self::text);
+                if matches!(&command.value, Value::List(items) if items.is_empty()) {
+                    reader.fault(command, Problem::EmptyValue);
+                }
+            }),
+        }
+        exec.work_dir = self.key(node, "work_dir", Self::text);
+        exec
+    }
+
+    /// Reads calls of steps, of which there is at least one.
+    pub(super) fn steps(&mut self, node: &Node) -> Vec<Step> {
+        let steps = self.list(node, Self::step);
+        if matches!(&node.value, Value::List(items) if items.is_empty()) {
+            self.fault(node, Problem::EmptyValue);
+        }
+        steps
+    }
+
+    fn step(&mut self, node: &Node) -> Step {
+        let mut step = Step {
+            name: String::new(),
+            reference: Reference::Dynamic(String::new()),
+            env: BTreeMap::new(),
+            inputs: BTreeMap::new(),
+            condition: None,
+            continue_on_error: false,
+        };
+        if !self.mapping(node, &STEP_KEYS) {
+            return step;
+        }
+        match node.get("name") {
+            None => self.missing(node, "a `name`"),
+            Some(name) => step.name = self.at("name", |reader| reader.name(name)),
+        }
+        step.env = self.key(node, "env", Self::env).unwrap_or_default();
+        step.condition = self.key(node, "if", Self::condition);
+        self.key(node, "description", Self::text);
+        let spellings = ["continue_on_error", "continue-on-error"];
+        for (index, spelling) in spellings.into_iter().enumerate() {
+            let Some(flag) = self.key(node, spelling, Self::flag) else { continue };
+            step.continue_on_error = flag;
+            if let Some(other) = node.get(spellings[0]).filter(|_| index == 1) {
+                let [first, second] = spellings;
+                self.fault(other, Problem::Exclusive { first, second });
+            }
+        }
+        let inputs = self
+            .key(node, "inputs", |reader, inputs| reader.named(inputs, |_, input| value(input)));
+        let inputs = inputs.unwrap_or_default();
+
+        let mut calls = CALLS.into_iter().filter(|key| node.get(key).is_some());
+        let (call, other) = (calls.next(), calls.next());
+        if let (Some(first), Some(second)) = (call, other) {
+            let node = node.get(second).expect("it is there");
+            self.fault(node, Problem::Exclusive { first, second });
+            return step;
+        }
+        match call {
+            None => self.missing(node, "`step`, `func` or `script`"),
+            Some("script") => {
+                step.reference = Reference::Builtin { path: vec!["script".to_owned()] };
+                let script = self.key(node, "script", Self::some_text).unwrap_or_default();
+                step.inputs = BTreeMap::from([("script".to_owned(), StepValue::String(script))]);
+                if let Some(inputs) = node.get("inputs") {
+                    let problem = Problem::Exclusive { first: "script", second: "inputs" };
+                    self.fault(inputs, problem);
+                }
+            }
+            Some("action") => {
+                let (url, rev) = ACTION_RUNNER;
+                step.reference = Reference::Git {
+                    url: url.to_owned(),
+                    rev: rev.to_owned(),
+                    path: Vec::new(),
+                    filename: None,
+                };
+                let action = self.key(node, "action", Self::some_text).unwrap_or_default();
+                step.inputs = BTreeMap::from([
+                    ("action".to_owned(), StepValue::String(action)),
+                    ("inputs".to_owned(), StepValue::Object(inputs)),
+                ]);
+            }
+            Some(key) => {
+                let reference = self.key(node, key, Self::reference);
+                step.reference = reference.unwrap_or(step.reference);
+                step.inputs = inputs;
+            }
+        }
+        step
+    }
+
+    fn condition(&mut self, node: &Node) -> String {
+        match &node.value {
+            Value::Text(_) => self.some_text(node),
+            Value::Bool(flag) => flag.to_string(),
+            _ => {
+                self.wrong(node, "an expression, or true or false");
+                String::new()
+            }
+        }
+    }
+
+    fn reference(&mut self, node: &Node) -> Reference {
+        let nothing = Reference::Dynamic(String::new());
+        match &node.value {
+            Value::Text(text) => match Reference::parse(text) {
+                Ok(reference) => reference,
+                Err(error) => {
+                    self.fault(node, error);
+                    nothing
+                }
+            },
+            Value::Map(_) => {
+                if !self.mapping(node, &["git", "oci"]) {
+                    return nothing;
+                }
+                match (node.get("git"), node.get("oci")) {
+                    (Some(_), Some(oci)) => {
+                        self.fault(oci, Problem::Exclusive { first: "git", second: "oci" });
+                        nothing
+                    }
+                    (Some(git), None) => self.at("git", |reader| reader.git(git)),
+                    (None, Some(oci)) => self.at("oci", |reader| reader.oci(oci)),
+                    (None, None) => {
+                        self.missing(node, "`git` or `oci`");
+                        nothing
+                    }
+                }
+            }
+            _ => {
+                self.wrong(node, "a string, or a mapping with `git` or `oci`");
+                nothing
+            }
+        }
+    }
+
+    fn git(&mut self, node: &Node) -> Reference {
+        self.mapping(node, &["dir", "file", "rev", "url"]);
+        let url = self.needed(node, "url", "`url`");
+        let rev = self.needed(node, "rev", "`rev`: a tag, a branch or a commit");
+        let (path, filename) = self.dir_and_file(node);
+        Reference::Git { url: Reference::url(&url), rev, path, filename }
+    }
+
+    fn oci(&mut self, node: &Node) -> Reference {
+        self.mapping(node, &["dir", "file", "registry", "repository", "tag"]);
+        let registry = self.needed(node, "registry", "`registry`");
+        let repository = self.needed(node, "repository", "`repository`");
+        let tag = self.needed(node, "tag", "`tag`");
+        let (path, filename) = self.dir_and_file(node);
+        Reference::Oci { registry, repository, tag, path, filename }
+    }
+
+    /// Reads the text of a key that has to be there.
+    fn needed(&mut self, node: &Node, key: &str, what: &'static str) -> String {
+        let text = self.key(node, key, Self::some_text);
+        if text.is_none() && matches!(node.value, Value::Map(_)) {
+            self.missing(node, what);
+        }
+        text.unwrap_or_default()
+    }
+
+    fn dir_and_file(&mut self, node: &Node) -> (Vec<String>, Option<String>) {
+        let dir = self.key(node, "dir", Self::text).unwrap_or_default();
+        (segments(&dir), self.key(node, "file", Self::some_text))
+    }
+}

@@ -1,0 +1,174 @@
+//! Where a step file is, in one line of text.
+
+use super::types::Reference;
+
+/// A text is no reference to a step.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReferenceError {
+    /// It has no revision, and is nothing else either. The words are those of GitLab's Step Runner.
+    #[error("expecting url@rev. got {0:?}")]
+    NoRevision(String),
+}
+
+/// Where short references to git repositories look for steps.
+const STEPS_DIR: &str = "steps";
+
+impl Reference {
+    /// Reads the short form of a reference.
+    ///
+    /// - `${{ … }}` anywhere in it: known when the step is reached.
+    /// - `./dir`, `../dir`, `/dir`: on this machine. A last part that ends in `.yml` is the file.
+    /// - `builtin://name`, formerly `dist://name`: in this program.
+    /// - `host/repository@rev`, `host/repository/-/dir@rev`: in a git repository, beneath `steps/`.
+    ///   HTTPS unless it begins with `http://`, `ssh://` or `user@host:`.
+    /// - `registry/repository:tag`, `registry/repository:tag dir/func.yml`: in an image.
+    ///   `@sha256:…` stands for a tag.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is nothing of that.
+    pub fn parse(text: &str) -> Result<Self, ReferenceError> {
+        if text.contains("${{") {
+            return Ok(Reference::Dynamic(text.to_owned()));
+        }
+        // Blanks before it do not count for what it is, but belong to it.
+        let trimmed = text.trim_start();
+        if trimmed.starts_with(['.', '/']) {
+            let (mut path, filename) = path_and_file(text);
+            if text.starts_with('/') {
+                path.insert(0, "/".to_owned());
+            }
+            return Ok(Reference::Local { path, filename });
+        }
+        let builtin = trimmed.strip_prefix("builtin://").or(trimmed.strip_prefix("dist://"));
+        if let Some(name) = builtin {
+            return Ok(Reference::Builtin { path: name.split('/').map(str::to_owned).collect() });
+        }
+        if let Some(image) = parse_image(text) {
+            return Ok(image);
+        }
+        let no_revision = || ReferenceError::NoRevision(text.to_owned());
+        let (place, rev) = text.rsplit_once('@').ok_or_else(no_revision)?;
+        let (url, dir) = place.split_once("/-/").unwrap_or((place, ""));
+        let (mut path, filename) = path_and_file(dir);
+        path.insert(0, STEPS_DIR.to_owned());
+        Ok(Reference::Git { url: Self::url(url), rev: rev.to_owned(), path, filename })
+    }
+
+    /// Returns the URL of a git repository that may be given without a scheme.
+    pub(super) fn url(text: &str) -> String {
+        let has_scheme = ["http://", "https://", "ssh://"].iter().any(|s| text.starts_with(s));
+        if has_scheme || is_scp_like(text) || text.is_empty() || text.contains("${{") {
+            text.to_owned()
+        } else {
+            format!("https://{text}")
+        }
+    }
+}
+
+/// Tells if a text is a repository as `ssh` users write it: `git@host:group/project`.
+fn is_scp_like(text: &str) -> bool {
+    let Some((host, path)) = text.split_once(':') else { return false };
+    let Some((user, host)) = host.split_once('@') else { return false };
+    let is_port = path.split('/').next().is_some_and(|s| s.bytes().all(|b| b.is_ascii_digit()));
+    !user.is_empty() && !host.is_empty() && !host.contains('/') && !is_port
+}
+
+/// Reads `registry/repository:tag` with an optional path after a blank.
+fn parse_image(text: &str) -> Option<Reference> {
+    let (image, dir) = text.split_once(' ').unwrap_or((text, ""));
+    let (name, tag) = match image.split_once("@sha256:") {
+        Some((name, digits)) => {
+            let is_digest = digits.len() == 64 && digits.bytes().all(|b| b.is_ascii_hexdigit());
+            (name, is_digest.then(|| format!("sha256:{digits}"))?)
+        }
+        None => {
+            let (name, tag) = image.rsplit_once(':')?;
+            let is_tag = tag.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-".contains(&b));
+            (name, (is_tag && !tag.is_empty()).then(|| tag.to_owned())?)
+        }
+    };
+    let (registry, repository) = name.split_once('/')?;
+    let is_name = |b: u8| b.is_ascii_alphanumeric() || b"._-/".contains(&b);
+    let is_registry = !registry.is_empty() && registry.bytes().all(|b| is_name(b) || b == b':');
+    let is_repository = !repository.is_empty() && repository.bytes().all(is_name);
+    if !is_registry || !is_repository || repository.starts_with('/') {
+        return None;
+    }
+    let (path, filename) = path_and_file(dir);
+    let (registry, repository) = (registry.to_owned(), repository.to_owned());
+    Some(Reference::Oci { registry, repository, tag, path, filename })
+}
+
+/// Splits a path into its directories and the file if one is named.
+fn path_and_file(path: &str) -> (Vec<String>, Option<String>) {
+    let mut path = segments(path);
+    let filename = path.pop_if(|last| last.ends_with(".yml"));
+    (path, filename)
+}
+
+/// Returns what is between the slashes.
+pub(super) fn segments(path: &str) -> Vec<String> {
+    path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn strings(path: &[&str]) -> Vec<String> {
+        path.iter().copied().map(str::to_owned).collect()
+    }
+
+    #[test]
+    fn images_are_named_by_tag_or_digest_and_perhaps_a_path() {
+        let digest = format!("sha256:{}", "0a".repeat(32));
+        for (text, expected) in [
+            ("registry.gitlab.com/g/p:1 dir/func.yml", ("g/p", "1", vec!["dir"], Some("func.yml"))),
+            ("registry.gitlab.com/g/p:1.2 dir/sub", ("g/p", "1.2", vec!["dir", "sub"], None)),
+            ("registry.gitlab.com/p:latest", ("p", "latest", vec![], None)),
+            (&format!("registry.gitlab.com/p@{digest}"), ("p", &digest, vec![], None)),
+        ] {
+            let (repository, tag, path, filename) = expected;
+            let expected = Reference::Oci {
+                registry: "registry.gitlab.com".to_owned(),
+                repository: repository.to_owned(),
+                tag: tag.to_owned(),
+                path: strings(&path),
+                filename: filename.map(str::to_owned),
+            };
+            assert_eq!(Reference::parse(text), Ok(expected), "{text}");
+        }
+        let Ok(Reference::Oci { registry, .. }) = Reference::parse("localhost:5000/p:1") else {
+            panic!("no image");
+        };
+        assert_eq!(registry, "localhost:5000");
+    }
+
+    #[test]
+    fn what_has_neither_revision_nor_tag_is_refused() {
+        for text in ["", "a", "C:\\x", "a:1", "gitlab.com/g/p", "localhost:5000/g/p", "/x:1 y"] {
+            let expected = ReferenceError::NoRevision(text.to_owned());
+            match Reference::parse(text) {
+                Ok(Reference::Local { .. }) => assert!(text.starts_with('/')),
+                other => assert_eq!(other, Err(expected), "{text}"),
+            }
+        }
+    }
+
+    #[test]
+    fn repositories_may_be_reached_by_ssh() {
+        for (text, expected) in [
+            ("ssh://git@host:2222/g/p@v1", "ssh://git@host:2222/g/p"),
+            ("git@host:g/p.git@v1", "git@host:g/p.git"),
+            ("user:password@host/g/p@v1", "https://user:password@host/g/p"),
+            ("user@host:8080/p@v1", "https://user@host:8080/p"),
+        ] {
+            let Ok(Reference::Git { url, rev, .. }) = Reference::parse(text) else {
+                panic!("{text} is no repository");
+            };
+            assert_eq!((url.as_str(), rev.as_str()), (expected, "v1"));
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! What mistakes are told, and where.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use crate::step_runner::document::{
+    Action, Outputs, Problem, Reference, Run, StepFile, parse_steps,
+};
+use crate::step_runner::{Type, Value};
+
+/// Reads the second document of a step file that takes nothing; it begins in the third line.
+fn definition(text: &str) -> StepFile {
+    StepFile::parse("step.yml", &format!("spec: {{}}\n---\n{text}")).unwrap()
+}
+
+fn run(text: &str) -> Run {
+    match definition(text).definition.action {
+        Action::Run(run) => run,
+        Action::Exec(exec) => panic!("{exec:?}"),
+    }
+}
+
+fn message(text: &str) -> String {
+    StepFile::parse("step.yml", text).unwrap_err().to_string()
+}
+
+#[test]
+fn mistakes_are_told_with_their_place_and_what_to_do() {
+    let deep = format!("spec: {}1{}\n---\n", "[".repeat(100), "]".repeat(100));
+    for (text, expected) in [
+        (
+            "",
+            "step.yml: holds no document; a step file has two: `spec: {}`, and after a line `---` what it does",
+        ),
+        (
+            "spec: {}\n",
+            "step.yml: the second document is missing: after a line `---` it has `exec` or `run`",
+        ),
+        (
+            "spec: {}\n---\n",
+            "step.yml:3:1: the second document is missing: after a line `---` it has `exec` or `run`",
+        ),
+        ("spec: {\n---\n", "step.yml:2:1: not YAML: "),
+        ("sepc: {}\n---\n", "step.yml:1:1: there is no key `sepc` here; did you mean `spec`?"),
+        (
+            "spec: {}\nrun: []\n---\n",
+            "step.yml:2:1: there is no key `run` here; it belongs into the second document, after a line `---`",
+        ),
+        (
+            "spec: {input: {}}\n---\n",
+            "step.yml:1:8: spec: there is no key `input` here; did you mean `inputs`?",
+        ),
+        (
+            "spec:\n  inputs: {a: {type: nubmer}}\n---\n",
+            "step.yml:2:22: spec.inputs.a.type: there is no type `nubmer`; did you mean `number`?",
+        ),
+        (
+            "spec:\n  inputs: {a: {type: number, default: '5'}}\n---\n",
+            "step.yml:2:39: spec.inputs.a.default: must be of the declared type number, not a string",
+        ),
+        ("spec:\n  inputs: {a: {}}\n---\n", "step.yml:2:15: spec.inputs.a: there must be `type`"),
+        (
+            "spec:\n  inputs: {a-b: {type: string}}\n---\n",
+            "step.yml:2:12: spec.inputs: `a-b` is no name: names have letters, digits and `_`, and do not begin with a digit",
+        ),
+        (
+            "spec: {outputs: delegated}\n---\n",
+            "step.yml:1:17: spec.outputs: must be a mapping, or `delegate`, not a string",
+        ),
+        (
+            "spec: {}\n---\nexec: {comand: [a]}\n",
+            "step.yml:3:8: exec: there is no key `comand` here; did you mean `command`?",
+        ),
+        (
+            "spec: {}\n---\nexec: {command: [a], shell: true}\n",
+            "step.yml:3:22: exec: there is no key `shell` here; it has command, work_dir",
+        ),
+        (
+            "spec: {}\n---\nexec: {command: a b}\n",
+            "step.yml:3:17: exec.command: must be a list, not a string",
+        ),
+        ("spec: {}\n---\nexec: {}\n", "step.yml:3:7: exec: there must be `command`"),
+        ("spec: {}\n---\nexec: {command: []}\n", "step.yml:3:17: exec.command: must not be empty"),
+        (
+            "spec: {}\n---\nexec: {command: [a, [b]]}\n",
+            "step.yml:3:21: exec.command[1]: must be a string, not a list",
+        ),
+        (
+            "spec: {}\n---\nexec: {command: [a]}\nrun: []\n",
+            "step.yml:4:6: there is `exec` as well as `run`; remove one of them",
+        ),
+        (
+            "spec: {}\n---\nexec: {command: [a]}\nenv: {A-B: c}\n",
+            "step.yml:4:7: env: `A-B` is no name: ",
+        ),
+        (
+            "spec: {}\n---\nexec: {command: [a]}\nexec: {command: [a]}\n",
+            "step.yml:4:1: the key `exec` was there in line 3; remove one of them",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- nmae: a\n",
+            "step.yml:4:3: run[0]: there is no key `nmae` here; did you mean `name`?",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- name: a\n",
+            "step.yml:4:3: run[0]: there must be `step`, `func` or `script`",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- name: a\n  scirpt: b\n",
+            "step.yml:5:3: run[0]: there is no key `scirpt` here; did you mean `script`?",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- {name: a, script: b}\n- name: c\n  step: d\n",
+            "step.yml:6:9: run[1].step: expecting url@rev. got \"d\"",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- name: a\n  step: ./b\n  func: ./b\n",
+            "step.yml:6:9: run[0]: there is `step` as well as `func`; remove one of them",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- name: a\n  step: {git: {url: u}}\n",
+            "step.yml:5:15: run[0].step.git: there must be `rev`: a tag, a branch or a commit",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- name: a\n  step: ./b\n  if: [c]\n",
+            "step.yml:6:7: run[0].if: must be an expression, or true or false, not a list",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- name: a\n  step: ./b\n  inputs: {v: {1: x}}\n",
+            "step.yml:6:16: a key must be a string, not a number; write it in quotes",
+        ),
+        (&deep, "step.yml:1:71: is nested more than 64 deep"),
+    ] {
+        let found = message(text);
+        assert!(found.starts_with(expected), "{text}\nfound    {found}\nexpected {expected}");
+    }
+}
+
+#[test]
+fn a_step_file_has_what_it_says() {
+    let file = StepFile::parse(
+        "step.yml",
+        "spec:\n  inputs:\n    a: {type: struct, default: {k: [1, true]}, sensitive: true, description: d}\n    \
+         b: {type: string}\n  outputs: {c: {type: number, default: 1.5}}\n---\n\
+         env: {A: 1.10, B: yes, C: true, D: , E: 0x10, F: '5'}\nexec:\n  command: [echo, 5, 1.0, ~]\n  work_dir: /d\n\
+         ---\nnothing: [that, counts\n",
+    )
+    .unwrap();
+    let [(a, first), (b, second)] = file.spec.inputs.iter().collect::<Vec<_>>()[..] else {
+        panic!("{:?}", file.spec.inputs);
+    };
+    assert_eq!((a.as_str(), b.as_str()), ("a", "b"));
+    let expected = Value::from(serde_json::json!({"k": [1, true]}));
+    assert_eq!((first.kind, first.default.as_ref()), (Type::Struct, Some(&expected)));
+    assert_eq!((first.sensitive, first.description.as_deref()), (true, Some("d")));
+    assert_eq!((second.kind, &second.default, second.sensitive), (Type::String, &None, false));
+    let Outputs::Declared(outputs) = &file.spec.outputs else { panic!("delegated") };
+    assert_eq!(outputs["c"].default, Some(Value::Number(1.5)));
+
+    let texts = [("A", "1.10"), ("B", "yes"), ("C", "true"), ("D", ""), ("E", "0x10"), ("F", "5")];
+    let env = texts.map(|(name, text)| (name.to_owned(), text.to_owned()));
+    assert_eq!(file.definition.env, BTreeMap::from(env));
+    let Action::Exec(exec) = file.definition.action else { panic!("no exec") };
+    assert_eq!(exec.command, ["echo", "5", "1.0", ""]);
+    assert_eq!(exec.work_dir.as_deref(), Some("/d"));
+}
+
+#[test]
+fn calls_have_many_forms() {
+    let run = run("run:\n\
+         - {name: a, func: ./a, if: '${{ inputs.x }}', continue_on_error: true, inputs: {v: [{a: 1}]}}\n\
+         - {name: b, script: 5, env: {X: 1}, if: false, continue-on-error: true, description: d}\n\
+         - {name: c, action: 'org/x@v1', inputs: {y: 1}}\n\
+         - {name: d, step: {git: {url: host/p, rev: v1, dir: a//b, file: f.yml}}}\n\
+         - {name: e, step: {oci: {registry: r, repository: p/q, tag: 1.10}}}\n\
+         outputs: {o: {deep: ['${{steps.a.outputs.b}}']}}\n\
+         delegate: a\n");
+    let [a, b, c, d, e] = &run.steps[..] else { panic!("{:?}", run.steps) };
+    assert_eq!(a.reference, Reference::parse("./a").unwrap());
+    assert_eq!((a.condition.as_deref(), a.continue_on_error), (Some("${{ inputs.x }}"), true));
+    assert_eq!(a.inputs["v"], Value::from(serde_json::json!([{"a": 1}])));
+    assert_eq!(b.reference, Reference::Builtin { path: vec!["script".to_owned()] });
+    assert_eq!(b.inputs["script"], Value::String("5".to_owned()));
+    assert_eq!((b.condition.as_deref(), b.continue_on_error), (Some("false"), true));
+    assert_eq!(c.inputs["action"], Value::String("org/x@v1".to_owned()));
+    assert_eq!(c.inputs["inputs"], Value::from(serde_json::json!({"y": 1})));
+    assert_eq!(
+        d.reference,
+        Reference::Git {
+            url: "https://host/p".to_owned(),
+            rev: "v1".to_owned(),
+            path: vec!["a".to_owned(), "b".to_owned()],
+            filename: Some("f.yml".to_owned()),
+        }
+    );
+    assert_eq!(
+        e.reference,
+        Reference::Oci {
+            registry: "r".to_owned(),
+            repository: "p/q".to_owned(),
+            tag: "1.10".to_owned(),
+            path: Vec::new(),
+            filename: None,
+        }
+    );
+    assert_eq!(run.delegate.as_deref(), Some("a"));
+    let expected = serde_json::json!({"deep": ["${{steps.a.outputs.b}}"]});
+    assert_eq!(run.outputs["o"], Value::from(expected));
+}
+
+#[test]
+fn a_bare_list_of_steps_is_what_run_has() {
+    let steps = parse_steps("- name: a\n  script: b\n").unwrap();
+    assert_eq!(steps, run("run:\n- name: a\n  script: b\n").steps);
+    assert_eq!(*parse_steps("").unwrap_err().problem, Problem::EmptyValue);
+    assert_eq!(*parse_steps("[]").unwrap_err().problem, Problem::EmptyValue);
+    let error = parse_steps("- name: a\n  srcipt: b\n").unwrap_err().to_string();
+    assert_eq!(error, "STEPS:2:3: [0]: there is no key `srcipt` here; did you mean `script`?");
+}
+
+#[test]
+fn many_mistakes_are_told_once_and_values_never() {
+    let text = format!("spec: {{}}\n---\nexec: {{command: [a]}}\n{}", "x: secret\n");
+    let error = StepFile::parse("step.yml", &text).unwrap_err();
+    assert!(!error.to_string().contains("secret"), "{error}");
+}
+
+proptest! {
+    #[test]
+    fn any_text_is_read_or_refused(text in ".{0,200}|[-\\[\\]{}:,#&*!|>'\"%@`a \\n]{0,80}") {
+        if let Err(error) = StepFile::parse("s", &text) {
+            prop_assert!(error.to_string().starts_with("s:"));
+        }
+        let _ = parse_steps(&text);
+    }
+
+    #[test]
+    fn any_mapping_is_read_or_refused(
+        keys in prop::collection::vec(prop::sample::select(vec![
+            "exec", "run", "env", "outputs", "delegate", "command", "name", "step", "script", "if",
+            "git", "url", "inputs", "x",
+        ]), 1..6),
+        last in prop::sample::select(vec!["1", "a", "[]", "[a]", "{}", "~", "true"]),
+    ) {
+        let inner = keys.iter().rev().fold(last.to_owned(), |inner, key| {
+            if *key == "run" { format!("{{run: [{inner}]}}") } else { format!("{{{key}: {inner}}}") }
+        });
+        let text = format!("spec: {{}}\n---\n{inner}\n");
+        if let Err(error) = StepFile::parse("s", &text) {
+            prop_assert!(error.to_string().starts_with("s:3:"), "{}", error);
+        }
+    }
+
+    #[test]
+    fn any_reference_is_read_or_refused(text in "[a./:@ -]{0,20}|.{0,40}") {
+        if let Err(error) = Reference::parse(&text) {
+            prop_assert!(error.to_string().starts_with("expecting url@rev. got "));
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! One command: started, heard, stopped.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+
+use super::super::log::{Output, Stream};
+use super::cancel::{Cancel, Reason};
+use super::error::ExecError;
+use super::groups::{self, Groups};
+use super::pump::{Event, Pipes};
+
+/// What to execute.
+pub(super) struct Command<'a> {
+    pub(super) argv: &'a [String],
+    pub(super) work_dir: &'a Path,
+    pub(super) env: &'a BTreeMap<String, String>,
+}
+
+/// The processes of a job.
+pub(super) struct Processes<'a> {
+    pipes: Pipes,
+    groups: Groups,
+    cancel: &'a Cancel,
+    grace: Duration,
+    /// When the job has run for as long as it may.
+    deadline: Option<Instant>,
+    /// When what still runs after a cancellation is killed; none before it.
+    cleanup_ends: Option<Instant>,
+}
+
+impl<'a> Processes<'a> {
+    pub(super) fn new(
+        groups: Groups,
+        cancel: &'a Cancel,
+        grace: Duration,
+        deadline: Option<Instant>,
+    ) -> Self {
+        Processes { pipes: Pipes::new(), groups, cancel, grace, deadline, cleanup_ends: None }
+    }
+
+    /// Looks whether the job is to end; from the first time on that it is, `cleanup` is left.
+    pub(super) fn is_cancelled(&mut self, cleanup: Duration) -> bool {
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now())
+            && self.cancel.reason().is_none()
+        {
+            self.cancel.cancel(Reason::Timeout);
+        }
+        let is_cancelled = self.cancel.reason().is_some();
+        if is_cancelled && self.cleanup_ends.is_none() {
+            self.cleanup_ends = Some(Instant::now() + cleanup);
+        }
+        is_cancelled
+    }
+
+    /// Runs a command until it ends. It is stopped when the job is; in the cleanup after that, when
+    /// the time for it is over.
+    pub(super) fn run(
+        &mut self,
+        command: &Command<'_>,
+        output: &mut dyn Output,
+    ) -> Result<(), ExecError> {
+        let mut child = self.start(command)?;
+        let pid = Pid::from_child(&child);
+        let status = self.follow(pid, output).and_then(|()| child.wait());
+        if status.is_err() {
+            kill(pid, Signal::KILL);
+        }
+        output.flush();
+        let status = status.map_err(follow("cannot follow the process"))?;
+        self.groups.leave(pid);
+        ended(status)
+    }
+
+    fn start(&mut self, command: &Command<'_>) -> Result<Child, ExecError> {
+        let Command { argv, work_dir, env } = command;
+        if let Some(argument) = argv.iter().find(|argument| argument.contains('\0')) {
+            return Err(ExecError::Nul(format!("the argument {argument:?}")));
+        }
+        let is_bad =
+            |(name, value): &(&String, &String)| name.contains('\0') || value.contains('\0');
+        if let Some((name, _)) = env.iter().find(is_bad) {
+            return Err(ExecError::Nul(format!("the variable {name:?}")));
+        }
+        check_dir(work_dir)
+            .map_err(|error| ExecError::WorkDir { path: work_dir.to_path_buf(), error })?;
+        let (name, arguments) = argv.split_first().expect("commands that are read have a program");
+        let path = find(name, work_dir, env.get("PATH").map_or("", String::as_str))?;
+        let mut child = std::process::Command::new(&path)
+            .arg0(name)
+            .args(arguments)
+            .env_clear()
+            // An entry without a name is of no use to any program.
+            .envs(env.iter().filter(|(name, _)| !name.is_empty() && !name.contains('=')))
+            .current_dir(work_dir)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .map_err(|error| {
+                let path = if name.contains('/') { PathBuf::from(name) } else { path };
+                ExecError::Execute { path, error }
+            })?;
+        let set_up = self.take(&mut child);
+        if set_up.is_err() {
+            kill(Pid::from_child(&child), Signal::KILL);
+            // It was killed; what it would say is that.
+            let _ = child.wait();
+        }
+        set_up.map_err(follow("cannot follow the process"))?;
+        Ok(child)
+    }
+
+    fn take(&mut self, child: &mut Child) -> io::Result<()> {
+        self.groups.record(Pid::from_child(child))?;
+        let gone = || io::Error::other("the pipe was taken already");
+        self.pipes.add(child.stdout.take().ok_or_else(gone)?.into(), Stream::Out)?;
+        self.pipes.add(child.stderr.take().ok_or_else(gone)?.into(), Stream::Err)
+    }
+
+    /// Passes on what is written until the process has ended, and stops it when it must.
+    fn follow(&mut self, pid: Pid, output: &mut dyn Output) -> io::Result<()> {
+        let process = pidfd_open(pid, PidfdFlags::empty())?;
+        let cancel = self.cancel;
+        let in_cleanup = self.cleanup_ends.is_some();
+        let mut stop = (!in_cleanup).then(|| cancel.stop_event());
+        let mut kill_event = Some(cancel.kill_event());
+        let mut deadline = if in_cleanup { self.cleanup_ends } else { self.deadline };
+        loop {
+            let events: Vec<BorrowedFd<'_>> =
+                [Some(process.as_fd()), stop, kill_event].into_iter().flatten().collect();
+            match self.pipes.pump(&events, deadline, output)? {
+                Event::Readable(0) => return self.pipes.drain(output),
+                Event::Readable(1) if stop.is_some() => {
+                    kill(pid, Signal::TERM);
+                    stop = None;
+                    deadline = Some(Instant::now() + self.grace);
+                }
+                // The job ran for too long: as if somebody had said so.
+                Event::Timeout if stop.is_some() => cancel.cancel(Reason::Timeout),
+                Event::Readable(_) | Event::Timeout => {
+                    kill(pid, Signal::KILL);
+                    kill_event = None;
+                    stop = None;
+                    deadline = None;
+                }
+            }
+        }
+    }
+
+    /// Ends what commands left in the background.
+    pub(super) fn end(&mut self, output: &mut dyn Output) {
+        if !self.groups.is_empty() {
+            self.groups.look();
+            self.groups.signal(Signal::TERM);
+            let deadline = Instant::now() + self.grace;
+            let cancel = self.cancel.clone();
+            groups::wait(deadline, |time| {
+                self.groups.look();
+                if self.groups.is_empty() {
+                    return true;
+                }
+                let next = Some(Instant::now() + time);
+                let event = self.pipes.pump(&[cancel.kill_event()], next, output);
+                !matches!(event, Ok(Event::Timeout))
+            });
+            self.groups.signal(Signal::KILL);
+        }
+        // Pipes that nobody of ours holds are somebody's who left the group: no more is heard.
+        let _ = self.pipes.drain(output);
+        output.flush();
+    }
+}
+
+fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
+    move |error| ExecError::Follow { action, error }
+}
+
+fn kill(pid: Pid, signal: Signal) {
+    // Both, as it may have moved to another group; a failure means that nobody is there.
+    let _ = kill_process_group(pid, signal);
+    let _ = kill_process(pid, signal);
+}
+
+fn ended(status: ExitStatus) -> Result<(), ExecError> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => Ok(()),
+        (Some(code), _) => Err(ExecError::Exit(code)),
+        (None, signal) => Err(ExecError::Signal(signal.unwrap_or_default())),
+    }
+}
+
+fn check_dir(path: &Path) -> io::Result<()> {
+    match path.metadata()?.is_dir() {
+        true => Ok(()),
+        false => Err(rustix::io::Errno::NOTDIR.into()),
+    }
+}
+
+/// Returns the file that a name stands for: in the PATH of the step, not of the server.
+fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
+    if name.contains('/') {
+        return Ok(work_dir.join(name));
+    }
+    let mut candidates =
+        std::env::split_paths(path).map(|directory| work_dir.join(directory).join(name));
+    candidates
+        .find(|candidate| {
+            candidate
+                .metadata()
+                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
+        })
+        .ok_or_else(|| ExecError::NotFound(name.to_owned()))
+}

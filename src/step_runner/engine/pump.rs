@@ -1,0 +1,128 @@
+//! What commands write, heard until nobody can write any more.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+use super::super::log::{Output, Source, Stream};
+
+/// As large as a pipe is by default, so that one read empties it.
+const BUFFER_BYTES: usize = 64 << 10;
+
+/// How much is read of a pipe, at most, after its command has ended: what was in it then, and not
+/// what a process in the background goes on writing.
+const REST_BYTES: usize = 1 << 20;
+
+/// The pipes of a job's commands.
+#[derive(Debug)]
+pub(super) struct Pipes {
+    open: Vec<Pipe>,
+    buffer: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Pipe {
+    fd: OwnedFd,
+    stream: Stream,
+}
+
+/// Why waiting ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// The descriptor of this index is readable.
+    Readable(usize),
+    /// The time is over.
+    Timeout,
+}
+
+impl Pipes {
+    pub(super) fn new() -> Self {
+        Pipes { open: Vec::new(), buffer: vec![0; BUFFER_BYTES] }
+    }
+
+    pub(super) fn add(&mut self, fd: OwnedFd, stream: Stream) -> io::Result<()> {
+        rustix::io::ioctl_fionbio(&fd, true)?;
+        self.open.push(Pipe { fd, stream });
+        Ok(())
+    }
+
+    /// Passes on what is written until one of these descriptors is readable, or until the deadline.
+    pub(super) fn pump(
+        &mut self,
+        events: &[BorrowedFd<'_>],
+        deadline: Option<Instant>,
+        output: &mut dyn Output,
+    ) -> io::Result<Event> {
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let ready = self.poll(events, left)?;
+            for index in (0..self.open.len()).rev() {
+                if ready[events.len() + index] && !self.read(index, output)? {
+                    self.open.swap_remove(index);
+                }
+            }
+            if let Some(index) = ready[..events.len()].iter().position(|ready| *ready) {
+                return Ok(Event::Readable(index));
+            }
+            if left.is_some_and(|left| left.is_zero()) {
+                return Ok(Event::Timeout);
+            }
+        }
+    }
+
+    fn poll(&self, events: &[BorrowedFd<'_>], left: Option<Duration>) -> io::Result<Vec<bool>> {
+        let pipes = self.open.iter().map(|pipe| pipe.fd.as_fd());
+        let all = events.iter().copied().chain(pipes);
+        let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+        let left = left.map(|left| Timespec::try_from(left).expect("jobs end within ages"));
+        match poll(&mut fds, left.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
+    }
+
+    /// Reads once; tells if more may come.
+    fn read(&mut self, index: usize, output: &mut dyn Output) -> io::Result<bool> {
+        let pipe = &self.open[index];
+        match rustix::io::read(&pipe.fd, self.buffer.as_mut_slice()) {
+            Ok(0) => Ok(false),
+            Ok(length) => {
+                output.write(Source::Step, pipe.stream, &self.buffer[..length]);
+                Ok(true)
+            }
+            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Passes on what has been written until now.
+    pub(super) fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
+        for index in (0..self.open.len()).rev() {
+            let mut read = 0;
+            loop {
+                let pipe = &self.open[index];
+                match rustix::io::read(&pipe.fd, self.buffer.as_mut_slice()) {
+                    Ok(0) => {
+                        self.open.swap_remove(index);
+                        break;
+                    }
+                    Ok(length) => {
+                        output.write(Source::Step, pipe.stream, &self.buffer[..length]);
+                        read += length;
+                        if read >= REST_BYTES {
+                            break;
+                        }
+                    }
+                    Err(Errno::INTR) => {}
+                    Err(Errno::AGAIN) => break,
+                    Err(error) => return Err(error.into()),
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,129 @@
+//! Steps and their results as messages.
+
+use std::collections::BTreeMap;
+
+use super::super::document::{
+    Action, Definition, Input, Output, Outputs, Reference, Spec, Step, StepFile,
+};
+use super::super::wire::proto;
+use super::super::{Type, Value};
+
+/// The file of a step whose reference names none.
+pub(super) const STEP_FILE: &str = "step.yml";
+
+pub(super) fn values(values: &BTreeMap<String, Value>) -> BTreeMap<String, prost_types::Value> {
+    values.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect()
+}
+
+/// Returns the call of a step.
+pub(super) fn step(step: &Step) -> proto::Step {
+    proto::Step {
+        name: step.name.clone(),
+        step: Some(reference(&step.reference)),
+        env: step.env.clone(),
+        inputs: values(&step.inputs),
+    }
+}
+
+pub(super) fn reference(reference: &Reference) -> proto::step::Reference {
+    use proto::StepReferenceProtocol as Protocol;
+    let file = |name: &Option<String>| name.clone().unwrap_or_else(|| STEP_FILE.to_owned());
+    let of = |protocol: Protocol| proto::step::Reference {
+        protocol: protocol.into(),
+        ..proto::step::Reference::default()
+    };
+    match reference {
+        Reference::Local { path, filename } => proto::step::Reference {
+            path: path.clone(),
+            filename: file(filename),
+            ..of(Protocol::Local)
+        },
+        Reference::Git { url, rev, path, filename } => proto::step::Reference {
+            url: url.clone(),
+            version: rev.clone(),
+            path: path.clone(),
+            filename: file(filename),
+            ..of(Protocol::Git)
+        },
+        Reference::Oci { registry, repository, tag, path, filename } => proto::step::Reference {
+            registry: registry.clone(),
+            repository: repository.clone(),
+            tag: tag.clone(),
+            path: path.clone(),
+            filename: file(filename),
+            ..of(Protocol::Oci)
+        },
+        Reference::Builtin { path } => proto::step::Reference {
+            path: path.clone(),
+            filename: STEP_FILE.to_owned(),
+            ..of(Protocol::Dist)
+        },
+        Reference::Dynamic(text) => {
+            proto::step::Reference { url: text.clone(), ..of(Protocol::Dynamic) }
+        }
+    }
+}
+
+/// Returns a step file.
+pub(super) fn step_file(file: &StepFile) -> proto::SpecDefinition {
+    proto::SpecDefinition {
+        spec: Some(proto::Spec { spec: Some(spec(&file.spec)) }),
+        definition: Some(definition(&file.definition)),
+    }
+}
+
+fn spec(spec: &Spec) -> proto::spec::Content {
+    use proto::OutputMethod as Method;
+    let input = |input: &Input| proto::spec::content::Input {
+        r#type: kind(input.kind).into(),
+        default: input.default.clone().map(prost_types::Value::from),
+        sensitive: input.sensitive,
+    };
+    let output = |output: &Output| proto::spec::content::Output {
+        r#type: kind(output.kind).into(),
+        default: output.default.clone().map(prost_types::Value::from),
+        sensitive: output.sensitive,
+    };
+    let inputs = spec.inputs.iter().map(|(name, value)| (name.clone(), input(value))).collect();
+    let (method, outputs) = match &spec.outputs {
+        Outputs::Delegate => (Method::Delegate, BTreeMap::new()),
+        Outputs::Declared(outputs) => {
+            let outputs = outputs.iter().map(|(name, value)| (name.clone(), output(value)));
+            (Method::Outputs, outputs.collect())
+        }
+    };
+    proto::spec::Content { inputs, outputs, output_method: method.into() }
+}
+
+fn kind(kind: Type) -> proto::ValueType {
+    match kind {
+        Type::String => proto::ValueType::String,
+        Type::Number => proto::ValueType::Number,
+        Type::Boolean => proto::ValueType::Boolean,
+        Type::Struct => proto::ValueType::Struct,
+        Type::Array => proto::ValueType::Array,
+    }
+}
+
+fn definition(definition: &Definition) -> proto::Definition {
+    let env = definition.env.clone();
+    match &definition.action {
+        Action::Exec(exec) => proto::Definition {
+            r#type: proto::DefinitionType::Exec.into(),
+            exec: Some(proto::definition::Exec {
+                command: exec.command.clone(),
+                work_dir: exec.work_dir.clone().unwrap_or_default(),
+            }),
+            env,
+            ..proto::Definition::default()
+        },
+        Action::Run(run) => proto::Definition {
+            r#type: proto::DefinitionType::Steps.into(),
+            steps: run.steps.iter().map(step).collect(),
+            outputs: values(&run.outputs),
+            delegate: run.delegate.clone().unwrap_or_default(),
+            env,
+            ..proto::Definition::default()
+        },
+    }
+}

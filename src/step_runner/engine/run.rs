@@ -1,0 +1,408 @@
+//! Steps in steps: what each is called with, what it does, what it gives.
+
+use std::collections::BTreeMap;
+
+use super::super::Value;
+use super::super::document::{Action, Exec, Input, Outputs, Reference, Run, Step, StepFile};
+use super::super::expression::{
+    Context, Expanded, Status as StepStatus, StepState, condition, expand_text, expand_value,
+};
+use super::super::log::{Output, Source, Stream};
+use super::super::resolve::{Caller, Resolver};
+use super::super::wire::proto::{self, step_result::Status};
+use super::command::{Command, Processes};
+use super::error::{ExecError, LoadError, StepError};
+use super::job::Job;
+use super::record;
+use super::scope::{Scope, expand_env, secret};
+use super::step_files::StepFiles;
+
+/// How deeply steps may call steps.
+const MAX_DEPTH: usize = 64;
+
+/// Values that are shorter are not masked: they are everywhere.
+const MIN_SECRET_BYTES: usize = 4;
+
+/// Runs the steps of one job.
+pub(super) struct Runner<'a> {
+    job: &'a Job,
+    resolver: &'a Resolver,
+    output: &'a mut dyn Output,
+    ended: &'a mut dyn FnMut(&proto::StepResult),
+    processes: Processes<'a>,
+    /// What steps have exported, for all that come after them.
+    exports: BTreeMap<String, String>,
+    step_files: StepFiles,
+}
+
+/// The call of a step whose file is there.
+pub(super) struct Call<'a> {
+    /// What goes into the result.
+    pub(super) step: proto::Step,
+    pub(super) inputs: BTreeMap<String, Expanded>,
+    pub(super) file: &'a StepFile,
+}
+
+/// What a step that ended leaves to those after it.
+struct Ended {
+    result: Option<proto::StepResult>,
+    outputs: BTreeMap<String, Expanded>,
+    error: Option<StepError>,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        job: &'a Job,
+        resolver: &'a Resolver,
+        output: &'a mut dyn Output,
+        ended: &'a mut dyn FnMut(&proto::StepResult),
+        processes: Processes<'a>,
+    ) -> Self {
+        let step_files = StepFiles::new(&job.scratch);
+        Runner { job, resolver, output, ended, processes, exports: BTreeMap::new(), step_files }
+    }
+
+    /// Runs the job's own steps.
+    pub(super) fn root(
+        &mut self,
+        scope: Scope,
+        call: Call<'_>,
+    ) -> (proto::StepResult, Option<StepError>) {
+        let ended = self.invoke(scope, call);
+        (ended.result.unwrap_or_default(), ended.error)
+    }
+
+    /// Ends what is still running.
+    pub(super) fn end(&mut self) {
+        self.processes.end(self.output);
+    }
+
+    fn say(&mut self, stream: Stream, text: &str) {
+        self.output.write(Source::Runner, stream, text.as_bytes());
+    }
+
+    /// Calls a step: what it is given is made of the names that its caller sees.
+    fn call(&mut self, caller: &Scope, step: &Step) -> Ended {
+        let (scope, step, inputs, file) = match self.prepare(caller, step) {
+            Ok(prepared) => prepared,
+            Err(error) => {
+                let error = Some(StepError::Load(error));
+                return Ended { result: None, outputs: BTreeMap::new(), error };
+            }
+        };
+        self.invoke(scope, Call { step, inputs, file: &file })
+    }
+
+    fn prepare(
+        &mut self,
+        caller: &Scope,
+        step: &Step,
+    ) -> Result<(Scope, proto::Step, BTreeMap<String, Expanded>, StepFile), LoadError> {
+        if caller.depth >= MAX_DEPTH {
+            return Err(LoadError::TooDeep(MAX_DEPTH));
+        }
+        let context = &caller.context;
+        let reference = expand_reference(&step.reference, context)?;
+        let who = Caller { dir: &caller.dir, vars: &context.vars, env: &context.env };
+        let loaded = self.resolver.load(&reference, &who)?;
+        let known = &loaded.file.spec.inputs;
+        let inputs = expand_inputs(step, known, loaded.takes_secrets, context)?;
+        let env = expand_env(&step.env, context, |name, error| LoadError::Env { name, error })?;
+        check_required(known, &inputs)?;
+
+        let mut scope = Scope::new(&loaded.dir, &self.job.work_dir, &self.job.vars);
+        scope.layers = caller.layers.with(&env);
+        scope.depth = caller.depth + 1;
+        let values = inputs.iter().map(|(name, input)| (name.clone(), input.value.clone().into()));
+        let message = proto::Step {
+            name: step.name.clone(),
+            step: Some(record::reference(&step.reference)),
+            env: self.environment(&scope),
+            inputs: values.collect(),
+        };
+        Ok((scope, message, inputs, loaded.file))
+    }
+
+    fn environment(&self, scope: &Scope) -> BTreeMap<String, String> {
+        scope.layers.environment(&self.job.env, &self.exports)
+    }
+
+    /// Runs a step that has all it needs.
+    fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> Ended {
+        let Call { step, inputs, file } = call;
+        if let Action::Exec(_) = file.definition.action {
+            self.say(Stream::Out, &format!("Running step {:?}\n", step.name));
+        }
+        let mut result = proto::StepResult {
+            step: Some(step),
+            spec_definition: Some(record::step_file(file)),
+            ..proto::StepResult::default()
+        };
+        self.set_inputs(&mut scope.context, inputs, &file.spec.inputs);
+        let (outputs, error) = match self.act(&mut scope, file, &mut result) {
+            Ok(outputs) => (outputs, None),
+            Err(error) => (BTreeMap::new(), Some(error)),
+        };
+        let status = if error.is_none() { Status::Success } else { Status::Failure };
+        result.status = status.into();
+        (self.ended)(&result);
+        Ended { result: Some(result), outputs, error }
+    }
+
+    /// Puts the inputs into the context, and what is secret of them on the list of secrets.
+    fn set_inputs(
+        &mut self,
+        context: &mut Context,
+        given: BTreeMap<String, Expanded>,
+        known: &BTreeMap<String, Input>,
+    ) {
+        for (name, input) in known {
+            let given = given.get(name).cloned();
+            let Some(mut value) = given.or_else(|| input.default.clone().map(Expanded::from))
+            else {
+                continue;
+            };
+            if input.sensitive {
+                value = secret(value.value, true, || format!("inputs.{name}"));
+                self.mask(&value.value);
+            }
+            context.inputs.insert(name.clone(), value);
+        }
+    }
+
+    fn mask(&mut self, value: &Value) {
+        let text = value.to_text();
+        if text.len() >= MIN_SECRET_BYTES {
+            self.output.mask(&text);
+        }
+        match value {
+            Value::Array(items) => items.iter().for_each(|item| self.mask(item)),
+            Value::Object(members) => members.values().for_each(|value| self.mask(value)),
+            _ => {}
+        }
+    }
+
+    fn act(
+        &mut self,
+        scope: &mut Scope,
+        file: &StepFile,
+        result: &mut proto::StepResult,
+    ) -> Result<BTreeMap<String, Expanded>, StepError> {
+        let files = self.step_files.make().map_err(StepError::OutputFile)?;
+        scope.context.output_file = files.output.to_string_lossy().into_owned();
+        scope.context.export_file = files.export.to_string_lossy().into_owned();
+        scope.context.env = self.environment(scope);
+        let own = expand_env(&file.definition.env, &scope.context, |name, error| StepError::Env {
+            name,
+            error,
+        })?;
+        scope.layers = scope.layers.with(&own);
+        scope.context.env.extend(own);
+        result.env.clone_from(&scope.context.env);
+
+        let outputs = match &file.definition.action {
+            Action::Exec(exec) => {
+                self.exec(exec, &scope.context, result)?;
+                files.outputs(&file.spec.outputs).map_err(StepError::OutputFile)?
+            }
+            Action::Run(run) => {
+                let given = self.sequence(scope, run, result, &file.spec.outputs)?;
+                let written = files.written_outputs(&file.spec.outputs);
+                let mut outputs = written.map_err(StepError::OutputFile)?;
+                outputs.extend(given);
+                outputs
+            }
+        };
+        let exports = files.exports().map_err(StepError::ExportFile)?;
+        self.exports.extend(exports.iter().map(|(name, value)| (name.clone(), value.clone())));
+        result.exports = exports;
+        result.outputs = record::values(&outputs);
+        Ok(self.with_secrets(outputs, result, &file.spec.outputs))
+    }
+
+    /// Marks the outputs that are secret, and puts them on the list of secrets.
+    fn with_secrets(
+        &mut self,
+        outputs: BTreeMap<String, Value>,
+        result: &proto::StepResult,
+        declared: &Outputs,
+    ) -> BTreeMap<String, Expanded> {
+        let step = result.step.as_ref().map_or("", |step| &step.name);
+        let is_sensitive = |name: &String| match declared {
+            Outputs::Declared(declared) => declared.get(name).is_some_and(|o| o.sensitive),
+            Outputs::Delegate => false,
+        };
+        let mut marked = BTreeMap::new();
+        for (name, value) in outputs {
+            let is_sensitive = is_sensitive(&name);
+            if is_sensitive {
+                self.mask(&value);
+            }
+            let value = secret(value, is_sensitive, || format!("steps.{step}.outputs.{name}"));
+            marked.insert(name, value);
+        }
+        marked
+    }
+
+    fn exec(
+        &mut self,
+        exec: &Exec,
+        context: &Context,
+        result: &mut proto::StepResult,
+    ) -> Result<(), ExecError> {
+        let expand = |text: &String| match expand_text(text, context) {
+            Ok((argument, _)) => Ok(argument),
+            Err(error) => Err(ExecError::Argument { text: text.clone(), error }),
+        };
+        let argv = exec.command.iter().map(expand).collect::<Result<Vec<_>, _>>()?;
+        let work_dir = match &exec.work_dir {
+            None => self.job.work_dir.clone(),
+            Some(text) => {
+                let (dir, _) = expand_text(text, context)
+                    .map_err(|error| ExecError::WorkDirText { text: text.clone(), error })?;
+                self.job.work_dir.join(dir)
+            }
+        };
+        let command = Command { argv: &argv, work_dir: &work_dir, env: &context.env };
+        let ended = self.processes.run(&command, self.output);
+        result.exec_result = Some(proto::step_result::ExecResult {
+            exit_code: match &ended {
+                Ok(()) => 0,
+                Err(ExecError::Exit(code)) => *code,
+                Err(_) => -1,
+            },
+            work_dir: work_dir.to_string_lossy().into_owned(),
+            command: argv,
+        });
+        ended
+    }
+
+    /// Runs steps one after the other; the first that fails is why the whole fails.
+    fn sequence(
+        &mut self,
+        scope: &mut Scope,
+        run: &Run,
+        result: &mut proto::StepResult,
+        declared: &Outputs,
+    ) -> Result<BTreeMap<String, Value>, StepError> {
+        let mut failed = None;
+        // Steps that were called to clean up run as a whole.
+        let is_cleanup = self.processes.is_cancelled(self.job.cleanup);
+        for step in &run.steps {
+            let is_cancelled = !is_cleanup && self.processes.is_cancelled(self.job.cleanup);
+            if is_cancelled && failed.is_none() {
+                failed = Some(StepError::Cancelled);
+            }
+            scope.context.failed = failed.is_some();
+            scope.context.cancelled = is_cancelled;
+            scope.context.env = self.environment(scope);
+            let ended = match self.decide(step, &scope.context) {
+                Ok(true) => self.call(scope, step),
+                Ok(false) => {
+                    let status = StepStatus::Skipped;
+                    let state = StepState { status, outputs: BTreeMap::new() };
+                    scope.context.steps.insert(step.name.clone(), state);
+                    continue;
+                }
+                Err(error) => Ended { result: None, outputs: BTreeMap::new(), error: Some(error) },
+            };
+            result.sub_step_results.extend(ended.result);
+            let status = match &ended.error {
+                None => StepStatus::Success,
+                Some(_) => StepStatus::Failure,
+            };
+            let state = StepState { outputs: ended.outputs, status };
+            scope.context.steps.insert(step.name.clone(), state);
+            let Some(error) = ended.error else { continue };
+            if step.continue_on_error && !self.processes.is_cancelled(self.job.cleanup) {
+                let text = format!("Step {:?} failed, going on: {error}\n", step.name);
+                self.say(Stream::Err, &text);
+            } else if failed.is_none() {
+                failed = Some(StepError::Step { name: step.name.clone(), error: Box::new(error) });
+            }
+        }
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        scope.context.env = self.environment(scope);
+        outputs(run, declared, &scope.context)
+    }
+
+    /// Tells if a step is to run.
+    fn decide(&mut self, step: &Step, context: &Context) -> Result<bool, StepError> {
+        let Some(text) = &step.condition else {
+            return Ok(!context.failed && !context.cancelled);
+        };
+        let is_true = condition(text, context).map_err(StepError::Condition)?;
+        if !is_true && !context.failed && !context.cancelled {
+            self.say(
+                Stream::Out,
+                &format!("Skipping step {:?}: its condition is false\n", step.name),
+            );
+        }
+        Ok(is_true)
+    }
+}
+
+fn expand_reference(reference: &Reference, context: &Context) -> Result<Reference, LoadError> {
+    let Reference::Dynamic(text) = reference else { return Ok(reference.clone()) };
+    let (expanded, _) = expand_text(text, context)
+        .map_err(|error| LoadError::Reference { reference: text.clone(), error })?;
+    Ok(Resolver::parse(&expanded)?)
+}
+
+/// Replaces the expressions in what a step is given.
+fn expand_inputs(
+    step: &Step,
+    known: &BTreeMap<String, Input>,
+    takes_secrets: bool,
+    context: &Context,
+) -> Result<BTreeMap<String, Expanded>, LoadError> {
+    let mut inputs = BTreeMap::new();
+    for (name, value) in &step.inputs {
+        let Some(input) = known.get(name) else {
+            return Err(LoadError::UnknownInput(name.clone()));
+        };
+        let value = expand_value(value, context)
+            .map_err(|error| LoadError::Input { name: name.clone(), error })?;
+        if !value.secrets.is_empty() && !input.sensitive && !takes_secrets {
+            let secrets: Vec<_> = value.secrets.iter().map(|name| format!("{name:?}")).collect();
+            let secrets = secrets.join(", ");
+            return Err(LoadError::Secret { input: name.clone(), secrets });
+        }
+        inputs.insert(name.clone(), value);
+    }
+    Ok(inputs)
+}
+
+fn check_required(
+    known: &BTreeMap<String, Input>,
+    given: &BTreeMap<String, Expanded>,
+) -> Result<(), LoadError> {
+    let is_missing =
+        |(name, input): &(&String, &Input)| input.default.is_none() && !given.contains_key(*name);
+    match known.iter().find(is_missing) {
+        Some((name, _)) => Err(LoadError::MissingInput(name.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Returns what a sequence gives that has succeeded. As GitLab's runner does it, this is not held
+/// against what the specification declares.
+fn outputs(
+    run: &Run,
+    declared: &Outputs,
+    context: &Context,
+) -> Result<BTreeMap<String, Value>, StepError> {
+    if let Outputs::Delegate = declared {
+        let name = run.delegate.clone().unwrap_or_default();
+        let Some(step) = context.steps.get(&name) else { return Err(StepError::Delegate(name)) };
+        let values = step.outputs.iter().map(|(name, output)| (name.clone(), output.value.clone()));
+        return Ok(values.collect());
+    }
+    let expand = |(name, value): (&String, &Value)| match expand_value(value, context) {
+        Ok(expanded) => Ok((name.clone(), expanded.value)),
+        Err(error) => Err(StepError::Output { name: name.clone(), error }),
+    };
+    run.outputs.iter().map(expand).collect()
+}

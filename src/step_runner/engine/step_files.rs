@@ -1,0 +1,119 @@
+//! The files by which a command gives outputs and exports variables.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::OFlags;
+
+use super::super::Value;
+use super::super::document::{Output, Outputs};
+use super::super::files::{MAX_BYTES, read_exports, read_outputs};
+use super::super::trace;
+use super::super::wire::proto::step_result::Status;
+use super::error::StepFileError;
+
+/// Makes the files of a job.
+#[derive(Debug)]
+pub(super) struct StepFiles {
+    dir: PathBuf,
+    made: u64,
+}
+
+/// The files of one step, which end with it.
+#[derive(Debug)]
+pub(super) struct Files {
+    pub(super) output: PathBuf,
+    pub(super) export: PathBuf,
+}
+
+impl StepFiles {
+    pub(super) fn new(dir: &Path) -> Self {
+        StepFiles { dir: dir.to_path_buf(), made: 0 }
+    }
+
+    pub(super) fn make(&mut self) -> Result<Files, StepFileError> {
+        self.made += 1;
+        let path = |what: &str| self.dir.join(format!("step-{}-{what}", self.made));
+        let files = Files { output: path("output"), export: path("export") };
+        for path in [&files.output, &files.export] {
+            let make = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            make.map_err(|error| io_error("create", path, error))?;
+        }
+        Ok(files)
+    }
+}
+
+impl Files {
+    /// Returns what a command gave.
+    pub(super) fn outputs(
+        &self,
+        declared: &Outputs,
+    ) -> Result<BTreeMap<String, Value>, StepFileError> {
+        let content = read(&self.output)?;
+        match declared {
+            Outputs::Declared(declared) => Ok(read_outputs(&content, declared)?),
+            Outputs::Delegate => {
+                let result = trace::from_json(&content).map_err(StepFileError::StepResult)?;
+                if result.status == i32::from(Status::Failure) {
+                    return Err(StepFileError::Delegated);
+                }
+                let outputs = result.outputs.into_iter();
+                Ok(outputs.map(|(name, value)| (name, Value::from(value))).collect())
+            }
+        }
+    }
+
+    /// Returns what a sequence gave by way of its file, which it need not.
+    pub(super) fn written_outputs(
+        &self,
+        declared: &Outputs,
+    ) -> Result<BTreeMap<String, Value>, StepFileError> {
+        let Outputs::Declared(declared) = declared else { return Ok(BTreeMap::new()) };
+        let optional = |output: &Output| Output { default: Some(Value::Null), ..output.clone() };
+        let optional = declared.iter().map(|(name, output)| (name.clone(), optional(output)));
+        let mut outputs = read_outputs(&read(&self.output)?, &optional.collect())?;
+        outputs.retain(|_, value| *value != Value::Null);
+        Ok(outputs)
+    }
+
+    /// Returns the variables that were exported.
+    pub(super) fn exports(&self) -> Result<BTreeMap<String, String>, StepFileError> {
+        Ok(read_exports(&read(&self.export)?)?)
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        for path in [&self.output, &self.export] {
+            // A step may have removed it; and the directory ends with the job.
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Reads a file in whose place a command may have put anything.
+fn read(path: &Path) -> Result<Vec<u8>, StepFileError> {
+    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
+    let read = || -> io::Result<Vec<u8>> {
+        let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
+        if !file.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file any more"));
+        }
+        read_limited(file)
+    };
+    read().map_err(|error| io_error("open", path, error))
+}
+
+/// Reads a byte more than a file may have, so that it is seen.
+fn read_limited(file: File) -> io::Result<Vec<u8>> {
+    let mut content = Vec::new();
+    file.take(MAX_BYTES as u64 + 1).read_to_end(&mut content)?;
+    Ok(content)
+}
+
+fn io_error(action: &'static str, path: &Path, error: io::Error) -> StepFileError {
+    StepFileError::Io { action, path: path.to_path_buf(), error }
+}

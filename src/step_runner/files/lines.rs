@@ -1,0 +1,151 @@
+//! A line of such a file.
+
+use crate::hooks::json::{self, Document, Kind, SyntaxError, SyntaxErrorKind};
+
+use super::super::Value;
+use super::error::LineFault;
+
+/// How deep values may nest.
+const MAX_DEPTH: usize = 128;
+
+/// Returns the name and the value that a line gives.
+pub(super) fn read(line: &[u8]) -> Result<(String, Value), LineFault> {
+    let document = Document::parse(line).map_err(|error| syntax_fault(line, error))?;
+    let root = document.root();
+    if !matches!(root.kind(), Kind::Object | Kind::Null) {
+        return Err(LineFault::NoObject(go_name(root.kind())));
+    }
+    let (mut name, mut value) = (None, None);
+    for member in root.members() {
+        // As Go's decoder, which also lets the last of several win.
+        let key = member.key.as_str().unwrap_or_default();
+        if key.eq_ignore_ascii_case("name") {
+            name = match member.value.kind() {
+                Kind::Null => None,
+                Kind::String => member.value.as_str(),
+                kind => return Err(LineFault::Name(go_name(kind))),
+            };
+        } else if key.eq_ignore_ascii_case("value") {
+            value = Some(convert(member.value, MAX_DEPTH)?).filter(|value| *value != Value::Null);
+        }
+    }
+    let name = name.ok_or_else(|| absent(line, "name"))?;
+    if name.is_empty() {
+        return Err(LineFault::Empty("name"));
+    }
+    Ok((name.into_owned(), value.ok_or_else(|| absent(line, "value"))?))
+}
+
+/// Returns what is wrong if a field has no value: null, if the line has its name anywhere.
+///
+/// That is how GitLab's step runner tells one from the other, and what clients see.
+fn absent(line: &[u8], field: &'static str) -> LineFault {
+    let quoted = format!("\"{field}\"");
+    match line.windows(quoted.len()).any(|window| window == quoted.as_bytes()) {
+        true => LineFault::Null(field),
+        false => LineFault::Missing(field),
+    }
+}
+
+fn convert(value: json::Value<'_>, depth: usize) -> Result<Value, LineFault> {
+    let inner = || depth.checked_sub(1).ok_or(LineFault::TooDeep);
+    Ok(match value.kind() {
+        Kind::Null => Value::Null,
+        Kind::Bool => Value::Bool(value.as_bool().unwrap_or_default()),
+        Kind::String => Value::String(value.as_str().unwrap_or_default().into_owned()),
+        Kind::Number => {
+            let text = String::from_utf8_lossy(value.raw());
+            match text.parse::<f64>() {
+                Ok(number) if number.is_finite() => Value::Number(number),
+                _ => return Err(LineFault::Range(text.into_owned())),
+            }
+        }
+        Kind::Array => {
+            let depth = inner()?;
+            Value::Array(
+                value.elements().map(|item| convert(item, depth)).collect::<Result<_, _>>()?,
+            )
+        }
+        Kind::Object => {
+            let depth = inner()?;
+            let member = |member: json::Member<'_>| {
+                let name = member.key.as_str().unwrap_or_default().into_owned();
+                Ok((name, convert(member.value, depth)?))
+            };
+            Value::Object(value.members().map(member).collect::<Result<_, LineFault>>()?)
+        }
+    })
+}
+
+/// Returns the name of a kind in Go's messages.
+fn go_name(kind: Kind) -> &'static str {
+    if kind == Kind::Bool { "bool" } else { kind.name() }
+}
+
+/// Returns a syntax error as Go's `encoding/json` has it.
+fn syntax_fault(line: &[u8], error: SyntaxError) -> LineFault {
+    let mut at = error.offset;
+    let place = match error.kind {
+        SyntaxErrorKind::UnexpectedEnd => return LineFault::End,
+        SyntaxErrorKind::TooDeep => return LineFault::TooDeep,
+        SyntaxErrorKind::ControlCharacter => "in string literal".to_owned(),
+        SyntaxErrorKind::TrailingData => "after top-level value".to_owned(),
+        SyntaxErrorKind::Escape => {
+            at += 1;
+            let mut place = "in string escape code";
+            if line.get(at) == Some(&b'u') {
+                place = "in \\u hexadecimal character escape";
+                at += 1;
+                at += line[at..].iter().take_while(|b| b.is_ascii_hexdigit()).count();
+            }
+            place.to_owned()
+        }
+        SyntaxErrorKind::TrailingComma => {
+            at += 1;
+            at += line[at..].iter().take_while(|b| b.is_ascii_whitespace()).count();
+            match line.get(at) {
+                Some(b'}') => "looking for beginning of object key string".to_owned(),
+                _ => "looking for beginning of value".to_owned(),
+            }
+        }
+        SyntaxErrorKind::Expected("a value") => match misspelled(&line[at..]) {
+            Some((word, matched)) => {
+                at += matched;
+                let expected = char::from(word.as_bytes()[matched]);
+                format!("in literal {word} (expecting '{expected}')")
+            }
+            None => "looking for beginning of value".to_owned(),
+        },
+        SyntaxErrorKind::Expected("a digit") => "in numeric literal".to_owned(),
+        SyntaxErrorKind::Expected("`:` after the key") => "after object key".to_owned(),
+        SyntaxErrorKind::Expected("`,` or `}` after the value") => {
+            "after object key:value pair".to_owned()
+        }
+        SyntaxErrorKind::Expected("`,` or `]` after the value") => "after array element".to_owned(),
+        SyntaxErrorKind::Expected(_) => "looking for beginning of object key string".to_owned(),
+        _ => "looking for beginning of value".to_owned(),
+    };
+    match line.get(at) {
+        None => LineFault::End,
+        Some(byte) => LineFault::Character { character: quoted(*byte), place },
+    }
+}
+
+/// Returns the word that a text begins like, and how much of it is there.
+///
+/// `name=value` is what is written most often instead of JSON: it begins like `null`.
+fn misspelled(text: &[u8]) -> Option<(&'static str, usize)> {
+    let word =
+        ["null", "true", "false"].into_iter().find(|w| text.first() == w.as_bytes().first())?;
+    Some((word, text.iter().zip(word.bytes()).take_while(|(a, b)| **a == *b).count()))
+}
+
+/// Returns a byte as Go quotes a character.
+fn quoted(byte: u8) -> String {
+    match byte {
+        b'\'' => r"'\''".to_owned(),
+        b'"' => "'\"'".to_owned(),
+        0..0x20 | 0x7f..0xa0 if !b"\n\r\t".contains(&byte) => format!("'\\x{byte:02x}'"),
+        _ => format!("'{}'", char::from(byte).escape_debug()),
+    }
+}

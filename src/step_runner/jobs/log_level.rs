@@ -1,0 +1,34 @@
+//! How much steps are to say.
+
+use std::collections::BTreeMap;
+
+/// The variable that says it, to us and to steps.
+pub(super) const VARIABLE: &str = "CI_STEPS_LOG_LEVEL";
+
+const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
+
+/// Returns the level that the first of these says that says any; the error is what is no level.
+pub fn log_level(sources: &[&BTreeMap<String, String>]) -> Result<&'static str, String> {
+    let said = sources
+        .iter()
+        .filter_map(|source| source.get(VARIABLE))
+        .map(|level| level.trim().to_lowercase())
+        .find(|level| !level.is_empty());
+    let Some(said) = said else { return Ok("info") };
+    LEVELS.into_iter().find(|level| *level == said).ok_or(said)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_that_says_a_level_counts() {
+        let says = |level: &str| BTreeMap::from([(VARIABLE.to_owned(), level.to_owned())]);
+        let none = BTreeMap::new();
+        assert_eq!(log_level(&[]), Ok("info"));
+        assert_eq!(log_level(&[&says(""), &none, &says(" WARN ")]), Ok("warn"));
+        assert_eq!(log_level(&[&says("debug"), &says("error")]), Ok("debug"));
+        assert_eq!(log_level(&[&says("loud")]), Err("loud".to_owned()));
+    }
+}

@@ -1,0 +1,135 @@
+use super::Stream;
+use super::stamp::{HEADER_BYTES, TIME_BYTES};
+
+/// Takes the headers off what [`Stamper`](super::Stamper) made, and joins what belongs together.
+///
+/// What has no header goes to standard output as it is: not every step runner writes them. The
+/// newline of an entry waits for the next of its stream, which may go on with the line.
+#[derive(Debug, Default)]
+pub struct Demux {
+    line: Line,
+    /// The beginning of a line, as long as it may be a header.
+    head: Vec<u8>,
+    /// Whose newline waits.
+    out: Option<Number>,
+    err: Option<Number>,
+}
+
+/// The two digits of a stream.
+type Number = [u8; 2];
+
+/// Where in a line it is.
+#[derive(Clone, Copy, Debug, Default)]
+enum Line {
+    #[default]
+    Head,
+    Message(Stream, Number),
+    /// After the head of a line without a header.
+    Bare,
+}
+
+impl Demux {
+    /// Returns one that has seen nothing.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Takes bytes, cut anywhere, and gives the messages in them to `take`, in order.
+    pub fn write(&mut self, mut bytes: &[u8], mut take: impl FnMut(Stream, &[u8])) {
+        while !bytes.is_empty() {
+            let newline = bytes.iter().position(|&byte| byte == b'\n');
+            let end = newline.map_or(bytes.len(), |newline| newline + 1);
+            match self.line {
+                Line::Head => {
+                    let end = end.min(HEADER_BYTES - self.head.len());
+                    self.head.extend_from_slice(&bytes[..end]);
+                    bytes = &bytes[end..];
+                    if self.head.len() == HEADER_BYTES || self.head.ends_with(b"\n") {
+                        self.begin(&mut take);
+                    }
+                }
+                Line::Message(stream, number) => {
+                    let message = &bytes[..newline.unwrap_or(end)];
+                    if !message.is_empty() {
+                        take(stream, message);
+                    }
+                    bytes = &bytes[end..];
+                    if newline.is_some() {
+                        *self.ended(stream) = Some(number);
+                        self.line = Line::Head;
+                    }
+                }
+                Line::Bare => {
+                    take(Stream::Out, &bytes[..end]);
+                    bytes = &bytes[end..];
+                    if newline.is_some() {
+                        self.line = Line::Head;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives what waited to `take`.
+    pub fn finish(&mut self, mut take: impl FnMut(Stream, &[u8])) {
+        if !self.head.is_empty() {
+            self.begin(&mut take);
+        }
+        for stream in [Stream::Out, Stream::Err] {
+            if self.ended(stream).take().is_some() {
+                take(stream, b"\n");
+            }
+        }
+        self.line = Line::Head;
+    }
+
+    /// Begins a line whose head is there.
+    fn begin(&mut self, take: &mut impl FnMut(Stream, &[u8])) {
+        let header = header(&self.head);
+        let (stream, continued) = match header {
+            Some((stream, number, goes_on)) => (stream, goes_on.then_some(number)),
+            None => (Stream::Out, None),
+        };
+        let ended = self.ended(stream).take();
+        if ended.is_some() && ended != continued {
+            take(stream, b"\n");
+        }
+        self.line = match header {
+            Some((stream, number, _)) => Line::Message(stream, number),
+            None => {
+                take(stream, &self.head);
+                if self.head.ends_with(b"\n") { Line::Head } else { Line::Bare }
+            }
+        };
+        self.head.clear();
+    }
+
+    fn ended(&mut self, stream: Stream) -> &mut Option<Number> {
+        match stream {
+            Stream::Out => &mut self.out,
+            Stream::Err => &mut self.err,
+        }
+    }
+}
+
+/// Returns the stream, its number, and if the line before goes on, if this is a header.
+fn header(head: &[u8]) -> Option<(Stream, Number, bool)> {
+    let (time, rest) = head.split_at_checked(TIME_BYTES)?;
+    let shape = b"0000-00-00T00:00:00.000000Z";
+    let fits = |(byte, shape): (&u8, &u8)| match shape {
+        b'0' => byte.is_ascii_digit(),
+        _ => byte == shape,
+    };
+    let &[b' ', high, low, kind, flag] = rest else { return None };
+    let stream = match kind {
+        b'O' => Stream::Out,
+        b'E' => Stream::Err,
+        _ => return None,
+    };
+    let is_digit = |digit: u8| matches!(digit, b'0'..=b'9' | b'a'..=b'f');
+    let known = is_digit(high) && is_digit(low) && matches!(flag, b' ' | b'+');
+    (known && time.iter().zip(shape).all(fits)).then_some((stream, [high, low], flag == b'+'))
+}
+
+#[cfg(test)]
+mod tests;

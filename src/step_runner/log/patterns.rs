@@ -1,0 +1,218 @@
+//! What is masked, compiled.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, LazyLock};
+
+use aho_corasick::automaton::{Automaton as _, StateID};
+use aho_corasick::nfa::contiguous::NFA;
+use aho_corasick::{Anchored, MatchKind};
+
+use super::gate::Gate;
+use super::masking::{BUILT_IN_PREFIXES, Masking, OTHER_PREFIXES};
+
+/// Parameters of URLs whose values are masked, however they are written.
+const URL_KEYS: [&str; 6] = [
+    "private_token",
+    "authenticity_token",
+    "rss_token",
+    "x-amz-signature",
+    "x-amz-credential",
+    "x-amz-security-token",
+];
+
+/// `?key=` and `&key=`.
+static URL_MARKERS: LazyLock<(Vec<String>, Automaton)> = LazyLock::new(|| {
+    let marker = |key| ["?", "&"].map(|before| format!("{before}{key}="));
+    let markers: Vec<_> = URL_KEYS.into_iter().flat_map(marker).collect();
+    let automaton = Automaton::new(&markers, Case::Any);
+    (markers, automaton)
+});
+
+/// What phrases, prefixes and URL parameters a [`Masker`](super::Masker) looks for.
+pub(super) struct Patterns {
+    texts: BTreeSet<String>,
+    prefix_texts: Arc<BTreeSet<String>>,
+    pub(super) phrases: Automaton,
+    /// How long a phrase may already be, by the state of `phrases`; sorted.
+    held: Vec<(StateID, u32)>,
+    pub(super) prefixes: Arc<Automaton>,
+    pub(super) gate: Gate,
+}
+
+/// More than this in all is not compiled: 20 times as much memory goes with it.
+const MAX_BYTES: usize = 4 << 20;
+
+/// There is more to mask than can be looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there are more than {} MiB of texts to mask", MAX_BYTES >> 20)]
+pub struct TooMuchToMask;
+
+impl Patterns {
+    pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
+        let others = OTHER_PREFIXES.into_iter().filter(|_| masking.all_gitlab_tokens);
+        let own = masking.token_prefixes.iter().map(String::as_str);
+        let prefixes: BTreeSet<_> = BUILT_IN_PREFIXES
+            .into_iter()
+            .chain(others)
+            .chain(own)
+            .filter(|prefix| !prefix.is_empty())
+            .map(str::to_owned)
+            .collect();
+        check_size(&prefixes)?;
+        let automaton = Arc::new(Automaton::new(&prefixes, Case::Exact));
+        Self::compile(trimmed(&masking.phrases), Arc::new(prefixes), automaton)
+    }
+
+    /// Returns these and more phrases.
+    pub(super) fn with(&self, phrases: &[String]) -> Result<Self, TooMuchToMask> {
+        let texts = &self.texts | &trimmed(phrases);
+        Self::compile(texts, self.prefix_texts.clone(), self.prefixes.clone())
+    }
+
+    fn compile(
+        texts: BTreeSet<String>,
+        prefix_texts: Arc<BTreeSet<String>>,
+        prefixes: Arc<Automaton>,
+    ) -> Result<Self, TooMuchToMask> {
+        check_size(&texts)?;
+        let phrases = Automaton::new(&texts, Case::Exact);
+        let held = held(&phrases, &texts);
+        let exact = || texts.iter().chain(prefix_texts.iter());
+        let heads = exact().map(|text| head(text));
+        let heads = heads.chain(url_markers().iter().flat_map(|marker| any_case(marker)));
+        let lengths = exact().chain(url_markers()).map(String::len);
+        let gate = Gate::new(heads, lengths.min().expect("there are URL parameters"));
+        Ok(Patterns { texts, prefix_texts, phrases, held, prefixes, gate })
+    }
+
+    /// Returns whether each of these is among the phrases.
+    pub(super) fn have(&self, phrases: &[String]) -> bool {
+        phrases
+            .iter()
+            .map(|phrase| phrase.trim())
+            .all(|phrase| phrase.is_empty() || self.texts.contains(phrase))
+    }
+
+    /// Returns how many bytes before this state may become a phrase, or more of one.
+    pub(super) fn held(&self, state: StateID) -> usize {
+        match self.held.binary_search_by_key(&state, |&(state, _)| state) {
+            Ok(found) => self.held[found].1 as usize,
+            Err(_) => 0,
+        }
+    }
+}
+
+/// Returns what marks a value in a URL.
+pub(super) fn url_keys() -> &'static Automaton {
+    &URL_MARKERS.1
+}
+
+fn url_markers() -> &'static [String] {
+    &URL_MARKERS.0
+}
+
+fn trimmed(phrases: &[String]) -> BTreeSet<String> {
+    let phrases = phrases.iter().map(|phrase| phrase.trim());
+    phrases.filter(|phrase| !phrase.is_empty()).map(str::to_owned).collect()
+}
+
+fn check_size(texts: &BTreeSet<String>) -> Result<(), TooMuchToMask> {
+    let bytes: usize = texts.iter().map(String::len).sum();
+    if bytes > MAX_BYTES { Err(TooMuchToMask) } else { Ok(()) }
+}
+
+fn head(text: &str) -> [u8; Gate::WIDTH] {
+    let mut head = [0; Gate::WIDTH];
+    let length = text.len().min(Gate::WIDTH);
+    head[..length].copy_from_slice(&text.as_bytes()[..length]);
+    head
+}
+
+/// Returns the first bytes in each mixture of upper and lower case.
+fn any_case(text: &str) -> impl Iterator<Item = [u8; Gate::WIDTH]> + use<> {
+    let head = head(text);
+    (0_u8..1 << Gate::WIDTH).map(move |upper| {
+        std::array::from_fn(|index| match upper >> index & 1 {
+            1 => head[index].to_ascii_uppercase(),
+            _ => head[index],
+        })
+    })
+}
+
+/// Returns for each state of the automaton how long the longest end of what it has read is that
+/// begins a text without being all of it, or of the longer ones of which it is a part.
+fn held(automaton: &Automaton, texts: &BTreeSet<String>) -> Vec<(StateID, u32)> {
+    let mut held = BTreeMap::new();
+    let mut by_length: Vec<_> = texts.iter().map(String::as_bytes).collect();
+    by_length.sort_by_key(|text| text.len());
+    for text in &by_length {
+        let mut state = automaton.start();
+        for (&byte, length) in text[..text.len() - 1].iter().zip(1..) {
+            state = automaton.next(state, byte);
+            held.insert(state, length);
+        }
+    }
+    // A whole text that begins no longer one counts as the longest end of it that begins one. That
+    // end is shorter, so if it is whole too, its turn was before.
+    for text in by_length {
+        let end = text.iter().fold(automaton.start(), |state, &byte| automaton.next(state, byte));
+        if !held.contains_key(&end) {
+            let shorter = text[1..]
+                .iter()
+                .fold(automaton.start(), |state, &byte| automaton.next(state, byte));
+            if let Some(&length) = held.get(&shorter) {
+                held.insert(end, length);
+            }
+        }
+    }
+    held.into_iter().collect()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Case {
+    Exact,
+    Any,
+}
+
+/// Tells byte by byte which texts have just ended.
+pub(super) struct Automaton {
+    nfa: NFA,
+    start: StateID,
+}
+
+impl Automaton {
+    fn new<T: AsRef<[u8]>>(texts: impl IntoIterator<Item = T>, case: Case) -> Self {
+        let nfa = NFA::builder()
+            .match_kind(MatchKind::Standard)
+            .ascii_case_insensitive(case == Case::Any)
+            .prefilter(false)
+            .build(texts)
+            .expect("some megabytes of patterns are not too many states");
+        let start = nfa.start_state(Anchored::No).expect("it searches unanchored");
+        Automaton { nfa, start }
+    }
+
+    pub(super) fn start(&self) -> StateID {
+        self.start
+    }
+
+    pub(super) fn next(&self, state: StateID, byte: u8) -> StateID {
+        self.nfa.next_state(Anchored::No, state, byte)
+    }
+
+    pub(super) fn is_match(&self, state: StateID) -> bool {
+        self.nfa.is_match(state)
+    }
+
+    /// Returns the numbers and lengths of the texts that end here.
+    pub(super) fn matches(&self, state: StateID) -> impl Iterator<Item = (usize, usize)> {
+        (0..self.nfa.match_len(state)).map(move |index| {
+            let pattern = self.nfa.match_pattern(state, index);
+            (pattern.as_usize(), self.nfa.pattern_len(pattern))
+        })
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.nfa.patterns_len()
+    }
+}

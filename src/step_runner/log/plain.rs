@@ -1,0 +1,158 @@
+use std::io::{self, Write};
+
+use super::masking::Masking;
+use super::patterns::TooMuchToMask;
+use super::streams::{Maskers, STREAMS, index};
+use super::{Output, Source, Stream};
+
+/// Passes on what a job writes as it comes, masked and no more: for a terminal.
+///
+/// If one of the two cannot be written to, what is for it is dropped from there on. If there are
+/// more secrets than can be looked for, a line on the second says so, and all is dropped.
+pub struct Plain {
+    out: Sink,
+    err: Sink,
+    maskers: Maskers,
+    is_stopped: bool,
+    /// What goes out: empty between calls.
+    masked: Vec<u8>,
+}
+
+struct Sink {
+    to: Box<dyn Write + Send>,
+    error: Option<io::Error>,
+}
+
+impl Plain {
+    /// Writes standard output to one and standard error to the other.
+    pub fn new(
+        out: Box<dyn Write + Send>,
+        err: Box<dyn Write + Send>,
+        masking: &Masking,
+    ) -> Result<Self, TooMuchToMask> {
+        let [out, err] = [out, err].map(|to| Sink { to, error: None });
+        let maskers = Maskers::new(masking)?;
+        Ok(Plain { out, err, maskers, is_stopped: false, masked: Vec::new() })
+    }
+
+    /// Writes what was held back, and returns the first error of either.
+    pub fn close(mut self) -> io::Result<()> {
+        self.flush();
+        self.out.error.or(self.err.error).map_or(Ok(()), Err)
+    }
+
+    fn sink(&mut self, stream: Stream) -> &mut Sink {
+        match stream {
+            Stream::Out => &mut self.out,
+            Stream::Err => &mut self.err,
+        }
+    }
+
+    /// Passes on what is masked.
+    fn pass(&mut self, stream: Stream) {
+        let masked = std::mem::take(&mut self.masked);
+        if !self.is_stopped {
+            self.sink(stream).write(&masked);
+        }
+        self.masked = masked;
+        self.masked.clear();
+    }
+}
+
+impl Sink {
+    fn write(&mut self, bytes: &[u8]) {
+        if self.error.is_none() && !bytes.is_empty() {
+            self.error = self.to.write_all(bytes).and_then(|()| self.to.flush()).err();
+        }
+    }
+}
+
+impl Output for Plain {
+    fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]) {
+        self.maskers.of(index(source, stream)).write(bytes, &mut self.masked);
+        self.pass(stream);
+    }
+
+    fn flush(&mut self) {
+        for (source, stream) in STREAMS {
+            self.maskers.of(index(source, stream)).finish(&mut self.masked);
+            self.pass(stream);
+        }
+    }
+
+    fn mask(&mut self, secret: &str) {
+        if let Err(error) = self.maskers.add_secret(secret)
+            && !self.is_stopped
+        {
+            self.is_stopped = true;
+            self.err.write(format!("step-runner: the output ends here: {error}\n").as_bytes());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Kept(Arc<Mutex<Vec<u8>>>);
+
+    impl Kept {
+        fn text(&self) -> String {
+            String::from_utf8(self.0.lock().unwrap().clone()).unwrap()
+        }
+    }
+
+    impl Write for Kept {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn output_is_masked_and_passed_on_as_it_comes() {
+        let (out, err) = (Kept::default(), Kept::default());
+        let masking = Masking { phrases: vec!["secret".to_owned()], ..Masking::default() };
+        let mut plain = Plain::new(Box::new(out.clone()), Box::new(err.clone()), &masking).unwrap();
+        plain.write(Source::Step, Stream::Out, b"a\r\n\n sec");
+        assert_eq!(out.text(), "a\r\n\n ");
+        plain.write(Source::Step, Stream::Err, b"glpat-abc");
+        plain.write(Source::Runner, Stream::Out, b"ret");
+        assert_eq!(out.text(), "a\r\n\n ret");
+        plain.mask("long secret");
+        plain.write(Source::Step, Stream::Out, b"ret bG9uZyBzZWNyZXQ= s");
+        plain.close().unwrap();
+        assert_eq!(out.text(), "a\r\n\n ret[MASKED] [MASKED]= s");
+        assert_eq!(err.text(), "glpat-[MASKED]");
+    }
+
+    #[test]
+    fn a_closed_end_does_not_close_the_other() {
+        struct Closed;
+
+        impl Write for Closed {
+            fn write(&mut self, _: &[u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::BrokenPipe.into())
+            }
+
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+
+        let err = Kept::default();
+        let masking = Masking::default();
+        let mut plain = Plain::new(Box::new(Closed), Box::new(err.clone()), &masking).unwrap();
+        plain.write(Source::Step, Stream::Out, b"a");
+        plain.write(Source::Step, Stream::Err, b"b");
+        assert_eq!(err.text(), "b");
+        assert_eq!(plain.close().unwrap_err().kind(), io::ErrorKind::BrokenPipe);
+    }
+}

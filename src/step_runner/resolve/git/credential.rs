@@ -1,0 +1,41 @@
+//! Who we are to a repository's host.
+
+use std::fmt;
+
+use super::super::resolver::Caller;
+
+/// The name that goes with a job's token.
+const JOB_USER: &str = "gitlab-ci-token";
+
+/// A login for one host.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Credential {
+    /// Scheme, host and port: `https://gitlab.com`, `https://gitlab.example:8443`.
+    pub origin: String,
+    /// The user.
+    pub username: String,
+    /// The password, or a token.
+    pub password: String,
+}
+
+impl Credential {
+    /// Returns the login of a CI job at the GitLab that it is a job of, if there is its token. It is
+    /// for HTTPS only.
+    pub fn of_job(caller: &Caller<'_>) -> Option<Self> {
+        let host = caller.variable("CI_SERVER_HOST")?;
+        let password = caller.variable("CI_JOB_TOKEN")?.to_owned();
+        let port = caller.variable("CI_SERVER_PORT").filter(|port| *port != "443");
+        let origin = match port {
+            Some(port) => format!("https://{host}:{port}"),
+            None => format!("https://{host}"),
+        };
+        Some(Credential { origin, username: JOB_USER.to_owned(), password })
+    }
+}
+
+impl fmt::Debug for Credential {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Credential { origin, username, .. } = self;
+        write!(f, "Credential({username:?} at {origin:?})")
+    }
+}

@@ -1,0 +1,154 @@
+//! The program `git`.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::credential::Credential;
+use super::error::GitError;
+use super::repository::Repository;
+use crate::runtime;
+use crate::sys::process::{End, Program};
+
+/// What of git's own variables is left: how hosts are reached and trusted. All others say where
+/// repositories are, or what is executed.
+const KEPT: [&str; 4] = ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_SSL_"];
+
+/// Answers git's question who we are. Git passes such helpers to a shell.
+const HELPER: &str = "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n' \
+                      \"$STEP_RUNNER_GIT_USERNAME\" \"$STEP_RUNNER_GIT_PASSWORD\"; fi; }; f";
+
+/// Settings under which nothing is executed that a repository or a request names, and nothing goes
+/// on in the background.
+const SETTINGS: [&str; 7] = [
+    "core.hooksPath=/dev/null",
+    "core.fsmonitor=false",
+    "core.autocrlf=false",
+    "fetch.recurseSubmodules=false",
+    "gc.auto=0",
+    "maintenance.auto=false",
+    "advice.detachedHead=false",
+];
+
+/// Runs git for one repository.
+pub(super) struct Runner<'a> {
+    program: PathBuf,
+    repository: &'a Repository,
+    settings: Vec<String>,
+    env: BTreeMap<OsString, OsString>,
+    password: Option<String>,
+    timeout: Duration,
+    deadline: Instant,
+}
+
+impl<'a> Runner<'a> {
+    pub(super) fn new(
+        repository: &'a Repository,
+        credential: Option<&Credential>,
+        env: &BTreeMap<String, String>,
+        timeout: Duration,
+    ) -> Result<Self, GitError> {
+        let path = env.get("PATH").map(String::as_str);
+        let program = runtime::find(&[OsStr::new("git")], path.map(OsStr::new), None)
+            .map_err(|_| GitError::NoProgram(path.unwrap_or(runtime::DEFAULT_PATH).to_owned()))?;
+        let is_kept = |name: &str| {
+            !name.starts_with("GIT_")
+                || KEPT.iter().any(|kept| match kept.strip_suffix('_') {
+                    Some(_) => name.starts_with(kept),
+                    None => name == *kept,
+                })
+        };
+        let mut env: BTreeMap<OsString, OsString> = env
+            .iter()
+            .filter(|(name, _)| is_kept(name))
+            .map(|(name, value)| (name.into(), value.into()))
+            .collect();
+        let protocols = if repository.url.starts_with("file:") { "file" } else { "https:http:ssh" };
+        for (name, value) in [
+            ("LC_ALL", "C"),
+            ("GIT_ALLOW_PROTOCOL", protocols),
+            ("GIT_TERMINAL_PROMPT", "0"),
+            ("GIT_ASKPASS", ""),
+            // Files in git-lfs are no steps.
+            ("GIT_LFS_SKIP_SMUDGE", "1"),
+        ] {
+            env.insert(name.into(), value.into());
+        }
+        if !env.contains_key(OsStr::new("GIT_SSH")) {
+            let command = env.entry("GIT_SSH_COMMAND".into());
+            command.or_insert_with(|| "ssh -o BatchMode=yes".into());
+        }
+        let mut settings: Vec<_> = SETTINGS.map(str::to_owned).to_vec();
+        // What is in the URL was meant; else who we are to this host, if we are anybody.
+        let credential = repository.credential.as_ref().or_else(|| {
+            credential.filter(|c| repository.origin.as_deref() == Some(c.origin.as_str()))
+        });
+        if let Some(Credential { origin, username, password }) = credential {
+            // No other helper is asked, or told to remember what ours said.
+            settings.push("credential.helper=".to_owned());
+            settings.push(format!("credential.{origin}.helper={HELPER}"));
+            env.insert("STEP_RUNNER_GIT_USERNAME".into(), username.into());
+            env.insert("STEP_RUNNER_GIT_PASSWORD".into(), password.into());
+        }
+        let password = credential.map(|credential| credential.password.clone());
+        let deadline = Instant::now() + timeout;
+        Ok(Runner { program, repository, settings, env, password, timeout, deadline })
+    }
+
+    /// Returns the repository.
+    pub(super) fn repository(&self) -> &Repository {
+        self.repository
+    }
+
+    /// Runs git in a directory and returns what it wrote; none if it said no.
+    pub(super) fn asked(
+        &self,
+        cwd: &Path,
+        arguments: &[&OsStr],
+    ) -> Result<Result<String, String>, GitError> {
+        let settings = self.settings.iter().flat_map(|setting| ["-c", setting]).map(OsStr::new);
+        let mut program = Program::new(&self.program, cwd);
+        program.argv = vec![OsStr::new("git")];
+        program.argv.extend(settings);
+        program.argv.extend(arguments);
+        program.env =
+            self.env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect();
+        program.timeout = Some(self.deadline.saturating_duration_since(Instant::now()));
+        let finished = program.run()?;
+        let url = || self.repository.url.clone();
+        match finished.end {
+            End::Exited(0) => Ok(Ok(String::from_utf8_lossy(&finished.stdout).into_owned())),
+            End::Exited(_) | End::Signaled(_) => Ok(Err(self.message(&finished.stderr))),
+            End::TimedOut => {
+                Err(GitError::TimedOut { url: url(), seconds: self.timeout.as_secs() })
+            }
+            End::OutputTooLarge => {
+                let message = "it has too many tags and branches".to_owned();
+                Err(GitError::Failed { url: url(), message })
+            }
+        }
+    }
+
+    /// Runs git in a directory and returns what it wrote.
+    pub(super) fn run(&self, cwd: &Path, arguments: &[&OsStr]) -> Result<String, GitError> {
+        self.asked(cwd, arguments)?.map_err(|message| self.failed(message))
+    }
+
+    pub(super) fn failed(&self, message: String) -> GitError {
+        GitError::Failed { url: self.repository.url.clone(), message }
+    }
+
+    /// Returns the line of what git said that tells most.
+    fn message(&self, stderr: &[u8]) -> String {
+        let text = String::from_utf8_lossy(stderr);
+        let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+        let fatal = lines.clone().find_map(|line| line.strip_prefix("fatal: "));
+        let line = fatal.or_else(|| lines.next_back()).unwrap_or("git said nothing");
+        let line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
+        match self.password.as_deref() {
+            Some(password) if !password.is_empty() => line.replace(password, "[MASKED]"),
+            _ => line,
+        }
+    }
+}

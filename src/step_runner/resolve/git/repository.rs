@@ -1,0 +1,200 @@
+//! Which repository is meant, and how it is reached.
+
+use std::fmt::Write as _;
+
+use sha2::{Digest as _, Sha256};
+
+use super::credential::Credential;
+use super::error::GitError;
+
+/// How many characters of a URL are in the name of its directory, for people.
+const MAX_READABLE: usize = 80;
+
+/// A repository that may be fetched from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Repository {
+    /// The URL, without name and password if it is one of HTTP.
+    pub(super) url: String,
+    /// Scheme, host and port of a URL of HTTP.
+    pub(super) origin: Option<String>,
+    /// What was before the host.
+    pub(super) credential: Option<Credential>,
+}
+
+impl Repository {
+    /// Reads a URL; `files` tells if repositories on this machine are fine.
+    pub(super) fn parse(text: &str, files: bool) -> Result<Self, GitError> {
+        let shown = match text.split_once("://").map(|(scheme, rest)| (scheme, authority(rest).1)) {
+            Some((scheme, rest)) => format!("{scheme}://{rest}"),
+            None => text.to_owned(),
+        };
+        let wrong = |reason| Err(GitError::Url { url: shown.clone(), reason });
+        if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return wrong("there are blanks in it");
+        }
+        let Some((scheme, rest)) = text.split_once("://") else {
+            let (host, path) = text.split_once(':').unwrap_or_default();
+            let (user, name) = host.split_once('@').unwrap_or_default();
+            if [user, name].iter().any(|part| part.is_empty() || part.starts_with('-'))
+                || host.contains('/')
+                || path.is_empty()
+            {
+                return wrong("it is neither a URL nor like `git@host:path`");
+            }
+            let url = text.to_owned();
+            return Ok(Repository { url, origin: None, credential: None });
+        };
+        let scheme = scheme.to_ascii_lowercase();
+        if scheme == "file" && files {
+            return Ok(Repository { url: text.to_owned(), origin: None, credential: None });
+        }
+        if !["https", "http", "ssh"].contains(&scheme.as_str()) {
+            return wrong("only https, http and ssh are fetched from");
+        }
+        let (user, rest) = authority(rest);
+        let host = rest.split('/').next().unwrap_or_default();
+        if host.is_empty() || host.starts_with('-') {
+            return wrong("it has no host");
+        }
+        let (username, password) = user.split_once(':').unwrap_or((user, ""));
+        if scheme == "ssh" {
+            if username.starts_with('-') {
+                return wrong("the user is none");
+            }
+            let at = if username.is_empty() { "" } else { "@" };
+            let url = format!("ssh://{username}{at}{rest}");
+            return Ok(Repository { url, origin: None, credential: None });
+        }
+        let origin = format!("{scheme}://{host}");
+        let credential = if user.is_empty() {
+            None
+        } else {
+            let (Some(username), Some(password)) = (decoded(username), decoded(password)) else {
+                return wrong(
+                    "user and password must be text, with `%` escapes for other characters",
+                );
+            };
+            Some(Credential { origin: origin.clone(), username, password })
+        };
+        Ok(Repository { url: format!("{scheme}://{rest}"), origin: Some(origin), credential })
+    }
+
+    /// Returns the name of a directory for it: no two have the same, and none leads elsewhere.
+    pub(super) fn directory(&self) -> String {
+        let url = self.url.trim_end_matches('/');
+        let readable = url.split_once("://").map_or(url, |(_, rest)| rest);
+        let readable = readable.chars().take(MAX_READABLE);
+        let mut name: String = readable
+            .map(|c| if c.is_ascii_alphanumeric() || "-_.".contains(c) { c } else { '_' })
+            .collect();
+        name.push('-');
+        for byte in &Sha256::digest(url)[..16] {
+            write!(name, "{byte:02x}").expect("a string takes everything");
+        }
+        name
+    }
+}
+
+/// Splits what follows a scheme into name and password, and the rest.
+fn authority(rest: &str) -> (&str, &str) {
+    let host_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    match rest[..host_end].rfind('@') {
+        Some(at) => (&rest[..at], &rest[at + 1..]),
+        None => ("", rest),
+    }
+}
+
+/// Replaces `%` escapes; a line break would end what git is told.
+fn decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let Some((&byte, after)) = rest.split_first() {
+        rest = after;
+        if byte != b'%' {
+            bytes.push(byte);
+            continue;
+        }
+        let digits = std::str::from_utf8(rest.get(..2)?).ok()?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return None;
+        }
+        bytes.push(u8::from_str_radix(digits, 16).ok()?);
+        rest = &rest[2..];
+    }
+    String::from_utf8(bytes).ok().filter(|text| !text.contains(char::is_control))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Repository, String> {
+        Repository::parse(text, false).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn names_and_passwords_are_taken_out_of_urls() {
+        for (text, url, login) in [
+            ("https://host/g/p", "https://host/g/p", None),
+            ("https://a:b%40c@host:8443/g/p", "https://host:8443/g/p", Some(("a", "b@c"))),
+            ("HTTP://token@host/p@x", "http://host/p@x", Some(("token", ""))),
+            ("https://a:b@c@host/p", "https://host/p", Some(("a", "b@c"))),
+            ("ssh://git:secret@host:22/p", "ssh://git@host:22/p", None),
+            ("git@host:g/p", "git@host:g/p", None),
+        ] {
+            let repository = parse(text).unwrap();
+            assert_eq!(repository.url, url);
+            let found = repository.credential.as_ref().map(|c| (&*c.username, &*c.password));
+            assert_eq!(found, login, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_git_could_take_for_something_else_is_refused() {
+        for text in [
+            "",
+            "p",
+            "/tmp/p",
+            "--upload-pack=touch x",
+            "-oProxyCommand=x:p",
+            "git@-oProxyCommand=x:p",
+            "-o@host:p",
+            "ssh://-oProxyCommand=x/p",
+            "ssh://-o@host/p",
+            "ssh://git@-host/p",
+            "ext::sh -c x",
+            "ext::sh",
+            "file:///p",
+            "git://host/p",
+            "https://",
+            "https:///p",
+            "https://a:b%0a@host/p",
+            "https://a:b%zz@host/p",
+            "https://ho\nst/p",
+        ] {
+            assert!(parse(text).is_err(), "{text}");
+        }
+        assert!(Repository::parse("file:///p", true).is_ok());
+        let error = parse("git://user:secret@host/p").unwrap_err();
+        assert!(!error.contains("secret") && error.contains("git://host/p"), "{error}");
+    }
+
+    #[test]
+    fn directories_tell_repositories_apart() {
+        let long = format!("https://host/{}", "a/".repeat(200));
+        let urls =
+            ["https://h/a/b", "http://h/a/b", "https://h/a_b", "https://h:1/a/b", "git@h:a/b"];
+        let mut names: Vec<_> = urls.map(|url| parse(url).unwrap().directory()).to_vec();
+        names.push(parse("https://h/../../b").unwrap().directory());
+        names.push(parse(&long).unwrap().directory());
+        for name in &names {
+            assert!(name.len() < 200 && !name.contains('/') && !name.starts_with('.'), "{name}");
+        }
+        names.sort();
+        names.dedup();
+        assert_eq!(names.len(), urls.len() + 2);
+        let same =
+            ["https://u:p@h/a/b/", "https://h/a/b"].map(|url| parse(url).unwrap().directory());
+        assert_eq!(same[0], same[1]);
+    }
+}

@@ -1,0 +1,113 @@
+//! Step files on this machine.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use super::super::document::StepFile;
+use super::error::ResolveError;
+use super::resolver::Loaded;
+
+/// The names of a step file whose reference names none, the older first.
+const NAMES: [&str; 2] = ["step.yml", "func.yml"];
+
+/// The most that a step file may have.
+pub const MAX_BYTES: u64 = 4 << 20;
+
+/// Returns the directory that the segments of a reference lead to.
+pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {
+    let mut path = base.to_path_buf();
+    for segment in segments {
+        match segment.as_str() {
+            "." => {}
+            ".." => {
+                // As in a URL: a link on the way is not followed back.
+                if !path.pop() {
+                    path.push("..");
+                }
+            }
+            segment => path.push(segment),
+        }
+    }
+    path
+}
+
+/// Reads the step file in a directory.
+pub(super) fn load(dir: PathBuf, filename: Option<&str>) -> Result<Loaded, ResolveError> {
+    find(dir, filename, read)
+}
+
+/// Reads the step file in a directory of what was fetched; nothing may lead out of it.
+pub(super) fn load_beneath(
+    tree: &Path,
+    segments: &[String],
+    filename: Option<&str>,
+) -> Result<Loaded, ResolveError> {
+    let outside = |path: &Path| {
+        let path = path.strip_prefix(tree).unwrap_or(path);
+        ResolveError::Outside(path.to_owned())
+    };
+    let real = |path: &Path| {
+        fs::canonicalize(path).map_err(|error| ResolveError::Read { path: path.to_owned(), error })
+    };
+    let top = real(tree)?;
+    let dir = directory(tree, segments);
+    if segments.iter().any(|segment| segment == "..") || !real(&dir)?.starts_with(&top) {
+        return Err(ResolveError::Outside(segments.iter().collect()));
+    }
+    find(
+        dir,
+        filename,
+        |path| {
+            if real(path)?.starts_with(&top) { read(path) } else { Err(outside(path)) }
+        },
+    )
+}
+
+fn find(
+    dir: PathBuf,
+    filename: Option<&str>,
+    read: impl Fn(&Path) -> Result<String, ResolveError>,
+) -> Result<Loaded, ResolveError> {
+    let names: &[&str] = match &filename {
+        Some(name) => &[name],
+        None => &NAMES,
+    };
+    let mut first_error = None;
+    for name in names {
+        let path = dir.join(name);
+        match read(&path) {
+            Ok(text) => {
+                let file = StepFile::parse(&path.to_string_lossy(), &text)
+                    .map_err(|error| ResolveError::Document { path, error: Box::new(error) })?;
+                return Ok(Loaded { file, dir, takes_secrets: false });
+            }
+            Err(error) => {
+                let is_missing = matches!(
+                    &error,
+                    ResolveError::Read { error, .. } if error.kind() == io::ErrorKind::NotFound
+                );
+                let error = first_error.unwrap_or(error);
+                if !is_missing {
+                    return Err(error);
+                }
+                first_error = Some(error);
+            }
+        }
+    }
+    Err(first_error.expect("there is at least one name"))
+}
+
+fn read(path: &Path) -> Result<String, ResolveError> {
+    let wrong = |error| ResolveError::Read { path: path.to_path_buf(), error };
+    let file = File::open(path).map_err(wrong)?;
+    if !file.metadata().map_err(wrong)?.is_file() {
+        return Err(wrong(io::Error::other("it is no file")));
+    }
+    let mut text = String::new();
+    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(wrong)?;
+    if text.len() as u64 > MAX_BYTES {
+        return Err(ResolveError::TooLarge { path: path.to_path_buf(), limit: MAX_BYTES });
+    }
+    Ok(text)
+}

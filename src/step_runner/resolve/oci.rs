@@ -1,0 +1,78 @@
+//! Step files in container images.
+
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+
+use super::error::OciError;
+use super::resolver::{Caller, Remote};
+use crate::image::{
+    Credential, CredentialFile, Credentials, Image, Limits, Login, Platform, PullPolicy,
+    PullRequest, Reference, Secret, Silent, Store, StoreOptions, pull,
+};
+use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::lock::FileLock;
+use crate::sys::tree::{self, Purpose};
+
+/// Returns a directory with the files of an image.
+pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<PathBuf, OciError> {
+    let reference: Reference =
+        name.parse().map_err(|source| OciError::Reference { name: name.to_owned(), source })?;
+    let dir = remote.cache.join("oci");
+    let store = Store::open(StoreOptions {
+        root: dir.join("store"),
+        run: dir.join("run"),
+        limits: Limits::default(),
+    })?;
+    let request = PullRequest {
+        reference: &reference,
+        platform: &Platform::host(),
+        credentials: &credentials(&remote.credentials, caller)?,
+        // A tag may have moved.
+        policy: PullPolicy::Newer,
+        progress: &Silent,
+    };
+    let image = pull(&store, &remote.registries, &request)?;
+    Ok(files(&dir, &image)?)
+}
+
+/// Returns the logins for a job: its own, then those of this program.
+fn credentials(own: &Credentials, caller: &Caller<'_>) -> Result<Credentials, OciError> {
+    let mut credentials = own.clone();
+    if let Some(text) = caller.variable("DOCKER_AUTH_CONFIG") {
+        credentials = credentials.with_file(CredentialFile::parse(text)?);
+    }
+    let names = ["CI_REGISTRY", "CI_REGISTRY_USER", "CI_REGISTRY_PASSWORD"];
+    if let [Some(registry), Some(username), Some(password)] = names.map(|n| caller.variable(n)) {
+        let (username, password) = (username.to_owned(), Secret::new(password));
+        let login = Login::Password { username, password };
+        credentials = credentials.with_login(Credential::new(registry, login));
+    }
+    Ok(credentials)
+}
+
+/// Lays the layers of an image over each other, once for each image.
+fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
+    let trees = dir.join("trees");
+    DirBuilder::new().recursive(true).mode(0o700).create(&trees).at("make", &trees)?;
+    let digest = image.id.hex();
+    let tree = trees.join(digest);
+    if tree.exists() {
+        return Ok(tree);
+    }
+    let _lock = FileLock::exclusive(&trees.join(format!("{digest}.lock")))?;
+    if tree.exists() {
+        return Ok(tree);
+    }
+    let half = trees.join(format!("{digest}.half"));
+    if half.exists() {
+        // Of somebody who was killed.
+        fs::remove_dir_all(&half).at("remove", &half)?;
+    }
+    DirBuilder::new().mode(0o755).create(&half).at("make", &half)?;
+    for layer in &image.layers {
+        tree::copy(layer, &half, Purpose::Layer)?;
+    }
+    fs::rename(&half, &tree).at("rename", &half)?;
+    Ok(tree)
+}

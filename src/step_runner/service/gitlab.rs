@@ -1,0 +1,144 @@
+//! GitLab's own service: `proto.StepRunner`.
+
+use std::time::SystemTime;
+
+use tonic::{Code, Request, Response, Status};
+
+use super::super::jobs::{Jobs, RunError, Snapshot, Variables};
+use super::super::wire::proto::{self, step_runner_server::StepRunner};
+use super::stream::{Answers, unfold};
+
+/// The service, with the jobs that it shows.
+#[derive(Clone, Debug)]
+pub(super) struct GitLab {
+    pub(super) jobs: Jobs,
+    pub(super) variables: Variables,
+}
+
+#[tonic::async_trait]
+impl StepRunner for GitLab {
+    async fn run(
+        &self,
+        request: Request<proto::RunRequest>,
+    ) -> Result<Response<proto::RunResponse>, Status> {
+        run(&self.jobs, request.into_inner(), self.variables).await.map_err(|error| {
+            let code = match error {
+                // What GitLab's does not have.
+                RunError::Id
+                | RunError::ShuttingDown
+                | RunError::TooManyJobs(_)
+                | RunError::Variable(_) => code(&error),
+                _ => Code::Unknown,
+            };
+            Status::new(code, error.to_string())
+        })
+    }
+
+    type FollowLogsStream = Answers<proto::FollowLogsResponse>;
+
+    async fn follow_logs(
+        &self,
+        request: Request<proto::FollowLogsRequest>,
+    ) -> Result<Response<Self::FollowLogsStream>, Status> {
+        follow_logs(&self.jobs, &request.into_inner(), Code::Unknown, Code::Unknown)
+    }
+
+    async fn close(
+        &self,
+        request: Request<proto::CloseRequest>,
+    ) -> Result<Response<proto::CloseResponse>, Status> {
+        close(&self.jobs, request.into_inner().id).await;
+        Ok(Response::new(proto::CloseResponse {}))
+    }
+
+    async fn status(
+        &self,
+        request: Request<proto::StatusRequest>,
+    ) -> Result<Response<proto::StatusResponse>, Status> {
+        let jobs = status(&self.jobs, &request.into_inner().id, Code::Unknown)?;
+        let jobs = jobs.into_iter().map(|job| proto::Status {
+            id: job.id,
+            message: job.message,
+            status: job.status.into(),
+            start_time: job.start.map(timestamp),
+            end_time: job.end.map(timestamp),
+        });
+        Ok(Response::new(proto::StatusResponse { jobs: jobs.collect() }))
+    }
+}
+
+/// Starts a job, which goes on if the client vanishes meanwhile.
+pub(super) async fn run(
+    jobs: &Jobs,
+    request: proto::RunRequest,
+    variables: Variables,
+) -> Result<Response<proto::RunResponse>, RunError> {
+    let jobs = jobs.clone();
+    let started = tokio::task::spawn_blocking(move || jobs.run(request, variables)).await;
+    // Other than by a panic it fails only when the server ends.
+    started.unwrap_or(Err(RunError::ShuttingDown))?;
+    Ok(Response::new(proto::RunResponse {}))
+}
+
+/// Returns the code of an error.
+pub(super) fn code(error: &RunError) -> Code {
+    match error {
+        RunError::Id
+        | RunError::Steps { .. }
+        | RunError::Variable(_)
+        | RunError::LogLevel(_)
+        | RunError::Check(_) => Code::InvalidArgument,
+        RunError::ShuttingDown => Code::Unavailable,
+        RunError::TooManyJobs(_) | RunError::Start(_) => Code::ResourceExhausted,
+        RunError::WorkDir { .. } => Code::FailedPrecondition,
+        RunError::Files(_) | RunError::Log(_) => Code::Internal,
+    }
+}
+
+/// Answers with the log of a job.
+pub(super) fn follow_logs(
+    jobs: &Jobs,
+    request: &proto::FollowLogsRequest,
+    unknown_job: Code,
+    bad_offset: Code,
+) -> Result<Response<Answers<proto::FollowLogsResponse>>, Status> {
+    let proto::FollowLogsRequest { id, offset } = request;
+    // First: an unknown job has no offsets.
+    jobs.status(id).map_err(|error| Status::new(unknown_job, error.to_string()))?;
+    let Ok(offset) = u64::try_from(*offset) else {
+        let text = format!("following logs for job {id:?}: offset {offset} is negative");
+        return Err(Status::new(bad_offset, text));
+    };
+    let follower = jobs.follow_log(id, offset);
+    let follower = follower.map_err(|error| Status::new(unknown_job, error.to_string()))?;
+    let answers = unfold(follower, |mut follower| async {
+        let data = follower.next().await;
+        let answer = data
+            .map(|data| data.map(|data| proto::FollowLogsResponse { data }))
+            .map_err(|error| Status::internal(crate::sys::error::chain(&error)));
+        (follower, answer)
+    });
+    Ok(Response::new(answers))
+}
+
+/// Stops and forgets a job, also if the client vanishes meanwhile.
+pub(super) async fn close(jobs: &Jobs, id: String) {
+    let jobs = jobs.clone();
+    // It fails only when the server ends, which does the same.
+    let _ = tokio::spawn(async move { jobs.close(&id).await }).await;
+}
+
+/// Returns the state of a job, or of all if there is no id.
+pub(super) fn status(jobs: &Jobs, id: &str, unknown_job: Code) -> Result<Vec<Snapshot>, Status> {
+    if id.is_empty() {
+        return Ok(jobs.all());
+    }
+    match jobs.status(id) {
+        Ok(job) => Ok(vec![job]),
+        Err(error) => Err(Status::new(unknown_job, error.to_string())),
+    }
+}
+
+pub(super) fn timestamp(time: SystemTime) -> prost_types::Timestamp {
+    time.into()
+}

@@ -1,0 +1,76 @@
+//! Streams of answers.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use tokio_stream::Stream;
+use tonic::Status;
+
+/// A stream of answers. Dropping it ends what makes them, as when a client vanishes.
+pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+
+type Step<S, T> = Pin<Box<dyn Future<Output = (S, Result<Option<T>, Status>)> + Send>>;
+
+struct Unfold<S, T, F> {
+    next: F,
+    step: Option<Step<S, T>>,
+}
+
+/// Makes a stream of what a function returns until it returns nothing, or an error.
+pub(super) fn unfold<S, T, F, W>(state: S, next: F) -> Answers<T>
+where
+    S: Send + 'static,
+    T: Send + 'static,
+    F: Fn(S) -> W + Send + Unpin + 'static,
+    W: Future<Output = (S, Result<Option<T>, Status>)> + Send + 'static,
+{
+    let step: Step<S, T> = Box::pin(next(state));
+    Box::pin(Unfold { next, step: Some(step) })
+}
+
+impl<S, T, F, W> Stream for Unfold<S, T, F>
+where
+    F: Fn(S) -> W + Unpin,
+    W: Future<Output = (S, Result<Option<T>, Status>)> + Send + 'static,
+{
+    type Item = Result<T, Status>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(step) = &mut self.step else { return Poll::Ready(None) };
+        let (state, item) = ready!(step.as_mut().poll(context));
+        self.step = match &item {
+            Ok(Some(_)) => Some(Box::pin((self.next)(state))),
+            _ => None,
+        };
+        Poll::Ready(item.transpose())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio_stream::StreamExt as _;
+
+    use super::*;
+
+    fn collect(mut stream: Answers<u32>) -> Vec<Result<u32, tonic::Code>> {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let mut all = Vec::new();
+            while let Some(item) = stream.next().await {
+                all.push(item.map_err(|status| status.code()));
+            }
+            all
+        })
+    }
+
+    #[test]
+    fn a_stream_ends_with_nothing_or_an_error() {
+        let three = |count: u32| async move { (count + 1, Ok((count < 3).then_some(count))) };
+        assert_eq!(collect(unfold(0, three)), [Ok(0), Ok(1), Ok(2)]);
+        let fails = |count: u32| async move {
+            (count + 1, if count < 1 { Ok(Some(count)) } else { Err(Status::internal("")) })
+        };
+        assert_eq!(collect(unfold(0, fails)), [Ok(0), Err(tonic::Code::Internal)]);
+    }
+}

@@ -1,0 +1,52 @@
+//! Results of steps as JSON, by the [JSON mapping of protocol buffers].
+//!
+//! [JSON mapping of protocol buffers]: https://protobuf.dev/programming-guides/json/
+
+use std::sync::LazyLock;
+
+use prost::Message;
+use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
+use serde_json::Number;
+
+use super::wire::{DESCRIPTORS, proto::StepResult};
+
+static STEP_RESULT: LazyLock<MessageDescriptor> = LazyLock::new(|| {
+    let pool = DescriptorPool::decode(DESCRIPTORS).expect("they are committed with a test");
+    pool.get_message_by_name("proto.StepResult").expect("it is in them")
+});
+
+/// Returns the result of a step as JSON.
+pub fn to_json(result: &StepResult) -> serde_json::Value {
+    let message = DynamicMessage::decode(STEP_RESULT.clone(), result.encode_to_vec().as_slice())
+        .expect("it is what the descriptors say");
+    let mut json = serde_json::to_value(message).expect("its keys are strings");
+    shorten(&mut json);
+    json
+}
+
+/// Writes whole numbers as such: 5, not 5.0.
+fn shorten(json: &mut serde_json::Value) {
+    match json {
+        serde_json::Value::Number(number) => {
+            // Text that reads as a whole number is one, and exact.
+            let text = number.as_f64().map(|number| number.to_string()).unwrap_or_default();
+            let whole = text.parse::<i64>().map(Number::from);
+            if let Ok(whole) = whole.or_else(|_| text.parse::<u64>().map(Number::from)) {
+                *number = whole;
+            }
+        }
+        serde_json::Value::Array(items) => items.iter_mut().for_each(shorten),
+        serde_json::Value::Object(members) => members.values_mut().for_each(shorten),
+        _ => {}
+    }
+}
+
+/// Reads the result of a step.
+pub fn from_json(json: &[u8]) -> Result<StepResult, serde_json::Error> {
+    let mut json = serde_json::Deserializer::from_slice(json);
+    let options = DeserializeOptions::new().deny_unknown_fields(true);
+    let message =
+        DynamicMessage::deserialize_with_options(STEP_RESULT.clone(), &mut json, &options)?;
+    json.end()?;
+    Ok(message.transcode_to().expect("it is what the descriptors say"))
+}

@@ -1,0 +1,251 @@
+//! Values of inputs, outputs and expressions: those of JSON, numbers as 64-bit floating point.
+
+use std::collections::BTreeMap;
+use std::fmt::{self, Write};
+
+/// A value, as `google.protobuf.Value` has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Value {
+    /// Nothing.
+    #[default]
+    Null,
+    /// True or false.
+    Bool(bool),
+    /// A number.
+    Number(f64),
+    /// Text.
+    String(String),
+    /// A list.
+    Array(Vec<Value>),
+    /// Names and values, in the order of the names.
+    Object(BTreeMap<String, Value>),
+}
+
+/// What an input or an output is declared to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// `string`
+    String,
+    /// `number`
+    Number,
+    /// `boolean`
+    Boolean,
+    /// `struct`: names and values.
+    Struct,
+    /// `array`
+    Array,
+}
+
+impl Type {
+    /// All of them.
+    pub const ALL: [Type; 5] =
+        [Type::String, Type::Number, Type::Boolean, Type::Struct, Type::Array];
+
+    /// Returns the name in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Type::String => "string",
+            Type::Number => "number",
+            Type::Boolean => "boolean",
+            Type::Struct => "struct",
+            Type::Array => "array",
+        }
+    }
+
+    /// Returns the type of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+}
+
+impl fmt::Display for Type {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl Value {
+    /// Returns what the value could be declared as; null is of no type.
+    pub fn kind(&self) -> Option<Type> {
+        match self {
+            Value::Null => None,
+            Value::Bool(_) => Some(Type::Boolean),
+            Value::Number(_) => Some(Type::Number),
+            Value::String(_) => Some(Type::String),
+            Value::Array(_) => Some(Type::Array),
+            Value::Object(_) => Some(Type::Struct),
+        }
+    }
+
+    /// Returns the value as it stands in text: a string as it is, everything else as compact JSON,
+    /// as Go writes it.
+    pub fn to_text(&self) -> String {
+        match self {
+            Value::String(text) => text.clone(),
+            other => other.to_json(),
+        }
+    }
+
+    /// Returns compact JSON as Go's `encoding/json` writes it: names in order, `<`, `>` and `&`
+    /// escaped, numbers beyond 1e21 and below 1e-6 with an exponent.
+    pub fn to_json(&self) -> String {
+        let mut json = String::new();
+        self.write_json(&mut json).expect("a string takes everything");
+        json
+    }
+
+    fn write_json(&self, out: &mut String) -> fmt::Result {
+        match self {
+            Value::Null => out.write_str("null"),
+            Value::Bool(flag) => write!(out, "{flag}"),
+            Value::Number(number) => out.write_str(&json_number(*number)),
+            Value::String(text) => write_json_string(text, out),
+            Value::Array(items) => {
+                out.push('[');
+                for (index, item) in items.iter().enumerate() {
+                    if index > 0 {
+                        out.push(',');
+                    }
+                    item.write_json(out)?;
+                }
+                out.write_char(']')
+            }
+            Value::Object(members) => {
+                out.push('{');
+                for (index, (name, value)) in members.iter().enumerate() {
+                    if index > 0 {
+                        out.push(',');
+                    }
+                    write_json_string(name, out)?;
+                    out.push(':');
+                    value.write_json(out)?;
+                }
+                out.write_char('}')
+            }
+        }
+    }
+}
+
+fn write_json_string(text: &str, out: &mut String) -> fmt::Result {
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            '\u{8}' => out.push_str("\\b"),
+            '\u{c}' => out.push_str("\\f"),
+            '<' | '>' | '&' | '\u{0}'..='\u{1f}' | '\u{2028}' | '\u{2029}' => {
+                write!(out, "\\u{:04x}", u32::from(c))?;
+            }
+            c => out.push(c),
+        }
+    }
+    out.write_char('"')
+}
+
+/// Returns a number as Go's `encoding/json` writes it.
+fn json_number(number: f64) -> String {
+    let size = number.abs();
+    // Rust writes the shortest digits that read back as the same number, as Go does.
+    if size != 0.0 && !(1e-6..1e21).contains(&size) {
+        let text = format!("{number:e}");
+        if size >= 1e21 { text.replace('e', "e+") } else { text }
+    } else {
+        number.to_string()
+    }
+}
+
+impl From<serde_json::Value> for Value {
+    fn from(json: serde_json::Value) -> Self {
+        match json {
+            serde_json::Value::Null => Value::Null,
+            serde_json::Value::Bool(flag) => Value::Bool(flag),
+            serde_json::Value::Number(number) => {
+                Value::Number(number.as_f64().expect("numbers are read as 64-bit ones"))
+            }
+            serde_json::Value::String(text) => Value::String(text),
+            serde_json::Value::Array(items) => {
+                Value::Array(items.into_iter().map(Value::from).collect())
+            }
+            serde_json::Value::Object(members) => Value::Object(
+                members.into_iter().map(|(name, value)| (name, Value::from(value))).collect(),
+            ),
+        }
+    }
+}
+
+impl From<prost_types::Value> for Value {
+    fn from(value: prost_types::Value) -> Self {
+        use prost_types::value::Kind;
+        match value.kind {
+            None | Some(Kind::NullValue(_)) => Value::Null,
+            Some(Kind::BoolValue(flag)) => Value::Bool(flag),
+            Some(Kind::NumberValue(number)) => Value::Number(number),
+            Some(Kind::StringValue(text)) => Value::String(text),
+            Some(Kind::ListValue(list)) => {
+                Value::Array(list.values.into_iter().map(Value::from).collect())
+            }
+            Some(Kind::StructValue(members)) => Value::Object(
+                members.fields.into_iter().map(|(name, value)| (name, value.into())).collect(),
+            ),
+        }
+    }
+}
+
+impl From<Value> for prost_types::Value {
+    fn from(value: Value) -> Self {
+        use prost_types::value::Kind;
+        let kind = match value {
+            Value::Null => Kind::NullValue(0),
+            Value::Bool(flag) => Kind::BoolValue(flag),
+            Value::Number(number) => Kind::NumberValue(number),
+            Value::String(text) => Kind::StringValue(text),
+            Value::Array(items) => Kind::ListValue(prost_types::ListValue {
+                values: items.into_iter().map(prost_types::Value::from).collect(),
+            }),
+            Value::Object(members) => Kind::StructValue(prost_types::Struct {
+                fields: members.into_iter().map(|(name, value)| (name, value.into())).collect(),
+            }),
+        };
+        prost_types::Value { kind: Some(kind) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_written_as_go_writes_them() {
+        let cases = [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (1.5, "1.5"),
+            (-3.0, "-3"),
+            (12_345_678_901_234_567_890.0, "12345678901234567000"),
+            (1e20, "100000000000000000000"),
+            (1e21, "1e+21"),
+            (1.25e22, "1.25e+22"),
+            (0.000_001, "0.000001"),
+            (1e-7, "1e-7"),
+            (-2.5e-9, "-2.5e-9"),
+        ];
+        for (number, text) in cases {
+            assert_eq!(Value::Number(number).to_text(), text);
+        }
+    }
+
+    #[test]
+    fn text_in_structures_is_escaped_as_go_does() {
+        let json = serde_json::json!({"b": ["<&>", "é\n\u{1}"], "a": null});
+        let value = Value::from(json);
+        assert_eq!(
+            value.to_text(),
+            "{\"a\":null,\"b\":[\"\\u003c\\u0026\\u003e\",\"é\\n\\u0001\"]}"
+        );
+        assert_eq!(Value::from(prost_types::Value::from(value.clone())), value);
+    }
+}

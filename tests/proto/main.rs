@@ -1,0 +1,42 @@
+//! The code for the services of `step-runner` is what its `.proto` files say.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use prost::Message;
+
+const FILES: [&str; 2] = ["steps.proto", "document.proto"];
+
+#[test]
+fn generated_code_is_that_of_the_proto_files() {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/step_runner/wire");
+    let descriptors = protox::compile(FILES, [&dir]).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    generate(out.path()).compile_fds(descriptors.clone()).unwrap();
+    // Once more, with the first package's types by the path that they have here.
+    let document = tempfile::tempdir().unwrap();
+    generate(document.path())
+        .extern_path(".proto", "crate::step_runner::wire::proto")
+        .compile_fds(descriptors.clone())
+        .unwrap();
+    fs::remove_file(out.path().join("oci_hooks.steps.v1.rs")).unwrap();
+    let generated = document.path().join("oci_hooks.steps.v1.rs");
+    fs::copy(generated, out.path().join("document.rs")).unwrap();
+    fs::write(out.path().join("descriptors.bin"), descriptors.encode_to_vec()).unwrap();
+
+    let names =
+        fs::read_dir(out.path()).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
+    for name in names {
+        let new = fs::read(out.path().join(&name)).unwrap();
+        let committed = dir.join(&name);
+        if std::env::var_os("UPDATE_GOLDEN").is_some() {
+            fs::write(committed, new).unwrap();
+        } else if fs::read(&committed).unwrap_or_default() != new {
+            panic!("{} is out of date: run this with UPDATE_GOLDEN=1", committed.display());
+        }
+    }
+}
+
+fn generate(out: &Path) -> tonic_prost_build::Builder {
+    tonic_prost_build::configure().btree_map(".").build_transport(false).out_dir(out)
+}

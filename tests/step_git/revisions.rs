@@ -1,0 +1,212 @@
+//! What revisions stand for, and what of a repository is kept.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::time::Duration;
+
+use oci_hooks::step_runner::resolve::{Git, GitError};
+
+use crate::setup::{Repository, text};
+use crate::support::http::{Response, Server};
+
+#[test]
+fn tags_branches_and_commits_are_found() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let commits = repository.commits.lock().unwrap().clone();
+    for (rev, expected) in [
+        ("v1", "one"),
+        ("v1a", "one"),
+        ("main", "three"),
+        ("feature/x", "two"),
+        (&commits[0], "one"),
+        (&commits[1].to_uppercase(), "two"),
+        (&commits[2][..8], "three"),
+        (&commits[1][..12], "two"),
+    ] {
+        let tree = repository.fetch(&url, rev).unwrap();
+        assert_eq!(text(&tree), expected, "{rev}");
+        assert!(commits.iter().any(|commit| tree.ends_with(commit)), "{}", tree.display());
+        assert!(!tree.join(".git").exists());
+    }
+}
+
+#[test]
+fn commits_that_no_branch_ends_in_are_found_by_their_first_digits() {
+    let repository = Repository::new();
+    repository.commit("four");
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let commit = repository.commits.lock().unwrap()[2].clone();
+    assert_eq!(text(&repository.fetch(&url, &commit[..8]).unwrap()), "three");
+}
+
+#[test]
+fn what_there_is_not_cannot_be_found() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let commit = repository.commits.lock().unwrap()[2].clone();
+    for rev in [
+        "nope",
+        "",
+        "--all",
+        "v*",
+        "main~1",
+        "v1^{tree}",
+        "refs/heads/main",
+        "HEAD:text",
+        "0123456789abcdef",
+        &"0".repeat(40),
+        &commit[..7],
+    ] {
+        let error = repository.fetch(&url, rev).unwrap_err();
+        assert_eq!(error.to_string(), format!("cannot find version {rev:?}"));
+    }
+    let error = repository.fetch(&url, ".git").unwrap_err();
+    assert_eq!(error.to_string(), ".git version not allowed");
+    let url = format!("http://{}/none.git", server.address());
+    let error = repository.fetch(&url, "main").unwrap_err();
+    assert!(error.to_string().starts_with(&format!("cannot fetch {url}: repository ")), "{error}");
+    assert!(error.to_string().ends_with("not found"), "{error}");
+}
+
+#[test]
+fn a_branch_that_moves_is_followed_and_what_was_fetched_stays() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let before = repository.fetch(&url, "main").unwrap();
+    repository.commit("four");
+    let after = repository.fetch(&url, "main").unwrap();
+    assert_eq!((text(&before).as_str(), text(&after).as_str()), ("three", "four"));
+}
+
+#[test]
+fn one_commit_is_fetched_and_only_once() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let tree = repository.fetch(&url, "main").unwrap();
+    let mirror = tree.parent().unwrap().join("mirror.git");
+    let count = repository.git(&[
+        &format!("--git-dir={}", mirror.display()),
+        "rev-list",
+        "--count",
+        "--all",
+    ]);
+    assert_eq!(count, "1");
+
+    let posts = || server.requests().iter().filter(|r| r.path.contains("upload-pack")).count();
+    let before = posts();
+    let commit = repository.commits.lock().unwrap()[2].clone();
+    assert_eq!(repository.fetch(&url, &commit).unwrap(), tree);
+    assert_eq!(posts(), before);
+    // A name is looked up.
+    assert_eq!(repository.fetch(&url, "main").unwrap(), tree);
+    assert!(posts() > before);
+}
+
+#[test]
+fn files_keep_what_makes_them_programs_and_links() {
+    let repository = Repository::new();
+    let program = repository.path().join("run");
+    fs::write(&program, "#!/bin/sh\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    std::os::unix::fs::symlink("run", repository.path().join("link")).unwrap();
+    repository.commit("four");
+    let server = repository.serve(None);
+    let tree = repository.fetch(&format!("http://{}/r.git", server.address()), "main").unwrap();
+    assert!(fs::metadata(tree.join("run")).unwrap().permissions().mode() & 0o100 != 0);
+    assert_eq!(fs::read_link(tree.join("link")).unwrap().to_str(), Some("run"));
+}
+
+#[test]
+fn many_fetch_at_once() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let trees: BTreeSet<_> = std::thread::scope(|scope| {
+        let fetches: Vec<_> = (0..8)
+            .map(|index| {
+                let rev = if index % 2 == 0 { "main" } else { "v1" };
+                let (repository, url) = (&repository, &url);
+                scope.spawn(move || repository.fetch(url, rev).unwrap())
+            })
+            .collect();
+        fetches.into_iter().map(|fetch| fetch.join().unwrap()).collect()
+    });
+    let texts: Vec<_> = trees.iter().map(|tree| text(tree)).collect();
+    assert_eq!(texts.iter().collect::<BTreeSet<_>>().len(), 2);
+    assert_eq!(texts.len(), 2);
+}
+
+#[test]
+fn what_a_killed_fetch_left_does_not_stand_in_the_way() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let url = format!("http://{}/r.git", server.address());
+    let tree = repository.fetch(&url, "v1").unwrap();
+    let dir = tree.parent().unwrap();
+    fs::remove_file(dir.join("whole")).unwrap();
+    for lock in ["shallow.lock", "index.lock", "refs/step-runner/fetched.lock"] {
+        fs::write(dir.join("mirror.git").join(lock), "").unwrap();
+    }
+    fs::create_dir(dir.join("half")).unwrap();
+    fs::write(dir.join("half/text"), "half").unwrap();
+    assert_eq!(text(&repository.fetch(&url, "main").unwrap()), "three");
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_not_waited_for() {
+    let repository = Repository::new();
+    let (release, wait) = std::sync::mpsc::channel::<()>();
+    let wait = std::sync::Mutex::new(wait);
+    let server = Server::start(move |_| {
+        let _ = wait.lock().unwrap().recv();
+        Response::status(500)
+    });
+    let (cache, env) = (repository.cache(), repository.env());
+    let timeout = Duration::from_secs(1);
+    let git = Git { cache: &cache, env: &env, credential: None, files: false, timeout };
+    let error = git.fetch(&format!("http://{}/r.git", server.address()), "main").unwrap_err();
+    assert!(matches!(error, GitError::TimedOut { seconds: 1, .. }), "{error}");
+    drop(release);
+}
+
+#[test]
+fn gits_own_variables_do_not_lead_elsewhere() {
+    let repository = Repository::new();
+    let server = repository.serve(None);
+    let (cache, mut env) = (repository.cache(), repository.env());
+    let made = repository.dir.path().join("made");
+    for (name, value) in [
+        ("GIT_DIR", "/nowhere"),
+        ("GIT_INDEX_FILE", "/nowhere"),
+        ("GIT_CONFIG_COUNT", "1"),
+        ("GIT_CONFIG_KEY_0", "core.sshCommand"),
+        ("GIT_CONFIG_VALUE_0", "touch"),
+        ("GIT_TRACE", made.to_str().unwrap()),
+    ] {
+        env.insert(name.to_owned(), value.to_owned());
+    }
+    let timeout = Duration::from_secs(60);
+    let git = Git { cache: &cache, env: &env, credential: None, files: false, timeout };
+    let tree = git.fetch(&format!("http://{}/r.git", server.address()), "main").unwrap();
+    assert_eq!(text(&tree), "three");
+    assert!(!made.exists());
+}
+
+#[test]
+fn repositories_on_this_machine_must_be_asked_for() {
+    let repository = Repository::new();
+    let url = format!("file://{}", repository.path().display());
+    let error = repository.fetch(&url, "main").unwrap_err();
+    assert!(matches!(error, GitError::Url { .. }), "{error}");
+    let (cache, env) = (repository.cache(), repository.env());
+    let timeout = Duration::from_secs(60);
+    let git = Git { cache: &cache, env: &env, credential: None, files: true, timeout };
+    assert_eq!(text(&git.fetch(&url, "v1a").unwrap()), "one");
+}

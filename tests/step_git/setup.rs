@@ -1,0 +1,119 @@
+//! A repository, a server for it, and a cache.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use oci_hooks::step_runner::resolve::{Credential, Git, GitError};
+use tempfile::TempDir;
+
+use crate::support::git;
+use crate::support::http::{Response, Server};
+
+/// A repository with commits that know their names, and where it is fetched to.
+pub(crate) struct Repository {
+    pub(crate) dir: TempDir,
+    /// The commits, the first one first.
+    pub(crate) commits: Mutex<Vec<String>>,
+}
+
+impl Repository {
+    /// Makes one with three commits: `one` has the tags `v1` and, with a message, `v1a`; `two` is the
+    /// branch `feature/x`, `three` is `main`.
+    pub(crate) fn new() -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let repository = Repository { dir, commits: Mutex::default() };
+        fs::create_dir(repository.dir.path().join("r.git")).unwrap();
+        fs::create_dir(repository.home()).unwrap();
+        repository.git(&["init", "--quiet", "--initial-branch=main"]);
+        repository.commit("one");
+        repository.git(&["tag", "v1"]);
+        repository.git(&["tag", "--annotate", "--message=m", "v1a"]);
+        repository.commit("two");
+        repository.git(&["branch", "feature/x"]);
+        repository.commit("three");
+        repository
+    }
+
+    /// Makes a commit in which `text` says `text`.
+    pub(crate) fn commit(&self, text: &str) {
+        fs::write(self.path().join("text"), text).unwrap();
+        self.git(&["add", "."]);
+        self.git(&["commit", "--quiet", "--message", text]);
+        self.commits.lock().unwrap().push(self.git(&["rev-parse", "HEAD"]));
+    }
+
+    pub(crate) fn path(&self) -> PathBuf {
+        self.dir.path().join("r.git")
+    }
+
+    /// A home without settings.
+    pub(crate) fn home(&self) -> PathBuf {
+        self.dir.path().join("home")
+    }
+
+    pub(crate) fn cache(&self) -> PathBuf {
+        self.dir.path().join("cache")
+    }
+
+    pub(crate) fn git(&self, arguments: &[&str]) -> String {
+        let output = Command::new("git")
+            .args(["-c", "user.name=a", "-c", "user.email=b"])
+            .args(arguments)
+            .current_dir(self.path())
+            .env("HOME", self.home())
+            .env("GIT_CONFIG_NOSYSTEM", "1")
+            .output()
+            .expect("git is installed");
+        assert!(output.status.success(), "{arguments:?}: {output:?}");
+        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+    }
+
+    /// Serves it to those who know the password, if there is one: `user:password`.
+    pub(crate) fn serve(&self, password: Option<&'static str>) -> Server {
+        let root = self.dir.path().to_owned();
+        Server::start(move |request| match password {
+            Some(password) if request.header("authorization") != Some(&basic(password)) => {
+                Response::status(401).with("www-authenticate", "Basic realm=\"test\"")
+            }
+            _ => git::answer(&root, request),
+        })
+    }
+
+    pub(crate) fn env(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([
+            ("PATH".to_owned(), std::env::var("PATH").unwrap()),
+            ("HOME".to_owned(), self.home().to_str().unwrap().to_owned()),
+        ])
+    }
+
+    /// Fetches and returns the directory.
+    pub(crate) fn fetch(&self, url: &str, rev: &str) -> Result<PathBuf, GitError> {
+        self.fetch_as(None, url, rev)
+    }
+
+    pub(crate) fn fetch_as(
+        &self,
+        credential: Option<Credential>,
+        url: &str,
+        rev: &str,
+    ) -> Result<PathBuf, GitError> {
+        let (cache, env) = (self.cache(), self.env());
+        let timeout = Duration::from_secs(60);
+        Git { cache: &cache, env: &env, credential, files: false, timeout }.fetch(url, rev)
+    }
+}
+
+/// Returns what a commit's `text` says.
+pub(crate) fn text(tree: &Path) -> String {
+    fs::read_to_string(tree.join("text")).unwrap()
+}
+
+/// Returns the header of a name and a password.
+pub(crate) fn basic(password: &str) -> String {
+    use base64::Engine as _;
+    format!("Basic {}", base64::engine::general_purpose::STANDARD.encode(password))
+}

@@ -1,0 +1,108 @@
+//! Which images and files are taken, and whose passwords.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::Path;
+
+use oci_hooks::step_runner::document::Action;
+use oci_hooks::step_runner::resolve::{Loaded, ResolveError};
+
+use crate::setup::{PASSWORD, Setup, step};
+use crate::support::images::Tree;
+
+/// Returns what a step would say.
+fn says(loaded: &Loaded) -> &str {
+    let Action::Exec(exec) = &loaded.file.definition.action else { panic!("it is a command") };
+    &exec.command[1]
+}
+
+#[test]
+fn a_step_in_an_image_is_found_with_the_logins_of_the_job() {
+    let setup = Setup::new();
+    setup.push(
+        "1",
+        &[
+            &|tree: &mut Tree| {
+                tree.file("deep/down/step.yml", 0o644, step("below"));
+                tree.file("deep/down/gone.yml", 0o644, step("gone"));
+                tree.file("deep/opaque/step.yml", 0o644, step("gone"));
+            },
+            &|tree: &mut Tree| {
+                tree.file("func.yml", 0o644, step("top"));
+                tree.file("deep/down/step.yml", 0o644, step("above"));
+                tree.file("deep/down/other.yml", 0o600, step("other"));
+                tree.file("deep/down/.wh.gone.yml", 0o644, "");
+                tree.file("deep/opaque/.wh..wh..opq", 0o644, "");
+            },
+        ],
+    );
+    let logins = [setup.ci_login(), setup.docker_login(PASSWORD)];
+    let reference = setup.reference("1", "deep/down");
+    for wrong in [BTreeMap::new(), setup.docker_login("wrong-password")] {
+        let error = setup.load(&reference, &wrong).unwrap_err().to_string();
+        assert!(error.contains("steps/test:1"), "{error}");
+        assert!(!error.contains("wrong-password"), "{error}");
+    }
+    for login in &logins {
+        assert_eq!(says(&setup.load(&reference, login).unwrap()), "above");
+    }
+    let load = |path| setup.load(&setup.reference("1", path), &logins[0]);
+    assert_eq!(says(&load("").unwrap()), "top");
+    assert_eq!(says(&load("deep/down/other.yml").unwrap()), "other");
+    for missing in ["deep/down/gone.yml", "deep/opaque", "nowhere", "deep/down/step.yml/x"] {
+        assert!(matches!(load(missing), Err(ResolveError::Read { .. })), "{missing}");
+    }
+    // That it is there already does not make it everybody's.
+    assert!(setup.load(&reference, &BTreeMap::new()).is_err());
+}
+
+#[test]
+fn a_tag_that_moved_is_seen_and_nothing_is_copied_twice() {
+    let setup = Setup::new();
+    let login = setup.ci_login();
+    let reference = setup.reference("latest", "sub");
+    let load = || setup.load(&reference, &login).unwrap();
+    let inode = |dir: &Path| fs::metadata(dir.join("step.yml")).unwrap().ino();
+    setup.push("latest", &[&|tree: &mut Tree| tree.file("sub/step.yml", 0o644, step("one"))]);
+    let one = load();
+    let (dir, first) = (one.dir.clone(), inode(&one.dir));
+    assert_eq!(says(&one), "one");
+    let again = load();
+    assert_eq!((again.dir, inode(&dir)), (dir.clone(), first));
+
+    setup.push("latest", &[&|tree: &mut Tree| tree.file("sub/step.yml", 0o644, step("two"))]);
+    let two = load();
+    assert_eq!(says(&two), "two");
+    // A job that began with the old one goes on with it.
+    assert_ne!(two.dir, dir);
+    assert_eq!(inode(&dir), first);
+}
+
+#[test]
+fn nothing_leads_out_of_an_image() {
+    let setup = Setup::new();
+    let outside = setup.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("step.yml"), step("outside")).unwrap();
+    let outside = outside.to_str().unwrap().to_owned();
+    setup.push(
+        "1",
+        &[&|tree: &mut Tree| {
+            tree.file("sub/step.yml", 0o644, step("inside"));
+            tree.link("within", "sub");
+            tree.link("absolute", &outside);
+            tree.link("up", "../../../..");
+            tree.link("file/step.yml", &format!("{outside}/step.yml"));
+            tree.link("inner/step.yml", "../sub/step.yml");
+        }],
+    );
+    let load = |path: &str| setup.load(&setup.reference("1", path), &setup.ci_login());
+    for inside in ["sub", "./sub", "within", "inner"] {
+        assert_eq!(says(&load(inside).unwrap()), "inside", "{inside}");
+    }
+    for path in ["sub/../sub", "..", "absolute", "up", "up/outside", "file", "file/step.yml"] {
+        let error = load(path).expect_err(path);
+        assert!(matches!(error, ResolveError::Outside(_)), "{path}: {error}");
+    }
+}

@@ -1,0 +1,123 @@
+//! What GitLab's step-runner was recorded printing, but for its banners.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use serde_json::Value;
+
+use crate::git::GitServer;
+
+/// Where we differ on purpose: the case, why, our exit code and what our stderr has.
+const DIFFERENT: &[(&str, &str, i32, &str)] = &[
+    ("run-no-step", "a wrong command line is 2 and shows how it is used", 2, "Usage:"),
+    ("run-bad-format", "a format that is none is refused before anything runs", 2, "xml"),
+    (
+        "run-debug-outputfile-error",
+        "what is in a file of outputs is not printed: it may be secret",
+        1,
+        "invalid character 'b' looking for beginning of value",
+    ),
+    (
+        "run-missing",
+        "files are named by their whole path",
+        1,
+        "/nope/step.yml: no such file or directory",
+    ),
+    ("ci-empty", "says what is missing in our words", 1, "Error: "),
+    (
+        "ci-bad-yaml",
+        "says where, and not the text, in which there may be secrets",
+        1,
+        "STEPS:2:1: ",
+    ),
+    ("proxy-args", "a wrong command line is 2", 2, "unexpected argument 'x'"),
+    ("git-flags-no-rev", "a wrong command line is 2", 2, "--git-rev"),
+    ("git-unknown-repo", "says what git says", 1, "Error: step \"\": failed to load: "),
+    (
+        "git-missing-dir",
+        "where the copy is kept is ours",
+        1,
+        "/steps/zip: no such file or directory",
+    ),
+];
+
+#[test]
+fn commands_do_what_the_reference_was_recorded_doing() {
+    let git = GitServer::start();
+    let cases = include_str!("../data/steps/cli.jsonl");
+    let mut known = DIFFERENT.len();
+    let mut faults = Vec::new();
+    for case in cases.lines() {
+        let case: Value = serde_json::from_str(case).unwrap();
+        let id = case["id"].as_str().unwrap();
+        let different = DIFFERENT.iter().find(|(other, ..)| *other == id);
+        known -= usize::from(different.is_some());
+        if let Err(fault) = check(&case, different.map(|(_, _, code, text)| (*code, *text)), &git) {
+            faults.push(format!("{id}: {fault}"));
+        }
+    }
+    assert_eq!(known, 0, "a difference names no case");
+    assert!(faults.is_empty(), "{} cases:\n{}", faults.len(), faults.join("\n"));
+}
+
+fn check(case: &Value, ours: Option<(i32, &str)>, git: &GitServer) -> Result<(), String> {
+    let dir = tempfile::tempdir().unwrap();
+    let work_dir = fs::canonicalize(dir.path()).unwrap().join("work");
+    let tmp = work_dir.with_file_name("tmp");
+    fs::create_dir(&work_dir).unwrap();
+    fs::create_dir(&tmp).unwrap();
+    let here = |text: &str| {
+        text.replace("$WORKDIR", work_dir.to_str().unwrap())
+            .replace("$TMPDIR", tmp.to_str().unwrap())
+            .replace("$GIT", &git.address)
+    };
+    for (name, content) in case["files"].as_object().into_iter().flatten() {
+        let path = work_dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, here(content.as_str().unwrap())).unwrap();
+    }
+    let mut program = Command::new(env!("CARGO_BIN_EXE_step-runner"));
+    program.env_clear().env("PATH", "/usr/local/bin:/usr/bin:/bin").env("TMPDIR", &tmp);
+    for (name, value) in case["env"].as_object().unwrap() {
+        program.env(name, here(value.as_str().unwrap()));
+    }
+    program.args(case["args"].as_array().unwrap().iter().map(|text| here(text.as_str().unwrap())));
+    let output = program.current_dir(&work_dir).stdin(Stdio::null()).output().unwrap();
+
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    let code = output.status.code().unwrap();
+    let expected = &case["expected"];
+    if let Some((expected, part)) = ours {
+        let is_so = code == expected && stderr.contains(part);
+        return if is_so { Ok(()) } else { Err(format!("exit {code}: {stderr}")) };
+    }
+    let expected_text = |name: &str| here(expected[name].as_str().unwrap());
+    let all = (i64::from(code), stdout, stderr);
+    let wanted =
+        (expected["exit_code"].as_i64().unwrap(), expected_text("stdout"), expected_text("stderr"));
+    if all != wanted {
+        return Err(format!("\n      ours {all:?}\n  expected {wanted:?}"));
+    }
+    if let Some(file) = expected["results_file"].as_str() {
+        check_results(&work_dir.join(file), &expected["results"]["status"])?;
+    }
+    if case["id"] == "bootstrap" {
+        let copy = work_dir.join("dst/x/step-runner");
+        let mode = copy.metadata().map_err(|error| error.to_string())?.permissions().mode();
+        assert_eq!(mode & 0o777, 0o755);
+    }
+    Ok(())
+}
+
+/// The results themselves are compared where the engine is tested.
+fn check_results(path: &Path, status: &Value) -> Result<(), String> {
+    let mode = path.metadata().map_err(|error| error.to_string())?.permissions().mode() & 0o777;
+    let results: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
+    match mode == 0o640 && results["status"] == *status {
+        true => Ok(()),
+        false => Err(format!("mode {mode:o}, status {}", results["status"])),
+    }
+}

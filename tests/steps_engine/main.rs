@@ -1,0 +1,9 @@
+//! Jobs made of steps, run by the engine of `step-runner`.
+
+#![expect(clippy::unwrap_used, reason = "a failing test panics")]
+
+mod flow;
+mod play;
+mod processes;
+mod recorded;
+mod secrets;

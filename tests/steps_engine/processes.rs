@@ -1,0 +1,190 @@
+//! Commands as processes: how they end, and what they leave.
+
+use std::fs;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use oci_hooks::step_runner::engine::{Cancel, Reason, kill_recorded};
+use oci_hooks::step_runner::wire::proto::step_result::Status;
+
+use crate::play::{Play, Played};
+
+fn script(text: &str) -> (tempfile::TempDir, Play) {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = format!("{{}}\n---\nrun:\n- name: a\n  script: {}\n", serde_json::json!(text));
+    let play = Play::new(dir.path(), &steps);
+    (dir, play)
+}
+
+/// Tells if a process is there that is not just waiting to be waited for.
+fn lives(pid: &str) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
+}
+
+#[track_caller]
+fn wait_until(what: &str, mut is_true: impl FnMut() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !is_true() {
+        assert!(Instant::now() < deadline, "{what} does not come");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn the_exit_code_is_that_of_the_command() {
+    for (text, code, message) in [
+        ("exit 3", 3, "step \"a\": exec: exit status 3"),
+        ("exit 255", 255, "step \"a\": exec: exit status 255"),
+        ("kill -9 $$", 137, "step \"a\": exec: signal: killed"),
+        ("kill -SEGV $$", 139, "step \"a\": exec: signal: segmentation fault"),
+    ] {
+        let Played { outcome, .. } = script(text).1.run();
+        assert_eq!((outcome.exit_code, outcome.message.as_str()), (code, message));
+    }
+}
+
+#[test]
+fn a_background_process_that_keeps_the_pipe_does_not_hold_up_its_step() {
+    let (dir, play) = script("sleep 1000 & echo $! > pid; echo started");
+    let played = play.run();
+    assert_eq!(played.outcome.status, Status::Success, "{}", played.outcome.message);
+    assert!(played.text.ends_with("started\n"), "{}", played.text);
+    // And it ends with the job.
+    let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
+    wait_until("the end of the background process", || !lives(&pid));
+}
+
+#[test]
+fn a_background_process_is_heard_during_the_steps_after_its_own() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = r#"{}
+---
+run:
+- name: server
+  script: mkfifo go gone; (read x < go; echo from behind; echo > gone) & echo started
+- name: client
+  script: echo > go; read x < gone; echo done
+"#;
+    let played = Play::new(dir.path(), steps).run();
+    assert_eq!(played.outcome.status, Status::Success, "{}", played.outcome.message);
+    for line in ["started\n", "from behind\n", "done\n"] {
+        assert!(played.text.contains(line), "{}", played.text);
+    }
+}
+
+#[test]
+fn a_background_process_that_ignores_sigterm_is_killed_after_the_grace() {
+    let (dir, play) = script(
+        "(trap '' TERM; echo > up; while :; do sleep 0.05; done) & echo $! > pid; read x < up",
+    );
+    rustix::fs::mknodat(
+        rustix::fs::CWD,
+        dir.path().join("up"),
+        rustix::fs::FileType::Fifo,
+        rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR,
+        0,
+    )
+    .unwrap();
+    play.run();
+    let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
+    wait_until("the end of the background process", || !lives(&pid));
+}
+
+#[test]
+fn a_cancelled_job_gets_sigterm_and_says_that_it_was_cancelled() {
+    let (_dir, play) =
+        script("trap 'echo cleaned; exit 7' TERM; echo ready; while :; do sleep 0.05; done");
+    let cancel = Cancel::new().unwrap();
+    let played = play.run_until(&cancel, |text| {
+        if text.ends_with("ready\n") {
+            cancel.cancel(Reason::Asked);
+        }
+    });
+    assert_eq!(played.outcome.status, Status::Cancelled);
+    assert_eq!(played.outcome.exit_code, 7);
+    assert!(played.text.ends_with("cleaned\n"), "{}", played.text);
+}
+
+#[test]
+fn a_command_that_ignores_sigterm_is_killed_with_its_children() {
+    let (dir, play) = script(
+        "trap '' TERM; sleep 1000 & echo $! > pid; echo ready; while :; do sleep 0.05; done",
+    );
+    let cancel = Cancel::new().unwrap();
+    let played = play.run_until(&cancel, |text| {
+        if text.ends_with("ready\n") {
+            cancel.cancel(Reason::Asked);
+        }
+    });
+    assert_eq!(played.outcome.message, "step \"a\": exec: signal: killed");
+    let pid = fs::read_to_string(dir.path().join("pid")).unwrap();
+    wait_until("the end of the child", || !lives(&pid));
+}
+
+#[test]
+fn a_job_that_runs_too_long_is_stopped() {
+    let (_dir, mut play) = script("sleep 1000");
+    play.timeout = Some(Duration::from_millis(200));
+    let played = play.run();
+    assert_eq!(played.outcome.status, Status::Failure);
+    let message = "the job ran longer than it may: step \"a\": exec: signal: terminated";
+    assert_eq!(played.outcome.message, message);
+}
+
+#[test]
+fn output_without_end_of_a_background_process_does_not_hold_up_its_step() {
+    let (_dir, play) = script("yes & echo started");
+    assert_eq!(play.run().outcome.status, Status::Success);
+}
+
+#[test]
+fn a_command_reads_nothing_and_sees_only_its_own_environment_and_descriptors() {
+    let (_dir, play) = script("cat; env | grep -vE '^(PWD|SHLVL|_)=' | sort");
+    let played = play.run();
+    assert_eq!(played.text, "Running step \"a\"\nPATH=/usr/bin:/bin\n");
+
+    // The program does this first of all.
+    oci_hooks::sys::spawn::keep_descriptors().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let steps = "{}\n---\nexec: {command: [ls, /proc/self/fd]}\n";
+    // The fourth is the directory that is being listed.
+    assert_eq!(Play::new(dir.path(), steps).run().text, "Running step \"\"\n0\n1\n2\n3\n");
+}
+
+#[test]
+fn a_program_is_looked_for_in_the_path_of_the_step() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("bin/own");
+    fs::create_dir(dir.path().join("bin")).unwrap();
+    fs::write(&program, "#!/bin/sh\necho mine\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let steps = "{}\n---\nenv: {PATH: '${{work_dir}}/bin:${{env.PATH}}'}\nexec: {command: [own]}\n";
+    let played = Play::new(dir.path(), steps).run();
+    assert!(played.text.ends_with("mine\n"), "{} {}", played.text, played.outcome.message);
+}
+
+#[test]
+fn a_job_of_a_dead_server_is_killed_by_its_record() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut leader = std::process::Command::new("sleep");
+    std::os::unix::process::CommandExt::process_group(&mut leader, 0);
+    let mut leader = leader.arg("1000").spawn().unwrap();
+    let pid = leader.id();
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let start = stat.rsplit_once(") ").unwrap().1.split(' ').nth(19).unwrap().to_owned();
+
+    // Another process of that number.
+    let record = |start: &str| {
+        fs::write(dir.path().join("groups"), format!("{pid} {start}\nnonsense\n")).unwrap();
+    };
+    record("1");
+    kill_recorded(dir.path());
+    assert!(lives(&pid.to_string()));
+
+    record(&start);
+    kill_recorded(dir.path());
+    leader.wait().unwrap();
+    kill_recorded(Path::new("/nowhere"));
+}

@@ -1,0 +1,17 @@
+//! The server of `step-runner`, asked by real gRPC clients over its socket and through its proxy.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod abuse;
+mod client;
+mod jobs;
+mod life;
+mod program;
+mod setup;
+mod socket;
+mod steps;
+mod variables;
+mod vectors;

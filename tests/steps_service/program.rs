@@ -1,0 +1,126 @@
+//! The commands around the server.
+
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Signal, kill_process};
+
+use crate::setup::{PROGRAM, Server};
+use crate::support::program::{DEADLINE, run, temporary_directory, wait};
+
+#[test]
+fn the_proxy_ends_with_its_input_and_says_nothing_itself() {
+    let server = Server::start();
+    let mut proxy = Command::new(PROGRAM);
+    proxy.arg("proxy").arg("--socket").arg(server.socket());
+    let done = run(&mut proxy);
+    assert!(done.status.success());
+    assert_eq!(done.stderr, "");
+    // What a server says at first: its settings, if anything at all.
+    assert!(done.stdout.is_empty() || done.stdout.starts_with("\0\0"), "{:?}", done.stdout);
+}
+
+#[test]
+fn the_proxy_ends_when_the_server_is_gone() {
+    for signal in [Signal::TERM, Signal::KILL] {
+        let mut server = Server::start();
+        let mut proxy = Command::new(PROGRAM);
+        proxy.arg("proxy").env("STEP_RUNNER_SOCKET", server.socket());
+        proxy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = proxy.spawn().unwrap();
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+        // The server answers: the proxy is connected.
+        let mut stdout = child.stdout.take().unwrap();
+        std::io::Read::read_exact(&mut stdout, &mut [0; 9]).unwrap();
+        server.signal(signal);
+        assert_eq!(server.ended().success(), signal == Signal::TERM);
+        assert_eq!(wait(child, DEADLINE).expect("the proxy stays").code(), Some(1));
+        drop(input);
+    }
+}
+
+#[test]
+fn the_proxy_waits_for_a_server_that_is_starting() {
+    let mut server = Server::start();
+    server.signal(Signal::TERM);
+    assert!(server.ended().success());
+    let mut proxy = Command::new(PROGRAM);
+    proxy.args(["proxy", "--wait", "50s", "--socket"]).arg(server.socket());
+    let mut child = proxy.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
+    server.restart();
+    let mut stdout = child.stdout.take().unwrap();
+    std::io::Read::read_exact(&mut stdout, &mut [0; 9]).unwrap();
+    drop(input);
+    assert!(wait(child, DEADLINE).expect("the proxy stays").success());
+}
+
+#[test]
+fn bootstrap_copies_the_program() {
+    let dir = temporary_directory();
+    let target = dir.path().join("a/b");
+    for _ in 0..2 {
+        let done = run(Command::new(PROGRAM).arg("bootstrap").arg(&target));
+        assert_eq!((&*done.stderr, &*done.stdout, done.status.code()), ("", "", Some(0)));
+        let copy = target.join("step-runner");
+        assert_eq!(copy.metadata().unwrap().permissions().mode() & 0o7777, 0o755);
+        assert_eq!(copy.metadata().unwrap().size(), fs::metadata(PROGRAM).unwrap().size());
+        assert_eq!(fs::read_dir(&target).unwrap().count(), 1);
+        run(Command::new(copy).arg("--version")).success();
+    }
+    let file = dir.path().join("f");
+    fs::write(&file, "").unwrap();
+    let error = run(Command::new(PROGRAM).arg("bootstrap").arg(&file)).failure();
+    assert!(error.starts_with("Error: cannot make "), "{error}");
+}
+
+#[test]
+fn serve_puts_the_socket_into_a_directory_that_is_there() {
+    let dir = temporary_directory();
+    let tmp = temporary_directory();
+    let serve = |at: &str| {
+        let mut command = Command::new(PROGRAM);
+        command.env_clear().env("TMPDIR", tmp.path()).args(["serve", at, "--", "/bin/true"]);
+        run(&mut command)
+    };
+    assert_eq!(
+        serve("/no/such").failure(),
+        "Error: initializing step-runner: invalid socket dir /no/such\n"
+    );
+    assert_eq!(
+        serve("  ").failure(),
+        "Error: initializing step-runner: invalid empty socket dir\n"
+    );
+    let done = serve(dir.path().to_str().unwrap());
+    let socket = dir.path().join("step-runner.sock");
+    let ready = format!("step-runner is listening on socket {}\n", socket.display());
+    assert_eq!((done.status.code(), done.stderr), (Some(0), ready));
+}
+
+#[test]
+fn a_signal_goes_to_the_command_of_a_server_whose_code_counts() {
+    let tmp = temporary_directory();
+    for (script, code) in [
+        ("trap 'exit 42' TERM; echo up; while :; do sleep 0.02; done", 42),
+        ("trap '' TERM; echo up; while :; do sleep 0.02; done", 128 + 9),
+    ] {
+        let mut serve = Command::new(PROGRAM);
+        serve.env_clear().env("TMPDIR", tmp.path()).env("PATH", "/usr/bin:/bin");
+        serve.args(["serve", "--grace", "300ms", "--", "sh", "-c", script]);
+        let mut child = serve.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        std::io::Read::read_exact(&mut stdout, &mut [0; 3]).unwrap();
+        kill_process(rustix::process::Pid::from_child(&child), Signal::TERM).unwrap();
+        assert_eq!(wait(child, DEADLINE).expect("it stays").code(), Some(code));
+    }
+}
+
+#[test]
+fn completions_are_for_this_program() {
+    let script = run(Command::new(PROGRAM).args(["completions", "bash"])).success();
+    assert!(script.contains("complete ") && script.contains("--socket"), "{script}");
+}

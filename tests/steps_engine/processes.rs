@@ -166,6 +166,22 @@ fn a_program_is_looked_for_in_the_path_of_the_step() {
 }
 
 #[test]
+fn without_a_path_nothing_is_found_in_the_working_directory() {
+    use std::os::unix::fs::PermissionsExt;
+    let dir = tempfile::tempdir().unwrap();
+    let program = dir.path().join("own");
+    fs::write(&program, "#!/bin/sh\necho mine\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut play = Play::new(dir.path(), "{}\n---\nexec: {command: [own]}\n");
+    for path in [None, Some(""), Some(":/nowhere")] {
+        play.env.remove("PATH");
+        play.env.extend(path.map(|path| ("PATH".to_owned(), path.to_owned())));
+        let message = "exec: exec: \"own\": executable file not found in $PATH";
+        assert_eq!(play.run().outcome.message, message);
+    }
+}
+
+#[test]
 fn a_job_of_a_dead_server_is_killed_by_its_record() {
     let dir = tempfile::tempdir().unwrap();
     let mut leader = std::process::Command::new("sleep");

@@ -29,7 +29,9 @@ fn a_sensitive_input_is_masked_before_the_step_runs() {
 fn all_text_within_a_sensitive_structure_is_masked() {
     let step =
         "spec: {inputs: {v: {type: struct, sensitive: true}}}\n---\nexec: {command: ['true']}\n";
-    let played = run(step, "run: [{name: a, step: ./s, inputs: {v: {k: [canary, {l: robin}]}}}]\n");
+    let played =
+        run(step, "run: [{name: a, step: ./s, inputs: {v: {k: [canary, {l: robin}, true, x]}}}]\n");
+    assert!(!["true", "x"].iter().any(|word| played.masked.iter().any(|m| m == word)));
     assert!(["canary", "robin"].iter().all(|secret| played.masked.iter().any(|m| m == secret)));
 }
 

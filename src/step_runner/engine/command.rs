@@ -210,8 +210,10 @@ fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
     if name.contains('/') {
         return Ok(work_dir.join(name));
     }
-    let mut candidates =
-        std::env::split_paths(path).map(|directory| work_dir.join(directory).join(name));
+    // An empty entry is the working directory to a shell; here, as in Go, it is nothing.
+    let mut candidates = std::env::split_paths(path)
+        .filter(|directory| !directory.as_os_str().is_empty())
+        .map(|directory| work_dir.join(directory).join(name));
     candidates
         .find(|candidate| {
             candidate

@@ -171,14 +171,16 @@ impl<'a> Runner<'a> {
     }
 
     fn mask(&mut self, value: &Value) {
+        match value {
+            // Words like these hide nothing, and are everywhere.
+            Value::Null | Value::Bool(_) => return,
+            Value::Number(_) | Value::String(_) => {}
+            Value::Array(items) => items.iter().for_each(|item| self.mask(item)),
+            Value::Object(members) => members.values().for_each(|value| self.mask(value)),
+        }
         let text = value.to_text();
         if text.len() >= MIN_SECRET_BYTES {
             self.output.mask(&text);
-        }
-        match value {
-            Value::Array(items) => items.iter().for_each(|item| self.mask(item)),
-            Value::Object(members) => members.values().for_each(|value| self.mask(value)),
-            _ => {}
         }
     }
 

@@ -208,3 +208,18 @@ fn a_dynamic_reference_is_relative_to_the_file_that_it_is_in() {
     let played = Play::new(dir.path(), "{}\n---\nrun:\n- {name: a, step: ./o}\n").run();
     assert!(played.text.ends_with("found\n"), "{} {}", played.text, played.outcome.message);
 }
+
+#[test]
+fn expressions_are_replaced_in_the_parts_of_a_reference() {
+    let dir = tempfile::tempdir().unwrap();
+    let steps = "{}\n---\nrun:\n- name: a\n  step:\n    git: {url: '${{vars.HOST}}/p', rev: 'v${{4 / 2}}', dir: 'a/${{8 / 2}}'}\n";
+    let mut play = Play::new(dir.path(), steps);
+    play.vars.insert("HOST".to_owned(), "example.com".to_owned());
+    // It gets as far as to be looked for.
+    let message = play.run().outcome.message;
+    assert!(message.ends_with("need a directory to keep them in, and there is none"), "{message}");
+    play.vars.clear();
+    let message = play.run().outcome.message;
+    let expected = "expand reference \"${{vars.HOST}}/p\": vars.HOST: the \"HOST\" was not found";
+    assert!(message.ends_with(expected), "{message}");
+}

@@ -56,6 +56,33 @@ impl Reference {
         Ok(Reference::Git { url: Self::url(url), rev: rev.to_owned(), path, filename })
     }
 
+    /// Returns the reference with the expressions in it replaced by `expand`.
+    pub(in crate::step_runner) fn expand<E: From<ReferenceError>>(
+        &self,
+        expand: impl Fn(&str) -> Result<String, E>,
+    ) -> Result<Self, E> {
+        // A slash may be part of an expression.
+        let dirs = |path: &[String]| expand(&path.join("/")).map(|dir| segments(&dir));
+        let file = |name: &Option<String>| name.as_deref().map(&expand).transpose();
+        Ok(match self {
+            Reference::Dynamic(text) => Reference::parse(&expand(text)?)?,
+            Reference::Git { url, rev, path, filename } => Reference::Git {
+                url: Self::url(&expand(url)?),
+                rev: expand(rev)?,
+                path: dirs(path)?,
+                filename: file(filename)?,
+            },
+            Reference::Oci { registry, repository, tag, path, filename } => Reference::Oci {
+                registry: expand(registry)?,
+                repository: expand(repository)?,
+                tag: expand(tag)?,
+                path: dirs(path)?,
+                filename: file(filename)?,
+            },
+            Reference::Local { .. } | Reference::Builtin { .. } => self.clone(),
+        })
+    }
+
     /// Returns the URL of a git repository that may be given without a scheme.
     pub(super) fn url(text: &str) -> String {
         let has_scheme = ["http://", "https://", "ssh://"].iter().any(|s| text.starts_with(s));
@@ -155,6 +182,29 @@ mod tests {
                 other => assert_eq!(other, Err(expected), "{text}"),
             }
         }
+    }
+
+    #[test]
+    fn expressions_are_replaced_in_each_part() {
+        let reference = Reference::Git {
+            url: "${{host}}/p".to_owned(),
+            rev: "${{rev}}".to_owned(),
+            path: strings(&["a", "${{8 ", " 2}}"]),
+            filename: Some("${{file}}".to_owned()),
+        };
+        let expand = |text: &str| -> Result<String, ReferenceError> {
+            Ok(text.replace("${{host}}", "h").replace("${{8 / 2}}", "4/5").replace("${{", "<"))
+        };
+        let expanded = Reference::Git {
+            url: "https://h/p".to_owned(),
+            rev: "<rev}}".to_owned(),
+            path: strings(&["a", "4", "5"]),
+            filename: Some("<file}}".to_owned()),
+        };
+        assert_eq!(reference.expand(expand).unwrap(), expanded);
+        let dynamic = Reference::Dynamic("./${{host}}".to_owned());
+        let local = Reference::Local { path: strings(&[".", "h"]), filename: None };
+        assert_eq!(dynamic.expand(expand).unwrap(), local);
     }
 
     #[test]

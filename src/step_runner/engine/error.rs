@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::super::document::ReferenceError;
 use super::super::expression::ExpressionError;
 use super::super::files::FileError;
 use super::super::resolve::ResolveError;
@@ -207,6 +208,12 @@ impl StepError {
             StepError::Exec(ExecError::Execute { .. }) => 126,
             _ => 1,
         }
+    }
+}
+
+impl From<ReferenceError> for LoadError {
+    fn from(error: ReferenceError) -> Self {
+        LoadError::Resolve(error.into())
     }
 }
 

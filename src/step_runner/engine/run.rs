@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::Value;
-use super::super::document::{Action, Exec, Input, Outputs, Reference, Run, Step, StepFile};
+use super::super::document::{Action, Exec, Input, Outputs, Run, Step, StepFile};
 use super::super::expression::{
     Context, Expanded, Status as StepStatus, StepState, condition, expand_text, expand_value,
 };
@@ -102,7 +102,10 @@ impl<'a> Runner<'a> {
             return Err(LoadError::TooDeep(MAX_DEPTH));
         }
         let context = &caller.context;
-        let reference = expand_reference(&step.reference, context)?;
+        let reference = step.reference.expand(|text| match expand_text(text, context) {
+            Ok((expanded, _)) => Ok(expanded),
+            Err(error) => Err(LoadError::Reference { reference: text.to_owned(), error }),
+        })?;
         let who = Caller { dir: &caller.dir, vars: &context.vars, env: &context.env };
         let loaded = self.resolver.load(&reference, &who)?;
         let known = &loaded.file.spec.inputs;
@@ -344,13 +347,6 @@ impl<'a> Runner<'a> {
         }
         Ok(is_true)
     }
-}
-
-fn expand_reference(reference: &Reference, context: &Context) -> Result<Reference, LoadError> {
-    let Reference::Dynamic(text) = reference else { return Ok(reference.clone()) };
-    let (expanded, _) = expand_text(text, context)
-        .map_err(|error| LoadError::Reference { reference: text.clone(), error })?;
-    Ok(Resolver::parse(&expanded)?)
 }
 
 /// Replaces the expressions in what a step is given.

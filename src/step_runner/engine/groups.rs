@@ -1,7 +1,7 @@
 //! Process groups that commands leave behind.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
+use std::io::{self, Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::thread;
@@ -124,7 +124,11 @@ struct Stat {
 }
 
 fn stat(pid: Pid) -> Option<Stat> {
-    parse(&fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?)
+    let mut file = File::open(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
+    // More than it has, so that one call reads it.
+    let mut buffer = [0; 1024];
+    let length = file.read(&mut buffer).ok()?;
+    parse(&String::from_utf8_lossy(&buffer[..length]))
 }
 
 /// See proc_pid_stat(5). The name is in brackets and may hold anything.

@@ -193,7 +193,7 @@ impl<'a> Runner<'a> {
         file: &StepFile,
         result: &mut proto::StepResult,
     ) -> Result<BTreeMap<String, Expanded>, StepError> {
-        let files = self.step_files.make().map_err(StepError::OutputFile)?;
+        let files = self.step_files.make(&file.definition).map_err(StepError::OutputFile)?;
         scope.context.output_file = files.output.to_string_lossy().into_owned();
         scope.context.export_file = files.export.to_string_lossy().into_owned();
         scope.context.env = self.environment(scope);

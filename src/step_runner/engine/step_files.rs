@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::OFlags;
 
 use super::super::Value;
-use super::super::document::{Output, Outputs};
+use super::super::document::{Action, Definition, Output, Outputs};
 use super::super::files::{MAX_BYTES, read_exports, read_outputs};
 use super::super::trace;
 use super::super::wire::proto::step_result::Status;
@@ -27,6 +27,8 @@ pub(super) struct StepFiles {
 pub(super) struct Files {
     pub(super) output: PathBuf,
     pub(super) export: PathBuf,
+    /// Whether they were made: a step that does not name them is spared the work.
+    are_made: bool,
 }
 
 impl StepFiles {
@@ -34,11 +36,14 @@ impl StepFiles {
         StepFiles { dir: dir.to_path_buf(), made: 0 }
     }
 
-    pub(super) fn make(&mut self) -> Result<Files, StepFileError> {
+    /// Makes the files of a step, if it names either.
+    pub(super) fn make(&mut self, definition: &Definition) -> Result<Files, StepFileError> {
         self.made += 1;
         let path = |what: &str| self.dir.join(format!("step-{}-{what}", self.made));
-        let files = Files { output: path("output"), export: path("export") };
-        for path in [&files.output, &files.export] {
+        let are_made = names_files(definition);
+        let files = Files { output: path("output"), export: path("export"), are_made };
+        let paths = [&files.output, &files.export];
+        for path in paths.into_iter().filter(|_| are_made) {
             let make = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             make.map_err(|error| io_error("create", path, error))?;
         }
@@ -52,7 +57,7 @@ impl Files {
         &self,
         declared: &Outputs,
     ) -> Result<BTreeMap<String, Value>, StepFileError> {
-        let content = read(&self.output)?;
+        let content = self.read(&self.output)?;
         match declared {
             Outputs::Declared(declared) => Ok(read_outputs(&content, declared)?),
             Outputs::Delegate => {
@@ -74,24 +79,37 @@ impl Files {
         let Outputs::Declared(declared) = declared else { return Ok(BTreeMap::new()) };
         let optional = |output: &Output| Output { default: Some(Value::Null), ..output.clone() };
         let optional = declared.iter().map(|(name, output)| (name.clone(), optional(output)));
-        let mut outputs = read_outputs(&read(&self.output)?, &optional.collect())?;
+        let mut outputs = read_outputs(&self.read(&self.output)?, &optional.collect())?;
         outputs.retain(|_, value| *value != Value::Null);
         Ok(outputs)
     }
 
     /// Returns the variables that were exported.
     pub(super) fn exports(&self) -> Result<BTreeMap<String, String>, StepFileError> {
-        Ok(read_exports(&read(&self.export)?)?)
+        Ok(read_exports(&self.read(&self.export)?)?)
+    }
+
+    fn read(&self, path: &Path) -> Result<Vec<u8>, StepFileError> {
+        if self.are_made { read(path) } else { Ok(Vec::new()) }
     }
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
-        for path in [&self.output, &self.export] {
+        let paths = [&self.output, &self.export];
+        for path in paths.into_iter().filter(|_| self.are_made) {
             // A step may have removed it; and the directory ends with the job.
             let _ = fs::remove_file(path);
         }
     }
+}
+
+/// Tells if a step names its files. Nothing but an expression tells where they are, and names are not
+/// made of other values there.
+fn names_files(definition: &Definition) -> bool {
+    let Action::Exec(exec) = &definition.action else { return true };
+    let mut texts = exec.command.iter().chain(&exec.work_dir).chain(definition.env.values());
+    texts.any(|text| text.contains("output_file") || text.contains("export_file"))
 }
 
 /// Reads a file in whose place a command may have put anything.

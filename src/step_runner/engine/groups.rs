@@ -77,9 +77,8 @@ fn kill_group(group: Pid, signal: Option<Signal>) -> bool {
     }
 }
 
-/// Kills what a job left whose server is gone: the groups recorded in its directory, of which a
-/// process lives that was there before `until`, the time since boot at which the server is known
-/// to have been dead.
+/// Kills what a job left whose server is gone: the process groups recorded in its directory, unless
+/// their numbers are those of other processes by now. Of this boot, which the caller has to know.
 pub fn kill_recorded(scratch: &Path) {
     let Ok(record) = fs::read_to_string(scratch.join(RECORD)) else { return };
     let groups: Vec<(i32, u64)> = record

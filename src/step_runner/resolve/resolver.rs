@@ -67,11 +67,6 @@ impl Resolver {
         Resolver { remote: Some(Arc::new(remote)) }
     }
 
-    /// Reads a reference that was made of an expression.
-    pub fn parse(text: &str) -> Result<Reference, ResolveError> {
-        Ok(Reference::parse(text)?)
-    }
-
     /// Finds a step file.
     pub fn load(&self, reference: &Reference, caller: &Caller<'_>) -> Result<Loaded, ResolveError> {
         match reference {
@@ -98,7 +93,7 @@ impl Resolver {
                 local::load_beneath(&tree, path, filename.as_deref())
                     .map_err(|error| ResolveError::InRepository(Box::new(error)))
             }
-            Reference::Dynamic(text) => self.load(&Self::parse(text)?, caller),
+            Reference::Dynamic(text) => self.load(&Reference::parse(text)?, caller),
         }
     }
 

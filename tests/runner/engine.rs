@@ -5,39 +5,13 @@ use std::time::{Duration, Instant};
 
 use oci_hooks::bundle::{ExecOptions, Init, Options};
 use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, Wait, new_id};
-use oci_hooks::image::{
-    Descriptor, Digest, Image, Limits, NewImage, Platform, Store, StoreOptions,
-};
+use oci_hooks::image::{Image, Limits, Store, StoreOptions};
 use oci_hooks::runtime::Runtime;
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 
+use crate::busybox;
 use crate::support::program::{self, DEADLINE};
-use crate::support::{rootfs, runtime};
-
-/// Puts an image of busybox into the store.
-fn image(store: &Store) -> Image {
-    let archive = program::temporary_directory();
-    let archive = archive.path().join("layer.tar");
-    rootfs::write_tar(&archive);
-    let bytes = fs::read(&archive).unwrap();
-    let digest = Digest::of(&bytes);
-    let descriptor = json!({"mediaType": "", "digest": digest.as_str(), "size": bytes.len()});
-    let descriptor: Descriptor = serde_json::from_value(descriptor).unwrap();
-    store.unpack_layer(&descriptor, &digest, bytes.as_slice()).unwrap();
-    let configuration =
-        json!({"os": "linux", "architecture": "", "rootfs": {"diff_ids": [digest.as_str()]}});
-    let configuration = configuration.to_string();
-    let new = NewImage {
-        reference: &"busybox".parse().unwrap(),
-        platform: &Platform::host(),
-        digest: &Digest::of(b"manifest"),
-        id: &Digest::of(configuration.as_bytes()),
-        configuration: configuration.as_bytes(),
-        access: None,
-    };
-    store.commit_image(&new).unwrap()
-}
+use crate::support::runtime;
 
 /// Calls a test with an engine for each runtime.
 fn with_each_engine(test: impl Fn(&Engine, &Image)) {
@@ -48,7 +22,7 @@ fn with_each_engine(test: impl Fn(&Engine, &Image)) {
         let options =
             StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
         let store = Store::open(options).unwrap();
-        let image = image(&store);
+        let image = busybox::image(&store);
         let engine = Engine {
             store,
             runtime: Runtime::new(runtime.command().get_program().into(), run.join("runtime")),

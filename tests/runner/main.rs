@@ -3,6 +3,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+#[path = "../support/busybox.rs"]
+mod busybox;
 #[path = "../support/mod.rs"]
 mod support;
 

@@ -8,17 +8,15 @@ use std::time::Instant;
 
 use oci_hooks::bundle::{Init, Mount, MountSource, Options, Propagation};
 use oci_hooks::container::{Engine, MonitorProgram, Output, Record, Role, Spec, new_id};
-use oci_hooks::image::{
-    Descriptor, Digest, Image, Limits, NewImage, Platform, Store, StoreOptions,
-};
+use oci_hooks::image::{Limits, Store, StoreOptions};
 use oci_hooks::step_runner::client::{Address, Client};
 use rustix::process::{Pid, Signal, kill_process};
-use serde_json::json;
 use tempfile::TempDir;
 
+use crate::busybox;
+use crate::support::images;
 use crate::support::program::{self, DEADLINE};
 use crate::support::runtime::Runtime;
-use crate::support::{images, rootfs};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_step-runner");
 
@@ -42,7 +40,7 @@ impl Container {
         let options =
             StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
         let store = Store::open(options).unwrap();
-        let image = image(&store);
+        let image = busybox::image(&store);
         let kind = oci_hooks::runtime::Runtime::new(
             runtime.command().get_program().into(),
             run.join("runtime"),
@@ -193,28 +191,4 @@ fn mount(from: &Path, to: impl Into<PathBuf>) -> Mount {
         read_only: true,
         ownership: None,
     }
-}
-
-/// Puts an image of busybox into the store.
-fn image(store: &Store) -> Image {
-    let archive = program::temporary_directory();
-    let archive = archive.path().join("layer.tar");
-    rootfs::write_tar(&archive);
-    let bytes = fs::read(&archive).unwrap();
-    let digest = Digest::of(&bytes);
-    let descriptor = json!({"mediaType": "", "digest": digest.as_str(), "size": bytes.len()});
-    let descriptor: Descriptor = serde_json::from_value(descriptor).unwrap();
-    store.unpack_layer(&descriptor, &digest, bytes.as_slice()).unwrap();
-    let configuration =
-        json!({"os": "linux", "architecture": "", "rootfs": {"diff_ids": [digest.as_str()]}});
-    let configuration = configuration.to_string();
-    let new = NewImage {
-        reference: &"busybox".parse().unwrap(),
-        platform: &Platform::host(),
-        digest: &Digest::of(b"manifest"),
-        id: &Digest::of(configuration.as_bytes()),
-        configuration: configuration.as_bytes(),
-        access: None,
-    };
-    store.commit_image(&new).unwrap()
 }

@@ -1,0 +1,33 @@
+//! An image in a store, without a registry. For tests that run containers by the library: include it
+//! with `#[path = "../support/busybox.rs"] mod busybox;`.
+
+use std::fs;
+
+use oci_hooks::image::{Descriptor, Digest, Image, NewImage, Platform, Store};
+use serde_json::json;
+
+use crate::support::{program, rootfs};
+
+/// Puts an image of busybox into the store.
+pub(crate) fn image(store: &Store) -> Image {
+    let archive = program::temporary_directory();
+    let archive = archive.path().join("layer.tar");
+    rootfs::write_tar(&archive);
+    let bytes = fs::read(&archive).unwrap();
+    let digest = Digest::of(&bytes);
+    let descriptor = json!({"mediaType": "", "digest": digest.as_str(), "size": bytes.len()});
+    let descriptor: Descriptor = serde_json::from_value(descriptor).unwrap();
+    store.unpack_layer(&descriptor, &digest, bytes.as_slice()).unwrap();
+    let configuration =
+        json!({"os": "linux", "architecture": "", "rootfs": {"diff_ids": [digest.as_str()]}});
+    let configuration = configuration.to_string();
+    let new = NewImage {
+        reference: &"busybox".parse().unwrap(),
+        platform: &Platform::host(),
+        digest: &Digest::of(b"manifest"),
+        id: &Digest::of(configuration.as_bytes()),
+        configuration: configuration.as_bytes(),
+        access: None,
+    };
+    store.commit_image(&new).unwrap()
+}

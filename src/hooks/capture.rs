@@ -24,6 +24,12 @@ use rustix::process::Signal;
 /// The largest state that is taken from a runtime; a real one has some kilobytes.
 pub const STATE_LIMIT_BYTES: u64 = 16 << 20;
 
+/// What the runtime waits longer for the recorder than the recorder for the hook.
+///
+/// A recorder that is well ends the hook itself, so this delays nothing; a busy host takes seconds
+/// to start a program and to write a file.
+const GRACE_SECONDS: i64 = 10;
+
 /// Wraps hook entries so that what they do is recorded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recorder {
@@ -67,8 +73,8 @@ impl Recorder {
     /// There is none for `startContainer`: those hooks are programs of the container's image and
     /// run inside the container, where neither the recorder nor the directory exist.
     ///
-    /// The hook's timeout goes to the recorder, and the runtime gets a second more: else it would
-    /// kill the recorder first, and leave no record and the hook running.
+    /// The hook's timeout goes to the recorder, and the runtime gets some seconds more: else it
+    /// would kill the recorder first, and leave no record and the hook running.
     pub fn wrap(&self, hook: &Hook, name: &str, stage: &str) -> Option<Hook> {
         if stage == "startContainer" {
             return None;
@@ -96,15 +102,15 @@ impl Recorder {
             path: self.program.clone(),
             args,
             env: hook.env.clone(),
-            timeout: hook.timeout.and_then(with_a_second_more),
+            timeout: hook.timeout.and_then(with_grace),
         })
     }
 }
 
 /// Returns a timeout for the runtime that ends after ours, or none if that is too long for one.
-fn with_a_second_more(seconds: i64) -> Option<i64> {
+fn with_grace(seconds: i64) -> Option<i64> {
     let ours = i64::try_from(timeout(seconds).as_secs()).ok()?;
-    let more = ours.checked_add(1)?;
+    let more = ours.checked_add(GRACE_SECONDS)?;
     (!timeout(more).is_zero()).then_some(more)
 }
 

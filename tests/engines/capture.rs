@@ -88,17 +88,18 @@ fn a_recorded_hook_that_hangs_is_ended_and_recorded() {
         let script = "cat >/dev/null; echo before; sleep 1000";
         hooks.hook("hang.json", script, json!({"always": true}), &["createContainer"]);
         let text = hooks.read("hang.json");
-        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":10", "\"timeout\":1"))
+        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":10", "\"timeout\":3"))
             .unwrap();
         let bundle = Bundle::new("echo ran >/ran");
         capture(&hooks, &bundle);
-        Container::new(runtime, &bundle).run().failure();
+        let error = Container::new(runtime, &bundle).run().failure();
         assert!(!bundle.inside("/ran").exists(), "{runtime}");
+        assert!(hooks.seen("records").exists(), "{runtime}: {error}");
         let records = records(&hooks);
         assert_eq!(records.len(), 1, "{runtime}");
         assert_eq!(records[0]["timed_out"], true, "{runtime}: {}", records[0]);
         assert_eq!(records[0]["stdout"], "before\n", "{runtime}");
         let milliseconds = records[0]["duration_ms"].as_u64().unwrap();
-        assert!((1000..30_000).contains(&milliseconds), "{runtime}: {milliseconds} ms");
+        assert!((3000..30_000).contains(&milliseconds), "{runtime}: {milliseconds} ms");
     }
 }

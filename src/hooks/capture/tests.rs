@@ -158,7 +158,7 @@ fn wrapped_hook_starts_the_recorder_with_all_that_the_hook_had() {
         "--",
         "y z",
     ];
-    assert_eq!(wrapped, hook("/usr/bin/oci-hooks", &args, Some(6)));
+    assert_eq!(wrapped, hook("/usr/bin/oci-hooks", &args, Some(15)));
 }
 
 #[test]
@@ -171,14 +171,14 @@ fn wrapped_hook_without_arguments_or_timeout_has_none_to_pass() {
 }
 
 #[test]
-fn runtime_has_to_wait_for_the_recorder_a_second_longer_than_for_the_hook() {
+fn runtime_has_to_wait_for_the_recorder_longer_than_for_the_hook() {
     for (timeout, expected) in [
-        (1, Some(2)),
-        (0, Some(1)),
-        (-5, Some(1)),
-        (i64::MAX, Some(1)),
-        (9_223_372_035, Some(9_223_372_036)),
-        (9_223_372_036, None),
+        (1, Some(11)),
+        (0, Some(10)),
+        (-5, Some(10)),
+        (i64::MAX, Some(10)),
+        (9_223_372_026, Some(9_223_372_036)),
+        (9_223_372_027, None),
     ] {
         let wrapped = recorder().wrap(&hook("/bin/x", &[], Some(timeout)), "x.json", "poststart");
         assert_eq!(wrapped.unwrap().timeout, expected, "{timeout}");

@@ -60,12 +60,16 @@ pub fn resolve_user(rootfs: &Path, words: &str, groups: &[String]) -> Result<Use
 pub(super) fn resolve(inside: &Inside, words: &str, groups: &[String]) -> Result<User, UserError> {
     let passwd = inside.read("/etc/passwd")?.unwrap_or_default();
     let group = inside.read("/etc/group")?.unwrap_or_default();
-    Database { passwd: &passwd, group: &group }.resolve(words, groups)
+    UserFiles { passwd: &passwd, group: &group }.resolve(words, groups)
 }
 
-struct Database<'a> {
-    passwd: &'a str,
-    group: &'a str,
+/// The files of users and groups.
+#[derive(Clone, Copy, Debug)]
+pub struct UserFiles<'a> {
+    /// `/etc/passwd`.
+    pub passwd: &'a str,
+    /// `/etc/group`.
+    pub group: &'a str,
 }
 
 struct PasswdEntry<'a> {
@@ -81,7 +85,27 @@ struct GroupEntry<'a> {
     members: &'a str,
 }
 
-impl<'a> Database<'a> {
+impl<'a> UserFiles<'a> {
+    /// Returns whether there is a user with this number.
+    pub fn has_uid(&self, uid: u32) -> bool {
+        self.users().any(|user| user.uid == uid)
+    }
+
+    /// Returns whether there is a user with this name.
+    pub fn has_name(&self, name: &str) -> bool {
+        self.users().any(|user| user.name == name)
+    }
+
+    /// Returns whether there is a group with this number.
+    pub fn has_gid(&self, gid: u32) -> bool {
+        self.groups().any(|group| group.gid == gid)
+    }
+
+    /// Returns the number of a group by its name.
+    pub fn gid_of(&self, name: &str) -> Option<u32> {
+        self.groups().find(|group| group.name == name).map(|group| group.gid)
+    }
+
     fn users(&self) -> impl Iterator<Item = PasswdEntry<'a>> {
         self.passwd.lines().filter_map(|line| {
             let mut fields = line.trim().split(':');
@@ -101,7 +125,8 @@ impl<'a> Database<'a> {
         })
     }
 
-    fn resolve(&self, words: &str, further: &[String]) -> Result<User, UserError> {
+    /// Finds a user as [`resolve_user`] does.
+    pub fn resolve(&self, words: &str, further: &[String]) -> Result<User, UserError> {
         let (user, group) = words.split_once(':').unwrap_or((words, ""));
         let user = if user.is_empty() { "0" } else { user };
         let number = id(user)?;
@@ -166,7 +191,7 @@ fn in_range(number: u32) -> Result<u32, UserError> {
 mod tests {
     use super::*;
 
-    const IMAGE: Database<'_> = Database {
+    const IMAGE: UserFiles<'_> = UserFiles {
         passwd: "root:x:0:0:root:/root:/bin/sh\nbroken:x\n\napp:x:1000:100:App:/srv/app:/bin/sh\n\
                  7:x:70:70::/seven:\nbig:x:4294967295:0::/:\n",
         group: "root:x:0:\nusers:x:100:\nwheel:x:10:app,root\ndocker:x:999:other,app\nx:x:-1:app\n",

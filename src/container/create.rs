@@ -1,9 +1,11 @@
 //! Making a container: its record, its root file system, its bundle, and then the runtime's part.
 
+use std::path::PathBuf;
 use std::process::{ExitStatus, Stdio};
 
 use jiff::Timestamp;
 
+use super::disk;
 use super::engine::Engine;
 use super::error::ContainerError;
 use super::monitor;
@@ -30,6 +32,11 @@ pub struct Spec<'a> {
     pub role: Role,
     /// Its image.
     pub image: &'a Image,
+    /// Further layers, above those of the image, bottom to top. Who names them keeps them there.
+    pub layers: Vec<PathBuf>,
+    /// How much all it writes to its root file system and its volumes may take; without a limit, it
+    /// is as much as there is.
+    pub disk_bytes: Option<u64>,
     /// What else it is given. The cgroup and where volumes are get filled in.
     pub options: bundle::Options,
     /// The network it is in, if it is one of ours.
@@ -67,6 +74,14 @@ pub struct Prepared<'a> {
     is_kept: bool,
 }
 
+/// What a container is made of.
+struct Parts<'a> {
+    image: &'a Image,
+    layers: &'a [PathBuf],
+    disk_bytes: Option<u64>,
+    options: &'a bundle::Options,
+}
+
 /// Returns an id that no other container has.
 pub fn new_id() -> String {
     (0..4).map(|_| format!("{:016x}", unpredictable())).collect()
@@ -75,8 +90,9 @@ pub fn new_id() -> String {
 impl Engine {
     /// Makes the record, the root file system and the bundle of a container.
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
-        let Spec { id, name, owner, role, image, mut options, network, output, runtime, stop } =
-            spec;
+        let Spec { id, name, owner, role, image, layers, disk_bytes, .. } = spec;
+        let Spec { mut options, network, output, runtime, stop, .. } = spec;
+        let layers = [&image.layers[..], &layers].concat();
         let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
         let cgroup = if runtime.systemd_cgroup {
             format!("system.slice:oci-hooks:{id}")
@@ -107,7 +123,8 @@ impl Engine {
             let _no_stray = FileLock::shared(&self.strays_lock())?;
             directory.create(&record)?;
         }
-        match self.make(&record, &directory, image, &options) {
+        let parts = Parts { image, layers: &layers, disk_bytes, options: &options };
+        match self.make(&record, &directory, &parts) {
             Ok((rootfs, bundle)) => {
                 Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
             }
@@ -123,20 +140,22 @@ impl Engine {
         &self,
         record: &Record,
         directory: &Directory,
-        image: &Image,
-        options: &bundle::Options,
+        parts: &Parts<'_>,
     ) -> Result<(Rootfs, Bundle), ContainerError> {
-        self.store.lease(&record.id, image)?;
+        self.store.lease(&record.id, parts.image)?;
         make_private(&record.disk)?;
+        if let Some(bytes) = parts.disk_bytes {
+            disk::make(&record.disk, bytes)?;
+        }
         let rootfs = rootfs::mount(&rootfs::Request {
-            layers: &image.layers,
+            layers: parts.layers,
             dir: &record.disk,
             read_only: false,
             mapping: None,
         })?;
         let dir = directory.bundle();
         make_private(&dir)?;
-        let bundle = bundle::write(&image.config, &rootfs.path, options, &dir)?;
+        let bundle = bundle::write(&parts.image.config, &rootfs.path, parts.options, &dir)?;
         Ok((rootfs, bundle))
     }
 }

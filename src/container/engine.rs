@@ -1,14 +1,17 @@
 //! The engine: where everything is, and what is done with all of it.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::disk;
 use super::error::ContainerError;
 use super::logs::{LogLine, last_lines};
 use super::monitor::MonitorProgram;
 use super::record::{self, Directory, Record, make_private};
 use crate::image::Store;
+use crate::rootfs;
 use crate::runtime::Runtime;
 use crate::sys::fs::{Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks};
 use crate::sys::init;
@@ -116,14 +119,15 @@ impl Engine {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(removed),
             entries => entries.at("list", &disks)?,
         };
-        for entry in entries.flatten() {
-            let known =
-                entry.file_name().to_str().is_some_and(|id| self.directory(id).path().exists());
-            if !known {
-                crate::rootfs::unmount(&entry.path())?;
-                remove_tree(&entry.path())?;
-                removed += 1;
-            }
+        let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        // A directory may have a file beside it, or that be left alone.
+        let id = |name: String| name.strip_suffix(disk::SUFFIX).map(str::to_owned).unwrap_or(name);
+        let ids: BTreeSet<_> = names.map(id).collect();
+        for id in ids.iter().filter(|id| !self.directory(id).path().exists()) {
+            let dir = disks.join(id);
+            rootfs::unmount(&dir)?;
+            disk::remove(&dir)?;
+            removed += 1;
         }
         Ok(removed)
     }

@@ -8,6 +8,7 @@ use crate::image::StoreError;
 use crate::rootfs::RootfsError;
 use crate::runtime::RuntimeError;
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
+use crate::sys::process::RunError;
 
 /// A container could not be made, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +43,20 @@ pub enum ContainerError {
     /// The image store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// There is nothing to make a limited disk with.
+    #[error("cannot limit the disk of a container: there is no mkfs.ext4: install e2fsprogs")]
+    NoMkfs,
+    /// A limited disk could not be made.
+    #[error("cannot make a file system in {}: {message}", path.display())]
+    Mkfs {
+        /// The file.
+        path: PathBuf,
+        /// What the program said.
+        message: String,
+    },
+    /// A program could not be run.
+    #[error(transparent)]
+    Program(#[from] RunError),
     /// There is no such container.
     #[error("there is no container {id}")]
     Unknown {

@@ -1,6 +1,6 @@
 //! One more process in a container.
 
-use std::os::fd::AsRawFd as _;
+use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -22,6 +22,19 @@ impl Engine {
     /// What the process gets is in a file without a name that only this command can read: its
     /// environment holds secrets, and a file in a directory could outlive us.
     pub fn exec(&self, record: &Record, options: &ExecOptions) -> Result<Command, ContainerError> {
+        let file = self.process_file(record, options)?;
+        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        let mut command = record.runtime.exec(&record.id, &path);
+        spawn::pass_descriptor(&mut command, file);
+        Ok(command)
+    }
+
+    /// Returns a file without a name that describes a process for a container that runs.
+    pub(super) fn process_file(
+        &self,
+        record: &Record,
+        options: &ExecOptions,
+    ) -> Result<OwnedFd, ContainerError> {
         if !record.process.is_some_and(|process| process.is_running()) {
             let ended = self.code(record);
             return Err(ContainerError::NotRunning { id: record.id.clone(), ended });
@@ -33,11 +46,7 @@ impl Engine {
         }
         let text = serde_json::to_vec(&process).expect("values are JSON");
         let bundle = self.directory(&record.id).bundle();
-        let file = spawn::memory_file("process", &text).at("make a file in memory for", &bundle)?;
-        let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
-        let mut command = record.runtime.exec(&record.id, &path);
-        spawn::pass_descriptor(&mut command, file);
-        Ok(command)
+        Ok(spawn::memory_file("process", &text).at("make a file in memory for", &bundle)?)
     }
 
     /// Returns what the runtime is told of a further process.

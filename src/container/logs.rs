@@ -1,8 +1,8 @@
 //! What a container writes, kept up to a limit: the newest part of it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io::{self, BufRead as _, BufReader, Read as _, Write};
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use jiff::Timestamp;
@@ -33,7 +33,8 @@ pub struct LogLine {
 const LONGEST_LINE: usize = 16 << 10;
 
 /// Writes lines to a file, and to a new one when that is half full.
-pub(super) struct LogWriter {
+#[derive(Debug)]
+pub struct LogWriter {
     path: PathBuf,
     file: File,
     written: u64,
@@ -42,12 +43,14 @@ pub(super) struct LogWriter {
 }
 
 impl LogWriter {
-    /// Makes the log, of which at most this many bytes are kept.
-    pub(super) fn create(path: &Path, limit: u64) -> Result<Self, PathError> {
+    /// Opens a log, made if it is not there, of which at most about this many bytes are kept.
+    pub fn open(path: &Path, limit: u64) -> Result<Self, PathError> {
+        let file = open(path).at("open", path)?;
+        let written = file.metadata().at("look up", path)?.len();
         Ok(LogWriter {
-            file: open(path).at("create", path)?,
+            file,
             path: path.to_owned(),
-            written: 0,
+            written,
             limit,
             partial: [Vec::new(), Vec::new()],
         })
@@ -55,7 +58,7 @@ impl LogWriter {
 
     /// Adds bytes of a stream. Lines are written when they are whole, so that those of the two
     /// streams do not mix.
-    pub(super) fn add(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
+    pub fn add(&mut self, stream: Stream, bytes: &[u8]) -> io::Result<()> {
         let mut partial = std::mem::take(&mut self.partial[stream as usize]);
         for part in bytes.split_inclusive(|&byte| byte == b'\n') {
             for piece in part.chunks(LONGEST_LINE) {
@@ -71,7 +74,7 @@ impl LogWriter {
     }
 
     /// Writes the ends of the streams that have no newline.
-    pub(super) fn finish(mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         for stream in [Stream::Stdout, Stream::Stderr] {
             let partial = std::mem::take(&mut self.partial[stream as usize]);
             if !partial.is_empty() {
@@ -101,7 +104,7 @@ impl LogWriter {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().create(true).write(true).truncate(true).mode(0o600).open(path)
+    OpenOptions::new().create(true).append(true).mode(0o600).open(path)
 }
 
 fn older(path: &Path) -> PathBuf {
@@ -109,7 +112,7 @@ fn older(path: &Path) -> PathBuf {
 }
 
 /// Returns the last lines of a log, oldest first.
-pub(super) fn last_lines(path: &Path, count: usize) -> Result<Vec<LogLine>, PathError> {
+pub fn last_lines(path: &Path, count: usize) -> Result<Vec<LogLine>, PathError> {
     let mut lines = std::collections::VecDeque::new();
     for path in [older(path), path.to_owned()] {
         let file = match File::open(&path) {
@@ -127,6 +130,58 @@ pub(super) fn last_lines(path: &Path, count: usize) -> Result<Vec<LogLine>, Path
         }
     }
     Ok(lines.into())
+}
+
+/// Reads a log that is still written to, from the beginning of what is kept.
+#[derive(Debug)]
+pub struct LogReader {
+    path: PathBuf,
+    reader: BufReader<File>,
+    /// What of a line there is so far.
+    partial: Vec<u8>,
+}
+
+impl LogReader {
+    /// Opens a log.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        let file = match File::open(older(path)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path),
+            file => file,
+        };
+        let reader = BufReader::new(file.at("open", path)?);
+        Ok(LogReader { path: path.to_owned(), reader, partial: Vec::new() })
+    }
+
+    /// Returns the lines that came since this was last asked.
+    pub fn lines(&mut self) -> Result<Vec<LogLine>, PathError> {
+        let mut lines = Vec::new();
+        loop {
+            while self.reader.read_until(b'\n', &mut self.partial).at("read", &self.path)? > 0 {
+                if let Some(line) = self.partial.strip_suffix(b"\n") {
+                    lines.extend(parse(line));
+                    self.partial.clear();
+                }
+            }
+            // Looked at before the end was reached once more, so that nothing is left in this file.
+            match fs::metadata(&self.path) {
+                Ok(newest) if !self.is(&newest)? => {
+                    let mut rest = Vec::new();
+                    self.reader.read_to_end(&mut rest).at("read", &self.path)?;
+                    let rest = [std::mem::take(&mut self.partial), rest].concat();
+                    lines.extend(rest.split(|&byte| byte == b'\n').filter_map(parse));
+                    let file = File::open(&self.path).at("open", &self.path)?;
+                    self.reader = BufReader::new(file);
+                }
+                _ => return Ok(lines),
+            }
+        }
+    }
+
+    /// Tells if this reads a file.
+    fn is(&self, file: &fs::Metadata) -> Result<bool, PathError> {
+        let own = self.reader.get_ref().metadata().at("look up", &self.path)?;
+        Ok((own.dev(), own.ino()) == (file.dev(), file.ino()))
+    }
 }
 
 fn parse(line: &[u8]) -> Option<LogLine> {
@@ -152,11 +207,11 @@ mod tests {
     fn lines_of_both_streams_stay_whole() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = LogWriter::create(&path, 1 << 20).unwrap();
+        let mut log = LogWriter::open(&path, 1 << 20).unwrap();
         log.add(Stream::Stdout, b"a").unwrap();
         log.add(Stream::Stderr, b"x y\nz").unwrap();
         log.add(Stream::Stdout, b"b\nc\n").unwrap();
-        log.finish().unwrap();
+        log.flush().unwrap();
         let lines = last_lines(&path, 10).unwrap();
         assert_eq!(texts(&lines), ["x y", "ab", "c", "z"]);
         assert_eq!(lines[0].stream, Stream::Stderr);
@@ -167,17 +222,38 @@ mod tests {
     fn the_newest_part_is_kept() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
-        let mut log = LogWriter::create(&path, 4096).unwrap();
+        let mut log = LogWriter::open(&path, 4096).unwrap();
         for number in 0..1000 {
             log.add(Stream::Stdout, format!("line {number}\n").as_bytes()).unwrap();
         }
         log.add(Stream::Stdout, &[b'x'; 100_000]).unwrap();
-        log.finish().unwrap();
+        log.flush().unwrap();
         let kept: u64 =
             [path.clone(), older(&path)].iter().map(|path| fs::metadata(path).unwrap().len()).sum();
         // One piece of a line may be longer than the limit.
         assert!(kept < 4096 + 2 * 17_000, "{kept}");
         assert!(!last_lines(&path, 1).unwrap().is_empty());
+    }
+
+    #[test]
+    fn a_reader_misses_nothing_while_files_change() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        LogReader::open(&path).unwrap_err();
+        let mut log = LogWriter::open(&path, 4096).unwrap();
+        log.add(Stream::Stdout, b"first\n").unwrap();
+        let mut reader = LogReader::open(&path).unwrap();
+        assert_eq!(texts(&reader.lines().unwrap()), ["first"]);
+        assert!(reader.lines().unwrap().is_empty());
+        let mut seen = Vec::new();
+        for number in 0..1000 {
+            log.add(Stream::Stderr, format!("line {number}\n").as_bytes()).unwrap();
+            seen.extend(texts(&reader.lines().unwrap()));
+        }
+        let all: Vec<_> = (0..1000).map(|number| format!("line {number}")).collect();
+        assert_eq!(seen, all);
+        let kept = texts(&LogReader::open(&path).unwrap().lines().unwrap());
+        assert_eq!(kept, texts(&last_lines(&path, usize::MAX).unwrap()));
     }
 
     #[test]

@@ -4,8 +4,10 @@
 //! written before anything it describes is made and removed after all of that is gone, so any
 //! process may be killed at any moment, and the next one takes apart what it left.
 
+mod attend;
 mod check;
 mod create;
+mod disk;
 mod engine;
 mod error;
 mod exec;
@@ -16,13 +18,15 @@ mod record;
 mod remove;
 mod stop;
 mod wait;
+mod watch;
 
+pub use attend::Attended;
 pub use check::Check;
 pub use create::{Output, Prepared, Spec, new_id};
 pub use engine::Engine;
 pub use error::ContainerError;
 pub use health::{Health, Verdict};
-pub use logs::{LogLine, Stream};
+pub use logs::{LogLine, LogReader, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{Directory, Ended, Record, Role, make_private, read_json_if_there, write_json};
 pub use stop::Stop;

@@ -2,33 +2,24 @@
 //! ended. There is one for each container whose output is kept, and none once that has ended.
 
 use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use jiff::Timestamp;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{OFlags, fcntl_setfl};
-use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
-use rustix::process::{WaitOptions, WaitStatus, wait};
 
 use super::error::ContainerError;
-use super::logs::{LogWriter, Stream};
+use super::logs::LogWriter;
 use super::record::{Directory, Ended, Record};
+use super::watch::Watch;
 use crate::runtime::Action;
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
-use crate::sys::identity::Identity;
 use crate::sys::spawn;
 
 /// What a monitor says once the container is created; anything else is an error.
 const READY: &str = "ready";
-
-/// How long the output of a container that ended is waited for when a process that left its pid
-/// namespace still holds it.
-const DRAIN: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// The program that becomes a monitor, given the run directory and the container's id as further
 /// arguments. It has to call [`monitor`].
@@ -62,8 +53,9 @@ impl MonitorProgram {
 /// Creates a container and stays with it until it ended. The process must have been made for this:
 /// it leaves its session and adopts orphans, and it talks to its maker by standard output.
 pub fn monitor(run: &Path, id: &str) -> Result<(), ContainerError> {
-    match create(run, id) {
-        Ok(watch) => {
+    let directory = Directory::of(run, id);
+    match create(&directory) {
+        Ok((watch, mut log)) => {
             let mut stdout = io::stdout();
             let said = stdout.write_all(READY.as_bytes()).and_then(|()| stdout.flush());
             said.at("write to", Path::new("standard output"))?;
@@ -71,7 +63,13 @@ pub fn monitor(run: &Path, id: &str) -> Result<(), ContainerError> {
             let null =
                 File::options().write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
             rustix::stdio::dup2_stdout(&null).at("replace", Path::new("standard output"))?;
-            watch.until_the_end()
+            let record_end = |code| {
+                let _ = directory.write_end(&Ended { code, at: Timestamp::now() });
+            };
+            let watched = watch.until_the_end(&mut log, None, record_end);
+            // Who deletes the container may have taken the files away.
+            let _ = log.flush();
+            watched.map(drop).at("read the output of", directory.path()).map_err(Into::into)
         }
         Err(error) => {
             // If nobody reads it any more, there is nobody to tell.
@@ -81,20 +79,19 @@ pub fn monitor(run: &Path, id: &str) -> Result<(), ContainerError> {
     }
 }
 
-fn create(run: &Path, id: &str) -> Result<Watch, ContainerError> {
-    let directory = Directory::of(run, id);
+fn create(directory: &Directory) -> Result<(Watch, LogWriter), ContainerError> {
     let record = directory.read()?;
     spawn::detach().at("leave the session for", directory.path())?;
-    let log = LogWriter::create(&directory.log(), record.log_bytes)?;
+    let log = LogWriter::open(&directory.log(), record.log_bytes)?;
     let pipe = || pipe_with(PipeFlags::CLOEXEC).at("make a pipe for", directory.path());
     let (stdout, stdout_writer) = pipe()?;
     let (stderr, stderr_writer) = pipe()?;
 
-    create_with(&record, &directory, stdout_writer.into(), stderr_writer.into())?;
+    create_with(&record, directory, stdout_writer.into(), stderr_writer.into())?;
     let process = directory.process();
     // From here on the container is as good as started, and found by its record.
     spawn::outlive_parent().at("stay with", directory.path())?;
-    Ok(Watch { directory, log, process, streams: [Some(stdout), Some(stderr)] })
+    Ok((Watch { process, streams: [Some(stdout), Some(stderr)] }, log))
 }
 
 /// Has the runtime create a container that writes to the given streams.
@@ -114,91 +111,4 @@ pub(super) fn create_with(
         return Err(runtime.logged_error(Action::Create, &record.id, &log).into());
     }
     Ok(())
-}
-
-/// A container and its output.
-struct Watch {
-    directory: Directory,
-    log: LogWriter,
-    process: Option<Identity>,
-    streams: [Option<OwnedFd>; 2],
-}
-
-impl Watch {
-    fn until_the_end(mut self) -> Result<(), ContainerError> {
-        for stream in self.streams.iter().flatten() {
-            fcntl_setfl(stream, OFlags::NONBLOCK)
-                .at("read the output of", self.directory.path())?;
-        }
-        // Opened when it is a zombie already, too: then it is readable at once.
-        let pid = self
-            .process
-            .and_then(|process| rustix::process::Pid::from_raw(i32::try_from(process.pid).ok()?));
-        let mut pidfd = pid.and_then(|pid| {
-            rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty()).ok()
-        });
-        while pidfd.is_some() || self.streams.iter().any(Option::is_some) {
-            let timeout = if pidfd.is_some() { None } else { Some(&DRAIN) };
-            let mut polled: Vec<_> = self
-                .streams
-                .iter()
-                .flatten()
-                .map(|stream| PollFd::new(stream, PollFlags::IN))
-                .collect();
-            polled.extend(pidfd.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
-            match poll(&mut polled, timeout) {
-                Ok(0) => break,
-                Ok(_) | Err(Errno::INTR) => {}
-                Err(_) => break,
-            }
-            let has_ended =
-                pidfd.is_some() && polled.last().is_some_and(|last| !last.revents().is_empty());
-            drop(polled);
-            self.read();
-            if has_ended {
-                pidfd = None;
-                self.record_end();
-            }
-        }
-        // Who deletes the container may have taken the files away.
-        let _ = self.log.finish();
-        Ok(())
-    }
-
-    /// Reads what there is; a log that cannot be written must not block the container.
-    fn read(&mut self) {
-        let mut buffer = [0; 64 << 10];
-        for (slot, stream) in self.streams.iter_mut().zip([Stream::Stdout, Stream::Stderr]) {
-            let Some(fd) = slot else { continue };
-            match rustix::io::read(fd.as_fd(), &mut buffer) {
-                Ok(0) => *slot = None,
-                Ok(count) => {
-                    let _ = self.log.add(stream, &buffer[..count]);
-                }
-                Err(Errno::AGAIN | Errno::INTR) => {}
-                Err(_) => *slot = None,
-            }
-        }
-    }
-
-    /// Collects all that ended; the container's first process is among them.
-    fn record_end(&self) {
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG) {
-            let is_first = self.process.is_some_and(|process| {
-                u32::try_from(pid.as_raw_nonzero().get()) == Ok(process.pid)
-            });
-            if is_first {
-                let ended = Ended { code: code(status), at: Timestamp::now() };
-                let _ = self.directory.write_end(&ended);
-            }
-        }
-    }
-}
-
-/// Returns a status as shells do.
-fn code(status: WaitStatus) -> i32 {
-    status
-        .exit_status()
-        .or_else(|| status.terminating_signal().map(|signal| 128 + signal))
-        .unwrap_or(1)
 }

@@ -34,6 +34,8 @@ pub enum Role {
     Init,
     /// It runs beside a job container or a step.
     Sidecar,
+    /// A runner is in it.
+    Instance,
 }
 
 impl Role {
@@ -45,6 +47,7 @@ impl Role {
             Role::Step => "step",
             Role::Init => "init",
             Role::Sidecar => "sidecar",
+            Role::Instance => "instance",
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::disk;
 use super::engine::{Engine, remove_tree};
 use super::error::ContainerError;
 use super::record::Record;
@@ -32,7 +33,7 @@ impl Engine {
         }
         bundle::unmount(&directory.bundle())?;
         rootfs::unmount(&record.disk)?;
-        remove_tree(&record.disk)?;
+        disk::remove(&record.disk)?;
         self.store.release(&record.id)?;
         // The record goes last: as long as there is anything, it says where.
         remove_tree(directory.path())

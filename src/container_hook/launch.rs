@@ -65,6 +65,8 @@ pub(super) fn prepare<'h>(
         owner: hook.runner.owner(),
         role: plan.role,
         image,
+        layers: Vec::new(),
+        disk_bytes: None,
         options,
         network: Some(within.network.id().to_owned()),
         output: plan.output(hook),

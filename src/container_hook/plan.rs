@@ -103,6 +103,7 @@ impl<'a> Plan<'a> {
             Role::Step => "container step".to_owned(),
             Role::Init => format!("init container {}", first()),
             Role::Sidecar => format!("sidecar {}", first()),
+            Role::Instance => format!("instance {}", first()),
         };
         let plan = Self::check(hook, asked, &title);
         plan.map(|plan| Plan { title: title.clone(), ..plan }).map_err(HookError::of(&title))

@@ -2,6 +2,8 @@
 
 mod fetch;
 
+use serde::{Deserialize, Serialize};
+
 use super::config::ConfigurationError;
 use super::credentials::{Credentials, HelperError};
 use super::digest::Digest;
@@ -13,9 +15,11 @@ use super::registry::{OpenError, RegistryClient, RegistryError, Repository};
 use super::store::{Image, Store, StoreError};
 
 /// When the registry is asked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum PullPolicy {
     /// Each time. Layers that are in the store are not fetched again.
+    #[default]
     Always,
     /// If the image is not in the store.
     Missing,

@@ -99,6 +99,18 @@ impl Runtime {
         command
     }
 
+    /// Returns a command that starts one more process in a container, which gets its streams, and
+    /// does not wait for it.
+    ///
+    /// The runtime's own log goes to a file, since its standard error is the process's.
+    pub fn exec_detached(&self, id: &str, process: &Path, pid_file: &Path, log: &Path) -> Command {
+        let mut command = self.command();
+        command.arg("--log").arg(log).args(["--log-format", "json"]);
+        command.args(["exec", "--detach", "--process"]).arg(process);
+        command.arg("--pid-file").arg(pid_file).arg(id);
+        command
+    }
+
     /// Runs one more process in a container, described by a file, until it ends or its time is up.
     pub fn probe(
         &self,
@@ -123,6 +135,16 @@ impl Runtime {
     /// Sends a signal to the first process of a container.
     pub fn kill(&self, id: &str, signal: &str) -> Result<(), RuntimeError> {
         self.call(Action::Kill, id, &["kill", id, signal], TIMEOUT).map(drop)
+    }
+
+    /// Stops all processes of a container where they are.
+    pub fn pause(&self, id: &str) -> Result<(), RuntimeError> {
+        self.call(Action::Pause, id, &["pause", id], TIMEOUT).map(drop)
+    }
+
+    /// Has the processes of a paused container go on.
+    pub fn resume(&self, id: &str) -> Result<(), RuntimeError> {
+        self.call(Action::Resume, id, &["resume", id], TIMEOUT).map(drop)
     }
 
     /// Deletes a container, killing it if it runs; one that the runtime does not know is no error.

@@ -13,6 +13,9 @@ const MOUNT: &str = "/sys/fs/cgroup";
 /// How long killed processes may take to leave a cgroup.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
+/// How often it is tried to enter a cgroup.
+const TRIES: usize = 5;
+
 /// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and removes it and its children.
 /// Returns whether it is gone.
 pub fn remove(path: &str) -> bool {
@@ -28,6 +31,24 @@ pub fn remove(path: &str) -> bool {
         }
     }
     is_gone
+}
+
+/// Moves this process to a cgroup, which is made if it is not there. Whoever started us, as a service
+/// of systemd does, may end all that is left in the cgroup we were in.
+///
+/// Returns whether it is in that cgroup now in any hierarchy: some do not take a process until they
+/// are told more.
+pub fn enter(path: &str) -> bool {
+    let path = path.trim_start_matches('/');
+    let mut entered = false;
+    for root in hierarchies(Path::new(MOUNT)) {
+        let dir = root.join(path);
+        // Somebody may remove it, since it is empty, before we are in it.
+        entered |= (0..TRIES).any(|_| {
+            fs::create_dir_all(&dir).is_ok() && fs::write(dir.join("cgroup.procs"), "0").is_ok()
+        });
+    }
+    entered
 }
 
 /// Removes a cgroup that other containers may be in, unless they are.

@@ -8,7 +8,9 @@ use std::process::Command;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
-use rustix::process::{Signal, set_child_subreaper, set_parent_process_death_signal, setsid};
+use rustix::process::{
+    Signal, WaitOptions, set_child_subreaper, set_parent_process_death_signal, setsid, wait,
+};
 
 /// Has the kernel kill a child as soon as the thread that starts it ends, in whatever way: what a
 /// killed program was about to make must not appear after somebody cleaned up.
@@ -33,6 +35,11 @@ pub fn detach() -> io::Result<()> {
 /// Stays when the parent ends, from now on.
 pub fn outlive_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(None)?)
+}
+
+/// Collects all children that have ended, those that were adopted too, and forgets how they did.
+pub fn collect_ended() {
+    while let Ok(Some(_)) = wait(WaitOptions::NOHANG) {}
 }
 
 /// Leaves a descriptor open in a child, and in no other that is started meanwhile.

@@ -195,7 +195,8 @@ const OPAQUE: [&CStr; 2] = [c"trusted.overlay.opaque", c"user.overlay.opaque"];
 /// The attributes that mean something to overlays.
 const OVERLAY: [&[u8]; 2] = [b"trusted.overlay.", b"user.overlay."];
 
-fn is_opaque(directory: BorrowedFd<'_>) -> bool {
+/// Returns whether overlays hide what lower layers have in a directory.
+pub fn is_opaque(directory: BorrowedFd<'_>) -> bool {
     OPAQUE.iter().any(|name| {
         let mut value = [0; 1];
         fgetxattr(directory, *name, &mut value) == Ok(1) && value == *b"y"

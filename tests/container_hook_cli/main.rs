@@ -3,7 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod admin;
+#[path = "../support/cli.rs"]
 mod env;
 mod install;
 mod requests;
 mod template;
+
+/// The program, for [`env`].
+const PROGRAM: &str = env!("CARGO_BIN_EXE_container-hook");
+
+/// Where its golden files are.
+const DATA: &str = "container-hook/cli";

@@ -46,6 +46,8 @@ fn spec<'a>(image: &'a Image, script: &str) -> Spec<'a> {
         owner: "test".to_owned(),
         role: Role::Service,
         image,
+        layers: Vec::new(),
+        disk_bytes: None,
         options: Options {
             args: ["sh", "-c", script].map(str::to_owned).into(),
             ..Options::default()

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::leftovers::Snapshot;
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
 use crate::support::call::Stream;
 use crate::support::github_runner::{Runner, container, merge};
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 use crate::support::program;
 
 #[test]

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::leftovers::{Snapshot, containers, no_cgroup_of};
 use crate::setup::{redis, runner, shell_step, with_each_runtime};
 use crate::support::github_runner::Runner;
 use crate::support::installation::Installation;
+use crate::support::leftovers::{Snapshot, containers, no_cgroup_of};
 
 /// How many points of time of each command.
 const ROUNDS: u32 = 6;

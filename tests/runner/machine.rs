@@ -4,11 +4,11 @@ use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::Command;
 
-use crate::leftovers::Snapshot;
 use crate::setup::runner;
 use crate::support::host::Host;
 use crate::support::hub::{Login, Name, Registry};
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 use crate::support::runtime::Runtime;
 use crate::support::{externals, program};
 

@@ -13,7 +13,6 @@ mod escapes;
 mod hooks_d;
 mod job;
 mod killed;
-mod leftovers;
 mod machine;
 mod parallel;
 mod pods;

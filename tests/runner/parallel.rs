@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::leftovers::{Snapshot, containers, no_cgroup_of};
 use crate::setup::{redis, runner, shell_step, with_each_runtime};
 use crate::support::installation::Installation;
+use crate::support::leftovers::{Snapshot, containers, no_cgroup_of};
 
 const RUNNERS: usize = 8;
 const KILLED: usize = 3;

@@ -7,11 +7,11 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::leftovers::Snapshot;
 use crate::setup::{redis, shell_step, write};
 use crate::support::host::Host;
 use crate::support::hub::{Login, Name, Registry};
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 use crate::support::runtime::Runtime;
 use crate::template::Templated;
 

@@ -6,12 +6,12 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::leftovers::Snapshot;
 use crate::setup::{runner, with_each_runtime, write};
 use crate::support::call::Ended;
 use crate::support::github_runner::Runner;
 use crate::support::hub::{Login, Name, Registry};
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 use crate::support::{externals, program};
 
 /// What the requests ask for that only an administrator can grant.

@@ -4,9 +4,9 @@ use std::os::unix::net::UnixListener;
 
 use serde_json::json;
 
-use crate::leftovers::Snapshot;
 use crate::setup::{redis, runner, shell_step, with_each_runtime};
 use crate::support::github_runner::{merge, volume};
+use crate::support::leftovers::Snapshot;
 
 #[test]
 fn row_7_a_step_has_few_rights() {

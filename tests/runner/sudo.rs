@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::leftovers::Snapshot;
 use crate::setup::{runner, shell_step, with_each_runtime};
 use crate::support::github_runner::Runner;
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 
 /// A user that each system has, and who may do nothing.
 const USER: (&str, (u32, u32)) = ("daemon", (1, 1));

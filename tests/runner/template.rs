@@ -6,12 +6,12 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use crate::leftovers::Snapshot;
 use crate::setup::{redis, runner, shell_step, write};
 use crate::support::github_runner::{Runner, merge};
 use crate::support::host::Host;
 use crate::support::hub::{Name, Registry};
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 use crate::support::program;
 use crate::support::runtime::Runtime;
 

@@ -71,6 +71,8 @@ impl Container {
             owner: "test".to_owned(),
             role: Role::Service,
             image: &image,
+            layers: Vec::new(),
+            disk_bytes: None,
             options,
             network: None,
             output: Output::Log { bytes: 1 << 20 },

@@ -1,10 +1,15 @@
 //! A web server that does whatever a test wants, on the loopback interface.
 
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::io::{BufRead as _, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
+use std::time::Duration;
+
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+use super::program::DEADLINE;
 
 /// What a client asked.
 #[derive(Clone, Debug)]
@@ -25,11 +30,57 @@ pub(crate) struct Response {
     pub(crate) body: Vec<u8>,
     /// After how many bytes of the body the connection is cut.
     pub(crate) cut: Option<usize>,
+    /// Whether the connection is closed instead of an answer.
+    pub(crate) refused: bool,
+    /// After how many bytes of the body it goes on only when the gate is open.
+    pub(crate) held: Option<(usize, Gate)>,
+    /// How long after each kilobyte of the body it waits.
+    pub(crate) pace: Option<Duration>,
+}
+
+/// Holds up whoever comes until it is opened, and tells that somebody came.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Gate(Arc<(Mutex<GateState>, Condvar)>);
+
+#[derive(Debug, Default)]
+struct GateState {
+    reached: bool,
+    open: bool,
+}
+
+impl Gate {
+    /// Waits until somebody waits for the gate to open.
+    #[track_caller]
+    pub(crate) fn wait_until_reached(&self) {
+        assert!(self.wait(|state| state.reached), "nobody comes to the gate");
+    }
+
+    /// Lets everybody through, now and later.
+    pub(crate) fn open(&self) {
+        self.change(|state| state.open = true);
+    }
+
+    fn pass(&self) {
+        self.change(|state| state.reached = true);
+        self.wait(|state| state.open);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut GateState)) {
+        change(&mut self.0.0.lock().expect("no holder panics"));
+        self.0.1.notify_all();
+    }
+
+    fn wait(&self, until: impl Fn(&GateState) -> bool) -> bool {
+        let state = self.0.0.lock().expect("no holder panics");
+        let waited = self.0.1.wait_timeout_while(state, DEADLINE, |state| !until(state));
+        !waited.expect("no holder panics").1.timed_out()
+    }
 }
 
 /// A web server; it stops when dropped.
 pub(crate) struct Server {
     address: SocketAddr,
+    listener: Arc<TcpListener>,
     requests: Arc<Mutex<Vec<Request>>>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -70,23 +121,43 @@ impl Server {
     /// Starts a server that answers each request with what the function returns.
     pub(crate) fn start(answer: impl Fn(&Request) -> Response + Send + Sync + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("the loopback has free ports");
+        Self::start_at(listener, None, answer)
+    }
+
+    /// Starts such a server where a listener is, in whichever network; with TLS if that is given.
+    pub(crate) fn start_at(
+        listener: TcpListener,
+        tls: Option<Arc<ServerConfig>>,
+        answer: impl Fn(&Request) -> Response + Send + Sync + 'static,
+    ) -> Self {
+        let listener = Arc::new(listener);
         let address = listener.local_addr().expect("it is bound");
         let requests = Arc::<Mutex<Vec<_>>>::default();
         let stop = Arc::<AtomicBool>::default();
         let answer = Arc::new(answer);
         let thread = std::thread::spawn({
             let (requests, stop) = (Arc::clone(&requests), Arc::clone(&stop));
+            let listener = Arc::clone(&listener);
             move || {
                 for connection in listener.incoming().map_while(Result::ok) {
                     if stop.load(Ordering::SeqCst) {
                         break;
                     }
                     let (requests, answer) = (Arc::clone(&requests), Arc::clone(&answer));
-                    std::thread::spawn(move || serve(connection, &requests, &*answer));
+                    let tls = tls.clone();
+                    // The body is not to wait until the client has confirmed the head.
+                    let _ = connection.set_nodelay(true);
+                    std::thread::spawn(move || match tls {
+                        None => serve(connection, &requests, &*answer),
+                        Some(config) => {
+                            let session = ServerConnection::new(config).ok()?;
+                            serve(StreamOwned::new(session, connection), &requests, &*answer)
+                        }
+                    });
                 }
             }
         });
-        Server { address, requests, stop, thread: Some(thread) }
+        Server { address, listener, requests, stop, thread: Some(thread) }
     }
 
     /// Returns `127.0.0.1:PORT`.
@@ -108,23 +179,27 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        drop(TcpStream::connect(self.address));
+        // It may be in a network where this process is not, so there is no connecting to it.
+        let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
         drop(self.thread.take().map(JoinHandle::join));
     }
 }
 
 /// Answers requests until the client has no more; errors are the client's.
 fn serve(
-    connection: TcpStream,
+    connection: impl Read + Write,
     requests: &Mutex<Vec<Request>>,
     answer: &dyn Fn(&Request) -> Response,
 ) -> Option<()> {
-    let mut reader = BufReader::new(connection.try_clone().ok()?);
-    let mut writer = connection;
+    let mut connection = BufReader::new(connection);
     loop {
-        let request = read_request(&mut reader)?;
+        let request = read_request(&mut connection)?;
         requests.lock().expect("no holder panics").push(request.clone());
         let response = answer(&request);
+        if response.refused {
+            return None;
+        }
+        let writer = connection.get_mut();
         let mut head = format!("HTTP/1.1 {} X\r\n", response.status);
         for (name, value) in &response.headers {
             head.push_str(&format!("{name}: {value}\r\n"));
@@ -135,17 +210,35 @@ fn serve(
         head.push_str("\r\n");
         writer.write_all(head.as_bytes()).ok()?;
         if request.method != "HEAD" {
-            let length = response.cut.unwrap_or(response.body.len());
-            writer.write_all(&response.body[..length.min(response.body.len())]).ok()?;
+            write_body(writer, &response)?;
         }
         writer.flush().ok()?;
-        if response.cut.is_some() {
+        if response.cut.is_some() || request.header("connection") == Some("close") {
             return None;
         }
     }
 }
 
-fn read_request(reader: &mut BufReader<TcpStream>) -> Option<Request> {
+fn write_body(writer: &mut impl Write, response: &Response) -> Option<()> {
+    let length = response.cut.unwrap_or(response.body.len()).min(response.body.len());
+    let mut body = &response.body[..length];
+    if let Some((at, gate)) = &response.held {
+        let (first, rest) = body.split_at(body.len().min(*at));
+        writer.write_all(first).ok()?;
+        writer.flush().ok()?;
+        gate.pass();
+        body = rest;
+    }
+    let Some(pace) = response.pace else { return writer.write_all(body).ok() };
+    for part in body.chunks(1024) {
+        writer.write_all(part).ok()?;
+        writer.flush().ok()?;
+        std::thread::park_timeout(pace);
+    }
+    Some(())
+}
+
+fn read_request(reader: &mut BufReader<impl Read>) -> Option<Request> {
     // Whoever tries TLS learns at once that it is not spoken here.
     if *reader.fill_buf().ok()?.first()? == 0x16 {
         return None;

@@ -73,6 +73,16 @@ impl Tree {
         self.0.append_data(&mut header, path, &[][..]).expect("the name fits");
     }
 
+    pub(crate) fn owned_directory(&mut self, path: &str, mode: u32, owner: u64) {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Directory);
+        header.set_mode(mode);
+        header.set_uid(owner);
+        header.set_gid(owner);
+        header.set_size(0);
+        self.0.append_data(&mut header, path, &[][..]).expect("the name fits");
+    }
+
     pub(crate) fn file(&mut self, path: &str, mode: u32, content: impl AsRef<[u8]>) {
         let content = content.as_ref();
         let mut header = tar::Header::new_gnu();

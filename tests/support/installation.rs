@@ -6,6 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use super::host::Host;
+use super::leftovers::Installed;
 use super::program::{self, DEADLINE, Finished};
 use super::runtime::Runtime;
 
@@ -42,13 +43,9 @@ impl<'h> Installation<'h> {
 
     /// Installs the hook for a runner that somebody else than root runs, as the printed text says.
     pub(crate) fn use_sudo(&self, user: &str) {
-        // An `/etc` of the host's own, which goes with it.
+        self.host.make_etc();
         self.host.shell(&format!(
-            "cd {}; chmod 711 .; mkdir -p etc/oci-hooks etc/sudoers.d etc/ssl/certs etc-work; \
-             chmod 750 etc/sudoers.d; cp container-hook.toml etc/oci-hooks/; \
-             cp /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/; \
-             (cat /etc/hosts; echo 127.0.1.1 $(hostname)) >etc/hosts; \
-             mount -t overlay -o lowerdir=/etc,upperdir=etc,workdir=etc-work overlay /etc",
+            "mkdir -p /etc/oci-hooks; cp {}/container-hook.toml /etc/oci-hooks/",
             self.host.path().display()
         ));
         let directory = self.entry().with_file_name("");
@@ -57,8 +54,7 @@ impl<'h> Installation<'h> {
         let answer: serde_json::Value =
             serde_json::from_str(&self.admin(&words).success()).expect("it is JSON");
         let line = answer["sudoers"].as_str().expect("sudo needs a line");
-        self.host
-            .shell(&format!("umask 227; echo '{line}' >/etc/sudoers.d/container-hook; visudo -qc"));
+        self.host.allow_sudo(line);
     }
 
     /// Returns the installed program.
@@ -108,5 +104,19 @@ impl<'h> Installation<'h> {
 
     fn settings(&self) -> PathBuf {
         self.host.path().join("container-hook.toml")
+    }
+}
+
+impl Installed for Installation<'_> {
+    fn host(&self) -> &Host {
+        self.host
+    }
+
+    fn run_directory(&self) -> PathBuf {
+        Self::run_directory(self)
+    }
+
+    fn store(&self) -> PathBuf {
+        Self::store(self)
     }
 }

@@ -6,12 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
 /// Longer than any command of a test takes on a busy machine.
-pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(180);
 
 /// A command that has ended.
 pub(crate) struct Finished {
@@ -113,6 +113,16 @@ pub(crate) fn wait(mut child: Child, deadline: Duration) -> Option<ExitStatus> {
             let _ = rustix::process::kill_process(pid, Signal::KILL);
             None
         }
+    }
+}
+
+/// Waits until something is so that nothing tells of.
+#[track_caller]
+pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "it does not come: {what}");
+        std::thread::park_timeout(Duration::from_millis(5));
     }
 }
 

@@ -9,7 +9,7 @@ const LAYERS: [&[&str]; 5] = [
     &["bundle", "rootfs"],
     &["container"],
     // Each speaks one protocol; none names another.
-    &["container_hook", "step_runner"],
+    &["container_hook", "garm", "step_runner"],
 ];
 
 fn layer(module: &str) -> Option<usize> {

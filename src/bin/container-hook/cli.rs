@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::context::Color;
 use crate::{
     completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay,
     rmi, template,
@@ -63,18 +64,6 @@ pub(crate) enum Format {
     Json,
     /// For both; only container-hook-template(1) has it, by default
     Yaml,
-}
-
-/// When colours are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set
-    #[default]
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
 }
 
 #[derive(Debug, Subcommand)]

@@ -11,16 +11,14 @@ use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::fs::{PathContext as _, PathError};
 use oci_hooks::sys::identity::Identity;
 
+use crate::shared::relayed::{PROXY_VARIABLES, sudo_caller};
+
 /// Variables of the runner that the hook reads, besides those that describe the job.
 const RUNNER_VARIABLES: [&str; 5] =
     ["RUNNER_NAME", "RUNNER_TEMP", "GITHUB_WORKSPACE", "RUNNER_DEBUG", TEMPLATE_VARIABLE];
 
 /// The variable that names the pod template (ADR 0134).
 pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
-
-/// Variables that say how to reach registries.
-const PROXY_VARIABLES: [&str; 6] =
-    ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
 
 /// The runner's program that runs a job; the kernel knows it by this name.
 const WORKER: &str = "Runner.Worker";
@@ -142,12 +140,6 @@ fn directory(name: &'static str) -> Result<PathBuf, EnvironmentError> {
     }
     // Without a slash at the end and `.` in between.
     Ok(path.components().collect())
-}
-
-/// Returns the user and group that sudo was called by, if it was.
-pub(crate) fn sudo_caller() -> Option<(u32, u32)> {
-    let id = |name| env::var(name).ok()?.parse().ok();
-    Some((id("SUDO_UID")?, id("SUDO_GID")?))
 }
 
 fn worker() -> Option<Identity> {

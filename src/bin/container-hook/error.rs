@@ -12,9 +12,9 @@ use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::image::{ImportError, PullError, StoreError};
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
-use crate::engine::EngineError;
 use crate::environment::TEMPLATE_VARIABLE;
-use crate::settings::SettingsError;
+use crate::shared::host::HostError;
+use crate::shared::read::SettingsError;
 use crate::stdin::StdinError;
 
 /// Why a command could not do its work.
@@ -33,7 +33,7 @@ pub(crate) enum Error {
     )]
     NotPlain { path: PathBuf },
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Host(#[from] HostError),
     #[error(transparent)]
     Container(#[from] ContainerError),
     #[error(transparent)]

@@ -8,10 +8,12 @@ use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{Hook, HookError, Outcome};
 
 use crate::Exit;
-use crate::engine::{self, EngineError};
+use crate::engine;
 use crate::environment::{self, EnvironmentError};
 use crate::log::Log;
-use crate::settings::{Loaded, SettingsError};
+use crate::settings;
+use crate::shared::host::HostError;
+use crate::shared::read::SettingsError;
 use crate::signals;
 use crate::stdin::{self, StdinError};
 
@@ -25,7 +27,7 @@ pub(crate) enum CallError {
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
     #[error(transparent)]
-    Engine(#[from] EngineError),
+    Engine(#[from] HostError),
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
     #[error("cannot execute {program}")]
@@ -35,9 +37,9 @@ pub(crate) enum CallError {
 /// Carries out the request on standard input.
 pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
-    let settings = Loaded::read(config)?.settings;
+    let settings = settings::load(config)?.settings;
     let runner = environment::runner(settings.network.names_from_runner_log)?;
-    let engine = engine::open(&settings)?;
+    let engine = settings.host().engine()?;
     let mut hook_settings = engine::hook_settings(&settings)?;
     // A template that went bad is no reason to leave a job as it is.
     hook_settings.template.file = match request.command {
@@ -49,8 +51,8 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let hook = Hook {
         engine: &engine,
         network: &engine::network(&settings),
-        registries: &engine::registries(&settings)?,
-        credentials: &engine::credentials(&settings)?,
+        registries: &settings.host().registries(|name| std::env::var(name).ok())?,
+        credentials: &settings.host().credentials()?,
         settings: &hook_settings,
         runner: &runner,
         log,

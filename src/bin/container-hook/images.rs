@@ -5,14 +5,13 @@ use std::time::SystemTime;
 use clap::Args;
 use jiff::Timestamp;
 use oci_hooks::image::Summary;
+use oci_hooks::sys::quantity::human;
 use serde::Serialize;
 
 use crate::Exit;
 use crate::context::Context;
-use crate::engine;
 use crate::error::Error;
-use crate::settings::human;
-use crate::table;
+use crate::table::{self, ago};
 
 /// List the images in the store
 #[derive(Debug, Args)]
@@ -43,7 +42,7 @@ impl From<&Summary> for Json {
 }
 
 pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = engine::store(&context.settings()?.settings)?;
+    let store = context.settings()?.settings.host().store()?;
     let images = store.images()?;
     if context.is_json() {
         context.json(&images.iter().map(Json::from).collect::<Vec<_>>())?;
@@ -73,16 +72,4 @@ fn row(image: &Summary) -> [String; 5] {
 fn timestamp(time: SystemTime) -> Timestamp {
     // Out of range only if the clock was set to a time beyond the year 9999.
     Timestamp::try_from(time).unwrap_or(Timestamp::MAX)
-}
-
-/// Says how long ago something was.
-pub(crate) fn ago(time: Timestamp) -> String {
-    let seconds = Timestamp::now().duration_since(time).as_secs().max(0);
-    let (count, unit) = match seconds {
-        0..60 => (seconds, "second"),
-        60..3_600 => (seconds / 60, "minute"),
-        3_600..86_400 => (seconds / 3_600, "hour"),
-        _ => (seconds / 86_400, "day"),
-    };
-    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
 }

@@ -7,7 +7,6 @@ use oci_hooks::image::Reference;
 
 use crate::Exit;
 use crate::context::Context;
-use crate::engine;
 use crate::error::Error;
 
 /// Put an image from a file or directory into the store
@@ -28,8 +27,8 @@ pub(crate) struct ImportArgs {
 }
 
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = engine::store(&context.settings()?.settings)?;
+    let store = context.settings()?.settings.host().store()?;
     let image = store.import(&args.path, &args.reference)?;
-    crate::pull::report(&image, context)?;
+    crate::shared::pulled::report(&image, context)?;
     Ok(Exit::Done)
 }

@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
-use crate::relay::{AS_ROOT, this_program};
+use crate::shared::relayed::{AS_ROOT, this_program};
 
 /// Write the script that GitHub's runner calls, and say what the runner needs
 #[derive(Debug, Args)]

@@ -1,9 +1,6 @@
 //! `container-hook`: GitHub's runner runs its containers without a daemon. See `container-hook --help`.
 
 mod cli;
-mod completions;
-mod config;
-mod context;
 mod doctor;
 mod engine;
 mod environment;
@@ -16,22 +13,21 @@ mod log;
 mod logs;
 #[cfg(test)]
 mod man;
-mod monitor;
 #[cfg(test)]
 #[path = "../pages.rs"]
 mod pages;
-mod progress;
 mod prune;
 mod ps;
 mod pull;
 mod relay;
 mod rmi;
 mod settings;
+#[path = "../shared/mod.rs"]
+mod shared;
 mod signals;
 mod stdin;
 #[path = "../oci-hooks/style.rs"]
 mod style;
-mod table;
 mod template;
 
 use std::io::IsTerminal as _;
@@ -40,9 +36,10 @@ use std::process::{ExitCode, ExitStatus};
 
 use clap::{CommandFactory as _, Parser as _};
 
-use cli::{Cli, Command};
+use cli::{Cli, Command, Format};
 use context::Context;
 use error::Error;
+use shared::{completions, config, context, monitor, progress, table};
 
 /// How a command ended that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,7 +87,7 @@ fn main() -> ExitCode {
         Some(command) => command,
     };
     let mut context = Context::new(&cli.global);
-    let result = run(command, &mut context);
+    let result = run(&cli, command, &mut context);
     let result = result.and_then(|exit| context.flush().map(|()| exit));
     match result {
         Ok(exit) => exit.into(),
@@ -106,8 +103,8 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
-    if context.is_yaml() && !matches!(command, Command::Template(_)) {
+fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Error> {
+    if cli.global.format == Format::Yaml && !matches!(command, Command::Template(_)) {
         return Err(Error::NoYaml);
     }
     match command {

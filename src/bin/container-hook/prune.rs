@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use oci_hooks::container_hook::{HookError, remove_abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
+use oci_hooks::sys::quantity::{Age, Size, human};
 use serde::Serialize;
 
 use crate::Exit;
@@ -12,7 +13,6 @@ use crate::context::Context;
 use crate::engine;
 use crate::error::Error;
 use crate::images::Json as ImageJson;
-use crate::settings::{Age, Size, human};
 
 /// Remove images by age and size, and what killed jobs left behind
 #[derive(Debug, Args)]
@@ -48,7 +48,7 @@ struct Json {
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings()?.settings;
-    let engine = engine::existing(&settings)?;
+    let engine = settings.host().existing()?;
     // Containers of killed jobs hold their images.
     let jobs = remove_abandoned(&engine, &engine::network(&settings)).map_err(Box::new)?;
     let given = args.age.is_some() || args.size.is_some();

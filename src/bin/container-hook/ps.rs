@@ -8,10 +8,8 @@ use serde::Serialize;
 
 use crate::Exit;
 use crate::context::Context;
-use crate::engine;
 use crate::error::Error;
-use crate::images::ago;
-use crate::table;
+use crate::table::{self, ago};
 
 /// List the containers of jobs
 #[derive(Debug, Args)]
@@ -60,7 +58,7 @@ impl Json {
 }
 
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = engine::existing(&context.settings()?.settings)?;
+    let engine = context.settings()?.settings.host().existing()?;
     let containers = engine.containers()?.into_iter();
     let containers: Vec<_> = containers.map(|record| Json::new(record, &engine)).collect();
     if context.is_json() {

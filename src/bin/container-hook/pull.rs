@@ -1,15 +1,14 @@
 //! `container-hook pull`.
 
 use clap::Args;
-use oci_hooks::image::{Image, Platform, PullRequest, Reference, pull};
-use serde::Serialize;
+use oci_hooks::image::{Platform, PullRequest, Reference, pull};
 
 use crate::Exit;
 use crate::context::Context;
-use crate::engine;
 use crate::error::Error;
 use crate::progress::Bar;
-use crate::settings::Pull;
+use crate::shared::pulled;
+use crate::shared::sections::Pull;
 
 /// Fetch an image from its registry
 #[derive(Debug, Args)]
@@ -30,20 +29,12 @@ pub(crate) struct PullArgs {
     policy: Pull,
 }
 
-/// An image that is in the store now, for programs.
-#[derive(Serialize)]
-struct Json {
-    reference: String,
-    platform: String,
-    digest: String,
-    id: String,
-}
-
 pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings()?.settings;
-    let store = engine::store(&settings)?;
-    let client = engine::registries(&settings)?;
-    let credentials = engine::credentials(&settings)?;
+    let host = settings.host();
+    let store = host.store()?;
+    let client = host.registries(|name| std::env::var(name).ok())?;
+    let credentials = host.credentials()?;
     let platform = args.platform.clone().unwrap_or_else(Platform::host);
     let progress = Bar::new();
     let image = pull(
@@ -58,19 +49,6 @@ pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error>
         },
     );
     progress.finish();
-    report(&image.map_err(Box::new)?, context)?;
+    pulled::report(&image.map_err(Box::new)?, context)?;
     Ok(Exit::Done)
-}
-
-/// Tells which image is in the store now.
-pub(crate) fn report(image: &Image, context: &mut Context) -> Result<(), Error> {
-    if context.is_json() {
-        return context.json(&Json {
-            reference: image.reference.to_string(),
-            platform: image.platform.to_string(),
-            digest: image.digest.to_string(),
-            id: image.id.to_string(),
-        });
-    }
-    context.line(format!("{} is {}", image.reference, image.digest))
 }

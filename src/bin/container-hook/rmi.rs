@@ -5,7 +5,6 @@ use oci_hooks::image::Reference;
 
 use crate::Exit;
 use crate::context::Context;
-use crate::engine;
 use crate::error::Error;
 use crate::images::Json;
 
@@ -20,7 +19,7 @@ pub(crate) struct RmiArgs {
 }
 
 pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = engine::store(&context.settings()?.settings)?;
+    let store = context.settings()?.settings.host().store()?;
     let mut removed = Vec::new();
     for reference in &args.references {
         let images = store.remove(reference)?;

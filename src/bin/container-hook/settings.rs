@@ -1,22 +1,37 @@
 //! The settings: a TOML file that only root may write, and a default for everything in it.
 
-mod quantity;
-mod read;
-mod text;
-
 use std::collections::BTreeMap;
+use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use oci_hooks::container_hook::pod::TemplateSettings;
 use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::network::Subnet;
+use oci_hooks::sys::quantity::Size;
+use oci_hooks::sys::text;
 use serde::{Deserialize, Serialize};
 
-pub(crate) use quantity::{Age, Size, human};
-#[cfg(test)]
-pub(crate) use read::{FILE, FILE_VARIABLE};
-pub(crate) use read::{Loaded, SettingsError};
+use crate::shared::host::Host;
+use crate::shared::read::{Loaded, SettingsError};
+use crate::shared::sections::{Hooks, Registry, Runtime, Store};
+
+/// The file of settings that is read if it exists.
+pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
+/// Names another file of settings, which must exist.
+pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
+
+/// Reads the file that is named, or that the variable names, or the usual one if it exists.
+pub(crate) fn load(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
+    let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
+    Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
+}
+
+/// What the help of `config` shows.
+pub(crate) const CONFIG_EXAMPLES: &str = "\
+Examples:
+  container-hook config --default > /etc/oci-hooks/container-hook.toml   A file to start from
+  container-hook config                                                  What is in force";
 
 /// The file of settings with every default, each explained.
 pub(crate) const TEMPLATE: &str = include_str!("../../../docs/container-hook.toml");
@@ -41,69 +56,6 @@ pub(crate) struct Settings {
     pub(crate) registry: BTreeMap<String, Registry>,
 }
 
-/// What runs containers.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Runtime {
-    pub(crate) order: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) path: Option<PathBuf>,
-    pub(crate) systemd_cgroup: bool,
-}
-
-impl Default for Runtime {
-    fn default() -> Self {
-        let order = oci_hooks::runtime::KNOWN.map(str::to_owned).to_vec();
-        Runtime { order, path: None, systemd_cgroup: false }
-    }
-}
-
-/// Where images are, and how long.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Store {
-    pub(crate) root: PathBuf,
-    pub(crate) run: PathBuf,
-    pub(crate) pull: Pull,
-    pub(crate) logins: Vec<PathBuf>,
-    pub(crate) max_layer_size: Size,
-    pub(crate) max_layer_files: u64,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) keep_age: Option<Age>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) keep_size: Option<Size>,
-}
-
-impl Default for Store {
-    fn default() -> Self {
-        Store {
-            root: "/var/lib/oci-hooks".into(),
-            run: "/run/oci-hooks".into(),
-            pull: Pull::default(),
-            logins: Vec::new(),
-            max_layer_size: Size(64 << 30),
-            max_layer_files: 4_000_000,
-            keep_age: None,
-            keep_size: None,
-        }
-    }
-}
-
-/// When a registry is asked for an image.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum Pull {
-    /// For each job, whether the name means another image by now
-    #[default]
-    Always,
-    /// If the image is not there
-    Missing,
-    /// As always, but an image that is there will do if the registry does not answer
-    Newer,
-    /// Never: images are imported or pulled by hand
-    Never,
-}
-
 /// How the network of a job is made.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -115,33 +67,6 @@ pub(crate) struct Network {
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) names_from_runner_log: bool,
-}
-
-/// Which hooks.d hooks containers get.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Hooks {
-    pub(crate) enabled: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) dirs: Option<Vec<PathBuf>>,
-    #[serde(rename = "as")]
-    pub(crate) consumer: String,
-    pub(crate) strict: bool,
-    pub(crate) skip_bad_files: bool,
-    pub(crate) precreate: bool,
-}
-
-impl Default for Hooks {
-    fn default() -> Self {
-        Hooks {
-            enabled: true,
-            dirs: None,
-            consumer: oci_hooks::hooks::consumer::PODMAN.name.to_owned(),
-            strict: true,
-            skip_bad_files: false,
-            precreate: true,
-        }
-    }
 }
 
 /// Limits of containers that ask for none.
@@ -234,17 +159,12 @@ impl Default for Template {
     }
 }
 
-/// How a registry is reached.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Registry {
-    pub(crate) insecure: bool,
-    pub(crate) mirrors: Vec<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) ca: Option<PathBuf>,
-}
-
 impl Settings {
+    /// Returns what they say of this machine.
+    pub(crate) fn host(&self) -> Host<'_> {
+        Host { runtime: &self.runtime, store: &self.store, registry: &self.registry }
+    }
+
     /// Returns the settings as a file of settings has them.
     pub(crate) fn to_toml(&self) -> String {
         toml::to_string(self).expect("tables of plain values")

@@ -44,20 +44,34 @@ pub(super) struct Extractor<'a> {
     place: Place,
     attributes: Attributes,
     limits: &'a Limits,
+    rules: Rules,
     unpacked: Unpacked,
 }
 
+/// What is made of an archive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Rules {
+    /// A layer.
+    Layer,
+    /// A directory with the plain files of the archive, all of one owner.
+    Plain { owner: (u32, u32) },
+}
+
 impl<'a> Extractor<'a> {
-    /// Starts a layer in a new directory.
-    pub(super) fn new(tree: &Path, limits: &'a Limits) -> Result<Self, UnpackError> {
-        let place = Place::new(tree).map_err(|error| UnpackError::File {
+    /// Starts in a new directory.
+    pub(super) fn new(tree: &Path, limits: &'a Limits, rules: Rules) -> Result<Self, UnpackError> {
+        let owner = match rules {
+            Rules::Layer => None,
+            Rules::Plain { owner } => Some(owner),
+        };
+        let place = Place::new(tree, owner).map_err(|error| UnpackError::File {
             action: error.action,
             path: error.path,
             source: error.source,
         })?;
         let attributes = Attributes::new();
         let unpacked = Unpacked { size_bytes: BLOCK_BYTES, entries: 0, is_opaque: false };
-        Ok(Extractor { place, attributes, limits, unpacked })
+        Ok(Extractor { place, attributes, limits, rules, unpacked })
     }
 
     /// Makes everything that is in the archive.
@@ -71,6 +85,9 @@ impl<'a> Extractor<'a> {
             self.unpacked.entries += 1;
             if self.unpacked.entries > self.limits.entries {
                 return Err(UnpackError::Limit { limit: Limit::Entries(self.limits.entries) });
+            }
+            if let Rules::Plain { owner } = self.rules {
+                make_plain(&mut entry, owner)?;
             }
             self.attributes.fit(&mut entry);
             self.normalise(&entry, &entry.path, &mut path)?;
@@ -126,7 +143,8 @@ impl<'a> Extractor<'a> {
             return self.attributes.reset(&root.fd, entry).at("set the attributes of", entry);
         }
         let (parent, name) = split(path);
-        if path.starts_with(WHITEOUT) || contains(path, b"/.wh.") {
+        let is_whiteout = path.starts_with(WHITEOUT) || contains(path, b"/.wh.");
+        if is_whiteout && self.rules == Rules::Layer {
             let components = || path.split(|byte| *byte == b'/');
             if name != OPAQUE && components().any(|component| component.starts_with(PRIVATE)) {
                 return Ok(());
@@ -296,6 +314,17 @@ impl<'a> Extractor<'a> {
             result => Ok(result?),
         }
     }
+}
+
+/// Takes from an entry what only layers may have.
+fn make_plain(entry: &mut Entry, (uid, gid): (u32, u32)) -> Result<(), UnpackError> {
+    if matches!(entry.kind, Kind::Character | Kind::Block | Kind::Fifo) {
+        return Err(refused(entry, "is neither a file nor a directory nor a link"));
+    }
+    (entry.uid, entry.gid) = (uid, gid);
+    entry.mode &= 0o777;
+    entry.xattrs.clear();
+    Ok(())
 }
 
 const OPEN_DIR: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);

@@ -47,3 +47,4 @@ pub(super) use unpack::{Unpacked, unpack};
 
 pub use error::UnpackError;
 pub use limits::{Limit, Limits};
+pub use unpack::unpack_archive;

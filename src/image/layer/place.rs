@@ -7,15 +7,15 @@ use std::path::Path;
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::fs::{
-    AtFlags, FileType, Mode, OFlags, XattrFlags, fchmod, fchown, fsetxattr, fstat, mkdirat, statat,
-    unlinkat,
+    AtFlags, FileType, Gid, Mode, OFlags, Uid, XattrFlags, fchmod, fchown, fsetxattr, fstat,
+    mkdirat, statat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use super::attributes::set_time;
 use crate::sys::beneath::{Beneath, open_as_root, open_strictly};
-use crate::sys::fs::PathError;
+use crate::sys::fs::{PathContext as _, PathError};
 
 // Without `NOFOLLOW`, or a link would be told from a file no more.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
@@ -39,14 +39,21 @@ pub(super) struct Place {
     root: Level,
     path: Vec<u8>,
     levels: Vec<Level>,
+    /// Whose directories are that the archive has no entry for.
+    owner: (Uid, Gid),
 }
 
 impl Place {
-    /// Starts at a new, empty directory.
-    pub(super) fn new(root: &Path) -> Result<Self, PathError> {
-        let fd = Beneath::new(root)?.into_fd();
+    /// Starts at a new, empty directory. What the archive says no owner of is this owner's, which
+    /// only root can say; otherwise our own.
+    pub(super) fn new(path: &Path, owner: Option<(u32, u32)>) -> Result<Self, PathError> {
+        let fd = Beneath::new(path)?.into_fd();
+        let owner = owner.filter(|_| geteuid().is_root());
+        let raw = |(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid));
+        let owner = owner.map_or_else(|| (geteuid(), getegid()), raw);
+        fchown(&fd, Some(owner.0), Some(owner.1)).at("change the owner of", path)?;
         let root = Level { fd, end: 0, mtime: None, gives_group: false };
-        Ok(Place { root, path: Vec::new(), levels: Vec::new() })
+        Ok(Place { root, path: Vec::new(), levels: Vec::new(), owner })
     }
 
     pub(super) fn root(&mut self) -> &mut Level {
@@ -144,7 +151,7 @@ impl Place {
             Err(Errno::NOENT | Errno::NOTDIR) => {
                 let (level, _) = self.make_directory(name)?;
                 // Neither the umask nor the directory above decides what it is like.
-                fchown(&level.fd, Some(geteuid()), Some(getegid()))?;
+                fchown(&level.fd, Some(self.owner.0), Some(self.owner.1))?;
                 fchmod(&level.fd, DEFAULT_MODE)?;
                 return Ok(Level { gives_group: false, ..level });
             }

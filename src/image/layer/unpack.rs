@@ -10,7 +10,7 @@ use std::thread;
 use super::archive::{Archive, Source};
 use super::blob::{Blob, Checked, DecoderError, decoder};
 use super::error::UnpackError;
-use super::extract::Extractor;
+use super::extract::{Extractor, Rules};
 use super::limits::{Limit, Limits, RATIO_FREE_BYTES};
 use crate::image::{Digest, digest::Hasher};
 
@@ -39,42 +39,79 @@ pub(in crate::image) fn unpack(
     limits: &Limits,
     tree: &Path,
 ) -> Result<Unpacked, UnpackError> {
+    make_directory(tree)?;
+    let hasher = Hasher::new(diff_id.algorithm());
+    let inflate = |full: &_, empty: &_| inflate(blob, limits, full, empty);
+    let (unpacked, hasher) = in_two_threads(inflate, Some(hasher), |archive| {
+        Extractor::new(tree, limits, Rules::Layer)?.run(archive)
+    })?;
+    let actual = hasher.map(Hasher::finish).expect("it was given");
+    if actual != *diff_id {
+        let expected = diff_id.clone();
+        return Err(UnpackError::Digest { what: "archive", expected, actual });
+    }
+    Ok(unpacked)
+}
+
+/// Unpacks an archive that is no layer, compressed or not, into a directory that it makes. Returns
+/// about how much of the disk it takes.
+///
+/// What overlays would take for a whiteout is a file or refused. Everything gets this owner, and
+/// neither set-user-ID bits nor extended attributes are kept. On an error the directory may hold
+/// anything; the caller removes it.
+pub fn unpack_archive(
+    reader: impl Read + Send,
+    owner: (u32, u32),
+    limits: &Limits,
+    tree: &Path,
+) -> Result<u64, UnpackError> {
+    make_directory(tree)?;
+    let inflate = |full: &_, empty: &_| match pump(reader, limits.bytes, full, empty) {
+        Ok(End::Whole | End::Stopped) => Ok(()),
+        Ok(End::TooLarge) => Err(UnpackError::Limit { limit: Limit::Bytes(limits.bytes) }),
+        Err(DecoderError::Read(error)) => Err(UnpackError::Inflate(error)),
+        Err(DecoderError::Unsupported(name)) => Err(UnpackError::Compression { name }),
+    };
+    let (unpacked, _) = in_two_threads(inflate, None, |archive| {
+        Extractor::new(tree, limits, Rules::Plain { owner })?.run(archive)
+    })?;
+    Ok(unpacked.size_bytes)
+}
+
+fn make_directory(tree: &Path) -> Result<(), UnpackError> {
     fs::DirBuilder::new().mode(0o755).create(tree).map_err(|source| UnpackError::File {
         action: "make",
         path: tree.to_owned(),
         source,
-    })?;
+    })
+}
+
+/// Makes files in this thread of what another one inflates. Returns what that returns, and the
+/// hasher when it has seen the whole archive.
+fn in_two_threads<T>(
+    inflate: impl FnOnce(&SyncSender<Vec<u8>>, &Receiver<Vec<u8>>) -> Result<(), UnpackError> + Send,
+    hasher: Option<Hasher>,
+    make: impl FnOnce(&mut Archive<Chunks>) -> Result<T, UnpackError>,
+) -> Result<(T, Option<Hasher>), UnpackError> {
     let (full, chunks) = sync_channel(QUEUE);
     let (back, empty) = channel();
     thread::scope(|scope| {
-        let inflating = scope.spawn(move || inflate(blob, limits, &full, &empty));
-        let mut archive = Archive::new(Chunks {
-            chunks,
-            back,
-            current: Vec::new(),
-            position: 0,
-            hasher: Hasher::new(diff_id.algorithm()),
-        });
-        let extracted = Extractor::new(tree, limits).and_then(|extractor| {
-            let unpacked = extractor.run(&mut archive)?;
+        let inflating = scope.spawn(move || inflate(&full, &empty));
+        let mut archive =
+            Archive::new(Chunks { chunks, back, current: Vec::new(), position: 0, hasher });
+        let made = make(&mut archive).and_then(|made| {
             archive.finish()?;
-            Ok(unpacked)
+            Ok(made)
         });
         // Without a receiver the other thread stops.
-        let actual = archive.into_reader().hasher_of_all();
+        let hasher = archive.into_reader().hasher;
         match inflating.join() {
             // The archive looks as if it ended early, which is not the reason.
             Ok(Err(error)) => return Err(error),
             Ok(Ok(())) => {}
             Err(panic) => std::panic::resume_unwind(panic),
         }
-        let unpacked = extracted?;
-        let actual = actual.finish();
-        if actual != *diff_id {
-            let expected = diff_id.clone();
-            return Err(UnpackError::Digest { what: "archive", expected, actual });
-        }
-        Ok(unpacked)
+        Ok((made?, hasher))
     })
 }
 
@@ -151,13 +188,7 @@ struct Chunks {
     back: Sender<Vec<u8>>,
     current: Vec<u8>,
     position: usize,
-    hasher: Hasher,
-}
-
-impl Chunks {
-    fn hasher_of_all(self) -> Hasher {
-        self.hasher
-    }
+    hasher: Option<Hasher>,
 }
 
 impl BufRead for Chunks {
@@ -166,7 +197,9 @@ impl BufRead for Chunks {
             // The end, or an error that the other thread returns.
             && let Ok(next) = self.chunks.recv()
         {
-            self.hasher.update(&next);
+            if let Some(hasher) = &mut self.hasher {
+                hasher.update(&next);
+            }
             // The other thread may have ended.
             drop(self.back.send(std::mem::replace(&mut self.current, next)));
             self.position = 0;

@@ -11,9 +11,9 @@ use ureq::{Agent, Body, Proxy};
 
 use super::error::RegistryError;
 use super::failure::explain;
+use super::guard::Guard;
 use super::options::{ClientOptions, RegistryOptions};
-use super::origin::{Guard, Origin, resolve};
-use super::proxy::is_direct;
+use crate::image::{Origin, is_direct, proxy_at, redacted, resolve};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// As many as browsers follow at most.
@@ -61,14 +61,7 @@ pub(super) struct Answer {
 impl Settings {
     pub(super) fn new(options: ClientOptions) -> Result<Self, RegistryError> {
         let proxy = options.proxy.as_deref().map(|address| {
-            let unusable = || RegistryError::Proxy { proxy: redacted(address) };
-            let parsed = Proxy::new(address).map_err(|_| unusable())?;
-            let mut builder = Proxy::builder(parsed.protocol()).host(parsed.host());
-            builder = builder.port(parsed.port());
-            if let (Some(user), Some(password)) = (parsed.username(), parsed.password()) {
-                builder = builder.username(user).password(password);
-            }
-            builder.build().map_err(|_| unusable())
+            proxy_at(address).ok_or_else(|| RegistryError::Proxy { proxy: redacted(address) })
         });
         let mut roots = BTreeMap::new();
         for (name, registry) in &options.registries {
@@ -264,13 +257,4 @@ fn root_certificates(registry: &RegistryOptions) -> Result<RootCerts, PathError>
 /// Returns an address without the parameters, which may be a permission to read.
 fn shown(address: &str) -> String {
     address.split(['?', '#']).next().unwrap_or("").chars().take(200).collect()
-}
-
-/// Returns an address without the login in it.
-fn redacted(address: &str) -> String {
-    match (address.split_once("://"), address.rsplit_once('@')) {
-        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
-        (None, Some((_, host))) => format!("***@{host}"),
-        _ => address.to_owned(),
-    }
 }

@@ -9,7 +9,7 @@ use ureq::Body;
 use ureq::http::Response;
 
 use super::error::RegistryError;
-use super::origin::InternalAddress;
+use super::guard::InternalAddress;
 
 /// How much of an answer is read to learn what was wrong.
 const MAX_MESSAGE_BYTES: u64 = 16 << 10;

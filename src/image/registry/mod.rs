@@ -13,9 +13,8 @@ mod client;
 mod endpoint;
 mod error;
 mod failure;
+mod guard;
 mod options;
-mod origin;
-mod proxy;
 mod source;
 mod token;
 

@@ -7,7 +7,7 @@ use ureq::http::Uri;
 
 use super::endpoint::{Endpoint, Request};
 use super::error::RegistryError;
-use super::origin::Origin;
+use crate::image::Origin;
 use crate::image::credentials::Login;
 
 /// More than any token needs.

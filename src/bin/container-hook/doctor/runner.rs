@@ -11,9 +11,10 @@ use std::time::Duration;
 use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::process::{End, Program};
 
-use super::Check;
-use crate::relay::{AS_ROOT, find, this_program};
-use crate::settings::{Loaded, Settings};
+use crate::settings::Settings;
+use crate::shared::checks::Check;
+use crate::shared::read::Loaded;
+use crate::shared::relayed::{AS_ROOT, find, this_program};
 
 /// The runner's program that waits for jobs.
 const LISTENER: &str = "Runner.Listener";
@@ -29,7 +30,7 @@ pub(super) fn user() -> Check {
     Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), mend)
 }
 
-pub(super) fn settings(loaded: &Loaded) -> Check {
+pub(super) fn settings(loaded: &Loaded<Settings>) -> Check {
     let path = loaded.path.as_ref();
     Check::ok("settings", path.map_or("defaults".to_owned(), |path| path.display().to_string()))
 }

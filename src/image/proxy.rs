@@ -1,12 +1,34 @@
-//! Which servers are reached without the proxy, by the rules of Go, which everybody's `NO_PROXY` was
-//! written for.
+//! Proxies, and which servers are reached without: by the rules of Go, which everybody's `NO_PROXY`
+//! was written for.
 
 use std::net::IpAddr;
 
+use ureq::Proxy;
+
 use super::origin::Origin;
 
+/// Returns the proxy at an address; none if it cannot be one.
+pub(crate) fn proxy_at(address: &str) -> Option<Proxy> {
+    // Made anew of what counts: a path, or a name without a password, would only be in the way.
+    let parsed = Proxy::new(address).ok()?;
+    let mut builder = Proxy::builder(parsed.protocol()).host(parsed.host()).port(parsed.port());
+    if let (Some(user), Some(password)) = (parsed.username(), parsed.password()) {
+        builder = builder.username(user).password(password);
+    }
+    builder.build().ok()
+}
+
+/// Returns an address without the login in it.
+pub(crate) fn redacted(address: &str) -> String {
+    match (address.split_once("://"), address.rsplit_once('@')) {
+        (Some((scheme, _)), Some((_, host))) => format!("{scheme}://***@{host}"),
+        (None, Some((_, host))) => format!("***@{host}"),
+        _ => address.to_owned(),
+    }
+}
+
 /// Tells if a server is reached directly: it is this machine, or on the list.
-pub(super) fn is_direct(origin: &Origin, list: &[String]) -> bool {
+pub(crate) fn is_direct(origin: &Origin, list: &[String]) -> bool {
     origin.is_loopback()
         || list.iter().any(|entry| fits(&entry.trim().to_ascii_lowercase(), origin))
 }

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::sys::error::chain;
-
-use crate::settings::human;
+use oci_hooks::sys::quantity::human;
 
 /// How long a pull may say nothing.
 const PERIOD: Duration = Duration::from_secs(3);

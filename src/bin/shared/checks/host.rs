@@ -1,30 +1,22 @@
-//! The kernel, its cgroups, and the programs that the hook calls.
+//! The kernel and its cgroups.
 
 use std::fs;
 use std::path::Path;
 
-use super::Check;
-use super::version::Version;
+use super::{Check, Version};
 
 /// The oldest kernel that has all system calls we make: `mount_setattr` for idmapped mounts.
 const OLDEST: Version = Version::new(5, 12, 0);
-/// From here on overlayfs can be idmapped itself.
-const IDMAPPED_OVERLAY: Version = Version::new(5, 19, 0);
 
-pub(super) fn checks() -> Vec<Check> {
-    vec![kernel(), cgroups(), cgroup_controllers(), user_namespaces()]
-}
-
-fn kernel() -> Check {
+/// Looks at the kernel, which is to be of some version, and had better be of another for a reason.
+pub(crate) fn kernel(better: Option<(Version, &str)>) -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    match Version::parse(&release) {
-        Some(version) if version >= IDMAPPED_OVERLAY => Check::ok("kernel", release),
-        Some(version) if version >= OLDEST => Check::warn(
-            "kernel",
-            release,
-            "files of containers in the runner's directories belong to root before Linux 5.19",
-        ),
+    match (Version::parse(&release), better) {
+        (Some(version), Some((better, reason))) if (OLDEST..better).contains(&version) => {
+            Check::warn("kernel", release, reason)
+        }
+        (Some(version), _) if version >= OLDEST => Check::ok("kernel", release),
         _ => Check::fail("kernel", release, "containers need Linux 5.12 or later"),
     }
 }
@@ -52,7 +44,7 @@ impl Cgroups {
     }
 }
 
-fn cgroups() -> Check {
+pub(crate) fn cgroups() -> Check {
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     match Cgroups::of(&mounts) {
         Cgroups::Unified => Check::ok("cgroups", "version 2"),
@@ -72,7 +64,7 @@ fn cgroups() -> Check {
 /// Limits need these.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
-fn cgroup_controllers() -> Check {
+pub(crate) fn cgroup_controllers() -> Check {
     let unified = fs::read_to_string("/sys/fs/cgroup/cgroup.controllers").ok();
     let there = |name: &str| match &unified {
         Some(controllers) => controllers.split_whitespace().any(|found| found == name),
@@ -88,16 +80,6 @@ fn cgroup_controllers() -> Check {
         "limits of containers do not work; add cgroup_enable=memory to the kernel's command line, \
          or run the service with Delegate=yes",
     )
-}
-
-fn user_namespaces() -> Check {
-    let max = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    if max.trim() == "0" {
-        let mend = "sysctl user.max_user_namespaces=15000: files of containers in the runner's \
-                    directories cannot be given to its user without one";
-        return Check::warn("user namespaces", "turned off", mend);
-    }
-    Check::ok("user namespaces", "available")
 }
 
 #[test]

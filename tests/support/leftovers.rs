@@ -1,15 +1,25 @@
-//! What a job leaves behind on its host: nothing.
+//! What a job or an instance leaves behind on its host: nothing.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use crate::support::host::Host;
-use crate::support::installation::Installation;
-use crate::support::program::DEADLINE;
+use super::host::Host;
+use super::program::DEADLINE;
 
-/// Everything on a host that a job can leave behind.
+/// A program that is installed on a host.
+pub(crate) trait Installed {
+    fn host(&self) -> &Host;
+
+    /// Returns the directory of what runs.
+    fn run_directory(&self) -> PathBuf;
+
+    /// Returns the directory of images.
+    fn store(&self) -> PathBuf;
+}
+
+/// Everything on a host that a job or an instance can leave behind.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Snapshot {
     processes: BTreeSet<String>,
@@ -20,7 +30,7 @@ pub(crate) struct Snapshot {
 }
 
 impl Snapshot {
-    pub(crate) fn take(installation: &Installation<'_>) -> Self {
+    pub(crate) fn take(installation: &impl Installed) -> Self {
         let host = installation.host();
         // First: what is there of a process that ends meanwhile would be seen, but not the process.
         let processes = processes(host);
@@ -42,7 +52,7 @@ impl Snapshot {
 
     /// Checks that the host is as it was, after processes that die now are dead.
     #[track_caller]
-    pub(crate) fn check(&self, installation: &Installation<'_>, context: &str) {
+    pub(crate) fn check(&self, installation: &impl Installed, context: &str) {
         let now = self.settled(installation);
         let mut faults = self.live_faults(&now);
         compare("rule", &self.rules, &now.rules, &mut faults);
@@ -52,7 +62,7 @@ impl Snapshot {
 
     /// Checks what runs, is mounted and is connected: files may stay after the first job on a host.
     #[track_caller]
-    pub(crate) fn check_live(&self, installation: &Installation<'_>, context: &str) {
+    pub(crate) fn check_live(&self, installation: &impl Installed, context: &str) {
         let faults = self.live_faults(&self.settled(installation));
         assert!(faults.is_empty(), "{context}:\n{}", faults.join("\n"));
     }
@@ -69,7 +79,7 @@ impl Snapshot {
 
     /// Takes one when what was killed a moment ago is dead, and the kernel has taken away the links
     /// of network namespaces that are gone, which it does in its own time.
-    fn settled(&self, installation: &Installation<'_>) -> Self {
+    fn settled(&self, installation: &impl Installed) -> Self {
         let deadline = Instant::now() + DEADLINE / 12;
         loop {
             let now = Self::take(installation);
@@ -108,7 +118,7 @@ fn compare<T: Ord + std::fmt::Debug>(
 }
 
 /// Returns the identifiers of the containers that have a record.
-pub(crate) fn containers(installation: &Installation<'_>) -> Vec<String> {
+pub(crate) fn containers(installation: &impl Installed) -> Vec<String> {
     let entries = fs::read_dir(installation.run_directory().join("containers"));
     let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.into_string().ok()).collect()

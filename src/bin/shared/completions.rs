@@ -1,4 +1,4 @@
-//! `container-hook completions`.
+//! `completions`.
 
 use clap::{Args, CommandFactory as _};
 use clap_complete::Shell;
@@ -10,9 +10,7 @@ use crate::error::Error;
 
 /// Print the completion script for a shell
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  container-hook completions bash > /etc/bash_completion.d/container-hook")]
+#[command(after_help = concat!("Examples:\n  ", env!("CARGO_BIN_NAME"), " completions bash > /etc/bash_completion.d/", env!("CARGO_BIN_NAME")))]
 pub(crate) struct CompletionsArgs {
     /// The shell
     shell: Shell,
@@ -20,7 +18,7 @@ pub(crate) struct CompletionsArgs {
 
 pub(crate) fn run(args: &CompletionsArgs, context: &mut Context) -> Result<Exit, Error> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "container-hook", &mut script);
+    clap_complete::generate(args.shell, &mut Cli::command(), env!("CARGO_BIN_NAME"), &mut script);
     context.write(script)?;
     Ok(Exit::Done)
 }

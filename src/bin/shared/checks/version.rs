@@ -4,7 +4,7 @@ use std::fmt;
 
 /// `MAJOR.MINOR.PATCH`, and the number of the release candidate if it is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Version {
+pub(crate) struct Version {
     numbers: [u32; 3],
     /// A candidate comes before its release.
     candidate: u32,
@@ -14,7 +14,7 @@ pub(super) struct Version {
 const RELEASE: u32 = u32::MAX;
 
 impl Version {
-    pub(super) const fn new(major: u32, minor: u32, patch: u32) -> Self {
+    pub(crate) const fn new(major: u32, minor: u32, patch: u32) -> Self {
         Version { numbers: [major, minor, patch], candidate: RELEASE }
     }
 

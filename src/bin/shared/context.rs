@@ -1,16 +1,30 @@
-//! What all commands but the hook itself share: the settings, and where output goes.
+//! What commands for people share: the settings, and where output goes.
 
 use std::io::{self, BufWriter, Write as _};
 use std::path::PathBuf;
 
 use anstream::{AutoStream, ColorChoice};
+use clap::ValueEnum;
 use oci_hooks::sys::error::chain;
 use serde::Serialize;
 
-use crate::cli::{Color, Format, GlobalArgs};
+use crate::cli::{Format, GlobalArgs};
 use crate::error::Error;
-use crate::settings::{Loaded, SettingsError};
+use crate::settings::{self, Settings};
+use crate::shared::read::{Loaded, SettingsError};
 use crate::style::{self, Paint};
+
+/// When colours are used.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Color {
+    /// On a terminal, unless NO_COLOR is set
+    #[default]
+    Auto,
+    /// Always
+    Always,
+    /// Never
+    Never,
+}
 
 /// The environment of a command.
 pub(crate) struct Context {
@@ -38,19 +52,14 @@ impl Context {
         }
     }
 
-    /// Returns the settings that the hook would have.
-    pub(crate) fn settings(&self) -> Result<Loaded, SettingsError> {
-        Loaded::read(self.config.as_deref())
+    /// Returns the settings that are in force.
+    pub(crate) fn settings(&self) -> Result<Loaded<Settings>, SettingsError> {
+        settings::load(self.config.as_deref())
     }
 
     /// Tells if output is for programs.
     pub(crate) fn is_json(&self) -> bool {
         self.format == Format::Json
-    }
-
-    /// Tells if output is YAML, which few commands have.
-    pub(crate) fn is_yaml(&self) -> bool {
-        self.format == Format::Yaml
     }
 
     /// Writes to standard output.

@@ -9,11 +9,10 @@ use oci_hooks::sys::process::{End, Limit, Program};
 
 use super::Check;
 use super::version::{HOLES, Version};
-use crate::engine;
-use crate::settings::Settings;
+use crate::shared::host::Host;
 
-pub(super) fn checks(settings: &Settings) -> Vec<Check> {
-    let used = match engine::runtime(settings) {
+pub(crate) fn checks(host: Host<'_>) -> Vec<Check> {
+    let used = match host.runtime() {
         Ok(runtime) => runtime.program,
         Err(error) => {
             let mend = "install runc or crun (apt install runc, dnf install crun)";

@@ -1,18 +1,15 @@
-//! `container-hook config`.
+//! `config`.
 
 use clap::Args;
 
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
-use crate::settings::TEMPLATE;
+use crate::settings::{CONFIG_EXAMPLES, TEMPLATE};
 
 /// Print the settings that are in force
 #[derive(Debug, Args)]
-#[command(after_help = "\
-Examples:
-  container-hook config --default > /etc/oci-hooks/container-hook.toml   A file to start from
-  container-hook config                                                  What is in force")]
+#[command(after_help = CONFIG_EXAMPLES)]
 pub(crate) struct ConfigArgs {
     /// Print a file with every default and what it means
     #[arg(long)]

@@ -8,11 +8,11 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A number of bytes, as `512MiB`, `20GB` or a plain number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Size(pub(crate) u64);
+pub struct Size(pub u64);
 
 /// A time, as `90s`, `12h`, `7d` or `2w`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Age(pub(crate) Duration);
+pub struct Age(pub Duration);
 
 /// The largest of each kind first.
 const SIZES: [(&str, u64); 9] = [
@@ -32,7 +32,7 @@ const AGES: [(&str, u64); 5] = [("w", 604_800), ("d", 86_400), ("h", 3_600), ("m
 /// A text that is no quantity.
 #[derive(Debug, thiserror::Error)]
 #[error("{text:?} is no {what}: write {example}")]
-pub(crate) struct QuantityError {
+pub struct QuantityError {
     text: String,
     what: &'static str,
     example: &'static str,
@@ -126,7 +126,7 @@ impl<'de> Deserialize<'de> for Age {
 }
 
 /// Shows a size to people, with three digits that count.
-pub(crate) fn human(bytes: u64) -> String {
+pub fn human(bytes: u64) -> String {
     let units = SIZES.iter().filter(|(unit, _)| !unit.contains('i'));
     for (unit, factor) in units {
         if bytes >= *factor {

@@ -1,4 +1,7 @@
 //! A directory with settings and a store, and the program to run there.
+//!
+//! Whoever includes this has the program as `PROGRAM`, and as `DATA` the directory of its golden
+//! files below `tests/data`.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -6,6 +9,8 @@ use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
+
+use crate::{DATA, PROGRAM};
 
 /// A directory of settings and state, gone with the value.
 pub(crate) struct TestEnv {
@@ -41,7 +46,7 @@ impl TestEnv {
 
     /// Returns the program with these settings, and no environment.
     pub(crate) fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_container-hook"));
+        let mut command = Command::new(PROGRAM);
         command.current_dir(self.temp.path()).env_clear().arg("--config");
         command.arg(self.path("settings.toml")).args(args);
         command
@@ -65,10 +70,9 @@ impl TestEnv {
 
     fn ran(&self, output: Output) -> Ran {
         let root = self.temp.path().to_str().unwrap();
-        let program = env!("CARGO_BIN_EXE_container-hook");
         let text = |bytes| {
             let text = String::from_utf8(bytes).unwrap();
-            text.replace(program, "{PROGRAM}").replace(root, "{ROOT}")
+            text.replace(PROGRAM, "{PROGRAM}").replace(root, "{ROOT}")
         };
         Ran { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
     }
@@ -83,11 +87,10 @@ fn start(mut command: Command, input: &[u8]) -> (Child, ChildStdin) {
     (child, stdin)
 }
 
-/// Compares text with `tests/data/container-hook/cli/NAME`, or writes it there with
-/// `UPDATE_GOLDEN=1`.
+/// Compares text with a golden file, or writes it there with `UPDATE_GOLDEN=1`.
 #[track_caller]
 pub(crate) fn golden(name: &str, found: &str) {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/container-hook/cli");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(DATA);
     let path = data.join(name);
     if std::env::var_os("UPDATE_GOLDEN").as_deref() == Some(OsStr::new("1")) {
         fs::create_dir_all(data).unwrap();

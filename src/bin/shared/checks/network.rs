@@ -1,4 +1,4 @@
-//! What networks of jobs need.
+//! What networks of containers need.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,16 +9,17 @@ use std::time::Duration;
 use oci_hooks::sys::process::{End, Program};
 
 use super::Check;
-use crate::relay::find;
-use crate::settings::Settings;
+use crate::shared::relayed::find;
 
-pub(super) fn checks(settings: &Settings) -> Vec<Check> {
+pub(crate) fn checks() -> Vec<Check> {
     let mut checks = vec![namespaces(), nft(), forwarding()];
     checks.extend(firewall());
-    if settings.network.dns.is_empty() && !settings.network.host_access {
-        checks.extend(resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default()));
-    }
     checks
+}
+
+/// Looks for a resolver of the host that containers do not reach.
+pub(crate) fn resolver() -> Option<Check> {
+    resolvers(&fs::read_to_string("/etc/resolv.conf").unwrap_or_default())
 }
 
 /// Looks for a resolver that is this machine by its own address: jobs do not reach it there. Those on

@@ -1,5 +1,7 @@
 //! Tables for people.
 
+use jiff::Timestamp;
+
 use crate::context::Context;
 use crate::error::Error;
 use crate::style;
@@ -28,6 +30,18 @@ fn line(cells: &[impl AsRef<str>], widths: &[usize]) -> String {
     let cells = cells.iter().zip(widths);
     let padded: Vec<_> = cells.map(|(cell, width)| format!("{:width$}", cell.as_ref())).collect();
     padded.join("  ").trim_end().to_owned()
+}
+
+/// Says how long ago something was.
+pub(crate) fn ago(time: Timestamp) -> String {
+    let seconds = Timestamp::now().duration_since(time).as_secs().max(0);
+    let (count, unit) = match seconds {
+        0..60 => (seconds, "second"),
+        60..3_600 => (seconds / 60, "minute"),
+        3_600..86_400 => (seconds / 3_600, "hour"),
+        _ => (seconds / 86_400, "day"),
+    };
+    format!("{count} {unit}{} ago", if count == 1 { "" } else { "s" })
 }
 
 #[test]

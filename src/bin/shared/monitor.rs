@@ -1,4 +1,4 @@
-//! `container-hook monitor`: what stays with a container whose output is kept.
+//! `monitor`: what stays with a container whose output is kept.
 
 use std::path::PathBuf;
 

@@ -6,11 +6,13 @@ use std::str::FromStr;
 use serde::de::Error as _;
 use serde::{Deserialize as _, Deserializer, Serializer};
 
-pub(super) fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
+/// Writes a value as a text.
+pub fn serialize<T: Display, S: Serializer>(value: &T, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(value)
 }
 
-pub(super) fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
+/// Reads a value from a text.
+pub fn deserialize<'de, T, D>(from: D) -> Result<T, D::Error>
 where
     T: FromStr<Err: Display>,
     D: Deserializer<'de>,

@@ -1,18 +1,11 @@
 //! Finding, trusting and reading the file of settings.
 
-use std::env;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::fs::{PathError, ReadError, read_bounded};
-
-use super::Settings;
-
-/// The file of settings that is read if it exists.
-pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
-/// Names another file of settings, which must exist.
-pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
+use serde::de::DeserializeOwned;
 
 /// The most a file of settings may hold.
 const MAX_BYTES: u64 = 1 << 20;
@@ -32,28 +25,25 @@ pub(crate) enum SettingsError {
 
 /// The settings, and where they are from.
 #[derive(Clone, Debug)]
-pub(crate) struct Loaded {
-    pub(crate) settings: Settings,
+pub(crate) struct Loaded<S> {
+    pub(crate) settings: S,
     /// None if all are defaults.
     pub(crate) path: Option<PathBuf>,
 }
 
-impl Loaded {
-    /// Reads the file that is named, or that the variable names, or the usual one if it exists.
-    pub(crate) fn read(named: Option<&Path>) -> Result<Self, SettingsError> {
-        let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
-        let named = named.map(Path::to_owned).or(variable);
-        let path = named.as_deref().unwrap_or(Path::new(FILE));
-        match Loaded::from_file(path) {
+impl<S: Default + DeserializeOwned> Loaded<S> {
+    /// Reads the file that is named, or the usual one if it exists.
+    pub(crate) fn read(named: Option<&Path>, usual: &Path) -> Result<Self, SettingsError> {
+        match Loaded::from_file(named.unwrap_or(usual)) {
             Err(error) if named.is_none() && is_absent(&error) => {
-                Ok(Loaded { settings: Settings::default(), path: None })
+                Ok(Loaded { settings: S::default(), path: None })
             }
             result => result,
         }
     }
 
     /// Reads a file. The user who runs this may own it too: what they can do to the file they can
-    /// do to this process. The hook runs as root, so then that is nobody else.
+    /// do to this process. What runs containers is root, so then that is nobody else.
     fn from_file(path: &Path) -> Result<Self, SettingsError> {
         let path = std::path::absolute(path)
             .map_err(|source| SettingsError::Absolute { path: path.to_owned(), source })?;
@@ -74,7 +64,7 @@ fn is_absent(error: &SettingsError) -> bool {
     }
 }
 
-fn parse(bytes: &[u8], path: &Path) -> Result<Settings, SettingsError> {
+fn parse<S: DeserializeOwned>(bytes: &[u8], path: &Path) -> Result<S, SettingsError> {
     let fault = |at: usize, message: String| {
         let before = &bytes[..at.min(bytes.len())];
         let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
@@ -102,10 +92,11 @@ mod tests {
     use oci_hooks::sys::error::chain;
 
     use super::*;
+    use crate::settings::Settings;
 
     fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
         let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("container-hook.toml");
+        let path = temp.path().join("settings.toml");
         fs::write(&path, text).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
         (temp, path)
@@ -122,7 +113,7 @@ mod tests {
             ("\"\u{fc}\" = 1", ":1:1: unknown field `\u{fc}`"),
         ] {
             let (_temp, path) = written(text);
-            let error = chain(&Loaded::from_file(&path).unwrap_err());
+            let error = chain(&Loaded::<Settings>::from_file(&path).unwrap_err());
             assert!(error.starts_with(&format!("{}{expected}", path.display())), "{error}");
         }
     }
@@ -130,15 +121,18 @@ mod tests {
     #[test]
     fn a_file_that_others_can_write_is_refused() {
         let (_temp, path) = written("");
-        Loaded::from_file(&path).unwrap();
+        Loaded::<Settings>::from_file(&path).unwrap();
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        let error = Loaded::from_file(&path).unwrap_err();
+        let error = Loaded::<Settings>::from_file(&path).unwrap_err();
         assert!(chain(&error).starts_with("others than root can change the settings: "), "{error}");
     }
 
     #[test]
     fn a_file_that_is_named_must_exist() {
         let (temp, _) = written("");
-        assert!(is_absent(&Loaded::read(Some(&temp.path().join("other"))).unwrap_err()));
+        let other = temp.path().join("other");
+        let read = |named| Loaded::<Settings>::read(named, &other);
+        assert!(is_absent(&read(Some(&other)).unwrap_err()));
+        assert!(read(None).unwrap().path.is_none());
     }
 }

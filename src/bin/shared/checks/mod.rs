@@ -1,0 +1,11 @@
+//! What `doctor` looks at on any machine that runs containers.
+
+pub(crate) mod host;
+pub(crate) mod network;
+mod report;
+pub(crate) mod runtimes;
+pub(crate) mod storage;
+mod version;
+
+pub(crate) use report::{Check, report};
+pub(crate) use version::Version;

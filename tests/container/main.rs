@@ -1,0 +1,11 @@
+//! The engine by itself, with real runc and crun. As root.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/busybox.rs"]
+mod busybox;
+mod disk;
+mod layers;
+mod setup;
+#[path = "../support/mod.rs"]
+mod support;

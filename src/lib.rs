@@ -10,6 +10,8 @@ pub mod bundle;
 pub mod container;
 #[cfg(feature = "container-hook")]
 pub mod container_hook;
+#[cfg(feature = "garm")]
+pub mod garm;
 pub mod hooks;
 #[cfg(feature = "engine")]
 pub mod image;

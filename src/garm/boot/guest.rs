@@ -1,0 +1,86 @@
+//! The instance as a boot sees it.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use crate::container::ContainerError;
+use crate::sys::fs::PathError;
+
+/// A directory of every instance that is in memory, for what must not be on a disk. It belongs to
+/// root, and all may pass through it.
+pub const TMPFS: &str = "/run/garm";
+
+/// A program to run in an instance.
+#[derive(Clone, Debug)]
+pub struct GuestCommand {
+    /// Its arguments, the program first.
+    pub args: Vec<String>,
+    /// Variables, over those of the container.
+    pub env: Vec<(String, String)>,
+    /// Its working directory.
+    pub cwd: PathBuf,
+    /// Who runs it.
+    pub owner: Owner,
+    /// What it reads from standard input.
+    pub stdin: Vec<u8>,
+    /// When it is killed.
+    pub timeout: Duration,
+}
+
+/// A user of an instance, by number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owner {
+    /// The user.
+    pub uid: u32,
+    /// The group.
+    pub gid: u32,
+}
+
+impl Owner {
+    /// The first of all.
+    pub const ROOT: Owner = Owner { uid: 0, gid: 0 };
+}
+
+/// An instance whose container runs.
+pub trait Guest {
+    /// Runs a program to its end, and everything it writes goes to the instance's log. Returns its
+    /// code, or 128 and the signal that ended it.
+    fn run(&mut self, command: &GuestCommand) -> Result<i32, GuestError>;
+
+    /// Writes a line to the instance's log.
+    fn note(&mut self, text: &str);
+
+    /// Writes a file anew, with missing directories on the way, which get the same owner. Links
+    /// lead to where they lead in the instance.
+    fn write(&self, path: &Path, content: &[u8], mode: u32, owner: Owner)
+    -> Result<(), GuestError>;
+
+    /// Makes a symbolic link, in place of whatever file or link is there.
+    fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), GuestError>;
+
+    /// Reads a file of at most so many bytes; none if there is none.
+    fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, GuestError>;
+
+    /// Removes a file or directory with all in it; none is fine.
+    fn remove(&self, path: &Path) -> Result<(), GuestError>;
+}
+
+/// Why something could not be done in an instance.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GuestError {
+    /// The container does not take it.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// A file could not be used.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// It took too long.
+    #[error("{program} did not end within {} s", timeout.as_secs())]
+    TimedOut {
+        /// The program.
+        program: String,
+        /// How long it had.
+        timeout: Duration,
+    },
+}

@@ -1,0 +1,24 @@
+//! Bringing a runner up, without systemd: GARM's sequence of requests, and what is run in between.
+//!
+//! All requests are made from outside the instance, so what authenticates them never gets in, but
+//! for GARM's own script, which has it written in.
+
+mod certificates;
+mod credentials;
+mod error;
+mod gitea;
+mod github;
+mod guest;
+mod order;
+mod prepare;
+mod release;
+mod sequence;
+mod status;
+#[cfg(test)]
+mod tests;
+
+pub use error::{BootError, RunnerFileError};
+pub use guest::{Guest, GuestCommand, GuestError, Owner, TMPFS};
+pub use order::{Forge, Order, RunnerOrder};
+pub use release::OsRelease;
+pub use sequence::{Ready, boot};

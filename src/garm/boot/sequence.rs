@@ -1,0 +1,147 @@
+//! The steps in their order.
+
+use std::path::Path;
+
+use super::error::BootError;
+use super::guest::{Guest, GuestCommand, Owner};
+use super::order::{Forge, Order, RunnerOrder};
+use super::prepare::{As, Inside};
+use super::release::OsRelease;
+use super::status::{Deadline, Garm};
+use super::{certificates, credentials, gitea, github, prepare};
+use crate::garm::http::{Http, HttpError, Proxy, Retry};
+use crate::sys::error::chain;
+
+/// More than any install script has.
+const MAX_TEMPLATE_BYTES: u64 = 4 << 20;
+
+/// Runs what it reads to the end, and nothing is on a disk or among arguments.
+const EVAL: &str = r#"eval "$(cat)""#;
+
+/// A runner that is up to the last step: running it.
+#[derive(Clone, Debug)]
+pub struct Ready {
+    /// What runs it, until its job is done: the timeout is longer than anybody waits.
+    pub command: GuestCommand,
+    /// The number that the forge gave it, if it is known.
+    pub agent_id: Option<i64>,
+}
+
+/// Brings the runner of an instance up; GARM is told of each step, and of what went wrong.
+pub fn boot(order: &Order, guest: &mut impl Guest, http: &Http) -> Result<Ready, BootError> {
+    boot_patiently(order, guest, http, Retry::default())
+}
+
+/// The same, and how often things are tried can be said.
+pub(super) fn boot_patiently(
+    order: &Order,
+    guest: &mut impl Guest,
+    http: &Http,
+    retry: Retry,
+) -> Result<Ready, BootError> {
+    let deadline = Deadline::new(order.timeout);
+    let garm = Garm::new(order, http, retry, deadline);
+    let mut inside = Inside { guest, deadline, env: proxies(&order.proxy) };
+    let result = steps(&garm, order, &mut inside);
+    if let Err(error) = &result {
+        garm.failed(error);
+    }
+    result
+}
+
+fn steps<G: Guest>(
+    garm: &Garm<'_>,
+    order: &Order,
+    inside: &mut Inside<'_, G>,
+) -> Result<Ready, BootError> {
+    garm.installing(inside.guest, "the instance runs, preparing it")?;
+    let proxies = inside.env.clone();
+    let certificates = certificates::install(inside.guest, &order.ca_pem)?;
+    inside.env.extend(certificates);
+    prepare::packages(garm, inside, &order.packages)?;
+    prepare::scripts(garm, inside, &order.pre_install)?;
+    if !order.packages.is_empty() || !order.pre_install.is_empty() {
+        // The distribution's list may be there only now, or be made anew.
+        let certificates = certificates::install(inside.guest, &order.ca_pem)?;
+        inside.env = [proxies, certificates].concat();
+    }
+    let ready = match &order.runner {
+        Some(runner) => own_steps(garm, inside, runner)?,
+        None => garms_script(garm, inside)?,
+    };
+    Ok(with_variables(ready, order))
+}
+
+/// Does what GARM's script would do.
+fn own_steps<G: Guest>(
+    garm: &Garm<'_>,
+    inside: &mut Inside<'_, G>,
+    runner: &RunnerOrder,
+) -> Result<Ready, BootError> {
+    let owner = Owner { uid: runner.uid, gid: runner.gid };
+    let name = credentials::user_name(inside.guest, runner.uid)?;
+    let dir = match runner.forge {
+        Forge::Github => runner.dir.clone(),
+        Forge::Gitea => gitea::dir(),
+    };
+    let user = As { owner, name: name.as_deref(), home: &runner.home, cwd: &dir };
+    let agent_id = match runner.forge {
+        Forge::Github => {
+            github::dependencies(garm, inside, runner, user)?;
+            github::register(garm, inside, runner, user)?
+        }
+        Forge::Gitea => gitea::register(garm, inside, runner, user)?,
+    };
+    let command = match runner.forge {
+        Forge::Github => github::run(inside, runner, user),
+        Forge::Gitea => gitea::run(inside, runner, user),
+    };
+    let read = |path: &Path, limit| inside.guest.read(path, limit).ok().flatten();
+    let release = OsRelease::of(read);
+    match garm.system_info(&release, agent_id) {
+        // This is for people, and not every GARM has it.
+        Err(BootError::Http(error)) => inside
+            .guest
+            .note(&format!("GARM does not take the system information: {}", chain(&error))),
+        result => result?,
+    }
+    garm.idle(agent_id)?;
+    Ok(Ready { command, agent_id })
+}
+
+/// Gets the script that GARM made of the pool's template.
+fn garms_script<G: Guest>(garm: &Garm<'_>, inside: &mut Inside<'_, G>) -> Result<Ready, BootError> {
+    let script = garm.get("install-script/", MAX_TEMPLATE_BYTES);
+    let script = script.map_err(|error| match error {
+        BootError::Http(source @ HttpError::Status { status: 400 | 404 | 409, .. }) => {
+            BootError::Template { source }
+        }
+        error => error,
+    })?;
+    let args = ["bash", "-c", EVAL].map(str::to_owned).to_vec();
+    let mut command = inside.command(As::root(), args);
+    command.stdin = script;
+    Ok(Ready { command, agent_id: None })
+}
+
+/// Adds the pool's variables, which come before those of the instance.
+fn with_variables(mut ready: Ready, order: &Order) -> Ready {
+    let env = &mut ready.command.env;
+    env.retain(|(name, _)| !order.env.contains_key(name));
+    env.extend(order.env.iter().map(|(name, value)| (name.clone(), value.clone())));
+    ready
+}
+
+/// Returns proxies as variables, in both cases, since programs do not agree on one.
+fn proxies(proxy: &Proxy) -> Vec<(String, String)> {
+    let values = [
+        ("http_proxy", &proxy.http_proxy),
+        ("https_proxy", &proxy.https_proxy),
+        ("no_proxy", &proxy.no_proxy),
+    ];
+    let set = values.into_iter().filter(|(_, value)| !value.is_empty());
+    let cases = set.flat_map(|(name, value)| {
+        [(name.to_owned(), value.clone()), (name.to_ascii_uppercase(), value.clone())]
+    });
+    cases.collect()
+}

@@ -1,0 +1,129 @@
+//! What GARM is told and asked.
+
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+use super::error::BootError;
+use super::guest::Guest;
+use super::order::Order;
+use super::release::OsRelease;
+use crate::garm::http::{Http, HttpError, Retry};
+use crate::sys::error::chain;
+
+/// How long GARM may take to learn that it went wrong, even after the time was over.
+const LAST_WORDS: Duration = Duration::from_secs(30);
+
+/// How much of a message is told.
+const MAX_MESSAGE_CHARS: usize = 1000;
+
+/// How long all may take.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Deadline {
+    start: Instant,
+    timeout: Duration,
+}
+
+impl Deadline {
+    pub(super) fn new(timeout: Duration) -> Self {
+        Deadline { start: Instant::now(), timeout }
+    }
+
+    /// Returns what is left of the time.
+    pub(super) fn left(self) -> Result<Duration, BootError> {
+        let left = self.timeout.saturating_sub(self.start.elapsed());
+        if left.is_zero() { Err(BootError::TimedOut { timeout: self.timeout }) } else { Ok(left) }
+    }
+}
+
+/// GARM, as an instance sees it.
+pub(super) struct Garm<'a> {
+    order: &'a Order,
+    http: &'a Http,
+    pub(super) retry: Retry,
+    deadline: Deadline,
+}
+
+impl<'a> Garm<'a> {
+    pub(super) fn new(order: &'a Order, http: &'a Http, retry: Retry, deadline: Deadline) -> Self {
+        Garm { order, http, retry, deadline }
+    }
+
+    /// Gets one of the instance's documents.
+    pub(super) fn get(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>, BootError> {
+        let url = format!("{}/{path}", self.order.metadata_url);
+        self.patiently(|| self.http.get(&url, Some(&self.order.token), limit_bytes))
+    }
+
+    /// Says that it begins. GARM takes `idle` from nobody who did not.
+    pub(super) fn installing(
+        &self,
+        guest: &mut impl Guest,
+        message: &str,
+    ) -> Result<(), BootError> {
+        guest.note(message);
+        self.patiently(|| self.post("status", &status("installing", message)))
+    }
+
+    /// Says how far it is, once: this is for people.
+    pub(super) fn progress(&self, guest: &mut impl Guest, message: &str) -> Result<(), BootError> {
+        self.deadline.left()?;
+        guest.note(message);
+        match self.post("status", &status("installing", message)) {
+            // Those who are refused are not wanted any more.
+            Err(error) if !error.is_transient() => Err(error.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Says what the instance is.
+    pub(super) fn system_info(
+        &self,
+        release: &OsRelease,
+        agent_id: Option<i64>,
+    ) -> Result<(), BootError> {
+        let (name, version) = (&release.id, &release.version);
+        let document = json!({"os_name": name, "os_version": version, "agent_id": agent_id});
+        self.patiently(|| self.post("system-info/", &document))
+    }
+
+    /// Says that the runner waits for its job. The token is worth nothing after that.
+    pub(super) fn idle(&self, agent_id: Option<i64>) -> Result<(), BootError> {
+        let mut document = status("idle", "runner successfully installed");
+        document["agent_id"] = agent_id.into();
+        let mut was_lost = false;
+        self.patiently(|| match self.post("status", &document) {
+            // It was taken, and only the answer did not come through.
+            Err(HttpError::Status { status: 401, .. }) if was_lost => Ok(()),
+            result => {
+                was_lost = result.is_err();
+                result
+            }
+        })
+    }
+
+    /// Says that it went wrong; if even this does, nobody can be told.
+    pub(super) fn failed(&self, error: &BootError) {
+        let reason = chain(error).replace(&self.order.token, "***");
+        let start = Instant::now();
+        let is_time = || start.elapsed() < LAST_WORDS;
+        let _ = self.retry.run_while(is_time, || self.post("status", &status("failed", &reason)));
+    }
+
+    fn post(&self, path: &str, document: &Value) -> Result<(), HttpError> {
+        let url = format!("{}/{path}", self.order.callback_url);
+        self.http.post_json(&url, Some(&self.order.token), document)
+    }
+
+    fn patiently<T>(&self, f: impl FnMut() -> Result<T, HttpError>) -> Result<T, BootError> {
+        self.deadline.left()?;
+        Ok(self.retry.run_while(|| self.deadline.left().is_ok(), f)?)
+    }
+}
+
+/// Returns what is told of a status, in one line.
+fn status(status: &str, message: &str) -> Value {
+    let line = message.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let message: String = line.take(MAX_MESSAGE_CHARS).collect();
+    json!({"status": status, "message": message})
+}

@@ -1,0 +1,395 @@
+//! Making an instance.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder};
+use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::path::Path;
+use std::thread;
+
+use jiff::Timestamp;
+
+use super::boot::{Forge, Order, OsRelease, Owner, RunnerOrder, TMPFS};
+use super::error::ProviderError;
+use super::http::{Http, HttpOptions, Proxy};
+use super::inside::Inside;
+use super::instance::Instance;
+use super::plan::{Plan, plan};
+use super::provider::{self, Provider};
+use super::record::{Claim, Files, Made};
+use super::runner::{self, Located, RunnerLayer, RunnerUser, Runners};
+use super::supervisor::Task;
+use super::{Bootstrap, logs, remove};
+use crate::bundle::{Dns, HostEntry, Init, Mount, MountSource, Namespace, Options, Tmpfs};
+use crate::container::{Output, Prepared, Role, Spec, make_private, new_id};
+use crate::image::{Image, PullRequest, pull};
+use crate::network::{
+    Endpoint, EndpointRequest, Network, NetworkError, NetworkOptions, NetworkRequest,
+};
+use crate::rootfs::Backing;
+use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::identity::Identity;
+
+/// What all annotations of ours begin with.
+const PREFIX: &str = "io.github.cloudbase.garm.";
+
+/// How much an instance may hold in its directory in memory: credentials and scripts.
+const TMPFS_BYTES: u64 = 64 << 20;
+
+pub(super) fn create(
+    provider: &Provider<'_>,
+    bootstrap: &Bootstrap,
+) -> Result<Instance, ProviderError> {
+    let plan = plan(provider.settings, bootstrap)?;
+    let name = &bootstrap.name;
+    let files = provider.records().files(name);
+    let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
+    let lock = files.lock()?;
+    if let Some(claim) = files.claim()? {
+        if is_alive(provider, &files, &claim)? {
+            return Err(ProviderError::Duplicate { name: name.clone() });
+        }
+        remove::remove(provider.engine, provider.network, &files, &claim)?;
+    }
+    sweep(provider)?;
+    let mut claim = claim(provider, bootstrap);
+    files.write_claim(&claim)?;
+    match make(provider, bootstrap, &plan, &files, &mut claim) {
+        Ok(()) => provider::instance(provider.engine, &files, claim),
+        Err(error) => {
+            // What cannot be removed now is found by its claim.
+            if remove::remove(provider.engine, provider.network, &files, &claim).is_ok() {
+                let _ = files.forget(lock);
+            }
+            Err(error)
+        }
+    }
+}
+
+/// Tells if there is an instance that must not be touched: one whose runner is or comes up.
+fn is_alive(provider: &Provider<'_>, files: &Files, claim: &Claim) -> Result<bool, ProviderError> {
+    Ok(claim.made.is_some()
+        && files.outcome()?.is_none()
+        && provider::is_attended(files, claim)?
+        && provider::is_running(provider.engine, claim))
+}
+
+/// Removes what nobody needs any more. The first call of a boot finds what the last one left.
+fn sweep(provider: &Provider<'_>) -> Result<(), ProviderError> {
+    // Not among the controllers.
+    let marker = provider.engine.run.join("garm.swept");
+    if !marker.exists() {
+        provider.engine.remove_strays()?;
+        fs::write(&marker, "").at("write", &marker)?;
+    }
+    let log = &provider.settings.log;
+    make_private(&log.directory)?;
+    logs::prune(&log.directory, log.keep_age.0)?;
+    Ok(())
+}
+
+/// Returns what is known of an instance before anything of it is made.
+fn claim(provider: &Provider<'_>, bootstrap: &Bootstrap) -> Claim {
+    let container = new_id();
+    let log = &provider.settings.log.directory;
+    Claim {
+        name: bootstrap.name.clone(),
+        controller: provider.controller.to_owned(),
+        pool: bootstrap.pool_id.clone(),
+        network: format!("garm-{}", &container[..16]),
+        log: log.join(logs::file_name(&bootstrap.name, &container)),
+        container,
+        created: Timestamp::now(),
+        maker: Identity::of(std::process::id()),
+        image: bootstrap.image.clone(),
+        flavor: bootstrap.flavor.clone(),
+        arch: bootstrap.arch.clone(),
+        layer: None,
+        made: None,
+    }
+}
+
+fn make(
+    provider: &Provider<'_>,
+    bootstrap: &Bootstrap,
+    plan: &Plan,
+    files: &Files,
+    claim: &mut Claim,
+) -> Result<(), ProviderError> {
+    // It comes up while the rest is made, and ends with us until it knows what to do.
+    let supervisor = provider.supervisor.start(provider.controller, &claim.name)?;
+    let making = Making { provider, bootstrap, plan };
+    let task = making.start(files, claim).and_then(|(made, task)| {
+        claim.made = Some(made);
+        files.write_claim(claim)?;
+        Ok(task)
+    });
+    match task {
+        Ok(task) => Ok(supervisor.hand_over(&task)?),
+        Err(error) => {
+            supervisor.cancel();
+            Err(error)
+        }
+    }
+}
+
+/// An instance that is being made.
+struct Making<'a> {
+    provider: &'a Provider<'a>,
+    bootstrap: &'a Bootstrap,
+    plan: &'a Plan,
+}
+
+/// The runner of an instance.
+struct Runner {
+    located: Located,
+    user: RunnerUser,
+    /// What has it, if the image does not.
+    layer: Option<RunnerLayer>,
+}
+
+impl<'a> Making<'a> {
+    /// Makes the container and starts it; returns what is known of it then, and what is left to do for
+    /// its supervisor.
+    fn start(&self, files: &Files, claim: &mut Claim) -> Result<(Made, Task), ProviderError> {
+        let (image, runner, endpoint) = thread::scope(|scope| {
+            let network = &claim.network;
+            let endpoint = scope.spawn(|| self.connect(network));
+            // Children must be this thread's, which is there until all is done.
+            let image = self.image();
+            let runner = image.and_then(|image| Ok((self.runner(&image)?, image)));
+            let endpoint = endpoint.join().expect("connecting does not panic");
+            let (runner, image) = runner?;
+            Ok::<_, ProviderError>((image, runner, endpoint?))
+        })?;
+        if let Some(layer) = runner.as_ref().and_then(|runner| runner.layer.as_ref()) {
+            claim.layer = Some(layer.key.clone());
+            files.write_claim(claim)?;
+        }
+        if let Some(runner) = &runner {
+            self.make_caches(&runner.user)?;
+        }
+        let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
+        let prepared = self.provider.engine.prepare(Spec {
+            id: claim.container.clone(),
+            name: claim.name.clone(),
+            owner: format!("garm:{}", claim.controller),
+            role: Role::Instance,
+            image: &image,
+            layers: layers.map(|layer| layer.path.clone()).collect(),
+            disk_bytes: self.plan.disk_bytes,
+            options: self.options(claim, &image, &endpoint)?,
+            network: Some(claim.network.clone()),
+            output: Output::Discard,
+            runtime: None,
+            stop: None,
+        })?;
+        let inside = Inside::open(&prepared.rootfs.path)?;
+        if let Some(runner) = runner.as_ref().filter(|runner| !runner.user.exists) {
+            add_user(&inside, &image, &runner.user, &self.plan.boot.user)?;
+        }
+        let os = OsRelease::of(|path, limit| inside.read(path, limit).ok().flatten());
+        let notes = notes(&prepared);
+        prepared.start()?;
+        let made = Made { os_name: os.id, os_version: os.version, addresses: endpoint.addresses };
+        let log_bytes = self.provider.settings.log.size.0;
+        Ok((made, Task { order: self.order(runner), log: claim.log.clone(), log_bytes, notes }))
+    }
+
+    /// Connects the instance to a network of its own.
+    fn connect(&self, id: &str) -> Result<Endpoint, NetworkError> {
+        let options =
+            NetworkOptions { host_access: self.plan.host_access, ..self.provider.network.clone() };
+        let network = Network::create(&options, &NetworkRequest { id: id.to_owned() })?;
+        network.attach(&EndpointRequest { name: "instance".to_owned(), ports: Vec::new() })
+    }
+
+    fn image(&self) -> Result<Image, ProviderError> {
+        let request = PullRequest {
+            reference: &self.plan.image,
+            platform: &self.plan.platform,
+            credentials: self.provider.credentials,
+            policy: self.plan.pull,
+            progress: self.provider.progress,
+        };
+        let pulled = pull(&self.provider.engine.store, self.provider.registries, &request);
+        Ok(pulled.map_err(Box::new)?)
+    }
+
+    /// Returns the runner, from the image or from a layer of its own; none if GARM's script brings
+    /// one up.
+    fn runner(&self, image: &Image) -> Result<Option<Runner>, ProviderError> {
+        let boot = &self.plan.boot;
+        if boot.use_garm_template {
+            return Ok(None);
+        }
+        let user = runner::user(&image.layers, &boot.user)?;
+        let located = match &boot.runner_dir {
+            Some(dir) => {
+                let located = runner::locate_in(&image.layers, dir)?;
+                Some(located.ok_or_else(|| ProviderError::NoRunner {
+                    image: image.reference.to_string(),
+                    dir: dir.clone(),
+                })?)
+            }
+            None => {
+                let token = self.bootstrap.instance_token.reveal();
+                let forge = runner::forge_of_instance(token, &self.bootstrap.tools);
+                runner::locate(&image.layers, forge)?
+            }
+        };
+        if let Some(located) = located {
+            return Ok(Some(Runner { located, user, layer: None }));
+        }
+        let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
+        let http = Http::new(&HttpOptions { ca_pem: self.ca_pem(), proxy: self.proxy() })?;
+        let runners = Runners::of(&self.provider.engine.disk);
+        let layer = runners.prepare(tool, (user.uid, user.gid), &http, &|_| {})?;
+        let located =
+            Located { dir: layer.dir.clone(), program: layer.program.clone(), forge: layer.forge };
+        Ok(Some(Runner { located, user, layer: Some(layer) }))
+    }
+
+    /// Makes the directories of caches, for the runner's user to write.
+    fn make_caches(&self, user: &RunnerUser) -> Result<(), PathError> {
+        for path in &self.plan.caches {
+            if !path.exists() {
+                let parent = path.parent().unwrap_or(path);
+                make_private(parent)?;
+                match DirBuilder::new().mode(0o755).create(path) {
+                    // Another instance makes it at the same time.
+                    Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                    made => made.at("make the directory", path)?,
+                }
+            }
+            chown(path, Some(user.uid), Some(user.gid)).at("change the owner of", path)?;
+        }
+        Ok(())
+    }
+
+    fn options(
+        &self,
+        claim: &Claim,
+        image: &Image,
+        endpoint: &Endpoint,
+    ) -> Result<Options, ProviderError> {
+        let mut options = self.plan.options.clone();
+        let program = self.provider.engine.init_program()?;
+        options.init = Some(Init { program, args: Vec::new(), alone: true });
+        // All else that runs says who it is.
+        options.user = Some("0:0".to_owned());
+        options.cwd = Some("/".into());
+        let memory = ["exec".to_owned()];
+        options.mounts.push(Mount {
+            target: TMPFS.into(),
+            source: MountSource::Tmpfs(Tmpfs {
+                size_bytes: Some(TMPFS_BYTES),
+                mode: Some(0o711),
+                options: memory.into(),
+            }),
+            subpath: None,
+            read_only: false,
+            ownership: None,
+        });
+        options.namespaces.network = Namespace::Path(endpoint.netns.clone());
+        options.dns = Some(Dns { servers: self.plan.dns.clone(), ..Dns::default() });
+        let names: Vec<_> = options.hostname.iter().cloned().collect();
+        let entry = |address: &_| HostEntry { address: *address, names: names.clone() };
+        options.hosts = Some(endpoint.addresses.iter().map(entry).collect());
+        options.annotations.extend(annotations(claim, image));
+        options.hooks = self.provider.settings.hooks.clone();
+        Ok(options)
+    }
+
+    fn order(&self, runner: Option<Runner>) -> Order {
+        let bootstrap = self.bootstrap;
+        let boot = &self.plan.boot;
+        Order {
+            callback_url: bootstrap.callback_url.clone(),
+            metadata_url: bootstrap.metadata_url.clone(),
+            token: bootstrap.instance_token.reveal().to_owned(),
+            ca_pem: self.ca_pem(),
+            proxy: self.proxy(),
+            env: boot.env.clone(),
+            packages: boot.packages.clone(),
+            pre_install: boot.pre_install.clone(),
+            runner: runner.map(|Runner { located, user, layer }| RunnerOrder {
+                forge: located.forge,
+                // Gitea's writes to where it is run, which is not where images have it.
+                dir: match located.forge {
+                    Forge::Gitea if layer.is_none() => user.home.clone(),
+                    _ => located.dir,
+                },
+                program: located.program,
+                uid: user.uid,
+                gid: user.gid,
+                home: user.home,
+                jit: bootstrap.jit,
+                url: bootstrap.repo_url.clone(),
+                name: bootstrap.name.clone(),
+                labels: bootstrap.labels.clone(),
+                group: bootstrap.runner_group.clone(),
+                is_downloaded: layer.is_some(),
+                install_dependencies: boot.install_dependencies,
+            }),
+            timeout: boot.timeout,
+        }
+    }
+
+    /// Returns the certificates of GARM and of the admin.
+    fn ca_pem(&self) -> String {
+        let own = &self.provider.settings.ca_pem;
+        [self.bootstrap.ca_bundle.as_str(), own.as_str()].join("\n").trim().to_owned()
+    }
+
+    /// Returns GARM's proxies, or the admin's where GARM says nothing.
+    fn proxy(&self) -> Proxy {
+        let sent = &self.bootstrap.proxy;
+        if *sent == Proxy::default() {
+            (&self.provider.settings.proxy).into()
+        } else {
+            sent.clone()
+        }
+    }
+}
+
+/// Returns what hooks are matched against.
+fn annotations(claim: &Claim, image: &Image) -> BTreeMap<String, String> {
+    let own = [
+        ("controller", &claim.controller),
+        ("pool", &claim.pool),
+        ("instance", &claim.name),
+        ("flavor", &claim.flavor),
+        ("image", &claim.image),
+        ("arch", &claim.arch),
+    ];
+    let own = own.map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()));
+    let name = ("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string());
+    own.into_iter().chain([name]).collect()
+}
+
+/// Adds the runner's user to an image that does not have it.
+fn add_user(
+    inside: &Inside,
+    image: &Image,
+    user: &RunnerUser,
+    name: &str,
+) -> Result<(), ProviderError> {
+    let (passwd, group) = runner::passwd_with(&image.layers, user, name)?;
+    inside.write(Path::new("/etc/passwd"), &passwd, 0o644, Owner::ROOT)?;
+    Ok(inside.write(Path::new("/etc/group"), &group, 0o644, Owner::ROOT)?)
+}
+
+/// Returns what people should know of a container that is about to start.
+fn notes(prepared: &Prepared<'_>) -> Vec<String> {
+    let mut notes = Vec::new();
+    if let Backing::Copy { reason } = &prepared.rootfs.backing {
+        notes.push(format!(
+            "the image is copied, which takes time and space, because there is no overlay: {reason}"
+        ));
+    }
+    let bundle = &prepared.bundle;
+    notes.extend(bundle.warnings.iter().map(ToString::to_string));
+    notes.extend(bundle.problems.iter().map(ToString::to_string));
+    notes.extend(bundle.said.iter().cloned());
+    notes
+}

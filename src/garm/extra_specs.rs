@@ -1,0 +1,470 @@
+//! Extra specs: what a pool may say of its instances beyond image and flavor.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::Value;
+
+use super::object::{KindError, Object};
+use super::settings::{Cpus, CpusError};
+use crate::sys::quantity::{QuantityError, Size};
+
+/// The extra specs of a pool, checked.
+#[derive(Clone, Default, PartialEq)]
+pub struct ExtraSpecs {
+    /// Variables of the runner.
+    pub env: BTreeMap<String, String>,
+    /// Scripts to run first, as root, in the order of their names.
+    pub pre_install_scripts: BTreeMap<String, Vec<u8>>,
+    /// Packages to install first.
+    pub extra_packages: Vec<String>,
+    /// Processors.
+    pub cpus: Option<Cpus>,
+    /// Memory.
+    pub memory_bytes: Option<u64>,
+    /// Processes and threads.
+    pub pids: Option<u32>,
+    /// What the root file system may hold.
+    pub disk_bytes: Option<u64>,
+    /// A network by its name in the settings.
+    pub network: Option<String>,
+    /// Mounts by their names in the settings.
+    pub mounts: Vec<String>,
+    /// Caches by their names in the settings.
+    pub caches: Vec<String>,
+    /// The user that the runner runs as, a name or a number.
+    pub user: Option<String>,
+    /// Whether GARM's own script is run instead of what we know of runners.
+    pub use_garm_template: Option<bool>,
+    /// Whether the runner's own script may install what it needs.
+    pub install_dependencies: Option<bool>,
+    /// Whether instances may do everything that root of the host may.
+    pub privileged: Option<bool>,
+    /// Whether containers can be run in instances.
+    pub nesting: Option<bool>,
+}
+
+/// Every key there is. The last four are of all providers and have no effect here: GARM itself
+/// makes its script of them, and nothing is updated while a runner is brought up.
+const KEYS: [&str; 19] = [
+    "env",
+    "pre_install_scripts",
+    "extra_packages",
+    "cpus",
+    "memory",
+    "pids",
+    "disk",
+    "network",
+    "mounts",
+    "caches",
+    "user",
+    "use_garm_template",
+    "install_dependencies",
+    "privileged",
+    "nesting",
+    "runner_install_template",
+    "extra_context",
+    "disable_updates",
+    "enable_boot_debug",
+];
+
+/// How the names of variables begin that are not a pool's to set: GARM's, those that are options of
+/// the runner's registration, and those that change what programs do before their first line.
+const RESERVED_PREFIXES: [&str; 3] = ["GARM_", "ACTIONS_RUNNER_INPUT_", "LD_"];
+
+/// Other variables of this kind.
+const RESERVED: [&str; 5] = ["BASH_ENV", "ENV", "GCONV_PATH", "HOME", "SHELLOPTS"];
+
+/// The most that variables may hold together: as much as the kernel takes in one of them.
+const MAX_ENV_BYTES: usize = 128 << 10;
+
+/// Why extra specs are none.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExtraSpecsError {
+    /// There is no such key.
+    #[error("unknown key {key:?}{}", suggestion.map(|s| format!(": did you mean {s:?}?")).unwrap_or_default())]
+    Unknown {
+        /// The key.
+        key: String,
+        /// One that there is.
+        suggestion: Option<&'static str>,
+    },
+    /// Something is of another kind.
+    #[error(transparent)]
+    Kind(#[from] KindError),
+    /// It is no size.
+    #[error("{pointer:?} cannot be used")]
+    Size {
+        /// Where it is.
+        pointer: String,
+        /// Why.
+        source: QuantityError,
+    },
+    /// It is no number of processors.
+    #[error("{pointer:?} cannot be used")]
+    Cpus {
+        /// Where it is.
+        pointer: String,
+        /// Why.
+        source: CpusError,
+    },
+    /// It is not base64.
+    #[error("{pointer:?} is not base64")]
+    Base64 {
+        /// Where it is.
+        pointer: String,
+        /// Why.
+        source: base64::DecodeError,
+    },
+    /// It cannot be the name of a variable.
+    #[error("{pointer:?} is no name of a variable: letters, digits and \"_\", no digit first")]
+    Variable {
+        /// Where it is.
+        pointer: String,
+    },
+    /// The variable is not for pools.
+    #[error("{pointer:?} is not for extra specs to set")]
+    Reserved {
+        /// Where it is.
+        pointer: String,
+    },
+    /// Variables hold too much.
+    #[error("\"/env\" holds more than {} KiB", MAX_ENV_BYTES >> 10)]
+    TooLarge,
+}
+
+impl ExtraSpecs {
+    /// Checks extra specs; null are none.
+    pub fn parse(specs: &Value) -> Result<Self, ExtraSpecsError> {
+        if specs.is_null() {
+            return Ok(ExtraSpecs::default());
+        }
+        let top = Object::of(specs, String::new())?;
+        if let Some(key) = top.keys().find(|key| !KEYS.contains(key)) {
+            return Err(ExtraSpecsError::Unknown {
+                key: key.chars().take(64).collect(),
+                suggestion: closest(key),
+            });
+        }
+        top.text("runner_install_template")?;
+        top.map_of_texts("extra_context")?;
+        top.flag("disable_updates")?;
+        top.flag("enable_boot_debug")?;
+        let some = |text: String| Some(text).filter(|text| !text.is_empty());
+        Ok(ExtraSpecs {
+            env: env(&top)?,
+            pre_install_scripts: scripts(&top)?,
+            extra_packages: packages(&top)?,
+            cpus: cpus(&top)?,
+            memory_bytes: size(&top, "memory")?,
+            pids: pids(&top)?,
+            disk_bytes: size(&top, "disk")?,
+            network: some(top.text("network")?),
+            mounts: top.texts("mounts")?,
+            caches: top.texts("caches")?,
+            user: user(&top)?,
+            use_garm_template: top.flag("use_garm_template")?,
+            install_dependencies: top.flag("install_dependencies")?,
+            privileged: top.flag("privileged")?,
+            nesting: top.flag("nesting")?,
+        })
+    }
+}
+
+impl fmt::Debug for ExtraSpecs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Variables and scripts may hold secrets.
+        f.debug_struct("ExtraSpecs").finish_non_exhaustive()
+    }
+}
+
+/// Returns the key that a text is most likely a misspelling of.
+fn closest(key: &str) -> Option<&'static str> {
+    // What is much longer than any key is none of them, and takes long to compare.
+    let key = Some(key.to_lowercase()).filter(|key| key.len() <= 64)?;
+    let (distance, closest) =
+        KEYS.iter().map(|known| (strsim::osa_distance(&key, known), *known)).min()?;
+    (distance <= 1 + closest.len() / 4).then_some(closest)
+}
+
+fn env(top: &Object<'_>) -> Result<BTreeMap<String, String>, ExtraSpecsError> {
+    let env = top.map_of_texts("env")?;
+    let place = top.object("env")?;
+    for (name, value) in &env {
+        let is_word = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        if name.is_empty()
+            || name.starts_with(|c: char| c.is_ascii_digit())
+            || !name.bytes().all(is_word)
+        {
+            return Err(ExtraSpecsError::Variable { pointer: place.pointer(name) });
+        }
+        if RESERVED_PREFIXES.iter().any(|p| name.starts_with(p))
+            || RESERVED.contains(&name.as_str())
+        {
+            return Err(ExtraSpecsError::Reserved { pointer: place.pointer(name) });
+        }
+        // The runner reads some of its variables from a file, a line each.
+        if value.contains(['\0', '\n', '\r']) {
+            return Err(place.wrong(name, "one line").into());
+        }
+    }
+    if env.iter().map(|(name, value)| name.len() + value.len() + 2).sum::<usize>() > MAX_ENV_BYTES {
+        return Err(ExtraSpecsError::TooLarge);
+    }
+    Ok(env)
+}
+
+fn scripts(top: &Object<'_>) -> Result<BTreeMap<String, Vec<u8>>, ExtraSpecsError> {
+    let place = top.object("pre_install_scripts")?;
+    let scripts = top.map_of_texts("pre_install_scripts")?.into_iter().map(|(name, text)| {
+        // Files are called after them.
+        if !is_word(&name, b"._-") {
+            return Err(place
+                .wrong(&name, "named by letters, digits, \".\", \"_\" and \"-\"")
+                .into());
+        }
+        let script = STANDARD.decode(text);
+        let pointer = || place.pointer(&name);
+        let script =
+            script.map_err(|source| ExtraSpecsError::Base64 { pointer: pointer(), source })?;
+        Ok((name, script))
+    });
+    scripts.collect()
+}
+
+fn packages(top: &Object<'_>) -> Result<Vec<String>, ExtraSpecsError> {
+    let packages = top.texts("extra_packages")?;
+    // They are arguments of a program of the image, and none of its options.
+    if packages.iter().all(|package| is_word(package, b"._-+:~=@/")) {
+        Ok(packages)
+    } else {
+        Err(top.wrong("extra_packages", "an array of names of packages").into())
+    }
+}
+
+fn user(top: &Object<'_>) -> Result<Option<String>, ExtraSpecsError> {
+    let user = top.text("user")?;
+    if user.is_empty() {
+        return Ok(None);
+    }
+    if !is_word(&user, b"._-@") && !is_word(&user.replacen('_', "u", 1), b"._-@") {
+        return Err(top.wrong("user", "a name or a number of a user").into());
+    }
+    Ok(Some(user))
+}
+
+fn cpus(top: &Object<'_>) -> Result<Option<Cpus>, ExtraSpecsError> {
+    let Some(count) = top.get("cpus") else { return Ok(None) };
+    let count = count.as_f64().ok_or_else(|| top.wrong("cpus", "a number"))?;
+    let cpus = Cpus::new(count);
+    cpus.map(Some).map_err(|source| ExtraSpecsError::Cpus { pointer: top.pointer("cpus"), source })
+}
+
+fn pids(top: &Object<'_>) -> Result<Option<u32>, ExtraSpecsError> {
+    let Some(count) = top.get("pids") else { return Ok(None) };
+    let count = count.as_u64().and_then(|count| u32::try_from(count).ok());
+    match count {
+        Some(count @ 1..) => Ok(Some(count)),
+        _ => Err(top.wrong("pids", "a number greater than 0").into()),
+    }
+}
+
+fn size(top: &Object<'_>, key: &str) -> Result<Option<u64>, ExtraSpecsError> {
+    let bytes = match top.get(key) {
+        None => return Ok(None),
+        Some(Value::String(text)) => {
+            let size = text.chars().take(64).collect::<String>().parse::<Size>();
+            size.map_err(|source| ExtraSpecsError::Size { pointer: top.pointer(key), source })?.0
+        }
+        Some(value) => value.as_u64().unwrap_or_default(),
+    };
+    match bytes {
+        1.. => Ok(Some(bytes)),
+        0 => Err(top.wrong(key, "a size greater than 0, as \"4GiB\" or a number of bytes").into()),
+    }
+}
+
+/// Returns whether a text is letters, digits and some others that it does not begin with.
+fn is_word(text: &str, others: &[u8]) -> bool {
+    text.len() <= 255
+        && text.starts_with(|c: char| c.is_ascii_alphanumeric())
+        && text.bytes().all(|b| b.is_ascii_alphanumeric() || others.contains(&b))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::garm::schema;
+    use crate::sys::error::chain;
+
+    /// A value for each key.
+    fn all() -> Value {
+        json!({
+            "env": {"A": "x y", "_b2": ""},
+            "pre_install_scripts": {"01-a.sh": "ZWNobyBoaQo="},
+            "extra_packages": ["git", "libc6:i386", "g++=4:12~1"],
+            "cpus": 1.5,
+            "memory": "4GiB",
+            "pids": 1000,
+            "disk": 10_000_000_000_u64,
+            "network": "inner",
+            "mounts": ["certs"],
+            "caches": ["cargo"],
+            "user": "_build",
+            "use_garm_template": true,
+            "install_dependencies": false,
+            "privileged": false,
+            "nesting": true,
+            "runner_install_template": "ZWNobw==",
+            "extra_context": {"a": "b"},
+            "disable_updates": true,
+            "enable_boot_debug": true,
+        })
+    }
+
+    fn validator() -> jsonschema::Validator {
+        jsonschema::validator_for(&serde_json::from_str(schema::EXTRA_SPECS).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn every_key_is_read() {
+        let specs = ExtraSpecs::parse(&all()).unwrap();
+        assert_eq!(specs.env["A"], "x y");
+        assert_eq!(specs.pre_install_scripts["01-a.sh"], b"echo hi\n");
+        assert_eq!(specs.extra_packages.len(), 3);
+        assert_eq!(specs.cpus, Cpus::new(1.5).ok());
+        assert_eq!(specs.memory_bytes, Some(4 << 30));
+        assert_eq!((specs.pids, specs.disk_bytes), (Some(1000), Some(10_000_000_000)));
+        assert_eq!(
+            (specs.network.as_deref(), specs.user.as_deref()),
+            (Some("inner"), Some("_build"))
+        );
+        assert_eq!(
+            (specs.mounts, specs.caches),
+            (vec!["certs".to_owned()], vec!["cargo".to_owned()])
+        );
+        assert_eq!(
+            (specs.use_garm_template, specs.install_dependencies),
+            (Some(true), Some(false))
+        );
+        assert_eq!((specs.privileged, specs.nesting), (Some(false), Some(true)));
+    }
+
+    #[test]
+    fn none_are_none_and_null_is_as_good_as_missing() {
+        assert_eq!(ExtraSpecs::parse(&Value::Null).unwrap(), ExtraSpecs::default());
+        assert_eq!(ExtraSpecs::parse(&json!({})).unwrap(), ExtraSpecs::default());
+        let nulls: Value = KEYS.iter().map(|key| ((*key).to_owned(), Value::Null)).collect();
+        assert_eq!(ExtraSpecs::parse(&nulls).unwrap(), ExtraSpecs::default());
+        assert!(validator().is_valid(&nulls));
+    }
+
+    #[test]
+    fn the_schema_has_the_keys_that_are_read() {
+        let schema: Value = serde_json::from_str(schema::EXTRA_SPECS).unwrap();
+        let mut described: Vec<_> = schema["properties"].as_object().unwrap().keys().collect();
+        let mut known = KEYS.to_vec();
+        known.sort_unstable();
+        described.sort_unstable();
+        assert_eq!(described, known);
+        let all = all();
+        let mut sample: Vec<_> = all.as_object().unwrap().keys().map(String::as_str).collect();
+        sample.sort_unstable();
+        assert_eq!(sample, known);
+        let error = validator().iter_errors(&all).map(|e| e.to_string()).next();
+        assert_eq!(error, None);
+    }
+
+    #[test]
+    fn mistakes_are_named_by_their_place() {
+        for (specs, expected) in [
+            (json!([]), "\"\" is not an object"),
+            (json!({"mounst": []}), "unknown key \"mounst\": did you mean \"mounts\"?"),
+            (
+                json!({"usegarmTemplate": 1}),
+                "unknown key \"usegarmTemplate\": did you mean \"use_garm_template\"?",
+            ),
+            (json!({"k": "v"}), "unknown key \"k\""),
+            (json!({"env": {"A": 1}}), "\"/env/A\" is not a string"),
+            (json!({"env": ["A=1"]}), "\"/env\" is not an object"),
+            (
+                json!({"env": {"1A": ""}}),
+                "\"/env/1A\" is no name of a variable: letters, digits and \"_\", no digit first",
+            ),
+            (
+                json!({"env": {"a/b~": ""}}),
+                "\"/env/a~1b~0\" is no name of a variable: letters, digits and \"_\", no digit first",
+            ),
+            (
+                json!({"env": {"LD_PRELOAD": "x"}}),
+                "\"/env/LD_PRELOAD\" is not for extra specs to set",
+            ),
+            (json!({"env": {"GARM_X": "x"}}), "\"/env/GARM_X\" is not for extra specs to set"),
+            (
+                json!({"env": {"ACTIONS_RUNNER_INPUT_URL": "x"}}),
+                "\"/env/ACTIONS_RUNNER_INPUT_URL\" is not for extra specs to set",
+            ),
+            (json!({"env": {"A": "x\nLD_PRELOAD=y"}}), "\"/env/A\" is not one line"),
+            (
+                json!({"pre_install_scripts": {"../a": ""}}),
+                "\"/pre_install_scripts/..~1a\" is not named by letters, digits, \".\", \"_\" and \"-\"",
+            ),
+            (
+                json!({"extra_packages": ["--root=/"]}),
+                "\"/extra_packages\" is not an array of names of packages",
+            ),
+            (json!({"cpus": "2"}), "\"/cpus\" is not a number"),
+            (
+                json!({"cpus": 0}),
+                "\"/cpus\" cannot be used: 0 is no number of processors: write 0.01 to 65536, as 2 or 0.5",
+            ),
+            (
+                json!({"memory": "4XB"}),
+                "\"/memory\" cannot be used: \"4XB\" is no size: write 20GB, 512MiB or a number of bytes",
+            ),
+            (
+                json!({"memory": 0}),
+                "\"/memory\" is not a size greater than 0, as \"4GiB\" or a number of bytes",
+            ),
+            (
+                json!({"disk": -5}),
+                "\"/disk\" is not a size greater than 0, as \"4GiB\" or a number of bytes",
+            ),
+            (json!({"pids": 0}), "\"/pids\" is not a number greater than 0"),
+            (json!({"pids": 1.5}), "\"/pids\" is not a number greater than 0"),
+            (json!({"user": "a:b"}), "\"/user\" is not a name or a number of a user"),
+            (json!({"mounts": "a"}), "\"/mounts\" is not an array"),
+            (json!({"privileged": "yes"}), "\"/privileged\" is not true or false"),
+            (json!({"disable_updates": "yes"}), "\"/disable_updates\" is not true or false"),
+            (json!({"extra_context": {"a": 1}}), "\"/extra_context/a\" is not a string"),
+        ] {
+            assert_eq!(chain(&ExtraSpecs::parse(&specs).unwrap_err()), expected);
+            assert!(!validator().is_valid(&specs), "{specs}");
+        }
+        let message =
+            chain(&ExtraSpecs::parse(&json!({"pre_install_scripts": {"a": "*"}})).unwrap_err());
+        assert!(message.starts_with("\"/pre_install_scripts/a\" is not base64: "), "{message}");
+    }
+
+    #[test]
+    fn what_is_hostile_stays_small() {
+        let long = "x".repeat(1 << 20);
+        let message = chain(&ExtraSpecs::parse(&json!({long.clone(): 1})).unwrap_err());
+        assert!(message.len() < 200, "{}", message.len());
+        let message = chain(&ExtraSpecs::parse(&json!({"memory": long.clone()})).unwrap_err());
+        assert!(message.len() < 200, "{}", message.len());
+        let message = chain(&ExtraSpecs::parse(&json!({"env": {"A": long}})).unwrap_err());
+        assert_eq!(message, "\"/env\" holds more than 128 KiB");
+    }
+
+    #[test]
+    fn what_is_shown_for_debugging_has_no_secret() {
+        let specs = ExtraSpecs::parse(&json!({"env": {"TOKEN": "hunter2"}})).unwrap();
+        assert!(!format!("{specs:?}").contains("hunter2"));
+    }
+}

@@ -1,0 +1,616 @@
+//! HTTP with GARM and with whoever has the runner's archive: certificates, proxies, retries.
+
+mod error;
+#[cfg(test)]
+pub(crate) mod fake;
+
+use std::fmt;
+use std::io::{self, Read};
+use std::thread;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use ureq::Agent;
+use ureq::http::{Response, Uri};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+
+pub use error::HttpError;
+
+use crate::image::{Origin, is_direct, proxy_at, redacted, resolve};
+
+/// As many as browsers follow at most.
+const MAX_REDIRECTS: usize = 10;
+
+/// How long a server may take until a connection stands.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How long it may then be silent.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// How much of a refusal is read to learn what was wrong.
+const MAX_MESSAGE_BYTES: u64 = 16 << 10;
+
+/// How much of what a server says is passed on.
+const MAX_MESSAGE_CHARS: usize = 200;
+
+/// Proxies by the scheme of what is fetched, as in the variables of these names.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Proxy {
+    /// `http_proxy`; empty if none.
+    pub http_proxy: String,
+    /// `https_proxy`; empty if none.
+    pub https_proxy: String,
+    /// `no_proxy`.
+    pub no_proxy: String,
+}
+
+/// How servers are reached.
+#[derive(Clone, Debug, Default)]
+pub struct HttpOptions {
+    /// Certificates to trust besides those of the host, PEM; empty if none.
+    pub ca_pem: String,
+    /// Proxies.
+    pub proxy: Proxy,
+}
+
+/// A client.
+#[derive(Debug)]
+pub struct Http {
+    direct: Agent,
+    http_proxy: Option<Agent>,
+    https_proxy: Option<Agent>,
+    no_proxy: Vec<String>,
+}
+
+/// An answer as a stream.
+pub struct Body {
+    /// The offset of its first byte: what was asked for, or 0 if the server cannot begin there.
+    pub start: u64,
+    /// How many bytes there are in all, from offset 0, if the server says so.
+    pub total: Option<u64>,
+    /// The bytes. They may end early without an error if the server did not say how many there are.
+    pub reader: Box<dyn Read + Send>,
+}
+
+/// How often something is tried.
+#[derive(Clone, Copy, Debug)]
+pub struct Retry {
+    /// How often in all.
+    pub attempts: u32,
+    /// How long to wait in between.
+    pub pause: Duration,
+}
+
+struct Request<'a> {
+    method: &'static str,
+    bearer: Option<&'a str>,
+    accept: &'static str,
+    start: u64,
+    json: Option<&'a [u8]>,
+}
+
+impl Http {
+    /// Returns a client.
+    pub fn new(options: &HttpOptions) -> Result<Self, HttpError> {
+        Http::within(options, CONNECT_TIMEOUT, IDLE_TIMEOUT)
+    }
+
+    fn within(options: &HttpOptions, connect: Duration, idle: Duration) -> Result<Self, HttpError> {
+        let agent = |roots: &RootCerts, proxy| {
+            let config = Agent::config_builder()
+                .http_status_as_error(false)
+                .max_redirects(0)
+                .user_agent(concat!("garm-provider-oci/", env!("CARGO_PKG_VERSION")))
+                .proxy(proxy)
+                .timeout_connect(Some(connect))
+                .timeout_resolve(Some(connect))
+                .timeout_recv_response(Some(idle))
+                .timeout_per_read(Some(idle))
+                .tls_config(TlsConfig::builder().root_certs(roots.clone()).build())
+                .build();
+            Agent::new_with_config(config)
+        };
+        let roots = root_certificates(&options.ca_pem)?;
+        let proxied = |address: &str| match address {
+            "" => Ok(None),
+            address => match proxy_at(address) {
+                Some(proxy) => Ok(Some(agent(&roots, Some(proxy)))),
+                None => Err(HttpError::Proxy { proxy: redacted(address) }),
+            },
+        };
+        let proxy = &options.proxy;
+        Ok(Http {
+            direct: agent(&roots, None),
+            http_proxy: proxied(&proxy.http_proxy)?,
+            https_proxy: proxied(&proxy.https_proxy)?,
+            no_proxy: proxy.no_proxy.split(',').map(str::to_owned).collect(),
+        })
+    }
+
+    /// Gets a document.
+    pub fn get(
+        &self,
+        url: &str,
+        bearer: Option<&str>,
+        limit_bytes: u64,
+    ) -> Result<Vec<u8>, HttpError> {
+        let accept = "application/json";
+        let request = Request { method: "GET", bearer, accept, start: 0, json: None };
+        let (response, url) = self.send(url, &request)?;
+        let mut content = Vec::new();
+        let mut reader = response.into_body().into_reader().take(limit_bytes.saturating_add(1));
+        match reader.read_to_end(&mut content) {
+            Err(error) => Err(HttpError::of_io("GET", url, error)),
+            Ok(_) if content.len() as u64 > limit_bytes => {
+                Err(HttpError::TooLarge { method: "GET", url, limit_bytes })
+            }
+            Ok(_) => Ok(content),
+        }
+    }
+
+    /// Posts a document; what is answered does not matter if it is not a refusal.
+    pub fn post_json(
+        &self,
+        url: &str,
+        bearer: Option<&str>,
+        document: &serde_json::Value,
+    ) -> Result<(), HttpError> {
+        let json = document.to_string();
+        let accept = "application/json";
+        let json = Some(json.as_bytes());
+        self.send(url, &Request { method: "POST", bearer, accept, start: 0, json })?;
+        Ok(())
+    }
+
+    /// Opens something big, from an offset on.
+    pub fn open(&self, url: &str, bearer: Option<&str>, start: u64) -> Result<Body, HttpError> {
+        let request = Request { method: "GET", bearer, accept: "*/*", start, json: None };
+        let (response, url) = self.send(url, &request)?;
+        let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
+        let (start, total) = if response.status() == 206 {
+            let range = header("content-range").and_then(parse_content_range);
+            let Some((begin, total)) = range.filter(|(begin, _)| *begin == start) else {
+                let message = "it sent another part than the one it was asked for";
+                let source = io::Error::new(io::ErrorKind::InvalidData, message);
+                return Err(HttpError::Protocol { method: "GET", url, source });
+            };
+            (begin, total)
+        } else {
+            (0, header("content-length").and_then(|length| length.parse().ok()))
+        };
+        Ok(Body { start, total, reader: Box::new(response.into_body().into_reader()) })
+    }
+
+    /// Asks, follows redirects, and returns what was answered and where.
+    fn send(
+        &self,
+        url: &str,
+        request: &Request<'_>,
+    ) -> Result<(Response<ureq::Body>, String), HttpError> {
+        let method = request.method;
+        let invalid = || HttpError::Address { url: shown(url) };
+        let mut uri: Uri = url.parse().map_err(|_| invalid())?;
+        let mut origin = Origin::of(&uri).ok_or_else(invalid)?;
+        let mut bearer = request.bearer;
+        for _ in 0..=MAX_REDIRECTS {
+            let response = self
+                .send_once(&uri, &origin, &Request { bearer, ..*request })
+                .map_err(|error| HttpError::of_request(method, shown(&uri.to_string()), error))?;
+            let url = shown(&uri.to_string());
+            let status = response.status().as_u16();
+            let location = response.headers().get("location");
+            let location = match (status, location) {
+                (200..=299, _) => return Ok((response, url)),
+                (301 | 302 | 303 | 307 | 308, Some(location)) if method == "GET" => location,
+                _ => {
+                    let message = message(response);
+                    return Err(HttpError::Status { method, url, status, message });
+                }
+            };
+            let location = String::from_utf8_lossy(location.as_bytes());
+            let target = shown(&location);
+            let refuse = |reason| HttpError::Redirect { method, url, target, reason };
+            let Some((next, next_origin)) = resolve(&uri, &location)
+                .and_then(|target| Origin::of(&target).map(|origin| (target, origin)))
+            else {
+                return Err(refuse("that is not the address of a web server"));
+            };
+            if origin.is_https && !next_origin.is_https {
+                return Err(refuse("that is not encrypted, and it itself is"));
+            }
+            // Once gone it stays away: who comes back was sent by somebody else.
+            if next_origin != origin {
+                bearer = None;
+            }
+            (uri, origin) = (next, next_origin);
+        }
+        let target = shown(&uri.to_string());
+        let reason = "these are too many redirects";
+        Err(HttpError::Redirect { method, url: shown(url), target, reason })
+    }
+
+    fn send_once(
+        &self,
+        uri: &Uri,
+        origin: &Origin,
+        request: &Request<'_>,
+    ) -> Result<Response<ureq::Body>, ureq::Error> {
+        let proxied = if origin.is_https { &self.https_proxy } else { &self.http_proxy };
+        let proxied = proxied.as_ref().filter(|_| !is_direct(origin, &self.no_proxy));
+        let mut builder = ureq::http::Request::builder().method(request.method).uri(uri);
+        builder = builder.header("accept", request.accept);
+        if let Some(bearer) = request.bearer {
+            builder = builder.header("authorization", format!("Bearer {bearer}"));
+        }
+        if request.start > 0 {
+            builder = builder.header("range", format!("bytes={}-", request.start));
+        }
+        let agent = proxied.unwrap_or(&self.direct);
+        match request.json {
+            None => agent.run(builder.body(())?),
+            Some(json) => {
+                let builder = builder.header("content-type", "application/json");
+                agent.run(builder.body(json)?)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut body = f.debug_struct("Body");
+        body.field("start", &self.start).field("total", &self.total).finish_non_exhaustive()
+    }
+}
+
+impl Default for Retry {
+    fn default() -> Self {
+        Retry { attempts: 5, pause: Duration::from_secs(5) }
+    }
+}
+
+impl Retry {
+    /// Tries something until it works, or does not for a reason that stays.
+    pub fn run<T>(self, f: impl FnMut() -> Result<T, HttpError>) -> Result<T, HttpError> {
+        self.run_while(|| true, f)
+    }
+
+    /// Tries something as long as there is time for another try.
+    pub fn run_while<T>(
+        self,
+        mut is_time: impl FnMut() -> bool,
+        mut f: impl FnMut() -> Result<T, HttpError>,
+    ) -> Result<T, HttpError> {
+        for _ in 1..self.attempts {
+            match f() {
+                Err(error) if error.is_transient() && is_time() => thread::sleep(self.pause),
+                result => return result,
+            }
+        }
+        f()
+    }
+}
+
+/// Returns the certificates of the host and these.
+fn root_certificates(pem: &str) -> Result<RootCerts, HttpError> {
+    if pem.trim().is_empty() {
+        return Ok(RootCerts::PlatformVerifier);
+    }
+    let mut certificates = Vec::new();
+    for item in parse_pem(pem.as_bytes()) {
+        let item = item.map_err(|error| HttpError::Certificates { source: error.into_io() })?;
+        if let PemItem::Certificate(certificate) = item {
+            certificates.push(certificate);
+        }
+    }
+    if certificates.is_empty() {
+        let source = io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in them");
+        return Err(HttpError::Certificates { source });
+    }
+    // What the platform's verifier would take too. A host without any is fine.
+    let host = rustls_native_certs::load_native_certs().certs;
+    certificates.extend(host.iter().map(|der| Certificate::from_der(der).to_owned()));
+    Ok(RootCerts::new_with_certs(&certificates))
+}
+
+/// Returns the offset of the first byte and how many there are in all, of `bytes 0-1/2`.
+fn parse_content_range(text: &str) -> Option<(u64, Option<u64>)> {
+    let (range, total) = text.strip_prefix("bytes ")?.split_once('/')?;
+    let (begin, _) = range.split_once('-')?;
+    Some((begin.parse().ok()?, total.parse().ok()))
+}
+
+/// Returns what a server said of its refusal, in one short line.
+fn message(response: Response<ureq::Body>) -> String {
+    #[derive(Deserialize)]
+    struct Refusal {
+        #[serde(default)]
+        error: String,
+        #[serde(default)]
+        details: String,
+    }
+    let mut bytes = Vec::new();
+    // What came before it broke will do.
+    let _ = response.into_body().into_reader().take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes);
+    let text = match serde_json::from_slice::<Refusal>(&bytes) {
+        Ok(Refusal { error, details }) if details.is_empty() => error,
+        Ok(Refusal { error, details }) if error.is_empty() => details,
+        Ok(Refusal { error, details }) => format!("{error}: {details}"),
+        // A page in HTML helps nobody.
+        Err(_) if bytes.trim_ascii_start().starts_with(b"<") => String::new(),
+        Err(_) => String::from_utf8_lossy(&bytes).into_owned(),
+    };
+    let line = text.trim().lines().next().unwrap_or("");
+    line.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE_CHARS).collect()
+}
+
+/// Returns an address without login and parameters, which may be permissions.
+pub(super) fn shown(url: &str) -> String {
+    let url: String = url.split(['?', '#']).next().unwrap_or("").chars().take(200).collect();
+    match url.split_once("://") {
+        Some((scheme, rest)) => {
+            let (authority, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+            let host = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+            format!("{scheme}://{host}{path}")
+        }
+        None => url,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::fake::{Fake, Reply};
+    use super::*;
+    use crate::sys::error::chain;
+
+    fn client() -> Http {
+        Http::new(&HttpOptions::default()).unwrap()
+    }
+
+    fn status(error: &HttpError) -> u16 {
+        match error {
+            HttpError::Status { status, .. } => *status,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn requests_say_who_asks_and_what_for() {
+        let server = Fake::serve(|_| Reply::ok(b"raw \0 bytes"));
+        let url = server.url("/a/b?c=d");
+        assert_eq!(client().get(&url, Some("T0KEN"), 100).unwrap(), b"raw \0 bytes");
+        client().post_json(&url, Some("T0KEN"), &json!({"a": null})).unwrap();
+        let seen = server.seen();
+        assert_eq!((seen[0].method.as_str(), seen[0].path.as_str()), ("GET", "/a/b?c=d"));
+        assert_eq!((seen[1].method.as_str(), seen[1].path.as_str()), ("POST", "/a/b?c=d"));
+        for request in &seen {
+            assert_eq!(request.header("authorization"), Some("Bearer T0KEN"));
+            assert_eq!(request.header("accept"), Some("application/json"));
+        }
+        assert_eq!(seen[1].header("content-type"), Some("application/json"));
+        assert_eq!(seen[1].body, br#"{"a":null}"#);
+    }
+
+    #[test]
+    fn refusals_are_told_without_what_is_secret() {
+        let server = Fake::serve(|request| match request.path.split('?').next().unwrap() {
+            "/json" => Reply::status(401, br#"{"error":"Authentication failed","details":""}"#),
+            "/html" => Reply::status(404, b"<html>no</html>"),
+            _ => Reply::status(400, b"invalid\x07 request\nsecond line"),
+        });
+        for (path, expected) in [
+            ("/json?sig=S3CRET", "/json: 401: Authentication failed"),
+            ("/html", "/html: 404"),
+            ("/text", "/text: 400: invalid request"),
+        ] {
+            let error = client().get(&server.url(path), Some("S3CRET"), 10).unwrap_err();
+            assert_eq!(error.to_string(), format!("GET {}", server.url(expected)));
+            assert!(!error.is_transient());
+        }
+        let error = client().get("http://me:S3CRET@h/x?S3CRET#S3CRET", None, 10).unwrap_err();
+        assert_eq!(error.to_string(), "\"http://h/x\" is not the address of a web server");
+        let proxy = Proxy { http_proxy: "http://me:S3CRET@ h".into(), ..Proxy::default() };
+        let error = Http::new(&HttpOptions { proxy, ..HttpOptions::default() }).unwrap_err();
+        assert_eq!(error.to_string(), "\"http://***@ h\" is not the address of a proxy");
+    }
+
+    #[test]
+    fn what_may_go_away_by_itself_is_tried_again() {
+        let retry = |attempts| Retry { attempts, pause: Duration::ZERO };
+        for trouble in [500, 503, 429, 0] {
+            let mut count = 0;
+            let server = Fake::serve(move |_| {
+                count += 1;
+                match (count, trouble) {
+                    (3.., _) => Reply::ok(b"at last"),
+                    (_, 0) => Reply::cut(),
+                    (_, status) => Reply::status(status, b""),
+                }
+            });
+            let get = || client().get(&server.url("/"), None, 100);
+            assert!(retry(2).run(get).unwrap_err().is_transient(), "{trouble}");
+            assert_eq!(retry(5).run(get).unwrap(), b"at last");
+            assert_eq!(server.seen().len(), 3);
+        }
+        let server = Fake::serve(|_| Reply::status(401, b""));
+        let error = retry(5).run(|| client().get(&server.url("/"), None, 1)).unwrap_err();
+        assert_eq!((status(&error), server.seen().len()), (401, 1));
+        let url = server.url("/");
+        drop(server);
+        let mut tries = 0;
+        let error = retry(5).run(|| {
+            tries += 1;
+            client().get(&url, None, 1)
+        });
+        assert!(matches!(error, Err(HttpError::Unreachable { .. })), "{error:?}");
+        assert_eq!(tries, 5);
+    }
+
+    #[test]
+    fn an_answer_has_a_limit_and_must_be_whole() {
+        let server = Fake::serve(|request| match request.path.as_str() {
+            "/short" => Reply::ok(b"1234").announce(10),
+            _ => Reply::ok(b"12345"),
+        });
+        assert_eq!(client().get(&server.url("/"), None, 5).unwrap(), b"12345");
+        let error = client().get(&server.url("/"), None, 4).unwrap_err();
+        assert!(matches!(error, HttpError::TooLarge { limit_bytes: 4, .. }), "{error:?}");
+        let error = client().get(&server.url("/short"), None, 100).unwrap_err();
+        assert!(error.is_transient(), "{error:?}");
+    }
+
+    #[test]
+    fn a_token_stays_with_its_origin() {
+        let other = Fake::serve(|_| Reply::ok(b"there"));
+        let (same, away) = ("/new".to_owned(), other.url("/away?x"));
+        let server = Fake::serve(move |request| match request.path.as_str() {
+            "/same" => Reply::redirect(302, &same),
+            "/away" => Reply::redirect(307, &away),
+            "/loop" => Reply::redirect(301, "/loop"),
+            "/file" => Reply::redirect(302, "file:///etc/passwd"),
+            _ => Reply::ok(b"here"),
+        });
+        let get = |path: &str| client().get(&server.url(path), Some("T0KEN"), 100);
+        assert_eq!(get("/same").unwrap(), b"here");
+        assert_eq!(server.seen()[1].header("authorization"), Some("Bearer T0KEN"));
+        assert_eq!(get("/away").unwrap(), b"there");
+        assert_eq!(other.seen()[0].header("authorization"), None);
+        assert!(matches!(get("/loop"), Err(HttpError::Redirect { .. })));
+        assert!(matches!(get("/file"), Err(HttpError::Redirect { .. })));
+        // What is posted is for whom it was posted to.
+        let posted = client().post_json(&server.url("/away"), Some("T0KEN"), &json!({}));
+        assert_eq!(status(&posted.unwrap_err()), 307);
+        assert_eq!(other.seen().len(), 1);
+    }
+
+    #[test]
+    fn a_body_begins_where_it_is_wanted_if_the_server_can() {
+        let server = Fake::serve(|request| match (&*request.path, request.header("range")) {
+            ("/knows", Some("bytes=3-")) => {
+                Reply::status(206, b"456").with("content-range", "bytes 3-5/6")
+            }
+            ("/lies", Some(_)) => Reply::status(206, b"x").with("content-range", "bytes 1-1/6"),
+            _ => Reply::ok(b"123456"),
+        });
+        for (path, start, begins, expected) in
+            [("/knows", 0, 0, "123456"), ("/knows", 3, 3, "456"), ("/ignores", 3, 0, "123456")]
+        {
+            let mut body = client().open(&server.url(path), Some("T0KEN"), start).unwrap();
+            let mut text = String::new();
+            body.reader.read_to_string(&mut text).unwrap();
+            assert_eq!((body.start, body.total, text.as_str()), (begins, Some(6), expected));
+        }
+        assert!(client().open(&server.url("/lies"), None, 3).is_err());
+    }
+
+    #[test]
+    fn proxies_are_used_but_for_those_on_the_list() {
+        let proxy = Fake::serve(|_| Reply::status(403, b""));
+        let get = |no_proxy: &str, url: &str| {
+            let (http_proxy, no_proxy) = (proxy.url(""), no_proxy.to_owned());
+            let proxy = Proxy { http_proxy, no_proxy, https_proxy: String::new() };
+            let client = Http::new(&HttpOptions { proxy, ..HttpOptions::default() }).unwrap();
+            chain(&client.get(url, None, 10).unwrap_err())
+        };
+        let url = "http://garm.invalid/x";
+        let error = get("", url);
+        assert!(
+            error.starts_with("GET http://garm.invalid/x: ") && error.contains("403"),
+            "{error}"
+        );
+        assert!(!get("a, .invalid", url).contains("403"));
+        assert_eq!(proxy.seen()[0].method, "CONNECT");
+        // This machine is reached directly whatever is on the list.
+        let server = Fake::serve(|_| Reply::status(404, b"direct"));
+        assert!(get("", &server.url("/")).ends_with("404: direct"));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_refused() {
+        for pem in ["x", "-----BEGIN CERTIFICATE-----\n!\n-----END CERTIFICATE-----\n"] {
+            let options = HttpOptions { ca_pem: pem.into(), ..HttpOptions::default() };
+            assert!(matches!(Http::new(&options), Err(HttpError::Certificates { .. })), "{pem}");
+        }
+    }
+
+    #[test]
+    fn a_server_that_falls_silent_is_not_waited_for() {
+        let (over, is_over) = std::sync::mpsc::channel::<()>();
+        let server = Fake::serve(move |_| {
+            let _ = is_over.recv();
+            Reply::cut()
+        });
+        let options = HttpOptions::default();
+        let client = Http::within(&options, CONNECT_TIMEOUT, Duration::from_millis(50)).unwrap();
+        let error = client.get(&server.url("/"), None, 1).unwrap_err();
+        assert!(matches!(error, HttpError::Timeout { .. }), "{error:?}");
+        assert!(error.is_transient());
+        drop(over);
+    }
+
+    /// Answers one connection with TLS, by the certificate for `localhost`.
+    fn serve_tls() -> (u16, thread::JoinHandle<()>) {
+        let items = parse_pem(include_bytes!("../../tests/data/tls/server.pem"));
+        let (mut chain, mut key) = (Vec::new(), None);
+        for item in items.map(Result::unwrap) {
+            match item {
+                PemItem::Certificate(found) => chain.push(found.der().to_vec().into()),
+                PemItem::PrivateKey(found) => key = Some(found.der().to_vec()),
+                _ => {}
+            }
+        }
+        let key = rustls::pki_types::PrivatePkcs8KeyDer::from(key.unwrap());
+        let config = rustls::ServerConfig::builder_with_provider(
+            rustls::crypto::ring::default_provider().into(),
+        );
+        let config = config.with_safe_default_protocol_versions().unwrap().with_no_client_auth();
+        let config = config.with_single_cert(chain, key.into()).unwrap();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let serve = move || {
+            use std::io::Write as _;
+            let (stream, _) = listener.accept().unwrap();
+            let connection = rustls::ServerConnection::new(config.into()).unwrap();
+            let mut stream = rustls::StreamOwned::new(connection, stream);
+            // Who does not trust it goes away.
+            if stream.read(&mut [0; 4096]).is_ok() {
+                stream.write_all(b"HTTP/1.1 200 x\r\ncontent-length: 2\r\n\r\nok").unwrap();
+                stream.conn.send_close_notify();
+                let _ = stream.flush();
+            }
+        };
+        (port, thread::spawn(serve))
+    }
+
+    #[test]
+    fn certificates_are_trusted_if_they_are_named() {
+        let authority = include_str!("../../tests/data/tls/ca.pem");
+        for (ca_pem, is_trusted) in [("", false), (authority, true)] {
+            let (port, server) = serve_tls();
+            let options = HttpOptions { ca_pem: ca_pem.into(), ..HttpOptions::default() };
+            let result =
+                Http::new(&options).unwrap().get(&format!("https://localhost:{port}/"), None, 10);
+            match result {
+                Ok(content) => assert!(is_trusted && content == b"ok"),
+                Err(error) => {
+                    assert!(!is_trusted && matches!(error, HttpError::Tls { .. }), "{error:?}");
+                    assert!(!error.is_transient());
+                }
+            }
+            server.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn certificates_of_the_host_stay_trusted() {
+        let of_host = rustls_native_certs::load_native_certs().certs.len();
+        let authority = include_str!("../../tests/data/tls/ca.pem");
+        match root_certificates(authority).unwrap() {
+            RootCerts::Specific(all) => assert_eq!(all.len(), of_host + 1),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,165 @@
+//! A web server for tests, on the loopback interface.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+
+/// A server that answers one request a connection, one at a time.
+pub(crate) struct Fake {
+    address: SocketAddr,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Default)]
+struct Shared {
+    is_over: AtomicBool,
+    seen: Mutex<Vec<Seen>>,
+}
+
+/// A request.
+#[derive(Clone, Debug)]
+pub(crate) struct Seen {
+    pub(crate) method: String,
+    pub(crate) path: String,
+    headers: Vec<(String, String)>,
+    pub(crate) body: Vec<u8>,
+}
+
+/// An answer.
+pub(crate) struct Reply {
+    status: u16,
+    headers: Vec<(String, String)>,
+    body: Vec<u8>,
+    announced: usize,
+}
+
+impl Fake {
+    /// Starts a server; it ends when it is dropped.
+    pub(crate) fn serve(answer: impl FnMut(&Seen) -> Reply + Send + 'static) -> Self {
+        Self::serve_at("127.0.0.1:0".parse().unwrap(), answer)
+    }
+
+    /// The same, at an address.
+    pub(crate) fn serve_at(
+        address: SocketAddr,
+        mut answer: impl FnMut(&Seen) -> Reply + Send + 'static,
+    ) -> Self {
+        let listener = TcpListener::bind(address).unwrap();
+        let address = listener.local_addr().unwrap();
+        let shared = Arc::new(Shared::default());
+        let thread = thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                for stream in listener.incoming() {
+                    if shared.is_over.load(Ordering::SeqCst) {
+                        return;
+                    }
+                    // Clients may go away at any time.
+                    let _ = exchange(&stream.unwrap(), &shared, &mut answer);
+                }
+            }
+        });
+        Fake { address, shared, thread: Some(thread) }
+    }
+
+    /// Returns the address of a path.
+    pub(crate) fn url(&self, path: &str) -> String {
+        format!("http://{}{path}", self.address)
+    }
+
+    /// Returns the requests so far.
+    pub(crate) fn seen(&self) -> Vec<Seen> {
+        self.shared.seen.lock().unwrap().clone()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        self.shared.is_over.store(true, Ordering::SeqCst);
+        let _ = TcpStream::connect(self.address);
+        if self.thread.take().is_some_and(|thread| thread.join().is_err()) && !thread::panicking() {
+            panic!("the server panicked");
+        }
+    }
+}
+
+impl Seen {
+    /// Returns the value of a header.
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let found = self.headers.iter().find(|(found, _)| found == name);
+        found.map(|(_, value)| value.as_str())
+    }
+}
+
+impl Reply {
+    pub(crate) fn ok(body: &[u8]) -> Self {
+        Reply::status(200, body)
+    }
+
+    pub(crate) fn status(status: u16, body: &[u8]) -> Self {
+        Reply { status, headers: Vec::new(), body: body.to_vec(), announced: body.len() }
+    }
+
+    pub(crate) fn redirect(status: u16, location: &str) -> Self {
+        Reply::status(status, b"").with("location", location)
+    }
+
+    /// None: the connection is cut.
+    pub(crate) fn cut() -> Self {
+        Reply::status(0, b"")
+    }
+
+    pub(crate) fn with(mut self, name: &str, value: &str) -> Self {
+        self.headers.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Announces another length than what is sent.
+    pub(crate) fn announce(mut self, length: usize) -> Self {
+        self.announced = length;
+        self
+    }
+}
+
+fn exchange(
+    stream: &TcpStream,
+    shared: &Shared,
+    answer: &mut impl FnMut(&Seen) -> Reply,
+) -> std::io::Result<()> {
+    let mut reader = BufReader::new(stream);
+    let mut lines = Vec::new();
+    loop {
+        let mut line = String::new();
+        if reader.read_line(&mut line)? == 0 {
+            return Ok(());
+        }
+        match line.trim_end() {
+            "" => break,
+            line => lines.push(line.to_owned()),
+        }
+    }
+    let mut words = lines[0].split(' ').map(str::to_owned);
+    let (method, path) = (words.next().unwrap(), words.next().unwrap());
+    let headers = lines[1..].iter().filter_map(|line| line.split_once(": "));
+    let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.to_owned()));
+    let mut seen = Seen { method, path, headers: headers.collect(), body: Vec::new() };
+    let length = seen.header("content-length").map_or(0, |length| length.parse().unwrap());
+    reader.take(length).read_to_end(&mut seen.body)?;
+    shared.seen.lock().unwrap().push(seen.clone());
+    let reply = answer(&seen);
+    if reply.status == 0 {
+        return Ok(());
+    }
+    let mut head = format!("HTTP/1.1 {} x\r\nconnection: close\r\n", reply.status);
+    head += &format!("content-length: {}\r\n", reply.announced);
+    for (name, value) in &reply.headers {
+        head += &format!("{name}: {value}\r\n");
+    }
+    let mut stream = stream;
+    stream.write_all(head.as_bytes())?;
+    stream.write_all(b"\r\n")?;
+    stream.write_all(&reply.body)
+}

@@ -1,0 +1,217 @@
+//! Files of an instance, from outside: no link in it leads out of it.
+
+use std::fs::File;
+use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Component, Path};
+
+use rustix::fs::{
+    AtFlags, FileType, Mode, OFlags, chownat, fchmod, fchown, fstat, mkdirat, openat, symlinkat,
+    unlinkat,
+};
+use rustix::io::Errno;
+use rustix::process::{Gid, Uid};
+
+use super::boot::Owner;
+use crate::sys::beneath::{Beneath, remove_all};
+use crate::sys::fs::{PathContext as _, PathError};
+
+/// Directories on the way that have to be made.
+const DIRECTORY: Mode = Mode::from_raw_mode(0o755);
+
+/// The root file system of an instance.
+#[derive(Debug)]
+pub(super) struct Inside {
+    root: Beneath,
+}
+
+impl Inside {
+    /// Opens a root file system, mounted or that of a process.
+    pub(super) fn open(root: &Path) -> Result<Self, PathError> {
+        Ok(Inside { root: Beneath::new(root)? })
+    }
+
+    /// Returns the path that the root file system was opened by.
+    pub(super) fn path(&self) -> &Path {
+        self.root.path()
+    }
+
+    /// Writes a file anew; directories that are missing get the same owner.
+    pub(super) fn write(
+        &self,
+        path: &Path,
+        content: &[u8],
+        mode: u32,
+        owner: Owner,
+    ) -> Result<(), PathError> {
+        self.parent(path, Some(owner))?;
+        // Whatever is there may be something that opening waits for.
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = self.root.open_as_root(path, flags, Mode::from_raw_mode(0o600))?;
+        let shown = self.shown(path);
+        regular(&file).at("write", &shown)?;
+        let mut file = File::from(file);
+        file.set_len(0).at("empty", &shown)?;
+        let (uid, gid) = ids(owner);
+        fchown(&file, Some(uid), Some(gid)).at("change the owner of", &shown)?;
+        fchmod(&file, Mode::from_raw_mode(mode)).at("change the mode of", &shown)?;
+        file.write_all(content).at("write", &shown)
+    }
+
+    /// Makes a symbolic link, in place of whatever file or link is there.
+    pub(super) fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), PathError> {
+        let parent = self.parent(path, Some(owner))?;
+        let (name, shown) = (name(path), self.shown(path));
+        match unlinkat(&parent, name, AtFlags::empty()) {
+            Ok(()) | Err(Errno::NOENT) => {}
+            result => result.at("replace", &shown)?,
+        }
+        symlinkat(target, &parent, name).at("make the link", &shown)?;
+        let (uid, gid) = ids(owner);
+        chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+            .at("change the owner of", &shown)
+    }
+
+    /// Reads a file of at most so many bytes; none if there is none.
+    pub(super) fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = match self.root.open_as_root(path, flags, Mode::empty()) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
+            file => file?,
+        };
+        let shown = self.shown(path);
+        regular(&file).at("read", &shown)?;
+        let mut content = Vec::new();
+        File::from(file).take(limit_bytes + 1).read_to_end(&mut content).at("read", &shown)?;
+        if content.len() as u64 > limit_bytes {
+            let why = format!("it has more than {limit_bytes} bytes");
+            return Err(PathError::new("read", &shown, io::Error::other(why)));
+        }
+        Ok(Some(content))
+    }
+
+    /// Removes a file or directory with all in it; none is fine.
+    pub(super) fn remove(&self, path: &Path) -> Result<(), PathError> {
+        let parent = match self.parent(path, None) {
+            Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(()),
+            parent => parent?,
+        };
+        remove_all(parent.as_fd(), name(path).as_bytes()).at("remove", &self.shown(path))
+    }
+
+    /// Opens the directory that a path is in, and makes what is missing of it for an owner.
+    fn parent(&self, path: &Path, owner: Option<Owner>) -> Result<OwnedFd, PathError> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY;
+        let parent = path.strip_prefix("/").unwrap_or(path).parent();
+        // There is always this one, and nothing has to be made above it.
+        let parent = parent.filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
+        match (self.root.open_as_root(parent, flags, Mode::empty()), owner) {
+            (Err(error), Some(owner)) if error.source.kind() == io::ErrorKind::NotFound => {
+                let above = self.parent(parent, Some(owner))?;
+                let (name, shown) = (name(parent), self.shown(parent));
+                mkdirat(&above, name, DIRECTORY).at("make the directory", &shown)?;
+                let flags = flags | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let made = openat(&above, name, flags, Mode::empty()).at("open", &shown)?;
+                let (uid, gid) = ids(owner);
+                fchown(&made, Some(uid), Some(gid)).at("change the owner of", &shown)?;
+                Ok(made)
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn shown(&self, path: &Path) -> std::path::PathBuf {
+        self.root.path().join(path.strip_prefix("/").unwrap_or(path))
+    }
+}
+
+fn name(path: &Path) -> &std::ffi::OsStr {
+    // Of `..` and `/`, something that cannot be made.
+    path.components()
+        .next_back()
+        .filter(|last| matches!(last, Component::Normal(_)))
+        .map_or(".".as_ref(), Component::as_os_str)
+}
+
+fn ids(owner: Owner) -> (Uid, Gid) {
+    (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid))
+}
+
+fn regular(file: &OwnedFd) -> io::Result<()> {
+    let kind = FileType::from_raw_mode(fstat(file)?.st_mode);
+    if kind.is_file() { Ok(()) } else { Err(io::Error::other("it is not a regular file")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use rustix::process::{getgid, getuid};
+
+    use super::*;
+
+    fn inside() -> (tempfile::TempDir, Inside, Owner) {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("root")).unwrap();
+        fs::write(dir.path().join("outside"), "mine").unwrap();
+        let inside = Inside::open(&dir.path().join("root")).unwrap();
+        (dir, inside, Owner { uid: getuid().as_raw(), gid: getgid().as_raw() })
+    }
+
+    #[test]
+    fn what_is_written_is_read_and_removed() {
+        let (dir, inside, owner) = inside();
+        let path = Path::new("/a/b/c");
+        inside.write(path, b"long text", 0o644, owner).unwrap();
+        inside.write(path, b"text", 0o600, owner).unwrap();
+        assert_eq!(inside.read(path, 4).unwrap().unwrap(), b"text");
+        inside.read(path, 3).unwrap_err();
+        let mode = fs::metadata(dir.path().join("root/a/b/c")).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+        inside.link(Path::new("/a/link"), path, owner).unwrap();
+        inside.link(Path::new("/a/link"), path, owner).unwrap();
+        assert_eq!(inside.read(Path::new("a/link"), 10).unwrap().unwrap(), b"text");
+        inside.remove(Path::new("/a")).unwrap();
+        inside.remove(Path::new("/a")).unwrap();
+        inside.remove(Path::new("/a/b/c")).unwrap();
+        assert!(inside.read(path, 10).unwrap().is_none());
+    }
+
+    #[test]
+    fn no_link_leads_out() {
+        let (dir, inside, owner) = inside();
+        let root = dir.path().join("root");
+        symlink("../outside", root.join("file")).unwrap();
+        symlink(dir.path(), root.join("dir")).unwrap();
+        // The links lead to places in the root that are not there.
+        let _ = inside.write(Path::new("file"), b"theirs", 0o644, owner);
+        let _ = inside.write(Path::new("dir/outside"), b"theirs", 0o644, owner);
+        let _ = inside.write(Path::new("../outside"), b"theirs", 0o644, owner);
+        let _ = inside.remove(Path::new("dir/outside"));
+        let _ = inside.remove(Path::new(".."));
+        assert_eq!(fs::read_to_string(dir.path().join("outside")).unwrap(), "mine");
+    }
+
+    #[test]
+    fn an_empty_root_takes_files_at_any_depth() {
+        let (_dir, inside, owner) = inside();
+        for path in ["/top", "/a/b/c/file", "relative"] {
+            inside.write(Path::new(path), b"x", 0o644, owner).unwrap();
+            assert_eq!(inside.read(Path::new(path), 1).unwrap().unwrap(), b"x", "{path}");
+        }
+        inside.link(Path::new("/link"), Path::new("/top"), owner).unwrap();
+        assert_eq!(inside.read(Path::new("/link"), 1).unwrap().unwrap(), b"x");
+    }
+
+    #[test]
+    fn what_is_no_file_is_not_waited_for() {
+        let (dir, inside, owner) = inside();
+        let fifo = dir.path().join("root/fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o644), 0)
+            .unwrap();
+        inside.read(Path::new("fifo"), 10).unwrap_err();
+        inside.write(Path::new("fifo"), b"x", 0o644, owner).unwrap_err();
+    }
+}

@@ -1,0 +1,46 @@
+//! GARM's external provider: runner instances that are containers.
+//!
+//! GARM calls a program for each operation, with variables and, to create, a document on standard
+//! input: [`Call`] reads both. [`plan`] makes of the document, the extra specs of the pool and the
+//! [`Settings`] of the host what an instance is made of, and refuses what the admin does not allow.
+//! A [`Provider`] makes, lists and removes instances. Each has a supervisor, a process that outlives
+//! the call: it [boots](boot) the runner and stays until that ends.
+
+pub mod boot;
+mod bootstrap;
+mod call;
+mod create;
+mod error;
+mod extra_specs;
+mod http;
+mod inside;
+mod instance;
+pub mod logs;
+mod object;
+mod plan;
+mod provider;
+mod prune;
+pub mod record;
+mod remove;
+pub mod runner;
+pub mod schema;
+mod settings;
+mod supervisor;
+
+pub use bootstrap::{Bootstrap, BootstrapError, Tool};
+pub use call::{
+    COMMAND_VARIABLE, Call, CallError, Command, Exit, INTERFACE_VERSIONS, MAX_DOCUMENT_BYTES,
+};
+pub use error::ProviderError;
+pub use extra_specs::{ExtraSpecs, ExtraSpecsError};
+pub use http::{Body, Http, HttpError, HttpOptions, Proxy, Retry};
+pub use instance::{Instance, Status};
+pub use object::KindError;
+pub use plan::{BootPlan, Ceiling, Plan, PlanError, plan};
+pub use provider::{Provider, instance};
+pub use prune::{Pruned, prune};
+pub use settings::{
+    Boot, Cache, Cpus, CpusError, Flavor, ImageSettings, Limits, Log, MountSettings,
+    NetworkSettings, Pools, ProxySettings, Settings,
+};
+pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

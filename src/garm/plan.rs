@@ -1,0 +1,440 @@
+//! What an instance is made of: what GARM asks for, within what the admin allows.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use super::bootstrap::Bootstrap;
+use super::extra_specs::{ExtraSpecs, ExtraSpecsError};
+use super::settings::{Cpus, Flavor, ImageSettings, NetworkSettings, Settings};
+use crate::bundle::{
+    self, Access, Device, Mount, MountSource, Propagation, Resources, Seccomp, Security,
+};
+use crate::image::{Digest, Platform, PullPolicy, Reference, ReferenceError};
+use crate::sys::quantity::Size;
+
+/// What an instance is made of.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Its image.
+    pub image: Reference,
+    /// When the registry is asked for it.
+    pub pull: PullPolicy,
+    /// What the image is to be built for.
+    pub platform: Platform,
+    /// Resources, privileges, mounts, devices, host name and the variables of all its processes.
+    /// Network, DNS files, annotations and hooks get filled in by the provider.
+    pub options: bundle::Options,
+    /// How much its root file system may hold.
+    pub disk_bytes: Option<u64>,
+    /// Directories of the host that keep caches, to be made if missing: the host's path of each
+    /// bind among the mounts that is one.
+    pub caches: Vec<PathBuf>,
+    /// Whether it reaches services of the host.
+    pub host_access: bool,
+    /// Its resolvers, if not the host's.
+    pub dns: Vec<IpAddr>,
+    /// How its runner is brought up.
+    pub boot: BootPlan,
+}
+
+/// How a runner is brought up.
+#[derive(Clone, Debug)]
+pub struct BootPlan {
+    /// Whether GARM's own script is run instead of what we know of runners.
+    pub use_garm_template: bool,
+    /// The user of the runner, a name or a number.
+    pub user: String,
+    /// Where the runner is in the image; none to look for it and download it if there is none.
+    pub runner_dir: Option<PathBuf>,
+    /// Whether `bin/installdependencies.sh` is run if the runner does not start without.
+    pub install_dependencies: bool,
+    /// Packages to install first.
+    pub packages: Vec<String>,
+    /// Scripts to run first, as root, in the order of their names.
+    pub pre_install: BTreeMap<String, Vec<u8>>,
+    /// Variables of the runner.
+    pub env: BTreeMap<String, String>,
+    /// How long all of it may take.
+    pub timeout: std::time::Duration,
+}
+
+/// Why there can be no such instance.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlanError {
+    /// It cannot be a container.
+    #[error("os_type {0:?} cannot be run here, only linux")]
+    OsType(String),
+    /// There is no such processor.
+    #[error("arch {0:?} is not known; there are amd64, i386, arm64 and arm")]
+    Arch(String),
+    /// The image is neither configured nor has a name.
+    #[error("image: neither one of the settings nor the name of one")]
+    Image(#[source] ReferenceError),
+    /// The flavor is not configured.
+    #[error("there is no flavor {name:?} in the settings; there are {known}")]
+    Flavor {
+        /// Its name.
+        name: String,
+        /// Those that there are.
+        known: String,
+    },
+    /// The extra specs are wrong.
+    #[error("extra specs")]
+    ExtraSpecs(#[from] ExtraSpecsError),
+    /// The extra specs ask for more than there may be.
+    #[error("extra specs: \"/{key}\" asks for {asked}, and {highest} is the most that {} allows", ceiling.name(flavor))]
+    Ceiling {
+        /// The key.
+        key: &'static str,
+        /// What they ask for.
+        asked: String,
+        /// What there may be.
+        highest: String,
+        /// What says so.
+        ceiling: Ceiling,
+        /// The flavor.
+        flavor: String,
+    },
+    /// The extra specs ask for privileges that the flavor has not.
+    #[error("extra specs: \"/{key}\": flavor {flavor:?} does not have it in the settings")]
+    Privilege {
+        /// The key.
+        key: &'static str,
+        /// The flavor.
+        flavor: String,
+    },
+    /// The extra specs ask for what this pool cannot have.
+    #[error(
+        "extra specs: {pointer:?}: there is no {kind} {name:?} for this pool in the settings{}",
+        others(known)
+    )]
+    Unknown {
+        /// Where it is.
+        pointer: String,
+        /// What it should be.
+        kind: &'static str,
+        /// Its name.
+        name: String,
+        /// Those that there are for this pool.
+        known: Vec<String>,
+    },
+}
+
+/// What says how far extra specs can go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ceiling {
+    /// The settings' limits.
+    Limits,
+    /// The flavor, as there is no limit.
+    Flavor,
+}
+
+impl Ceiling {
+    fn name(self, flavor: &str) -> String {
+        match self {
+            Ceiling::Limits => "[limits] of the settings".to_owned(),
+            Ceiling::Flavor => format!("flavor {flavor:?}"),
+        }
+    }
+}
+
+/// Returns what an instance is made of.
+pub fn plan(settings: &Settings, bootstrap: &Bootstrap) -> Result<Plan, PlanError> {
+    let platform = platform(bootstrap)?;
+    let planning = Planning {
+        settings,
+        pool_id: &bootstrap.pool_id,
+        flavor_name: &bootstrap.flavor,
+        flavor: flavor(settings, &bootstrap.flavor)?,
+        specs: ExtraSpecs::parse(&bootstrap.extra_specs)?,
+    };
+    let image = planning.image(&bootstrap.image)?;
+    let (host_access, dns) = planning.network()?;
+    let (mounts, caches) = planning.mounts()?;
+    let security = planning.security()?;
+    let nests = planning.nests()?;
+    let (resources, disk_bytes) = planning.resources()?;
+    let ExtraSpecs { env, pre_install_scripts, extra_packages, user, .. } = planning.specs;
+    let options = bundle::Options {
+        env: env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+        mounts,
+        devices: if nests { devices_for_nesting() } else { Vec::new() },
+        security,
+        resources,
+        hostname: Some(hostname(&bootstrap.name).to_owned()),
+        ..bundle::Options::default()
+    };
+    let boot = &settings.boot;
+    Ok(Plan {
+        image: image.reference,
+        pull: image.pull.unwrap_or(settings.pull),
+        platform,
+        options,
+        disk_bytes,
+        caches,
+        host_access,
+        dns,
+        boot: BootPlan {
+            use_garm_template: planning.specs.use_garm_template.unwrap_or(boot.use_garm_template),
+            user: user.or(image.user).unwrap_or_else(|| boot.user.clone()),
+            runner_dir: image.runner_dir,
+            install_dependencies: planning
+                .specs
+                .install_dependencies
+                .unwrap_or(boot.install_dependencies),
+            packages: extra_packages,
+            pre_install: pre_install_scripts,
+            env,
+            timeout: boot.timeout.0,
+        },
+    })
+}
+
+/// What a plan is made of.
+struct Planning<'a> {
+    settings: &'a Settings,
+    pool_id: &'a str,
+    flavor_name: &'a str,
+    flavor: Flavor,
+    specs: ExtraSpecs,
+}
+
+impl Planning<'_> {
+    fn image(&self, name: &str) -> Result<ImageSettings, PlanError> {
+        if let Some(image) = self.settings.images.get(name) {
+            return Ok(image.clone());
+        }
+        let reference = name.parse().map_err(PlanError::Image)?;
+        Ok(ImageSettings { reference, runner_dir: None, user: None, pull: None })
+    }
+
+    /// Returns whether services of the host are reached, and the resolvers.
+    fn network(&self) -> Result<(bool, Vec<IpAddr>), PlanError> {
+        let Some(name) = &self.specs.network else {
+            return Ok((self.settings.host_access, self.settings.dns.clone()));
+        };
+        let networks = &self.settings.networks;
+        let pools = |network: &NetworkSettings| network.pools.contain(self.pool_id);
+        let network = networks.get(name).filter(|network| pools(network)).ok_or_else(|| {
+            let known = networks.iter().filter(|(_, network)| pools(network));
+            let known = known.map(|(name, _)| name.clone()).collect();
+            unknown("/network".to_owned(), "network", name, known)
+        })?;
+        let dns = if network.dns.is_empty() { &self.settings.dns } else { &network.dns };
+        Ok((network.host_access, dns.clone()))
+    }
+
+    /// Returns what is mounted, and which of that are caches.
+    fn mounts(&self) -> Result<(Vec<Mount>, Vec<PathBuf>), PlanError> {
+        let all = self.settings.mounts.iter();
+        let of_pool: Vec<_> = all.filter(|(_, m)| m.pools.contain(self.pool_id)).collect();
+        let always = of_pool.iter().filter(|(_, mount)| mount.always).map(|(name, _)| *name);
+        let names = of_pool.iter().map(|(name, _)| *name).collect();
+        let named = chosen("mount", names, always, &self.specs.mounts)?;
+        let of_pool = of_pool.into_iter().filter(|(name, _)| named.contains(name));
+        let mut mounts: Vec<_> =
+            of_pool.map(|(_, mount)| bind(&mount.source, &mount.target, mount.read_only)).collect();
+
+        let all = self.settings.caches.iter();
+        let of_pool: Vec<_> = all.filter(|(_, c)| c.pools.contain(self.pool_id)).collect();
+        let always = of_pool.iter().filter(|(_, cache)| cache.always).map(|(name, _)| *name);
+        let names = of_pool.iter().map(|(name, _)| *name).collect();
+        let named = chosen("cache", names, always, &self.specs.caches)?;
+        let mut caches = Vec::new();
+        for (name, cache) in of_pool.into_iter().filter(|(name, _)| named.contains(name)) {
+            let directory = cache_directory(&self.settings.root, name, self.pool_id);
+            mounts.push(bind(&directory, &cache.target, false));
+            caches.push(directory);
+        }
+        Ok((mounts, caches))
+    }
+
+    fn nests(&self) -> Result<bool, PlanError> {
+        self.allowed("nesting", self.specs.nesting, self.flavor.nesting)
+    }
+
+    fn security(&self) -> Result<Security, PlanError> {
+        let nests = self.nests()?;
+        Ok(Security {
+            privileged: self.allowed(
+                "privileged",
+                self.specs.privileged,
+                self.flavor.privileged,
+            )?,
+            no_new_privileges: self.flavor.no_new_privileges,
+            // Containers in it are made with system calls that are refused else, and have a /proc
+            // of their own only if nothing of this one is hidden.
+            seccomp: if nests { Seccomp::Unconfined } else { Seccomp::Default },
+            unmask: nests,
+            ..Security::default()
+        })
+    }
+
+    /// Returns whether instances have what the flavor has and extra specs can only do without.
+    fn allowed(
+        &self,
+        key: &'static str,
+        asked: Option<bool>,
+        has: bool,
+    ) -> Result<bool, PlanError> {
+        match asked {
+            Some(true) if !has => {
+                Err(PlanError::Privilege { key, flavor: self.flavor_name.to_owned() })
+            }
+            asked => Ok(asked.unwrap_or(has)),
+        }
+    }
+
+    /// Returns limits of the control group and of the disk.
+    fn resources(&self) -> Result<(Resources, Option<u64>), PlanError> {
+        let Planning { flavor, specs, settings: Settings { limits, .. }, .. } = self;
+        let bytes = |size: Option<Size>| size.map(|size| size.0);
+        let size = |bytes: &u64| Size(*bytes).to_string();
+        let cpus = self.within("cpus", [specs.cpus, limits.cpus, flavor.cpus], |cpus| {
+            cpus.count().to_string()
+        })?;
+        let memory = self.within(
+            "memory",
+            [specs.memory_bytes, bytes(limits.memory), bytes(flavor.memory)],
+            size,
+        )?;
+        let disk =
+            self.within("disk", [specs.disk_bytes, bytes(limits.disk), bytes(flavor.disk)], size)?;
+        let pids = [specs.pids, limits.pids.map(NonZeroU32::get), Some(flavor.pids.get())];
+        let pids = self.within("pids", pids, u32::to_string)?;
+        let resources = Resources {
+            nano_cpus: cpus.map(Cpus::nanos),
+            memory_bytes: memory,
+            pids_limit: pids.map(i64::from),
+            ..Resources::default()
+        };
+        Ok((resources, disk))
+    }
+
+    /// Returns what extra specs ask for, if that is no more than the limit or, without one, than what
+    /// the flavor has; what the flavor has if they ask for nothing.
+    fn within<T: PartialOrd>(
+        &self,
+        key: &'static str,
+        [asked, limit, flavor]: [Option<T>; 3],
+        show: impl Fn(&T) -> String,
+    ) -> Result<Option<T>, PlanError> {
+        let Some(asked) = asked else { return Ok(flavor) };
+        let (highest, ceiling) = match limit {
+            Some(limit) => (Some(limit), Ceiling::Limits),
+            None => (flavor, Ceiling::Flavor),
+        };
+        match highest {
+            Some(highest) if asked > highest => Err(PlanError::Ceiling {
+                key,
+                asked: show(&asked),
+                highest: show(&highest),
+                ceiling,
+                flavor: self.flavor_name.to_owned(),
+            }),
+            _ => Ok(Some(asked)),
+        }
+    }
+}
+
+fn platform(bootstrap: &Bootstrap) -> Result<Platform, PlanError> {
+    let Bootstrap { os_type, arch, .. } = bootstrap;
+    // GARM has "unknown" for pools of its first versions.
+    if !matches!(os_type.as_str(), "linux" | "unknown" | "") {
+        return Err(PlanError::OsType(short(os_type)));
+    }
+    match arch.as_str() {
+        "" => Ok(Platform::host()),
+        "amd64" | "i386" | "arm64" | "arm" => {
+            Ok(format!("linux/{arch}").parse().expect("it is a platform"))
+        }
+        _ => Err(PlanError::Arch(short(arch))),
+    }
+}
+
+fn flavor(settings: &Settings, name: &str) -> Result<Flavor, PlanError> {
+    if settings.flavors.is_empty() {
+        return Ok(Flavor::default());
+    }
+    settings.flavors.get(name).cloned().ok_or_else(|| PlanError::Flavor {
+        name: short(name),
+        known: settings.flavors.keys().cloned().collect::<Vec<_>>().join(", "),
+    })
+}
+
+/// Returns the names that there always are and those that are asked for, none of them unknown.
+fn chosen<'a>(
+    kind: &'static str,
+    of_pool: Vec<&'a String>,
+    always: impl Iterator<Item = &'a String>,
+    asked: &'a [String],
+) -> Result<BTreeSet<&'a String>, PlanError> {
+    for (at, name) in asked.iter().enumerate() {
+        if !of_pool.contains(&name) {
+            let known = of_pool.into_iter().cloned().collect();
+            return Err(unknown(format!("/{kind}s/{at}"), kind, name, known));
+        }
+    }
+    Ok(always.chain(asked).collect())
+}
+
+fn unknown(pointer: String, kind: &'static str, name: &str, known: Vec<String>) -> PlanError {
+    PlanError::Unknown { pointer, kind, name: short(name), known }
+}
+
+fn others(known: &[String]) -> String {
+    if known.is_empty() { String::new() } else { format!("; there are {}", known.join(", ")) }
+}
+
+/// Returns as much of a text as fits into a message.
+fn short(text: &str) -> String {
+    text.chars().take(128).collect()
+}
+
+fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
+    Mount {
+        target: target.to_owned(),
+        source: MountSource::Bind {
+            path: source.to_owned(),
+            propagation: Propagation::Private,
+            recursive: true,
+        },
+        subpath: None,
+        read_only,
+        ownership: None,
+    }
+}
+
+/// Returns where the cache of a pool is: names of both can be any text, and that of the cache tells
+/// people what it is.
+fn cache_directory(root: &Path, name: &str, pool_id: &str) -> PathBuf {
+    let digest = Digest::of(format!("{name}\0{pool_id}").as_bytes());
+    let letters = name.chars().filter(char::is_ascii_alphanumeric).take(32);
+    root.join("garm/caches").join(format!(
+        "{}-{}",
+        letters.collect::<String>(),
+        &digest.hex()[..32]
+    ))
+}
+
+/// Returns as much of a name as the kernel takes for a host.
+fn hostname(name: &str) -> &str {
+    let end = name.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= 63);
+    let start = &name[..end.last().unwrap_or_default()];
+    start.trim_end_matches(['-', '.', '_'])
+}
+
+/// Returns those devices of the host that containers in a container are made with.
+fn devices_for_nesting() -> Vec<Device> {
+    let devices = ["/dev/fuse", "/dev/net/tun"].map(Path::new).into_iter();
+    let devices = devices.filter(|path| path.exists());
+    devices
+        .map(|path| Device { host: path.into(), container: path.into(), access: Access::all() })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

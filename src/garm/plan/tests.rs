@@ -1,0 +1,353 @@
+use serde_json::{Value, json};
+
+use super::*;
+use crate::garm::settings::{Cache, Limits, MountSettings, Pools};
+use crate::sys::error::chain;
+
+fn bootstrap(more: Value) -> Bootstrap {
+    let mut document = json!({
+        "name": "garm-a",
+        "image": "debian:12",
+        "flavor": "small",
+        "arch": "amd64",
+        "os_type": "linux",
+        "pool_id": "p1",
+    });
+    document.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    Bootstrap::parse(document.to_string().as_bytes()).unwrap()
+}
+
+fn specs(specs: Value) -> Bootstrap {
+    bootstrap(json!({"extra_specs": specs}))
+}
+
+fn pools(names: &[&str]) -> Pools {
+    Pools(names.iter().map(|name| (*name).to_owned()).collect())
+}
+
+fn settings() -> Settings {
+    let small = Flavor {
+        cpus: Cpus::new(2.0).ok(),
+        memory: Some(Size(4 << 30)),
+        disk: Some(Size(20 << 30)),
+        ..Flavor::default()
+    };
+    let big = Flavor { privileged: true, nesting: true, no_new_privileges: true, ..small.clone() };
+    let mount = |source: &str, read_only, names: &[&str], always| MountSettings {
+        source: source.into(),
+        target: "/mnt".into(),
+        read_only,
+        pools: pools(names),
+        always,
+    };
+    let cache =
+        |names: &[&str], always| Cache { target: "/cache".into(), pools: pools(names), always };
+    Settings {
+        root: "/var/lib/x".into(),
+        flavors: [("small".to_owned(), small), ("big".to_owned(), big)].into(),
+        mounts: [
+            ("certs".to_owned(), mount("/etc/certs", true, &["*"], false)),
+            ("data".to_owned(), mount("/srv/data", false, &["p2"], false)),
+            ("tools".to_owned(), mount("/opt/tools", true, &["p1"], true)),
+        ]
+        .into(),
+        caches: [
+            ("cargo/../x".to_owned(), cache(&["*"], false)),
+            ("pip".to_owned(), cache(&["p2"], true)),
+        ]
+        .into(),
+        networks: [
+            (
+                "inner".to_owned(),
+                NetworkSettings {
+                    host_access: true,
+                    dns: vec!["10.0.0.53".parse().unwrap()],
+                    pools: pools(&["p1"]),
+                },
+            ),
+            ("plain".to_owned(), NetworkSettings { pools: pools(&["*"]), ..Default::default() }),
+            ("secret".to_owned(), NetworkSettings::default()),
+        ]
+        .into(),
+        dns: vec!["9.9.9.9".parse().unwrap()],
+        ..Settings::default()
+    }
+}
+
+fn message(settings: &Settings, bootstrap: &Bootstrap) -> String {
+    chain(&plan(settings, bootstrap).unwrap_err())
+}
+
+fn sources(plan: &Plan) -> Vec<&Path> {
+    let mut sources = Vec::new();
+    for mount in &plan.options.mounts {
+        match &mount.source {
+            MountSource::Bind { path, .. } => sources.push(path.as_path()),
+            other => panic!("{other:?} is nothing of the host"),
+        }
+    }
+    sources
+}
+
+#[test]
+fn an_instance_has_what_its_flavor_has() {
+    let plan = plan(&settings(), &bootstrap(json!({}))).unwrap();
+    assert_eq!(plan.image.to_string(), "docker.io/library/debian:12");
+    assert_eq!(
+        (plan.pull, plan.platform.to_string().as_str()),
+        (PullPolicy::Always, "linux/amd64")
+    );
+    let Resources { nano_cpus, memory_bytes, pids_limit, .. } = plan.options.resources;
+    assert_eq!(
+        (nano_cpus, memory_bytes, pids_limit),
+        (Some(2_000_000_000), Some(4 << 30), Some(32_768))
+    );
+    assert_eq!(plan.disk_bytes, Some(20 << 30));
+    assert_eq!(plan.options.hostname.as_deref(), Some("garm-a"));
+    let no_new_privileges = false;
+    assert_eq!(plan.options.security, Security { no_new_privileges, ..Security::default() });
+    assert!(plan.options.devices.is_empty());
+    assert_eq!((plan.host_access, plan.dns.len()), (false, 1));
+    assert_eq!(plan.boot.user, "runner");
+    assert!(plan.boot.install_dependencies && !plan.boot.use_garm_template);
+    assert_eq!(plan.boot.timeout.as_secs(), 900);
+}
+
+#[test]
+fn without_flavors_every_name_is_one() {
+    let plan = plan(&Settings::default(), &bootstrap(json!({"flavor": "{\"cpu\":2}"}))).unwrap();
+    assert_eq!(plan.options.resources, Resources::default());
+    assert_eq!(plan.disk_bytes, None);
+}
+
+#[test]
+fn a_flavor_that_there_is_not_is_refused_with_those_there_are() {
+    assert_eq!(
+        message(&settings(), &bootstrap(json!({"flavor": "huge"}))),
+        "there is no flavor \"huge\" in the settings; there are big, small"
+    );
+}
+
+#[test]
+fn images_have_names_of_their_own_in_the_settings() {
+    let mut settings = settings();
+    settings.images.insert(
+        "ubuntu 24".to_owned(),
+        ImageSettings {
+            reference: "ghcr.io/team/runner:2".parse().unwrap(),
+            runner_dir: Some("/home/runner".into()),
+            user: Some("ci".to_owned()),
+            pull: Some(PullPolicy::Missing),
+        },
+    );
+    let document = bootstrap(json!({"image": "ubuntu 24"}));
+    let named = plan(&settings, &document).unwrap();
+    assert_eq!(named.image.to_string(), "ghcr.io/team/runner:2");
+    assert_eq!(named.pull, PullPolicy::Missing);
+    assert_eq!(named.boot.user, "ci");
+    assert_eq!(named.boot.runner_dir.as_deref(), Some(Path::new("/home/runner")));
+
+    let document = bootstrap(json!({"image": "ubuntu 24", "extra_specs": {"user": "1000"}}));
+    assert_eq!(plan(&settings, &document).unwrap().boot.user, "1000");
+
+    let message = message(&settings, &bootstrap(json!({"image": "ubuntu 22"})));
+    assert!(
+        message.starts_with("image: neither one of the settings nor the name of one: "),
+        "{message}"
+    );
+}
+
+#[test]
+fn only_what_is_linux_and_a_known_processor_is_run() {
+    for (arch, platform) in [("arm64", "linux/arm64"), ("arm", "linux/arm"), ("i386", "linux/386")]
+    {
+        let document = bootstrap(json!({"arch": arch, "os_type": "unknown"}));
+        assert_eq!(plan(&settings(), &document).unwrap().platform.to_string(), platform);
+    }
+    let host = plan(&settings(), &bootstrap(json!({"arch": null}))).unwrap().platform;
+    assert_eq!(host, Platform::host());
+    assert_eq!(
+        message(&settings(), &bootstrap(json!({"os_type": "windows"}))),
+        "os_type \"windows\" cannot be run here, only linux"
+    );
+    assert_eq!(
+        message(&settings(), &bootstrap(json!({"arch": "../../x"}))),
+        "arch \"../../x\" is not known; there are amd64, i386, arm64 and arm"
+    );
+}
+
+#[test]
+fn extra_specs_take_less_than_the_flavor_has_but_not_more() {
+    let less = json!({"cpus": 1, "memory": "1GiB", "pids": 100, "disk": 5});
+    let plan = plan(&settings(), &specs(less)).unwrap();
+    let Resources { nano_cpus, memory_bytes, pids_limit, .. } = plan.options.resources;
+    assert_eq!(
+        (nano_cpus, memory_bytes, pids_limit),
+        (Some(1_000_000_000), Some(1 << 30), Some(100))
+    );
+    assert_eq!(plan.disk_bytes, Some(5));
+    for (more, expected) in [
+        (
+            json!({"cpus": 2.5}),
+            "\"/cpus\" asks for 2.5, and 2 is the most that flavor \"small\" allows",
+        ),
+        (
+            json!({"memory": "8GiB"}),
+            "\"/memory\" asks for 8GiB, and 4GiB is the most that flavor \"small\" allows",
+        ),
+        (
+            json!({"pids": 32_769}),
+            "\"/pids\" asks for 32769, and 32768 is the most that flavor \"small\" allows",
+        ),
+        (
+            json!({"disk": "1TiB"}),
+            "\"/disk\" asks for 1TiB, and 20GiB is the most that flavor \"small\" allows",
+        ),
+    ] {
+        assert_eq!(message(&settings(), &specs(more)), format!("extra specs: {expected}"));
+    }
+}
+
+#[test]
+fn the_limits_are_the_ceiling_if_there_are_any() {
+    let limits = Limits {
+        cpus: Cpus::new(8.0).ok(),
+        memory: Some(Size(1 << 30)),
+        pids: NonZeroU32::new(50_000),
+        disk: None,
+    };
+    let settings = Settings { limits, ..settings() };
+    let plan = plan(&settings, &specs(json!({"cpus": 8, "pids": 50_000}))).unwrap();
+    assert_eq!(plan.options.resources.nano_cpus, Some(8_000_000_000));
+    assert_eq!(plan.options.resources.pids_limit, Some(50_000));
+    // What the flavor has itself is not theirs to limit.
+    assert_eq!(plan.options.resources.memory_bytes, Some(4 << 30));
+    for (more, expected) in [
+        (json!({"cpus": 8.1}), "\"/cpus\" asks for 8.1, and 8 is the most that"),
+        (json!({"memory": "2GiB"}), "\"/memory\" asks for 2GiB, and 1GiB is the most that"),
+    ] {
+        let expected = format!("extra specs: {expected} [limits] of the settings allows");
+        assert_eq!(message(&settings, &specs(more)), expected);
+    }
+}
+
+#[test]
+fn privileges_are_the_flavors_and_extra_specs_can_only_do_without() {
+    for key in ["privileged", "nesting"] {
+        assert_eq!(
+            message(&settings(), &specs(json!({key: true}))),
+            format!("extra specs: \"/{key}\": flavor \"small\" does not have it in the settings")
+        );
+        plan(&settings(), &specs(json!({key: false}))).unwrap();
+    }
+    let big = |specs: Value| {
+        plan(&settings(), &bootstrap(json!({"flavor": "big", "extra_specs": specs}))).unwrap()
+    };
+    let all = big(json!({"privileged": true}));
+    assert!(all.options.security.privileged && all.options.security.unmask);
+    assert!(all.options.security.no_new_privileges);
+    assert_eq!(all.options.security.seccomp, Seccomp::Unconfined);
+    let devices = [Path::new("/dev/fuse"), Path::new("/dev/net/tun")].into_iter();
+    let there: Vec<_> = devices.filter(|path| path.exists()).collect();
+    assert_eq!(all.options.devices.iter().map(|d| d.host.as_path()).collect::<Vec<_>>(), there);
+    let none = big(json!({"privileged": false, "nesting": false}));
+    assert!(!none.options.security.privileged && !none.options.security.unmask);
+    assert_eq!(none.options.security.seccomp, Seccomp::Default);
+    assert!(none.options.devices.is_empty());
+}
+
+#[test]
+fn mounts_are_those_of_the_pool() {
+    let usual = plan(&settings(), &bootstrap(json!({}))).unwrap();
+    assert_eq!(sources(&usual), [Path::new("/opt/tools")]);
+    let more = plan(&settings(), &specs(json!({"mounts": ["certs", "tools", "certs"]}))).unwrap();
+    assert_eq!(sources(&more), [Path::new("/etc/certs"), Path::new("/opt/tools")]);
+    assert!(more.options.mounts.iter().all(|mount| mount.read_only));
+    assert_eq!(
+        message(&settings(), &specs(json!({"mounts": ["certs", "data"]}))),
+        "extra specs: \"/mounts/1\": there is no mount \"data\" for this pool in the settings; \
+         there are certs, tools"
+    );
+    let other = json!({"pool_id": "p2", "extra_specs": {"mounts": ["data"]}});
+    let other = plan(&settings(), &bootstrap(other)).unwrap();
+    let writable = other.options.mounts.iter().find(|mount| !mount.read_only).unwrap();
+    assert_eq!(sources(&other)[0], Path::new("/srv/data"));
+    assert_eq!(writable.target, Path::new("/mnt"));
+}
+
+#[test]
+fn caches_are_one_for_each_pool_whatever_it_is_called() {
+    let of = |pool: &str| {
+        let document = json!({"pool_id": pool, "extra_specs": {"caches": ["cargo/../x"]}});
+        let plan = plan(&settings(), &bootstrap(document)).unwrap();
+        assert!(plan.caches.iter().all(|cache| sources(&plan).contains(&cache.as_path())));
+        plan.caches
+    };
+    let (first, second) = (of("p1"), of("../../my set/1"));
+    assert_eq!((first.len(), second.len(), of("p2").len()), (1, 1, 2));
+    assert_ne!(first, second);
+    assert_eq!(first, of("p1"));
+    for directory in first.iter().chain(&second) {
+        assert_eq!(directory.parent(), Some(Path::new("/var/lib/x/garm/caches")));
+        let name = directory.file_name().unwrap().to_str().unwrap();
+        assert!(name.starts_with("cargox-") && name.len() == 39, "{name}");
+    }
+    assert_eq!(
+        message(&settings(), &specs(json!({"caches": ["pip"]}))),
+        "extra specs: \"/caches/0\": there is no cache \"pip\" for this pool in the settings; \
+         there are cargo/../x"
+    );
+}
+
+#[test]
+fn networks_are_those_of_the_pool() {
+    let inner = plan(&settings(), &specs(json!({"network": "inner"}))).unwrap();
+    assert!(inner.host_access);
+    assert_eq!(inner.dns, ["10.0.0.53".parse::<IpAddr>().unwrap()]);
+    let plain = plan(&settings(), &specs(json!({"network": "plain"}))).unwrap();
+    assert_eq!((plain.host_access, plain.dns), (false, settings().dns));
+    assert_eq!(
+        message(&settings(), &specs(json!({"network": "secret"}))),
+        "extra specs: \"/network\": there is no network \"secret\" for this pool in the settings; \
+         there are inner, plain"
+    );
+    let none = Settings { networks: BTreeMap::new(), ..settings() };
+    assert_eq!(
+        message(&none, &specs(json!({"network": "x"}))),
+        "extra specs: \"/network\": there is no network \"x\" for this pool in the settings"
+    );
+}
+
+#[test]
+fn what_is_run_first_and_with_which_variables_is_the_pools() {
+    let document = specs(json!({
+        "env": {"A": "x y"},
+        "extra_packages": ["git"],
+        "pre_install_scripts": {"01": "ZWNobyBoaQo="},
+        "use_garm_template": true,
+        "install_dependencies": false,
+    }));
+    let plan = plan(&settings(), &document).unwrap();
+    assert_eq!(plan.options.env, ["A=x y"]);
+    assert_eq!(plan.boot.env["A"], "x y");
+    assert_eq!(plan.boot.packages, ["git"]);
+    assert_eq!(plan.boot.pre_install["01"], b"echo hi\n");
+    assert!(plan.boot.use_garm_template && !plan.boot.install_dependencies);
+}
+
+#[test]
+fn extra_specs_that_are_wrong_are_refused() {
+    assert_eq!(
+        message(&settings(), &specs(json!({"mounst": []}))),
+        "extra specs: unknown key \"mounst\": did you mean \"mounts\"?"
+    );
+}
+
+#[test]
+fn hosts_are_called_after_instances_as_far_as_the_kernel_lets_them() {
+    assert_eq!(hostname("garm-a"), "garm-a");
+    let long = format!("{}-{}", "a".repeat(62), "b".repeat(60));
+    assert_eq!(hostname(&long), "a".repeat(62));
+    assert_eq!(hostname(&"ä".repeat(40)), "ä".repeat(31));
+    assert_eq!(hostname(""), "");
+}

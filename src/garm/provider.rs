@@ -1,0 +1,208 @@
+//! What GARM asks for, carried out.
+
+use std::thread;
+
+use super::create;
+use super::error::ProviderError;
+use super::instance::{Instance, Status};
+use super::record::{Claim, Files, Outcome, Records};
+use super::settings::Settings;
+use super::supervisor::SupervisorProgram;
+use super::{Bootstrap, remove};
+use crate::container::Engine;
+use crate::image::{Credentials, Progress, RegistryClient};
+use crate::network::NetworkOptions;
+
+/// How many instances are removed at once when all are.
+const AT_ONCE: usize = 8;
+
+/// Makes, lists and removes instances of one GARM, which sees no other's.
+#[derive(Clone, Copy)]
+pub struct Provider<'a> {
+    /// Which GARM, by its controller id.
+    pub controller: &'a str,
+    /// Containers.
+    pub engine: &'a Engine,
+    /// Where networks get their addresses from.
+    pub network: &'a NetworkOptions,
+    /// Where images come from.
+    pub registries: &'a RegistryClient,
+    /// Logins for images.
+    pub credentials: &'a Credentials,
+    /// What the admin decides.
+    pub settings: &'a Settings,
+    /// What stays with instances.
+    pub supervisor: &'a SupervisorProgram,
+    /// Hears of what is downloaded.
+    pub progress: &'a dyn Progress,
+}
+
+impl Provider<'_> {
+    /// Makes an instance and starts it; its runner is brought up when this is done.
+    ///
+    /// What an earlier creation of the same name left is taken apart first.
+    pub fn create(&self, bootstrap: &Bootstrap) -> Result<Instance, ProviderError> {
+        create::create(self, bootstrap)
+    }
+
+    /// Removes an instance, whatever is left of it; none is fine. When this is done there is nothing
+    /// of it.
+    pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
+        // Nothing was ever made by such a name.
+        let Some(files) = self.records().files(id) else { return Ok(()) };
+        let lock = files.lock()?;
+        if let Some(claim) = files.claim()? {
+            remove::remove(self.engine, self.network, &files, &claim)?;
+        }
+        files.remove()?;
+        Ok(files.forget(lock)?)
+    }
+
+    /// Returns an instance.
+    pub fn get(&self, id: &str) -> Result<Instance, ProviderError> {
+        let (files, claim) = self.find(id)?;
+        self.instance(&files, claim)
+    }
+
+    /// Returns all instances of a pool, running or not.
+    pub fn list(&self, pool: &str) -> Result<Vec<Instance>, ProviderError> {
+        let records = self.records();
+        let mut instances = Vec::new();
+        for claim in records.claims()?.into_iter().filter(|claim| claim.pool == pool) {
+            if let Some(files) = records.files(&claim.name) {
+                instances.push(self.instance(&files, claim)?);
+            }
+        }
+        Ok(instances)
+    }
+
+    /// Removes all instances; all that can be, if some cannot.
+    pub fn remove_all(&self) -> Result<(), ProviderError> {
+        let claims = self.records().claims()?;
+        let mut results = Vec::new();
+        for some in claims.chunks(AT_ONCE) {
+            thread::scope(|scope| {
+                let deleting: Vec<_> =
+                    some.iter().map(|claim| scope.spawn(|| self.delete(&claim.name))).collect();
+                results.extend(
+                    deleting.into_iter().map(|one| one.join().expect("deleting does not panic")),
+                );
+            });
+        }
+        results.into_iter().collect()
+    }
+
+    /// Has a stopped instance go on. One that has ended by itself does not start again: its
+    /// credentials were good for one runner.
+    pub fn start(&self, id: &str) -> Result<(), ProviderError> {
+        let (files, _) = self.find(id)?;
+        let _lock = files.lock()?;
+        let (_, claim) = self.find(id)?;
+        if files.is_paused() {
+            let record = self.engine.directory(&claim.container).read()?;
+            record.runtime.resume(&claim.container)?;
+            return Ok(files.set_paused(false)?);
+        }
+        match self.instance(&files, claim)?.status {
+            Status::Running => Ok(()),
+            _ => Err(ProviderError::Ended { name: id.to_owned() }),
+        }
+    }
+
+    /// Stops all processes of an instance where they are.
+    pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
+        let (files, _) = self.find(id)?;
+        let _lock = files.lock()?;
+        let (_, claim) = self.find(id)?;
+        if files.is_paused() || !is_running(self.engine, &claim) {
+            return Ok(());
+        }
+        // First, so that it is resumed by whoever removes it: what is paused cannot be killed.
+        files.set_paused(true)?;
+        let record = self.engine.directory(&claim.container).read()?;
+        if let Err(error) = record.runtime.pause(&claim.container) {
+            files.set_paused(false)?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn records(&self) -> Records {
+        Records::of(&self.engine.run, self.controller)
+    }
+
+    fn find(&self, id: &str) -> Result<(Files, Claim), ProviderError> {
+        let unknown = || ProviderError::Unknown { name: id.to_owned() };
+        let files = self.records().files(id).ok_or_else(unknown)?;
+        let claim = files.claim()?.ok_or_else(unknown)?;
+        Ok((files, claim))
+    }
+
+    fn instance(&self, files: &Files, claim: Claim) -> Result<Instance, ProviderError> {
+        instance(self.engine, files, claim)
+    }
+}
+
+/// Returns an instance as GARM is told of it.
+pub fn instance(engine: &Engine, files: &Files, claim: Claim) -> Result<Instance, ProviderError> {
+    let claim = match claim.maker {
+        // It may have been done between our reading the claim and its end.
+        Some(maker) if claim.made.is_none() && !maker.is_running() => {
+            files.claim()?.unwrap_or(claim)
+        }
+        _ => claim,
+    };
+    let (status, fault) = status(engine, files, &claim)?;
+    let made = claim.made;
+    let (os_name, os_version, addresses) =
+        made.map(|made| (made.os_name, made.os_version, made.addresses)).unwrap_or_default();
+    Ok(Instance {
+        name: claim.name,
+        pool_id: claim.pool,
+        os_name,
+        os_version,
+        os_arch: claim.arch,
+        addresses,
+        status,
+        fault,
+    })
+}
+
+/// Returns how an instance is, and what went wrong with it.
+fn status(
+    engine: &Engine,
+    files: &Files,
+    claim: &Claim,
+) -> Result<(Status, Option<String>), ProviderError> {
+    if let Some(Outcome::Failed { fault, .. }) = files.outcome()? {
+        return Ok((Status::Error, Some(fault)));
+    }
+    if claim.made.is_none() {
+        return Ok(match claim.maker {
+            // Whoever lists it must not take it for one that can be started.
+            Some(maker) if maker.is_running() => (Status::Running, None),
+            _ => (Status::Error, Some("its creation was interrupted".to_owned())),
+        });
+    }
+    // First: a supervisor ends after its container has.
+    let is_attended = is_attended(files, claim)?;
+    Ok(match is_running(engine, claim) && !files.is_paused() {
+        true if is_attended => (Status::Running, None),
+        // Nobody sees its runner end.
+        true => (Status::Error, Some("its supervisor was killed".to_owned())),
+        false => (Status::Stopped, None),
+    })
+}
+
+/// Tells if there is somebody who sees the runner of an instance end, or who is about to start one.
+pub(super) fn is_attended(files: &Files, claim: &Claim) -> Result<bool, ProviderError> {
+    let attendant = files.supervisor()?.or(claim.maker);
+    Ok(attendant.is_some_and(|process| process.is_running()))
+}
+
+/// Tells if the container of an instance runs.
+pub(super) fn is_running(engine: &Engine, claim: &Claim) -> bool {
+    let record = engine.directory(&claim.container).read();
+    let process = record.ok().and_then(|record| record.process);
+    process.is_some_and(|process| process.is_running())
+}

@@ -1,0 +1,322 @@
+//! Records of instances: what any later call finds them by, and takes them apart with.
+//!
+//! They are where nothing outlives a boot, as containers are. The claim is written before anything of
+//! an instance is made and removed after all of it is gone.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::instance::Instance;
+use crate::container::{ContainerError, make_private, read_json_if_there, write_json};
+use crate::image::Digest;
+use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::identity::Identity;
+use crate::sys::lock::FileLock;
+
+/// What is known of an instance, from before anything of it is made until all of it is gone.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Claim {
+    /// Its name, which is its provider id too.
+    pub name: String,
+    /// The controller whose it is.
+    pub controller: String,
+    /// The pool it belongs to: any text.
+    pub pool: String,
+    /// The id of its container.
+    pub container: String,
+    /// The id of its network.
+    pub network: String,
+    /// When it was made.
+    pub created: Timestamp,
+    /// Who makes it.
+    pub maker: Option<Identity>,
+    /// Its image, as GARM called it.
+    pub image: String,
+    /// Its flavor.
+    pub flavor: String,
+    /// Its architecture, as GARM called it.
+    pub arch: String,
+    /// Where what it writes is kept.
+    pub log: PathBuf,
+    /// The runner's layer, if it has one.
+    pub layer: Option<String>,
+    /// What is known once all of it is there.
+    pub made: Option<Made>,
+}
+
+/// What is known of an instance once all of it is there.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Made {
+    /// `ID` of its `os-release`.
+    pub os_name: String,
+    /// `VERSION_ID` of its `os-release`.
+    pub os_version: String,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// How the runner of an instance ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It ran, and ended with this code.
+    Ended {
+        /// The code.
+        code: i32,
+        /// When.
+        at: Timestamp,
+    },
+    /// It could not be brought up.
+    Failed {
+        /// Why.
+        fault: String,
+        /// When.
+        at: Timestamp,
+    },
+}
+
+/// The instances of one controller.
+#[derive(Clone, Debug)]
+pub struct Records {
+    controller: String,
+    path: PathBuf,
+}
+
+/// The files of one instance.
+#[derive(Clone, Debug)]
+pub struct Files {
+    path: PathBuf,
+    lock: PathBuf,
+}
+
+impl Records {
+    /// Returns the records of a controller below the engine's run directory.
+    pub fn of(run: &Path, controller: &str) -> Self {
+        let path = all(run).join(key(controller));
+        Records { controller: controller.to_owned(), path }
+    }
+
+    /// Returns the controller.
+    pub fn controller(&self) -> &str {
+        &self.controller
+    }
+
+    /// Returns the files of an instance; none if nothing can have this name.
+    pub fn files(&self, name: &str) -> Option<Files> {
+        Instance::is_name(name).then(|| Files {
+            path: self.path.join("instances").join(name),
+            lock: self.path.join("locks").join(name),
+        })
+    }
+
+    /// Returns the claims of all instances, the oldest first.
+    pub fn claims(&self) -> Result<Vec<Claim>, ContainerError> {
+        let dir = self.path.join("instances");
+        let mut claims = Vec::new();
+        for name in names(&dir)? {
+            let files = Files { path: dir.join(&name), lock: self.path.join("locks").join(&name) };
+            claims.extend(files.claim()?);
+        }
+        claims.sort_by_key(|claim| claim.created);
+        Ok(claims)
+    }
+}
+
+/// Returns the records of all controllers that have any.
+pub fn controllers(run: &Path) -> Result<Vec<Records>, ContainerError> {
+    let all = all(run);
+    let mut records = Vec::new();
+    for key in names(&all)?.into_iter().filter(|name| !name.starts_with('.')) {
+        let path = all.join(key);
+        let instances = names(&path.join("instances"))?;
+        for name in instances {
+            let files = Files { path: path.join("instances").join(name), lock: PathBuf::new() };
+            if let Some(claim) = files.claim()? {
+                records.push(Records { controller: claim.controller, path: path.clone() });
+                break;
+            }
+        }
+    }
+    Ok(records)
+}
+
+impl Files {
+    /// Waits until nobody else works on the instance.
+    pub fn lock(&self) -> Result<FileLock, ContainerError> {
+        let dir = self.lock.parent().expect("it has one");
+        make_private(dir)?;
+        Ok(FileLock::passing(&self.lock)?)
+    }
+
+    /// Reads the claim, if there is one.
+    pub fn claim(&self) -> Result<Option<Claim>, ContainerError> {
+        read_json_if_there(&self.path.join("claim.json"))
+    }
+
+    /// Writes the claim.
+    pub fn write_claim(&self, claim: &Claim) -> Result<(), ContainerError> {
+        make_private(&self.path)?;
+        write_json(&self.path.join("claim.json"), claim)
+    }
+
+    /// Returns how the runner ended, if it has.
+    pub fn outcome(&self) -> Result<Option<Outcome>, ContainerError> {
+        read_json_if_there(&self.path.join("outcome.json"))
+    }
+
+    /// Records how the runner ended.
+    pub fn write_outcome(&self, outcome: &Outcome) -> Result<(), ContainerError> {
+        write_json(&self.path.join("outcome.json"), outcome)
+    }
+
+    /// Returns the process that stays with the instance, if there was one.
+    pub fn supervisor(&self) -> Result<Option<Identity>, ContainerError> {
+        read_json_if_there(&self.path.join("supervisor.json"))
+    }
+
+    /// Records the process that stays with the instance.
+    pub fn write_supervisor(&self, process: Identity) -> Result<(), ContainerError> {
+        write_json(&self.path.join("supervisor.json"), &process)
+    }
+
+    /// Tells if the instance is paused.
+    pub fn is_paused(&self) -> bool {
+        self.path.join("paused").exists()
+    }
+
+    /// Records whether the instance is paused.
+    pub fn set_paused(&self, paused: bool) -> Result<(), PathError> {
+        let path = self.path.join("paused");
+        if paused {
+            return fs::write(&path, "").at("write", &path);
+        }
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.at("remove", &path),
+        }
+    }
+
+    /// Removes everything, the claim last: as long as there is anything of the instance, it is
+    /// found.
+    pub fn remove(&self) -> Result<(), PathError> {
+        for name in names(&self.path)? {
+            let path = self.path.join(&name);
+            if name != "claim.json" {
+                fs::remove_file(&path).at("remove", &path)?;
+            }
+        }
+        match fs::remove_dir_all(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+            result => result.at("remove", &self.path),
+        }
+    }
+
+    /// Gives the lock of an instance back of which nothing is left.
+    pub fn forget(&self, lock: FileLock) -> Result<(), PathError> {
+        lock.remove(&self.lock)
+    }
+}
+
+/// Returns where all controllers have theirs.
+fn all(run: &Path) -> PathBuf {
+    run.join("garm")
+}
+
+/// Returns the name of a directory for a controller: its id, which is a UUID, or what stands for it.
+fn key(controller: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-';
+    if !controller.is_empty() && controller.len() <= 64 && controller.chars().all(is_plain) {
+        controller.to_owned()
+    } else {
+        // An underscore is in none of the others.
+        format!("_{}", Digest::of(controller.as_bytes()).hex())
+    }
+}
+
+fn names(dir: &Path) -> Result<Vec<String>, PathError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("list", dir)?,
+    };
+    Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claim(controller: &str, name: &str) -> Claim {
+        Claim {
+            name: name.to_owned(),
+            controller: controller.to_owned(),
+            pool: "my set/1".to_owned(),
+            container: "c".to_owned(),
+            network: "n".to_owned(),
+            created: Timestamp::UNIX_EPOCH,
+            maker: None,
+            image: "i".to_owned(),
+            flavor: "f".to_owned(),
+            arch: "amd64".to_owned(),
+            log: "/log".into(),
+            layer: None,
+            made: None,
+        }
+    }
+
+    fn names_of(records: &Records) -> Vec<String> {
+        records.claims().unwrap().into_iter().map(|claim| claim.name).collect()
+    }
+
+    #[test]
+    fn a_controller_finds_its_own_instances_only() {
+        let run = tempfile::tempdir().unwrap();
+        // The last two would be the same file, were they taken as they are.
+        for controller in ["31556484-bc26-4971-aaa6-bf77c99fe7f1", "../x", ".._x", ""] {
+            let records = Records::of(run.path(), controller);
+            assert!(names_of(&records).is_empty(), "{controller}");
+            let files = records.files("a").unwrap();
+            files.write_claim(&claim(controller, "a")).unwrap();
+            assert_eq!(names_of(&records), ["a"], "{controller}");
+        }
+        let mut known: Vec<_> = controllers(run.path()).unwrap();
+        assert_eq!(known.len(), 4);
+        known.retain(|records| records.controller() == "../x");
+        assert_eq!(names_of(&known[0]), ["a"]);
+        assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn nothing_is_left_of_what_was_removed() {
+        let run = tempfile::tempdir().unwrap();
+        let records = Records::of(run.path(), "c");
+        let files = records.files("a").unwrap();
+        let lock = files.lock().unwrap();
+        files.write_claim(&claim("c", "a")).unwrap();
+        let at = Timestamp::UNIX_EPOCH;
+        files.write_outcome(&Outcome::Failed { fault: "why".to_owned(), at }).unwrap();
+        files.set_paused(true).unwrap();
+        assert!(files.is_paused());
+        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Failed { .. })));
+        files.remove().unwrap();
+        files.remove().unwrap();
+        files.forget(lock).unwrap();
+        assert!(files.claim().unwrap().is_none() && files.outcome().unwrap().is_none());
+        for dir in ["instances", "locks"] {
+            let dir = run.path().join("garm/c").join(dir);
+            assert_eq!(fs::read_dir(dir).unwrap().count(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_no_name_has_no_files() {
+        let records = Records::of(Path::new("/run"), "c");
+        for name in ["", "..", "a/b", "-a"] {
+            assert!(records.files(name).is_none(), "{name}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Taking instances apart, whatever is left of them.
+
+use std::io;
+use std::time::Duration;
+
+use super::error::ProviderError;
+use super::record::{Claim, Files};
+use super::supervisor::CGROUP;
+use crate::container::{ContainerError, Engine};
+use crate::network::{Network, NetworkOptions};
+use crate::sys::cgroup;
+use crate::sys::fs::{PathContext as _, ReadError};
+
+/// How long a killed supervisor may take to be gone.
+const KILL: Duration = Duration::from_secs(10);
+
+/// How long a supervisor may take to collect what ended in its container.
+const COLLECT: Duration = Duration::from_millis(500);
+
+/// Kills an instance and removes everything of it. Each step takes it that an earlier process was
+/// killed while doing the same. The lock is held.
+pub(super) fn remove(
+    engine: &Engine,
+    network: &NetworkOptions,
+    files: &Files,
+    claim: &Claim,
+) -> Result<(), ProviderError> {
+    let directory = engine.directory(&claim.container);
+    let record = match directory.read() {
+        Ok(record) => Some(record),
+        Err(error) if is_absent(&error) => None,
+        Err(error) => return Err(error.into()),
+    };
+    if let Some(record) = &record {
+        if files.is_paused() {
+            // One that has ended, or was not paused after all, cannot be resumed.
+            let _ = record.runtime.resume(&claim.container);
+        }
+        // Before its supervisor, which is the parent of what runs in it: the first process of a
+        // container is gone when all others are collected, and whoever inherits them may be slow.
+        if let Some(process) = record.process {
+            match process.kill(COLLECT) {
+                // One that does something else meanwhile has to go first.
+                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
+                result => result.at("kill the container of", directory.path())?,
+            }
+        }
+    }
+    if let Some(supervisor) = files.supervisor()? {
+        supervisor.kill(KILL).at("kill the supervisor of", directory.path())?;
+    }
+    match record {
+        Some(record) => engine.remove(&record)?,
+        // There may be a directory that its maker had not written a record to.
+        None if directory.path().exists() => drop(engine.remove_unrecorded()?),
+        None => {}
+    }
+    Network::remove_id(network, &claim.network)?;
+    if claim.made.is_none() {
+        // Its maker may have been killed while it used the image.
+        engine.store.sweep_reservations()?;
+    }
+    files.remove()?;
+    cgroup::remove_if_empty(CGROUP);
+    cgroup::remove_if_empty("/oci-hooks");
+    Ok(())
+}
+
+fn is_absent(error: &ContainerError) -> bool {
+    match error {
+        ContainerError::Read(ReadError::Path(error)) => {
+            error.source.kind() == io::ErrorKind::NotFound
+        }
+        _ => false,
+    }
+}

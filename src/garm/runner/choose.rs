@@ -1,0 +1,114 @@
+//! Which of the archives that GARM offers is for this machine, and whose runner is in it.
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use serde::Deserialize;
+
+use super::error::RunnerError;
+use crate::garm::boot::Forge;
+use crate::garm::bootstrap::Tool;
+use crate::garm::http::shown;
+
+/// Returns the archive for Linux on an architecture, by GARM's name for that.
+pub fn choose<'a>(tools: &'a [Tool], arch: &str) -> Result<&'a Tool, RunnerError> {
+    // GitHub's own name for it.
+    let named = if arch == "amd64" { "x64" } else { arch };
+    let suits = |tool: &&Tool| {
+        tool.os == "linux"
+            && [named, arch].contains(&&*tool.architecture)
+            && !tool.download_url.is_empty()
+    };
+    tools.iter().find(suits).ok_or_else(|| {
+        let known = tools.iter().map(|tool| format!("{}/{}", tool.os, tool.architecture));
+        RunnerError::NoTool { arch: arch.to_owned(), known: known.collect::<Vec<_>>().join(", ") }
+    })
+}
+
+/// Returns the name of an archive.
+pub(super) fn name_of(tool: &Tool) -> String {
+    if !tool.filename.is_empty() {
+        return tool.filename.clone();
+    }
+    let url = shown(&tool.download_url);
+    url.rsplit('/').next().unwrap_or_default().to_owned()
+}
+
+/// Returns whose runner is in an archive.
+pub(super) fn forge_of(tool: &Tool) -> Forge {
+    let name = name_of(tool);
+    match name.starts_with("act_runner") || name.starts_with("gitea-runner") {
+        true => Forge::Gitea,
+        false => Forge::Github,
+    }
+}
+
+/// Returns whose runner an instance is to have; none if GARM does not say. Archives say it for a
+/// GARM whose tokens do not.
+pub fn forge_of_instance(token: &str, tools: &[Tool]) -> Option<Forge> {
+    #[derive(Deserialize)]
+    struct Claims {
+        forge_type: Forge,
+    }
+    // Nobody needs to believe it: who can write a token can write the rest as well.
+    let claims = token.split('.').nth(1).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+    let claims = claims.and_then(|claims| serde_json::from_slice::<Claims>(&claims).ok());
+    claims.map(|claims| claims.forge_type).or_else(|| tools.first().map(forge_of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_forge_is_that_of_the_token_or_else_of_the_archives() {
+        let token = |claims: &str| format!("e30.{}.x", URL_SAFE_NO_PAD.encode(claims));
+        let gitea = Tool { filename: "act_runner-0.2.13".to_owned(), ..tool("linux", "x64", "u") };
+        let github = tool("linux", "x64", "https://h/actions-runner-linux-x64-2.328.0.tar.gz");
+        let (gitea, github) = ([gitea], [github]);
+        for (token, tools, forge) in [
+            (token(r#"{"forge_type":"gitea","exp":1}"#), &github[..], Some(Forge::Gitea)),
+            (token(r#"{"forge_type":"github"}"#), &gitea[..], Some(Forge::Github)),
+            (token(r#"{"forge_type":"other"}"#), &gitea[..], Some(Forge::Gitea)),
+            ("no.token".to_owned(), &github[..], Some(Forge::Github)),
+            (String::new(), &[][..], None),
+        ] {
+            assert_eq!(forge_of_instance(&token, tools), forge, "{token}");
+        }
+    }
+
+    fn tool(os: &str, architecture: &str, url: &str) -> Tool {
+        Tool {
+            os: os.to_owned(),
+            architecture: architecture.to_owned(),
+            download_url: url.to_owned(),
+            filename: String::new(),
+            token: None,
+            sha256: None,
+        }
+    }
+
+    #[test]
+    fn an_archive_is_chosen_by_system_and_architecture_in_either_spelling() {
+        let tools = [
+            tool("win", "x64", "w"),
+            tool("linux", "arm64", "a"),
+            tool("linux", "x64", ""),
+            tool("linux", "x64", "x"),
+            tool("linux", "arm", "r"),
+        ];
+        for (arch, url) in [("amd64", "x"), ("x64", "x"), ("arm64", "a"), ("arm", "r")] {
+            assert_eq!(choose(&tools, arch).unwrap().download_url, url, "{arch}");
+        }
+        let raw = [tool("linux", "amd64", "m")];
+        assert_eq!(choose(&raw, "amd64").unwrap().download_url, "m");
+    }
+
+    #[test]
+    fn what_is_on_offer_is_said_when_nothing_suits() {
+        let tools = [tool("win", "x64", "w"), tool("linux", "arm64", "a")];
+        let error = choose(&tools, "amd64").unwrap_err().to_string();
+        assert!(error.contains("amd64") && error.contains("win/x64, linux/arm64"), "{error}");
+        let error = choose(&[], "i386").unwrap_err().to_string();
+        assert!(error.contains("no runner at all"), "{error}");
+    }
+}

@@ -1,0 +1,122 @@
+//! Why there is no runner.
+
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::bundle::UserError;
+use crate::garm::http::HttpError;
+use crate::image::UnpackError;
+use crate::sys::fs::{PathError, ReadError, ReplaceError};
+
+/// Why there is no runner for an instance.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunnerError {
+    /// GARM offers none for the architecture.
+    #[error("{}", no_tool(arch, known))]
+    NoTool {
+        /// The architecture.
+        arch: String,
+        /// What it offers.
+        known: String,
+    },
+    /// What GARM gives for a digest is none.
+    #[error("the checksum of the runner is not one of SHA-256: {text:?}")]
+    Checksum {
+        /// What it gives.
+        text: String,
+    },
+    /// The server does not give the archive.
+    #[error("cannot download the runner")]
+    Http(#[source] HttpError),
+    /// The connection broke too often.
+    #[error("cannot download the runner from {url}: the connection broke after {bytes} bytes")]
+    Broken {
+        /// Where, without what may be secret.
+        url: String,
+        /// How much had come.
+        bytes: u64,
+        /// How it broke the last time.
+        source: io::Error,
+    },
+    /// It took too long.
+    #[error("cannot download the runner from {url}: there are but {bytes} bytes after {} s", timeout.as_secs())]
+    TooSlow {
+        /// Where, without what may be secret.
+        url: String,
+        /// How much had come.
+        bytes: u64,
+        /// How long it may take.
+        timeout: Duration,
+    },
+    /// The archive is larger than is allowed.
+    #[error("the runner at {url} has more than {limit_bytes} bytes, which is more than is allowed")]
+    TooLarge {
+        /// Where, without what may be secret.
+        url: String,
+        /// How much is allowed.
+        limit_bytes: u64,
+    },
+    /// The archive is not the one that GARM wants.
+    #[error("the runner at {url} has the SHA-256 digest {actual} instead of {expected}")]
+    Digest {
+        /// Where, without what may be secret.
+        url: String,
+        /// What GARM says, hexadecimal.
+        expected: String,
+        /// What came, hexadecimal.
+        actual: String,
+    },
+    /// The archive could not be unpacked.
+    #[error("cannot unpack the runner from {url}")]
+    Unpack {
+        /// Where, without what may be secret.
+        url: String,
+        /// Why.
+        source: UnpackError,
+    },
+    /// There is something else in the archive.
+    #[error("there is no {missing} in what came from {url}: it is not a runner")]
+    NotARunner {
+        /// Where, without what may be secret.
+        url: String,
+        /// What is missing.
+        missing: &'static str,
+    },
+    /// The user is not in the image, and cannot be added by this name.
+    #[error(
+        "there is no user {name:?} in the image, and none can be added by that name: it has to be at most 32 of a-z, 0-9, \"_\" and \"-\", and not to start with a digit or \"-\""
+    )]
+    UserName {
+        /// The name.
+        name: String,
+    },
+    /// The user cannot be looked up in the image.
+    #[error(transparent)]
+    User(#[from] UserError),
+    /// The system says no.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// A file cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// A file cannot be written.
+    #[error(transparent)]
+    Write(#[from] ReplaceError),
+    /// The record of a runner holds something else.
+    #[error("{} is not the record of a runner", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// Why.
+        source: serde_json::Error,
+    },
+}
+
+fn no_tool(arch: &str, known: &str) -> String {
+    match known {
+        "" => format!("there is no runner for linux on {arch}: GARM offers no runner at all"),
+        _ => format!("there is no runner for linux on {arch}: GARM offers {known}"),
+    }
+}

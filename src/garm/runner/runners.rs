@@ -1,0 +1,324 @@
+//! Runners that were downloaded, each kept as a layer.
+
+use std::collections::BTreeSet;
+use std::fs::{self, DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+use rustix::fs::{AtFlags, CWD, Timespec, Timestamps, UTIME_NOW, syncfs, utimensat};
+use serde::{Deserialize, Serialize};
+
+use super::choose::{forge_of, name_of};
+use super::download::{Download, DownloadEvent};
+use super::error::RunnerError;
+use super::unpack::{HOME, Making, names};
+use crate::container::make_private;
+use crate::garm::boot::Forge;
+use crate::garm::bootstrap::Tool;
+use crate::garm::http::{Http, Retry, shown};
+use crate::image::{Digest, Limits};
+use crate::sys::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
+    unpredictable,
+};
+use crate::sys::lock::FileLock;
+
+/// What is written about a runner beside its layer. Its time is when the runner was last wanted.
+const RECORD: &str = "runner.json";
+const LONGEST_RECORD: u64 = 64 << 10;
+
+const TREE: &str = "tree";
+const LOCKS: &str = "locks";
+/// What the names of directories start with that are being made, or removed.
+const UNFINISHED: &str = ".new-";
+const GONE: &str = ".gone-";
+
+/// How runners are downloaded.
+#[derive(Clone, Copy, Debug)]
+pub struct RunnerOptions {
+    /// The most an archive may be.
+    pub archive_bytes: u64,
+    /// The most that may come out of it.
+    pub limits: Limits,
+    /// How often it is tried after nothing came.
+    pub retry: Retry,
+    /// How long a download may take.
+    pub timeout: Duration,
+}
+
+/// Runners that were downloaded.
+#[derive(Clone, Debug)]
+pub struct Runners {
+    dir: PathBuf,
+    options: RunnerOptions,
+}
+
+/// A runner as a layer over those of an image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunnerLayer {
+    /// The directory of the layer.
+    pub path: PathBuf,
+    /// Where the runner is in an instance.
+    pub dir: PathBuf,
+    /// What is executed there.
+    pub program: PathBuf,
+    /// Whose runner it is.
+    pub forge: Forge,
+    /// What the layer is called by: name it as in use while there is an instance with it.
+    pub key: String,
+}
+
+/// A runner that is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Kept {
+    /// What it is called by.
+    pub key: String,
+    /// The name of its archive.
+    pub name: String,
+    /// Where it came from, without what may be secret.
+    pub url: String,
+    /// Whose runner it is.
+    pub forge: Forge,
+    /// The numbers of its user and group.
+    pub owner: (u32, u32),
+    /// About how much of the disk it takes.
+    pub size_bytes: u64,
+    /// When it was last wanted.
+    pub used: SystemTime,
+}
+
+/// What was removed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PrunedRunners {
+    /// How many runners.
+    pub count: usize,
+    /// About how much of the disk became free.
+    pub freed_bytes: u64,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Record {
+    name: String,
+    url: String,
+    forge: Forge,
+    owner: (u32, u32),
+    size_bytes: u64,
+}
+
+impl Default for RunnerOptions {
+    fn default() -> Self {
+        RunnerOptions {
+            archive_bytes: 2 << 30,
+            limits: Limits { bytes: 8 << 30, entries: 500_000, ..Limits::default() },
+            retry: Retry { attempts: 5, pause: Duration::from_secs(2) },
+            timeout: Duration::from_secs(600),
+        }
+    }
+}
+
+impl Runners {
+    /// Returns what is kept in a directory, which is made when there is something to keep.
+    pub fn new(dir: PathBuf, options: RunnerOptions) -> Self {
+        Runners { dir, options }
+    }
+
+    /// Returns those that are on an engine's disk.
+    pub fn of(disk: &Path) -> Self {
+        Runners::new(disk.join("runners"), RunnerOptions::default())
+    }
+
+    /// Returns the layer with a runner whose files are a user's and a group's, downloaded if it is
+    /// not there yet. Of several who want the same at once, one downloads and the others wait.
+    pub fn prepare(
+        &self,
+        tool: &Tool,
+        owner: (u32, u32),
+        http: &Http,
+        listener: &(dyn Fn(DownloadEvent) + Sync),
+    ) -> Result<RunnerLayer, RunnerError> {
+        let expected = digest_of(tool)?;
+        let key = key(tool, expected.as_ref(), owner);
+        make_private(&self.dir.join(LOCKS))?;
+        {
+            let _not_removed = FileLock::shared(&self.lock(&key))?;
+            if let Some(layer) = self.used(&key)? {
+                return Ok(layer);
+            }
+        }
+        let _alone = FileLock::exclusive(&self.lock(&key))?;
+        if let Some(layer) = self.used(&key)? {
+            return Ok(layer);
+        }
+        let new = self.dir.join(format!("{UNFINISHED}{key}"));
+        // Of somebody who was killed.
+        remove_tree(&new)?;
+        let made = self.make(&new, tool, owner, || {
+            Download::new(tool, expected.as_ref(), http, &self.options, listener)
+        });
+        let done = made.and_then(|()| {
+            let layer = self.dir.join(&key);
+            // One without a record that can be read.
+            remove_tree(&layer)?;
+            Ok(fs::rename(&new, &layer).at("rename", &new)?)
+        });
+        if let Err(error) = done {
+            // What cannot be removed now is removed by the next one who tries.
+            let _ = remove_tree(&new);
+            return Err(error);
+        }
+        let layer = self.used(&key)?;
+        Ok(layer.expect("it was just made, and cannot be removed while we have the lock"))
+    }
+
+    fn make<'a>(
+        &self,
+        new: &Path,
+        tool: &Tool,
+        owner: (u32, u32),
+        download: impl FnOnce() -> Download<'a>,
+    ) -> Result<(), RunnerError> {
+        DirBuilder::new().mode(0o700).create(new).at("make the directory", new)?;
+        let forge = forge_of(tool);
+        let tree = &new.join(TREE);
+        let making = Making { forge, owner, limits: &self.options.limits, tree };
+        let size_bytes = making.run(download())?;
+        let (name, url) = (name_of(tool), shown(&tool.download_url));
+        let record = Record { name, url, forge, owner, size_bytes };
+        let text = serde_json::to_vec(&record).expect("records are values that JSON has");
+        let options =
+            ReplaceOptions { durability: Durability::Unsynced, ..ReplaceOptions::default() };
+        FileAt::open(&new.join(RECORD), Symlinks::Refuse)?.replace(&text, &options)?;
+        // The name stands for whole files, after a power cut too.
+        syncfs(File::open(new).at("open", new)?).at("sync", new)?;
+        Ok(())
+    }
+
+    /// Returns the runners that are there.
+    pub fn list(&self) -> Result<Vec<Kept>, RunnerError> {
+        let mut kept = Vec::new();
+        for key in names_in(&self.dir)? {
+            if is_key(&key)
+                && let Some((record, used)) = self.read(&key)?
+            {
+                let Record { name, url, forge, owner, size_bytes } = record;
+                kept.push(Kept { key, name, url, forge, owner, size_bytes, used });
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Removes the runners that nobody wanted for some time, but those in use, by their keys. What
+    /// killed processes left goes too.
+    pub fn prune(
+        &self,
+        in_use: &BTreeSet<String>,
+        older_than: Duration,
+    ) -> Result<PrunedRunners, RunnerError> {
+        let mut pruned = PrunedRunners::default();
+        for name in names_in(&self.dir)? {
+            if name.starts_with(GONE) {
+                remove_tree(&self.dir.join(&name))?;
+                continue;
+            }
+            let key = name.strip_prefix(UNFINISHED).unwrap_or(&name);
+            if !is_key(key) {
+                continue;
+            }
+            let Some(lock) = FileLock::try_exclusive(&self.lock(key))? else { continue };
+            if key != name {
+                remove_tree(&self.dir.join(&name))?;
+                continue;
+            }
+            let record = self.read(key)?;
+            let is_recent = record.as_ref().is_some_and(|(_, used)| {
+                SystemTime::now().duration_since(*used).unwrap_or_default() < older_than
+            });
+            if is_recent || in_use.contains(key) {
+                continue;
+            }
+            let gone = self.dir.join(format!("{GONE}{:016x}", unpredictable()));
+            let layer = self.dir.join(key);
+            fs::rename(&layer, &gone).at("rename", &layer)?;
+            drop(lock);
+            remove_tree(&gone)?;
+            pruned.count += 1;
+            pruned.freed_bytes += record.map_or(0, |(record, _)| record.size_bytes);
+        }
+        Ok(pruned)
+    }
+
+    /// Returns a layer if it is there, and takes note that somebody wanted it.
+    fn used(&self, key: &str) -> Result<Option<RunnerLayer>, RunnerError> {
+        let Some((record, _)) = self.read(key)? else { return Ok(None) };
+        let path = self.dir.join(key).join(RECORD);
+        let now = Timespec { tv_sec: 0, tv_nsec: UTIME_NOW };
+        let times = Timestamps { last_access: now, last_modification: now };
+        utimensat(CWD, &path, &times, AtFlags::empty()).at("touch", &path)?;
+        let (name, program) = names(record.forge);
+        let dir = Path::new("/").join(HOME).join(name);
+        Ok(Some(RunnerLayer {
+            path: self.dir.join(key).join(TREE),
+            program: dir.join(program),
+            dir,
+            forge: record.forge,
+            key: key.to_owned(),
+        }))
+    }
+
+    /// Returns the record of a layer and when that was last wanted; none if it cannot be read, as
+    /// after a power cut.
+    fn read(&self, key: &str) -> Result<Option<(Record, SystemTime)>, RunnerError> {
+        let path = self.dir.join(key).join(RECORD);
+        let Some(text) = read_if_there(&path, LONGEST_RECORD)? else { return Ok(None) };
+        let Ok(record) = serde_json::from_slice(&text) else { return Ok(None) };
+        let used = fs::metadata(&path).and_then(|file| file.modified());
+        Ok(Some((record, used.at("look at", &path)?)))
+    }
+
+    fn lock(&self, key: &str) -> PathBuf {
+        self.dir.join(LOCKS).join(key)
+    }
+}
+
+/// Returns the digest that the archive has to have, if GARM says one.
+fn digest_of(tool: &Tool) -> Result<Option<Digest>, RunnerError> {
+    let Some(text) = tool.sha256.as_deref().filter(|text| !text.is_empty()) else {
+        return Ok(None);
+    };
+    let digest = format!("sha256:{}", text.to_ascii_lowercase());
+    let digest = digest.parse().map_err(|_| RunnerError::Checksum { text: text.to_owned() })?;
+    Ok(Some(digest))
+}
+
+/// Returns what a runner is called by: the digest of its archive, or if nobody says that, of its
+/// address; and its owner.
+fn key(tool: &Tool, expected: Option<&Digest>, (uid, gid): (u32, u32)) -> String {
+    match expected {
+        Some(digest) => format!("sha256-{}-{uid}-{gid}", digest.hex()),
+        None => format!("url-{}-{uid}-{gid}", Digest::of(tool.download_url.as_bytes()).hex()),
+    }
+}
+
+fn is_key(name: &str) -> bool {
+    name.starts_with("sha256-") || name.starts_with("url-")
+}
+
+fn names_in(dir: &Path) -> Result<Vec<String>, PathError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("list", dir)?,
+    };
+    let mut names: Vec<_> =
+        entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    Ok(names)
+}
+
+fn remove_tree(path: &Path) -> Result<(), PathError> {
+    match fs::remove_dir_all(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+        result => result.at("remove", path),
+    }
+}

@@ -1,0 +1,329 @@
+//! The process that stays with an instance: it brings the runner up, keeps what that writes, and
+//! records how it ended. It outlives the call that starts it, and whoever made that call.
+
+use std::fs::File;
+use std::io::{self, Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::boot::{self, BootError, Guest, GuestCommand, GuestError, Order, Owner};
+use super::http::{Http, HttpError, HttpOptions};
+use super::inside::Inside;
+use super::record::{Files, Outcome, Records};
+use crate::bundle::{self, ExecOptions};
+use crate::container::{Attended, ContainerError, Engine, LogWriter, Record, Stream};
+use crate::sys::cgroup;
+use crate::sys::error::chain;
+use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::identity::Identity;
+use crate::sys::spawn;
+
+/// The cgroup of all supervisors: GARM's own may be ended with all that is in it.
+pub(super) const CGROUP: &str = "/oci-hooks/supervisors";
+
+/// What a supervisor says once it is on its own; anything else is an error.
+const READY: &str = "ready";
+
+/// How long a killed process may take to be gone.
+const KILL: Duration = Duration::from_secs(10);
+
+/// How long after each other it is looked whether something ended that was adopted.
+const COLLECT_EACH: Duration = Duration::from_millis(5);
+
+/// More than any order has: scripts and variables are parts of it.
+const LONGEST_ORDER: u64 = 64 << 20;
+
+/// Why there is nobody to stay with an instance.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SupervisorError {
+    /// The system says no.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The container cannot be used.
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    /// Nothing can be asked for.
+    #[error(transparent)]
+    Http(#[from] HttpError),
+    /// There is nothing to stay with.
+    #[error("there is no instance {name}")]
+    Unknown {
+        /// The instance.
+        name: String,
+    },
+    /// Who started it was killed before it had said what to do.
+    #[error("there is no order")]
+    NoOrder(#[source] serde_json::Error),
+    /// It did not come up.
+    #[error("the supervisor of instance {name} did not come up: {message}")]
+    Start {
+        /// The instance.
+        name: String,
+        /// What it said.
+        message: String,
+    },
+}
+
+/// The program that becomes a supervisor, given the controller and the instance's name as further
+/// arguments. It has to call [`supervise`].
+#[derive(Clone, Debug)]
+pub struct SupervisorProgram {
+    /// The program, usually the own one.
+    pub path: PathBuf,
+    /// Arguments before the two.
+    pub arguments: Vec<String>,
+}
+
+/// What a supervisor is told, on standard input and never elsewhere.
+#[derive(Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) order: Order,
+    pub(super) log: PathBuf,
+    pub(super) log_bytes: u64,
+    /// What people should know of the container.
+    pub(super) notes: Vec<String>,
+}
+
+/// A supervisor that waits for its task.
+pub(super) struct Starting {
+    child: Child,
+    stdin: ChildStdin,
+    name: String,
+    path: PathBuf,
+}
+
+impl SupervisorProgram {
+    /// Starts a supervisor. It ends with the calling thread until it has its task.
+    pub(super) fn start(&self, controller: &str, name: &str) -> Result<Starting, PathError> {
+        let mut command = Command::new(&self.path);
+        command.args(&self.arguments).arg(controller).arg(name).env_clear().current_dir("/");
+        // GARM waits until nobody holds the streams it gave us.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        spawn::die_with_us(&mut command);
+        let mut child = command.spawn().at("execute", &self.path)?;
+        let stdin = child.stdin.take().expect("it was asked for");
+        Ok(Starting { child, stdin, name: name.to_owned(), path: self.path.clone() })
+    }
+}
+
+impl Starting {
+    /// Hands the task over and waits until the supervisor is on its own.
+    pub(super) fn hand_over(self, task: &Task) -> Result<(), SupervisorError> {
+        let Starting { mut child, mut stdin, name, path } = self;
+        let text = serde_json::to_vec(task).expect("texts and numbers are JSON");
+        // One that ended has said why.
+        let _ = stdin.write_all(&text);
+        drop(stdin);
+        let mut answer = String::new();
+        let mut stdout = child.stdout.take().expect("it was asked for");
+        stdout.read_to_string(&mut answer).at("read from", &path)?;
+        if answer == READY {
+            return Ok(());
+        }
+        let _ = child.wait();
+        Err(SupervisorError::Start { name, message: answer })
+    }
+
+    /// Ends a supervisor that has nothing to do.
+    pub(super) fn cancel(self) {
+        let Starting { mut child, stdin, .. } = self;
+        drop(stdin);
+        let _ = child.kill();
+        let _ = child.wait();
+    }
+}
+
+/// Boots the runner of an instance and stays until it ends. The process must have been made for this:
+/// it leaves its session and its cgroup, adopts orphans, takes its task from standard input, and talks
+/// to its maker by standard output.
+pub fn supervise(engine: &Engine, controller: &str, name: &str) -> Result<(), SupervisorError> {
+    let prepared = prepare(engine, controller, name);
+    let mut supervisor = match prepared {
+        Ok(supervisor) => supervisor,
+        Err(error) => {
+            // If nobody reads it any more, there is nobody to tell.
+            let _ = io::stdout().write_all(chain(&error).as_bytes());
+            return Err(error);
+        }
+    };
+    let mut stdout = io::stdout();
+    let said = stdout.write_all(READY.as_bytes()).and_then(|()| stdout.flush());
+    said.at("write to", Path::new("standard output"))?;
+    // The maker reads to the end.
+    let mut null = File::options();
+    let null = null.read(true).write(true).open("/dev/null").at("open", Path::new("/dev/null"))?;
+    rustix::stdio::dup2_stdin(&null).at("replace", Path::new("standard input"))?;
+    rustix::stdio::dup2_stdout(&null).at("replace", Path::new("standard output"))?;
+    supervisor.run()
+}
+
+fn prepare<'a>(
+    engine: &'a Engine,
+    controller: &str,
+    name: &str,
+) -> Result<Supervisor<'a>, SupervisorError> {
+    let unknown = || SupervisorError::Unknown { name: name.to_owned() };
+    let files = Records::of(&engine.run, controller).files(name).ok_or_else(unknown)?;
+    spawn::detach().at("leave the session for", &engine.run)?;
+    // Where nobody ends what is left in a cgroup, it does not matter.
+    cgroup::enter(CGROUP);
+    let input = io::stdin().take(LONGEST_ORDER);
+    let task: Task = serde_json::from_reader(input).map_err(SupervisorError::NoOrder)?;
+    let claim = files.claim()?.ok_or_else(unknown)?;
+    let record = engine.directory(&claim.container).read()?;
+    let Order { ca_pem, proxy, .. } = &task.order;
+    let http = Http::new(&HttpOptions { ca_pem: ca_pem.clone(), proxy: proxy.clone() })?;
+    let log = LogWriter::open(&task.log, task.log_bytes)?;
+    let mut guest = Container::new(engine, record, log)?;
+    for note in &task.notes {
+        guest.note(note);
+    }
+    let own = Identity::of(std::process::id()).ok_or_else(unknown)?;
+    files.write_supervisor(own)?;
+    // From here on it is found by its record.
+    spawn::outlive_parent().at("stay with", &engine.run)?;
+    Ok(Supervisor { files, order: task.order, http, guest })
+}
+
+struct Supervisor<'a> {
+    files: Files,
+    order: Order,
+    http: Http,
+    guest: Container<'a>,
+}
+
+/// Why a runner did not run.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error(transparent)]
+    Boot(#[from] BootError),
+    #[error("the runner cannot be started")]
+    Run(#[from] GuestError),
+}
+
+impl Supervisor<'_> {
+    fn run(&mut self) -> Result<(), SupervisorError> {
+        let result = self.boot_and_run();
+        let at = Timestamp::now();
+        let outcome = match result {
+            Ok(code) => {
+                self.guest.note(&format!("the runner ended with code {code}"));
+                Outcome::Ended { code, at }
+            }
+            Err(failure) => {
+                let fault = chain(&failure);
+                self.guest.note(&fault);
+                Outcome::Failed { fault, at }
+            }
+        };
+        self.guest.log.flush().at("write the log of", self.guest.root.path())?;
+        self.files.write_outcome(&outcome)?;
+        // Its first process only keeps it alive.
+        if let Some(process) = self.guest.record.process {
+            end(process).at("kill the container of", self.guest.root.path())?;
+        }
+        Ok(())
+    }
+
+    fn boot_and_run(&mut self) -> Result<i32, Failure> {
+        let ready = boot::boot(&self.order, &mut self.guest, &self.http)?;
+        Ok(self.guest.run(&ready.command)?)
+    }
+}
+
+/// Ends a container by its first process. That is gone when all others are collected, and of those we
+/// have adopted what a runtime left that did not get to its end.
+fn end(process: Identity) -> io::Result<()> {
+    let deadline = Instant::now() + KILL;
+    loop {
+        spawn::collect_ended();
+        match process.kill(COLLECT_EACH) {
+            Err(error) if error.kind() == io::ErrorKind::TimedOut && Instant::now() < deadline => {}
+            result => return result,
+        }
+    }
+}
+
+/// The instance, as long as its container runs.
+struct Container<'a> {
+    engine: &'a Engine,
+    record: Record,
+    log: LogWriter,
+    root: Inside,
+}
+
+impl<'a> Container<'a> {
+    fn new(engine: &'a Engine, record: Record, log: LogWriter) -> Result<Self, PathError> {
+        let pid = record.process.map_or(0, |process| process.pid);
+        // Its own view: what is mounted in it is seen.
+        let root = Inside::open(Path::new(&format!("/proc/{pid}/root")))?;
+        Ok(Container { engine, record, log, root })
+    }
+
+    /// Returns a user with the groups and the home directory that the instance's own files say.
+    fn user(&self, owner: Owner) -> bundle::User {
+        let known = bundle::resolve_user(self.root.path(), &owner.uid.to_string(), &[]);
+        let known = known.ok();
+        bundle::User {
+            uid: owner.uid,
+            gid: owner.gid,
+            groups: known.as_ref().map(|user| user.groups.clone()).unwrap_or_default(),
+            home: known.map_or_else(|| "/".to_owned(), |user| user.home),
+        }
+    }
+}
+
+impl Guest for Container<'_> {
+    fn run(&mut self, command: &GuestCommand) -> Result<i32, GuestError> {
+        let options = ExecOptions {
+            args: command.args.clone(),
+            env: command.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
+            cwd: Some(command.cwd.clone()),
+            user: Some(self.user(command.owner)),
+            ..ExecOptions::default()
+        };
+        // One that is too far off for a clock is none.
+        let deadline = Instant::now().checked_add(command.timeout);
+        let attended =
+            self.engine.attend(&self.record, &options, &command.stdin, &mut self.log, deadline)?;
+        match attended {
+            Attended::Ended(code) => Ok(code),
+            Attended::TimedOut => Err(GuestError::TimedOut {
+                program: command.args.first().cloned().unwrap_or_default(),
+                timeout: command.timeout,
+            }),
+        }
+    }
+
+    fn note(&mut self, text: &str) {
+        // A log that cannot be written must not end the runner.
+        let _ = self.log.add(Stream::Stderr, format!("garm-provider-oci: {text}\n").as_bytes());
+    }
+
+    fn write(
+        &self,
+        path: &Path,
+        content: &[u8],
+        mode: u32,
+        owner: Owner,
+    ) -> Result<(), GuestError> {
+        Ok(self.root.write(path, content, mode, owner)?)
+    }
+
+    fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), GuestError> {
+        Ok(self.root.link(path, target, owner)?)
+    }
+
+    fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, GuestError> {
+        Ok(self.root.read(path, limit_bytes)?)
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), GuestError> {
+        Ok(self.root.remove(path)?)
+    }
+}

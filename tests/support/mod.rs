@@ -10,6 +10,7 @@ pub(crate) mod cgroup;
 pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod externals;
+pub(crate) mod garm;
 pub(crate) mod git;
 pub(crate) mod github_runner;
 pub(crate) mod host;

@@ -1,0 +1,192 @@
+//! A call of GARM: variables and standard input in, one JSON value or nothing out.
+//!
+//! What is written to standard error ends up where users of GARM see it, as the fault of an instance.
+
+use std::env;
+use std::error::Error;
+use std::io::{self, IsTerminal as _, Read, Write as _};
+use std::path::Path;
+use std::process::ExitCode;
+
+use oci_hooks::garm::{
+    Bootstrap, Call, CallError, Command, Exit, INTERFACE_VERSIONS, Instance, MAX_DOCUMENT_BYTES,
+    PlanError, Provider, ProviderError, plan, schema,
+};
+use oci_hooks::image::Silent;
+use oci_hooks::sys::error::chain;
+use serde::Serialize;
+
+use crate::relay::{self, RelayError};
+use crate::settings::Settings;
+use crate::shared::host::HostError;
+use crate::shared::read::{Loaded, SettingsError};
+use crate::{settings, supervise};
+
+/// More of a message is for nobody: GARM keeps it in its database.
+const MAX_MESSAGE_CHARS: usize = 4000;
+
+/// Why a call was not carried out.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    #[error(transparent)]
+    Call(#[from] CallError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Plan(#[from] PlanError),
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    #[error(transparent)]
+    Relay(#[from] RelayError),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+}
+
+impl Failure {
+    fn exit(&self) -> Exit {
+        match self {
+            Failure::Provider(error) => error.exit(),
+            _ => Exit::Failed,
+        }
+    }
+}
+
+/// Carries out the call that the environment and standard input of this process are.
+pub(crate) fn of_environment() -> ExitCode {
+    let mut stdin = Vec::new();
+    let mut input = io::stdin();
+    // A person who sets variables by hand has no document either.
+    let read = match input.is_terminal() {
+        true => Ok(0),
+        // One more than there may be, so that it is found to be too much.
+        false => input.by_ref().take(MAX_DOCUMENT_BYTES + 1).read_to_end(&mut stdin),
+    };
+    if let Err(error) = read {
+        return end(Err(CallError::Read(error).into()));
+    }
+    let variable = |name: &str| env::var(name).ok();
+    let call = match Call::read(variable, stdin.as_slice()) {
+        Ok(call) => call,
+        Err(error) => return end(Err(error.into())),
+    };
+    if needs_root(&call.command) && !rustix::process::geteuid().is_root() {
+        return match relay::relay(&stdin) {
+            Ok(code) => code,
+            Err(error) => end(Err(error.into())),
+        };
+    }
+    end(carry_out(&call, variable))
+}
+
+/// Carries out the call that these variables and this standard input are.
+pub(crate) fn of_relay(variable: impl Fn(&str) -> Option<String>, stdin: &[u8]) -> ExitCode {
+    let call = Call::read(&variable, stdin);
+    end(call.map_err(Failure::from).and_then(|call| carry_out(&call, variable)))
+}
+
+/// Tells GARM that nothing could be done.
+pub(crate) fn refused(error: &(dyn Error + 'static)) -> ExitCode {
+    say(error);
+    Exit::Failed.code().into()
+}
+
+fn end(result: Result<(), Failure>) -> ExitCode {
+    let Err(error) = result else { return Exit::Done.code().into() };
+    say(&error);
+    error.exit().code().into()
+}
+
+/// Says on standard error, in one line, what is wrong.
+fn say(error: &(dyn Error + 'static)) {
+    let text = chain(error);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let line: String = words.chars().filter(|c| !c.is_control()).take(MAX_MESSAGE_CHARS).collect();
+    // If standard error is gone there is nobody to tell.
+    let _ = writeln!(io::stderr().lock(), "{line}");
+}
+
+/// Tells if a command is about instances, which belong to root.
+fn needs_root(command: &Command) -> bool {
+    !matches!(
+        command,
+        Command::GetVersion
+            | Command::GetSupportedInterfaceVersions
+            | Command::GetConfigJsonSchema
+            | Command::GetExtraSpecsJsonSchema
+    )
+}
+
+fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(), Failure> {
+    match &call.command {
+        // A version is no JSON: so says GARM's own library.
+        Command::GetVersion => return write(concat!("v", env!("CARGO_PKG_VERSION"))),
+        Command::GetSupportedInterfaceVersions => return answer(&INTERFACE_VERSIONS),
+        Command::GetConfigJsonSchema => return write(schema::CONFIG.trim_end()),
+        Command::GetExtraSpecsJsonSchema => return write(schema::EXTRA_SPECS.trim_end()),
+        _ => {}
+    }
+    let config = call.config_file.as_deref();
+    let loaded: Loaded<Settings> = Loaded::read(config, Path::new(settings::FILE))?;
+    let settings = loaded.settings;
+    let garm = settings.garm()?;
+    if let Command::ValidatePoolInfo { image, flavor, extra_specs } = &call.command {
+        return validate(&garm, image, flavor, extra_specs.clone());
+    }
+    let host = settings.host();
+    let engine = match call.command {
+        Command::CreateInstance(_) => host.engine()?,
+        _ => host.existing()?,
+    };
+    let provider = Provider {
+        controller: &call.controller_id,
+        engine: &engine,
+        network: &settings.network(),
+        registries: &host.registries(|name| settings.proxy(name, variable(name)))?,
+        credentials: &host.credentials()?,
+        settings: &garm,
+        supervisor: &supervise::program(loaded.path.as_deref()).map_err(HostError::from)?,
+        progress: &Silent,
+    };
+    match &call.command {
+        Command::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
+        Command::GetInstance { id } => answer(&provider.get(id)?),
+        Command::ListInstances { pool_id } => answer::<Vec<Instance>>(&provider.list(pool_id)?),
+        Command::DeleteInstance { id } => Ok(provider.delete(id)?),
+        Command::RemoveAllInstances => Ok(provider.remove_all()?),
+        Command::StartInstance { id } => Ok(provider.start(id)?),
+        Command::StopInstance { id } => Ok(provider.stop(id)?),
+        _ => unreachable!("these need no provider"),
+    }
+}
+
+/// Plans an instance of a pool, as far as it is known.
+fn validate(
+    garm: &oci_hooks::garm::Settings,
+    image: &str,
+    flavor: &str,
+    extra_specs: serde_json::Value,
+) -> Result<(), Failure> {
+    let document = serde_json::json!({
+        "name": "pool",
+        // Any will do for what is not said.
+        "image": if image.is_empty() { "image" } else { image },
+        "flavor": if flavor.is_empty() { garm.flavors.keys().next().map_or("", String::as_str) } else { flavor },
+        "extra_specs": extra_specs,
+    });
+    let bootstrap = Bootstrap::parse(document.to_string().as_bytes()).map_err(CallError::from)?;
+    plan(garm, &bootstrap)?;
+    Ok(())
+}
+
+fn answer<T: Serialize>(value: &T) -> Result<(), Failure> {
+    write(&serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?)
+}
+
+/// Writes all that is ever written to standard output.
+fn write(text: &str) -> Result<(), Failure> {
+    let mut stdout = io::stdout().lock();
+    let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n"));
+    written.and_then(|()| stdout.flush()).map_err(Failure::Output)
+}

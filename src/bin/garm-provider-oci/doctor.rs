@@ -1,0 +1,119 @@
+//! `garm-provider-oci doctor`.
+
+use clap::Args;
+use oci_hooks::hooks::trust::{self, TrustOptions};
+use oci_hooks::sys::error::chain;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::settings::Settings;
+use crate::shared::checks::{Check, host, network, report, runtimes, storage};
+use crate::shared::read::Loaded;
+use crate::shared::relayed::{AS_ROOT, find, this_program};
+
+/// Check what instances need on this machine, and say how to mend what is missing
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Run it as root, as instances are root's. Exit status is 0 if nothing has to be mended, and 1 otherwise.")]
+pub(crate) struct DoctorArgs {}
+
+pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
+    let loaded = context.settings()?;
+    let settings = &loaded.settings;
+    let mut checks = vec![user(), settings_file(&loaded), program()];
+    checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
+    checks.extend(runtimes::checks(settings.host()));
+    checks.extend(storage::checks(&settings.store));
+    checks.push(storage::permissions("logs", &settings.log.directory));
+    checks.extend(network::checks());
+    if settings.network.dns.is_empty() && !settings.network.host_access {
+        checks.extend(network::resolver());
+    }
+    checks.extend(certificates(settings));
+    checks.extend(mounts(settings));
+    checks.extend(nesting(settings));
+    report(&checks, context)
+}
+
+fn user() -> Check {
+    let uid = rustix::process::geteuid();
+    if uid.is_root() {
+        return Check::ok("user", "root");
+    }
+    let mend = "run it as root; GARM itself can run as another user, by sudo: see `sudo` below";
+    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), mend)
+}
+
+fn settings_file(loaded: &Loaded<Settings>) -> Check {
+    let path = loaded.path.as_ref();
+    Check::ok("settings", path.map_or("defaults".to_owned(), |path| path.display().to_string()))
+}
+
+/// Looks at this program, which GARM's user may have root run.
+fn program() -> Check {
+    let this = match this_program() {
+        Ok(this) => this,
+        Err(error) => return Check::fail("sudo", chain(&error), "mount /proc"),
+    };
+    let line = format!("garm ALL=(root) NOPASSWD: {} {AS_ROOT}", this.display());
+    match (trust::check_path(&this, &TrustOptions::default()), find("sudo")) {
+        (Err(error), _) => {
+            let mend = error.hint().unwrap_or_else(|| "install it as root".to_owned());
+            Check::warn(
+                "sudo",
+                format!("others could change what root runs: {}", chain(&error)),
+                mend,
+            )
+        }
+        (Ok(()), Ok(_)) => Check::ok("sudo", format!("there; if GARM is not root: {line}")),
+        (Ok(()), Err(_)) => {
+            Check::ok("sudo", "not installed; not needed if GARM runs as root".to_owned())
+        }
+    }
+}
+
+fn certificates(settings: &Settings) -> Option<Check> {
+    let path = settings.boot.ca.as_ref()?;
+    Some(match settings.garm() {
+        Ok(garm) if garm.ca_pem.contains("-----BEGIN CERTIFICATE-----") => {
+            Check::ok("certificates", path.display().to_string())
+        }
+        Ok(_) => Check::fail(
+            "certificates",
+            format!("{} has none", path.display()),
+            "name a PEM file as `ca` under [boot]",
+        ),
+        Err(error) => {
+            Check::fail("certificates", chain(&error), "name a PEM file as `ca` under [boot]")
+        }
+    })
+}
+
+fn mounts(settings: &Settings) -> Vec<Check> {
+    let missing = settings.mounts.iter().filter(|(_, mount)| !mount.source.exists());
+    let missing = missing.map(|(name, mount)| {
+        let found = format!("{} of mount {name:?} is not there", mount.source.display());
+        Check::fail("mounts", found, "make it, or take the mount out of the settings")
+    });
+    missing.collect()
+}
+
+/// What containers in an instance want from the host.
+fn nesting(settings: &Settings) -> Option<Check> {
+    if !settings.flavors.values().any(|flavor| flavor.nesting) {
+        return None;
+    }
+    let missing =
+        ["/dev/fuse", "/dev/net/tun"].iter().filter(|path| !std::path::Path::new(path).exists());
+    let missing: Vec<_> = missing.copied().collect();
+    Some(if missing.is_empty() {
+        Check::ok("nesting", "/dev/fuse, /dev/net/tun")
+    } else {
+        Check::warn(
+            "nesting",
+            format!("without {}", missing.join(", ")),
+            "modprobe fuse tun: containers in instances are slow or without a network otherwise",
+        )
+    })
+}

@@ -1,0 +1,59 @@
+//! What can go wrong in a command for people, and how it is told.
+
+use std::io;
+use std::path::PathBuf;
+
+use oci_hooks::container::ContainerError;
+use oci_hooks::garm::{ProviderError, SupervisorError};
+use oci_hooks::image::{PullError, ReferenceError, StoreError};
+use oci_hooks::sys::fs::PathError;
+
+use crate::shared::host::HostError;
+use crate::shared::read::SettingsError;
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(transparent)]
+    Settings(#[from] SettingsError),
+    #[error("cannot write to standard output")]
+    Output(#[source] io::Error),
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error(transparent)]
+    Container(#[from] ContainerError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error(transparent)]
+    Pull(#[from] Box<PullError>),
+    #[error(transparent)]
+    Provider(#[from] ProviderError),
+    #[error(transparent)]
+    Supervisor(#[from] SupervisorError),
+    #[error("image {name:?} is neither one of the settings nor the name of one")]
+    Image { name: String, source: ReferenceError },
+    #[error("--follow goes on and on, and JSON is one document: leave out one of the two")]
+    EndlessJson,
+    #[error("there is no log of {name} in {}", directory.display())]
+    NoLog { name: String, directory: PathBuf },
+}
+
+impl Error {
+    /// Tells if whoever read the output has gone.
+    pub(crate) fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Returns what to do about it, where the message does not say.
+    pub(crate) fn hint(&self) -> Option<String> {
+        match self {
+            Error::Settings(SettingsError::Trust { source: error, .. }) => error.hint(),
+            Error::NoLog { .. } => {
+                Some("`garm-provider-oci instances` shows the instances there are".to_owned())
+            }
+            _ => None,
+        }
+    }
+}

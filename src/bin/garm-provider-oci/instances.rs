@@ -1,0 +1,107 @@
+//! `garm-provider-oci instances`.
+
+use clap::Args;
+use jiff::Timestamp;
+use oci_hooks::container::Engine;
+use oci_hooks::garm::record::{Claim, Files, controllers};
+use oci_hooks::garm::{ProviderError, Status, instance};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::table::{self, ago};
+
+/// List the instances of all pools
+#[derive(Debug, Args)]
+pub(crate) struct InstancesArgs {}
+
+/// An instance, for programs.
+#[derive(Serialize)]
+struct Json {
+    name: String,
+    controller: String,
+    pool: String,
+    image: String,
+    flavor: String,
+    arch: String,
+    os_name: String,
+    os_version: String,
+    addresses: Vec<std::net::IpAddr>,
+    container: String,
+    created: Timestamp,
+    status: Status,
+    fault: Option<String>,
+}
+
+impl Json {
+    fn new(engine: &Engine, files: &Files, claim: Claim) -> Result<Self, ProviderError> {
+        let instance = instance(engine, files, claim.clone())?;
+        Ok(Json {
+            name: claim.name,
+            controller: claim.controller,
+            pool: claim.pool,
+            image: claim.image,
+            flavor: claim.flavor,
+            arch: claim.arch,
+            os_name: instance.os_name,
+            os_version: instance.os_version,
+            addresses: instance.addresses,
+            container: claim.container,
+            created: claim.created,
+            status: instance.status,
+            fault: instance.fault,
+        })
+    }
+
+    fn status(&self) -> String {
+        let status = match self.status {
+            Status::Running => "running",
+            Status::Stopped => "stopped",
+            Status::Error => "error",
+            Status::Unknown => "unknown",
+        };
+        match &self.fault {
+            Some(fault) => format!("{status}: {fault}"),
+            None => status.to_owned(),
+        }
+    }
+}
+
+pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
+    let engine = context.settings()?.settings.host().existing()?;
+    let mut instances = Vec::new();
+    for records in controllers(&engine.run)? {
+        for claim in records.claims()? {
+            if let Some(files) = records.files(&claim.name) {
+                instances.push(Json::new(&engine, &files, claim)?);
+            }
+        }
+    }
+    instances.sort_by_key(|instance| instance.created);
+    if context.is_json() {
+        context.json(&instances)?;
+        return Ok(Exit::Done);
+    }
+    let row = |instance: &Json| {
+        [
+            instance.name.clone(),
+            instance.pool.clone(),
+            instance.image.clone(),
+            instance.flavor.clone(),
+            ago(instance.created),
+            instance.status(),
+        ]
+        .map(|cell| shown(&cell))
+    };
+    let rows: Vec<_> = instances.iter().map(row).collect();
+    table::write(["NAME", "POOL", "IMAGE", "FLAVOR", "CREATED", "STATUS"], &rows, context)?;
+    let running = instances.iter().filter(|instance| instance.status == Status::Running).count();
+    context.note(&format!("{} instances, {running} of them running", instances.len()));
+    Ok(Exit::Done)
+}
+
+/// Returns a text, most of which users of GARM chose, without what would change a terminal.
+fn shown(text: &str) -> String {
+    text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}

@@ -1,0 +1,98 @@
+//! `garm-provider-oci logs`.
+
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use clap::Args;
+use oci_hooks::container::{Engine, LogReader, last_lines};
+use oci_hooks::garm::logs::last;
+use oci_hooks::garm::record::controllers;
+use oci_hooks::garm::{Status, instance};
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::shared::lines;
+
+/// How long to wait until a log is looked at again.
+const PERIOD: Duration = Duration::from_millis(200);
+
+/// Show what was done to bring up a runner, and what it wrote
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Logs outlive their instances, for as long as the settings say. Of several instances of one name this
+is the last one's.")]
+pub(crate) struct LogsArgs {
+    /// The name of the instance
+    name: String,
+
+    /// Go on until the instance is gone
+    #[arg(long, short)]
+    follow: bool,
+
+    /// Show the last lines only
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    lines: Option<usize>,
+
+    /// Say when each line was written
+    #[arg(long)]
+    timestamps: bool,
+}
+
+pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
+    let settings = context.settings()?.settings;
+    let directory = &settings.log.directory;
+    let path = last(directory, &args.name)?
+        .ok_or_else(|| Error::NoLog { name: args.name.clone(), directory: directory.clone() })?;
+    let count = args.lines.unwrap_or(usize::MAX);
+    if args.follow && context.is_json() {
+        return Err(Error::EndlessJson);
+    }
+    if args.follow {
+        follow(args, &path, count, &settings.host().existing()?, context)?;
+        return Ok(Exit::Done);
+    }
+    let lines = last_lines(&path, count)?;
+    if context.is_json() {
+        lines::json(&lines, context)?;
+        return Ok(Exit::Done);
+    }
+    lines::write(&lines, args.timestamps, context)?;
+    Ok(Exit::Done)
+}
+
+/// Shows what is there and what comes, until nobody writes any more.
+fn follow(
+    args: &LogsArgs,
+    path: &Path,
+    count: usize,
+    engine: &Engine,
+    context: &mut Context,
+) -> Result<(), Error> {
+    let mut reader = LogReader::open(path)?;
+    let lines = reader.lines()?;
+    lines::write(&lines[lines.len().saturating_sub(count)..], args.timestamps, context)?;
+    loop {
+        // Asked first: what comes before it is over must not be missed.
+        let is_over = !is_written(args, path, engine)?;
+        lines::write(&reader.lines()?, args.timestamps, context)?;
+        context.flush()?;
+        if is_over {
+            return Ok(());
+        }
+        thread::sleep(PERIOD);
+    }
+}
+
+/// Tells if the instance is there still that has this log.
+fn is_written(args: &LogsArgs, path: &Path, engine: &Engine) -> Result<bool, Error> {
+    for records in controllers(&engine.run)? {
+        let Some(files) = records.files(&args.name) else { continue };
+        let Some(claim) = files.claim()? else { continue };
+        if claim.log == path {
+            return Ok(instance(engine, &files, claim)?.status == Status::Running);
+        }
+    }
+    Ok(false)
+}

@@ -1,0 +1,95 @@
+//! `garm-provider-oci prune`.
+
+use clap::Args;
+use oci_hooks::garm;
+use oci_hooks::image::PrunePolicy;
+use oci_hooks::sys::quantity::{Age, Size, human};
+use serde::Serialize;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+
+/// Remove images by age and size, and instances, runners and logs that nobody needs any more
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  garm-provider-oci prune                        What is left over, and images as the settings say
+  garm-provider-oci prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+
+GARM deletes its instances itself. Those that ended long ago it has given up; those whose creation was
+interrupted go at once. Images that instances use stay, and instances that run are not touched.")]
+pub(crate) struct PruneArgs {
+    /// Remove images that no instance used for this long, as 7d
+    #[arg(long, conflicts_with = "all")]
+    age: Option<Age>,
+
+    /// Remove the images unused for the longest time until no more than this is left, as 20GB
+    #[arg(long, conflicts_with = "all")]
+    size: Option<Size>,
+
+    /// Remove all images that no instance uses
+    #[arg(long)]
+    all: bool,
+
+    /// Remove instances that ended this long ago, and runners that none was made with since
+    #[arg(long, value_name = "AGE", default_value = "1d")]
+    ended: Age,
+}
+
+/// What was removed, for programs.
+#[derive(Serialize)]
+struct Json {
+    instances: Vec<String>,
+    containers: usize,
+    logs: usize,
+    runners: usize,
+    images: Vec<String>,
+    layers: usize,
+    freed_bytes: u64,
+}
+
+pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
+    let settings = context.settings()?.settings;
+    let engine = settings.host().existing()?;
+    // Instances hold their images.
+    let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, args.ended.0)?;
+    let given = args.age.is_some() || args.size.is_some();
+    let (age, size) = match given {
+        true => (args.age, args.size),
+        false if args.all => (None, Some(Size(0))),
+        false => (settings.store.keep_age, settings.store.keep_size),
+    };
+    let policy =
+        PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
+    let images = engine.store.prune(&policy)?;
+    let result = Json {
+        instances: pruned.instances,
+        containers: pruned.strays,
+        logs: pruned.logs,
+        runners: pruned.runners.count,
+        images: images.images.iter().map(|image| image.reference.to_string()).collect(),
+        layers: images.layers,
+        freed_bytes: images.freed_bytes + pruned.runners.freed_bytes,
+    };
+    if context.is_json() {
+        context.json(&result)?;
+        return Ok(Exit::Done);
+    }
+    for name in &result.instances {
+        context.line(format!("removed instance {name}"))?;
+    }
+    for image in &images.images {
+        context.line(format!("removed {} ({})", image.reference, image.platform))?;
+    }
+    context.line(format!(
+        "removed {} instances, {} images, {} layers, {} runners and {} logs; freed {}",
+        result.instances.len(),
+        result.images.len(),
+        result.layers,
+        result.runners,
+        result.logs,
+        human(result.freed_bytes)
+    ))?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,58 @@
+//! `garm-provider-oci pull`.
+
+use clap::Args;
+use oci_hooks::image::{Platform, PullRequest, pull};
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::progress::Bar;
+use crate::shared::pulled;
+use crate::shared::sections::Pull;
+
+/// Fetch an image from its registry, before an instance needs it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Logins are those that the settings name, and those of `docker login` or `podman login` of whoever
+runs this.")]
+pub(crate) struct PullArgs {
+    /// The image: one of the settings or a reference, as in a pool
+    image: String,
+
+    /// The platform, as linux/arm64, instead of this machine's
+    #[arg(long)]
+    platform: Option<Platform>,
+
+    /// When to ask the registry
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    policy: Pull,
+}
+
+pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
+    let settings = context.settings()?.settings;
+    let reference = match settings.images.get(&args.image) {
+        Some(image) => image.reference.clone(),
+        None => args
+            .image
+            .parse()
+            .map_err(|source| Error::Image { name: args.image.clone(), source })?,
+    };
+    let host = settings.host();
+    let store = host.store()?;
+    let client = host.registries(|name| settings.proxy(name, std::env::var(name).ok()))?;
+    let progress = Bar::new();
+    let image = pull(
+        &store,
+        &client,
+        &PullRequest {
+            reference: &reference,
+            platform: &args.platform.clone().unwrap_or_else(Platform::host),
+            credentials: &host.credentials()?,
+            policy: args.policy.into(),
+            progress: &progress,
+        },
+    );
+    progress.finish();
+    pulled::report(&image.map_err(Box::new)?, context)?;
+    Ok(Exit::Done)
+}

@@ -1,0 +1,160 @@
+//! The settings: a TOML file that only root may write, and a default for everything in it.
+
+use std::collections::BTreeMap;
+use std::env;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::path::{Path, PathBuf};
+
+use oci_hooks::garm::{
+    self, Boot, Cache, Flavor, ImageSettings, Limits, Log, MountSettings, NetworkSettings,
+    ProxySettings,
+};
+use oci_hooks::network::{NetworkOptions, Subnet};
+use oci_hooks::sys::fs::read_bounded;
+use oci_hooks::sys::text;
+use serde::{Deserialize, Serialize};
+
+use crate::shared::host::{Host, HostError};
+use crate::shared::read::{Loaded, SettingsError};
+use crate::shared::sections::{Hooks, Registry, Runtime, Store};
+
+/// The file of settings that is read if it exists.
+pub(crate) const FILE: &str = "/etc/oci-hooks/garm-provider-oci.toml";
+/// Names another file of settings, which must exist; GARM sets it.
+pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
+
+/// What the help of `config` shows.
+pub(crate) const CONFIG_EXAMPLES: &str = "\
+Examples:
+  garm-provider-oci config --default > /etc/oci-hooks/garm-provider-oci.toml   A file to start from
+  garm-provider-oci config                                                     What is in force";
+
+/// The file of settings with every default, each explained.
+pub(crate) const TEMPLATE: &str = include_str!("../../../docs/garm-provider-oci.toml");
+
+/// More than all the world's authorities take.
+const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
+
+/// Reads the file that is named, or that the variable names, or the usual one if it exists.
+pub(crate) fn load(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
+    let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
+    Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
+}
+
+/// The settings, as they are written.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Settings {
+    pub(crate) runtime: Runtime,
+    pub(crate) store: Store,
+    pub(crate) network: Network,
+    pub(crate) hooks: Hooks,
+    pub(crate) log: Log,
+    pub(crate) proxy: ProxySettings,
+    pub(crate) boot: Boot,
+    pub(crate) limits: Limits,
+    /// By alias.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) images: BTreeMap<String, ImageSettings>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) flavors: BTreeMap<String, Flavor>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) networks: BTreeMap<String, NetworkSettings>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) mounts: BTreeMap<String, MountSettings>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) caches: BTreeMap<String, Cache>,
+    /// By host.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub(crate) registry: BTreeMap<String, Registry>,
+}
+
+/// How networks of instances are made.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Network {
+    #[serde(with = "text")]
+    pub(crate) pool: Subnet<Ipv4Addr>,
+    #[serde(with = "text")]
+    pub(crate) pool6: Subnet<Ipv6Addr>,
+    pub(crate) dns: Vec<IpAddr>,
+    pub(crate) host_access: bool,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        // Beside those of container-hook, so that nobody wonders whose an address is.
+        Network {
+            pool: "10.214.0.0/15".parse().expect("it is a block"),
+            pool6: "fd6f:6369:6d67::/48".parse().expect("it is a block"),
+            dns: Vec::new(),
+            host_access: false,
+        }
+    }
+}
+
+impl Settings {
+    /// Returns what they say of this machine.
+    pub(crate) fn host(&self) -> Host<'_> {
+        Host { runtime: &self.runtime, store: &self.store, registry: &self.registry }
+    }
+
+    /// Returns where networks of instances get their addresses from.
+    pub(crate) fn network(&self) -> NetworkOptions {
+        NetworkOptions {
+            run: self.store.run.clone(),
+            pool: self.network.pool,
+            pool6: self.network.pool6,
+            host_access: self.network.host_access,
+        }
+    }
+
+    /// Returns what the admin decides on instances.
+    pub(crate) fn garm(&self) -> Result<garm::Settings, HostError> {
+        let ca_pem = match &self.boot.ca {
+            Some(path) => {
+                let bytes = read_bounded(path, MAX_CERTIFICATES_BYTES)?;
+                String::from_utf8_lossy(&bytes).into_owned()
+            }
+            None => String::new(),
+        };
+        Ok(garm::Settings {
+            root: self.store.root.clone(),
+            pull: self.store.pull.into(),
+            host_access: self.network.host_access,
+            dns: self.network.dns.clone(),
+            hooks: self.hooks.options()?,
+            ca_pem,
+            log: self.log.clone(),
+            proxy: self.proxy.clone(),
+            boot: self.boot.clone(),
+            images: self.images.clone(),
+            flavors: self.flavors.clone(),
+            limits: self.limits.clone(),
+            networks: self.networks.clone(),
+            mounts: self.mounts.clone(),
+            caches: self.caches.clone(),
+        })
+    }
+
+    /// Returns the proxy of a variable: the variable's own value, or else the settings'.
+    pub(crate) fn proxy(&self, name: &str, value: Option<String>) -> Option<String> {
+        value.filter(|value| !value.is_empty()).or_else(|| {
+            let proxy = match name {
+                "http_proxy" => &self.proxy.http,
+                "https_proxy" => &self.proxy.https,
+                "no_proxy" => &self.proxy.no_proxy,
+                _ => return None,
+            };
+            Some(proxy.clone())
+        })
+    }
+
+    /// Returns the settings as a file of settings has them.
+    pub(crate) fn to_toml(&self) -> String {
+        toml::to_string(self).expect("tables of plain values")
+    }
+}
+
+#[cfg(test)]
+mod tests;

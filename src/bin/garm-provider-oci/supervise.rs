@@ -1,0 +1,39 @@
+//! `garm-provider-oci supervise`: what stays with an instance.
+
+use std::path::Path;
+
+use clap::Args;
+use oci_hooks::garm::{SupervisorProgram, supervise};
+use oci_hooks::sys::fs::PathError;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::shared::relayed::this_program;
+
+/// Bring a runner up and stay until it ends: what this program calls by itself
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct SuperviseArgs {
+    /// The controller
+    controller: String,
+    /// The instance
+    name: String,
+}
+
+/// Returns how this program is called to stay with an instance, with these settings.
+pub(crate) fn program(config: Option<&Path>) -> Result<SupervisorProgram, PathError> {
+    let mut arguments = vec!["supervise".to_owned()];
+    if let Some(path) = config {
+        arguments.extend(["--config".to_owned(), path.display().to_string()]);
+    }
+    // The controller is any text.
+    arguments.push("--".to_owned());
+    Ok(SupervisorProgram { path: this_program()?, arguments })
+}
+
+pub(crate) fn run(args: &SuperviseArgs, context: &Context) -> Result<Exit, Error> {
+    let engine = context.settings()?.settings.host().existing()?;
+    supervise(&engine, &args.controller, &args.name)?;
+    Ok(Exit::Done)
+}

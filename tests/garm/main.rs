@@ -1,0 +1,24 @@
+//! `garm-provider-oci` as GARM calls it, with real runc and crun, a real registry and a server that
+//! plays GARM. As root.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod admin;
+mod boot;
+mod deletes;
+mod detached;
+mod failures;
+mod killed;
+mod life;
+mod limits;
+mod machine;
+mod parallel;
+mod prune;
+mod recorded;
+mod secrets;
+mod setup;
+mod soak;
+mod sudo;

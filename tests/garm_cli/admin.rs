@@ -1,0 +1,239 @@
+//! Commands for the admin.
+
+use std::fs;
+
+use oci_hooks::container::{LogWriter, Stream};
+use oci_hooks::garm::record::{Claim, Records};
+use serde_json::{Value, json};
+
+use crate::env::{TestEnv, golden};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
+}
+
+/// An environment whose logs are its own as well.
+fn environment() -> TestEnv {
+    let env = TestEnv::new();
+    let settings = fs::read_to_string(env.path("settings.toml")).unwrap();
+    let log = format!("[log]\ndirectory = {:?}\n", env.path("log"));
+    env.write("settings.toml", &(settings + &log));
+    env
+}
+
+/// What a creation that was killed leaves.
+fn write_claim(env: &TestEnv, name: &str, controller: &str, pool: &str) {
+    let claim = Claim {
+        name: name.to_owned(),
+        controller: controller.to_owned(),
+        pool: pool.to_owned(),
+        container: "0123456789ab".repeat(5),
+        network: "none".to_owned(),
+        created: "2026-11-21T12:00:00Z".parse().unwrap(),
+        maker: None,
+        image: "debian:12".to_owned(),
+        flavor: "small".to_owned(),
+        arch: "amd64".to_owned(),
+        log: env.path("log").join(format!("{name}.0123456789ab.log")),
+        layer: None,
+        made: None,
+    };
+    let records = Records::of(&env.path("run"), controller);
+    records.files(name).unwrap().write_claim(&claim).unwrap();
+}
+
+#[test]
+fn help_names_all_commands_for_people() {
+    let env = environment();
+    let ran = env.run(&["--help"]);
+    assert_eq!(ran.code, Some(0));
+    golden("help.txt", &ran.stdout);
+    for hidden in ["as-root", "supervise", "monitor"] {
+        assert!(!ran.stdout.contains(&format!("  {hidden} ")), "{hidden}");
+    }
+    // Without a command and without GARM there is nothing to do.
+    assert_eq!(env.run(&[]).code, Some(1));
+    assert_eq!(env.run(&["nonsense"]).code, Some(2));
+}
+
+#[test]
+fn completions_are_of_this_program() {
+    let env = environment();
+    for shell in ["bash", "zsh", "fish"] {
+        let ran = env.run(&["completions", shell]);
+        assert_eq!(ran.code, Some(0));
+        assert!(ran.stdout.contains("garm-provider-oci") && ran.stdout.contains("instances"));
+    }
+    assert!(env.run(&["completions", "--help"]).stdout.contains("bash_completion.d/garm-provider"));
+}
+
+#[test]
+fn settings_in_force_are_those_of_the_file_and_defaults() {
+    let env = environment();
+    env.write(
+        "settings.toml",
+        "[store]\npull = \"missing\"\n\n[flavors.small]\ncpus = 2\nmemory = \"4GiB\"\n\n\
+         [images.\"ubuntu 24\"]\nreference = \"ubuntu:24.04\"\n",
+    );
+    let ran = env.run(&["config"]);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    golden("config.toml", &ran.stdout);
+    golden("config.json", &env.run(&["config", "--format", "json"]).stdout);
+    // What is printed is a file of settings that says the same.
+    env.write("settings.toml", &ran.stdout);
+    assert_eq!(env.run(&["config"]).stdout, ran.stdout);
+}
+
+#[test]
+fn the_file_to_start_from_is_the_documented_one() {
+    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/garm-provider-oci.toml");
+    let ran = environment().run(&["config", "--default"]);
+    assert_eq!(ran.stdout, fs::read_to_string(documented).unwrap());
+}
+
+#[test]
+fn the_variable_that_garm_sets_names_the_settings_too() {
+    let env = environment();
+    env.write("other.toml", "[boot]\nuser = \"ci\"\n");
+    let mut command = std::process::Command::new(crate::PROGRAM);
+    command.env_clear().env("GARM_PROVIDER_CONFIG_FILE", env.path("other.toml")).arg("config");
+    let ran = env.run_with_input(command, b"");
+    assert!(ran.stdout.contains("\nuser = \"ci\"\n"), "{ran:?}");
+}
+
+#[test]
+fn mistakes_in_settings_are_told_by_their_place() {
+    let env = environment();
+    for (text, place, message) in [
+        ("[flavor.small]", "1:2", "unknown field `flavor`, expected one of"),
+        ("[flavors.small]\ncpu = 1", "2:1", "unknown field `cpu`, expected one of"),
+        ("[flavors.small]\ncpus = 0", "2:8", "0 is no number of processors"),
+        ("[flavors.small]\nmemory = \"4XB\"", "2:10", "\"4XB\" is no size"),
+        ("[images.a]\nreference = \"A:B\"", "2:13", "\"A:B\": the repository must be lower case"),
+        ("[caches.a]\ntarget = \"/a/../b\"", "2:10", "is no absolute path without `..`"),
+        ("[network]\npool = \"10.0.0.0\"", "2:8", "is no block of addresses"),
+    ] {
+        env.write("settings.toml", text);
+        let ran = env.run(&["config"]);
+        let expected = format!("error: {{ROOT}}/settings.toml:{place}: ");
+        assert_eq!(ran.code, Some(1), "{text}");
+        assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
+        assert!(ran.stderr.contains(message), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn instances_of_all_pools_and_controllers_are_listed() {
+    let env = environment();
+    let ran = env.run(&["instances", "--format", "json"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+    write_claim(&env, "garm-a", "31556484-bc26-4971-aaa6-bf77c99fe7f1", "my set/1-x");
+    write_claim(&env, "garm-b", "another one", "\u{1b}[2J");
+    let ran = env.run(&["instances", "--format", "json"]);
+    assert_eq!(json(&ran.stdout).as_array().unwrap().len(), 2);
+    let first = json(&ran.stdout);
+    let first = first.as_array().unwrap().iter().find(|i| i["name"] == "garm-a").unwrap();
+    golden("instances.json", &format!("{:#}\n", json!([first])));
+    let ran = env.run(&["instances"]);
+    assert!(ran.stdout.contains("garm-b") && !ran.stdout.contains('\u{1b}'), "{}", ran.stdout);
+    assert!(ran.stdout.contains("error: its creation was interrupted"), "{}", ran.stdout);
+    assert_eq!(ran.stderr, "note: 2 instances, 0 of them running\n");
+}
+
+#[test]
+fn the_log_of_an_instance_is_shown_also_when_it_is_gone() {
+    let env = environment();
+    fs::create_dir(env.path("log")).unwrap();
+    let path = env.path("log/garm-a.0123456789ab.log");
+    let mut log = LogWriter::open(&path, 1 << 20).unwrap();
+    log.add(Stream::Stderr, b"one\ntwo\n\x1b[2Jthree\n").unwrap();
+    let ran = env.run(&["logs", "garm-a"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "one\ntwo\n\u{1b}[2Jthree\n"));
+    assert_eq!(env.run(&["logs", "garm-a", "--lines", "1"]).stdout, "\u{1b}[2Jthree\n");
+    // Nobody writes to it any more.
+    assert_eq!(env.run(&["logs", "garm-a", "--follow", "-n", "2"]).stdout, "two\n\u{1b}[2Jthree\n");
+    let mut lines = json(&env.run(&["logs", "garm-a", "-n", "2", "--format", "json"]).stdout);
+    for line in lines.as_array_mut().unwrap() {
+        line["time"] = json!("{TIME}");
+    }
+    let both = env.run(&["logs", "garm-a", "--follow", "--format", "json"]);
+    assert!(both.stderr.contains("leave out one of the two"), "{both:?}");
+    golden("logs.json", &format!("{lines:#}\n"));
+
+    for name in ["garm-b", "../log/garm-a", ""] {
+        let ran = env.run(&["logs", name]);
+        assert_eq!(ran.code, Some(1));
+        let expected = format!("error: there is no log of {name} in {{ROOT}}/log\n  hint: ");
+        assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn doctor_says_of_each_check_how_it_is_and_how_to_mend_it() {
+    let env = environment();
+    let settings = fs::read_to_string(env.path("settings.toml")).unwrap();
+    let more = "[mounts.a]\nsource = \"/no/such\"\ntarget = \"/a\"\n[boot]\nca = \"/dev/null\"\n";
+    env.write("settings.toml", &(settings + more));
+    let ran = env.run(&["doctor", "--format", "json"]);
+    let report = json(&ran.stdout);
+    let checks = report["checks"].as_array().unwrap();
+    let names: Vec<_> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
+    for name in ["user", "kernel", "cgroups", "runtime", "store", "logs", "disk", "nft", "sudo"] {
+        assert!(names.contains(&name), "{name} is not in {names:?}");
+    }
+    for (name, found) in
+        [("mounts", "/no/such of mount \"a\" is not there"), ("certificates", "/dev/null")]
+    {
+        let check = checks.iter().find(|check| check["name"] == name).unwrap();
+        assert_eq!(check["status"], "fail");
+        assert!(check["found"].as_str().unwrap().contains(found), "{check}");
+    }
+    assert_eq!((&report["ok"], ran.code), (&json!(false), Some(1)));
+    // It leaves nothing, and changes nothing.
+    for name in ["store", "run", "log"] {
+        assert!(!env.path(name).exists(), "{name}");
+    }
+}
+
+#[test]
+fn an_image_that_has_no_such_name_cannot_be_pulled() {
+    let env = environment();
+    let ran = env.run(&["pull", "ubuntu 24"]);
+    assert_eq!(ran.code, Some(1));
+    let expected =
+        "error: image \"ubuntu 24\" is neither one of the settings nor the name of one: ";
+    assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
+}
+
+#[test]
+fn an_alias_is_pulled_by_its_reference() {
+    let env = environment();
+    let settings = fs::read_to_string(env.path("settings.toml")).unwrap();
+    let more = "[images.\"ubuntu 24\"]\nreference = \"localhost:1/ubuntu:24.04\"\n";
+    env.write("settings.toml", &(settings + more));
+    let ran = env.run(&["pull", "ubuntu 24", "--policy", "never"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("localhost:1/ubuntu:24.04"), "{}", ran.stderr);
+}
+
+#[test]
+fn what_was_killed_is_pruned_at_once() {
+    let env = environment();
+    let ran = env.run(&["prune"]);
+    let nothing = "removed 0 instances, 0 images, 0 layers, 0 runners and 0 logs; freed 0 B\n";
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), nothing), "{}", ran.stderr);
+    write_claim(&env, "garm-a", "c", "p");
+    golden("prune.json", &env.run(&["prune", "--format", "json"]).stdout);
+    assert_eq!(env.run(&["instances", "--format", "json"]).stdout, "[]\n");
+}
+
+#[test]
+fn quantities_that_are_none_are_refused() {
+    let env = environment();
+    for option in ["--age=7", "--size=20XB", "--ended=never"] {
+        let ran = env.run(&["prune", option]);
+        assert_eq!(ran.code, Some(2), "{option}");
+        assert!(ran.stderr.contains("write "), "{}", ran.stderr);
+    }
+    assert_eq!(env.run(&["prune", "--all", "--age=7d"]).code, Some(2));
+}

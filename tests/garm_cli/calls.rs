@@ -1,0 +1,179 @@
+//! Calls as GARM makes them, as far as they come without an instance.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::PROGRAM;
+use crate::env::{Ran, TestEnv};
+
+/// Calls the program with nothing but these variables, and settings if `{CONFIG}` names them.
+fn call(env: &TestEnv, variables: &[(&str, &str)], stdin: &[u8]) -> Ran {
+    let mut command = Command::new(PROGRAM);
+    command.env_clear().current_dir("/");
+    for (name, value) in variables {
+        let settings = env.path("settings.toml");
+        command.env(name, value.replace("{CONFIG}", settings.to_str().unwrap()));
+    }
+    env.run_with_input(command, stdin)
+}
+
+const USUAL: [(&str, &str); 2] =
+    [("GARM_CONTROLLER_ID", "c"), ("GARM_PROVIDER_CONFIG_FILE", "{CONFIG}")];
+
+fn usual<'a>(more: &[(&'a str, &'a str)]) -> Vec<(&'a str, &'a str)> {
+    [&USUAL[..], more].concat()
+}
+
+#[test]
+fn what_a_call_lacks_is_told_in_one_line_and_in_order() {
+    let env = TestEnv::new();
+    let (command, pool) = (|name| ("GARM_COMMAND", name), ("GARM_POOL_ID", "p"));
+    let create = command("CreateInstance");
+    for (variables, stdin, expected) in [
+        (
+            vec![command("x"), ("GARM_INTERFACE_VERSION", "v9")],
+            "",
+            "unsupported interface version: v9",
+        ),
+        (vec![("GARM_COMMAND", "")], "", "missing GARM_COMMAND"),
+        (vec![command("x")], "", "missing GARM_PROVIDER_CONFIG_FILE"),
+        (
+            vec![command("x"), ("GARM_PROVIDER_CONFIG_FILE", "/no/such")],
+            "",
+            "error accessing config file: cannot look up /no/such: No such file or directory (os \
+             error 2)",
+        ),
+        (
+            vec![command("x"), ("GARM_PROVIDER_CONFIG_FILE", "{CONFIG}")],
+            "",
+            "missing GARM_CONTROLLER_ID",
+        ),
+        (usual(&[command("x")]), "", "unknown GARM_COMMAND: x"),
+        (usual(&[create]), "", "CreateInstance requires data passed into stdin"),
+        (
+            usual(&[create]),
+            "{\"instance-token\":",
+            "standard input holds no JSON: EOF while parsing a value at line 1 column 18",
+        ),
+        (usual(&[create]), "{}", "missing bootstrap params"),
+        (usual(&[create]), "{\"name\": \"a\"}", "missing pool ID"),
+        (
+            usual(&[create, pool]),
+            "{\"name\": \"a/b\\n\"}",
+            "\"a/b\\n\" cannot be the name of an instance: up to 128 letters, digits, \".\", \"_\" \
+             and \"-\", a letter or a digit first",
+        ),
+        (usual(&[command("DeleteInstance")]), "", "missing instance ID"),
+        (usual(&[command("GetInstance"), pool]), "", "missing instance ID"),
+        (usual(&[command("StartInstance")]), "", "missing instance ID"),
+        (usual(&[command("Stop")]), "", "missing instance ID"),
+        (usual(&[command("ListInstances")]), "", "missing pool ID"),
+    ] {
+        let ran = call(&env, &variables, stdin.as_bytes());
+        assert_eq!(ran.stderr, format!("{expected}\n"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{expected}");
+    }
+}
+
+#[test]
+fn what_is_asked_of_the_program_itself_is_answered_without_settings() {
+    let env = TestEnv::new();
+    env.write("settings.toml", "wrong = 1\n");
+    let ask = |name| {
+        let ran = call(&env, &usual(&[("GARM_COMMAND", name)]), b"");
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{name}");
+        ran.stdout
+    };
+    assert_eq!(ask("GetVersion"), concat!("v", env!("CARGO_PKG_VERSION"), "\n"));
+    assert_eq!(ask("GetSupportedInterfaceVersions"), "[\"v0.1.0\",\"v0.1.1\"]\n");
+    for (name, key) in [("GetConfigJSONSchema", "flavors"), ("GetExtraSpecsJSONSchema", "mounts")] {
+        let schema: Value = serde_json::from_str(&ask(name)).unwrap();
+        assert!(schema["properties"][key].is_object(), "{name}");
+    }
+}
+
+/// What the other end of sudo reads.
+fn message(env: &TestEnv, variables: &[(&str, &str)], stdin: &str) -> Vec<u8> {
+    let settings = env.path("settings.toml");
+    let text = |value: &str| value.replace("{CONFIG}", settings.to_str().unwrap());
+    let variables: serde_json::Map<_, _> =
+        variables.iter().map(|(name, value)| ((*name).to_owned(), text(value).into())).collect();
+    let header = json!({"variables": variables, "request_bytes": stdin.len()});
+    format!("{header}\n{stdin}").into_bytes()
+}
+
+/// Has the other end of sudo carry out a call, whose input does not end.
+fn as_root(env: &TestEnv, message: &[u8]) -> Ran {
+    let mut command = Command::new(PROGRAM);
+    command.env_clear().arg("as-root");
+    env.run_with_open_input(command, message)
+}
+
+#[test]
+fn a_call_that_was_handed_on_is_carried_out() {
+    let env = TestEnv::new();
+    let list = usual(&[("GARM_COMMAND", "ListInstances"), ("GARM_POOL_ID", "p")]);
+    let ran = as_root(&env, &message(&env, &list, ""));
+    assert_eq!((ran.stdout.as_str(), ran.code), ("[]\n", Some(0)), "{}", ran.stderr);
+
+    let none = usual(&[("GARM_COMMAND", "GetInstance"), ("GARM_INSTANCE_ID", "a")]);
+    let ran = as_root(&env, &message(&env, &none, ""));
+    assert_eq!((ran.stdout.as_str(), ran.code), ("", Some(30)));
+    assert_eq!(ran.stderr, "there is no instance \"a\"\n");
+
+    for id in ["a", "../../a"] {
+        let delete = usual(&[("GARM_COMMAND", "DeleteInstance"), ("GARM_INSTANCE_ID", id)]);
+        let ran = as_root(&env, &message(&env, &delete, ""));
+        assert_eq!((ran.stdout.as_str(), ran.code), ("", Some(0)), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn what_is_no_message_is_refused() {
+    let env = TestEnv::new();
+    let ran = as_root(&env, b"{}\n");
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.starts_with("this is not a call that was handed on: "), "{}", ran.stderr);
+}
+
+#[test]
+fn settings_that_are_wrong_fail_a_call_in_one_line() {
+    let env = TestEnv::new();
+    env.write("settings.toml", "[flavors.a]\ncpus = 0\n");
+    let list = usual(&[("GARM_COMMAND", "ListInstances"), ("GARM_POOL_ID", "p")]);
+    let ran = as_root(&env, &message(&env, &list, ""));
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    assert!(
+        ran.stderr.starts_with("{ROOT}/settings.toml:2:8: 0 is no number of "),
+        "{}",
+        ran.stderr
+    );
+    assert_eq!(ran.stderr.lines().count(), 1);
+}
+
+#[test]
+fn a_pool_is_validated_as_its_instances_would_be() {
+    let env = TestEnv::new();
+    let settings = std::fs::read_to_string(env.path("settings.toml")).unwrap();
+    env.write("settings.toml", &(settings + "[flavors.small]\nmemory = \"1GiB\"\n"));
+    let validate = |specs: &'static str, stdin: &str| {
+        let variables = usual(&[
+            ("GARM_COMMAND", "ValidatePoolInfo"),
+            ("GARM_INTERFACE_VERSION", "v0.1.1"),
+            ("GARM_POOL_EXTRASPECS", specs),
+        ]);
+        as_root(&env, &message(&env, &variables, stdin))
+    };
+    // null, {"memory":"1GiB"}, {"memory":"2GiB"}
+    for specs in ["bnVsbA==", "eyJtZW1vcnkiOiIxR2lCIn0="] {
+        let ran = validate(specs, "");
+        assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "", ""));
+    }
+    let ran = validate("eyJtZW1vcnkiOiIyR2lCIn0=", "");
+    let expected = "extra specs: \"/memory\" asks for 2GiB, and 1GiB is the most that flavor \
+                    \"small\" allows\n";
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), expected));
+    let ran = validate("bnVsbA==", "{\"flavor\": \"huge\"}");
+    assert_eq!(ran.stderr, "there is no flavor \"huge\" in the settings; there are small\n");
+}

@@ -1,0 +1,14 @@
+//! The program `garm-provider-oci` without instances that run: these need no root.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+mod admin;
+mod calls;
+#[path = "../support/cli.rs"]
+mod env;
+
+/// The program, for [`env`].
+const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-oci");
+
+/// Where its golden files are.
+const DATA: &str = "garm-provider-oci/cli";

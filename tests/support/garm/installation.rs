@@ -1,0 +1,147 @@
+//! `garm-provider-oci` as an administrator installs it on a host, with settings for tests.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use super::super::host::Host;
+use super::super::hub::{Name, Registry};
+use super::super::leftovers::{Installed, containers};
+use super::super::program::{self, Finished};
+use super::super::runtime::Runtime;
+use super::images;
+use super::record::Record;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-oci");
+
+/// The program with its settings, and a registry that has the images.
+pub(crate) struct Installation<'h> {
+    host: &'h Host,
+    pub(crate) runtime: Runtime,
+    _registry: Registry,
+}
+
+impl<'h> Installation<'h> {
+    /// Installs the provider for a runtime, with further settings.
+    pub(crate) fn new(host: &'h Host, runtime: Runtime, further: &str) -> Self {
+        let registry = Registry::serve(host, Name::Hub, None, &images::storage());
+        let installation = Self { host, runtime, _registry: registry };
+        installation.configure(further);
+        fs::create_dir(host.path().join("bin")).expect("the host has one installation");
+        // A copy: the program that cargo made may belong to a user, who then would be root here.
+        program::copy_program(Path::new(PROGRAM), &installation.program());
+        installation
+    }
+
+    /// Writes the settings anew, with further ones; the first can be some of the log's.
+    pub(crate) fn configure(&self, further: &str) {
+        let runtime = self.runtime.command();
+        let text = format!(
+            "[runtime]\npath = {:?}\n\n[store]\nroot = {:?}\nrun = {:?}\n\n\
+             [log]\ndirectory = {:?}\n\n{further}",
+            runtime.get_program(),
+            self.store(),
+            self.run_directory(),
+            self.log_directory(),
+        );
+        fs::write(self.settings(), text).expect("the directory of the host is there");
+    }
+
+    pub(crate) fn host(&self) -> &'h Host {
+        self.host
+    }
+
+    /// Returns the installed program.
+    pub(crate) fn program(&self) -> PathBuf {
+        self.host.path().join("bin/garm-provider-oci")
+    }
+
+    /// Returns the file that GARM names as the provider's own.
+    pub(crate) fn settings(&self) -> PathBuf {
+        self.host.path().join("garm-provider-oci.toml")
+    }
+
+    pub(crate) fn log_directory(&self) -> PathBuf {
+        self.host.path().join("log")
+    }
+
+    /// Runs a command of the administrator's.
+    pub(crate) fn admin(&self, words: &[&str]) -> Finished {
+        let mut command = Command::new(self.program());
+        self.host.run(command.arg("--config").arg(self.settings()).args(words))
+    }
+
+    /// Returns the log of the last instance of a name.
+    pub(crate) fn log(&self, name: &str) -> Record {
+        self.newest_log(name, |_| true)
+    }
+
+    /// Waits until an instance that is there writes a line that begins with a text, and returns its
+    /// log.
+    #[track_caller]
+    pub(crate) fn wait_for_log(&self, name: &str, text: &str) -> Record {
+        let deadline = Instant::now() + program::DEADLINE;
+        loop {
+            let containers = containers(self);
+            let is_there = |id: &str| containers.iter().any(|container| container.starts_with(id));
+            let log = self.newest_log(name, is_there);
+            let begins = |line: &str| Some(line.split_once(" stdout ")?.1.starts_with(text));
+            if log.text.lines().filter_map(begins).any(|begins| begins) {
+                return log;
+            }
+            assert!(Instant::now() < deadline, "the log has no {text:?}:\n{}", log.text);
+            std::thread::park_timeout(Duration::from_millis(5));
+        }
+    }
+
+    /// Returns the newest log of a name and of a container that a function takes; files are called
+    /// after both.
+    fn newest_log(&self, name: &str, is_wanted: impl Fn(&str) -> bool) -> Record {
+        let entries = fs::read_dir(self.log_directory()).into_iter().flatten().flatten();
+        let logs = entries.filter_map(|entry| {
+            let path = entry.path();
+            let file = path.file_name()?.to_str()?;
+            let id = file.strip_prefix(name)?.strip_prefix('.')?.strip_suffix(".log")?;
+            let is_wanted = !id.contains('.') && is_wanted(id);
+            is_wanted.then_some((entry.metadata().ok()?.modified().ok()?, path))
+        });
+        let Some((_, newest)) = logs.max() else { return Record::new(String::new()) };
+        let read = |path: &Path| fs::read(path).unwrap_or_default();
+        let text = [read(&newest.with_extension("1")), read(&newest)].concat();
+        Record::new(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Returns the names of the cgroups that processes of the host are in, other than the test's own.
+    pub(crate) fn cgroups(&self) -> BTreeSet<String> {
+        let own = fs::read_to_string("/proc/self/cgroup").expect("/proc is mounted");
+        let own: BTreeSet<_> = own.lines().filter_map(cgroup_name).collect();
+        let pids: Vec<_> = self.host.processes().iter().map(|process| process.pid).collect();
+        let all: BTreeSet<_> = self.host.enter(|| {
+            let files = pids.iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")));
+            let lines = files.flatten().collect::<String>();
+            lines.lines().filter_map(cgroup_name).collect()
+        });
+        &all - &own
+    }
+}
+
+impl Installed for Installation<'_> {
+    fn host(&self) -> &Host {
+        self.host
+    }
+
+    fn run_directory(&self) -> PathBuf {
+        self.host.path().join("run")
+    }
+
+    fn store(&self) -> PathBuf {
+        self.host.path().join("lib")
+    }
+}
+
+fn cgroup_name(line: &str) -> Option<String> {
+    let name = line.splitn(3, ':').nth(2)?.rsplit('/').next()?;
+    (!name.is_empty()).then(|| name.to_owned())
+}

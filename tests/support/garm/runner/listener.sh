@@ -1,0 +1,36 @@
+#!/bin/sh
+# Stands in for the runner: writes down what it was given, and runs what `.runner` has as its job.
+# before
+if [ "$1" = --version ]; then
+    echo 2.328.0
+    exit 0
+fi
+root=$(cd "$(dirname "$0")/.." && pwd)
+if [ "$(id -u)" = 0 ] && [ -z "$RUNNER_ALLOW_RUNASROOT" ]; then
+    echo "Must not run interactively with sudo"
+    exit 1
+fi
+say() { echo "@ $*"; }
+say begin
+say argv "$0 $*"
+say root "$root"
+say user "$(id -u):$(id -g)"
+say groups "$(id -G)"
+tr '\0' '\n' <"/proc/$$/environ" | sed 's/^/@ env /'
+for file in .runner .credentials .credentials_rsaparams .env .path; do
+    [ -e "$root/$file" ] || continue
+    real=$(readlink -f "$root/$file")
+    say file "$file $(stat -L -c '%a %u:%g' "$root/$file") $(stat -f -c %T "$real") $real"
+done
+for process in /proc/[0-9]*; do
+    say process "${process#/proc/} $(tr '\0' ' ' 2>/dev/null <"$process/cmdline")"
+    tr '\0' '\n' 2>/dev/null <"$process/environ" | sed "s/^/@ environ /"
+done
+mkdir -p "$root/_diag" "$root/_work" && echo log >"$root/_diag/Runner.log" && say writes yes
+job=$(sed -n 's/.*"Job": *"\([^"]*\)".*/\1/p' "$root/.runner" | base64 -d)
+say job "$job"
+cd "$root/_work" || exit 1
+sh -c "$job"
+code=$?
+say end "$code"
+exit "$code"

@@ -80,7 +80,7 @@ impl Snapshot {
     /// Takes one when what was killed a moment ago is dead, and the kernel has taken away the links
     /// of network namespaces that are gone, which it does in its own time.
     fn settled(&self, installation: &impl Installed) -> Self {
-        let deadline = Instant::now() + DEADLINE / 12;
+        let deadline = Instant::now() + DEADLINE / 36;
         loop {
             let now = Self::take(installation);
             let is_settled =
@@ -94,7 +94,7 @@ impl Snapshot {
 
 /// Returns what runs, once no runtime is about to become a container's first process.
 fn processes(host: &Host) -> BTreeSet<String> {
-    let deadline = Instant::now() + DEADLINE / 12;
+    let deadline = Instant::now() + DEADLINE / 36;
     let is_runtime = |line: &String| {
         let program = line.split(' ').next().unwrap_or_default();
         program.ends_with("runc") || program.ends_with("crun")

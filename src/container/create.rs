@@ -15,6 +15,7 @@ use crate::bundle::{self, Bundle};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
+use crate::sys::cgroup;
 use crate::sys::fs::{PathContext as _, unpredictable};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
@@ -192,6 +193,7 @@ impl Prepared<'_> {
         let (id, log) = (&self.record.id, directory.runtime_log());
         let mut command = runtime.run(id, &directory.bundle(), &directory.pid_file(), &log);
         spawn::die_with_us(&mut command);
+        let _parents = cgroup::keep_parents();
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());
         let status = child.wait().at("wait for", &runtime.program)?;

@@ -14,6 +14,7 @@ use super::logs::LogWriter;
 use super::record::{Directory, Ended, Record};
 use super::watch::Watch;
 use crate::runtime::Action;
+use crate::sys::cgroup;
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
 use crate::sys::spawn;
@@ -106,6 +107,7 @@ pub(super) fn create_with(
     let mut command = runtime.create(&record.id, &directory.bundle(), &directory.pid_file(), &log);
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
+    let _parents = cgroup::keep_parents();
     let status = command.status().at("execute", &runtime.program)?;
     if !status.success() {
         return Err(runtime.logged_error(Action::Create, &record.id, &log).into());

@@ -5,6 +5,7 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::Path;
 use std::thread;
+use std::time::Duration;
 
 use jiff::Timestamp;
 
@@ -73,17 +74,23 @@ fn is_alive(provider: &Provider<'_>, files: &Files, claim: &Claim) -> Result<boo
         && provider::is_running(provider.engine, claim))
 }
 
+/// How often it is looked for old logs: there may be thousands.
+const LOGS_EVERY: Duration = Duration::from_secs(3600);
+
 /// Removes what nobody needs any more. The first call of a boot finds what the last one left.
 fn sweep(provider: &Provider<'_>) -> Result<(), ProviderError> {
-    // Not among the controllers.
-    let marker = provider.engine.run.join("garm.swept");
-    if !marker.exists() {
-        provider.engine.remove_strays()?;
-        fs::write(&marker, "").at("write", &marker)?;
-    }
     let log = &provider.settings.log;
     make_private(&log.directory)?;
-    logs::prune(&log.directory, log.keep_age.0)?;
+    // Not among the controllers.
+    let marker = provider.engine.run.join("garm.swept");
+    let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
+    if swept.is_none() {
+        provider.engine.remove_strays()?;
+    }
+    if swept.is_none_or(|at| at.elapsed().is_ok_and(|age| age > LOGS_EVERY)) {
+        fs::write(&marker, "").at("write", &marker)?;
+        logs::prune(&log.directory, log.keep_age.0)?;
+    }
     Ok(())
 }
 

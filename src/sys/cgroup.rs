@@ -1,6 +1,6 @@
 //! What is left of a cgroup: its processes are killed, its directories removed.
 
-use std::fs;
+use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,8 +13,8 @@ const MOUNT: &str = "/sys/fs/cgroup";
 /// How long killed processes may take to leave a cgroup.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How often it is tried to enter a cgroup.
-const TRIES: usize = 5;
+/// How long it is waited for who removes empty cgroups.
+const PARENTS_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and removes it and its children.
 /// Returns whether it is gone.
@@ -40,19 +40,39 @@ pub fn remove(path: &str) -> bool {
 /// are told more.
 pub fn enter(path: &str) -> bool {
     let path = path.trim_start_matches('/');
+    let _parents = keep_parents();
     let mut entered = false;
     for root in hierarchies(Path::new(MOUNT)) {
         let dir = root.join(path);
-        // Somebody may remove it, since it is empty, before we are in it.
-        entered |= (0..TRIES).any(|_| {
-            fs::create_dir_all(&dir).is_ok() && fs::write(dir.join("cgroup.procs"), "0").is_ok()
-        });
+        entered |=
+            fs::create_dir_all(&dir).is_ok() && fs::write(dir.join("cgroup.procs"), "0").is_ok();
     }
     entered
 }
 
-/// Removes a cgroup that other containers may be in, unless they are.
+/// Keeps cgroups that several containers are in from [being removed](remove_if_empty) for being empty,
+/// by whichever process, until what this returns is dropped. A runtime makes the parents of a cgroup
+/// first and then itself, and fails if they go in between.
+pub fn keep_parents() -> Option<File> {
+    // The place itself is locked: engines that share nothing else share it. Who removes has it for a
+    // moment; anybody else who locked it must not keep containers from being made.
+    let root = File::open(MOUNT).ok()?;
+    let end = Instant::now() + PARENTS_TIMEOUT;
+    while root.try_lock_shared().is_err() {
+        if Instant::now() > end {
+            return None;
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+    Some(root)
+}
+
+/// Removes a cgroup that other containers may be in, unless they are or are about to be.
 pub fn remove_if_empty(path: &str) {
+    let Ok(root) = File::open(MOUNT) else { return };
+    if root.try_lock().is_err() {
+        return;
+    }
     for root in hierarchies(Path::new(MOUNT)) {
         let _ = fs::remove_dir(root.join(path.trim_start_matches('/')));
     }
@@ -127,6 +147,18 @@ mod tests {
     fn scopes_of_systemd_are_found_by_the_name_that_runtimes_give_them() {
         assert_eq!(directory("system.slice:oci-hooks:1a"), "system.slice/oci-hooks-1a.scope");
         assert_eq!(directory("/oci-hooks/1a"), "oci-hooks/1a");
+    }
+
+    #[test]
+    fn parents_are_kept_for_any_number_of_containers_at_once() {
+        // Where there are no cgroups there is nothing to keep.
+        if !Path::new(MOUNT).exists() {
+            return;
+        }
+        let first = keep_parents().expect("others share it");
+        let second = keep_parents().expect("others share it");
+        File::open(MOUNT).unwrap().try_lock().unwrap_err();
+        drop((first, second));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 
 #[path = "../support/busybox.rs"]
 mod busybox;
+mod cgroups;
 mod disk;
 mod layers;
 mod setup;

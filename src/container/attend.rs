@@ -49,10 +49,8 @@ impl Engine {
         let pipe = || pipe_with(PipeFlags::CLOEXEC).at("make a pipe for", path);
         let (stdout, stdout_writer) = pipe()?;
         let (stderr, stderr_writer) = pipe()?;
-        let stdin = match stdin {
-            [] => Stdio::null(),
-            text => spawn::memory_file("stdin", text).at("make a file in memory for", path)?.into(),
-        };
+        let stdin: Stdio =
+            spawn::memory_file("stdin", stdin).at("make a file in memory for", path)?.into();
         let process = self.process_file(record, options)?;
         let process_path = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
         let pid_file = path.join("exec.pid");

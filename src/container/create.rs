@@ -1,7 +1,7 @@
 //! Making a container: its record, its root file system, its bundle, and then the runtime's part.
 
 use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
 
 use jiff::Timestamp;
 
@@ -172,7 +172,9 @@ impl Prepared<'_> {
         let directory = self.engine.directory(&self.record.id);
         match self.output {
             Output::Discard => {
-                monitor::create_with(&self.record, &directory, Stdio::null(), Stdio::null())?;
+                let null = self.engine.null()?;
+                let other = null.try_clone().at("open", directory.path())?;
+                monitor::create_with(&self.record, &directory, null.into(), other.into())?;
             }
             Output::Log { .. } => self.engine.monitor.create(&self.engine.run, &self.record.id)?,
         }

@@ -1,11 +1,14 @@
 //! The engine: where everything is, and what is done with all of it.
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::disk;
+use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
+
 use super::error::ContainerError;
 use super::logs::{LogLine, last_lines};
 use super::monitor::MonitorProgram;
@@ -91,6 +94,26 @@ impl Engine {
         };
         FileAt::open(&path, Symlinks::Refuse)?.replace(init::PROGRAM, &options)?;
         Ok(path)
+    }
+
+    /// Returns where what nobody wants to see is written to.
+    ///
+    /// It is a device of our own where there can be one: crun makes the streams of a container belong
+    /// to its user, and the host's `/dev/null` is one file for all.
+    pub(super) fn null(&self) -> Result<File, ContainerError> {
+        let dir = self.disk.join("bin");
+        let path = dir.join("null");
+        let open = |path: &Path| File::options().read(true).write(true).open(path);
+        if let Ok(null) = open(&path) {
+            return Ok(null);
+        }
+        make_private(&dir)?;
+        let mode = Mode::from_raw_mode(0o666);
+        // Another process may make it at the same time.
+        let _ = mknodat(CWD, &path, FileType::CharacterDevice, mode, makedev(1, 3));
+        let _ = fs::set_permissions(&path, Permissions::from_mode(0o666));
+        let null = Path::new("/dev/null");
+        Ok(open(&path).or_else(|_| open(null)).at("open", null)?)
     }
 
     /// Whoever makes a container shares this lock until there is a record: before that, what it

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::{Action, RuntimeError};
 use super::find::DEFAULT_PATH;
 use crate::sys::process::{End, Finished, Limit, Program};
+use crate::sys::spawn;
 
 /// Longer than any of the short calls takes on a machine that works; hooks of the container have
 /// their own timeouts, so `create` and `start` get more.
@@ -188,7 +189,8 @@ impl Runtime {
     /// Returns a command with the options that every call has and no environment but ours.
     fn command(&self) -> Command {
         let mut command = Command::new(&self.program);
-        command.env_clear().envs(ENV).current_dir("/").stdin(Stdio::null());
+        let stdin = spawn::empty_input().map_or_else(|_| Stdio::null(), Stdio::from);
+        command.env_clear().envs(ENV).current_dir("/").stdin(stdin);
         command.args(self.options());
         command
     }

@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     Signal, WaitOptions, set_child_subreaper, set_parent_process_death_signal, setsid, wait,
 };
@@ -66,6 +67,15 @@ pub fn keep_descriptors() -> io::Result<()> {
         let _ = fcntl_setfd(descriptor, FdFlags::CLOEXEC);
     }
     Ok(())
+}
+
+/// Returns an input that is at its end.
+///
+/// It is not the host's `/dev/null`: crun makes what a process has for standard streams belong to the
+/// process's user, and that is one file for all.
+pub fn empty_input() -> io::Result<OwnedFd> {
+    let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
+    Ok(input)
 }
 
 /// Returns a file in memory with this content, read from its beginning; it has no name.

@@ -8,5 +8,6 @@ mod cgroups;
 mod disk;
 mod layers;
 mod setup;
+mod streams;
 #[path = "../support/mod.rs"]
 mod support;

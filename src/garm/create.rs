@@ -172,9 +172,10 @@ impl<'a> Making<'a> {
             claim.layer = Some(layer.key.clone());
             files.write_claim(claim)?;
         }
-        if let Some(runner) = &runner {
-            self.make_caches(&runner.user)?;
-        }
+        // GARM's script runs as root.
+        let user =
+            runner.as_ref().map(|Runner { user, .. }| Owner { uid: user.uid, gid: user.gid });
+        self.make_caches(user.unwrap_or(Owner::ROOT))?;
         let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
         let prepared = self.provider.engine.prepare(Spec {
             id: claim.container.clone(),
@@ -256,8 +257,8 @@ impl<'a> Making<'a> {
         Ok(Some(Runner { located, user, layer: Some(layer) }))
     }
 
-    /// Makes the directories of caches, for the runner's user to write.
-    fn make_caches(&self, user: &RunnerUser) -> Result<(), PathError> {
+    /// Makes the directories of caches, for their owner to write.
+    fn make_caches(&self, owner: Owner) -> Result<(), PathError> {
         for path in &self.plan.caches {
             if !path.exists() {
                 let parent = path.parent().unwrap_or(path);
@@ -268,7 +269,7 @@ impl<'a> Making<'a> {
                     made => made.at("make the directory", path)?,
                 }
             }
-            chown(path, Some(user.uid), Some(user.gid)).at("change the owner of", path)?;
+            chown(path, Some(owner.uid), Some(owner.gid)).at("change the owner of", path)?;
         }
         Ok(())
     }

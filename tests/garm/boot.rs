@@ -235,17 +235,18 @@ fn the_script_of_garm_is_run_if_the_admin_or_the_pool_wants_it() {
             ("pool", "", json!({"use_garm_template": true})),
             ("admin", "[boot]\nuse-garm-template = true\n", json!({})),
         ] {
-            world.installation.configure(settings);
+            let cache = "[caches.all]\ntarget = \"/cache\"\npools = [\"*\"]\nalways = true\n";
+            world.installation.configure(&format!("{settings}{cache}"));
             let image = "docker.io/garm/bash:1";
             let fields = json!({"extra_specs": extra_specs, "image": image});
             let document = world.garm.bootstrap(name, "true", fields);
-            let install =
-                "#!/bin/bash\necho \"@ template $(id -u)\"; sleep 0.1; echo done by template\n";
+            let install = "#!/bin/bash\necho \"@ template $(id -u)\"; echo >/cache/$RANDOM && echo done by template\n";
             world.garm.set_install_script(name, install);
             world.provider().create(&document);
             world.provider().wait_for(name, Status::Stopped);
             let record = world.installation.log(name);
             assert_eq!(record.one("template"), "0");
+            assert!(record.text.contains("done by template"), "{}", record.text);
             assert!(record.all("begin").is_empty(), "{}", record.text);
             world.provider().delete(name);
         }

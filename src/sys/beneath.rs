@@ -142,7 +142,7 @@ pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
     Ok(unlinkat(parent, name, AtFlags::REMOVEDIR)?)
 }
 
-fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
+pub(super) fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..MAX_RETRIES {
         match open() {
             Err(Errno::AGAIN | Errno::INTR) => {}

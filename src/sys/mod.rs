@@ -3,11 +3,15 @@
 #[cfg(feature = "engine")]
 pub mod beneath;
 #[cfg(feature = "engine")]
+pub mod caller;
+#[cfg(feature = "engine")]
 pub mod cgroup;
 #[cfg(feature = "engine")]
 pub mod confine;
 pub mod error;
 pub mod fs;
+#[cfg(feature = "engine")]
+pub mod host_file;
 #[cfg(feature = "engine")]
 pub mod identity;
 #[cfg(feature = "engine")]

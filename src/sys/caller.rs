@@ -120,7 +120,7 @@ fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
     }
 }
 
-/// Returns the user whom files of the calling thread belong to.
+/// Returns the user and group that new files of this process belong to.
 pub fn own_ids() -> (u32, u32) {
     (rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw())
 }
@@ -132,9 +132,13 @@ pub fn is_root(uid: u32) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::MetadataExt as _;
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 
     use super::*;
+
+    fn mode(mode: u32) -> std::fs::Permissions {
+        std::fs::Permissions::from_mode(mode)
+    }
 
     #[test]
     fn work_is_done_with_the_access_of_the_user_and_nothing_stays_set() {
@@ -147,18 +151,16 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let user = Caller { uid: 12345, gid: 12346, groups: vec![12347] };
-        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o777)).unwrap();
+        std::fs::set_permissions(dir.path(), mode(0o777)).unwrap();
         let path = dir.path().join("made");
         user.act(|| std::fs::write(&path, "").unwrap()).unwrap();
         let made = path.metadata().unwrap();
         assert_eq!((made.uid(), made.gid()), (12345, 12346));
-        std::fs::set_permissions(dir.path(), PermissionsExt::from_mode(0o700)).unwrap();
+        std::fs::set_permissions(dir.path(), mode(0o700)).unwrap();
         let denied = user.act(|| std::fs::read(&path).unwrap_err().kind()).unwrap();
         assert_eq!(denied, io::ErrorKind::PermissionDenied);
         assert_eq!(std::fs::read(&path).unwrap(), b"");
     }
-
-    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn groups_come_from_the_database_of_users() {

@@ -11,10 +11,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Stat, fstat, mkdirat, openat, openat2,
-    statat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, chownat, fstat, mkdirat,
+    openat, openat2, statat,
 };
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::beneath::retry;
 use super::caller::Caller;
@@ -180,14 +181,21 @@ impl HostRoot {
         open_as(self.dir.as_fd(), relative, &self.name_of(relative), self.caller.as_ref())
     }
 
-    /// Opens what is at a path, or makes a directory there, with those above it.
-    pub fn open_or_make_dir(&self, relative: &Path) -> Result<HostFile, PathError> {
+    /// Opens what is at a path, or makes a directory there, with those above it, which belong to a
+    /// user and group.
+    ///
+    /// With a caller they are made by them, so that they can belong to nobody else.
+    pub fn open_or_make_dir(
+        &self,
+        relative: &Path,
+        owner: (u32, u32),
+    ) -> Result<HostFile, PathError> {
         match self.open(relative) {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {}
             opened => return opened,
         }
         let name = self.name_of(relative);
-        let made = act(self.caller.as_ref(), || make_dirs(self.dir.as_fd(), relative));
+        let made = act(self.caller.as_ref(), || make_dirs(self.dir.as_fd(), relative, owner));
         made.and_then(|made| made).at("make the directory", &name)?;
         self.open(relative)
     }
@@ -268,15 +276,21 @@ fn act<T: Send>(
 }
 
 /// Makes the missing ones of the directories of a path. No symbolic link is followed.
-fn make_dirs(root: BorrowedFd<'_>, relative: &Path) -> io::Result<()> {
+fn make_dirs(root: BorrowedFd<'_>, relative: &Path, (uid, gid): (u32, u32)) -> io::Result<()> {
     let mut directory = retry(|| openat2(root, c".", PATH_ONLY, Mode::empty(), STRICT))?;
     for name in relative {
-        match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
-            Ok(()) | Err(Errno::EXIST) => {}
+        let made = match mkdirat(&directory, name, Mode::from_raw_mode(0o755)) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
             Err(error) => return Err(error.into()),
-        }
+        };
         let flags = PATH_ONLY | OFlags::DIRECTORY;
         directory = retry(|| openat2(directory.as_fd(), name, flags, Mode::empty(), STRICT))?;
+        // Somebody else may have put another one there meanwhile, which is not given away.
+        if made && fstat(&directory)?.st_uid == geteuid().as_raw() && uid != geteuid().as_raw() {
+            let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+            chownat(&directory, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)?;
+        }
     }
     Ok(())
 }
@@ -317,6 +331,7 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
+    use super::super::caller::own_ids;
     use super::*;
 
     fn tree() -> (tempfile::TempDir, HostRoot) {
@@ -348,7 +363,7 @@ mod tests {
         let (dir, root) = tree();
         for path in ["link", "link/x", "..", "a/../..", "/etc"] {
             root.open(Path::new(path)).unwrap_err();
-            root.open_or_make_dir(Path::new(path)).unwrap_err();
+            root.open_or_make_dir(Path::new(path), own_ids()).unwrap_err();
             root.read(Path::new(path)).unwrap_err();
             root.write(Path::new(path)).unwrap_err();
         }
@@ -358,9 +373,9 @@ mod tests {
     #[test]
     fn directories_are_made_with_those_above_them() {
         let (dir, root) = tree();
-        let made = root.open_or_make_dir(Path::new("x/y")).unwrap();
+        let made = root.open_or_make_dir(Path::new("x/y"), own_ids()).unwrap();
         assert!(made.is_dir() && made.has_name(&dir.path().join("root/x/y")));
-        assert_eq!(made, root.open_or_make_dir(Path::new("x/y")).unwrap());
+        assert_eq!(made, root.open_or_make_dir(Path::new("x/y"), own_ids()).unwrap());
         assert!(root.open(Path::new("")).unwrap().is_same(root.dir()));
     }
 

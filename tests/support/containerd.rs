@@ -27,10 +27,12 @@ impl Containerd {
         let at = |name: &str| directory.path().join(name);
         let settings = format!(
             "version = 2\nroot = {:?}\nstate = {:?}\ndisabled_plugins = [\"io.containerd.grpc.v1.cri\"]\n\
-             [grpc]\naddress = {:?}\n",
+             [grpc]\naddress = {:?}\n\
+             [plugins.\"io.containerd.internal.v1.opt\"]\npath = {:?}\n",
             at("root"),
             at("state"),
             at("containerd.sock"),
+            at("opt"),
         );
         fs::write(at("config.toml"), settings).expect("the directory is ours");
         let mut daemon = Command::new(program::find("containerd"))
@@ -75,7 +77,10 @@ impl Containerd {
     ) -> Finished {
         let cgroup = format!("{}/{id}", self.cgroup_parent.name());
         let runtime = runtime.to_str().expect("a plain name");
+        let [runc_root, fifos] = ["runc", "fifo"].map(|name| self.path(name));
         let mut arguments = vec!["run", "--runc-binary", runtime, "--cgroup", &cgroup];
+        arguments.extend(["--runc-root", runc_root.to_str().expect("a plain name")]);
+        arguments.extend(["--fifo-dir", fifos.to_str().expect("a plain name")]);
         arguments.extend(options);
         arguments.extend(["--rootfs", rootfs.to_str().expect("a plain name"), id]);
         arguments.extend(command);

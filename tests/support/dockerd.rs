@@ -39,6 +39,7 @@ impl Dockerd {
             "data-root": at("data"),
             "exec-root": at("exec"),
             "pidfile": at("pid"),
+            "deprecated-key-path": at("key.json"),
             "storage-driver": "vfs",
             "exec-opts": ["native.cgroupdriver=cgroupfs"],
             "cgroup-parent": cgroup_parent.name(),

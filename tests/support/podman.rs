@@ -26,11 +26,19 @@ impl Podman {
     /// Sets up a podman that calls `runtime` and reads hooks from `hooks_dirs`.
     pub(crate) fn new(runtime: &Path, hooks_dirs: &[&Path]) -> Self {
         program::require_root();
+        let directory = program::temporary_directory();
+        // The locks of the machine's own podman are in one segment of shared memory for all.
+        let settings = format!(
+            "[engine]\nlock_type = \"file\"\n[network]\nnetwork_config_dir = {:?}\n",
+            directory.path().join("networks")
+        );
+        fs::write(directory.path().join("containers.conf"), settings)
+            .expect("the directory is ours");
         let podman = Self {
-            runtime: runtime.to_owned(),
+            runtime: with_root(runtime, directory.path()),
             hooks_dirs: hooks_dirs.iter().map(|path| path.to_path_buf()).collect(),
             cgroup_parent: CgroupParent::new(),
-            directory: program::temporary_directory(),
+            directory,
         };
         let image = podman.directory.path().join("image.tar");
         rootfs::write_tar(&image);
@@ -44,6 +52,7 @@ impl Podman {
         let directory = self.directory.path();
         let mut command = Command::new(program::find("podman"));
         command
+            .env("CONTAINERS_CONF", directory.join("containers.conf"))
             .arg("--root")
             .arg(directory.join("root"))
             .arg("--runroot")
@@ -87,4 +96,16 @@ impl Drop for Podman {
         // The directory goes whether or not this works.
         let _ = self.call(&["rm", "--all", "--force", "--time", "0"]);
     }
+}
+
+/// Writes a program that calls a runtime with a root below a directory. Podman would be given the flag
+/// for that, but the process that cleans up after a container does not hear of it.
+fn with_root(runtime: &Path, directory: &Path) -> PathBuf {
+    // Podman knows runtimes by their names.
+    let path = directory.join(runtime.file_name().expect("a runtime is a file"));
+    let root = directory.join("containers");
+    let script =
+        format!("#!/bin/sh\nexec {} --root {} \"$@\"\n", runtime.display(), root.display());
+    program::write_program(&path, &script);
+    path
 }

@@ -88,7 +88,7 @@ fn a_recorded_hook_that_hangs_is_ended_and_recorded() {
         let script = "cat >/dev/null; echo before; sleep 1000";
         hooks.hook("hang.json", script, json!({"always": true}), &["createContainer"]);
         let text = hooks.read("hang.json");
-        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":10", "\"timeout\":3"))
+        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":100", "\"timeout\":3"))
             .unwrap();
         let bundle = Bundle::new("echo ran >/ran");
         capture(&hooks, &bundle);

@@ -37,7 +37,7 @@ impl HooksDir {
             "path": "/bin/sh",
             "args": ["sh", "-c", script],
             "env": ["PATH=/usr/sbin:/usr/bin:/sbin:/bin", format!("DIR={}", self.path().display())],
-            "timeout": 10,
+            "timeout": 100,
         });
         self.file(name, &json!({"version": "1.0.0", "hook": hook, "when": when, "stages": stages}));
     }

@@ -72,7 +72,7 @@ fn the_container_runs_what_it_runs_without_hooks() {
         hooks.keep_states(&["createRuntime", "poststart", "poststop"]);
         // crun misses the end of a hook that it gives a timeout if the container ends meanwhile.
         let text = hooks.read("poststart.json");
-        fs::write(hooks.seen("poststart.json"), text.replace(",\"timeout\":10", "")).unwrap();
+        fs::write(hooks.seen("poststart.json"), text.replace(",\"timeout\":100", "")).unwrap();
         assert!(!hooks.read("poststart.json").contains("timeout"));
         let bundle = Bundle::new("echo ran; exit 5");
         inject(&hooks, &bundle, &[]);
@@ -109,7 +109,7 @@ fn a_hook_that_hangs_is_ended_at_its_timeout() {
         let script = "cat >/dev/null; exec sleep 1000";
         hooks.hook("hang.json", script, json!({"always": true}), &["createRuntime"]);
         let text = hooks.read("hang.json");
-        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":10", "\"timeout\":1"))
+        fs::write(hooks.seen("hang.json"), text.replace("\"timeout\":100", "\"timeout\":1"))
             .unwrap();
         let bundle = Bundle::new("echo ran >/ran");
         inject(&hooks, &bundle, &[]);

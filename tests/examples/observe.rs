@@ -10,7 +10,7 @@ use crate::support::bundle::Bundle;
 use crate::support::runtime::{Container, Runtime};
 
 /// A container that runs until it is deleted.
-const WAIT: &str = "sleep 60";
+const WAIT: &str = "sleep 1000";
 
 fn log_file(bundle: &Bundle) -> PathBuf {
     bundle.path().join("hook.log")

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::example::Example;
+use crate::example::{Example, processor};
 use crate::support::podman::Podman;
 use crate::support::program;
 
@@ -26,11 +26,13 @@ fn podman_loads_all_examples_and_runs_those_that_match() {
     }
     let podman = Podman::new(&program::find("runc"), &[hooks_dir.path()]);
 
-    let options =
-        ["--name", "one", "--annotation", "com.example.cpu-pin=0", "--volume", "/usr:/host:ro"];
+    let processor = processor();
+    let pin = format!("com.example.cpu-pin={processor}");
+    let options = ["--name", "one", "--annotation", &pin, "--volume", "/usr:/host:ro"];
     let script = "echo $HTTPS_PROXY; grep Cpus_allowed_list /proc/self/status";
     let output = podman.run(&options, &["/bin/sh", "-c", script]).success();
-    assert_eq!(output, "http://proxy.example.com:3128\nCpus_allowed_list:\t0\n");
+    let expected = format!("http://proxy.example.com:3128\nCpus_allowed_list:\t{processor}\n");
+    assert_eq!(output, expected);
     let config = podman.config("one");
     let count = |stage: &str| config["hooks"][stage].as_array().map_or(0, Vec::len);
     // createRuntime: cpu-pin, net-sysctl, no-core-dumps; poststart: lifecycle-log, mount-audit,

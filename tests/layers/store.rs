@@ -13,6 +13,7 @@ use oci_hooks::image::{
 };
 
 use crate::archive::{Archive, Fixture, descriptor, gzip, names, names_of_layers};
+use crate::support::program::wait_until;
 
 /// Set in a process of this test program that is to be killed while it unpacks into this store.
 const KILLED: &str = "TEST_LAYERS_KILLED_IN";
@@ -138,16 +139,12 @@ fn start_and_kill(fixture: &Fixture) {
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
     let stuck = fixture.path().join("stuck");
     let started = |fixture: &Fixture| {
         let layers = fixture.path().join("root/layers");
         layers.exists() && !names(&layers).is_empty()
     };
-    while !(stuck.exists() && started(fixture)) {
-        assert!(Instant::now() < deadline, "the process does not get far");
-        thread::yield_now();
-    }
+    wait_until("a process that unpacks", || stuck.exists() && started(fixture));
     // While it lives it holds the layer, and pruning leaves it alone.
     fixture.store.prune(&PrunePolicy::default()).unwrap();
     assert_eq!(names_of_layers(fixture).len(), 1);

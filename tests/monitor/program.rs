@@ -7,7 +7,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::thread;
-use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
@@ -315,7 +314,7 @@ fn running_command_is_waited_for_at_the_end_unless_asked_twice() {
     for asked in [1, 2] {
         let started = tree.path("started");
         assert!(Command::new("mkfifo").arg(&started).status().unwrap().success());
-        let (socket, address) = notify_socket(&format!("wait-{asked}"));
+        let (socket, address) = notify_socket(&tree, &format!("wait-{asked}"));
         let program = Program::start_with(&tree, &["--exec", exec], |command| {
             command.env("GO", &fifo).env("STARTED", &started).env("NOTIFY_SOCKET", &address);
         });
@@ -339,8 +338,9 @@ fn running_command_is_waited_for_at_the_end_unless_asked_twice() {
 }
 
 /// Returns a socket in the abstract namespace, and its address as systemd writes it.
-fn notify_socket(name: &str) -> (UnixDatagram, String) {
-    let name = format!("oci-hooks-test-{}-{name}", std::process::id());
+fn notify_socket(tree: &Tree, name: &str) -> (UnixDatagram, String) {
+    // No other tree on this machine has that path.
+    let name = tree.path(name).display().to_string();
     let address = SocketAddr::from_abstract_name(&name).unwrap();
     let socket = UnixDatagram::bind_addr(&address).unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
@@ -358,8 +358,8 @@ fn service_manager_is_told_of_start_changes_reload_and_end() {
     let tree = tree();
     let path = tree.path("notify");
     let by_path = UnixDatagram::bind(&path).unwrap();
-    by_path.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
-    let by_name = notify_socket("service");
+    by_path.set_read_timeout(Some(LONG)).unwrap();
+    let by_name = notify_socket(&tree, "service");
     for (socket, address) in [(by_path, path.to_str().unwrap().to_owned()), by_name] {
         tree.put("hooks.d/a.json", hook());
         let exec = "echo \"[$NOTIFY_SOCKET]\" >&2";

@@ -9,7 +9,7 @@ use oci_hooks::hooks::{LoadOptions, Loaded};
 use tempfile::TempDir;
 
 /// Longer than anything takes on a busy machine.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(180);
 
 /// A hook that always applies, with a program that exists.
 pub(crate) fn hook() -> String {

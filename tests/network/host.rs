@@ -6,8 +6,7 @@ use std::process::{Command, Stdio};
 use oci_hooks::network::{Network, NetworkOptions, NetworkRequest, Subnet};
 use oci_hooks::sys::netns;
 
-use crate::eventually;
-use crate::support::program;
+use crate::support::program::{self, wait_until};
 
 /// The host's address in the world.
 pub(crate) const ADDRESS: &str = "198.51.100.1";
@@ -95,7 +94,7 @@ impl Host {
     #[track_caller]
     pub(crate) fn expect_nothing_left(&self) {
         // The kernel takes links away in its own time.
-        eventually("no links are left", || !output("ip", &["-o", "link"]).contains("ocih"));
+        wait_until("no links are left", || !output("ip", &["-o", "link"]).contains("ocih"));
         let rules = output("nft", &["list", "ruleset"]);
         assert!(
             !rules.contains("elements = {\n") && !rules.contains("elements = { tcp"),

@@ -16,12 +16,15 @@ mod reach;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use oci_hooks::network::{Endpoint, EndpointRequest, PortMapping};
 use oci_hooks::sys::netns;
 
-const TIMEOUT: Duration = Duration::from_secs(5);
+use crate::support::program::DEADLINE;
+
+/// How long is waited for what must come.
+const TIMEOUT: Duration = DEADLINE;
 
 /// A packet that is dropped is not answered: how long is waited for what must not come.
 const SHORT: Duration = Duration::from_millis(300);
@@ -74,16 +77,6 @@ fn expect_unreachable(address: &str) {
 
 fn at(address: IpAddr, port: u16) -> String {
     SocketAddr::new(address, port).to_string()
-}
-
-/// Waits until something is so.
-#[track_caller]
-fn eventually(what: &str, check: impl Fn() -> bool) {
-    let end = Instant::now() + TIMEOUT;
-    while !check() {
-        assert!(Instant::now() < end, "{what}");
-        std::thread::yield_now();
-    }
 }
 
 fn exists(path: &Path) -> bool {

@@ -7,6 +7,7 @@ use oci_hooks::image::RegistryOptions;
 
 use crate::setup::{Content, Puller, chain, noise, read};
 use crate::support::http::{Request, Response, Server};
+use crate::support::program::DEADLINE;
 
 /// Serves an image, and something else for the first requests for which the function has it.
 fn failing(
@@ -160,13 +161,13 @@ fn a_layer_that_a_mirror_cannot_send_whole_comes_from_the_registry() {
 fn a_pull_says_that_it_goes_on_while_the_server_does_not_answer() {
     let content = Content::new(&[b"a"]);
     let mut puller = Puller::new();
-    puller.options.idle_timeout = Duration::from_secs(30);
+    puller.options.idle_timeout = DEADLINE * 2;
     let server = {
         let (content, layer, seen) = (content.clone(), content.layer_path(0), puller.seen.clone());
         Server::start(move |request| {
-            let deadline = Instant::now() + Duration::from_secs(20);
+            let deadline = Instant::now() + DEADLINE;
             while request.path == layer && seen.count("waiting") == 0 && Instant::now() < deadline {
-                std::thread::yield_now();
+                std::thread::park_timeout(Duration::from_millis(5));
             }
             content.answer(request)
         })

@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
 
 use oci_hooks::bundle::{Init, Mount, MountSource, Options, Propagation};
 use oci_hooks::container::{Engine, MonitorProgram, Output, Record, Role, Spec, new_id};
@@ -15,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::busybox;
 use crate::support::images;
-use crate::support::program::{self, DEADLINE};
+use crate::support::program;
 use crate::support::runtime::Runtime;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_step-runner");
@@ -94,7 +93,7 @@ impl Container {
         words
             .extend(["exec", &self.record().id, &format!("{DIR}/step-runner")].map(OsString::from));
         // The server may just be starting.
-        words.extend(["proxy", "--wait", "60s"].map(OsString::from));
+        words.extend(["proxy", "--wait", "180s"].map(OsString::from));
         Client::new(Address::Command(words))
     }
 
@@ -140,15 +139,13 @@ impl Container {
         assert!(!mounts.contains(self.dir.path().to_str().unwrap()), "{mounts}");
         assert_eq!(cgroups(Path::new("/sys/fs/cgroup"), &record.id), <[PathBuf; 0]>::default());
         // Those that carried bytes end when they find that there is nothing to carry.
-        let deadline = Instant::now() + DEADLINE;
         let names_it = |pid: i32| {
             let words = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
             String::from_utf8_lossy(&words).contains(&record.id)
         };
-        while all_processes().any(names_it) {
-            assert!(Instant::now() < deadline, "somebody still has to do with the container");
-            std::thread::yield_now();
-        }
+        program::wait_until("nobody has to do with the container", || {
+            !all_processes().any(names_it)
+        });
     }
 }
 

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::io::{BufRead as _, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStderr, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use hyper_util::rt::TokioIo;
 use oci_hooks::step_runner::log::{Demux, Stream};
@@ -259,14 +259,4 @@ pub(crate) async fn status(
 
 pub(crate) async fn close(client: &mut GitLabClient<Channel>, id: &str) {
     client.close(proto::CloseRequest { id: id.to_owned() }).await.unwrap();
-}
-
-/// Waits for what must come.
-#[track_caller]
-pub(crate) fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !is_so() {
-        assert!(start.elapsed() < DEADLINE, "{what}");
-        std::thread::yield_now();
-    }
 }

@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::Path;
-use std::time::{Duration, Instant};
 
 use oci_hooks::step_runner::wire::proto;
 use oci_hooks::step_runner::wire::proto::step_result::Status as JobStatus;
@@ -89,9 +88,7 @@ async fn check(vector: &Value, client: fn(&Server) -> StepRunnerClient<Channel>)
         let rpc = call["rpc"].as_str().unwrap();
         let call = call.to_string().replace("$WORKDIR", server.work_dir().to_str().unwrap());
         let call: Value = serde_json::from_str(&call).unwrap();
-        let begin = Instant::now();
         let answer = ask(&mut client, rpc, &call["request"]).await;
-        assert!(begin.elapsed() < Duration::from_secs(30), "{name}: {rpc}");
         compare(name, &call["expect"], answer);
     }
 }

@@ -3,10 +3,13 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::host::Host;
-use super::program::DEADLINE;
+
+/// How long is waited for what the kernel does in its own time; it takes the networks of all tests away
+/// one after another.
+const SETTLED: Duration = Duration::from_secs(60);
 
 /// A program that is installed on a host.
 pub(crate) trait Installed {
@@ -80,7 +83,7 @@ impl Snapshot {
     /// Takes one when what was killed a moment ago is dead, and the kernel has taken away the links
     /// of network namespaces that are gone, which it does in its own time.
     fn settled(&self, installation: &impl Installed) -> Self {
-        let deadline = Instant::now() + DEADLINE / 36;
+        let deadline = Instant::now() + SETTLED;
         loop {
             let now = Self::take(installation);
             let is_settled =
@@ -94,7 +97,7 @@ impl Snapshot {
 
 /// Returns what runs, once no runtime is about to become a container's first process.
 fn processes(host: &Host) -> BTreeSet<String> {
-    let deadline = Instant::now() + DEADLINE / 36;
+    let deadline = Instant::now() + SETTLED;
     let is_runtime = |line: &String| {
         let program = line.split(' ').next().unwrap_or_default();
         program.ends_with("runc") || program.ends_with("crun")

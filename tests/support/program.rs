@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io::{Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
@@ -118,7 +117,7 @@ pub(crate) fn wait(mut child: Child, deadline: Duration) -> Option<ExitStatus> {
 
 /// Waits until something is so that nothing tells of.
 #[track_caller]
-pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !is_so() {
         assert!(Instant::now() < deadline, "it does not come: {what}");
@@ -126,10 +125,11 @@ pub(crate) fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Returns a name that nothing else on this machine has.
+/// Returns a name that nothing else on this machine has, and that is in the name of nothing else: the
+/// numbers of processes are not enough, for another container may have the same ones.
 pub(crate) fn unique_name() -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("oci-hooks-test-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed))
+    let uuid = std::fs::read_to_string("/proc/sys/kernel/random/uuid").expect("/proc is mounted");
+    format!("oci-hooks-test-{}", uuid.trim_end())
 }
 
 /// Returns a directory of this repository.

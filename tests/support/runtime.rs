@@ -57,6 +57,10 @@ impl<'bundle> Container<'bundle> {
         &self.id
     }
 
+    pub(crate) fn bundle(&self) -> &Bundle {
+        self.bundle
+    }
+
     /// Runs the container in the foreground until it ends.
     #[track_caller]
     pub(crate) fn run(&self) -> Finished {

@@ -57,7 +57,8 @@ fn an_instance_is_deleted_at_once_at_any_moment_of_its_boot() {
             // No event says when a runtime is half done.
             std::thread::park_timeout(Duration::from_millis(10) * round);
             let ended = world.provider().start("DeleteInstance", "one", Vec::new()).wait();
-            assert!(ended.success().took < Duration::from_secs(5), "round {round}");
+            // Whatever does not end is killed after ten seconds: it has not come to that.
+            assert!(ended.success().took < Duration::from_secs(10), "round {round}");
         }
         before.check(&world.installation, "thirty boots");
     });

@@ -399,7 +399,11 @@ impl Preparation<'_> {
         let Some(source) = self.container.inside.directory(target)? else { return Ok(()) };
         let to = File::open(volume).at("open", volume)?;
         let from_path = self.container.inside.on_host(target);
-        tree::copy_between((source.as_fd(), &from_path), (to.as_fd(), volume), Purpose::Plain)?;
+        tree::copy_between(
+            (source.as_fd(), &from_path),
+            (to.as_fd(), volume),
+            Purpose::Plain.into(),
+        )?;
         Ok(())
     }
 

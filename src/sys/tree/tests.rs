@@ -1,8 +1,15 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use rustix::fs::CWD;
+use rustix::fs::{
+    CWD, RenameFlags, Timespec, Timestamps, XattrFlags, chmodat, chownat, fsetxattr, renameat_with,
+    utimensat,
+};
 
+use super::attributes::owner;
 use super::*;
 
 fn directories() -> (tempfile::TempDir, tempfile::TempDir) {
@@ -90,4 +97,175 @@ fn an_error_names_the_file() {
         copy(from.path(), &missing, Purpose::Plain).unwrap_err().to_string(),
         format!("cannot open {}", missing.display())
     );
+}
+
+#[test]
+fn every_kind_of_file_with_two_names_is_copied_once() {
+    let (from, to) = directories();
+    let (from, to) = (from.path(), to.path());
+    fs::create_dir(from.join("a")).unwrap();
+    symlink("/nowhere", from.join("a/link")).unwrap();
+    mknodat(CWD, from.join("a/fifo"), FileType::Fifo, Mode::from_raw_mode(0o640), 0).unwrap();
+    fs::write(from.join("a/file"), "text").unwrap();
+    for name in ["link", "fifo", "file"] {
+        fs::hard_link(from.join("a").join(name), from.join(name)).unwrap();
+    }
+    copy(from, to, Purpose::Plain).unwrap();
+    for name in ["link", "fifo", "file"] {
+        let [one, two] =
+            [to.join(name), to.join("a").join(name)].map(|path| path.symlink_metadata().unwrap());
+        assert_eq!((one.ino(), one.nlink()), (two.ino(), 2), "{name}");
+    }
+    assert_eq!(fs::metadata(to.join("fifo")).unwrap().mode() & 0o7777, 0o640);
+}
+
+#[test]
+fn owners_in_the_range_are_shifted() {
+    let (uid, gid) = crate::sys::caller::own_ids();
+    let (from, to) = directories();
+    fs::write(from.path().join("file"), "").unwrap();
+    symlink("/nowhere", from.path().join("link")).unwrap();
+    // Only root may give files away; others see that theirs stay theirs.
+    let (ids, seen) = if uid == 0 { ((70_001, 70_002), (1, 2)) } else { ((uid, gid), (uid, gid)) };
+    for path in [from.path().to_owned(), from.path().join("file"), from.path().join("link")] {
+        std::os::unix::fs::lchown(&path, Some(ids.0), Some(ids.1)).unwrap();
+    }
+    let owners = Some(OwnerShift { from: 70_000, to: 0, count: 10 });
+    let [source, target] = [&from, &to].map(|dir| File::open(dir.path()).unwrap());
+    let options = CopyOptions { purpose: Purpose::Plain, owners };
+    copy_between((source.as_fd(), from.path()), (target.as_fd(), to.path()), options).unwrap();
+    for path in [to.path().to_owned(), to.path().join("file"), to.path().join("link")] {
+        let made = path.symlink_metadata().unwrap();
+        assert_eq!((made.uid(), made.gid()), seen, "{}", path.display());
+    }
+}
+
+/// How often an attacker who swaps may try.
+const TRIES: usize = 10_000;
+/// How long the old way may take to be beaten; it takes milliseconds.
+const DEADLINE: Duration = Duration::from_secs(60);
+
+/// Calls `swap` on another thread, again and again, until `work` has returned.
+fn while_swapping<T>(swap: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
+    struct End<'a>(&'a AtomicBool);
+    impl Drop for End<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+    let is_over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // If the work panics too, or the other thread would go on for ever.
+        let _end = End(&is_over);
+        scope.spawn(|| {
+            while !is_over.load(Ordering::Relaxed) {
+                swap();
+            }
+        });
+        work()
+    })
+}
+
+/// Tells if somebody wins one of the tries that there is time for.
+fn is_beaten(mut one: impl FnMut() -> bool) -> bool {
+    let start = Instant::now();
+    while start.elapsed() < DEADLINE {
+        if one() {
+            return true;
+        }
+    }
+    false
+}
+
+#[test]
+fn a_link_is_not_made_to_what_somebody_put_in_the_place_of_the_first() {
+    let (dir, outside) = directories();
+    let top = dir.path();
+    fs::create_dir(top.join("dir")).unwrap();
+    fs::write(top.join("dir/file"), "ours").unwrap();
+    fs::write(outside.path().join("file"), "secret").unwrap();
+    symlink(outside.path(), top.join("other")).unwrap();
+    let secret = fs::metadata(outside.path().join("file")).unwrap().ino();
+    let fd = File::open(top).unwrap();
+    let swap = || {
+        renameat_with(&fd, "dir", &fd, "other", RenameFlags::EXCHANGE).unwrap();
+    };
+    let is_secret = || {
+        let is_secret = fs::metadata(top.join("made")).is_ok_and(|made| made.ino() == secret);
+        let _ = fs::remove_file(top.join("made"));
+        is_secret
+    };
+    let mut copier =
+        Copier { top: fd.as_fd(), links: HashMap::new(), options: Purpose::Plain.into() };
+    let source = fstat(File::open(top.join("dir/file")).unwrap()).unwrap();
+    let first = FirstName { path: "dir/file".into(), id: id(&source) };
+    copier.links.insert(id(&source), first);
+    while_swapping(swap, || {
+        assert!(is_beaten(|| {
+            let _ = linkat(&fd, "dir/file", &fd, "made", AtFlags::empty());
+            is_secret()
+        }));
+        let mut made = 0;
+        for _ in 0..TRIES {
+            made += usize::from(copier.link(&source, fd.as_fd(), c"made").unwrap());
+            assert!(!is_secret());
+        }
+        println!("{made} of {TRIES} links were made, none to the secret");
+    });
+}
+
+#[test]
+fn the_mode_of_a_fifo_is_not_given_to_what_somebody_put_in_its_place() {
+    let (dir, outside) = directories();
+    let (source, _) = directories();
+    let top = dir.path();
+    let secret = outside.path().join("file");
+    fs::write(&secret, "").unwrap();
+    fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+    mknodat(CWD, source.path().join("fifo"), FileType::Fifo, Mode::from_raw_mode(0o666), 0)
+        .unwrap();
+    let fifo = open(source.path().join("fifo"), PATH_ONLY, Mode::empty()).unwrap();
+    let stat = fstat(&fifo).unwrap();
+    let mode = Mode::from_raw_mode(0o606);
+    let fd = File::open(top).unwrap();
+    let swap = || {
+        let _ = symlink(&secret, top.join("link"));
+        let _ = fs::rename(top.join("link"), top.join("made"));
+    };
+    let is_changed = || fs::metadata(&secret).unwrap().mode() & 0o7777 != 0o600;
+    let copier = Copier { top: fd.as_fd(), links: HashMap::new(), options: Purpose::Plain.into() };
+    while_swapping(swap, || {
+        assert!(is_beaten(|| {
+            let _ = fs::remove_file(top.join("made"));
+            let made = mknodat(&fd, c"made", FileType::Fifo, mode, 0);
+            let owner = owner(&stat, None);
+            let _ = chownat(&fd, c"made", owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW);
+            let _ = made.and_then(|()| chmodat(&fd, c"made", mode, AtFlags::empty()));
+            is_changed()
+        }));
+        fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).unwrap();
+        let mut made = 0;
+        for _ in 0..TRIES {
+            let _ = fs::remove_file(top.join("made"));
+            made += usize::from(copier.node(&fifo, &stat, fd.as_fd(), c"made").is_ok());
+        }
+        assert!(!is_changed());
+        println!("{made} of {TRIES} FIFOs were made, and the secret's mode is as it was");
+    });
+}
+
+#[test]
+fn a_source_that_becomes_a_fifo_is_not_waited_for() {
+    let (from, to) = directories();
+    fs::write(from.path().join("file"), "text").unwrap();
+    mknodat(CWD, from.path().join("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    let fd = File::open(from.path()).unwrap();
+    let swap = || {
+        renameat_with(&fd, "file", &fd, "fifo", RenameFlags::EXCHANGE).unwrap();
+    };
+    while_swapping(swap, || {
+        for _ in 0..TRIES / 20 {
+            copy(from.path(), to.path(), Purpose::Plain).unwrap();
+        }
+    });
 }

@@ -8,6 +8,8 @@ pub mod caller;
 pub mod cgroup;
 #[cfg(feature = "engine")]
 pub mod confine;
+#[cfg(feature = "engine")]
+mod descent;
 pub mod error;
 pub mod fs;
 #[cfg(feature = "engine")]

@@ -13,6 +13,8 @@ mod descent;
 pub mod error;
 pub mod fs;
 #[cfg(feature = "engine")]
+pub mod give_back;
+#[cfg(feature = "engine")]
 pub mod host_file;
 #[cfg(feature = "engine")]
 pub mod identity;

@@ -13,6 +13,13 @@ const AF_VSOCK: u32 = 40;
 /// What a process may look like to itself: Linux, 32 bits wide, an old version, and "tell me".
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, u32::MAX];
 const ENOSYS: i32 = 38;
+/// The bits of a mode that say what kind of file it is.
+const FILE_KIND: u32 = 0o170_000;
+/// FIFOs, files (none is one too) and sockets: what `mknod` makes for anybody.
+const PLAIN_KINDS: [u32; 4] = [0o010_000, 0o100_000, 0, 0o140_000];
+const CHARACTER_DEVICE: u32 = 0o020_000;
+/// The calls that make nodes, and which of their arguments is the mode. The device number is next.
+const MAKE_NODE: [(&str, u32); 2] = [("mknod", 1), ("mknodat", 2)];
 
 /// Returns `linux.seccomp`, if there is to be one.
 pub(super) fn seccomp(security: &Security, capabilities: CapabilitySet) -> Option<Value> {
@@ -45,12 +52,31 @@ fn default(capabilities: CapabilitySet) -> Value {
         // Its flags are in memory, where a filter cannot see them: C libraries fall back to `clone`.
         rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
     }
+    if !capabilities.contains(CapabilitySet::MKNOD) {
+        rules.extend(MAKE_NODE.into_iter().flat_map(plain_nodes));
+    }
     json!({
         "defaultAction": "SCMP_ACT_ERRNO",
         "defaultErrnoRet": 1,
         "architectures": architectures(std::env::consts::ARCH),
         "syscalls": rules,
     })
+}
+
+/// Returns the rules by which a call makes no device nodes.
+///
+/// The character device 0:0 is none: overlays in containers make such whiteouts.
+fn plain_nodes((name, mode): (&str, u32)) -> Vec<Value> {
+    let is_of_kind = |kind: u32| {
+        // The kernel looks at no other bits of the mode either to tell what to make.
+        json!({"index": mode, "value": FILE_KIND, "valueTwo": kind, "op": "SCMP_CMP_MASKED_EQ"})
+    };
+    let rule = |conditions: &[Value]| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": conditions});
+    let has_no_number = json!({"index": mode + 1, "value": 0, "op": "SCMP_CMP_EQ"});
+    let mut rules: Vec<Value> =
+        PLAIN_KINDS.into_iter().map(|kind| rule(&[is_of_kind(kind)])).collect();
+    rules.push(rule(&[is_of_kind(CHARACTER_DEVICE), has_no_number]));
+    rules
 }
 
 fn architectures(processor: &str) -> &'static [&'static str] {
@@ -95,6 +121,7 @@ fn applies(condition: &str, capabilities: CapabilitySet, processor: &str) -> boo
 mod tests {
     use std::collections::HashSet;
 
+    use super::super::capabilities::DEFAULT;
     use super::*;
 
     fn allowed(capabilities: CapabilitySet) -> HashSet<String> {
@@ -140,6 +167,59 @@ mod tests {
         let admin = default(CapabilitySet::SYS_ADMIN);
         let rules = admin["syscalls"].as_array().unwrap();
         assert!(!rules.iter().any(|rule| rule["names"][0] == "clone3"));
+    }
+
+    /// Tells if a profile lets a call with these arguments through, as the kernel decides it.
+    fn lets_through(profile: &Value, name: &str, arguments: &[u64]) -> bool {
+        let number = |condition: &Value, key: &str| condition[key].as_u64().unwrap_or_default();
+        let holds = |condition: &Value| {
+            let index = usize::try_from(number(condition, "index")).unwrap();
+            let (value, two) = (number(condition, "value"), number(condition, "valueTwo"));
+            match condition["op"].as_str().unwrap() {
+                "SCMP_CMP_EQ" => arguments[index] == value,
+                "SCMP_CMP_MASKED_EQ" => arguments[index] & value == two,
+                other => panic!("{other}"),
+            }
+        };
+        profile["syscalls"].as_array().unwrap().iter().any(|rule| {
+            rule["action"] == "SCMP_ACT_ALLOW"
+                && rule["names"].as_array().unwrap().contains(&json!(name))
+                && rule["args"].as_array().is_none_or(|conditions| conditions.iter().all(holds))
+        })
+    }
+
+    #[test]
+    fn device_nodes_are_made_with_the_capability_alone() {
+        let (fifo, file, socket) = (0o010_644, 0o100_644, 0o140_644);
+        let (character, block, directory, link) = (0o020_666, 0o060_666, 0o040_755, 0o120_777);
+        let disk = 0x800;
+        let plain = default(DEFAULT);
+        let with_nodes = default(DEFAULT | CapabilitySet::MKNOD);
+        for (mode, device, is_plain) in [
+            (fifo, 0, true),
+            (fifo, disk, true),
+            (file, 0, true),
+            (0o644, 0, true),
+            (socket, 0, true),
+            (character, 0, true),
+            (character, 0x103, false),
+            // The kernel takes the lower half; refusing what has an upper one costs nothing.
+            (character, 1 << 32, false),
+            (block, 0, false),
+            (block, disk, false),
+            // Of a mode it takes 16 bits.
+            (block | 1 << 16, disk, false),
+            (directory, 0, false),
+            (link, 0, false),
+        ] {
+            for (name, arguments) in
+                [("mknod", vec![7, mode, device]), ("mknodat", vec![3, 7, mode, device])]
+            {
+                let case = format!("{name} {mode:o} {device:x}");
+                assert_eq!(lets_through(&plain, name, &arguments), is_plain, "{case}");
+                assert!(lets_through(&with_nodes, name, &arguments), "{case}");
+            }
+        }
     }
 
     #[test]

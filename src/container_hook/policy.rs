@@ -65,8 +65,8 @@ pub struct Gpus {
     pub volumes: Vec<String>,
 }
 
-/// The capabilities that Docker gives every container, and two that act only inside.
-const CAPABILITIES: [&str; 16] = [
+/// The capabilities that containers have by default, and two that act only inside.
+const CAPABILITIES: [&str; 15] = [
     "AUDIT_WRITE",
     "CHOWN",
     "DAC_OVERRIDE",
@@ -74,7 +74,6 @@ const CAPABILITIES: [&str; 16] = [
     "FSETID",
     "IPC_LOCK",
     "KILL",
-    "MKNOD",
     "NET_BIND_SERVICE",
     "NET_RAW",
     "SETFCAP",

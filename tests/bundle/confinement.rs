@@ -9,9 +9,9 @@ use crate::container::Parts;
 use crate::support::program;
 use crate::support::runtime::Runtime;
 
-/// Docker's fourteen: bits of CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID, SETPCAP,
-/// NET_BIND_SERVICE, NET_RAW, SYS_CHROOT, MKNOD, AUDIT_WRITE and SETFCAP.
-const DEFAULT_CAPABILITIES: &str = "00000000a80425fb";
+/// Docker's fourteen without MKNOD: bits of CHOWN, DAC_OVERRIDE, FOWNER, FSETID, KILL, SETGID, SETUID,
+/// SETPCAP, NET_BIND_SERVICE, NET_RAW, SYS_CHROOT, AUDIT_WRITE and SETFCAP.
+const DEFAULT_CAPABILITIES: &str = "00000000a00425fb";
 const NONE: &str = "0000000000000000";
 
 fn fields(text: &str) -> HashMap<&str, &str> {
@@ -125,6 +125,66 @@ fn system_calls_beyond_the_container_are_refused() {
         let out = Parts::new(script).run(runtime).success();
         assert_eq!(out.matches("Operation not permitted").count(), 1, "{runtime}: {out}");
         assert!(out.contains("permission denied"), "{runtime}: {out}");
+    }
+}
+
+/// The calls that make nodes, by number: programs use one of the two, whichever their library takes.
+const MAKE_NODE: &[(&str, libc::c_long)] = &[
+    #[cfg(not(target_arch = "aarch64"))]
+    ("mknod", libc::SYS_mknod),
+    ("mknodat", libc::SYS_mknodat),
+];
+
+/// Makes a container that tries to make nodes of all kinds by these calls, and prints what came of it.
+fn maker_of_nodes() -> Parts {
+    // An overlay makes no whiteouts in itself.
+    let mut script = "cd /dev/shm; perl -e '
+        sub make { my ($call, @before) = @_;
+          for ([\"fifo\", 0010644, 0], [\"file\", 0100644, 0], [\"none\", 0644, 0],
+               [\"socket\", 0140644, 0], [\"whiteout\", 0020000, 0],
+               [\"character\", 0020666, 0x103], [\"block\", 0060666, 0x700]) {
+            my ($kind, $mode, $device) = @$_; my $name = \"$kind-$call\";
+            my $result = syscall($call, @before, $name, $mode, $device);
+            print \"$kind \", $result == 0 ? \"made\" : $! + 0, \"\\n\"; } }"
+        .to_owned();
+    for (name, number) in MAKE_NODE {
+        let before = if *name == "mknodat" { ", -100" } else { "" };
+        script += &format!("make({number}{before});");
+    }
+    let parts = Parts::new(&format!("{script}'"));
+    let perl = fs::canonicalize("/usr/bin/perl").unwrap();
+    let needed = program::run(std::process::Command::new("ldd").arg(&perl)).success();
+    let libraries = needed.split_whitespace().filter(|word| word.starts_with('/'));
+    for file in libraries.map(std::path::Path::new).chain([perl.as_path()]) {
+        let target = parts.layer(file.to_str().unwrap());
+        fs::create_dir_all(target.parent().unwrap()).unwrap();
+        fs::copy(file, target).unwrap();
+    }
+    parts
+}
+
+fn expected_nodes(devices: &str) -> String {
+    let kinds = ["fifo", "file", "none", "socket", "whiteout"].map(|kind| format!("{kind} made\n"));
+    let one = kinds.concat() + &format!("character {devices}\nblock {devices}\n");
+    one.repeat(MAKE_NODE.len())
+}
+
+#[test]
+fn nodes_are_made_but_for_devices() {
+    const EPERM: &str = "1";
+    for runtime in Runtime::ALL {
+        let mut parts = maker_of_nodes();
+        let profile = parts.write().unwrap().config["linux"]["seccomp"].clone();
+        let out = parts.run_written(runtime).success();
+        assert_eq!(out, expected_nodes(EPERM), "{runtime}");
+        // The filter refuses them, not only the kernel for want of the capability.
+        parts.options.security.cap_add = vec!["MKNOD".to_owned()];
+        parts.options.security.seccomp = bundle::Seccomp::Profile(profile);
+        let out = parts.run(runtime).success();
+        assert_eq!(out, expected_nodes(EPERM), "{runtime}");
+        parts.options.security.seccomp = bundle::Seccomp::Default;
+        let out = parts.run(runtime).success();
+        assert_eq!(out, expected_nodes("made"), "{runtime}");
     }
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::runner_files::RunnerFiles;
 use crate::image::Digest;
 use crate::sys::identity::Identity;
 
@@ -15,6 +16,8 @@ pub struct Runner {
     pub temp: PathBuf,
     /// `GITHUB_WORKSPACE`, on the host.
     pub workspace: PathBuf,
+    /// The files of the host that its requests may name.
+    pub files: RunnerFiles,
     /// The user and group that the runner's files belong to.
     pub user: (u32, u32),
     /// The runner's worker, which lives as long as the job.
@@ -69,11 +72,13 @@ impl Runner {
 pub(super) mod tests {
     use super::*;
 
+    /// Returns a runner whose directories need not exist.
     pub(crate) fn runner() -> Runner {
         Runner {
             name: "runner-1".into(),
             temp: "/home/runner/_work/_temp".into(),
             workspace: "/home/runner/_work/repo/repo".into(),
+            files: RunnerFiles::of_root(Path::new("/")).unwrap(),
             user: (1000, 1000),
             worker: None,
             diag: None,

@@ -52,6 +52,19 @@ impl RunnerFiles {
         RunnerFiles { roots: roots.collect(), caller: Some(caller) }
     }
 
+    /// Returns the same with directories outside of those, which may be root's too: tool caches.
+    ///
+    /// Those that are missing or belong to somebody else are left out. For a runner that has this
+    /// process's own rights nothing changes.
+    #[must_use]
+    pub fn with_tool_directories<'p>(mut self, dirs: impl IntoIterator<Item = &'p Path>) -> Self {
+        if let Some(caller) = &self.caller {
+            let open = |dir| HostRoot::open_shared_as(dir, caller).ok();
+            self.roots.extend(dirs.into_iter().filter_map(open));
+        }
+        self
+    }
+
     /// Returns the user with whose access files are opened, if that is not this process's own.
     pub fn caller(&self) -> Option<&Caller> {
         self.caller.as_ref()

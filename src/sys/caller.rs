@@ -3,7 +3,7 @@
 //! Only how the kernel checks access to files changes (`fsuid`, `fsgid`, supplementary groups): the
 //! user cannot send signals to what acts so, nor trace it.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, CString};
 use std::io;
 use std::panic::resume_unwind;
 use std::ptr;
@@ -79,29 +79,57 @@ const MAX_ENTRY_BYTES: usize = 1 << 20;
 /// More groups than the kernel lets anybody have.
 const MAX_GROUPS: usize = 65_536;
 
-/// Returns the supplementary groups of a user, as `initgroups` would set them.
+/// Returns the ids of the user and group of a user whose name the system's user database (NSS) has;
+/// none if it does not have it.
+///
+/// # Errors
+///
+/// Fails if the database cannot be asked.
 #[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
-fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
+pub fn ids_by_name(name: &str) -> io::Result<Option<(u32, u32)>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
+        // SAFETY: the name is a string with its end; the structure, the buffer of the length that is
+        // given, and the result live through the call, which writes to nothing else.
+        unsafe { libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    };
+    look_up(find, |entry| (entry.pw_uid, entry.pw_gid))
+}
+
+/// Asks the database for a user, and returns what `read` makes of their entry.
+#[expect(unsafe_code, reason = "the C library fills a structure that rustix does not have")]
+fn look_up<T>(
+    find: impl Fn(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> libc::c_int,
+    read: impl FnOnce(&libc::passwd) -> T,
+) -> io::Result<Option<T>> {
     let mut buffer: Vec<libc::c_char> = vec![0; 1024];
-    let name = loop {
+    loop {
         // SAFETY: all zeros is a value of the structure: null pointers and numbers.
         let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
         let mut found = ptr::null_mut();
+        match find(&raw mut entry, &mut buffer, &raw mut found) {
+            0 if found.is_null() => return Ok(None),
+            // The buffer, which its strings are in, is still there.
+            0 => return Ok(Some(read(&entry))),
+            libc::ERANGE if buffer.len() < MAX_ENTRY_BYTES => buffer.resize(buffer.len() * 2, 0),
+            // So some databases say that they do not know somebody.
+            libc::ENOENT | libc::ESRCH => return Ok(None),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Returns the supplementary groups of a user, as `initgroups` would set them.
+#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
+fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
+    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
         // SAFETY: the structure, the buffer of the length that is given, and the result live through
         // the call, which writes to nothing else.
-        let error = unsafe {
-            libc::getpwuid_r(uid, &raw mut entry, buffer.as_mut_ptr(), buffer.len(), &raw mut found)
-        };
-        if error == libc::ERANGE && buffer.len() < MAX_ENTRY_BYTES {
-            buffer.resize(buffer.len() * 2, 0);
-            continue;
-        }
-        if error != 0 || found.is_null() {
-            return Vec::new();
-        }
-        // SAFETY: an entry that was found has a name, a string with its end, in the buffer.
-        break unsafe { CStr::from_ptr(entry.pw_name) }.to_owned();
+        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
     };
+    // SAFETY: an entry that was found has a name, a string with its end, in the buffer.
+    let name = look_up(find, |entry| unsafe { CStr::from_ptr(entry.pw_name) }.to_owned());
+    let Ok(Some(name)) = name else { return Vec::new() };
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
         let mut count = libc::c_int::try_from(groups.len()).expect("there are few");
@@ -166,5 +194,13 @@ mod tests {
     fn groups_come_from_the_database_of_users() {
         assert_eq!(Caller::from_ids(0, 0).groups.first(), Some(&0));
         assert_eq!(Caller::from_ids(0x7fff_fff0, 0x7fff_fff0).groups, [0_u32; 0]);
+    }
+
+    #[test]
+    fn users_are_found_by_their_name() {
+        assert_eq!(ids_by_name("root").unwrap(), Some((0, 0)));
+        for name in ["no-such-user-anywhere", "", "ro\0ot"] {
+            assert_eq!(ids_by_name(name).unwrap(), None, "{name:?}");
+        }
     }
 }

@@ -150,13 +150,26 @@ impl HostRoot {
     /// Opens the directory of a user who may have put something else in its place: no symbolic link
     /// leads to it, and it is theirs.
     pub fn open_as(path: &Path, caller: &Caller) -> Result<Self, PathError> {
+        let root = Self::open_shared_as(path, caller)?;
+        let owner = root.dir.owner().0;
+        if owner != caller.uid {
+            return Err(root.dir.error("use", foreign(owner, caller)));
+        }
+        Ok(root)
+    }
+
+    /// Opens such a directory that may be root's too: a cache of tools which users share.
+    pub fn open_shared_as(path: &Path, caller: &Caller) -> Result<Self, PathError> {
         let slash = openat(CWD, c"/", PATH_ONLY, Mode::empty()).at("open", Path::new("/"))?;
         let relative = path.strip_prefix("/").unwrap_or(path);
         let dir = directory(open_as(slash.as_fd(), relative, path, Some(caller))?)?;
-        if dir.owner().0 != caller.uid {
-            return Err(dir.error("use", foreign(dir.owner().0, caller)));
-        }
         Ok(HostRoot { dir, caller: Some(caller.clone()) })
+    }
+
+    /// Opens a directory beneath this one, to have names looked up beneath that one alone.
+    pub fn subdirectory(&self, relative: &Path) -> Result<Self, PathError> {
+        let dir = directory(self.open(relative)?)?;
+        Ok(HostRoot { dir, caller: self.caller.clone() })
     }
 
     /// Returns the same directory for what a user asks for.
@@ -377,6 +390,30 @@ mod tests {
         assert!(made.is_dir() && made.has_name(&dir.path().join("root/x/y")));
         assert_eq!(made, root.open_or_make_dir(Path::new("x/y"), own_ids()).unwrap());
         assert!(root.open(Path::new("")).unwrap().is_same(root.dir()));
+    }
+
+    #[test]
+    fn who_asks_has_their_own_directories_and_shares_those_of_root() {
+        let (uid, gid) = own_ids();
+        if uid != 0 {
+            // Only root may act as somebody.
+            return;
+        }
+        let (dir, _root) = tree();
+        let top = dir.path().canonicalize().unwrap();
+        rustix::fs::chmod(&top, Mode::from_raw_mode(0o755)).unwrap();
+        let caller = Caller { uid: 12345, gid: 12345, groups: Vec::new() };
+        let own = top.join("root/a");
+        std::os::unix::fs::chown(&own, Some(12345), Some(12345)).unwrap();
+        HostRoot::open_as(&own, &caller).unwrap();
+        HostRoot::open_as(&top.join("root"), &caller).unwrap_err();
+        let shared = HostRoot::open_shared_as(&top.join("root"), &caller).unwrap();
+        shared.write(Path::new("made")).unwrap_err();
+        assert!(shared.subdirectory(Path::new("a")).unwrap().write(Path::new("made")).is_ok());
+        std::os::unix::fs::chown(&own, Some(12346), Some(gid)).unwrap();
+        for path in ["root/a", "root/link", "missing"] {
+            HostRoot::open_shared_as(&top.join(path), &caller).unwrap_err();
+        }
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
+use serde_json::{Value, json};
+
 use crate::env::{TestEnv, golden};
 
 #[test]
@@ -58,4 +60,92 @@ fn users_with_a_meaning_in_sudoers_are_refused() {
         let ran = env.run(&["install", "--sudo", &format!("--runner-user={user}"), "hook"]);
         assert_eq!(ran.code, Some(2), "{user}");
     }
+}
+
+/// Returns the name of the user who runs this test.
+fn own_name() -> String {
+    let output = std::process::Command::new("id").arg("-un").output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().to_owned()
+}
+
+#[test]
+fn the_directories_of_a_runner_by_sudo_are_recorded_once() {
+    let env = TestEnv::new();
+    let before = format!("# mine\n{}", fs::read_to_string(env.path("settings.toml")).unwrap());
+    env.write("settings.toml", &before);
+    fs::create_dir_all(env.path("runner/_work")).unwrap();
+    fs::create_dir(env.path("tools")).unwrap();
+    std::os::unix::fs::symlink("runner", env.path("current")).unwrap();
+    let user = format!("--runner-user={}", own_name());
+    let current = env.path("current").display().to_string();
+    let args =
+        ["install", "--sudo", &user, "--runner-dir", &current, "--tool-dir", "tools", "hook"];
+    // The script's way must be trusted, the program of a test need not be.
+    let run = |more: &[&str]| env.run(&[&args[..], more].concat());
+    let ran = run(&["--format", "json"]);
+    if ran.code != Some(0) {
+        // The program of the test is not root's.
+        assert!(ran.stderr.contains("others could change what the runner calls"), "{ran:?}");
+        return;
+    }
+    assert_eq!(ran.stderr, "note: {ROOT}/current is recorded as {ROOT}/runner\n");
+    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
+    let expected = json!({
+        "settings": "{ROOT}/settings.toml",
+        "directories": ["{ROOT}/runner"],
+        "tool_directories": ["{ROOT}/tools"],
+    });
+    assert_eq!(answer["recorded"], expected);
+    let first = fs::read_to_string(env.path("settings.toml")).unwrap();
+    assert!(first.starts_with(&before), "{first}");
+    assert_eq!(
+        fs::metadata(env.path("settings.toml")).unwrap().permissions().mode() & 0o777,
+        0o644
+    );
+    assert_eq!(run(&[]).code, Some(0));
+    assert_eq!(fs::read_to_string(env.path("settings.toml")).unwrap(), first);
+    // What is recorded need not be named again.
+    assert_eq!(env.run(&["install", "--sudo", &user, "hook"]).code, Some(0));
+}
+
+#[test]
+fn a_runner_by_sudo_has_directories_of_its_own() {
+    let env = TestEnv::new();
+    fs::write(env.path("file"), "").unwrap();
+    fs::create_dir(env.path("runner")).unwrap();
+    let name = own_name();
+    let other = if name == "root" { "daemon" } else { "root" };
+    for (user, dirs, expected) in [
+        (name.as_str(), &[][..], "--sudo needs --runner-dir DIR"),
+        (&name, &["missing"], "cannot look up missing: No such file"),
+        (&name, &["file"], "{ROOT}/file is not a directory"),
+        (
+            &name,
+            &["runner", "/proc/self/root"],
+            if name == "root" { "cannot be" } else { "belongs" },
+        ),
+        (other, &["runner"], "{ROOT}/runner belongs to user "),
+        ("no-such-user-anywhere", &["runner"], "is not found"),
+    ] {
+        let mut args = vec!["install", "--sudo", "--runner-user", user];
+        dirs.iter().for_each(|dir| args.extend(["--runner-dir", dir]));
+        args.push("hook");
+        let ran = env.run(&args);
+        assert_eq!(ran.code, Some(1), "{user} {dirs:?}");
+        assert!(ran.stderr.contains(expected), "{user} {dirs:?}: {}", ran.stderr);
+        assert!(!env.path("hook").exists());
+    }
+    let ran = env.run(&["install", "--runner-dir", "runner", "hook"]);
+    assert_eq!(ran.code, Some(2), "{ran:?}");
+}
+
+#[test]
+fn directories_are_not_recorded_in_settings_that_others_can_write() {
+    let env = TestEnv::new();
+    fs::create_dir(env.path("runner")).unwrap();
+    fs::set_permissions(env.path("settings.toml"), fs::Permissions::from_mode(0o666)).unwrap();
+    let user = format!("--runner-user={}", own_name());
+    let ran = env.run(&["install", "--sudo", &user, "--runner-dir", "runner", "hook"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("others than root can change the settings"), "{}", ran.stderr);
 }

@@ -15,7 +15,7 @@ use crate::support::leftovers::Snapshot;
 const USER: (&str, (u32, u32)) = ("daemon", (1, 1));
 
 fn unprivileged<'a>(installation: &'a Installation<'a>) -> Runner<'a> {
-    installation.use_sudo(USER.0);
+    installation.use_sudo(USER.0, "runner-1");
     let mut runner = runner(installation, "runner-1");
     runner.run_as(USER.1);
     runner

@@ -438,7 +438,7 @@ fn a_runner_that_is_not_root_has_the_template_of_the_settings_alone() {
         let host = Host::new();
         let _hub = Registry::start(&host, Name::Hub, None);
         let installation = Installation::new(&host, runtime, "");
-        installation.use_sudo("daemon");
+        installation.use_sudo("daemon", "runner-1");
         let file = host.path().join("template.yaml");
         write(&file, "spec: {containers: [{name: $job, env: [{name: A, value: b}]}]}");
         let mut runner = runner(&installation, "runner-1");

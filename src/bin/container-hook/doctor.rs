@@ -1,5 +1,6 @@
 //! `container-hook doctor`.
 
+mod directories;
 mod ownership;
 mod runner;
 

@@ -3,14 +3,15 @@
 use std::env;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::container_hook::{JOB_VARIABLES, Runner};
+use oci_hooks::container_hook::{JOB_VARIABLES, Runner, RunnerFiles, RunnerFilesError};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
-use oci_hooks::sys::fs::{PathContext as _, PathError};
+use oci_hooks::sys::caller::{Caller, is_root};
+use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::identity::Identity;
 
+use crate::settings::{self, Settings};
 use crate::shared::relayed::{PROXY_VARIABLES, sudo_caller};
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
@@ -38,6 +39,13 @@ pub(crate) enum EnvironmentError {
     NotAbsolute { name: &'static str },
     #[error(transparent)]
     Path(#[from] PathError),
+    #[error(transparent)]
+    Files(#[from] RunnerFilesError),
+    #[error(
+        "no directory is recorded for runners that call by sudo: run `container-hook install --sudo \
+         --runner-dir DIR` as root, where DIR is the runner's directory"
+    )]
+    NothingRecorded,
     #[error("the pod template {} cannot be used", path.display())]
     Template { path: PathBuf, source: TrustError },
     #[error(
@@ -70,30 +78,22 @@ pub(crate) fn wants_debug() -> bool {
 }
 
 /// Returns the runner that the environment of this process describes.
-///
-/// Services have their names from the runner's log if `names_from_log` says so.
-pub(crate) fn runner(names_from_log: bool) -> Result<Runner, EnvironmentError> {
-    let caller = rustix::process::geteuid().is_root().then(sudo_caller).flatten();
+pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
     let (temp, workspace) = (directory("RUNNER_TEMP")?, directory("GITHUB_WORKSPACE")?);
-    // Whoever may call us by sudo is not root yet: their directories are all they may name. Those
-    // above are theirs to replace, which the mounts are made to resist.
-    if let Some((caller, _)) = caller {
-        for path in [temp.as_path(), temp.parent().unwrap_or(Path::new("/"))] {
-            let owner = fs::symlink_metadata(path).at("look up", path)?.uid();
-            if owner != caller {
-                return Err(EnvironmentError::Foreign { path: path.to_owned(), owner, caller });
-            }
+    let work = temp.parent().unwrap_or(Path::new("/"));
+    let (files, user) = match caller() {
+        Some(caller) => {
+            let user = (caller.uid, caller.gid);
+            (files_of_caller(caller, [&temp, work], &settings.runner)?, user)
         }
-    }
-    let user = match caller {
-        Some(user) => user,
         None => {
-            let status = fs::metadata(&temp).at("look up", &temp)?;
-            (status.uid(), status.gid())
+            let files = RunnerFiles::of_root(work)?;
+            let user = files.open(&temp)?.owner();
+            (files, user)
         }
     };
     let worker = worker();
-    let diag = worker.filter(|_| names_from_log).and_then(diag);
+    let diag = worker.filter(|_| settings.network.names_from_runner_log).and_then(diag);
     let job = JOB_VARIABLES.iter().filter_map(|(name, _)| {
         Some(((*name).to_owned(), env::var(name).ok().filter(|value| !value.is_empty())?))
     });
@@ -101,11 +101,40 @@ pub(crate) fn runner(names_from_log: bool) -> Result<Runner, EnvironmentError> {
         name: required("RUNNER_NAME")?.to_string_lossy().into_owned(),
         temp,
         workspace,
+        files,
         user,
         worker,
         diag,
         job: job.collect(),
     })
+}
+
+/// Returns the user who called by sudo; none if it was root, or nobody.
+fn caller() -> Option<Caller> {
+    let (uid, gid) = rustix::process::geteuid().is_root().then(sudo_caller).flatten()?;
+    (!is_root(uid)).then(|| Caller::from_ids(uid, gid))
+}
+
+/// Returns the files of a runner that called by sudo. Whoever may do that is not root yet: the
+/// directories that it says are its own must be beneath those that root recorded, and its user's.
+fn files_of_caller(
+    caller: Caller,
+    own: [&Path; 2],
+    recorded: &settings::Runner,
+) -> Result<RunnerFiles, EnvironmentError> {
+    if recorded.directories.is_empty() {
+        return Err(EnvironmentError::NothingRecorded);
+    }
+    let uid = caller.uid;
+    let files = RunnerFiles::of_caller(recorded.directories.iter().map(PathBuf::as_path), caller);
+    for path in own {
+        let owner = files.open(path)?.owner().0;
+        if owner != uid {
+            let path = path.to_owned();
+            return Err(EnvironmentError::Foreign { path, owner, caller: uid });
+        }
+    }
+    Ok(files.with_tool_directories(recorded.tool_directories.iter().map(PathBuf::as_path)))
 }
 
 /// Returns the pod template: that of the settings, else the one that the environment names.

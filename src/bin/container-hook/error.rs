@@ -13,6 +13,7 @@ use oci_hooks::image::{ImportError, PullError, StoreError};
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
 use crate::environment::TEMPLATE_VARIABLE;
+use crate::install::DirectoriesError;
 use crate::shared::host::HostError;
 use crate::shared::read::SettingsError;
 use crate::stdin::StdinError;
@@ -48,6 +49,13 @@ pub(crate) enum Error {
     NoSuchImage { reference: String },
     #[error("others could change what the runner calls")]
     Trust(#[from] TrustError),
+    #[error(transparent)]
+    Directories(#[from] DirectoriesError),
+    #[error(
+        "no directory of a runner is recorded: --sudo needs --runner-dir DIR, the directory of the \
+         runner, which may use nothing else of this machine"
+    )]
+    NoRunnerDirectory,
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]

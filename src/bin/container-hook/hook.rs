@@ -38,7 +38,7 @@ pub(crate) enum CallError {
 pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
     let settings = settings::load(config)?.settings;
-    let runner = environment::runner(settings.network.names_from_runner_log)?;
+    let runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;
     let mut hook_settings = engine::hook_settings(&settings)?;
     // A template that went bad is no reason to leave a job as it is.

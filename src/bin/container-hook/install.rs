@@ -1,5 +1,7 @@
 //! `container-hook install`.
 
+mod directories;
+
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -7,22 +9,32 @@ use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks};
 use serde::Serialize;
 
+use directories::{Directories, Recorded};
+
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
+use crate::settings;
 use crate::shared::relayed::{AS_ROOT, this_program};
+
+pub(crate) use directories::DirectoriesError;
 
 /// Write the script that GitHub's runner calls, and say what the runner needs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   container-hook install /opt/container-hook
-  container-hook install --sudo --runner-user runner /opt/container-hook
+  container-hook install --sudo --runner-user runner --runner-dir /home/runner/actions-runner \
+      /opt/container-hook
 
 The runner takes a script, not a program. With --sudo, the script starts a process as the runner's
 user and one as root by sudo; the first passes on the runner's signals, which sudo would keep. sudo
 has to allow the one command that is printed, which takes no options and no variables from the
-caller. Workflows then do what the settings allow, as root: see `container-hook config --default`.")]
+caller. Workflows then do what the settings allow, as root: see `container-hook config --default`.
+
+A runner that calls by sudo may only name files beneath the directories that are recorded for it in
+the settings, as its own user may reach them. --runner-dir records them: the runner's directory, and
+its work directory if that is elsewhere. Comments and order of the settings stay.")]
 pub(crate) struct InstallArgs {
     /// The directory for the script, made if it does not exist
     dir: PathBuf,
@@ -34,6 +46,14 @@ pub(crate) struct InstallArgs {
     /// The user of the runner, for sudo
     #[arg(long, value_name = "USER", default_value = "runner", value_parser = user_name)]
     runner_user: String,
+
+    /// Record a directory of the runner, which belongs to its user (can be repeated)
+    #[arg(long, value_name = "DIR", requires = "sudo")]
+    runner_dir: Vec<PathBuf>,
+
+    /// Record a tool cache outside of the runner's directories, of its user or root (can be repeated)
+    #[arg(long, value_name = "DIR", requires = "sudo")]
+    tool_dir: Vec<PathBuf>,
 }
 
 /// What was installed, and what has to be done.
@@ -42,17 +62,36 @@ struct Installed {
     script: PathBuf,
     environment: String,
     sudoers: Option<String>,
+    /// What this call recorded, if it was to record something.
+    recorded: Option<Recorded>,
 }
 
 const SCRIPT: &str = "container-hook.sh";
 
-pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Error> {
+pub(crate) fn run(
+    args: &InstallArgs,
+    config: Option<&Path>,
+    context: &mut Context,
+) -> Result<Exit, Error> {
     let dir = std::path::absolute(&args.dir).at("look up", &args.dir)?;
     let script = dir.join(SCRIPT);
     // The runner puts the path into a command line as it is.
     let script_text = plain(&script)?;
     let program = this_program()?;
     let program_text = plain(&program)?;
+
+    // All of it is checked before anything is written.
+    let directories = Directories::find(args)?;
+    let asks_to_record = !(args.runner_dir.is_empty() && args.tool_dir.is_empty());
+    if args.sudo {
+        let settings = context.settings()?.settings;
+        if args.runner_dir.is_empty() && settings.runner.directories.is_empty() {
+            return Err(Error::NoRunnerDirectory);
+        }
+    }
+    for (given, real) in directories.renamed(args) {
+        context.note(&format!("{} is recorded as {}", given.display(), real.display()));
+    }
 
     // With sudo the script runs with no more rights than the runner; else whoever can write one of
     // the two can do what this process may.
@@ -73,12 +112,15 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
     );
     FileAt::open(&script, Symlinks::Refuse)?.replace(text.as_bytes(), &options)?;
 
+    let record = || directories.record(&settings::path(config));
+    let recorded = asks_to_record.then(record).transpose()?;
     let sudoers = || format!("{} ALL=(root) NOPASSWD: {program_text} {AS_ROOT}", args.runner_user);
     report(
         &Installed {
             environment: format!("ACTIONS_RUNNER_CONTAINER_HOOKS={script_text}"),
             script,
             sudoers: args.sudo.then(sudoers),
+            recorded,
         },
         context,
     )
@@ -98,6 +140,15 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
         context
             .line("\nPut this line into a file by `visudo -f /etc/sudoers.d/container-hook`:\n")?;
         context.line(format!("    {sudoers}"))?;
+    }
+    if let Some(Recorded { settings, directories, tool_directories }) = &installed.recorded {
+        context.line(format!("\nRecorded in {}:\n", settings.display()))?;
+        for directory in directories {
+            context.line(format!("    {}", directory.display()))?;
+        }
+        for directory in tool_directories {
+            context.line(format!("    {} (tools)", directory.display()))?;
+        }
     }
     context.line("\nThen `container-hook doctor` says if anything is missing.")?;
     Ok(Exit::Done)

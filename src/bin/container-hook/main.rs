@@ -108,7 +108,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         return Err(Error::NoYaml);
     }
     match command {
-        Command::Install(args) => install::run(args, context),
+        Command::Install(args) => install::run(args, cli.global.config.as_deref(), context),
         Command::Doctor(args) => doctor::run(args, context),
         Command::Ps(args) => ps::run(args, context),
         Command::Logs(args) => logs::run(args, context),

@@ -21,6 +21,12 @@ pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
 /// Names another file of settings, which must exist.
 pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
 
+/// Returns the file that is named, or that the variable names, or the usual one, which need not exist.
+pub(crate) fn path(named: Option<&Path>) -> PathBuf {
+    let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
+    named.map(Path::to_owned).or_else(variable).unwrap_or_else(|| PathBuf::from(FILE))
+}
+
 /// Reads the file that is named, or that the variable names, or the usual one if it exists.
 pub(crate) fn load(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
     let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
@@ -42,6 +48,7 @@ pub(crate) const TEMPLATE: &str = include_str!("../../../docs/container-hook.tom
 pub(crate) struct Settings {
     pub(crate) runtime: Runtime,
     pub(crate) store: Store,
+    pub(crate) runner: Runner,
     pub(crate) network: Network,
     pub(crate) hooks: Hooks,
     pub(crate) limits: Limits,
@@ -54,6 +61,14 @@ pub(crate) struct Settings {
     /// By host.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
+}
+
+/// Runners that call by sudo.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Runner {
+    pub(crate) directories: Vec<PathBuf>,
+    pub(crate) tool_directories: Vec<PathBuf>,
 }
 
 /// How the network of a job is made.

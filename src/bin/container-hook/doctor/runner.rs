@@ -11,6 +11,7 @@ use std::time::Duration;
 use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::process::{End, Program};
 
+use super::directories;
 use crate::settings::Settings;
 use crate::shared::checks::Check;
 use crate::shared::read::Loaded;
@@ -42,6 +43,11 @@ pub(super) fn checks(settings: &Settings) -> Vec<Check> {
         checks.push(Check::ok("runners", "none is running"));
     }
     checks.extend(listeners.iter().map(runner));
+    let by_sudo = listeners.iter().filter(|listener| listener.calls_by_sudo());
+    let mut sudo_users: Vec<u32> = by_sudo.map(|listener| listener.uid).collect();
+    sudo_users.sort_unstable();
+    sudo_users.dedup();
+    checks.extend(directories::checks(settings, &sudo_users));
     checks
 }
 
@@ -71,6 +77,18 @@ struct Listener {
     environment: HashMap<OsString, OsString>,
 }
 
+impl Listener {
+    fn script(&self) -> Option<&Path> {
+        let script = self.environment.get(OsStr::new(VARIABLE))?;
+        (!script.is_empty()).then_some(Path::new(script))
+    }
+
+    fn calls_by_sudo(&self) -> bool {
+        let text = self.script().and_then(|script| fs::read_to_string(script).ok());
+        self.uid != 0 && text.is_some_and(|text| text.contains("container-hook relay"))
+    }
+}
+
 fn listeners() -> Vec<Listener> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     entries.filter_map(|entry| listener(entry.file_name().to_str()?.parse().ok()?)).collect()
@@ -93,24 +111,21 @@ fn listener(pid: u32) -> Option<Listener> {
 }
 
 fn runner(listener: &Listener) -> Check {
-    let Listener { pid, uid, environment } = listener;
+    let Listener { pid, uid, .. } = listener;
     let whose = format!("process {pid} of user {uid}");
-    let Some(script) = environment.get(OsStr::new(VARIABLE)).filter(|script| !script.is_empty())
-    else {
+    let Some(script) = listener.script() else {
         return Check::warn(
             "runner",
             format!("{whose} has no {VARIABLE}"),
             "put the line that `container-hook install` prints into its .env, and restart it",
         );
     };
-    let script = Path::new(script);
-    let text = fs::read_to_string(script).unwrap_or_default();
     let name = script.display();
     if !script.is_file() {
         let mend = "container-hook install DIR, and the line it prints";
         return Check::fail("runner", format!("{whose} calls {name}, which is not there"), mend);
     }
-    if *uid == 0 || !text.contains("container-hook relay") {
+    if !listener.calls_by_sudo() {
         return Check::ok("runner", format!("{whose} calls {name}"));
     }
     match may_sudo(*uid) {

@@ -21,6 +21,12 @@ pub enum HookError {
     /// The request is not one.
     #[error(transparent)]
     Request(#[from] RequestError),
+    /// The answer has no place.
+    #[error(transparent)]
+    Response(#[from] super::response::ResponseError),
+    /// A file that the request names cannot be used.
+    #[error(transparent)]
+    Files(#[from] super::runner_files::RunnerFilesError),
     /// What is wrong is said of one of the request's containers.
     #[error("{container}")]
     In {

@@ -50,7 +50,9 @@ impl Hook<'_> {
     /// container step runs.
     pub fn run(&self, request: &Request, pass_on: &dyn Fn(u32)) -> Result<Outcome, HookError> {
         // Opened first: without a place for the answer nothing may be started.
-        let response = request.response_file.as_deref().map(ResponseFile::open).transpose()?;
+        let response = request.response_file.as_deref();
+        let open = |path| ResponseFile::open(&self.runner.files, path);
+        let response = response.map(open).transpose()?;
         match &request.command {
             Command::PrepareJob(job) => prepare_job::run(self, job, response),
             Command::CleanupJob => cleanup_job::run(self),

@@ -1,14 +1,15 @@
 //! The answer to the runner.
 
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde_json::Value;
 
+use super::runner_files::{RunnerFiles, RunnerFilesError};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// The answer to `prepare_job`.
@@ -61,26 +62,56 @@ pub struct ResponseFile {
     file: File,
 }
 
+/// Why the answer has no place. Whatever is there, nothing of it was changed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResponseError {
+    /// The file cannot be opened, or not by this runner.
+    #[error("cannot open the response file")]
+    Open(#[from] RunnerFilesError),
+    /// The file cannot be looked at.
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// The file is not the runner's.
+    #[error("the response file {} belongs to user {owner}, not to user {caller} who calls", path.display())]
+    Foreign {
+        /// The file.
+        path: PathBuf,
+        /// Whom it belongs to.
+        owner: u32,
+        /// Who called by sudo.
+        caller: u32,
+    },
+    /// The file is another one too.
+    #[error(
+        "the response file {} is a hard link: remove it, the runner makes a file of its own",
+        path.display()
+    )]
+    Linked {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
 impl ResponseFile {
     /// Opens the file, which the runner has made; to be done before anything is started.
     ///
     /// # Errors
     ///
-    /// Fails if it could not be written to later, because its directory is missing for example.
-    pub fn open(path: &Path) -> Result<Self, PathError> {
-        let no_follow = rustix::fs::OFlags::NOFOLLOW | rustix::fs::OFlags::NONBLOCK;
-        // The program may have more rights than the runner: another file behind a link is not its
-        // answer's place.
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .custom_flags(no_follow.bits().cast_signed())
-            .open(path)
-            .at("write the response file", path)?;
-        if !file.metadata().at("read", path)?.is_file() {
-            let error = io::Error::other("it is not a file");
-            return Err(PathError::new("write the response file", path, error));
+    /// Fails if it could not be written to later, because its directory is missing for example, or if
+    /// it may be something else than a file for the answer: this program may have more rights than
+    /// whoever named it, and jobs can put links in its place.
+    pub fn open(files: &RunnerFiles, path: &Path) -> Result<Self, ResponseError> {
+        let file = files.write(path)?;
+        let metadata = file.metadata().at("look at", path)?;
+        if let Some(caller) = files.caller()
+            && metadata.uid() != caller.uid
+        {
+            let (path, owner) = (path.to_owned(), metadata.uid());
+            return Err(ResponseError::Foreign { path, owner, caller: caller.uid });
+        }
+        if metadata.nlink() != 1 {
+            return Err(ResponseError::Linked { path: path.to_owned() });
         }
         Ok(ResponseFile { path: path.to_owned(), file })
     }
@@ -102,11 +133,12 @@ impl ResponseFile {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::symlink;
+    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 
     use serde_json::json;
 
     use super::*;
+    use crate::sys::caller::{Caller, is_root, own_ids};
 
     #[test]
     fn an_answer_leaves_out_what_the_runner_cannot_read() {
@@ -122,25 +154,87 @@ mod tests {
         assert_eq!(serde_json::to_value(answer).unwrap(), expected);
     }
 
+    fn directory() -> (tempfile::TempDir, PathBuf, RunnerFiles) {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().canonicalize().unwrap();
+        let files = RunnerFiles::of_root(&path).unwrap();
+        (dir, path, files)
+    }
+
     #[test]
     fn an_answer_replaces_what_is_in_the_file() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("response.json");
+        let (_dir, dir, files) = directory();
+        let path = dir.join("response.json");
         fs::write(&path, "something longer than the answer").unwrap();
-        ResponseFile::open(&path).unwrap().write(&json!({"state": 1})).unwrap();
+        ResponseFile::open(&files, &path).unwrap().write(&json!({"state": 1})).unwrap();
         assert_eq!(fs::read_to_string(&path).unwrap(), r#"{"state":1}"#);
     }
 
     #[test]
     fn a_place_that_cannot_be_written_to_is_found_at_once() {
-        let dir = tempfile::tempdir().unwrap();
-        let other = dir.path().join("other");
-        fs::write(&other, "").unwrap();
-        symlink(&other, dir.path().join("link")).unwrap();
+        let (_dir, dir, files) = directory();
+        fs::write(dir.join("other"), "").unwrap();
+        symlink(dir.join("other"), dir.join("link")).unwrap();
         for name in ["none/response.json", "link", "."] {
-            let path = dir.path().join(name);
-            let error = ResponseFile::open(&path).unwrap_err();
+            let error = ResponseFile::open(&files, &dir.join(name)).unwrap_err();
             assert!(error.to_string().contains("response file"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_directory_that_became_a_link_leads_nowhere() {
+        let (_dir, dir, files) = directory();
+        fs::create_dir(dir.join("_temp")).unwrap();
+        let outside = tempfile::tempdir().unwrap();
+        fs::write(outside.path().join("nologin"), "untouched").unwrap();
+        let responses = dir.join("_temp/_runner_hook_responses");
+        symlink(outside.path(), &responses).unwrap();
+        for name in ["nologin", "new"] {
+            ResponseFile::open(&files, &responses.join(name)).unwrap_err();
+        }
+        assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_hard_link_to_something_else_is_refused() {
+        let (_dir, dir, files) = directory();
+        fs::write(dir.join("other"), "untouched").unwrap();
+        fs::hard_link(dir.join("other"), dir.join("response.json")).unwrap();
+        let error = ResponseFile::open(&files, &dir.join("response.json")).unwrap_err();
+        assert!(matches!(error, ResponseError::Linked { .. }), "{error}");
+        assert_eq!(fs::read_to_string(dir.join("other")).unwrap(), "untouched");
+    }
+
+    #[test]
+    fn who_calls_by_sudo_has_an_answer_in_files_of_their_own_only() {
+        if !is_root(own_ids().0) {
+            // Only root may act as somebody.
+            return;
+        }
+        let (_dir, dir, _) = directory();
+        let caller = Caller { uid: 12345, gid: 12345, groups: Vec::new() };
+        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).unwrap();
+        let runner = dir.join("runner");
+        fs::create_dir(&runner).unwrap();
+        for (name, mode) in [("of-root", 0o644), ("of-everybody", 0o666)] {
+            fs::write(runner.join(name), "untouched").unwrap();
+            fs::set_permissions(runner.join(name), fs::Permissions::from_mode(mode)).unwrap();
+        }
+        chown(&runner, Some(12345), Some(12345)).unwrap();
+        let files = RunnerFiles::of_caller([runner.as_path()], caller);
+        for name in ["of-root", "of-everybody", "../elsewhere"] {
+            ResponseFile::open(&files, &runner.join(name)).unwrap_err();
+        }
+        let error = ResponseFile::open(&files, &dir.join("elsewhere")).unwrap_err();
+        let not_recorded = RunnerFilesError::NotRecorded { path: dir.join("elsewhere") };
+        assert_eq!(
+            std::error::Error::source(&error).unwrap().to_string(),
+            not_recorded.to_string()
+        );
+        assert!(!dir.join("elsewhere").exists());
+        assert_eq!(fs::read_to_string(runner.join("of-root")).unwrap(), "untouched");
+        let path = runner.join("response.json");
+        ResponseFile::open(&files, &path).unwrap().write(&json!({})).unwrap();
+        assert_eq!(path.metadata().unwrap().uid(), 12345);
     }
 }

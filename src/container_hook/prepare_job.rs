@@ -100,7 +100,7 @@ fn service_names(
     services: &[ContainerArgs],
 ) -> Result<Vec<Vec<String>>, HookError> {
     let written = match &hook.runner.diag {
-        Some(diag) => service_names_in_log(diag, services.len())?,
+        Some(diag) => service_names_in_log(&hook.runner.files, diag, services.len())?,
         None => None,
     };
     let mut written = written.into_iter().flatten();

@@ -112,6 +112,14 @@ impl RunnerFiles {
         }
     }
 
+    /// Opens a directory, to have names looked up beneath it alone.
+    pub fn directory(&self, path: &Path) -> Result<HostRoot, RunnerFilesError> {
+        match self.find(path)? {
+            Some((root, relative)) => Ok(root.subdirectory(relative)?),
+            None => Ok(HostRoot::open_trusted(path)?),
+        }
+    }
+
     /// Opens a file to write it, made if it is missing. Nothing of it is changed yet.
     pub fn write(&self, path: &Path) -> Result<File, RunnerFilesError> {
         if let Some((root, relative)) = self.find(path)? {

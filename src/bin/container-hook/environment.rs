@@ -2,9 +2,9 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use oci_hooks::container_hook::worker_log::diag;
 use oci_hooks::container_hook::{JOB_VARIABLES, Runner, RunnerFiles, RunnerFilesError};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::caller::{Caller, is_root};
@@ -93,7 +93,7 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         }
     };
     let worker = worker();
-    let diag = worker.filter(|_| settings.network.names_from_runner_log).and_then(diag);
+    let diag = settings.network.names_from_runner_log.then(|| diag(&files, work));
     let job = JOB_VARIABLES.iter().filter_map(|(name, _)| {
         Some(((*name).to_owned(), env::var(name).ok().filter(|value| !value.is_empty())?))
     });
@@ -175,10 +175,4 @@ fn worker() -> Option<Identity> {
     let this = Identity::of(std::process::id())?;
     let ancestors = std::iter::successors(Some(this), Identity::parent);
     ancestors.take(MAX_ANCESTORS).find(|process| process.name().as_deref() == Some(WORKER))
-}
-
-/// Returns the directory of the runner's logs, which is beside that of its programs.
-fn diag(worker: Identity) -> Option<PathBuf> {
-    let program = fs::read_link(format!("/proc/{}/exe", worker.pid)).ok()?;
-    Some(program.parent()?.parent()?.join("_diag"))
 }

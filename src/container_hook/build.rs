@@ -1,22 +1,31 @@
 //! Dockerfile actions: built by buildah, which needs no daemon, and imported into the store.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _};
+mod snapshot;
+
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
 use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use super::log::Log;
+use snapshot::{LIMITS, Target};
+
+use super::hook::Hook;
 use crate::container::make_private;
-use crate::image::{Algorithm, Hasher, Image, ImportError, Platform, Reference, Store, StoreError};
+use crate::image::{
+    Algorithm, Digest, Hasher, Image, ImportError, Platform, Reference, StoreError,
+};
 use crate::runtime::{DEFAULT_PATH, FindError, find};
-use crate::sys::confine::Confinement;
+use crate::sys::beneath::{Beneath, remove_all};
+use crate::sys::confine::{self, Confinement};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::spawn;
+
+pub use snapshot::ContextError;
 
 /// How images are built.
 #[derive(Clone, Debug)]
@@ -35,12 +44,16 @@ impl Default for BuildOptions {
     }
 }
 
-/// buildah's own directory on the disk, and the lock that each build shares.
+/// Where each user's runners have a directory, by its number, for buildah's storage and what is built
+/// from; and the lock that each build shares.
 const BUILDAH: &str = "buildah";
 const LOCK: &str = "buildah.lock";
 
 /// What the names of results in it begin with.
 const LAYOUT: &str = "layout-";
+
+/// What the names of copied contexts begin with.
+const CONTEXT_PREFIX: &str = "context-";
 
 /// Where buildah sees its own directory and that of the Dockerfile.
 const STORAGE: &str = "/tmp/storage";
@@ -56,7 +69,10 @@ pub enum BuildError {
          use an action with a published image"
     )]
     NoBuildah(#[source] FindError),
-    /// The Dockerfile or its directory cannot be read.
+    /// The Dockerfile's directory cannot be built from.
+    #[error(transparent)]
+    Context(#[from] ContextError),
+    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
     /// buildah says no.
@@ -75,35 +91,39 @@ pub enum BuildError {
     Store(#[from] StoreError),
 }
 
-/// Builds a Dockerfile with its directory as context, unless the same has been built before.
-pub(super) fn build(
-    store: &Store,
-    disk: &Path,
-    dockerfile: &Path,
-    options: &BuildOptions,
-    log: &dyn Log,
-) -> Result<Image, BuildError> {
-    let context = dockerfile.parent().unwrap_or(Path::new("/"));
-    let reference = reference(dockerfile, context)?;
-    if let Some(image) = store.hold(&reference, &Platform::host())? {
+/// Builds a Dockerfile with its directory as context, unless the same has been built before for the
+/// runner's user.
+pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildError> {
+    let (engine, options, log) = (hook.engine, &hook.settings.build, hook.log);
+    // What runners of one user make, with their access, is nothing to those of others.
+    let (uid, _) = hook.runner.user;
+    let own = engine.disk.join(BUILDAH).join(uid.to_string());
+    let storage = own.join("storage");
+    let temporary = storage.join("tmp");
+    make_private(&temporary)?;
+    let _lock = FileLock::shared(&engine.disk.join(LOCK))?;
+    let unique = crate::sys::fs::unpredictable();
+    let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
+    let name = format!("{LAYOUT}{unique:016x}");
+    let layout = storage.join(&name);
+    let mut undo = Rollback::new();
+    undo.push(|| drop(remove(&context)));
+    make_private(&context)?;
+    let target = Target { dir: &context, owner: confine::OWNER };
+    let digest = snapshot::take(&hook.runner.files, dockerfile, &target, LIMITS)?;
+    let file_name = dockerfile.file_name().unwrap_or_default();
+    let reference = reference(uid, file_name, &digest);
+    if let Some(image) = engine.store.hold(&reference, &Platform::host())? {
         log.line(&format!("{} has not changed since it was built", dockerfile.display()));
         return Ok(image);
     }
-    let name = options.program.as_os_str();
-    let program =
-        find(&[name], Some(DEFAULT_PATH.as_ref()), None).map_err(BuildError::NoBuildah)?;
-    let storage = disk.join(BUILDAH);
-    let name = format!("{LAYOUT}{:016x}", crate::sys::fs::unpredictable());
-    let layout = storage.join(&name);
-    let temporary = storage.join("tmp");
-    make_private(&temporary)?;
-    let _lock = FileLock::shared(&disk.join(LOCK))?;
-    let mut undo = Rollback::new();
-    undo.push(|| drop(fs::remove_dir_all(&layout)));
+    let program = find(&[options.program.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
+        .map_err(BuildError::NoBuildah)?;
+    undo.push(|| drop(remove(&layout)));
 
     let (inside, shown) = (Path::new(STORAGE), Path::new(CONTEXT));
-    let file = shown.join(dockerfile.file_name().unwrap_or_default());
-    let buildah = |action: &'static str, arguments: &[&std::ffi::OsStr]| {
+    let file = shown.join(file_name);
+    let buildah = |action: &'static str, arguments: &[&OsStr]| {
         let mut command = Command::new(&program);
         command.arg("--root").arg(inside.join("root")).arg("--runroot").arg(inside.join("run"));
         command.args(&options.options).args(arguments);
@@ -115,7 +135,7 @@ pub(super) fn build(
         let mut confinement = Confinement::new().at("make a user namespace for", &program)?;
         confinement.give(&storage, STORAGE)?;
         confinement.give(&temporary, "/var/tmp")?;
-        confinement.show(context, CONTEXT)?;
+        confinement.show(&context, CONTEXT)?;
         confinement.apply(&mut command);
         spawn::die_with_us(&mut command);
         let status = command.status().at("execute", &program)?;
@@ -140,7 +160,7 @@ pub(super) fn build(
         ],
     )
     .and_then(|()| {
-        let mut target = std::ffi::OsString::from("oci:");
+        let mut target = OsString::from("oci:");
         target.push(inside.join(&name));
         buildah(
             "push",
@@ -155,82 +175,70 @@ pub(super) fn build(
     });
     log.end_group();
     built?;
-    Ok(store.import(&layout, &reference)?)
+    Ok(engine.store.import(&layout, &reference)?)
 }
 
-/// Removes what killed builds left, and all that buildah keeps if the last build was so long ago.
-/// Nothing while one is going on. Returns whether it was all.
+/// Removes what killed builds left, and all that buildah keeps for a user whose last build was so long
+/// ago. Nothing while a build is going on. Returns whether it was more than what killed builds left.
 pub fn remove_builds(disk: &Path, unused_for: Option<Duration>) -> Result<bool, BuildError> {
-    let storage = disk.join(BUILDAH);
-    if !storage.exists() {
+    let all = disk.join(BUILDAH);
+    if !all.exists() {
         return Ok(false);
     }
     let Some(_lock) = FileLock::try_exclusive(&disk.join(LOCK))? else { return Ok(false) };
-    // Each build makes and removes a directory there.
-    let used = storage.metadata().and_then(|metadata| metadata.modified()).at("read", &storage)?;
-    let age = used.elapsed().unwrap_or_default();
-    if unused_for.is_some_and(|limit| age >= limit) {
-        fs::remove_dir_all(&storage).at("remove", &storage)?;
-        return Ok(true);
-    }
-    for entry in fs::read_dir(&storage).at("list", &storage)?.flatten() {
-        let (name, path) = (entry.file_name(), entry.path());
-        if name == "tmp" || name.to_string_lossy().starts_with(LAYOUT) {
-            fs::remove_dir_all(&path).at("remove", &path)?;
-        }
-    }
-    Ok(false)
-}
-
-/// Returns the name of what a Dockerfile and its context make: the same content, the same name.
-fn reference(dockerfile: &Path, context: &Path) -> Result<Reference, PathError> {
-    let mut hasher = Hasher::new(Algorithm::Sha256);
-    hash_file(dockerfile, &mut hasher)?;
-    hash_tree(context, Path::new(""), &mut hasher)?;
-    let digest = hasher.finish();
-    let text = format!("localhost/dockerfile-action:{}", &digest.hex()[..32]);
-    Ok(text.parse().expect("hexadecimal digits are a tag"))
-}
-
-fn hash_tree(root: &Path, relative: &Path, hasher: &mut Hasher) -> Result<(), PathError> {
-    let dir = root.join(relative);
-    let entries = fs::read_dir(&dir).at("list", &dir)?;
-    let mut names: Vec<_> =
-        entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<_>>().at("list", &dir)?;
-    names.sort();
-    for name in names {
-        // The repository of the action itself; no build can depend on it.
-        if relative.as_os_str().is_empty() && name == ".git" {
+    let mut removed = false;
+    for entry in fs::read_dir(&all).at("list", &all)? {
+        let entry = entry.at("list", &all)?;
+        let path = entry.path();
+        let is_of_user = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        // Earlier versions had one storage for all users here, which nothing uses any more.
+        if !is_of_user || unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit)) {
+            remove(&path)?;
+            removed = true;
             continue;
         }
-        let relative = relative.join(name);
-        let path = root.join(&relative);
-        let metadata = fs::symlink_metadata(&path).at("read", &path)?;
-        let kind = metadata.file_type();
-        hasher.update(relative.as_os_str().as_bytes());
-        hasher.update(&[0]);
-        hasher.update(&metadata.permissions().mode().to_le_bytes());
-        if kind.is_dir() {
-            hash_tree(root, &relative, hasher)?;
-        } else if kind.is_symlink() {
-            hasher.update(fs::read_link(&path).at("read", &path)?.as_os_str().as_bytes());
-        } else if kind.is_file() {
-            hasher.update(&metadata.len().to_le_bytes());
-            hash_file(&path, hasher)?;
+        remove_each(&path, |name| name.starts_with(CONTEXT_PREFIX))?;
+        remove_each(&path.join("storage"), |name| name == "tmp" || name.starts_with(LAYOUT))?;
+    }
+    Ok(removed)
+}
+
+/// Returns how long ago there was a build of a user: each makes and removes a directory there.
+fn age(path: &Path) -> Result<Duration, PathError> {
+    let used = path.metadata().and_then(|metadata| metadata.modified()).at("look at", path)?;
+    Ok(used.elapsed().unwrap_or_default())
+}
+
+/// Removes what has certain names in a directory that may be missing.
+fn remove_each(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), PathError> {
+    let entries = match fs::read_dir(dir) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("list", dir)?,
+    };
+    for entry in entries {
+        let entry = entry.at("list", dir)?;
+        if entry.file_name().to_str().is_some_and(&is_meant) {
+            remove(&entry.path())?;
         }
     }
     Ok(())
 }
 
-fn hash_file(path: &Path, hasher: &mut Hasher) -> Result<(), PathError> {
-    let mut file = File::open(path).at("open", path)?;
-    let mut buffer = vec![0; 128 << 10];
-    loop {
-        match file.read(&mut buffer).at("read", path)? {
-            0 => return Ok(()),
-            count => hasher.update(&buffer[..count]),
-        }
-    }
+/// Removes what buildah made, in which strangers chose the names.
+fn remove(path: &Path) -> Result<(), PathError> {
+    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
+    remove_all(Beneath::new(parent)?.as_fd(), name.as_bytes()).at("remove", path)
+}
+
+/// Returns the name of what a Dockerfile and its context make for a user: the same content, the same
+/// name.
+fn reference(uid: u32, dockerfile: &OsStr, context: &Digest) -> Reference {
+    let mut hasher = Hasher::new(Algorithm::Sha256);
+    hasher.update(&uid.to_le_bytes());
+    hasher.update(context.hex().as_bytes());
+    hasher.update(dockerfile.as_bytes());
+    let text = format!("localhost/dockerfile-action:{}", &hasher.finish().hex()[..32]);
+    text.parse().expect("hexadecimal digits are a tag")
 }
 
 #[cfg(test)]
@@ -240,43 +248,59 @@ mod tests {
     #[test]
     fn builds_are_removed_by_age_but_not_while_one_goes_on() {
         let dir = tempfile::tempdir().unwrap();
-        let names = || {
-            let entries = fs::read_dir(dir.path().join(BUILDAH)).into_iter().flatten().flatten();
+        let all = dir.path().join(BUILDAH);
+        let names = |of: &str| {
+            let entries = fs::read_dir(all.join(of)).into_iter().flatten().flatten();
             let mut names: Vec<_> = entries.map(|entry| entry.file_name()).collect();
             names.sort();
             names
         };
-        assert!(!remove_builds(dir.path(), Some(Duration::ZERO)).unwrap());
-        for name in ["layout-1/blobs", "root/overlay", "tmp/x"] {
-            fs::create_dir_all(dir.path().join(BUILDAH).join(name)).unwrap();
+        let (hour, now) = (Some(Duration::from_secs(3600)), Some(Duration::ZERO));
+        assert!(!remove_builds(dir.path(), now).unwrap());
+        for name in
+            ["storage/layout-1/blobs", "storage/root/overlay", "storage/tmp/x", "context-1/a"]
+        {
+            fs::create_dir_all(all.join("1000").join(name)).unwrap();
         }
         let build = FileLock::shared(&dir.path().join(LOCK)).unwrap();
-        assert!(!remove_builds(dir.path(), Some(Duration::ZERO)).unwrap());
-        assert_eq!(names().len(), 3);
+        assert!(!remove_builds(dir.path(), now).unwrap());
+        assert_eq!(names("1000").len(), 2);
         drop(build);
-        for age in [None, Some(Duration::from_secs(3600))] {
+        for age in [None, hour] {
             assert!(!remove_builds(dir.path(), age).unwrap());
-            assert_eq!(names(), ["root"]);
+            assert_eq!(names("1000"), ["storage"]);
+            assert_eq!(names("1000/storage"), ["root"]);
         }
-        assert!(remove_builds(dir.path(), Some(Duration::ZERO)).unwrap());
-        assert!(names().is_empty());
+        assert!(remove_builds(dir.path(), now).unwrap());
+        assert!(names("").is_empty());
     }
 
     #[test]
-    fn what_is_built_has_the_name_of_its_content() {
+    fn what_earlier_versions_kept_for_all_users_goes() {
         let dir = tempfile::tempdir().unwrap();
-        let dockerfile = dir.path().join("Dockerfile");
-        fs::write(&dockerfile, "FROM scratch\n").unwrap();
-        fs::create_dir(dir.path().join("src")).unwrap();
-        let name = || reference(&dockerfile, dir.path()).unwrap().to_string();
-        let first = name();
-        assert_eq!(first, name());
-        fs::create_dir(dir.path().join(".git")).unwrap();
-        assert_eq!(first, name());
-        fs::write(dir.path().join("src/a"), "1").unwrap();
-        let second = name();
-        assert_ne!(first, second);
-        fs::set_permissions(dir.path().join("src/a"), fs::Permissions::from_mode(0o755)).unwrap();
-        assert_ne!(second, name());
+        let all = dir.path().join(BUILDAH);
+        for name in ["layout-1/blobs", "root/overlay", "run", "tmp/x", "0/storage/root"] {
+            fs::create_dir_all(all.join(name)).unwrap();
+        }
+        assert!(remove_builds(dir.path(), None).unwrap());
+        assert_eq!(fs::read_dir(&all).unwrap().count(), 1);
+        assert!(all.join("0/storage/root").is_dir());
+        assert!(!remove_builds(dir.path(), None).unwrap());
+    }
+
+    #[test]
+    fn what_is_built_has_the_name_of_its_content_and_of_its_user() {
+        let name = |uid, file: &str, content: &str| {
+            reference(uid, file.as_ref(), &Digest::of(content.as_bytes())).to_string()
+        };
+        let first = name(1000, "Dockerfile", "a");
+        assert_eq!(first, name(1000, "Dockerfile", "a"));
+        for other in [
+            name(1001, "Dockerfile", "a"),
+            name(1000, "Dockerfile.ci", "a"),
+            name(1000, "Dockerfile", "b"),
+        ] {
+            assert_ne!(first, other);
+        }
     }
 }

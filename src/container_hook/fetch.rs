@@ -26,9 +26,7 @@ pub(super) fn image(hook: &Hook<'_>, plan: &Plan<'_>) -> Result<Image, HookError
     let reference = match (&plan.reference, &plan.args.source) {
         (Some(reference), _) => reference,
         (None, ImageSource::Dockerfile(path)) => {
-            let engine = hook.engine;
-            let options = &hook.settings.build;
-            return Ok(build(&engine.store, &engine.disk, Path::new(path), options, hook.log)?);
+            return Ok(build(hook, Path::new(path))?);
         }
         (None, ImageSource::Image(_)) => unreachable!("an image's name was parsed before"),
     };

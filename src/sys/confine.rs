@@ -8,7 +8,7 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::{MetadataExt as _, chown};
+use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
@@ -33,6 +33,9 @@ use super::userns::{IdRange, Mapping};
 /// nobody for these.
 const FIRST: u32 = 0x7000_0000;
 const COUNT: u32 = 1 << 24;
+
+/// The user and group of the host that the program takes for root.
+pub const OWNER: (u32, u32) = (FIRST, FIRST);
 
 /// Options of a file system in memory that belongs to the program.
 const OWN: &CStr = c"mode=755,uid=1879048192,gid=1879048192,size=64m";
@@ -67,24 +70,19 @@ impl Confinement {
     /// Gives the program a directory, at a path directly in a place that is its own. The directory
     /// and all that it makes there belong to it.
     pub fn give(&mut self, dir: &Path, at: &str) -> Result<(), PathError> {
-        chown(dir, Some(FIRST), Some(FIRST)).at("set the owner of", dir)?;
-        let tree = detached(dir, None, Depth::Single)?;
-        self.add(tree, at, false);
-        Ok(())
+        self.take(dir, at, false)
     }
 
-    /// Shows the program a directory at such a path. What belongs to the directory's owner belongs to
-    /// the program there, but cannot be changed.
+    /// Shows the program a directory at such a path, which it cannot change. The directory becomes the
+    /// program's; so should be what is in it, see [`OWNER`].
     pub fn show(&mut self, dir: &Path, at: &str) -> Result<(), PathError> {
-        let metadata = dir.metadata().at("look at", dir)?;
-        let mapping = Mapping::one((metadata.uid(), metadata.gid()), (FIRST, FIRST));
-        let namespace = mapping.namespace().at("map the owners of files in", dir)?;
-        let tree = match detached(dir, Some(namespace.as_fd()), Depth::Single) {
-            // Not every file system can; what everybody may read it can read all the same.
-            Err(_) => detached(dir, None, Depth::Single)?,
-            Ok(tree) => tree,
-        };
-        self.add(tree, at, true);
+        self.take(dir, at, true)
+    }
+
+    fn take(&mut self, dir: &Path, at: &str, read_only: bool) -> Result<(), PathError> {
+        chown(dir, Some(FIRST), Some(FIRST)).at("set the owner of", dir)?;
+        let tree = detached(dir, None, Depth::Single)?;
+        self.add(tree, at, read_only);
         Ok(())
     }
 

@@ -235,10 +235,9 @@ impl HostRoot {
         let name = self.name_of(relative);
         let mode =
             if flags.contains(OFlags::CREATE) { Mode::from_raw_mode(0o644) } else { Mode::empty() };
+        let path = or_dot(relative);
         let opened = act(self.caller.as_ref(), || {
-            Ok(retry(|| {
-                openat2(self.dir.as_fd(), relative, flags | OFlags::CLOEXEC, mode, STRICT)
-            })?)
+            Ok(retry(|| openat2(self.dir.as_fd(), path, flags | OFlags::CLOEXEC, mode, STRICT))?)
         });
         let file = opened.and_then(|opened| opened).at("open", &name)?;
         let stat = fstat(&file).at("look at", &name)?;
@@ -262,8 +261,7 @@ fn open_as(
     name: &Path,
     caller: Option<&Caller>,
 ) -> Result<HostFile, PathError> {
-    // The directory itself has no other name beneath it.
-    let path = if relative.as_os_str().is_empty() { Path::new(".") } else { relative };
+    let path = or_dot(relative);
     let opened = act(caller, || {
         let file = retry(|| openat2(root, path, PATH_ONLY, Mode::empty(), STRICT))?;
         if caller.is_some() {
@@ -275,6 +273,11 @@ fn open_as(
     let file = HostFile::from_fd(opened.and_then(|opened| opened).at("open", name)?, name)?;
     check_owner(&file.stat, caller).at("use", name)?;
     Ok(file)
+}
+
+/// Returns the name that a directory has beneath itself if there is none.
+fn or_dot(relative: &Path) -> &Path {
+    if relative.as_os_str().is_empty() { Path::new(".") } else { relative }
 }
 
 /// Does something with the access of a user if it is for one, on this thread otherwise.
@@ -390,6 +393,7 @@ mod tests {
         assert!(made.is_dir() && made.has_name(&dir.path().join("root/x/y")));
         assert_eq!(made, root.open_or_make_dir(Path::new("x/y"), own_ids()).unwrap());
         assert!(root.open(Path::new("")).unwrap().is_same(root.dir()));
+        assert!(root.read(Path::new("")).unwrap().metadata().unwrap().is_dir());
     }
 
     #[test]

@@ -1,0 +1,86 @@
+//! Dockerfile actions whose directories are not what they should be.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::setup::{Canary, runner, with_each_runtime, write};
+use crate::support::installation::Installation;
+
+/// Returns a step whose image is built.
+pub(crate) fn built_step(dockerfile: &Path) -> Value {
+    json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []})
+}
+
+/// Checks that nothing is left of what was built from.
+#[track_caller]
+pub(crate) fn no_context_of(installation: &Installation<'_>, uid: u32) {
+    let dir = installation.store().join(format!("buildah/{uid}"));
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.collect::<Vec<_>>(), ["storage"]);
+}
+
+#[test]
+fn a_context_with_what_no_build_can_use_is_refused_by_name() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let canary = Canary::new(host);
+        let mut runner = runner(installation, "runner-1");
+        let outside = host.path().join("outside");
+        write(outside.join("Dockerfile"), "FROM alpine:3.20\n");
+        for (name, make, expected) in [
+            ("fifo", "mkfifo src/pipe", "fifo/src/pipe is a FIFO or a device"),
+            ("device", "mknod src/zero c 1 5", "device/src/zero is a FIFO or a device"),
+            (
+                "endless",
+                "rm Dockerfile; mknod Dockerfile c 1 5",
+                "Dockerfile is not a regular file",
+            ),
+            ("link", "ln -sf /etc/shadow Dockerfile", "Dockerfile is not a regular file"),
+            (
+                "deep",
+                "mkdir -p $(yes d/ | head -n 300 | tr -d '\\n')",
+                "directories deep, the limit",
+            ),
+            ("large", "truncate -s 1T src/file", "the limit for a Dockerfile action"),
+        ] {
+            let dir = runner.workspace().join(name);
+            write(dir.join("Dockerfile"), "FROM alpine:3.20\n");
+            host.shell(&format!("cd {}; mkdir src; {make}", dir.display()));
+            let said = runner.container_step(built_step(&dir.join("Dockerfile"))).0.failure();
+            assert!(said.contains(expected), "{name}: {said}");
+            no_context_of(installation, 0);
+        }
+        // What a job can replace leads nowhere else.
+        symlink(&outside, runner.workspace().join("swapped")).unwrap();
+        let dockerfile = runner.workspace().join("swapped/Dockerfile");
+        runner.container_step(built_step(&dockerfile)).0.failure();
+        canary.check("builds");
+    });
+}
+
+#[test]
+fn a_build_sees_its_directory_as_it_was_and_the_repository_in_it() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let action = runner.work().join("_actions/octo/docker-action/v1");
+        write(
+            action.join("Dockerfile"),
+            "FROM alpine:3.20\nCOPY . /action\nRUN ! touch /tmp/context/x 2>/dev/null\n\
+             ENTRYPOINT [\"sh\", \"-c\", \"cd /action; cat .git/HEAD; ./run; readlink link\"]\n",
+        );
+        write(action.join(".git/HEAD"), "one\n");
+        write(action.join("run"), "#!/bin/sh\necho $(stat -c '%a %u:%g' run)\n");
+        symlink("/etc/shadow", action.join("link")).unwrap();
+        installation.host().shell(&format!("chmod 750 {}/run", action.display()));
+        let step = built_step(&action.join("Dockerfile"));
+        let ended = runner.container_step(step.clone()).0.success();
+        assert!(ended.stdout().ends_with("one\n750 0:0\n/etc/shadow\n"), "{}", ended.log());
+        no_context_of(installation, 0);
+        write(action.join(".git/HEAD"), "two\n");
+        let ended = runner.container_step(step).0.success();
+        assert!(ended.stdout().ends_with("two\n750 0:0\n/etc/shadow\n"), "{}", ended.log());
+    });
+}

@@ -100,8 +100,10 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
     let own = engine.disk.join(BUILDAH).join(uid.to_string());
     let storage = own.join("storage");
     let temporary = storage.join("tmp");
-    make_private(&temporary)?;
+    make_private(&engine.disk)?;
+    // Before anything is made, which could be removed as something that a killed build left.
     let _lock = FileLock::shared(&engine.disk.join(LOCK))?;
+    make_private(&temporary)?;
     let unique = crate::sys::fs::unpredictable();
     let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
     let name = format!("{LAYOUT}{unique:016x}");

@@ -20,7 +20,7 @@ use oci_hooks::sys::fs::{PathContext as _, PathError};
 use oci_hooks::sys::spawn;
 
 use crate::Exit;
-use crate::shared::relayed::{AS_ROOT, find, message, read_message, this_program};
+use crate::shared::relayed::{AS_ROOT, find, message, read_message, sudo_caller, this_program};
 use crate::stdin::{self, StdinError};
 use crate::{environment, signals};
 
@@ -45,6 +45,8 @@ pub(crate) enum RelayError {
     NoSudo(#[source] FindError),
     #[error("this is not a request of `container-hook relay`")]
     NotRelayed(#[source] io::Error),
+    #[error("SUDO_UID and SUDO_GID do not name the caller: `as-root` is called by sudo alone")]
+    NoCaller,
 }
 
 /// Hands the request to root, and everything that happens meanwhile.
@@ -78,11 +80,13 @@ pub(crate) fn as_root() -> Result<Exit, RelayError> {
     let mut input = BufReader::new(io::stdin());
     let (variables, request) =
         read_message(&mut input, stdin::MAX_BYTES).map_err(RelayError::NotRelayed)?;
+    // Without it the request would be taken for one of root's own.
+    let (uid, gid) = sudo_caller().ok_or(RelayError::NoCaller)?;
     let this = this_program()?;
     let mut command = Command::new(&this);
     command.env_clear().env("PATH", DEFAULT_PATH).stdin(Stdio::piped());
     // What sudo says of the caller is true; the rest is what any caller may say.
-    let caller = ["SUDO_UID", "SUDO_GID"].map(|name| (name, env::var_os(name).unwrap_or_default()));
+    let caller = [("SUDO_UID", uid.to_string()), ("SUDO_GID", gid.to_string())];
     command.envs(variables.iter().filter(|(name, _)| is_relayed(name))).envs(caller);
     spawn::die_with_us(&mut command);
     let mut child = command.spawn().at("execute", &this)?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::setup::{runner, shell_step, with_each_runtime};
+use crate::builds::{built_step, no_context_of};
+use crate::setup::{Canary, runner, shell_step, with_each_runtime, write};
 use crate::support::github_runner::Runner;
 use crate::support::installation::Installation;
 use crate::support::leftovers::Snapshot;
@@ -82,5 +83,105 @@ fn sudo_allows_the_hook_and_nothing_else() {
         }
         let request = json!({"command": "images"}).to_string().into_bytes();
         runner.start_raw(request, None).wait().failure();
+    });
+}
+
+/// Runs a script on the host as the runner's user would before.
+fn as_runner(installation: &Installation<'_>, script: &str) {
+    let words = "setpriv --reuid 1 --regid 1 --clear-groups sh -ec";
+    installation.host().shell(&format!("{words} '{script}'"));
+}
+
+#[test]
+fn an_answer_goes_to_no_file_but_the_runners_own() {
+    with_each_runtime("", |installation| {
+        let runner = unprivileged(installation);
+        let host = installation.host();
+        let home = runner.home().display().to_string();
+        host.shell(&format!("umask 77; echo secret >/etc/of-root; echo root >{home}/of-root"));
+        host.shell(&format!("echo root >{home}/shared; chmod 666 {home}/shared"));
+        as_runner(installation, &format!("ln -s /etc {home}/link; ln -s /etc/of-root {home}/file"));
+        let state = || {
+            host.shell(&format!("ls -A /etc | sort; cat /etc/of-root {home}/of-root {home}/shared"))
+        };
+        let before = state();
+        let inside = ["link/nologin", "file", "of-root", "shared", "../of-root"];
+        let inside = inside.map(|name| format!("{home}/{name}"));
+        let outside = ["/etc/nologin", "/etc/ld.so.preload", "/etc/of-root"].map(str::to_owned);
+        for path in outside.iter().chain(&inside) {
+            let args = json!({"container": runner.job_container("node:22"), "services": []});
+            let request =
+                json!({"command": "prepare_job", "responseFile": path, "args": args, "state": {}});
+            let said = runner.start_raw(request.to_string().into_bytes(), None).wait().failure();
+            assert!(said.contains("response file"), "{path}: {said}");
+            assert_eq!(state(), before, "{path}");
+        }
+    });
+}
+
+#[test]
+fn a_runner_has_its_directories_where_root_recorded_them() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let top = host.path().display();
+        let mut runner = unprivileged(installation);
+        let home = runner.home().display().to_string();
+        host.shell(&format!(
+            "mkdir -p {top}/other/_work/_temp {home}/_root/_temp; chown -R 1:1 {top}/other; \
+             chown 1:1 {home}/_root/_temp"
+        ));
+        as_runner(installation, &format!("ln -s {top}/other/_work {home}/_link"));
+        for (temp, expected) in [
+            (format!("{top}/other/_work/_temp"), "in no directory that is recorded"),
+            ("/tmp".to_owned(), "in no directory that is recorded"),
+            (format!("{home}/_root/_temp"), "belongs to user 0, not to user 1"),
+            (format!("{home}/_link/_temp"), "cannot open"),
+        ] {
+            runner.variables = vec![("RUNNER_TEMP".to_owned(), temp.clone())];
+            let args = json!({"container": runner.job_container("node:22"), "services": []});
+            let said = runner.start("prepare_job", args).wait().failure();
+            assert!(said.contains(expected), "{temp}: {said}");
+        }
+        runner.variables.clear();
+        host.shell("sed -i '/^directories/d' /etc/oci-hooks/container-hook.toml");
+        let said = runner.start("cleanup_job", json!({})).wait().failure();
+        assert!(said.contains("install --sudo --runner-dir DIR"), "{said}");
+    });
+}
+
+#[test]
+fn a_build_has_what_the_runners_user_can_read() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let canary = Canary::new(host);
+        let mut runner = unprivileged(installation);
+        let action = runner.work().join("_actions/octo/docker-action/v1");
+        let text = "FROM alpine:3.20\nCOPY . /action\nENTRYPOINT [\"ls\", \"/action\"]\n";
+        write(action.join("Dockerfile"), text);
+        host.shell(&format!("chown -R 1:1 {}/_actions", runner.work().display()));
+        let step = built_step(&action.join("Dockerfile"));
+        let ended = runner.container_step(step).0.success();
+        assert!(ended.stdout().ends_with("Dockerfile\n"), "{}", ended.log());
+        no_context_of(installation, 1);
+
+        for (dir, expected) in [
+            (host.path().join("shared"), "recorded for runners"),
+            (runner.home().join("shared"), "shared/key: Permission denied"),
+        ] {
+            host.shell(&format!(
+                "mkdir {0}; chmod 1777 {0}; echo secret >{0}/key; chmod 600 {0}/key",
+                dir.display()
+            ));
+            as_runner(
+                installation,
+                &format!("printf \"FROM alpine:3.20\nCOPY key /\n\" >{}/Dockerfile", dir.display()),
+            );
+            let said = runner.container_step(built_step(&dir.join("Dockerfile"))).0.failure();
+            assert!(said.contains(expected), "{said}");
+            assert!(!said.contains("secret"), "{said}");
+        }
+        let said = runner.container_step(built_step("/dev/zero".as_ref())).0.failure();
+        assert!(said.contains("recorded for runners"), "{said}");
+        canary.check("builds");
     });
 }

@@ -19,7 +19,7 @@ const ROUNDS: usize = 31;
 fn main() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let host = dir.path().join("host");
-    netns::create(&host, || {
+    netns::create(&host, None, || {
         ip("link set lo up");
         ours(dir.path());
         batch();
@@ -44,7 +44,9 @@ fn ours(dir: &Path) {
             network.attach(&request).unwrap();
         };
         let mut laps = Laps::start();
-        let network = Network::create(&options, &NetworkRequest { id: id.clone() }).unwrap();
+        let network =
+            Network::create(&options, &NetworkRequest { id: id.clone(), user_namespace: false })
+                .unwrap();
         laps.lap();
         attach(&network, "first", &[]);
         laps.lap();

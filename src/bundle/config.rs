@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use super::capabilities::{self, CapabilitySet};
-use super::devices::{Devices, devices};
+use super::devices::{Devices, Node};
 use super::environment::{DEFAULT_PATH, Environment};
 use super::inside::normal;
 use super::mounts::{Mounts, is_in_proc};
@@ -15,6 +15,7 @@ use super::seccomp::seccomp;
 use super::user::User;
 use super::{BundleError, command};
 use crate::image::ImageConfig;
+use crate::sys::userns::PrivateIds;
 
 /// The version of the specification that runc 1.1 and crun 1.8 know.
 const OCI_VERSION: &str = "1.0.2";
@@ -40,11 +41,6 @@ const MASKED_PATHS: [&str; 13] = [
 const READONLY_PATHS: [&str; 5] =
     ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// Kernel parameters that Docker sets in a network of a container's own: any user may serve any port
-/// and send echo requests.
-const NETWORK_SYSCTLS: [(&str, &str); 2] =
-    [("net.ipv4.ip_unprivileged_port_start", "0"), ("net.ipv4.ping_group_range", "0 2147483647")];
-
 /// What was found out before.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parts<'a> {
@@ -54,6 +50,7 @@ pub(super) struct Parts<'a> {
     pub(super) user: &'a User,
     pub(super) cwd: &'a str,
     pub(super) mounts: &'a Mounts,
+    pub(super) devices: &'a Devices,
 }
 
 /// Puts a configuration together.
@@ -164,8 +161,8 @@ fn environment(image: &ImageConfig, options: &Options, user: &User) -> Environme
 fn linux(parts: &Parts<'_>, capabilities: CapabilitySet) -> Result<Value, BundleError> {
     let Parts { options, .. } = *parts;
     let security = &options.security;
-    let Devices { nodes, rules } =
-        devices(&options.devices, &options.device_rules, security.privileged)?;
+    let Devices { nodes, rules } = parts.devices;
+    let nodes: Vec<_> = nodes.iter().map(Node::to_json).collect();
     let mut resources = options.resources.to_json();
     resources.insert("devices".to_owned(), json!(rules));
     let mut linux = json!({
@@ -174,6 +171,12 @@ fn linux(parts: &Parts<'_>, capabilities: CapabilitySet) -> Result<Value, Bundle
         "devices": nodes,
         "sysctl": sysctls(options)?,
     });
+    if options.user_namespace.is_some() {
+        let PrivateIds { first, count } = options.private_ids;
+        let mappings = json!([{"containerID": 0, "hostID": first, "size": count}]);
+        linux["uidMappings"] = mappings.clone();
+        linux["gidMappings"] = mappings;
+    }
     if let Some(path) = &options.cgroups_path {
         linux["cgroupsPath"] = json!(path);
     }
@@ -192,7 +195,9 @@ fn linux(parts: &Parts<'_>, capabilities: CapabilitySet) -> Result<Value, Bundle
 
 fn namespaces(options: &Options) -> Vec<Value> {
     let namespaces = &options.namespaces;
+    let user = options.user_namespace.clone().map_or(Namespace::Host, Namespace::Path);
     let kinds = [
+        ("user", &user),
         ("mount", &Namespace::Private),
         ("pid", &namespaces.pid),
         ("ipc", &namespaces.ipc),
@@ -213,8 +218,16 @@ fn namespaces(options: &Options) -> Vec<Value> {
 fn sysctls(options: &Options) -> Result<Map<String, Value>, BundleError> {
     let has_network = options.namespaces.network != Namespace::Host;
     let mut sysctls = Map::new();
+    // As Docker sets them: any user may serve any port and send echo requests.
     if has_network {
-        sysctls.extend(NETWORK_SYSCTLS.map(|(name, value)| (name.to_owned(), json!(value))));
+        sysctls.insert("net.ipv4.ip_unprivileged_port_start".to_owned(), json!("0"));
+        // Groups that a user namespace does not have cannot be named in it.
+        let last = if options.user_namespace.is_some() {
+            options.private_ids.count - 1
+        } else {
+            i32::MAX.cast_unsigned()
+        };
+        sysctls.insert("net.ipv4.ping_group_range".to_owned(), json!(format!("0 {last}")));
     }
     for (name, value) in &options.sysctls {
         if !owns_sysctl(&options.namespaces, name) {

@@ -1,20 +1,19 @@
 //! Devices: what every container has, and what was asked for.
 
-use std::fs;
-use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use rustix::fs::{major, minor};
+use rustix::fs::{FileType, major, minor};
 use serde_json::{Value, json};
 
-use crate::sys::fs::{PathContext, PathError};
+use crate::sys::fs::PathError;
+use crate::sys::host_file::{HostFile, HostRoot};
 
 /// A device of the host, or all those below a directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its path on the host.
-    pub host: PathBuf,
+    /// What it is on the host.
+    pub host: HostFile,
     /// Its path in the container.
     pub container: PathBuf,
     /// What the container may do with it.
@@ -61,10 +60,10 @@ pub enum DeviceError {
         text: String,
     },
     /// It is something else.
-    #[error("{} is not a device", path.display())]
+    #[error("{path} is not a device")]
     NotADevice {
-        /// The path on the host.
-        path: PathBuf,
+        /// What it is called on the host.
+        path: String,
     },
     /// It cannot be looked at.
     #[error(transparent)]
@@ -95,7 +94,7 @@ impl Access {
 impl FromStr for Device {
     type Err = DeviceError;
 
-    /// Reads `HOST[:CONTAINER][:ACCESS]`.
+    /// Reads `HOST[:CONTAINER][:ACCESS]`, and opens the device, which the administrator names.
     fn from_str(text: &str) -> Result<Self, DeviceError> {
         let wrong = || DeviceError::Syntax { text: text.to_owned() };
         let parts: Vec<&str> = text.split(':').collect();
@@ -111,7 +110,8 @@ impl FromStr for Device {
         if !host.starts_with('/') || !container.starts_with('/') {
             return Err(wrong());
         }
-        Ok(Device { host: host.into(), container: container.into(), access })
+        let host = HostFile::open_trusted(Path::new(host))?;
+        Ok(Device { host, container: container.into(), access })
     }
 }
 
@@ -160,8 +160,20 @@ impl DeviceRule {
 /// `linux.devices` and the rules of `linux.resources.devices`.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    pub(super) nodes: Vec<Value>,
+    pub(super) nodes: Vec<Node>,
     pub(super) rules: Vec<Value>,
+}
+
+/// A device node of a container, as the host has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Node {
+    pub(super) path: PathBuf,
+    pub(super) kind: char,
+    pub(super) major: u32,
+    pub(super) minor: u32,
+    pub(super) mode: u32,
+    pub(super) uid: u32,
+    pub(super) gid: u32,
 }
 
 /// What the runtimes themselves make in every container, and the terminals.
@@ -188,8 +200,8 @@ pub(super) fn devices(
     let mut devices = Devices::default();
     if privileged {
         devices.rules.push(json!({"allow": true, "access": "rwm"}));
-        let all = Device { host: "/dev".into(), container: "/dev".into(), access: Access::all() };
-        devices.add(&all)?;
+        let host = HostFile::open_trusted(Path::new("/dev"))?;
+        devices.add(&Device { host, container: "/dev".into(), access: Access::all() }, 0)?;
     } else {
         devices.rules.push(json!({"allow": false, "access": "rwm"}));
         for (kind, major, minor, access) in DEFAULT_RULES {
@@ -199,7 +211,7 @@ pub(super) fn devices(
         }
     }
     for device in wanted {
-        devices.add(device)?;
+        devices.add(device, 0)?;
     }
     devices.rules.extend(rules.iter().map(DeviceRule::to_json));
     Ok(devices)
@@ -208,50 +220,70 @@ pub(super) fn devices(
 /// What runtimes make by themselves, and what is a mount of its own.
 const OWN: [&str; 8] = ["ptmx", "pts", "shm", "mqueue", "console", "fd", "init", "core"];
 
+/// How deep directories of devices are.
+const MAX_DEPTH: usize = 8;
+
 impl Devices {
-    fn add(&mut self, device: &Device) -> Result<(), DeviceError> {
-        let metadata = fs::metadata(&device.host).at("look at", &device.host)?;
-        if metadata.is_dir() {
-            return self.add_directory(device);
-        }
-        let kind = match metadata.file_type() {
-            kind if kind.is_char_device() => 'c',
-            kind if kind.is_block_device() => 'b',
-            _ => return Err(DeviceError::NotADevice { path: device.host.clone() }),
+    fn add(&mut self, device: &Device, depth: usize) -> Result<(), DeviceError> {
+        let stat = device.host.stat();
+        let kind = match device.host.kind() {
+            FileType::Directory => return self.add_directory(device, depth),
+            FileType::CharacterDevice => 'c',
+            FileType::BlockDevice => 'b',
+            _ => return Err(DeviceError::NotADevice { path: device.host.display().to_string() }),
         };
-        let number = metadata.rdev();
-        let (major, minor) = (major(number), minor(number));
-        self.nodes.push(json!({
-            "path": device.container,
-            "type": kind.to_string(),
-            "major": major,
-            "minor": minor,
-            "fileMode": metadata.mode() & 0o777,
-            "uid": metadata.uid(),
-            "gid": metadata.gid(),
-        }));
+        let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+        self.nodes.push(Node {
+            path: device.container.clone(),
+            kind,
+            major,
+            minor,
+            mode: stat.st_mode & 0o777,
+            uid: stat.st_uid,
+            gid: stat.st_gid,
+        });
         let access = device.access.clone();
         let rule = DeviceRule { kind, major: Some(major), minor: Some(minor), access };
         self.rules.push(rule.to_json());
         Ok(())
     }
 
-    fn add_directory(&mut self, directory: &Device) -> Result<(), DeviceError> {
-        let path: &Path = &directory.host;
-        for entry in fs::read_dir(path).at("list", path)? {
-            let entry = entry.at("list", path)?;
-            let name = entry.file_name();
-            let kind = entry.file_type().at("look at", &entry.path())?;
+    fn add_directory(&mut self, directory: &Device, depth: usize) -> Result<(), DeviceError> {
+        if depth == MAX_DEPTH {
+            return Ok(());
+        }
+        let root = HostRoot::of(directory.host.clone())?;
+        let is_dev = directory.host.has_name(Path::new("/dev"));
+        for name in root.names()? {
+            let is_own = is_dev && OWN.iter().any(|own| name == *own);
+            let host = match root.open(Path::new(&name)) {
+                // Links are made in the container by who wants them; what is gone is gone.
+                Err(_) => continue,
+                Ok(host) => host,
+            };
+            let kind = host.kind();
             let is_device = kind.is_char_device() || kind.is_block_device();
-            let is_own = path == Path::new("/dev") && OWN.iter().any(|own| name == *own);
             if is_own || !(is_device || kind.is_dir()) {
                 continue;
             }
             let container = directory.container.join(&name);
-            let access = directory.access.clone();
-            self.add(&Device { host: entry.path(), container, access })?;
+            self.add(&Device { host, container, access: directory.access.clone() }, depth + 1)?;
         }
         Ok(())
+    }
+}
+
+impl Node {
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "path": self.path,
+            "type": self.kind.to_string(),
+            "major": self.major,
+            "minor": self.minor,
+            "fileMode": self.mode,
+            "uid": self.uid,
+            "gid": self.gid,
+        })
     }
 }
 
@@ -287,11 +319,9 @@ mod tests {
     fn nodes_have_the_numbers_of_the_host() {
         let wanted = ["/dev/zero:/dev/nil:r".parse().unwrap()];
         let devices = devices(&wanted, &[], false).unwrap();
-        assert_eq!(devices.nodes[0]["path"], "/dev/nil");
-        assert_eq!(
-            (&devices.nodes[0]["major"], &devices.nodes[0]["minor"]),
-            (&1.into(), &5.into())
-        );
+        let node = &devices.nodes[0];
+        assert_eq!(node.path, Path::new("/dev/nil"));
+        assert_eq!((node.major, node.minor), (1, 5));
         assert_eq!(devices.rules.last().unwrap()["access"], "r");
         assert_eq!(devices.rules[0], json!({"allow": false, "access": "rwm"}));
     }
@@ -299,7 +329,7 @@ mod tests {
     #[test]
     fn what_is_no_device_is_refused() {
         let file = Device {
-            host: "/etc/passwd".into(),
+            host: HostFile::open_trusted(Path::new("/etc/passwd")).unwrap(),
             container: "/dev/x".into(),
             access: Access::all(),
         };

@@ -97,6 +97,43 @@ pub enum BundleError {
         path: PathBuf,
     },
     /// No such capability.
+    #[error(
+        "cannot mount {name} on {}: its file system cannot map owners ({reason}), so files that the \
+         container makes there would belong to other users; move it to another file system, or set \
+         `ownership = \"keep\"` under [mounts] of the settings", path.display()
+    )]
+    NoIdMapping {
+        /// What was to be mounted.
+        name: String,
+        /// The path in the container.
+        path: PathBuf,
+        /// What the kernel says.
+        reason: std::io::Error,
+    },
+    /// The container's user namespace has no such id.
+    #[error(
+        "the container has users and groups 0 to {}, not {id}: choose another user, or set \
+         `user-namespace = \"host\"` under [security] of the settings", count - 1
+    )]
+    NoSuchId {
+        /// The id.
+        id: u32,
+        /// How many there are.
+        count: u32,
+    },
+    /// Something cannot share what the host has in common for all from a user namespace.
+    #[error(
+        "{} cannot be reached by every user of the host ({} has no `x` for others), which containers \
+         with a user namespace need: `chmod o+x` it, choose another `root` under [store] of the \
+         settings, or set `user-namespace = \"host\"` under [security]", path.display(), above.display()
+    )]
+    Unreachable {
+        /// The path that is to be reached.
+        path: PathBuf,
+        /// The directory that stands in the way.
+        above: PathBuf,
+    },
+    /// There is no such capability.
     #[error("there is no capability {name:?}")]
     Capability {
         /// The name.

@@ -75,7 +75,9 @@ pub(super) fn inject(
     // A finished configuration does not say who asked for a mount; here it is known.
     target.has_bind_mounts = mounts.iter().any(|mount| match consumer.bind_mounts {
         BindMountRule::AnyUserMount => true,
-        BindMountRule::UserBindMount => matches!(mount.source, MountSource::Bind { .. }),
+        BindMountRule::UserBindMount => {
+            matches!(mount.source, MountSource::Bind { .. } | MountSource::Trusted { .. })
+        }
     });
     let mut selection = loaded.hooks.select(&target, consumer)?;
     let files: Vec<PathBuf> = selection.files.iter().map(|file| file.path.clone()).collect();

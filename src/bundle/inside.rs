@@ -3,14 +3,17 @@
 //! The kernel resolves every path with the root file system as `/`: whatever symbolic links an image
 //! brings, they lead to its own files.
 
+use std::collections::VecDeque;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read as _};
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Gid, Mode, OFlags, Uid, chownat, mkdirat, open, readlinkat};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fstat, mkdirat, open, readlinkat,
+};
 use rustix::io::Errno;
 
 use crate::sys::beneath::{open_as_root, open_strictly};
@@ -69,20 +72,43 @@ impl Inside {
         }
     }
 
-    /// Returns where a path leads, as far as there is something.
+    /// Returns where a path leads once all symbolic links are followed, those too that lead to
+    /// nothing yet, so that nothing is left for others to follow.
     pub(super) fn real(&self, path: &Path) -> Result<PathBuf, PathError> {
         let here = |error: Errno| PathError::new("look up", &self.on_host(path), error);
-        for above in path.ancestors() {
-            match self.resolve(above, OFlags::PATH) {
-                Err(Errno::NOENT | Errno::NOTDIR) => {}
-                found => {
-                    let real = self.name_of(&found.map_err(here)?).map_err(here)?;
-                    let missing = path.strip_prefix(above).expect("it is above the path");
-                    return Ok(real.join(missing));
+        let mut left: VecDeque<OsString> = names(path).collect();
+        let mut real = PathBuf::from("/");
+        let mut links = 0;
+        while let Some(name) = left.pop_front() {
+            if name == ".." {
+                real.pop();
+                continue;
+            }
+            let next = real.join(&name);
+            let flags = OFlags::PATH | OFlags::NOFOLLOW;
+            let relative = next.strip_prefix("/").expect("it begins so");
+            match open_strictly(self.root.as_fd(), relative, flags, Mode::empty()) {
+                // Nothing, or nothing below a file: what follows cannot lead elsewhere.
+                Err(Errno::NOENT | Errno::NOTDIR) => real = next,
+                Err(error) => return Err(here(error)),
+                Ok(file) if is_symlink(file.as_fd()) => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return Err(here(Errno::LOOP));
+                    }
+                    let target = readlinkat(&file, c"", Vec::new()).map_err(here)?.into_bytes();
+                    let target = PathBuf::from(OsString::from_vec(target));
+                    if target.is_absolute() {
+                        real = PathBuf::from("/");
+                    }
+                    for name in names(&target).collect::<Vec<_>>().into_iter().rev() {
+                        left.push_front(name);
+                    }
                 }
+                Ok(_) => real = next,
             }
         }
-        Ok(path.to_owned())
+        Ok(real)
     }
 
     /// Makes a directory and those above it, and returns where it really is.
@@ -134,7 +160,22 @@ impl Inside {
     }
 }
 
-/// Whose new directories are.
+/// How many symbolic links one path may have, as in the kernel.
+const MAX_LINKS: usize = 40;
+
+fn names(path: &Path) -> impl Iterator<Item = OsString> {
+    path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        Component::RootDir | Component::CurDir | Component::Prefix(_) => None,
+    })
+}
+
+fn is_symlink(file: BorrowedFd<'_>) -> bool {
+    fstat(file).is_ok_and(|stat| FileType::from_raw_mode(stat.st_mode).is_symlink())
+}
+
+/// Whose new directories are, by ids of the host.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Owner {
     pub(super) uid: u32,
@@ -214,6 +255,25 @@ mod tests {
         assert!(dir.path().join("b/c").is_dir() && !dir.path().join("a").exists());
         assert!(inside.create_directories(Path::new("/out/x"), own()).is_err());
         assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn links_are_followed_to_where_there_is_nothing_yet() {
+        let (dir, inside) = root();
+        symlink("/__w/_temp", dir.path().join("alias")).unwrap();
+        symlink("../../alias/x", dir.path().join("relative")).unwrap();
+        symlink("loop", dir.path().join("loop")).unwrap();
+        for (path, real) in [
+            ("/alias", "/__w/_temp"),
+            ("/alias/a/b", "/__w/_temp/a/b"),
+            ("/relative/y", "/__w/_temp/x/y"),
+            ("/relative/../y", "/__w/_temp/y"),
+            ("/new/../new/er", "/new/er"),
+            ("/../..", "/"),
+        ] {
+            assert_eq!(inside.real(Path::new(path)).unwrap(), Path::new(real), "{path}");
+        }
+        assert!(inside.real(Path::new("/loop/x")).is_err());
     }
 
     #[test]

@@ -2,8 +2,8 @@
 //!
 //! [`write()`] makes the bundle of a container whose root file system is there: it finds the user in
 //! the image's own files, makes the working directory, prepares mounts, and lets hooks.d hooks have
-//! their say. What it mounts in the bundle for that, [`unmount()`] takes away. [`process()`] says what
-//! else is to run in the container later.
+//! their say. The runtime has to `create` or `run` the container in [`Bundle::mounts`]: only there is
+//! what the configuration mounts. [`process()`] says what else is to run in the container later.
 //!
 //! What a container may do is what Docker lets it do: [`Options`] starts from there.
 
@@ -21,7 +21,10 @@ mod options;
 mod process;
 mod resources;
 mod seccomp;
+mod sources;
+mod stage;
 mod user;
+mod volume;
 mod write;
 
 pub use config::owns_sysctl;

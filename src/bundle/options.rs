@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use super::BundleError;
 use super::devices::{Device, DeviceRule};
 use super::files::default_host_files;
 use super::resources::{Resources, Rlimit};
 use crate::hooks::Consumer;
 use crate::hooks::consumer::PODMAN;
+use crate::sys::host_file::HostFile;
+use crate::sys::userns::PrivateIds;
 
 /// Everything a container is given beyond its image and root file system.
 ///
@@ -39,6 +42,13 @@ pub struct Options {
     /// Where volumes that the image declares are made, one directory each; without it they are plain
     /// directories of the root file system.
     pub volume_root: Option<PathBuf>,
+    /// A path that is there as long as the container is: by it the users of a shared volume are
+    /// known.
+    pub record: Option<PathBuf>,
+    /// The directory, above the root file system, that the runtime sees nothing of but that and what
+    /// is mounted into it; else the one the root file system is in. With a user namespace, any user
+    /// of the host has to be able to reach it.
+    pub stage: Option<PathBuf>,
     /// Whether the root file system is read-only.
     pub read_only: bool,
     /// The size of `/dev/shm`; 64 MiB if not said, and none at all if 0.
@@ -62,6 +72,11 @@ pub struct Options {
     pub cgroups_path: Option<String>,
     /// Which namespaces it has of its own.
     pub namespaces: Namespaces,
+    /// The pinned user namespace of the container, in which `private_ids` are those from 0 on, and
+    /// the root file system belongs to them; else it is in the host's.
+    pub user_namespace: Option<PathBuf>,
+    /// Ids of the host that nobody but the container has.
+    pub private_ids: PrivateIds,
 
     /// The host name; the container's own UTS namespace is needed for it.
     pub hostname: Option<String>,
@@ -75,6 +90,17 @@ pub struct Options {
     pub annotations: BTreeMap<String, String>,
     /// Hooks to look for; `None` injects none.
     pub hooks: Option<HookOptions>,
+}
+
+impl Options {
+    /// Returns the host's id for one of the container.
+    pub(super) fn host_id(&self, id: u32) -> Result<u32, BundleError> {
+        if self.user_namespace.is_none() {
+            return Ok(id);
+        }
+        let PrivateIds { count, .. } = self.private_ids;
+        self.private_ids.on_host(id).ok_or(BundleError::NoSuchId { id, count })
+    }
 }
 
 /// A program of the host that runs as the container's first process.
@@ -105,16 +131,26 @@ pub struct Mount {
     pub subpath: Option<PathBuf>,
     /// Whether it is read-only.
     pub read_only: bool,
-    /// Whose its files are on disk, for binds and volumes.
+    /// Whose its files are on disk, for binds. If nobody says, they belong on disk to the ids that
+    /// they have in the container.
     pub ownership: Option<Ownership>,
 }
 
 /// What is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MountSource {
-    /// A file or directory of the host, which must exist.
+    /// A file or directory of the host.
     Bind {
-        /// Its absolute path.
+        /// What it is, whatever has its name by now.
+        file: HostFile,
+        /// How mounts spread between host and container.
+        propagation: Propagation,
+        /// Whether what is mounted below it comes along.
+        recursive: bool,
+    },
+    /// A file or directory of the host that only its administrator can name and replace.
+    Trusted {
+        /// Its absolute path; it must exist.
         path: PathBuf,
         /// How mounts spread between host and container.
         propagation: Propagation,
@@ -123,10 +159,12 @@ pub enum MountSource {
     },
     /// A directory that outlives the container or not, as its keeper likes.
     Volume {
-        /// Its absolute path; made if missing.
+        /// Its absolute path, where only root can change anything; made if missing.
         path: PathBuf,
         /// Whether an empty one gets what the image has at the target.
         copy: bool,
+        /// Whether other containers may have it at the same time.
+        is_shared: bool,
     },
     /// Memory.
     Tmpfs(Tmpfs),
@@ -155,11 +193,13 @@ pub enum Propagation {
     Shared,
 }
 
-/// The user of the host that the container's user is on disk.
+/// The user of the host that the container's user is on disk, by an idmapped mount.
 ///
 /// So what the container makes in a mounted directory belongs to the user who runs the job, root or
-/// not: the container sees files of the host's user as its own user's. If that is root, nobody in
-/// the container can make a file there that belongs to the host's root, or change one.
+/// not: the container sees files of the host's user as its own user's. Files of other users of the
+/// container belong to private ids on disk, and files of other users of the host are nobody's in the
+/// container, which can neither make nor change one. Set-user-ID bits and devices have no effect
+/// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ownership {
     /// The user on disk.

@@ -2,22 +2,24 @@
 
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use serde_json::Value;
 
 use super::config::{Parts, checked_cwd, config};
+use super::devices::devices;
 use super::hooks::{Injected, inject};
 use super::inside::{Inside, Owner};
 use super::mounts::{self, Container, is_in_proc, is_mounted, text};
 use super::options::Options;
+use super::sources::ContainerIds;
 use super::user::{self, User};
 use super::{BundleError, HooksError, files};
 use crate::hooks::Problem;
 use crate::image::ImageConfig;
 use crate::sys::fs::PathContext;
-use crate::sys::rollback::Rollback;
+use crate::sys::mount_namespace::MountNamespace;
 
 /// A bundle that was written.
 #[derive(Debug)]
@@ -39,6 +41,9 @@ pub struct Bundle {
     pub said: Vec<String>,
     /// What is not as it was asked for.
     pub warnings: Vec<String>,
+    /// Where the runtime finds the root file system and what is mounted into it: `create` and `run`
+    /// are for a process in it. `createRuntime` hooks run there too.
+    pub mounts: MountNamespace,
 }
 
 /// Where file systems are mounted that the image's own files must not redirect.
@@ -46,8 +51,8 @@ const MOUNT_POINTS: [&str; 3] = ["proc", "sys", "dev"];
 
 /// Writes the bundle of a container into a directory, which is made if it is missing.
 ///
-/// The root file system is written to as well: it gets its working directory. On an error nothing
-/// stays mounted, and what was written is of no use.
+/// The root file system is written to as well: it gets its working directory. Nothing is mounted
+/// where others see it; on an error what was written is of no use.
 pub fn write(
     image: &ImageConfig,
     rootfs: &Path,
@@ -64,25 +69,35 @@ pub fn write(
             return Err(BundleError::NotADirectory { path });
         }
         // The runtime would make it, and until then a link to it would seem to lead nowhere.
-        inside.create_directories(&Path::new("/").join(path), Owner { uid: 0, gid: 0 })?;
+        let root = options.host_id(0)?;
+        inside.create_directories(&Path::new("/").join(path), Owner { uid: root, gid: root })?;
     }
     let words = options.user.as_deref().unwrap_or(&image.user);
     let user = user::resolve(&inside, words, &options.groups)?;
     let cwd = working_directory(image, options, &inside, &user)?;
 
-    let mut undo = Rollback::new();
-    undo.push(|| drop(mounts::unmount(dir)));
     let mut warnings = write_files(options, dir)?;
-    let mut mounts =
-        mounts::prepare(Container { image, options, inside: &inside, user: &user, dir })?;
-    warnings.append(&mut mounts.warnings);
+    let mut devices =
+        devices(&options.devices, &options.device_rules, options.security.privileged)?;
+    // Nobody can make devices in a user namespace; there they are mounted.
+    let nodes = match options.user_namespace {
+        Some(_) => std::mem::take(&mut devices.nodes),
+        None => Vec::new(),
+    };
+    let (inside, user) = (&inside, &user);
+    let container = Container { image, options, inside, user, rootfs, dir, nodes: &nodes };
+    let mounts = mounts::prepare(container)?;
+    if options.user_namespace.is_some() {
+        mounts.stage.check_reachable()?;
+    }
     let config = config(&Parts {
         image,
         options,
         rootfs: text(rootfs)?,
-        user: &user,
+        user,
         cwd: text(&cwd)?,
         mounts: &mounts,
+        devices: &devices,
     })?;
 
     let mut injected = Injected { config: to_bytes(&config), ..Injected::default() };
@@ -95,11 +110,17 @@ pub fn write(
     // The environment of a job is in it.
     let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path);
     file.and_then(|mut file| file.write_all(&injected.config)).at("write", &path)?;
-    undo.disarm();
+    let (mounts, further) = mounts.stage.make(ContainerIds {
+        user: (user.uid, user.gid),
+        private: options.private_ids,
+        has_namespace: options.user_namespace.is_some(),
+    })?;
+    warnings.extend(further);
     Ok(Bundle {
         dir: dir.to_owned(),
+        mounts,
         config,
-        user,
+        user: user.clone(),
         stop_signal: image.stop_signal.clone(),
         hooks: injected.files,
         problems: injected.problems,
@@ -121,7 +142,7 @@ fn working_directory(
     if is_mounted(options, &path) {
         return Ok(path);
     }
-    let owner = Owner { uid: user.uid, gid: user.gid };
+    let owner = Owner { uid: options.host_id(user.uid)?, gid: options.host_id(user.gid)? };
     let real = inside.create_directories(&path, owner)?;
     if is_in_proc(&real) {
         return Err(BundleError::CwdInProc { path: cwd.to_owned() });
@@ -132,16 +153,25 @@ fn working_directory(
 /// Writes the files that are mounted in the container's /etc, and returns warnings.
 fn write_files(options: &Options, dir: &Path) -> Result<Vec<String>, BundleError> {
     let mut warnings = Vec::new();
+    let root = options.host_id(0)?;
+    // Root of the container may change them.
+    let give = |path: &Path| match options.user_namespace {
+        Some(_) => chown(path, Some(root), Some(root)).at("set the owner of", path),
+        None => Ok(()),
+    };
     if let Some(hosts) = &options.hosts {
         files::write_hosts(dir, hosts)?;
+        give(&dir.join(files::HOSTS))?;
     }
     if let Some(dns) = &options.dns {
         let (text, warning) = files::resolv_conf(dns)?;
         files::write(&dir.join(files::RESOLV_CONF), &text)?;
+        give(&dir.join(files::RESOLV_CONF))?;
         warnings.extend(warning);
     }
     if let Some(hostname) = &options.hostname {
         files::write(&dir.join(files::HOSTNAME), &format!("{hostname}\n"))?;
+        give(&dir.join(files::HOSTNAME))?;
     }
     Ok(warnings)
 }

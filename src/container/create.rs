@@ -38,7 +38,7 @@ pub struct Spec<'a> {
     /// How much all it writes to its root file system and its volumes may take; without a limit, it
     /// is as much as there is.
     pub disk_bytes: Option<u64>,
-    /// What else it is given. The cgroup and where volumes are get filled in.
+    /// What else it is given. The cgroup, the record and where volumes are get filled in.
     pub options: bundle::Options,
     /// The network it is in, if it is one of ours.
     pub network: Option<String>,
@@ -103,6 +103,8 @@ impl Engine {
         let disk = self.disk_of(&id);
         options.cgroups_path = Some(cgroup.clone());
         options.volume_root = Some(disk.join("volumes"));
+        options.stage = Some(self.disk.clone());
+        options.record = Some(self.directory(&id).path().to_owned());
         let record = Record {
             id,
             name,
@@ -148,11 +150,12 @@ impl Engine {
         if let Some(bytes) = parts.disk_bytes {
             disk::make(&record.disk, bytes)?;
         }
+        let has_users = parts.options.user_namespace.is_some();
         let rootfs = rootfs::mount(&rootfs::Request {
             layers: parts.layers,
             dir: &record.disk,
             read_only: false,
-            mapping: None,
+            private_ids: has_users.then_some(parts.options.private_ids),
         })?;
         let dir = directory.bundle();
         make_private(&dir)?;
@@ -174,9 +177,13 @@ impl Prepared<'_> {
             Output::Discard => {
                 let null = self.engine.null()?;
                 let other = null.try_clone().at("open", directory.path())?;
-                monitor::create_with(&self.record, &directory, null.into(), other.into())?;
+                let streams = (null.into(), other.into());
+                monitor::create_with(&self.record, &directory, &self.bundle.mounts, streams)?;
             }
-            Output::Log { .. } => self.engine.monitor.create(&self.engine.run, &self.record.id)?,
+            Output::Log { .. } => {
+                let (engine, mounts) = (self.engine, &self.bundle.mounts);
+                engine.monitor.create(&engine.run, &self.record.id, mounts)?;
+            }
         }
         self.record.process = directory.process();
         directory.write(&self.record)?;
@@ -195,6 +202,7 @@ impl Prepared<'_> {
         let (id, log) = (&self.record.id, directory.runtime_log());
         let mut command = runtime.run(id, &directory.bundle(), &directory.pid_file(), &log);
         spawn::die_with_us(&mut command);
+        self.bundle.mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
         let _parents = cgroup::keep_parents();
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
+use std::os::fd::{AsRawFd as _, RawFd};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -17,26 +18,35 @@ use crate::runtime::Action;
 use crate::sys::cgroup;
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
+use crate::sys::mount_namespace::MountNamespace;
 use crate::sys::spawn;
 
 /// What a monitor says once the container is created; anything else is an error.
 const READY: &str = "ready";
 
-/// The program that becomes a monitor, given the run directory and the container's id as further
-/// arguments. It has to call [`monitor`].
+/// The program that becomes a monitor, given the run directory, the container's id and the number of
+/// a descriptor as further arguments. It has to call [`monitor`].
 #[derive(Clone, Debug)]
 pub struct MonitorProgram {
     /// The program, usually the own one.
     pub path: PathBuf,
-    /// Arguments before the two.
+    /// Arguments before the three.
     pub arguments: Vec<String>,
 }
 
 impl MonitorProgram {
     /// Has a new monitor create a container.
-    pub(super) fn create(&self, run: &Path, id: &str) -> Result<(), ContainerError> {
+    pub(super) fn create(
+        &self,
+        run: &Path,
+        id: &str,
+        mounts: &MountNamespace,
+    ) -> Result<(), ContainerError> {
         let mut command = Command::new(&self.path);
-        command.args(&self.arguments).arg(run).arg(id).env_clear().current_dir("/");
+        let mounts = mounts.try_clone_fd().at("enter the mounts of", run)?;
+        let number = mounts.as_raw_fd().to_string();
+        spawn::pass_descriptor(&mut command, mounts);
+        command.args(&self.arguments).arg(run).arg(id).arg(number).env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_us(&mut command);
         let mut child = command.spawn().at("execute", &self.path)?;
@@ -53,9 +63,13 @@ impl MonitorProgram {
 
 /// Creates a container and stays with it until it ended. The process must have been made for this:
 /// it leaves its session and adopts orphans, and it talks to its maker by standard output.
-pub fn monitor(run: &Path, id: &str) -> Result<(), ContainerError> {
+///
+/// `mounts` is the descriptor that it was given, of where the container's mounts are.
+pub fn monitor(run: &Path, id: &str, mounts: RawFd) -> Result<(), ContainerError> {
     let directory = Directory::of(run, id);
-    match create(&directory) {
+    let mounts = spawn::inherited(mounts).map(MountNamespace::from);
+    let created = mounts.at("enter the mounts of", directory.path()).map_err(Into::into);
+    match created.and_then(|mounts| create(&directory, &mounts)) {
         Ok((watch, mut log)) => {
             let mut stdout = io::stdout();
             let said = stdout.write_all(READY.as_bytes()).and_then(|()| stdout.flush());
@@ -80,7 +94,10 @@ pub fn monitor(run: &Path, id: &str) -> Result<(), ContainerError> {
     }
 }
 
-fn create(directory: &Directory) -> Result<(Watch, LogWriter), ContainerError> {
+fn create(
+    directory: &Directory,
+    mounts: &MountNamespace,
+) -> Result<(Watch, LogWriter), ContainerError> {
     let record = directory.read()?;
     spawn::detach().at("leave the session for", directory.path())?;
     let log = LogWriter::open(&directory.log(), record.log_bytes)?;
@@ -88,25 +105,26 @@ fn create(directory: &Directory) -> Result<(Watch, LogWriter), ContainerError> {
     let (stdout, stdout_writer) = pipe()?;
     let (stderr, stderr_writer) = pipe()?;
 
-    create_with(&record, directory, stdout_writer.into(), stderr_writer.into())?;
+    create_with(&record, directory, mounts, (stdout_writer.into(), stderr_writer.into()))?;
     let process = directory.process();
     // From here on the container is as good as started, and found by its record.
     spawn::outlive_parent().at("stay with", directory.path())?;
     Ok((Watch { process, streams: [Some(stdout), Some(stderr)] }, log))
 }
 
-/// Has the runtime create a container that writes to the given streams.
+/// Has the runtime create a container that writes to the given standard output and error.
 pub(super) fn create_with(
     record: &Record,
     directory: &Directory,
-    stdout: Stdio,
-    stderr: Stdio,
+    mounts: &MountNamespace,
+    (stdout, stderr): (Stdio, Stdio),
 ) -> Result<(), ContainerError> {
     let log = directory.runtime_log();
     let runtime = &record.runtime;
     let mut command = runtime.create(&record.id, &directory.bundle(), &directory.pid_file(), &log);
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
+    mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
     let _parents = cgroup::keep_parents();
     let status = command.status().at("execute", &runtime.program)?;
     if !status.success() {

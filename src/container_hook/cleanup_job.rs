@@ -1,6 +1,7 @@
 //! `cleanup_job`: nothing of the job is left.
 
 use super::error::HookError;
+use super::give_back;
 use super::hook::{Hook, Outcome};
 use super::job::Job;
 use super::pod;
@@ -24,6 +25,9 @@ pub(super) fn remove_all(hook: &Hook<'_>) -> Result<(), HookError> {
     let owner = hook.runner.owner();
     let job = hook.jobs().read(&owner)?;
     remove_owned(hook.engine, hook.network, &owner, job.as_ref())?;
+    if let Some(lent) = job.as_ref().and_then(|job| job.lent.as_ref()) {
+        give_back::by_runner(hook, lent);
+    }
     hook.jobs().remove(&owner)
 }
 
@@ -67,6 +71,7 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<usi
         }
         let _lock = jobs.lock(&job.owner)?;
         remove_owned(engine, network, &job.owner, Some(&job))?;
+        job.lent.as_ref().map(give_back::by_root).transpose()?;
         jobs.remove(&job.owner)?;
         removed += 1;
     }

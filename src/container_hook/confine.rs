@@ -6,6 +6,7 @@ use super::error::HookError;
 use super::hook::Hook;
 use super::options::{CreateOptions, Ipc, Namespace as HostNamespace, Swap};
 use crate::bundle::{self, Access, Device, DeviceRule, Namespace, Rlimit, Seccomp};
+use crate::sys::host_file::HostFile;
 
 /// Limits what a container may use.
 pub(super) fn limit(hook: &Hook<'_>, all: &CreateOptions, options: &mut bundle::Options) {
@@ -73,13 +74,6 @@ pub(super) fn confine(
     if all.ipc == Ipc::None {
         options.shm_size_bytes = Some(0);
     }
-    for device in &all.devices {
-        options.devices.push(Device {
-            host: device.host.clone(),
-            container: PathBuf::from(&device.container),
-            access: access(&device.access)?,
-        });
-    }
     for rule in &all.device_rules {
         options.device_rules.push(DeviceRule {
             kind: rule.kind,
@@ -89,6 +83,19 @@ pub(super) fn confine(
         });
     }
     Ok(())
+}
+
+/// Opens the devices that a container is given, if the policy allows them.
+pub(super) fn devices(hook: &Hook<'_>, all: &CreateOptions) -> Result<Vec<Device>, HookError> {
+    let policy = &hook.settings.policy;
+    let asked = all.devices.iter().map(|device| (device, policy.open_device(&device.host)));
+    // The administrator's own list.
+    let gpus = all.gpu_devices.iter().map(|device| (device, HostFile::open_trusted(&device.host)));
+    let opened = asked.chain(gpus).map(|(device, host)| {
+        let container = PathBuf::from(&device.container);
+        Ok(Device { host: host?, container, access: access(&device.access)? })
+    });
+    opened.collect()
 }
 
 fn access(text: &str) -> Result<Access, HookError> {

@@ -78,6 +78,7 @@ pub enum HookError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// A directory of the runner is not where the runner says.
+    /// A directory of the runner is a link now.
     #[error(
         "{} is outside {}: something replaced it by a link; remove it, the runner makes it anew",
         path.display(), work.display()

@@ -76,7 +76,6 @@ impl Hook<'_> {
     /// are.
     pub(super) fn ownership(&self) -> Option<Ownership> {
         let (host_uid, host_gid) = self.runner.user;
-        let wanted = self.settings.runner_owns_files && host_uid != 0;
-        wanted.then_some(Ownership { host_uid, host_gid })
+        self.settings.runner_owns_files.then_some(Ownership { host_uid, host_gid })
     }
 }

@@ -32,6 +32,19 @@ pub struct Job {
     pub peers: Vec<Peer>,
     /// The runner's worker: the job is over when it is gone.
     pub worker: Option<Identity>,
+    /// The directories that containers could write to, which are given back to their user; none in
+    /// records of older versions.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent: Option<Lent>,
+}
+
+/// Directories of a runner, and whose they are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lent {
+    /// The ids of the user and their group.
+    pub user: (u32, u32),
+    /// The directories.
+    pub directories: Vec<PathBuf>,
 }
 
 /// The jobs on this machine.
@@ -56,6 +69,7 @@ impl Jobs {
         runner: &Runner,
         network: &str,
         peers: &[Peer],
+        lent: Lent,
     ) -> Result<(), HookError> {
         let job = Job {
             owner: runner.owner(),
@@ -63,6 +77,7 @@ impl Jobs {
             network: network.to_owned(),
             peers: peers.to_vec(),
             worker: runner.worker,
+            lent: Some(lent),
         };
         make_private(&self.dir.join(&job.owner))?;
         Ok(write_json(&self.path(&job.owner), &job)?)
@@ -111,7 +126,8 @@ mod tests {
         let owner = runner().owner();
         let _lock = jobs.lock(&owner).unwrap();
         assert_eq!(jobs.read(&owner).unwrap(), None);
-        jobs.write(&runner(), "n", &[]).unwrap();
+        let lent = Lent { user: (1000, 1000), directories: vec!["/home/runner/_work".into()] };
+        jobs.write(&runner(), "n", &[], lent).unwrap();
         assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
         assert_eq!(jobs.all().unwrap().len(), 1);
         jobs.remove(&owner).unwrap();

@@ -56,6 +56,8 @@ pub(super) fn prepare<'h>(
         connection: within.network.connection(plan, endpoint.as_ref(), within.peers),
         volumes: within.volumes,
         process: within.process,
+        user_namespace: within.network.user_namespace(),
+        private_ids: within.network.private_ids(),
     };
     let options = plan.bundle(hook, image, id, &surroundings)?;
     let runtime = plan.overlay.map(|overlay| overlay.runtime(hook)).transpose()?;

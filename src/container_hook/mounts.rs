@@ -1,82 +1,130 @@
-//! Files and directories of the host, as mounts of a container.
+//! Files and directories of the host, as mounts of a container: opened when the request is checked,
+//! and mounted by descriptor later, whatever has their names by then.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::lchown;
 use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
 
 use super::error::HookError;
 use super::hook::Hook;
+use super::runner_files::RunnerFilesError;
 use super::volumes::{Propagation, Source, Volume};
 use crate::bundle::{self, Mount, MountSource};
-use crate::sys::fs::PathContext as _;
+use crate::sys::host_file::HostFile;
 
-/// Returns the mount of a `volumes:` entry, a `--volume` or a `--mount`; `own` is where a volume of
-/// this container's own would be.
-pub(super) fn user_mount(
-    hook: &Hook<'_>,
-    volume: &Volume,
-    own: PathBuf,
-) -> Result<Mount, HookError> {
-    let source = match &volume.source {
-        Source::Bind { path, create } => {
-            if *create {
-                make_directory(path, hook.runner.user)?;
+/// A `volumes:` entry, a `--volume` or a `--mount`, with the file of the host that it mounts.
+pub(super) struct OpenVolume {
+    volume: Volume,
+    /// None for volumes of ours.
+    file: Option<HostFile>,
+}
+
+impl OpenVolume {
+    /// Opens what a workflow mounts, if the policy allows that.
+    pub(super) fn open(hook: &Hook<'_>, volume: Volume) -> Result<Self, HookError> {
+        let file = match &volume.source {
+            Source::Bind { path, create } => {
+                let owner = create.then_some(hook.runner.user);
+                let caller = hook.runner.files.caller();
+                Some(hook.settings.policy.open_bind_mount(path, owner, caller)?)
             }
-            MountSource::Bind {
-                path: path.clone(),
+            Source::Named(_) | Source::Anonymous => None,
+        };
+        Ok(OpenVolume { volume, file })
+    }
+
+    /// Opens what the administrator's settings name.
+    pub(super) fn open_trusted(volume: Volume) -> Result<Self, HookError> {
+        let file = match &volume.source {
+            Source::Bind { path, .. } => Some(HostFile::open_trusted(path)?),
+            Source::Named(_) | Source::Anonymous => None,
+        };
+        Ok(OpenVolume { volume, file })
+    }
+
+    /// Returns the mount; `own` is where a volume of this container's own would be.
+    pub(super) fn mount(&self, hook: &Hook<'_>, own: PathBuf) -> Mount {
+        let volume = &self.volume;
+        let source = match (&self.file, &volume.source) {
+            (Some(file), _) => MountSource::Bind {
+                file: file.clone(),
                 propagation: match volume.propagation {
                     None => bundle::Propagation::Private,
                     Some(Propagation::Slave) => bundle::Propagation::Slave,
                     Some(Propagation::Shared) => bundle::Propagation::Shared,
                 },
                 recursive: volume.recursive,
+            },
+            (None, Source::Named(name)) => {
+                let path = hook.volume(name);
+                MountSource::Volume { path, copy: volume.copy, is_shared: true }
             }
+            (None, _) => MountSource::Volume { path: own, copy: volume.copy, is_shared: false },
+        };
+        Mount {
+            target: PathBuf::from(&volume.target),
+            source,
+            read_only: volume.read_only,
+            subpath: None,
+            ownership: self.file.as_ref().and_then(|_| hook.ownership()),
         }
-        Source::Named(name) => MountSource::Volume { path: hook.volume(name), copy: volume.copy },
-        Source::Anonymous => MountSource::Volume { path: own, copy: volume.copy },
-    };
-    let is_bind = matches!(source, MountSource::Bind { .. });
-    Ok(Mount {
-        target: PathBuf::from(&volume.target),
-        source,
-        read_only: volume.read_only,
-        subpath: None,
-        ownership: if is_bind { hook.ownership() } else { None },
+    }
+}
+
+/// One of the runner's own directories that a request mounts.
+pub(super) struct RunnerMount {
+    /// As the request names it.
+    source: PathBuf,
+    target: PathBuf,
+    file: HostFile,
+    read_only: bool,
+}
+
+impl RunnerMount {
+    pub(super) fn open(
+        hook: &Hook<'_>,
+        source: &Path,
+        target: &str,
+        read_only: bool,
+    ) -> Result<Self, HookError> {
+        let file = runner_directory(hook, source)?;
+        Ok(RunnerMount { source: source.to_owned(), target: target.into(), file, read_only })
+    }
+
+    /// Returns the path of the request, if the container can write there.
+    pub(super) fn writable(&self) -> Option<&Path> {
+        (!self.read_only).then_some(&self.source)
+    }
+
+    pub(super) fn mount(&self, hook: &Hook<'_>) -> Mount {
+        Mount {
+            target: self.target.clone(),
+            source: MountSource::Bind {
+                file: self.file.clone(),
+                propagation: bundle::Propagation::Private,
+                recursive: true,
+            },
+            read_only: self.read_only,
+            subpath: None,
+            ownership: hook.ownership(),
+        }
+    }
+}
+
+/// Opens one of the runner's own directories, made if it is missing: the runner counts on Docker for
+/// that.
+pub(super) fn runner_directory(hook: &Hook<'_>, path: &Path) -> Result<HostFile, HookError> {
+    let opened = hook.runner.files.open_or_make_dir(path, hook.runner.user);
+    opened.map_err(|error| match error {
+        // Jobs can write in the runner's work directory, and put links there.
+        RunnerFilesError::Path(error)
+            if [Errno::LOOP, Errno::XDEV]
+                .map(Some)
+                .contains(&Errno::from_io_error(&error.source)) =>
+        {
+            let work = hook.runner.work().to_owned();
+            HookError::Escapes { path: path.to_owned(), work }
+        }
+        error => error.into(),
     })
-}
-
-/// Returns where one of the runner's own directories is, made if it is missing: the runner counts on
-/// Docker for that.
-///
-/// Jobs can write in the runner's work directory. A link that one of them left there must not
-/// have the next container get something else of the host.
-pub(super) fn runner_directory(hook: &Hook<'_>, path: &Path) -> Result<PathBuf, HookError> {
-    make_directory(path, hook.runner.user)?;
-    let real = fs::canonicalize(path).at("find", path)?;
-    let work = hook.runner.work();
-    let real_work = fs::canonicalize(work).at("find", work)?;
-    match path.strip_prefix(work) {
-        Ok(relative) if real != real_work.join(relative) => {
-            Err(HookError::Escapes { path: path.to_owned(), work: work.to_owned() })
-        }
-        _ => Ok(real),
-    }
-}
-
-/// Makes a directory that is missing, and its parents, for a user.
-fn make_directory(path: &Path, (uid, gid): (u32, u32)) -> Result<(), HookError> {
-    if path.symlink_metadata().is_ok() {
-        return Ok(());
-    }
-    if let Some(parent) = path.parent() {
-        make_directory(parent, (uid, gid))?;
-    }
-    match fs::create_dir(path) {
-        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
-        result => {
-            result.at("make the directory", path)?;
-            Ok(lchown(path, Some(uid), Some(gid)).at("set the owner of", path)?)
-        }
-    }
 }

@@ -1,6 +1,7 @@
 //! The network of a job, and who is reached by which name in it.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
 use serde::{Deserialize, Serialize};
 
@@ -10,6 +11,7 @@ use super::options::NetworkMode;
 use super::plan::{Connection, Plan};
 use crate::bundle::HostEntry;
 use crate::network::{Endpoint, EndpointRequest, Network, NetworkRequest, PortMapping};
+use crate::sys::userns::PrivateIds;
 
 /// A container as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -32,12 +34,23 @@ impl JobNetwork {
     }
 
     pub(super) fn create(hook: &Hook<'_>, id: &str) -> Result<Self, HookError> {
-        let request = NetworkRequest { id: id.to_owned() };
+        let request =
+            NetworkRequest { id: id.to_owned(), user_namespace: hook.settings.user_namespace };
         Ok(JobNetwork { id: id.to_owned(), network: Network::create(hook.network, &request)? })
     }
 
     pub(super) fn open(hook: &Hook<'_>, id: &str) -> Result<Self, HookError> {
         Ok(JobNetwork { id: id.to_owned(), network: Network::open(hook.network, id)? })
+    }
+
+    /// Returns the pinned user namespace of the job's containers; none if they are in the host's.
+    pub(super) fn user_namespace(&self) -> Option<PathBuf> {
+        self.network.user_namespace()
+    }
+
+    /// Returns ids of the host that nobody but the job has.
+    pub(super) fn private_ids(&self) -> PrivateIds {
+        self.network.private_ids()
     }
 
     /// Connects a container and publishes its ports.

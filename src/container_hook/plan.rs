@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
-use super::confine::{confine, limit};
+use super::confine::{confine, devices, limit};
 use super::error::HookError;
 use super::hook::Hook;
-use super::mounts::{runner_directory, user_mount};
+use super::mounts::{OpenVolume, RunnerMount};
 use super::options::{CreateOptions, HostAddress, NetworkMode};
 use super::pod::{Facts, Overlay};
 use super::policy::is_engine_socket;
@@ -19,6 +19,8 @@ use crate::bundle::{self, Dns, HostEntry, Init, Mount, MountSource, Namespace, T
 use crate::container::{Health, Output, Role, Stop};
 use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
 use crate::network::{Endpoint, PortMapping};
+use crate::sys::host_file::HostFile;
+use crate::sys::userns::PrivateIds;
 
 /// What annotations made from labels begin with.
 pub(super) const LABEL: &str = "com.github.actions.label.";
@@ -35,7 +37,10 @@ pub(super) struct Plan<'a> {
     pub(super) ports: Vec<PortMapping>,
     pub(super) reference: Option<Reference>,
     pub(super) platform: Platform,
-    volumes: Vec<Volume>,
+    volumes: Vec<OpenVolume>,
+    /// The runner's own directories.
+    runner_mounts: Vec<RunnerMount>,
+    devices: Vec<bundle::Device>,
     /// What the admin's template says of it.
     pub(super) overlay: Option<&'a Overlay>,
 }
@@ -57,6 +62,10 @@ pub(super) struct Surroundings<'a> {
     pub(super) volumes: &'a Path,
     /// The process whose process namespace it shares.
     pub(super) process: Option<u32>,
+    /// The pinned user namespace of the job's containers, if they have one.
+    pub(super) user_namespace: Option<PathBuf>,
+    /// Ids of the host that nobody but the job has.
+    pub(super) private_ids: PrivateIds,
 }
 
 /// How a container is connected.
@@ -136,12 +145,36 @@ impl<'a> Plan<'a> {
             volumes.push(volume);
         }
         volumes.extend(options.volumes.iter().cloned());
+        let mut runner_mounts = Vec::new();
+        for mount in &args.system_mounts {
+            let Some(source) = mount.source.as_deref().map(Path::new) else { continue };
+            if is_engine_socket(source) {
+                // The runner names it on every machine; where there is none, there is nothing to say.
+                if HostFile::open_trusted(source).is_ok() {
+                    hook.log.line(&format!(
+                        "{title}: {} is not mounted: it would make the container root of this machine",
+                        source.display()
+                    ));
+                }
+                continue;
+            }
+            runner_mounts.push((source, mount));
+        }
         if let Some(overlay) = overlay {
             overlay.share_with_host(hook, &mut options)?;
             options.pull = overlay.pull()?.or(options.pull);
             ports.extend(overlay.ports()?);
         }
+        // All that can be refused by its text has been by now.
+        let runner_mounts = runner_mounts
+            .into_iter()
+            .map(|(source, mount)| RunnerMount::open(hook, source, &mount.target, mount.read_only));
+        let volumes = volumes.into_iter().map(|volume| OpenVolume::open(hook, volume));
+        let gpu_volumes = options.gpu_volumes.iter().cloned().map(OpenVolume::open_trusted);
         let plan = Plan {
+            runner_mounts: runner_mounts.collect::<Result<_, _>>()?,
+            volumes: volumes.chain(gpu_volumes).collect::<Result<_, _>>()?,
+            devices: devices(hook, &options)?,
             args,
             role,
             title: String::new(),
@@ -150,7 +183,6 @@ impl<'a> Plan<'a> {
             ports,
             reference,
             platform,
-            volumes,
             overlay,
         };
         plan.try_overlay(hook)?;
@@ -228,6 +260,13 @@ impl<'a> Plan<'a> {
         Health::new(&check, image.shell.as_deref())
     }
 
+    /// Returns the runner's directories that the container can write to.
+    pub(super) fn writable<'p>(&'p self, hook: &'p Hook<'_>) -> impl Iterator<Item = &'p Path> {
+        let own = self.runner_mounts.iter().filter_map(RunnerMount::writable);
+        // A template may mount the work directory where the request does not.
+        own.chain(self.overlay.map(|_| hook.runner.work()))
+    }
+
     /// Says whether only the template has the container.
     pub(super) fn is_helper(&self) -> bool {
         matches!(self.role, Role::Init | Role::Sidecar)
@@ -278,7 +317,8 @@ impl<'a> Plan<'a> {
             cwd: self.args.working_directory.as_ref().or(asked.workdir.as_ref()).map(PathBuf::from),
             user: asked.user.clone(),
             groups: asked.groups.clone(),
-            mounts: self.mounts(hook, id)?,
+            mounts: self.mounts(hook, id),
+            devices: self.devices.clone(),
             read_only: asked.read_only,
             shm_size_bytes: asked.shm_size_bytes,
             sysctls: asked.sysctls.clone(),
@@ -316,7 +356,36 @@ impl<'a> Plan<'a> {
             };
             overlay.apply(hook, &facts, &mut options)?;
         }
+        if self.has_own_users(hook, &options)? {
+            options.user_namespace.clone_from(&surroundings.user_namespace);
+        }
+        options.private_ids = surroundings.private_ids;
         Ok(options)
+    }
+
+    /// Says whether the container has a user namespace of its own: not if it is given what belongs to
+    /// the host's, which its administrator has to allow.
+    fn has_own_users(&self, hook: &Hook<'_>, options: &bundle::Options) -> Result<bool, HookError> {
+        let namespaces = &options.namespaces;
+        let all = [
+            &namespaces.network,
+            &namespaces.pid,
+            &namespaces.ipc,
+            &namespaces.uts,
+            &namespaces.cgroup,
+        ];
+        let is_shared = |mount: &Mount| match &mount.source {
+            MountSource::Bind { propagation, .. } | MountSource::Trusted { propagation, .. } => {
+                *propagation == bundle::Propagation::Shared
+            }
+            MountSource::Volume { .. } | MountSource::Tmpfs(_) => false,
+        };
+        // Other runtimes than runc and crun may know nothing of a namespace that is there already.
+        let has_class = self.overlay.map(|overlay| overlay.runtime(hook)).transpose()?.flatten();
+        Ok(!options.security.privileged
+            && !all.contains(&&Namespace::Host)
+            && !options.mounts.iter().any(is_shared)
+            && has_class.is_none())
     }
 
     /// Returns the variables: those of `--env`, then the request's, then ours.
@@ -352,7 +421,7 @@ impl<'a> Plan<'a> {
         annotations
     }
 
-    fn mounts(&self, hook: &Hook<'_>, id: &str) -> Result<Vec<Mount>, HookError> {
+    fn mounts(&self, hook: &Hook<'_>, id: &str) -> Vec<Mount> {
         let mut mounts = Vec::new();
         for tmpfs in &self.options.tmpfs {
             mounts.push(Mount {
@@ -368,33 +437,10 @@ impl<'a> Plan<'a> {
         }
         for (number, volume) in self.volumes.iter().enumerate() {
             let own = hook.engine.disk_of(id).join("volumes").join(format!("anonymous-{number}"));
-            mounts.push(user_mount(hook, volume, own)?);
+            mounts.push(volume.mount(hook, own));
         }
-        for mount in &self.args.system_mounts {
-            let Some(source) = &mount.source else { continue };
-            if is_engine_socket(Path::new(source)) {
-                // The runner names it on every machine; where there is none, there is nothing to say.
-                if Path::new(source).exists() {
-                    hook.log.line(&format!(
-                        "{}: {source} is not mounted: it would make the container root of this machine",
-                        self.title
-                    ));
-                }
-                continue;
-            }
-            mounts.push(Mount {
-                target: PathBuf::from(&mount.target),
-                source: MountSource::Bind {
-                    path: runner_directory(hook, Path::new(source))?,
-                    propagation: bundle::Propagation::Private,
-                    recursive: true,
-                },
-                read_only: mount.read_only,
-                subpath: None,
-                ownership: hook.ownership(),
-            });
-        }
-        Ok(mounts)
+        mounts.extend(self.runner_mounts.iter().map(|mount| mount.mount(hook)));
+        mounts
     }
 
     /// Connects the container, which has further names for itself if there are any.

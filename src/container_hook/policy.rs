@@ -1,9 +1,9 @@
 //! What workflows may ask for: the admin's `[policy]`.
 //!
 //! By default only what cannot reach the host or another job. An option that goes further is refused
-//! with the key that would allow it. Paths are compared after symbolic links and `..` are resolved,
-//! and what was compared takes the place of what was asked for, so that both are the same. A link put
-//! into the path later is for whoever mounts it to refuse (`RESOLVE_NO_SYMLINKS`).
+//! with the key that would allow it. Paths are compared after symbolic links and `..` are resolved, to
+//! say what is refused before anything is done. What is mounted then is opened beneath the allowed
+//! directory, and only what can be opened there is allowed.
 
 mod check;
 mod paths;

@@ -6,6 +6,7 @@ use super::aliases::{ServiceNames, aliases};
 use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
+use super::give_back;
 use super::hook::{Hook, Outcome};
 use super::launch::wait_until_healthy;
 use super::launch::{Launched, Started, Within, in_parallel, launch, launch_helpers};
@@ -127,7 +128,8 @@ fn start(
 ) -> Result<PrepareJobResponse, HookError> {
     let network_id = new_id()[..12].to_owned();
     let jobs = hook.jobs();
-    jobs.write(hook.runner, &network_id, &[])?;
+    let lent = give_back::lent(hook, plans);
+    jobs.write(hook.runner, &network_id, &[], lent.clone())?;
     let (network, images) = std::thread::scope(|scope| {
         let network = scope.spawn(|| JobNetwork::create(hook, &network_id));
         let images =
@@ -143,7 +145,7 @@ fn start(
         starting.push(Started { plan, image, id, endpoint });
     }
     let peers: Vec<Peer> = starting.iter().filter_map(Started::peer).collect();
-    jobs.write(hook.runner, &network_id, &peers)?;
+    jobs.write(hook.runner, &network_id, &peers, lent)?;
     let volumes = pod::directory(hook.engine, &network_id, "job");
     if let Some(pod) = pod {
         pod::make(hook, pod, &volumes)?;

@@ -5,6 +5,7 @@ use std::process::ExitStatus;
 use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
+use super::give_back;
 use super::hook::{Hook, Outcome};
 use super::launch::{Started, Within, in_parallel, launch_helpers, prepare};
 use super::network::{JobNetwork, Peer};
@@ -36,7 +37,7 @@ pub(super) fn run(
         Some(job) => JobNetwork::open(hook, &job.network)?,
         None => {
             let id = new_id()[..12].to_owned();
-            jobs.write(hook.runner, &id, &[])?;
+            jobs.write(hook.runner, &id, &[], give_back::lent(hook, &plans))?;
             JobNetwork::create(hook, &id)?
         }
     };

@@ -25,6 +25,8 @@ pub struct Settings {
     pub allow_new_privileges: bool,
     /// Kubernetes' "restricted" profile for all containers.
     pub restricted: bool,
+    /// Whether containers have a user namespace of their own: root in one is nobody on the host.
+    pub user_namespace: bool,
     /// Whether files that containers make in the runner's directories belong to its user.
     pub runner_owns_files: bool,
     /// The limit of memory of a container that asks for none, in bytes.
@@ -47,6 +49,7 @@ impl Default for Settings {
             log_bytes: 16 << 20,
             allow_new_privileges: false,
             restricted: false,
+            user_namespace: true,
             runner_owns_files: true,
             memory_bytes: None,
             pids_limit: Some(crate::bundle::DEFAULT_PIDS_LIMIT),

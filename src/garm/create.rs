@@ -207,7 +207,10 @@ impl<'a> Making<'a> {
     fn connect(&self, id: &str) -> Result<Endpoint, NetworkError> {
         let options =
             NetworkOptions { host_access: self.plan.host_access, ..self.provider.network.clone() };
-        let network = Network::create(&options, &NetworkRequest { id: id.to_owned() })?;
+        let network = Network::create(
+            &options,
+            &NetworkRequest { id: id.to_owned(), user_namespace: false },
+        )?;
         network.attach(&EndpointRequest { name: "instance".to_owned(), ports: Vec::new() })
     }
 

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
 use super::boot::Owner;
-use crate::sys::beneath::{Beneath, remove_all};
+use crate::sys::beneath::{Beneath, open_strictly, remove_all};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// Directories on the way that have to be made.
@@ -68,8 +68,15 @@ impl Inside {
             result => result.at("replace", &shown)?,
         }
         symlinkat(target, &parent, name).at("make the link", &shown)?;
+        let flags = OFlags::PATH | OFlags::NOFOLLOW;
+        let made = open_strictly(parent.as_fd(), name, flags, Mode::empty()).at("open", &shown)?;
+        // A job may have put another file there meanwhile, which is not given away.
+        let found = fstat(&made).at("look at", &shown)?;
+        if FileType::from_raw_mode(found.st_mode) != FileType::Symlink {
+            return Err(PathError::new("change the owner of", &shown, Errno::STALE));
+        }
         let (uid, gid) = ids(owner);
-        chownat(&parent, name, Some(uid), Some(gid), AtFlags::SYMLINK_NOFOLLOW)
+        chownat(&made, c"", Some(uid), Some(gid), AtFlags::EMPTY_PATH)
             .at("change the owner of", &shown)
     }
 

@@ -12,6 +12,7 @@ use crate::bundle::{
     self, Access, Device, Mount, MountSource, Propagation, Resources, Seccomp, Security,
 };
 use crate::image::{Digest, Platform, PullPolicy, Reference, ReferenceError};
+use crate::sys::host_file::HostFile;
 use crate::sys::quantity::Size;
 
 /// What an instance is made of.
@@ -397,7 +398,7 @@ fn short(text: &str) -> String {
 fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
     Mount {
         target: target.to_owned(),
-        source: MountSource::Bind {
+        source: MountSource::Trusted {
             path: source.to_owned(),
             propagation: Propagation::Private,
             recursive: true,
@@ -430,9 +431,11 @@ fn hostname(name: &str) -> &str {
 /// Returns those devices of the host that containers in a container are made with.
 fn devices_for_nesting() -> Vec<Device> {
     let devices = ["/dev/fuse", "/dev/net/tun"].map(Path::new).into_iter();
-    let devices = devices.filter(|path| path.exists());
     devices
-        .map(|path| Device { host: path.into(), container: path.into(), access: Access::all() })
+        .filter_map(|path| {
+            let host = HostFile::open_trusted(path).ok()?;
+            Some(Device { host, container: path.into(), access: Access::all() })
+        })
         .collect()
 }
 

@@ -8,6 +8,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::boot::{self, BootError, Guest, GuestCommand, GuestError, Order, Owner};
@@ -24,6 +25,9 @@ use crate::sys::spawn;
 
 /// The cgroup of all supervisors: GARM's own may be ended with all that is in it.
 pub(super) const CGROUP: &str = "/oci-hooks/supervisors";
+
+/// More than the files of users in any image have.
+const MAX_USERS_BYTES: u64 = 4 << 20;
 
 /// What a supervisor says once it is on its own; anything else is an error.
 const READY: &str = "ready";
@@ -259,16 +263,26 @@ struct Container<'a> {
 
 impl<'a> Container<'a> {
     fn new(engine: &'a Engine, record: Record, log: LogWriter) -> Result<Self, PathError> {
-        let pid = record.process.map_or(0, |process| process.pid);
+        let process = record.process;
         // Its own view: what is mounted in it is seen.
-        let root = Inside::open(Path::new(&format!("/proc/{pid}/root")))?;
+        let path = format!("/proc/{}/root", process.map_or(0, |process| process.pid));
+        let root = Inside::open(Path::new(&path))?;
+        // If it has ended, that may be the root of another process, the host's.
+        if !process.is_some_and(|process| process.is_running()) {
+            return Err(PathError::new("open", Path::new(&path), Errno::SRCH));
+        }
         Ok(Container { engine, record, log, root })
     }
 
     /// Returns a user with the groups and the home directory that the instance's own files say.
     fn user(&self, owner: Owner) -> bundle::User {
-        let known = bundle::resolve_user(self.root.path(), &owner.uid.to_string(), &[]);
-        let known = known.ok();
+        let text = |path: &str| {
+            let read = self.root.read(Path::new(path), MAX_USERS_BYTES).ok().flatten();
+            read.map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).unwrap_or_default()
+        };
+        let (passwd, group) = (text("/etc/passwd"), text("/etc/group"));
+        let files = bundle::UserFiles { passwd: &passwd, group: &group };
+        let known = files.resolve(&owner.uid.to_string(), &[]).ok();
         bundle::User {
             uid: owner.uid,
             gid: owner.gid,

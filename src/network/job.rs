@@ -4,6 +4,7 @@
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::path::PathBuf;
 
 use super::error::NetworkError;
@@ -16,6 +17,7 @@ use super::subnet::{Pair, Subnet};
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
 use crate::sys::rollback::Rollback;
+use crate::sys::userns::{Mapping, PrivateIds};
 
 /// How networks are made on this host.
 #[derive(Clone, Debug)]
@@ -35,6 +37,9 @@ pub struct NetworkOptions {
 pub struct NetworkRequest {
     /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
     pub id: String,
+    /// Whether its containers have a user namespace of their own, which their network namespaces then
+    /// belong to.
+    pub user_namespace: bool,
 }
 
 /// A container to connect.
@@ -78,7 +83,7 @@ impl Network {
         let record = {
             let _lock = lock(options)?;
             let records = records(options)?;
-            let record = claim(options, id, &records)?;
+            let record = claim(options, request, &records)?;
             undo.push(|| drop(Network::remove_id(options, id)));
             let published = records.iter().flat_map(|record| {
                 let plan = record.plan(options);
@@ -91,6 +96,11 @@ impl Network {
             record
         };
         let network = Network { options: options.clone(), record };
+        if request.user_namespace {
+            let pin = network.user_pin();
+            let namespace = Mapping::container(network.private_ids()).namespace();
+            netns::pin(namespace.at("make a user namespace for", &pin)?.as_fd(), &pin)?;
+        }
         link::make_hub(&network.record, network.record.plan(options), &network.hub())?;
         undo.disarm();
         Ok(network)
@@ -107,6 +117,18 @@ impl Network {
         Some(self.record.plan(&self.options).host().v4.into())
     }
 
+    /// Returns ids of the host that nobody else has as long as the network is there.
+    pub fn private_ids(&self) -> PrivateIds {
+        // No network gets a number beyond; one of an older version of this program may have.
+        PrivateIds::of_job(self.record.number).unwrap_or_default()
+    }
+
+    /// Returns the pinned user namespace of its containers, in which the private ids are those from 0
+    /// on; none if they are in the host's.
+    pub fn user_namespace(&self) -> Option<PathBuf> {
+        self.record.user_namespace.then(|| self.user_pin())
+    }
+
     /// Connects a container: makes its namespace, with addresses and routes, and publishes ports.
     /// On an error nothing is left of it.
     pub fn attach(&self, request: &EndpointRequest) -> Result<Endpoint, NetworkError> {
@@ -118,7 +140,9 @@ impl Network {
 
         let plan = self.record.plan(&self.options);
         let netns = self.pin(name);
-        link::connect(&self.record, plan, endpoint.number, [&self.hub(), &netns])?;
+        let owner = self.user_namespace().map(|pin| netns::open(&pin)).transpose()?;
+        let owner = owner.as_ref().map(OwnedFd::as_fd);
+        link::connect(&self.record, plan, endpoint.number, [&self.hub(), &netns], owner)?;
         let Pair { v4, v6 } = plan.container(endpoint.number);
         firewall::publish((&endpoint.published, Pair { v4, v6 }))?;
         undo.disarm();
@@ -194,7 +218,7 @@ impl Network {
             Err(error) => return Err(error),
         }
         for entry in entries.flatten() {
-            if entry.path().extension().is_some_and(|end| end == "netns") {
+            if entry.path().extension().is_some_and(|end| end == "netns" || end == "userns") {
                 netns::unpin(&entry.path())?;
             }
         }
@@ -202,6 +226,10 @@ impl Network {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => Ok(result.at("remove", &directory)?),
         }
+    }
+
+    fn user_pin(&self) -> PathBuf {
+        directory(&self.options, &self.record.id).join("job.userns")
     }
 
     fn hub(&self) -> PathBuf {

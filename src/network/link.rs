@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io;
-use std::os::fd::AsFd as _;
+use std::os::fd::{AsFd as _, BorrowedFd};
 use std::path::Path;
 
 use super::error::NetworkError;
@@ -28,7 +28,7 @@ const LOOPBACK: u32 = 1;
 /// further than to another container of the job.
 pub(super) fn make_hub(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
     let because = |action| because(record, action);
-    let hub = netns::create(pin, || {
+    let hub = netns::create(pin, None, || {
         // Neither is there anything for the bridge to configure itself with.
         if fs::exists("/proc/sys/net/ipv6")? {
             set("net/ipv6/conf/default/disable_ipv6", "1")?;
@@ -73,15 +73,17 @@ fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
     set("net/ipv4/ip_forward", "1")
 }
 
-/// Makes the namespace of a container and links it to the bridge.
+/// Makes the namespace of a container, which belongs to its user namespace if it has one, and links
+/// it to the bridge.
 pub(super) fn connect(
     record: &Record,
     plan: Plan,
     number: u32,
     [hub, pin]: [&Path; 2],
+    owner: Option<BorrowedFd<'_>>,
 ) -> Result<(), NetworkError> {
     let because = |action| because(record, action);
-    let (inside, namespace) = netns::create(pin, || {
+    let (inside, namespace) = netns::create(pin, owner, || {
         if record.ipv6 {
             // Addresses are to be used at once, and the bridge has no router.
             set("net/ipv6/conf/default/accept_dad", "0")?;

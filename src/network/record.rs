@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
-use super::job::NetworkOptions;
+use super::job::{NetworkOptions, NetworkRequest};
 use super::netlink::{self, Netlink};
 use super::port::Published;
 use super::subnet::{CONTAINERS, Plan};
@@ -16,6 +16,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_if_there, unpredictable,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::userns::PrivateIds;
 
 /// What the names of links on the host begin with; the rules of the firewall name it too.
 pub(super) const LINK: &str = "ocih";
@@ -36,6 +37,9 @@ pub(super) struct Record {
     pub(super) mtu: u32,
     /// Whether the host has IPv6.
     pub(super) ipv6: bool,
+    /// Whether its containers have a user namespace, which then is pinned beside the record.
+    #[serde(default)]
+    pub(super) user_namespace: bool,
     pub(super) endpoints: Vec<EndpointRecord>,
     /// The number of the next container, unless it is taken.
     pub(super) next: u32,
@@ -76,16 +80,17 @@ pub(super) fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
 /// Writes the record of a network with addresses that nobody else has. The lock is held.
 pub(super) fn claim(
     options: &NetworkOptions,
-    id: &str,
+    NetworkRequest { id, user_namespace }: &NetworkRequest,
     records: &[Record],
 ) -> Result<Record, NetworkError> {
-    if records.iter().any(|record| record.id == id) {
-        return Err(NetworkError::Exists { id: id.to_owned() });
+    if records.iter().any(|record| record.id == *id) {
+        return Err(NetworkError::Exists { id: id.clone() });
     }
     let used: BTreeSet<_> = records.iter().map(|record| record.number).collect();
     let routes = netlink::routes().at("read", Path::new("/proc/thread-self/net/route"))?;
     let routes6 = netlink::routes6().at("read", Path::new("/proc/thread-self/net/ipv6_route"))?;
-    let count = options.pool.count().min(options.pool6.count());
+    // Each has private ids too, by its number.
+    let count = options.pool.count().min(options.pool6.count()).min(PrivateIds::JOBS);
     // From the one after the last: the kernel may still be taking that one apart.
     let first = used.last().map_or(0, |last| (last + 1) % count);
     let number = (0..count).map(|at| (first + at) % count).find(|number| {
@@ -96,7 +101,7 @@ pub(super) fn claim(
     let number =
         number.ok_or_else(|| NetworkError::PoolEmpty { pool: options.pool.to_string(), count })?;
     let record = Record {
-        id: id.to_owned(),
+        id: id.clone(),
         number,
         pool: options.pool.to_string(),
         pool6: options.pool6.to_string(),
@@ -105,6 +110,7 @@ pub(super) fn claim(
         link: format!("{LINK}{:011x}", unpredictable() & 0xfff_ffff_ffff),
         mtu: routes.default.and_then(|link| mtu(&link)).unwrap_or(MTU).min(MTU),
         ipv6: has_ipv6(),
+        user_namespace: *user_namespace,
         endpoints: Vec::new(),
         next: 0,
     };

@@ -7,11 +7,14 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 
+use crate::sys::detached::{Attributes, Depth, Detached};
 use crate::sys::fs::{PathContext, PathError};
-use crate::sys::mount::{self as sys_mount, Depth, Overlay, Upper};
+use crate::sys::host_file::HostFile;
+use crate::sys::mount::{self as sys_mount, Overlay, Upper};
+use crate::sys::mount_namespace::within_new;
 use crate::sys::rollback::Rollback;
-use crate::sys::tree::{self, Purpose};
-use crate::sys::userns::{IdRange, Mapping};
+use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
+use crate::sys::userns::{Mapping, PrivateIds};
 
 /// A root file system to make.
 #[derive(Clone, Copy, Debug)]
@@ -23,14 +26,14 @@ pub struct Request<'a> {
     /// Whether there is no place for changes. Runtimes need one for mount points even if the
     /// container is not to write.
     pub read_only: bool,
-    /// How the owners of files in the layers are seen.
-    pub mapping: Option<&'a Mapping>,
+    /// The ids of the host by which owners from 0 on are seen, for a container with a user namespace.
+    pub private_ids: Option<PrivateIds>,
 }
 
 impl<'a> Request<'a> {
     /// Returns the request for a root file system that takes changes.
     pub fn new(layers: &'a [PathBuf], dir: &'a Path) -> Self {
-        Request { layers, dir, read_only: false, mapping: None }
+        Request { layers, dir, read_only: false, private_ids: None }
     }
 }
 
@@ -67,12 +70,6 @@ pub enum RootfsError {
     /// Something cannot be made or mounted.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// Owners can be mapped in an overlay only.
-    #[error("cannot map the owners of files without an overlay: {reason}")]
-    Mapping {
-        /// Why there is no overlay.
-        reason: String,
-    },
 }
 
 const MERGED: &str = "merged";
@@ -91,21 +88,22 @@ pub fn mount(request: &Request<'_>) -> Result<Rootfs, RootfsError> {
     let merged = request.dir.join(MERGED);
     let mut undo = Rollback::new();
     make_dir(&merged, &mut undo)?;
-    let backing = match mount_overlay(request, &merged) {
-        Ok(()) => Backing::Overlay,
-        Err(error) if has_no_overlay(&error) => {
-            let reason = reason(&error);
-            if request.mapping.is_some() {
-                return Err(RootfsError::Mapping { reason });
+    let backing =
+        match mount_overlay(request, &merged) {
+            Ok(()) => Backing::Overlay,
+            Err(error) if has_no_overlay(&error) => {
+                let reason = reason(&error);
+                undo.push(|| drop(fs::remove_dir_all(&merged)));
+                for layer in request.layers {
+                    let owners = request.private_ids.map(|PrivateIds { first, count }| {
+                        OwnerShift { from: 0, to: first, count }
+                    });
+                    tree::copy(layer, &merged, CopyOptions { purpose: Purpose::Layer, owners })?;
+                }
+                Backing::Copy { reason }
             }
-            undo.push(|| drop(fs::remove_dir_all(&merged)));
-            for layer in request.layers {
-                tree::copy(layer, &merged, Purpose::Layer)?;
-            }
-            Backing::Copy { reason }
-        }
-        Err(error) => return Err(error.into()),
-    };
+            Err(error) => return Err(error.into()),
+        };
     undo.disarm();
     Ok(Rootfs { path: merged, backing })
 }
@@ -151,51 +149,46 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
             // The kernel leaves directories of its own in these.
             undo.push(move || drop(fs::remove_dir_all(dir)));
         }
-        if let Some(mapping) = request.mapping {
-            let root = |ranges: &[IdRange]| {
-                ranges.iter().find(|range| range.disk == 0).map(|range| range.view)
-            };
-            let (uid, gid) = (root(&mapping.uids), root(&mapping.gids));
-            chown(&upper, uid, gid).at("change the owner of", &upper)?;
+        if let Some(PrivateIds { first, .. }) = request.private_ids {
+            chown(&upper, Some(first), Some(first)).at("change the owner of", &upper)?;
         }
         Some(Upper { dir: &upper, work: &work })
     };
     let mut lowers = request.layers.to_vec();
-    // The layers are mounted with their mapping only until the overlay has got them.
-    let mut mapped = Rollback::new();
-    if let Some(mapping) = request.mapping {
-        lowers = map_layers(request, mapping, &mut mapped)?;
-    }
     if upper.is_none() && lowers.len() == 1 {
         // The kernel wants two where nothing takes changes.
         let empty = request.dir.join(EMPTY);
         make_dir(&empty, &mut undo)?;
         lowers.insert(0, empty);
     }
-    Overlay { lowers: &lowers, upper }.mount(merged)?;
-    drop(mapped);
+    match request.private_ids {
+        None => Overlay { lowers: &lowers, upper }.mount(merged)?,
+        Some(ids) => {
+            let dir = request.dir.join(MAPPED);
+            make_dir(&dir, &mut undo)?;
+            let overlay = within_new(|| {
+                let lowers = map_layers(&lowers, ids, &dir)?;
+                Overlay { lowers: &lowers, upper }.make(merged)
+            })?;
+            sys_mount::attach_overlay(overlay.as_fd(), merged)?;
+        }
+    }
     undo.disarm();
     Ok(())
 }
 
-/// Mounts each layer in the directory with its owners mapped.
-fn map_layers(
-    request: &Request<'_>,
-    mapping: &Mapping,
-    undo: &mut Rollback<'_>,
-) -> Result<Vec<PathBuf>, PathError> {
-    let dir = request.dir.join(MAPPED);
-    let namespace = mapping.namespace().at("map owners for", &dir)?;
-    make_dir(&dir, undo)?;
-    let mut lowers = Vec::with_capacity(request.layers.len());
-    for (at, layer) in request.layers.iter().enumerate() {
+/// Mounts each layer in the directory with its owners mapped: the overlay has copies of its own of
+/// these mounts, so they are made where nobody else sees them.
+fn map_layers(layers: &[PathBuf], ids: PrivateIds, dir: &Path) -> Result<Vec<PathBuf>, PathError> {
+    let namespace = Mapping::shifted(ids).namespace().at("map owners for", dir)?;
+    sys_mount::memory(dir, 0o700, None)?;
+    let mut lowers = Vec::with_capacity(layers.len());
+    for (at, layer) in layers.iter().enumerate() {
         let target = dir.join(at.to_string());
-        make_dir(&target, undo)?;
-        sys_mount::idmapped_bind(layer, &target, namespace.as_fd(), Depth::Single)?;
-        undo.push({
-            let target = target.clone();
-            move || drop(sys_mount::unmount(&target))
-        });
+        fs::create_dir(&target).at("create", &target)?;
+        let layer = Detached::copy_of(&HostFile::open_trusted(layer)?, Depth::Single)?;
+        layer.set(&Attributes { owners: Some(namespace.as_fd()), ..Attributes::default() })?;
+        layer.attach(&target)?;
         lowers.push(target);
     }
     Ok(lowers)

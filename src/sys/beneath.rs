@@ -35,6 +35,17 @@ impl Beneath {
         Ok(Beneath { root: fd, path: root.to_owned() })
     }
 
+    /// Opens a directory that is open already; the path is for messages.
+    pub fn of(root: BorrowedFd<'_>, path: &Path) -> Result<Self, PathError> {
+        let fd = openat(root, c".", DIRECTORY, Mode::empty()).at("open", path)?;
+        Ok(Beneath { root: fd, path: path.to_owned() })
+    }
+
+    /// Takes a directory that is open; the path is for messages.
+    pub fn from_fd(root: OwnedFd, path: &Path) -> Self {
+        Beneath { root, path: path.to_owned() }
+    }
+
     /// Opens a path that has no symbolic link in it.
     pub fn open(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, PathError> {
         let relative = path.strip_prefix("/").unwrap_or(path);

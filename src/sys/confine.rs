@@ -8,12 +8,11 @@
 use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{CWD, Mode, mkdirat};
+use rustix::fs::{AtFlags, CWD, Mode, chownat, mkdirat};
 use rustix::io::Errno;
 use rustix::mount::{
     MountFlags, MountPropagationFlags, MoveMountFlags, mount, mount_change, mount_remount,
@@ -25,8 +24,9 @@ use rustix::thread::{
     set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
 };
 
-use super::fs::{PathContext as _, PathError};
-use super::mount::{Depth, detached};
+use super::detached::{Depth, Detached};
+use super::fs::PathError;
+use super::host_file::HostFile;
 use super::userns::{IdRange, Mapping};
 
 /// The users of the host that those of the program are. systemd's list of who uses which numbers has
@@ -54,7 +54,7 @@ pub struct Confinement {
 
 #[derive(Debug)]
 struct Given {
-    tree: OwnedFd,
+    tree: Detached,
     target: CString,
     read_only: bool,
 }
@@ -80,13 +80,15 @@ impl Confinement {
     }
 
     fn take(&mut self, dir: &Path, at: &str, read_only: bool) -> Result<(), PathError> {
-        chown(dir, Some(FIRST), Some(FIRST)).at("set the owner of", dir)?;
-        let tree = detached(dir, None, Depth::Single)?;
-        self.add(tree, at, read_only);
+        let dir = HostFile::open_trusted(dir)?;
+        let owner = (Some(Uid::from_raw(FIRST)), Some(Gid::from_raw(FIRST)));
+        chownat(&dir, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)
+            .map_err(|error| dir.error("set the owner of", error))?;
+        self.add(Detached::copy_of(&dir, Depth::Single)?, at, read_only);
         Ok(())
     }
 
-    fn add(&mut self, tree: OwnedFd, at: &str, read_only: bool) {
+    fn add(&mut self, tree: Detached, at: &str, read_only: bool) {
         let target = CString::new(at).expect("paths of ours have no zero");
         self.given.push(Given { tree, target, read_only });
     }

@@ -3,21 +3,23 @@
 //! Whatever is checked and used is what the descriptor holds: a name that leads elsewhere later
 //! changes nothing. So there is no path to be had from these values but for messages.
 
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, chownat, fstat, mkdirat,
-    openat, openat2, statat,
+    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, ResolveFlags, Stat, Uid, chownat, fchmod,
+    fchown, fstat, mkdirat, openat, openat2, statat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
 
-use super::beneath::retry;
+use super::beneath::{Beneath, open_as_root, retry};
 use super::caller::Caller;
 use super::fs::{PathContext as _, PathError};
 
@@ -85,6 +87,23 @@ impl HostFile {
             .is_ok_and(|now| (now.st_dev, now.st_ino) == (self.stat.st_dev, self.stat.st_ino))
     }
 
+    /// Opens what is at a path beneath this directory, as a process sees it whose root directory it
+    /// is: symbolic links stay beneath. A directory like this one, of this user and group, is made if
+    /// nothing is there.
+    pub fn within(&self, path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
+        let name = self.name.join(path);
+        match open_as_root(self.file.as_fd(), path, PATH_ONLY, Mode::empty()) {
+            Err(Errno::NOENT) => {}
+            opened => return Self::from_fd(opened.at("open", &name)?, &name),
+        }
+        let root = Beneath::of(self.file.as_fd(), &self.name)?;
+        let made = root.mkdir_all(path, Mode::from_raw_mode(0o755))?;
+        let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        fchown(&made, owner.0, owner.1).at("set the owner of", &name)?;
+        fchmod(&made, Mode::from_raw_mode(self.stat.st_mode)).at("change the mode of", &name)?;
+        Self::from_fd(made, &name)
+    }
+
     /// Opens it anew, to read it.
     ///
     /// What is no file or directory is not opened: a FIFO would wait, and a device may do anything.
@@ -138,13 +157,15 @@ const STRICT: ResolveFlags =
 pub struct HostRoot {
     dir: HostFile,
     caller: Option<Caller>,
+    /// Whether files of others than the caller and root are used too.
+    any_owner: bool,
 }
 
 impl HostRoot {
     /// Opens a directory that the administrator names, for root's own use.
     pub fn open_trusted(path: &Path) -> Result<Self, PathError> {
         let dir = HostFile::open_trusted(path)?;
-        Ok(HostRoot { dir: directory(dir)?, caller: None })
+        Ok(HostRoot { dir: directory(dir)?, caller: None, any_owner: false })
     }
 
     /// Opens the directory of a user who may have put something else in its place: no symbolic link
@@ -163,19 +184,43 @@ impl HostRoot {
         let slash = openat(CWD, c"/", PATH_ONLY, Mode::empty()).at("open", Path::new("/"))?;
         let relative = path.strip_prefix("/").unwrap_or(path);
         let dir = directory(open_as(slash.as_fd(), relative, path, Some(caller))?)?;
-        Ok(HostRoot { dir, caller: Some(caller.clone()) })
+        let root = HostRoot { dir, caller: Some(caller.clone()), any_owner: false };
+        root.check_owner(&root.dir.stat).at("use", path)?;
+        Ok(root)
     }
 
     /// Opens a directory beneath this one, to have names looked up beneath that one alone.
     pub fn subdirectory(&self, relative: &Path) -> Result<Self, PathError> {
         let dir = directory(self.open(relative)?)?;
-        Ok(HostRoot { dir, caller: self.caller.clone() })
+        Ok(HostRoot { dir, caller: self.caller.clone(), any_owner: self.any_owner })
     }
 
-    /// Returns the same directory for what a user asks for.
+    /// Returns a directory that is open already, for root's own use.
+    pub fn of(dir: HostFile) -> Result<Self, PathError> {
+        Ok(HostRoot { dir: directory(dir)?, caller: None, any_owner: false })
+    }
+
+    /// Returns the names of what is in the directory, sorted.
+    pub fn names(&self) -> Result<Vec<OsString>, PathError> {
+        let dir = self.dir.reopen()?;
+        let entries = Dir::read_from(&dir).map_err(|error| self.dir.error("list", error))?;
+        let mut names = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(|error| self.dir.error("list", error))?;
+            let name = entry.file_name().to_bytes();
+            if name != b"." && name != b".." {
+                names.push(OsString::from_vec(name.to_owned()));
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Returns the same directory for what a user asks for, whoever its files belong to: what they
+    /// cannot read is not opened all the same.
     #[must_use]
-    pub fn with_caller(&self, caller: Option<Caller>) -> Self {
-        HostRoot { dir: self.dir.clone(), caller }
+    pub fn shared_with(&self, caller: Option<Caller>) -> Self {
+        HostRoot { dir: self.dir.clone(), caller, any_owner: true }
     }
 
     /// Returns the directory itself.
@@ -191,7 +236,10 @@ impl HostRoot {
 
     /// Opens what is at a path, to be looked at or mounted.
     pub fn open(&self, relative: &Path) -> Result<HostFile, PathError> {
-        open_as(self.dir.as_fd(), relative, &self.name_of(relative), self.caller.as_ref())
+        let name = self.name_of(relative);
+        let file = open_as(self.dir.as_fd(), relative, &name, self.caller.as_ref())?;
+        self.check_owner(&file.stat).at("use", &name)?;
+        Ok(file)
     }
 
     /// Opens what is at a path, or makes a directory there, with those above it, which belong to a
@@ -241,8 +289,17 @@ impl HostRoot {
         });
         let file = opened.and_then(|opened| opened).at("open", &name)?;
         let stat = fstat(&file).at("look at", &name)?;
-        check_owner(&stat, self.caller.as_ref()).at("use", &name)?;
+        self.check_owner(&stat).at("use", &name)?;
         Ok(File::from(file))
+    }
+
+    fn check_owner(&self, stat: &Stat) -> io::Result<()> {
+        match &self.caller {
+            Some(caller) if !self.any_owner && ![caller.uid, 0].contains(&stat.st_uid) => {
+                Err(foreign(stat.st_uid, caller))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn name_of(&self, relative: &Path) -> PathBuf {
@@ -270,9 +327,7 @@ fn open_as(
         }
         Ok(file)
     });
-    let file = HostFile::from_fd(opened.and_then(|opened| opened).at("open", name)?, name)?;
-    check_owner(&file.stat, caller).at("use", name)?;
-    Ok(file)
+    HostFile::from_fd(opened.and_then(|opened| opened).at("open", name)?, name)
 }
 
 /// Returns the name that a directory has beneath itself if there is none.
@@ -326,15 +381,6 @@ fn check_readable(file: BorrowedFd<'_>) -> io::Result<()> {
         )
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-}
-
-fn check_owner(stat: &Stat, caller: Option<&Caller>) -> io::Result<()> {
-    match caller {
-        Some(caller) if ![caller.uid, 0].contains(&stat.st_uid) => {
-            Err(foreign(stat.st_uid, caller))
-        }
-        _ => Ok(()),
-    }
 }
 
 fn foreign(owner: u32, caller: &Caller) -> io::Error {

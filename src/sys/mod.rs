@@ -10,6 +10,8 @@ pub mod cgroup;
 pub mod confine;
 #[cfg(feature = "engine")]
 mod descent;
+#[cfg(feature = "engine")]
+pub mod detached;
 pub mod error;
 pub mod fs;
 #[cfg(feature = "engine")]
@@ -25,6 +27,8 @@ pub mod lock;
 pub mod loop_device;
 #[cfg(feature = "engine")]
 pub mod mount;
+#[cfg(feature = "engine")]
+pub mod mount_namespace;
 #[cfg(feature = "engine")]
 pub mod netns;
 pub mod process;

@@ -1,12 +1,11 @@
-//! Mounts: overlays, idmapped binds, and taking them away.
+//! Mounts: overlays, memory, and taking them away.
 
 use std::ffi::CString;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, Mode, OFlags, open};
+use rustix::fs::{CWD, Mode, OFlags, open};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MountFlags, MoveMountFlags, OpenTreeFlags,
@@ -54,15 +53,30 @@ impl Overlay<'_> {
     /// Since Linux 6.5 layers are added one by one, up to 500 of them; before that, all must fit into
     /// one page of options, which with short names about 220 do.
     pub fn mount(&self, target: &Path) -> Result<(), PathError> {
-        match self.mount_by_layers(target) {
+        match self.by_layers() {
+            Ok(mount) => attach(mount.as_fd(), target),
             // An older kernel does not know the option, and says so when all are given.
             Err(Errno::INVAL | Errno::NOSYS) => self.mount_by_options(target),
-            done => done,
+            Err(error) => Err(error),
         }
         .at("mount an overlay on", target)
     }
 
-    fn mount_by_layers(&self, target: &Path) -> Result<(), Errno> {
+    /// Makes it without mounting it anywhere, for [`attach_overlay`].
+    ///
+    /// An older kernel has to mount it: on the target, in the calling thread's mount namespace.
+    pub fn make(&self, target: &Path) -> Result<OwnedFd, PathError> {
+        let made = match self.by_layers() {
+            Err(Errno::INVAL | Errno::NOSYS) => self.mount_by_options(target).and_then(|()| {
+                let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
+                open_tree(CWD, target, clone)
+            }),
+            made => made,
+        };
+        made.at("mount an overlay on", target)
+    }
+
+    fn by_layers(&self) -> Result<OwnedFd, Errno> {
         let context = fsopen("overlay", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let mut opened = Vec::new();
         for lower in self.lowers.iter().rev() {
@@ -81,8 +95,7 @@ impl Overlay<'_> {
         }
         fsconfig_create(context.as_fd())?;
         let attributes = MountAttrFlags::MOUNT_ATTR_NODEV;
-        let mount = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)?;
-        attach(mount.as_fd(), target)
+        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, attributes)
     }
 
     fn mount_by_options(&self, target: &Path) -> Result<(), Errno> {
@@ -137,110 +150,21 @@ fn escaped(path: &Path) -> impl Iterator<Item = u8> {
     bytes.flat_map(|&byte| [b"\\:,".contains(&byte).then_some(b'\\'), Some(byte)]).flatten()
 }
 
+/// Mounts an overlay that was made before.
+pub fn attach_overlay(overlay: BorrowedFd<'_>, target: &Path) -> Result<(), PathError> {
+    attach(overlay, target).at("mount an overlay on", target)
+}
+
 fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<(), Errno> {
     move_mount(mount, c"", CWD, target, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)
 }
 
-/// Mounts a file or directory at another place with its owners mapped.
-///
-/// The namespace is that of a [`Mapping`](super::userns::Mapping). Not every file system can:
-/// the error is then `EINVAL`.
-pub fn idmapped_bind(
-    source: &Path,
-    target: &Path,
-    namespace: BorrowedFd<'_>,
-    depth: Depth,
-) -> Result<(), PathError> {
-    let file = open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open", source)?;
-    bind_open((file.as_fd(), source), target, Some(namespace), depth)
-}
-
-/// Mounts what is open, which is there by this name for messages, at another place; with its owners
-/// mapped if a namespace says how.
-///
-/// What somebody else puts in the place of the file after it was opened is not mounted.
-pub fn bind_open(
-    (file, name): (BorrowedFd<'_>, &Path),
-    target: &Path,
-    namespace: Option<BorrowedFd<'_>>,
-    depth: Depth,
-) -> Result<(), PathError> {
-    let tree = copied((file, name), namespace, depth)?;
-    attach(tree.as_fd(), target).at("mount on", target)
-}
-
-/// Returns a mount of a file or directory that is nowhere yet; with its owners mapped if a namespace
-/// says how.
-pub(super) fn detached(
-    source: &Path,
-    namespace: Option<BorrowedFd<'_>>,
-    depth: Depth,
-) -> Result<OwnedFd, PathError> {
-    let file = open(source, OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).at("open", source)?;
-    copied((file.as_fd(), source), namespace, depth)
-}
-
-fn copied(
-    (file, name): (BorrowedFd<'_>, &Path),
-    namespace: Option<BorrowedFd<'_>>,
-    depth: Depth,
-) -> Result<OwnedFd, PathError> {
-    let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
-        | OpenTreeFlags::OPEN_TREE_CLOEXEC
-        | OpenTreeFlags::AT_EMPTY_PATH;
-    if depth == Depth::Recursive {
-        flags |= OpenTreeFlags::AT_RECURSIVE;
-    }
-    let tree = open_tree(file, c"", flags).at("open", name)?;
-    if let Some(namespace) = namespace {
-        set_mapping(tree.as_fd(), namespace, depth).at("map the owners of files in", name)?;
-    }
-    Ok(tree)
-}
-
-/// Mounts memory on a directory: what is in it is gone when it is unmounted.
-pub fn memory(target: &Path, size_bytes: Option<u64>) -> Result<(), PathError> {
+/// Mounts memory on a directory, with this mode: what is in it is gone when it is unmounted.
+pub fn memory(target: &Path, mode: u32, size_bytes: Option<u64>) -> Result<(), PathError> {
     let size = size_bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
-    let options = CString::new(format!("mode=0777{size}")).expect("there is no NUL in it");
-    let flags = MountFlags::NOSUID | MountFlags::NODEV;
-    mount(c"tmpfs", target, c"tmpfs", flags, Some(options.as_c_str())).at("mount on", target)
-}
-
-/// Whether what is mounted below a directory is meant too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Depth {
-    /// Only its own file system.
-    Single,
-    /// That, and all below it.
-    Recursive,
-}
-
-#[expect(unsafe_code, reason = "rustix has no mount_setattr")]
-fn set_mapping(tree: BorrowedFd<'_>, namespace: BorrowedFd<'_>, depth: Depth) -> io::Result<()> {
-    let namespace = namespace.as_raw_fd().try_into();
-    let attributes = libc::mount_attr {
-        attr_set: libc::MOUNT_ATTR_IDMAP,
-        attr_clr: 0,
-        propagation: 0,
-        userns_fd: namespace.expect("descriptors are not negative"),
-    };
-    let mut flags = AtFlags::EMPTY_PATH.bits();
-    if depth == Depth::Recursive {
-        flags |= libc::AT_RECURSIVE.cast_unsigned();
-    }
-    // SAFETY: the path is a string with its end, the attributes live through the call, and their
-    // size is given; the kernel only reads both. Neither descriptor is closed meanwhile.
-    let result = unsafe {
-        libc::syscall(
-            libc::SYS_mount_setattr,
-            tree.as_raw_fd(),
-            c"".as_ptr(),
-            flags,
-            &raw const attributes,
-            size_of::<libc::mount_attr>(),
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let options = CString::new(format!("mode={mode:o}{size}")).expect("there is no NUL in it");
+    mount(c"tmpfs", target, c"tmpfs", MountFlags::NOSUID, Some(options.as_c_str()))
+        .at("mount on", target)
 }
 
 /// Takes away all that is mounted on a path, if anything is, at once and for good: who still uses it

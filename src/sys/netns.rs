@@ -1,8 +1,8 @@
-//! Network namespaces that live on without a process: pinned by a mount on a file.
+//! Network namespaces, and others, that live on without a process: pinned by a mount on a file.
 
 use std::fs::{self, OpenOptions};
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -13,17 +13,33 @@ use rustix::mount::{UnmountFlags, mount_bind, unmount};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
 use super::fs::{PathContext as _, PathError};
+use super::userns;
 
 /// Makes a network namespace, pins it on a file that is made for it, and returns what `work` returns,
-/// which runs inside.
-pub fn create<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> Result<T, PathError> {
+/// which runs inside. It belongs to a user namespace if one is given, to this process's otherwise.
+pub fn create<T: Send>(
+    pin: &Path,
+    owner: Option<BorrowedFd<'_>>,
+    work: impl FnOnce() -> T + Send,
+) -> Result<T, PathError> {
+    if let Some(owner) = owner {
+        let namespace = userns::network_namespace(owner).at("make a network namespace for", pin)?;
+        self::pin(namespace.as_fd(), pin)?;
+        return within(pin, work);
+    }
     in_thread(|| {
         enter_new().at("make a network namespace for", pin)?;
-        OpenOptions::new().write(true).create_new(true).mode(0o600).open(pin).at("create", pin)?;
         // That of the thread: the process as a whole stays where it is.
-        mount_bind("/proc/thread-self/ns/net", pin).at("mount a network namespace on", pin)?;
+        self::pin(current()?.as_fd(), pin)?;
         Ok(work())
     })
+}
+
+/// Pins a namespace, of whatever kind, on a file that is made for it.
+pub fn pin(namespace: BorrowedFd<'_>, pin: &Path) -> Result<(), PathError> {
+    OpenOptions::new().write(true).create_new(true).mode(0o600).open(pin).at("create", pin)?;
+    let name = format!("/proc/self/fd/{}", namespace.as_raw_fd());
+    mount_bind(name, pin).at("mount a namespace on", pin)
 }
 
 /// Returns what `work` returns, which runs inside a pinned network namespace.
@@ -48,10 +64,10 @@ pub fn within_process<T: Send>(pid: u32, work: impl FnOnce() -> T + Send) -> Res
     })
 }
 
-/// Opens a pinned network namespace.
+/// Opens a pinned namespace.
 pub fn open(pin: &Path) -> Result<OwnedFd, PathError> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW;
-    openat(CWD, pin, flags, Mode::empty()).at("open the network namespace", pin)
+    openat(CWD, pin, flags, Mode::empty()).at("open the namespace", pin)
 }
 
 /// Opens the network namespace that the calling thread is in.

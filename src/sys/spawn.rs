@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write as _};
-use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
@@ -51,6 +51,21 @@ pub fn pass_descriptor(command: &mut Command, descriptor: OwnedFd) {
     unsafe {
         command.pre_exec(move || Ok(fcntl_setfd(&descriptor, FdFlags::empty())?));
     }
+}
+
+/// Takes a descriptor over that this process was started with, by its number. To be called once for
+/// each, before anything else is opened.
+pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
+    if number <= 2 {
+        return Err(io::Error::from(rustix::io::Errno::BADF));
+    }
+    #[expect(unsafe_code, reason = "those that were inherited belong to no value")]
+    // SAFETY: it is used for this one call, which says whether there is such a descriptor.
+    let borrowed = unsafe { BorrowedFd::borrow_raw(number) };
+    fcntl_setfd(borrowed, FdFlags::CLOEXEC)?;
+    #[expect(unsafe_code, reason = "those that were inherited belong to no value")]
+    // SAFETY: it is open, and whoever started this process passed it on for this value alone.
+    Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
 /// Keeps what this process was started with, besides the standard streams, from its children.

@@ -72,10 +72,10 @@ impl OwnerShift {
 }
 
 /// Copies what is in a directory into another, and the attributes of the directory itself.
-pub fn copy(from: &Path, to: &Path, purpose: Purpose) -> Result<(), PathError> {
+pub fn copy(from: &Path, to: &Path, options: CopyOptions) -> Result<(), PathError> {
     let source = open(from, DIRECTORY, Mode::empty()).at("open", from)?;
     let target = open(to, DIRECTORY, Mode::empty()).at("open", to)?;
-    copy_between((source.as_fd(), from), (target.as_fd(), to), purpose.into())
+    copy_between((source.as_fd(), from), (target.as_fd(), to), options)
 }
 
 /// Does the same for directories that are open; the paths are for messages.

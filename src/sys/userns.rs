@@ -1,9 +1,9 @@
-//! User namespaces that hold nothing but a mapping of user and group numbers, for idmapped mounts.
+//! User namespaces: mappings of user and group ids, for containers and for idmapped mounts.
 
 use std::fmt::Write as _;
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::io::{self, Read as _};
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
@@ -31,7 +31,83 @@ pub struct Mapping {
     pub gids: Vec<IdRange>,
 }
 
+/// A run of user and group ids of the host that no user of it has, for one job or container.
+///
+/// systemd's list of who uses which ids has nobody for these.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PrivateIds {
+    /// The first one: root in the container.
+    pub first: u32,
+    /// How many there are.
+    pub count: u32,
+}
+
+impl PrivateIds {
+    /// All that there are.
+    pub const ALL: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
+
+    /// How many each job has, as many as Docker and podman give.
+    pub const COUNT: u32 = 1 << 16;
+
+    /// How many jobs there can be at a time.
+    pub const JOBS: u32 = (Self::ALL.end - Self::ALL.start) / Self::COUNT;
+
+    /// Returns those of the job with this number; none if there are not so many.
+    pub fn of_job(number: u32) -> Option<Self> {
+        let first = Self::ALL.start + number.checked_mul(Self::COUNT)?;
+        (number < Self::JOBS).then_some(PrivateIds { first, count: Self::COUNT })
+    }
+
+    /// Returns the host's id for one of the container, if it has one.
+    pub fn on_host(&self, id: u32) -> Option<u32> {
+        (id < self.count).then(|| self.first + id)
+    }
+}
+
+impl Default for PrivateIds {
+    /// Returns those of the first job.
+    fn default() -> Self {
+        PrivateIds { first: Self::ALL.start, count: Self::COUNT }
+    }
+}
+
+/// The ids of a user and a group.
+pub type Ids = (u32, u32);
+
 impl Mapping {
+    /// Returns the mapping of a container's user namespace: its ids from 0 on are these of the host.
+    ///
+    /// In the words of a mount, the other way round: [`shifted`](Self::shifted) has the same ranges.
+    pub fn container(ids: PrivateIds) -> Self {
+        Mapping::shifted(ids)
+    }
+
+    /// Returns the mapping by which ids from 0 on are seen as those of a container.
+    pub fn shifted(ids: PrivateIds) -> Self {
+        let all = || vec![IdRange { disk: 0, view: ids.first, count: ids.count }];
+        Mapping { uids: all(), gids: all() }
+    }
+
+    /// Returns the mapping by which files of one user of the host are those of one user of a
+    /// container, and whatever other users of the container own there belongs to private ids on disk.
+    ///
+    /// The ids of the container are seen from `base` on. Whoever else has files there is nobody to the
+    /// container, and can be given none.
+    pub fn owned_by(owner: Ids, user: Ids, base: u32, private: PrivateIds) -> Self {
+        let ranges = |owner, user| {
+            let range = |from: u32, to: u32| IdRange {
+                disk: private.first + from,
+                view: base + from,
+                count: to.saturating_sub(from),
+            };
+            let own = IdRange { disk: owner, view: base.saturating_add(user), count: 1 };
+            let others =
+                [range(0, user.min(private.count)), range(user.saturating_add(1), private.count)];
+            others.into_iter().filter(|range| range.count > 0).chain([own]).collect()
+        };
+        Mapping { uids: ranges(owner.0, user.0), gids: ranges(owner.1, user.1) }
+    }
+
     /// Returns the mapping in which one user and one group on disk are seen as another, and all
     /// else as itself.
     ///
@@ -46,12 +122,38 @@ impl Mapping {
     /// It takes a process to make one, which lives until the mapping is written.
     pub fn namespace(&self) -> io::Result<OwnedFd> {
         let (wait, hold) = pipe_with(PipeFlags::CLOEXEC)?;
-        let child = Child(fork_into_user_namespace(&wait, &hold)?);
+        let child = Child(fork_into(Namespaces::NewUser, &wait, &hold)?);
         let file = |name: &str| format!("/proc/{}/{name}", child.0.as_raw_nonzero());
         fs::write(file("uid_map"), lines(&self.uids))?;
         fs::write(file("gid_map"), lines(&self.gids))?;
         Ok(File::open(file("ns/user"))?.into())
     }
+}
+
+/// Makes a network namespace that belongs to a user namespace, and returns the descriptor that keeps
+/// it: root there may set up what is in it.
+pub fn network_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {
+    let (wait, hold) = pipe_with(PipeFlags::CLOEXEC)?;
+    let (ready, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+    let child = Child(fork_into(Namespaces::NewNetworkOf { user, tell: &tell }, &wait, &hold)?);
+    drop(tell);
+    let mut answer = [0];
+    if File::from(ready).read(&mut answer)? == 0 {
+        return Err(io::Error::other("the process that should make it has ended"));
+    }
+    if answer[0] != 0 {
+        return Err(io::Error::from_raw_os_error(answer[0].into()));
+    }
+    Ok(File::open(format!("/proc/{}/ns/net", child.0.as_raw_nonzero()))?.into())
+}
+
+/// The namespaces that a child is made to be in.
+enum Namespaces<'a> {
+    /// A new user namespace.
+    NewUser,
+    /// A new network namespace of an existing user namespace. The number of the error that came up,
+    /// or 0, is told by a pipe.
+    NewNetworkOf { user: BorrowedFd<'a>, tell: &'a OwnedFd },
 }
 
 /// All numbers but the last, which the kernel keeps for "none".
@@ -86,21 +188,35 @@ impl Drop for Child {
     }
 }
 
-/// Starts a child in a new user namespace that ends when it is killed, or when the last writer of
-/// the pipe has gone: with this process, at the latest.
+/// Starts a child in other namespaces that ends when it is killed, or when the last writer of the
+/// pipe has gone: with this process, at the latest.
 #[expect(unsafe_code, reason = "there is no safe way to start a process that runs no program")]
-fn fork_into_user_namespace(wait: &OwnedFd, hold: &OwnedFd) -> io::Result<Pid> {
+fn fork_into(namespaces: Namespaces<'_>, wait: &OwnedFd, hold: &OwnedFd) -> io::Result<Pid> {
     let (wait, hold) = (wait.as_raw_fd(), hold.as_raw_fd());
-    let flags = libc::c_long::from(libc::CLONE_NEWUSER | libc::SIGCHLD);
+    let (new, join) = match namespaces {
+        Namespaces::NewUser => (libc::CLONE_NEWUSER, None),
+        Namespaces::NewNetworkOf { user, tell } => (0, Some((user.as_raw_fd(), tell.as_raw_fd()))),
+    };
+    let flags = libc::c_long::from(new | libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child gets a copy of everything, as with fork(2): null for the
     // stack keeps the one it has, and the other pointers are not used without their flags.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
     if pid == 0 {
         let mut byte = 0_u8;
-        // SAFETY: only system calls, and no memory but the byte above: locks that other threads held
+        // SAFETY: only system calls, and no memory but the bytes here: locks that other threads held
         // at the fork are not touched. It never returns into the code of the parent.
         unsafe {
             libc::close(hold);
+            if let Some((user, tell)) = join {
+                let is_done = libc::setns(user, libc::CLONE_NEWUSER) == 0
+                    && libc::unshare(libc::CLONE_NEWNET) == 0;
+                let error = if is_done { 0 } else { *libc::__errno_location() };
+                let answer = error.to_ne_bytes();
+                // All numbers of errors that these give fit into a byte.
+                let answer = [answer[if cfg!(target_endian = "little") { 0 } else { 3 }]];
+                libc::write(tell, answer.as_ptr().cast(), 1);
+                libc::close(tell);
+            }
             while libc::read(wait, (&raw mut byte).cast(), 1) < 0 {}
             libc::_exit(0)
         }
@@ -128,6 +244,30 @@ mod tests {
             [range(0, 0, 5), range(6, 6, 994), range(1001, 1001, END - 1001), range(5, 1000, 1)]
         );
         assert_eq!(exchange(7, 7), [range(0, 0, END)]);
+    }
+
+    #[test]
+    fn the_runner_is_the_containers_user_and_all_others_are_nobody() {
+        let private = PrivateIds { first: 7000, count: 100 };
+        let mapping = Mapping::owned_by((1000, 1001), (0, 5), 7000, private);
+        let range = |disk, view, count| IdRange { disk, view, count };
+        assert_eq!(mapping.uids, [range(7001, 7001, 99), range(1000, 7000, 1)]);
+        let gids = [range(7000, 7000, 5), range(7006, 7006, 94), range(1001, 7005, 1)];
+        assert_eq!(mapping.gids, gids);
+        // In the host's user namespace, ids of the container are those of the host.
+        let mapping = Mapping::owned_by((0, 0), (0, 500), 0, private);
+        assert_eq!(mapping.uids, [range(7001, 1, 99), range(0, 0, 1)]);
+        assert_eq!(mapping.gids, [range(7000, 0, 100), range(0, 500, 1)]);
+    }
+
+    #[test]
+    fn jobs_have_ids_of_their_own() {
+        let ids = |number| PrivateIds::of_job(number).unwrap();
+        assert_eq!(ids(0).first + ids(0).count, ids(1).first);
+        let last = ids(PrivateIds::JOBS - 1);
+        assert_eq!(last.on_host(last.count - 1), Some(0x7fff_ffff));
+        assert_eq!(last.on_host(last.count), None);
+        assert_eq!(PrivateIds::of_job(PrivateIds::JOBS), None);
     }
 
     #[test]

@@ -174,8 +174,9 @@ fn nodes_are_made_but_for_devices() {
     const EPERM: &str = "1";
     for runtime in Runtime::ALL {
         let mut parts = maker_of_nodes();
-        let profile = parts.write().unwrap().config["linux"]["seccomp"].clone();
-        let out = parts.run_written(runtime).success();
+        let written = parts.write().unwrap();
+        let profile = written.config["linux"]["seccomp"].clone();
+        let out = parts.run_written(runtime, &written).success();
         assert_eq!(out, expected_nodes(EPERM), "{runtime}");
         // The filter refuses them, not only the kernel for want of the capability.
         parts.options.security.cap_add = vec!["MKNOD".to_owned()];

@@ -97,14 +97,15 @@ impl Parts {
         let written = self.write().unwrap();
         let warnings: &[String] = &[];
         assert_eq!(written.warnings, warnings);
-        self.run_written(runtime)
+        self.run_written(runtime, &written)
     }
 
     /// Runs the container of the bundle that was written.
     #[track_caller]
-    pub(crate) fn run_written(&self, runtime: Runtime) -> Finished {
+    pub(crate) fn run_written(&self, runtime: Runtime, written: &Bundle) -> Finished {
         let id = program::unique_name();
         let mut command = runtime.command();
+        written.mounts.enter(&mut command).unwrap();
         command.arg("--root").arg(self.host("state")).arg("run");
         let finished = program::run(command.arg("--bundle").arg(self.bundle()).arg(&id));
         self.clear();

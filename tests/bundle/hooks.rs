@@ -41,7 +41,7 @@ fn a_hook_fires_for_containers_with_its_annotation_and_no_others() {
             let hook = add(&mut parts, "50-log.json", when, "createRuntime", &script);
             let bundle = parts.write().unwrap();
             assert_eq!(bundle.hooks, if fires { vec![hook] } else { vec![] });
-            parts.run_written(runtime).success();
+            parts.run_written(runtime, &bundle).success();
             assert_eq!(log.exists(), fires, "{runtime}, {job}");
         }
     }
@@ -76,7 +76,7 @@ fn a_precreate_hook_changes_the_configuration() {
         let bundle = parts.write().unwrap();
         assert_eq!(bundle.said, ["changed"]);
         assert_eq!(bundle.config["process"]["args"][2], "echo after");
-        assert_eq!(parts.run_written(runtime).success(), "after\n", "{runtime}");
+        assert_eq!(parts.run_written(runtime, &bundle).success(), "after\n", "{runtime}");
     }
 }
 

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _}
 use std::path::{Path, PathBuf};
 
 use oci_hooks::rootfs::{self, Backing, Request, RootfsError};
-use oci_hooks::sys::userns::Mapping;
+use oci_hooks::sys::userns::PrivateIds;
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use tempfile::TempDir;
 
@@ -180,12 +180,12 @@ fn a_read_only_root_takes_no_changes() {
 fn owners_in_layers_are_seen_as_asked_for() {
     let disk = Disk::new(3);
     let dir = disk.path();
-    let mapping = Mapping::one((0, 0), (5000, 6000));
-    let request = Request { mapping: Some(&mapping), ..Request::new(&disk.layers, &dir) };
+    let private_ids = Some(PrivateIds { first: 5000, count: 1000 });
+    let request = Request { private_ids, ..Request::new(&disk.layers, &dir) };
     let rootfs = rootfs::mount(&request).unwrap();
     for path in [rootfs.path.clone(), rootfs.path.join("top"), rootfs.path.join("of-0")] {
         let metadata = fs::metadata(path).unwrap();
-        assert_eq!((metadata.uid(), metadata.gid()), (5000, 6000));
+        assert_eq!((metadata.uid(), metadata.gid()), (5000, 5000));
     }
     assert_eq!(fs::metadata(&disk.layers[0]).unwrap().uid(), 0);
     assert_eq!(mounts_below(disk.dir.path()), 1, "the layers are mounted for the overlay only");

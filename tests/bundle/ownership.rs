@@ -5,6 +5,7 @@ use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::Path;
 
 use oci_hooks::bundle::{Mount, MountSource, Ownership, Propagation};
+use oci_hooks::sys::userns::PrivateIds;
 
 use crate::container::Parts;
 use crate::support::runtime::Runtime;
@@ -26,7 +27,7 @@ fn parts(directory: &str, script: &str) -> Parts {
         .unwrap();
     parts.options.mounts = vec![Mount {
         target: "/work".into(),
-        source: MountSource::Bind {
+        source: MountSource::Trusted {
             path: work,
             propagation: Propagation::Private,
             recursive: true,
@@ -62,9 +63,12 @@ fn nothing_there_can_be_made_or_read_as_root_of_the_host() {
         let parts = parts("/tmp", script);
         let out = parts.run(runtime).success();
         assert!(out.starts_with("65534\n") && !out.contains("secret"), "{runtime}: {out}");
+        // To others it can only give what is theirs in the container, and nobody's on the host.
         let work = parts.host("work");
-        assert_eq!(fs::metadata(&work).unwrap().uid(), RUNNER.0, "{runtime}");
-        assert_eq!(fs::metadata(work.join("mine")).unwrap().uid(), RUNNER.0, "{runtime}");
+        for path in [work.join("mine"), work] {
+            let owner = fs::metadata(&path).unwrap().uid();
+            assert!(PrivateIds::ALL.contains(&owner), "{runtime}: {} is {owner}'s", path.display());
+        }
     }
 }
 
@@ -89,7 +93,9 @@ fn what_another_user_of_the_container_makes_belongs_to_the_runner() {
 fn one_file_can_be_mounted_with_another_owner() {
     for runtime in Runtime::ALL {
         let mut parts = parts("/tmp", "stat -c %u /file; echo x > /file");
-        let MountSource::Bind { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
+        let MountSource::Trusted { path, .. } = &mut parts.options.mounts[0].source else {
+            panic!()
+        };
         *path = path.join("mine");
         parts.options.mounts[0].target = "/file".into();
         assert_eq!(parts.run(runtime).success(), "0\n", "{runtime}");
@@ -98,24 +104,24 @@ fn one_file_can_be_mounted_with_another_owner() {
 }
 
 #[test]
-fn other_users_stay_themselves() {
+fn other_users_are_nobody_on_the_host() {
     for runtime in Runtime::ALL {
-        let parts = parts("/tmp", "cd /work; echo x > made; /bin/busybox chown 5:6 made");
-        parts.run(runtime).success();
+        let script = "cd /work; echo x > made; /bin/busybox chown 5:6 made; stat -c %u:%g made";
+        let parts = parts("/tmp", script);
+        assert_eq!(parts.run(runtime).success(), "5:6\n", "{runtime}");
         let made = fs::metadata(parts.host("work/made")).unwrap();
-        assert_eq!((made.uid(), made.gid()), (5, 6), "{runtime}");
+        let first = PrivateIds::default().first;
+        assert_eq!((made.uid(), made.gid()), (first + 5, first + 6), "{runtime}");
     }
 }
 
 #[test]
-fn a_file_system_that_cannot_map_owners_is_mounted_plainly_with_a_warning() {
+fn a_file_system_that_cannot_map_owners_is_refused() {
     let mut parts = parts("/tmp", "ls /work/self/status");
-    let MountSource::Bind { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
+    let MountSource::Trusted { path, .. } = &mut parts.options.mounts[0].source else { panic!() };
     *path = "/proc".into();
-    let bundle = parts.write().unwrap();
-    assert!(bundle.warnings[0].contains("cannot map owners"), "{:?}", bundle.warnings);
-    let source = &bundle.config["mounts"].as_array().unwrap().last().unwrap()["source"];
-    assert!(fs::exists(format!("{}/self/status", source.as_str().unwrap())).unwrap(), "{source}");
+    let error = parts.write().unwrap_err().to_string();
+    assert!(error.contains("cannot map owners") && error.contains("keep"), "{error}");
 }
 
 #[test]

@@ -141,8 +141,11 @@ fn without_host_access_only_the_world_is_reached() {
     host.outside(|| serve("[::]:80"));
     host.run(|| {
         let options = NetworkOptions { host_access: false, ..host.options() };
-        let network =
-            Network::create(&options, &NetworkRequest { id: "closed".to_owned() }).unwrap();
+        let network = Network::create(
+            &options,
+            &NetworkRequest { id: "closed".to_owned(), user_namespace: false },
+        )
+        .unwrap();
         let open = host.network("open");
         let a = network.attach(&endpoint("a", &["8080:80"])).unwrap();
         let b = open.attach(&endpoint("b", &[])).unwrap();

@@ -27,8 +27,8 @@ impl Host {
         program::require_root();
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let host = Host { dir };
-        netns::create(&host.pin("host"), || ()).unwrap();
-        netns::create(&host.pin("world"), || ()).unwrap();
+        netns::create(&host.pin("host"), None, || ()).unwrap();
+        netns::create(&host.pin("world"), None, || ()).unwrap();
         host.run(|| {
             // What one distribution filters by itself another one does not.
             for name in ["all", "default"] {
@@ -87,7 +87,11 @@ impl Host {
 
     /// Makes a network.
     pub(crate) fn network(&self, id: &str) -> Network {
-        Network::create(&self.options(), &NetworkRequest { id: id.to_owned() }).unwrap()
+        Network::create(
+            &self.options(),
+            &NetworkRequest { id: id.to_owned(), user_namespace: false },
+        )
+        .unwrap()
     }
 
     /// Waits until nothing is left of networks: links, elements of maps, files and mounts.

@@ -139,7 +139,11 @@ fn makes_a_network_to_be_killed() {
         pool6: Subnet::default(),
         host_access: true,
     };
-    let network = Network::create(&options, &NetworkRequest { id: "killed".to_owned() }).unwrap();
+    let network = Network::create(
+        &options,
+        &NetworkRequest { id: "killed".to_owned(), user_namespace: false },
+    )
+    .unwrap();
     for name in ["a", "b"] {
         network.attach(&endpoint(name, &["80", "81/udp"])).unwrap();
     }
@@ -175,7 +179,7 @@ fn an_error_leaves_nothing() {
         let dir = options.run.join("network/taken");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("hub.netns"), "").unwrap();
-        let request = NetworkRequest { id: "taken".to_owned() };
+        let request = NetworkRequest { id: "taken".to_owned(), user_namespace: false };
         Network::create(&options, &request).unwrap_err();
         assert!(!dir.exists());
 

@@ -8,7 +8,7 @@ use serde_json::json;
 
 use crate::builds::{built_step, no_context_of};
 use crate::setup::{Canary, runner, shell_step, with_each_runtime, write};
-use crate::support::github_runner::Runner;
+use crate::support::github_runner::{Runner, mount};
 use crate::support::installation::Installation;
 use crate::support::leftovers::Snapshot;
 
@@ -183,5 +183,45 @@ fn a_build_has_what_the_runners_user_can_read() {
         let said = runner.container_step(built_step("/dev/zero".as_ref())).0.failure();
         assert!(said.contains("recorded for runners"), "{said}");
         canary.check("builds");
+    });
+}
+
+#[test]
+fn mounts_lead_to_nothing_but_the_runners_own_files() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let canary = Canary::new(host);
+        let mut runner = unprivileged(installation);
+        let home = runner.home().display().to_string();
+        let top = host.path().display();
+        host.shell(&format!(
+            "mkdir {top}/others {home}/of-root; chmod 700 {home}/of-root; chown 2:2 {top}/others; \
+             mkdir {home}/of-another; chown 2:2 {home}/of-another"
+        ));
+        as_runner(installation, &format!("ln -s /etc {home}/link"));
+        let missing = "/etc/systemd/system/ssh.service.d";
+        let sources =
+            ["/", "/etc", "/var", "/proc", "/root", "/etc/shadow", missing].map(str::to_owned);
+        let named = [format!("{top}/others"), format!("{top}/missing")];
+        let inside = ["of-root", "of-another", "link", "link/cron.d", "../others"];
+        let inside = inside.map(|name| format!("{home}/{name}"));
+        let state = || {
+            host.shell(&format!(
+                "stat -c '%n %u %a' {home}/* {top}/others; ls -A / /etc; \
+                 ls -A /etc/systemd/system {top}/missing 2>&1 || true"
+            ))
+        };
+        let before = state();
+        for source in sources.iter().chain(&named).chain(&inside) {
+            let mut container = runner.job_container("node:22");
+            let asked = mount(source, "/x", false);
+            container["systemMountVolumes"].as_array_mut().unwrap().push(asked.clone());
+            let args = json!({"container": container, "services": []});
+            runner.start("prepare_job", args).wait().failure();
+            let step = json!({"image": "alpine:3.20", "systemMountVolumes": [asked]});
+            runner.container_step(step).0.failure();
+            assert_eq!(state(), before, "{source}");
+        }
+        canary.check("mounts");
     });
 }

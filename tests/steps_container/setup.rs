@@ -185,7 +185,7 @@ fn mount(from: &Path, to: impl Into<PathBuf>) -> Mount {
     let path = fs::canonicalize(from).unwrap();
     Mount {
         target: to.into(),
-        source: MountSource::Bind { path, propagation: Propagation::Private, recursive: false },
+        source: MountSource::Trusted { path, propagation: Propagation::Private, recursive: false },
         subpath: None,
         read_only: true,
         ownership: None,

@@ -28,6 +28,7 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
         log_bytes: settings.log.size.0,
         allow_new_privileges: settings.security.allow_new_privileges,
         restricted: settings.security.restricted,
+        user_namespace: settings.security.user_namespace.is_private(),
         runner_owns_files: settings.mounts.ownership == Ownership::Runner,
         memory_bytes: settings.limits.memory.map(|size| size.0),
         pids_limit: Some(settings.limits.pids),

@@ -105,6 +105,40 @@ impl Default for Limits {
 pub(crate) struct Security {
     pub(crate) allow_new_privileges: bool,
     pub(crate) restricted: bool,
+    pub(crate) user_namespace: UserNamespace,
+}
+
+/// Which user namespace containers are in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum UserNamespace {
+    /// One of their own, if the kernel has what that takes.
+    #[default]
+    Auto,
+    /// One of their own.
+    Private,
+    /// The host's.
+    Host,
+}
+
+impl UserNamespace {
+    /// Says whether containers have one of their own on this machine.
+    pub(crate) fn is_private(self) -> bool {
+        match self {
+            UserNamespace::Auto => supports_idmapped_layers(),
+            UserNamespace::Private => true,
+            UserNamespace::Host => false,
+        }
+    }
+}
+
+/// Says whether the kernel lays overlays over idmapped mounts, as Linux does since 5.19.
+pub(crate) fn supports_idmapped_layers() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut next = || numbers.next().and_then(Result::ok).unwrap_or_default();
+    (next(), next()) >= (5, 19)
 }
 
 /// The runner's directories in containers.

@@ -1,5 +1,6 @@
 //! `monitor`: what stays with a container whose output is kept.
 
+use std::os::fd::RawFd;
 use std::path::PathBuf;
 
 use clap::Args;
@@ -16,12 +17,14 @@ pub(crate) struct MonitorArgs {
     run: PathBuf,
     /// The container's id
     id: String,
+    /// The number of the descriptor that leads to the container's mounts
+    mounts: RawFd,
 }
 
 /// The argument by which this program calls itself.
 pub(crate) const MONITOR: &str = "monitor";
 
 pub(crate) fn run(args: &MonitorArgs) -> Result<Exit, Error> {
-    monitor(&args.run, &args.id)?;
+    monitor(&args.run, &args.id, args.mounts)?;
     Ok(Exit::Done)
 }

@@ -1,3 +1,4 @@
+use super::super::stage::Stage;
 use super::*;
 use crate::bundle::Security;
 
@@ -14,8 +15,19 @@ fn image() -> ImageConfig {
 }
 
 fn build_for(options: &Options, user: &User) -> Result<Value, BundleError> {
-    let mounts = Mounts::default();
-    config(&Parts { image: &image(), options, rootfs: "/rootfs", user, cwd: "/", mounts: &mounts })
+    let stage = Stage::new(Path::new("/disk"), Path::new("/rootfs"));
+    let mounts = Mounts { entries: Vec::new(), propagation: None, stage };
+    let privileged = options.security.privileged;
+    let devices = super::super::devices::devices(&options.devices, &[], privileged).unwrap();
+    config(&Parts {
+        image: &image(),
+        options,
+        rootfs: "/rootfs",
+        user,
+        cwd: "/",
+        mounts: &mounts,
+        devices: &devices,
+    })
 }
 
 fn build(options: &Options) -> Value {

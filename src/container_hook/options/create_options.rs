@@ -70,6 +70,10 @@ pub struct CreateOptions {
     pub device_rules: Vec<DeviceRule>,
     /// `--gpus all`.
     pub gpus: bool,
+    /// The devices that it stands for, once the policy was asked.
+    pub gpu_devices: Vec<Device>,
+    /// The files that it stands for, once the policy was asked.
+    pub gpu_volumes: Vec<Volume>,
     /// Limits on processors, memory and so on.
     pub resources: Resources,
     /// `--ulimit`, each resource once.

@@ -92,9 +92,9 @@ impl Overlay {
             return Err(place.at("recursiveReadOnly").fault(problem).into());
         }
         let is_read_only = wanted.read_only == Some(true);
-        let mount = |path: PathBuf| Mount {
+        let mount = |source| Mount {
             target: PathBuf::from(&wanted.mount_path),
-            source: MountSource::Bind { path, propagation, recursive: true },
+            source,
             subpath: subpath.clone(),
             read_only: is_read_only,
             ownership: None,
@@ -105,12 +105,16 @@ impl Overlay {
                 return Err(place.at("mountPropagation").fault(problem).into());
             }
             let mounts = sources.into_iter().filter_map(|(below, source)| {
-                let path = match facts.volumes {
-                    None => Ok(source.path.clone()),
-                    Some(_) => runner_directory(hook, &source.path),
-                };
-                let mut mount = match path {
-                    Ok(path) => mount(path),
+                let recursive = true;
+                let opened =
+                    match facts.volumes {
+                        // Only what is wrong with the template is looked for.
+                        None => Ok(trusted(source.path.clone(), propagation)),
+                        Some(_) => runner_directory(hook, &source.path)
+                            .map(|file| MountSource::Bind { file, propagation, recursive }),
+                    };
+                let mut mount = match opened {
+                    Ok(source) => mount(source),
                     Err(error) => return Some(Err(error)),
                 };
                 mount.read_only |= source.read_only;
@@ -144,10 +148,15 @@ impl Overlay {
             Backing::Host { path, .. } => {
                 let all = subpath.as_ref().map_or(path.clone(), |below| path.join(below));
                 check_socket(&all, &hook.settings.policy, place)?;
-                mount(path)
+                mount(trusted(path, propagation))
             }
-            Backing::Empty { .. } => mount(own),
-            Backing::Files(_) => Mount { read_only: true, ..mount(own) },
+            Backing::Empty { .. } => mount(trusted(own, propagation)),
+            Backing::Files(_) => Mount { read_only: true, ..mount(trusted(own, propagation)) },
         }])
     }
+}
+
+/// Returns the source of what the administrator's template names, or is in a directory of ours.
+fn trusted(path: PathBuf, propagation: Propagation) -> MountSource {
+    MountSource::Trusted { path, propagation, recursive: true }
 }

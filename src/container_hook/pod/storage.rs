@@ -38,7 +38,7 @@ pub(in super::super) fn make(
                 make_private(directory)?;
                 fs::create_dir(&path).at("make the directory", &path)?;
                 if is_memory {
-                    mount::memory(&path, size_bytes)?;
+                    mount::memory(&path, 0o777, size_bytes)?;
                 }
                 let set_group_id = if group.is_some() { 0o2000 } else { 0 };
                 set(&path, 0o777 | set_group_id, group)?;

@@ -2,16 +2,22 @@
 
 use std::path::{Path, PathBuf};
 
-use super::paths::{is_within, resolve};
+use super::paths::{is_within, open_beneath, resolve};
 use super::{Gpus, Policy, PolicyError, Refused};
 use crate::container_hook::options::{
     CreateOptions, Device, DeviceRule, Namespace, NetworkMode, capability,
 };
 use crate::container_hook::volumes::{Propagation, Source, Volume};
+use crate::sys::caller::Caller;
+use crate::sys::fs::PathError;
+use crate::sys::host_file::HostFile;
 
 impl CreateOptions {
     /// Asks the policy about each option, and replaces what it resolves: the paths of mounts and
-    /// devices, and `--gpus` by what that stands for.
+    /// devices. What `--gpus` stands for is added.
+    ///
+    /// So all that is not allowed can be told before anything is done. Paths are asked about once
+    /// more, when they are opened.
     ///
     /// # Errors
     ///
@@ -33,8 +39,8 @@ impl CreateOptions {
             match policy.gpus.as_ref().map(Gpus::resolve) {
                 // The admin's own list: not asked about again.
                 Some(Ok((devices, volumes))) => {
-                    self.devices.extend(devices);
-                    self.volumes.extend(volumes);
+                    self.gpu_devices = devices;
+                    self.gpu_volumes = volumes;
                 }
                 Some(Err(refused)) => refusals.push(refused),
                 None => refusals
@@ -64,6 +70,27 @@ impl Policy {
     /// link in its path.
     pub(in crate::container_hook) fn allows_path(&self, resolved: &Path) -> bool {
         is_within(resolved, &self.bind_mounts)
+    }
+
+    /// Opens a file or directory that a workflow mounts, beneath the directory that the policy allows,
+    /// with the access of whoever called by sudo. Nothing of it is looked up by name any more.
+    ///
+    /// If nothing is there, a directory is made for `owner`, if given.
+    pub(in crate::container_hook) fn open_bind_mount(
+        &self,
+        resolved: &Path,
+        owner: Option<(u32, u32)>,
+        caller: Option<&Caller>,
+    ) -> Result<HostFile, PathError> {
+        open_beneath(resolved, &self.bind_mounts, owner, caller)
+    }
+
+    /// Opens a device that a workflow wants, or a directory of devices, in the same way.
+    pub(in crate::container_hook) fn open_device(
+        &self,
+        resolved: &Path,
+    ) -> Result<HostFile, PathError> {
+        open_beneath(resolved, &self.devices, None, None)
     }
 
     fn device(&self, device: &mut Device) -> Result<(), Refused> {

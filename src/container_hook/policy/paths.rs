@@ -4,6 +4,10 @@ use std::ffi::OsString;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
+use crate::sys::caller::Caller;
+use crate::sys::fs::PathError;
+use crate::sys::host_file::{HostFile, HostRoot};
+
 /// Sockets that give whoever can write to them the rights of a daemon.
 const ENGINE_SOCKETS: [&str; 5] =
     ["buildkitd.sock", "containerd.sock", "crio.sock", "docker.sock", "podman.sock"];
@@ -45,4 +49,37 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
 /// Whether a resolved path is one of the allowed ones or below.
 pub(super) fn is_within(path: &Path, allowed: &[PathBuf]) -> bool {
     allowed.iter().any(|prefix| resolve(prefix).is_ok_and(|prefix| path.starts_with(prefix)))
+}
+
+/// Opens a resolved path beneath one of the allowed ones: being opened there is being allowed.
+///
+/// Whoever could change the path since it was resolved gets something else beneath the allowed one
+/// at most, and no symbolic link is followed.
+pub(super) fn open_beneath(
+    path: &Path,
+    allowed: &[PathBuf],
+    owner: Option<(u32, u32)>,
+    caller: Option<&Caller>,
+) -> Result<HostFile, PathError> {
+    let mut refused = PathError::new("mount", path, io::ErrorKind::PermissionDenied);
+    for prefix in allowed {
+        let Ok(root) = resolve(prefix) else { continue };
+        let Ok(relative) = path.strip_prefix(&root) else { continue };
+        // The administrator's own path, which may be a file.
+        let root = HostFile::open_trusted(&root)?;
+        let opened = if relative.as_os_str().is_empty() {
+            Ok(root)
+        } else {
+            let root = HostRoot::of(root)?.shared_with(caller.cloned());
+            match owner {
+                Some(owner) => root.open_or_make_dir(relative, owner),
+                None => root.open(relative),
+            }
+        };
+        match opened {
+            Ok(file) => return Ok(file),
+            Err(error) => refused = error,
+        }
+    }
+    Err(refused)
 }

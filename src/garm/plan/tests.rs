@@ -82,7 +82,7 @@ fn sources(plan: &Plan) -> Vec<&Path> {
     let mut sources = Vec::new();
     for mount in &plan.options.mounts {
         match &mount.source {
-            MountSource::Bind { path, .. } => sources.push(path.as_path()),
+            MountSource::Trusted { path, .. } => sources.push(path.as_path()),
             other => panic!("{other:?} is nothing of the host"),
         }
     }
@@ -249,7 +249,10 @@ fn privileges_are_the_flavors_and_extra_specs_can_only_do_without() {
     assert_eq!(all.options.security.seccomp, Seccomp::Unconfined);
     let devices = [Path::new("/dev/fuse"), Path::new("/dev/net/tun")].into_iter();
     let there: Vec<_> = devices.filter(|path| path.exists()).collect();
-    assert_eq!(all.options.devices.iter().map(|d| d.host.as_path()).collect::<Vec<_>>(), there);
+    assert_eq!(
+        all.options.devices.iter().map(|d| d.container.as_path()).collect::<Vec<_>>(),
+        there
+    );
     let none = big(json!({"privileged": false, "nesting": false}));
     assert!(!none.options.security.privileged && !none.options.security.unmask);
     assert_eq!(none.options.security.seccomp, Seccomp::Default);

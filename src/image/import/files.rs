@@ -40,9 +40,15 @@ impl Files {
     /// Opens a directory or an archive. A compressed archive is inflated into a nameless file in
     /// the directory `scratch`, of at most `max_bytes`.
     pub(super) fn open(path: &Path, scratch: &Path, max_bytes: u64) -> Result<Self, ImportError> {
-        let file = File::open(path).at("open", path)?;
-        if file.metadata().at("read", path)?.is_dir() {
-            return Ok(Files::Directory(Beneath::new(path)?));
+        // A FIFO must not make us wait for who writes into it.
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = File::from(openat(CWD, path, flags, Mode::empty()).at("open", path)?);
+        let metadata = file.metadata().at("read", path)?;
+        if metadata.is_dir() {
+            return Ok(Files::Directory(Beneath::from_fd(file.into(), path)));
+        }
+        if !metadata.is_file() {
+            return Err(ImportError::Format { path: path.to_owned() });
         }
         let file = inflated(file, path, scratch, max_bytes)?;
         let copy = file.try_clone().at("read", path)?;
@@ -191,6 +197,15 @@ fn normal(name: &str) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_fifo_is_no_archive_and_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mkfifoat(CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        let opened = Files::open(&path, dir.path(), 1 << 20);
+        assert!(matches!(opened, Err(ImportError::Format { .. })));
+    }
 
     #[test]
     fn names_stay_in_the_archive() {

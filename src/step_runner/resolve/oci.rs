@@ -71,7 +71,7 @@ fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
     }
     DirBuilder::new().mode(0o755).create(&half).at("make", &half)?;
     for layer in &image.layers {
-        tree::copy(layer, &half, Purpose::Layer)?;
+        tree::copy(layer, &half, Purpose::Layer.into())?;
     }
     fs::rename(&half, &tree).at("rename", &half)?;
     Ok(tree)

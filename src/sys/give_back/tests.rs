@@ -113,6 +113,9 @@ fn rights_of_others_are_taken_from_files_of_the_user() {
     assert_eq!(mode(&at("root")), 0o4755);
     let has = |name| has_capabilities(File::open(dir.path()).unwrap().as_fd(), name);
     assert_eq!([c"able", c"able-private", c"able-root"].map(has), [false, false, true]);
+    let top = File::open(dir.path()).unwrap();
+    let by_link = |name| capability_bytes_by_link(top.as_fd(), name);
+    assert_eq!([c"able", c"able-root"].map(by_link), [Err(Errno::NODATA), Ok(20)]);
 }
 
 #[test]
@@ -148,7 +151,7 @@ fn what_is_mounted_there_stays() {
     let Some(dir) = directory() else { return };
     let inside = dir.path().join("mounted");
     fs::create_dir(&inside).unwrap();
-    mount::memory(&inside, Some(1 << 20)).unwrap();
+    mount::memory(&inside, 0o700, Some(1 << 20)).unwrap();
     make(&inside.join("private"), 0o4755, (PRIVATE, PRIVATE));
     let report = run(dir.path());
     let (owner, mode) = (owner(&inside.join("private")), mode(&inside.join("private")));

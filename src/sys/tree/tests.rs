@@ -32,7 +32,7 @@ fn a_copy_has_contents_modes_times_and_links() {
         last_modification: Timespec { tv_sec: 3, tv_nsec: 4 },
     };
     utimensat(CWD, from.join("a/b"), &time, AtFlags::empty()).unwrap();
-    copy(from, to, Purpose::Plain).unwrap();
+    copy(from, to, Purpose::Plain.into()).unwrap();
 
     assert_eq!(fs::read_to_string(to.join("a/b/file")).unwrap(), "text");
     let [file, second] = ["a/b/file", "second"].map(|name| fs::metadata(to.join(name)).unwrap());
@@ -51,7 +51,7 @@ fn a_copy_has_extended_attributes() {
     fs::write(from.path().join("file"), "").unwrap();
     let file = File::open(from.path().join("file")).unwrap();
     fsetxattr(&file, c"user.note", b"kept", XattrFlags::empty()).unwrap();
-    copy(from.path(), to.path(), Purpose::Plain).unwrap();
+    copy(from.path(), to.path(), Purpose::Plain.into()).unwrap();
     let file = File::open(to.path().join("file")).unwrap();
     let mut value = [0; 8];
     let length = fgetxattr(&file, c"user.note", &mut value).unwrap();
@@ -68,7 +68,7 @@ fn links_that_are_there_lead_nowhere() {
     fs::create_dir(from.path().join("dir")).unwrap();
     fs::write(from.path().join("dir/inner"), "new").unwrap();
     fs::write(from.path().join("file"), "new").unwrap();
-    copy(from.path(), to.path(), Purpose::Layer).unwrap();
+    copy(from.path(), to.path(), Purpose::Layer.into()).unwrap();
     assert_eq!(fs::read_dir(outside.path()).unwrap().count(), 0);
     assert!(to.path().join("dir").symlink_metadata().unwrap().is_dir());
     assert_eq!(fs::read_to_string(to.path().join("file")).unwrap(), "new");
@@ -82,7 +82,7 @@ fn a_layer_replaces_what_has_its_names() {
     fs::write(to.path().join("kept/old"), "").unwrap();
     fs::write(from.path().join("x"), "").unwrap();
     fs::create_dir(from.path().join("kept")).unwrap();
-    copy(from.path(), to.path(), Purpose::Layer).unwrap();
+    copy(from.path(), to.path(), Purpose::Layer.into()).unwrap();
     assert!(to.path().join("x").is_file());
     assert!(to.path().join("kept/old").exists());
 }
@@ -94,7 +94,7 @@ fn an_error_names_the_file() {
     fs::write(from.path().join("a/file"), "").unwrap();
     let missing = to.path().join("missing");
     assert_eq!(
-        copy(from.path(), &missing, Purpose::Plain).unwrap_err().to_string(),
+        copy(from.path(), &missing, Purpose::Plain.into()).unwrap_err().to_string(),
         format!("cannot open {}", missing.display())
     );
 }
@@ -110,7 +110,7 @@ fn every_kind_of_file_with_two_names_is_copied_once() {
     for name in ["link", "fifo", "file"] {
         fs::hard_link(from.join("a").join(name), from.join(name)).unwrap();
     }
-    copy(from, to, Purpose::Plain).unwrap();
+    copy(from, to, Purpose::Plain.into()).unwrap();
     for name in ["link", "fifo", "file"] {
         let [one, two] =
             [to.join(name), to.join("a").join(name)].map(|path| path.symlink_metadata().unwrap());
@@ -265,7 +265,7 @@ fn a_source_that_becomes_a_fifo_is_not_waited_for() {
     };
     while_swapping(swap, || {
         for _ in 0..TRIES / 20 {
-            copy(from.path(), to.path(), Purpose::Plain).unwrap();
+            copy(from.path(), to.path(), Purpose::Plain.into()).unwrap();
         }
     });
 }

@@ -81,7 +81,7 @@ mod tests {
         symlink(&dir, dir.join("link")).unwrap();
         assert_eq!(found(&[], &[]), "[]");
         assert!(found(&[], &[12345]).contains("user 12345 calls by sudo"));
-        assert!(found(&[dir.clone()], &[12345]).contains("user 12345 calls by sudo"));
+        assert!(found(std::slice::from_ref(&dir), &[12345]).contains("user 12345 calls by sudo"));
         assert!(found(&[dir.join("missing")], &[]).contains("No such file"));
         assert!(found(&[dir.join("link")], &[]).contains("is not recorded"));
         let own = found(&[dir], &[]);

@@ -3,9 +3,10 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 
+use oci_hooks::sys::detached::{Attributes, Depth, Detached};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
-use oci_hooks::sys::mount::{self, Depth};
+use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::userns::Mapping;
 
 use crate::shared::checks::storage::in_trial;
@@ -15,7 +16,7 @@ use crate::shared::sections::Store;
 /// From here on overlayfs can be idmapped itself.
 pub(super) const IDMAPPED_OVERLAY: (Version, &str) = (
     Version::new(5, 19, 0),
-    "files of containers in the runner's directories belong to root before Linux 5.19",
+    "containers are in the host's user namespace before Linux 5.19: root in one is root",
 );
 
 pub(super) fn user_namespaces() -> Check {
@@ -34,21 +35,20 @@ pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
         return None;
     }
     let mounted = in_trial(store, |trial| {
-        let (source, target) = (trial.join("source"), trial.join("target"));
-        for path in [&source, &target] {
-            fs::create_dir(path).at("make the directory", path)?;
-        }
+        let source = trial.join("source");
+        fs::create_dir(&source).at("make the directory", &source)?;
         let namespace = Mapping::one((1000, 1000), (0, 0)).namespace()?;
-        mount::idmapped_bind(&source, &target, namespace.as_fd(), Depth::Single)?;
-        Ok(mount::unmount(&target)?)
+        let tree = Detached::copy_of(&HostFile::open_trusted(&source)?, Depth::Single)?;
+        Ok(tree.set(&Attributes { owners: Some(namespace.as_fd()), ..Attributes::default() })?)
     });
     Some(match mounted {
         Ok(()) => Check::ok("idmapped mounts", "work"),
-        Err(error) => Check::warn(
+        Err(error) => Check::fail(
             "idmapped mounts",
             chain(&*error),
-            "files that containers make in the runner's directories belong to root; set \
-             mounts.ownership = \"keep\" if that is meant, or update the kernel",
+            "containers cannot be given the runner's directories: update the kernel, put the store \
+             and the work directories on another file system, or set user-namespace = \"host\" under \
+             [security] and ownership = \"keep\" under [mounts]",
         ),
     })
 }

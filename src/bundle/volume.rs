@@ -1,0 +1,128 @@
+//! Volumes: directories that are made when they are first mounted, with what the image has there.
+//!
+//! One is filled in a directory of its own, which then takes its name. A volume that others may have
+//! mounted meanwhile is not touched: who has it could lead whoever fills it anywhere.
+
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use super::BundleError;
+use super::mounts::Container;
+use crate::sys::beneath::remove_all;
+use crate::sys::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
+};
+use crate::sys::host_file::HostFile;
+use crate::sys::lock::FileLock;
+use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
+use crate::sys::userns::PrivateIds;
+
+/// More than the list of containers that have a volume is ever long.
+const MAX_USERS_BYTES: u64 = 1 << 20;
+
+/// Opens a volume, which is made if it is missing; an empty one that nobody has gets what the image
+/// has at `fill`, if that is given.
+pub(super) fn open(
+    container: Container<'_>,
+    path: &Path,
+    fill: Option<&Path>,
+    is_shared: bool,
+) -> Result<HostFile, BundleError> {
+    let parent = path.parent().unwrap_or(path);
+    make_private(parent)?;
+    let _lock = FileLock::exclusive(&beside(path, ".lock"))?;
+    let mut users = Users::read(path)?;
+    if users.paths.is_empty()
+        && let Some(target) = fill
+        && is_empty(path)?
+        && let Some(filled) = filled(container, path, target)?
+    {
+        // Over an empty directory, if there is one.
+        fs::rename(&filled, path).at("rename", &filled)?;
+    }
+    match DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+        made => made.at("make the directory", path)?,
+    }
+    if is_shared && let Some(record) = &container.options.record {
+        users.paths.push(record.clone());
+        users.write(path)?;
+    }
+    Ok(HostFile::open_trusted(path)?)
+}
+
+/// Returns the path of a file that belongs to a volume.
+fn beside(path: &Path, end: &str) -> PathBuf {
+    // Names of volumes begin with a letter or digit.
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}{end}"))
+}
+
+fn make_private(path: &Path) -> Result<(), PathError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
+}
+
+fn is_empty(path: &Path) -> Result<bool, PathError> {
+    match fs::read_dir(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(true),
+        entries => Ok(entries.at("list", path)?.next().is_none()),
+    }
+}
+
+/// Returns a new directory with what the image has at a path; none if it has no directory there.
+fn filled(
+    container: Container<'_>,
+    path: &Path,
+    target: &Path,
+) -> Result<Option<PathBuf>, BundleError> {
+    let Some(source) = container.inside.directory(target)? else { return Ok(None) };
+    let new = beside(path, ".new");
+    let parent = HostFile::open_trusted(new.parent().unwrap_or(&new))?;
+    // What a process left that was killed.
+    let name = new.file_name().unwrap_or_default();
+    remove_all(parent.as_fd(), name.as_encoded_bytes()).at("remove", &new)?;
+    DirBuilder::new().mode(0o700).create(&new).at("make the directory", &new)?;
+    let to = HostFile::open_trusted(&new)?.reopen()?;
+    let from_path = container.inside.on_host(target);
+    // On disk a volume has the ids of the container.
+    let PrivateIds { first, count } = container.options.private_ids;
+    let has_users = container.options.user_namespace.is_some();
+    let owners = has_users.then_some(OwnerShift { from: first, to: 0, count });
+    let options = CopyOptions { purpose: Purpose::Plain, owners };
+    tree::copy_between((source.as_fd(), &from_path), (to.as_fd(), &new), options)?;
+    Ok(Some(new))
+}
+
+/// The containers that have a volume, by a path each that is there as long as the container is.
+struct Users {
+    paths: Vec<PathBuf>,
+}
+
+impl Users {
+    /// Reads who has a volume, without those who are gone.
+    fn read(volume: &Path) -> Result<Self, BundleError> {
+        let path = beside(volume, ".users");
+        let text = read_if_there(&path, MAX_USERS_BYTES)
+            .map_err(|error| PathError::new("read", &path, io::Error::other(error)))?;
+        let mut paths: Vec<PathBuf> =
+            text.and_then(|text| serde_json::from_slice(&text).ok()).unwrap_or_default();
+        paths.retain(|path| path.exists());
+        Ok(Users { paths })
+    }
+
+    fn write(&self, volume: &Path) -> Result<(), BundleError> {
+        let path = beside(volume, ".users");
+        let text = serde_json::to_vec(&self.paths).unwrap_or_default();
+        let options = ReplaceOptions {
+            mode: Some(0o600),
+            durability: Durability::Unsynced,
+            ..ReplaceOptions::default()
+        };
+        let written =
+            FileAt::open(&path, Symlinks::Refuse).and_then(|file| file.replace(&text, &options));
+        Ok(written.map_err(|error| PathError::new("write", &path, io::Error::other(error)))?)
+    }
+}

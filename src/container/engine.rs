@@ -16,6 +16,7 @@ use super::record::{self, Directory, Record, make_private};
 use crate::image::Store;
 use crate::rootfs;
 use crate::runtime::Runtime;
+use crate::sys::beneath;
 use crate::sys::fs::{Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks};
 use crate::sys::init;
 use crate::sys::lock::FileLock;
@@ -158,7 +159,7 @@ impl Engine {
 
 /// Removes a directory with all in it; none is fine.
 pub(super) fn remove_tree(path: &Path) -> Result<(), ContainerError> {
-    match fs::remove_dir_all(path) {
+    match beneath::remove_tree(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         result => Ok(result.at("remove", path)?),
     }

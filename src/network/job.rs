@@ -98,7 +98,7 @@ impl Network {
         let network = Network { options: options.clone(), record };
         if request.user_namespace {
             let pin = network.user_pin();
-            let namespace = Mapping::container(network.private_ids()).namespace();
+            let namespace = Mapping::shifted(network.private_ids()).namespace();
             netns::pin(namespace.at("make a user namespace for", &pin)?.as_fd(), &pin)?;
         }
         link::make_hub(&network.record, network.record.plan(options), &network.hub())?;

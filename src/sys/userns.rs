@@ -75,14 +75,8 @@ impl Default for PrivateIds {
 pub type Ids = (u32, u32);
 
 impl Mapping {
-    /// Returns the mapping of a container's user namespace: its ids from 0 on are these of the host.
-    ///
-    /// In the words of a mount, the other way round: [`shifted`](Self::shifted) has the same ranges.
-    pub fn container(ids: PrivateIds) -> Self {
-        Mapping::shifted(ids)
-    }
-
-    /// Returns the mapping by which ids from 0 on are seen as those of a container.
+    /// Returns the mapping by which ids from 0 on are private ids of the host: that of a container's
+    /// user namespace, and of what such a container sees of files that belong to ids from 0 on.
     pub fn shifted(ids: PrivateIds) -> Self {
         let all = || vec![IdRange { disk: 0, view: ids.first, count: ids.count }];
         Mapping { uids: all(), gids: all() }

@@ -13,6 +13,7 @@ use super::volumes::{Backing, Create, File};
 use crate::container::{Engine, make_private};
 use crate::container_hook::error::HookError;
 use crate::container_hook::hook::Hook;
+use crate::sys::beneath;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::mount;
 
@@ -128,7 +129,7 @@ fn remove_pod(pod: &Path) -> Result<(), PathError> {
     for volume in entries(pod)? {
         mount::unmount(&volume)?;
     }
-    removed(pod, fs::remove_dir_all(pod))
+    removed(pod, beneath::remove_tree(pod))
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, PathError> {

@@ -14,6 +14,7 @@ use super::volume;
 use crate::sys::caller::Caller;
 use crate::sys::detached::{Attributes, Depth, Detached, cannot_map_owners};
 use crate::sys::host_file::HostFile;
+use crate::sys::netns;
 use crate::sys::userns::{Ids, Mapping, PrivateIds};
 
 /// What is mounted, checked and open.
@@ -214,24 +215,24 @@ fn trusted(path: &Path) -> Result<HostFile, BundleError> {
 
 /// The ids of a container, by which its mounts are made.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ContainerIds {
+pub(super) struct ContainerIds<'a> {
     /// Its user and that one's first group.
     pub(super) user: Ids,
     pub(super) private: PrivateIds,
-    /// Whether its ids are the private ones on the host.
-    pub(super) has_namespace: bool,
+    /// Its pinned user namespace, in which its ids are the private ones on the host.
+    pub(super) namespace: Option<&'a Path>,
 }
 
 /// Makes the mounts of one container.
-pub(super) struct Trees {
-    ids: ContainerIds,
+pub(super) struct Trees<'a> {
+    ids: ContainerIds<'a>,
     /// User namespaces of mappings that came up.
     namespaces: Vec<(Owners, OwnedFd)>,
     pub(super) warnings: Vec<String>,
 }
 
-impl Trees {
-    pub(super) fn new(ids: ContainerIds) -> Self {
+impl<'a> Trees<'a> {
+    pub(super) fn new(ids: ContainerIds<'a>) -> Self {
         Trees { ids, namespaces: Vec::new(), warnings: Vec::new() }
     }
 
@@ -279,16 +280,20 @@ impl Trees {
         if let Some(at) = self.namespaces.iter().position(|(known, _)| *known == owners) {
             return Ok(at);
         }
-        let ContainerIds { user, private, has_namespace } = self.ids;
-        let mapping = match owners {
-            Owners::Same => Mapping::shifted(private),
-            Owners::Of(owner) => {
-                let base = if has_namespace { private.first } else { 0 };
-                Mapping::owned_by((owner.host_uid, owner.host_gid), user, base, private)
+        let ContainerIds { user, private, namespace } = self.ids;
+        let made = |mapping: Mapping| {
+            let made = mapping.namespace();
+            made.map_err(|error| file.error("map the owners of files in", error))
+        };
+        let namespace = match (owners, namespace) {
+            (Owners::Same, Some(pin)) => netns::open(pin)?,
+            (Owners::Same, None) => made(Mapping::shifted(private))?,
+            (Owners::Of(owner), _) => {
+                let base = if namespace.is_some() { private.first } else { 0 };
+                let owner = (owner.host_uid, owner.host_gid);
+                made(Mapping::owned_by(owner, user, base, private))?
             }
         };
-        let namespace = mapping.namespace();
-        let namespace = namespace.map_err(|e| file.error("map the owners of files in", e))?;
         self.namespaces.push((owners, namespace));
         Ok(self.namespaces.len() - 1)
     }

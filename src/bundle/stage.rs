@@ -86,7 +86,7 @@ impl Stage {
     /// Makes the stage; returns warnings too.
     pub(super) fn make(
         &self,
-        ids: ContainerIds,
+        ids: ContainerIds<'_>,
     ) -> Result<(MountNamespace, Vec<String>), BundleError> {
         let rootfs = Detached::copy_of(&HostFile::open_trusted(&self.rootfs)?, Depth::Recursive)?;
         let mut trees = Trees::new(ids);

@@ -113,7 +113,7 @@ pub fn write(
     let (mounts, further) = mounts.stage.make(ContainerIds {
         user: (user.uid, user.gid),
         private: options.private_ids,
-        has_namespace: options.user_namespace.is_some(),
+        namespace: options.user_namespace.as_deref(),
     })?;
     warnings.extend(further);
     Ok(Bundle {

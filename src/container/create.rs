@@ -150,12 +150,13 @@ impl Engine {
         if let Some(bytes) = parts.disk_bytes {
             disk::make(&record.disk, bytes)?;
         }
-        let has_users = parts.options.user_namespace.is_some();
+        let (path, ids) = (&parts.options.user_namespace, parts.options.private_ids);
+        let user_namespace = path.as_deref().map(|path| rootfs::UserNamespace { path, ids });
         let rootfs = rootfs::mount(&rootfs::Request {
             layers: parts.layers,
             dir: &record.disk,
             read_only: false,
-            private_ids: has_users.then_some(parts.options.private_ids),
+            user_namespace,
         })?;
         let dir = directory.bundle();
         make_private(&dir)?;

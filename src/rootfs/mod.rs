@@ -8,5 +8,5 @@
 mod mount;
 mod stack;
 
-pub use mount::{Backing, Request, Rootfs, RootfsError, mount, unmount};
+pub use mount::{Backing, Request, Rootfs, RootfsError, UserNamespace, mount, unmount};
 pub use stack::{Found, Stack};

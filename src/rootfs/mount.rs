@@ -12,9 +12,10 @@ use crate::sys::fs::{PathContext, PathError};
 use crate::sys::host_file::HostFile;
 use crate::sys::mount::{self as sys_mount, Overlay, Upper};
 use crate::sys::mount_namespace::within_new;
+use crate::sys::netns;
 use crate::sys::rollback::Rollback;
 use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
-use crate::sys::userns::{Mapping, PrivateIds};
+use crate::sys::userns::PrivateIds;
 
 /// A root file system to make.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +27,24 @@ pub struct Request<'a> {
     /// Whether there is no place for changes. Runtimes need one for mount points even if the
     /// container is not to write.
     pub read_only: bool,
-    /// The ids of the host by which owners from 0 on are seen, for a container with a user namespace.
-    pub private_ids: Option<PrivateIds>,
+    /// The user namespace of the container, if it has one: owners in the layers, from 0 on, are seen as
+    /// its ids.
+    pub user_namespace: Option<UserNamespace<'a>>,
+}
+
+/// A user namespace in which ids from 0 on are private ids of the host.
+#[derive(Clone, Copy, Debug)]
+pub struct UserNamespace<'a> {
+    /// Where it is pinned.
+    pub path: &'a Path,
+    /// The ids.
+    pub ids: PrivateIds,
 }
 
 impl<'a> Request<'a> {
     /// Returns the request for a root file system that takes changes.
     pub fn new(layers: &'a [PathBuf], dir: &'a Path) -> Self {
-        Request { layers, dir, read_only: false, private_ids: None }
+        Request { layers, dir, read_only: false, user_namespace: None }
     }
 }
 
@@ -88,22 +99,21 @@ pub fn mount(request: &Request<'_>) -> Result<Rootfs, RootfsError> {
     let merged = request.dir.join(MERGED);
     let mut undo = Rollback::new();
     make_dir(&merged, &mut undo)?;
-    let backing =
-        match mount_overlay(request, &merged) {
-            Ok(()) => Backing::Overlay,
-            Err(error) if has_no_overlay(&error) => {
-                let reason = reason(&error);
-                undo.push(|| drop(fs::remove_dir_all(&merged)));
-                for layer in request.layers {
-                    let owners = request.private_ids.map(|PrivateIds { first, count }| {
-                        OwnerShift { from: 0, to: first, count }
-                    });
-                    tree::copy(layer, &merged, CopyOptions { purpose: Purpose::Layer, owners })?;
-                }
-                Backing::Copy { reason }
+    let backing = match mount_overlay(request, &merged) {
+        Ok(()) => Backing::Overlay,
+        Err(error) if has_no_overlay(&error) => {
+            let reason = reason(&error);
+            undo.push(|| drop(fs::remove_dir_all(&merged)));
+            for layer in request.layers {
+                let shift =
+                    |ids: PrivateIds| OwnerShift { from: 0, to: ids.first, count: ids.count };
+                let owners = request.user_namespace.map(|users| shift(users.ids));
+                tree::copy(layer, &merged, CopyOptions { purpose: Purpose::Layer, owners })?;
             }
-            Err(error) => return Err(error.into()),
-        };
+            Backing::Copy { reason }
+        }
+        Err(error) => return Err(error.into()),
+    };
     undo.disarm();
     Ok(Rootfs { path: merged, backing })
 }
@@ -149,7 +159,7 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
             // The kernel leaves directories of its own in these.
             undo.push(move || drop(fs::remove_dir_all(dir)));
         }
-        if let Some(PrivateIds { first, .. }) = request.private_ids {
+        if let Some(UserNamespace { ids: PrivateIds { first, .. }, .. }) = request.user_namespace {
             chown(&upper, Some(first), Some(first)).at("change the owner of", &upper)?;
         }
         Some(Upper { dir: &upper, work: &work })
@@ -161,13 +171,13 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
         make_dir(&empty, &mut undo)?;
         lowers.insert(0, empty);
     }
-    match request.private_ids {
+    match request.user_namespace {
         None => Overlay { lowers: &lowers, upper }.mount(merged)?,
-        Some(ids) => {
+        Some(users) => {
             let dir = request.dir.join(MAPPED);
             make_dir(&dir, &mut undo)?;
             let overlay = within_new(|| {
-                let lowers = map_layers(&lowers, ids, &dir)?;
+                let lowers = map_layers(&lowers, users, &dir)?;
                 Overlay { lowers: &lowers, upper }.make(merged)
             })?;
             sys_mount::attach_overlay(overlay.as_fd(), merged)?;
@@ -179,8 +189,12 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
 
 /// Mounts each layer in the directory with its owners mapped: the overlay has copies of its own of
 /// these mounts, so they are made where nobody else sees them.
-fn map_layers(layers: &[PathBuf], ids: PrivateIds, dir: &Path) -> Result<Vec<PathBuf>, PathError> {
-    let namespace = Mapping::shifted(ids).namespace().at("map owners for", dir)?;
+fn map_layers(
+    layers: &[PathBuf],
+    users: UserNamespace<'_>,
+    dir: &Path,
+) -> Result<Vec<PathBuf>, PathError> {
+    let namespace = netns::open(users.path)?;
     sys_mount::memory(dir, 0o700, None)?;
     let mut lowers = Vec::with_capacity(layers.len());
     for (at, layer) in layers.iter().enumerate() {

@@ -1,11 +1,13 @@
 //! Root file systems of layers.
 
 use std::fs;
+use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
-use oci_hooks::rootfs::{self, Backing, Request, RootfsError};
-use oci_hooks::sys::userns::PrivateIds;
+use oci_hooks::rootfs::{self, Backing, Request, RootfsError, UserNamespace};
+use oci_hooks::sys::netns;
+use oci_hooks::sys::userns::{Mapping, PrivateIds};
 use rustix::fs::{CWD, FileType, Mode, XattrFlags, mknodat, setxattr};
 use tempfile::TempDir;
 
@@ -180,13 +182,17 @@ fn a_read_only_root_takes_no_changes() {
 fn owners_in_layers_are_seen_as_asked_for() {
     let disk = Disk::new(3);
     let dir = disk.path();
-    let private_ids = Some(PrivateIds { first: 5000, count: 1000 });
-    let request = Request { private_ids, ..Request::new(&disk.layers, &dir) };
+    let ids = PrivateIds { first: 5000, count: 1000 };
+    let pin = disk.dir.path().join("users");
+    netns::pin(Mapping::shifted(ids).namespace().unwrap().as_fd(), &pin).unwrap();
+    let user_namespace = Some(UserNamespace { path: &pin, ids });
+    let request = Request { user_namespace, ..Request::new(&disk.layers, &dir) };
     let rootfs = rootfs::mount(&request).unwrap();
     for path in [rootfs.path.clone(), rootfs.path.join("top"), rootfs.path.join("of-0")] {
         let metadata = fs::metadata(path).unwrap();
         assert_eq!((metadata.uid(), metadata.gid()), (5000, 5000));
     }
     assert_eq!(fs::metadata(&disk.layers[0]).unwrap().uid(), 0);
+    netns::unpin(&pin).unwrap();
     assert_eq!(mounts_below(disk.dir.path()), 1, "the layers are mounted for the overlay only");
 }

@@ -16,7 +16,7 @@ mod reach;
 use std::io::{self, Read as _, Write as _};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use oci_hooks::network::{Endpoint, EndpointRequest, PortMapping};
 use oci_hooks::sys::netns;
@@ -56,8 +56,18 @@ fn within<T: Send>(container: &Endpoint, work: impl FnOnce() -> T + Send) -> T {
 }
 
 /// Returns which address a server sees us under; an error if it cannot be reached.
+///
+/// Whoever does not answer within the three seconds in which the kernel looks for a neighbour is asked
+/// again: on a very busy machine the link of a new container has been slower than that.
 fn ask(address: &str) -> io::Result<IpAddr> {
-    ask_for(address, TIMEOUT)
+    let end = Instant::now() + TIMEOUT;
+    loop {
+        match ask_for(address, TIMEOUT) {
+            Err(error)
+                if error.kind() == io::ErrorKind::HostUnreachable && Instant::now() < end => {}
+            answer => return answer,
+        }
+    }
 }
 
 fn ask_for(address: &str, timeout: Duration) -> io::Result<IpAddr> {

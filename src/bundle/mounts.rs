@@ -10,7 +10,7 @@ use super::devices::Node;
 use super::inside::{Inside, normal};
 use super::options::{Mount, MountSource, Namespace, Options, Tmpfs};
 use super::sources::Source;
-use super::stage::Stage;
+use super::stage::{Place, Stage};
 use super::user::User;
 use super::{BundleError, Init, files};
 use crate::image::ImageConfig;
@@ -117,12 +117,24 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
     let stage_root = options.stage.as_deref().or(container.rootfs.parent());
     let mut stage = Stage::new(stage_root.unwrap_or(container.rootfs), container.rootfs);
     let mut propagation = None;
+    let targets: Vec<PathBuf> = placed.iter().map(|placed| placed.target.clone()).collect();
+    let runtimes: Vec<_> =
+        entries.iter().filter_map(|entry| entry["destination"].as_str()).collect();
+    let runtimes: Vec<PathBuf> = runtimes.into_iter().map(PathBuf::from).collect();
     for Placed { target, what } in placed {
-        let is_below = stage.is_above(&target);
+        let is_above = |other: &PathBuf| *other != target && other.starts_with(&target);
+        let is_below_runtimes = runtimes.iter().any(|other| target.starts_with(other));
+        // What has others in it is put into the root file system by us, which runtimes take as a whole:
+        // crun 1.8 copies a mount without those in it where there is a user namespace.
+        let place = match (stage.is_above(&target), targets.iter().any(is_above)) {
+            (true, _) => Place::Above,
+            (false, true) if !is_below_runtimes => Place::Rootfs,
+            (false, _) => Place::Own,
+        };
         let source = match &what {
             What::Asked(Mount { source: MountSource::Tmpfs(tmpfs), read_only, .. }) => {
                 let words = tmpfs_options(tmpfs, if *read_only { "ro" } else { "rw" });
-                if !is_below {
+                if place == Place::Own {
                     // Nobody has anything to do with it before the container runs.
                     entries.push(json!({
                         "destination": text(&target)?,
@@ -142,9 +154,9 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
             propagation = source.root_propagation().or(propagation);
         }
         let (destination, words) = (text(&target)?.to_owned(), source.words()?);
-        let path = stage.add(target, source);
-        // What is mounted into something else of the stage comes along with that.
-        if !is_below {
+        let path = stage.add(target, source, place);
+        // All else comes along with what it is in.
+        if place == Place::Own {
             entries.push(json!({
                 "destination": destination,
                 "type": "bind",

@@ -223,6 +223,13 @@ pub(super) struct ContainerIds<'a> {
     pub(super) namespace: Option<&'a Path>,
 }
 
+impl ContainerIds<'_> {
+    /// Returns the host's ids of root in the container.
+    pub(super) fn root(&self) -> Ids {
+        self.namespace.map_or((0, 0), |_| (self.private.first, self.private.first))
+    }
+}
+
 /// Makes the mounts of one container.
 pub(super) struct Trees<'a> {
     ids: ContainerIds<'a>,

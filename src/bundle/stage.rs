@@ -29,8 +29,20 @@ struct Item {
     /// Where it is in the container.
     target: PathBuf,
     source: Source,
-    /// What it is mounted into, if not into the root file system.
+    place: Place,
+    /// What it is mounted into, if that is on the stage too.
     above: Option<usize>,
+}
+
+/// Where something is mounted on the stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// At a place of its own, from which the runtime mounts it.
+    Own,
+    /// In the root file system.
+    Rootfs,
+    /// In what is mounted above it.
+    Above,
 }
 
 /// What is to be on the stage.
@@ -60,10 +72,10 @@ impl Stage {
     }
 
     /// Adds something, after all that is mounted above it; returns where the runtime finds it.
-    pub(super) fn add(&mut self, target: PathBuf, source: Source) -> PathBuf {
+    pub(super) fn add(&mut self, target: PathBuf, source: Source, place: Place) -> PathBuf {
         let above = self.above(&target);
         let path = self.path(self.items.len());
-        self.items.push(Item { target, source, above });
+        self.items.push(Item { target, source, place, above });
         path
     }
 
@@ -109,12 +121,19 @@ impl Stage {
                     Some(tree) => tree,
                     None => node_tree(&path, item)?,
                 };
-                match item.above {
-                    Some(above) => {
+                match (item.place, item.above) {
+                    (Place::Above, Some(above)) => {
                         self.put_into(&tree, item, (&self.items[above], &there[above]))?;
                     }
-                    None if matches!(item.source, Source::Node { .. }) => {}
-                    None => put(&tree, &path)?,
+                    (Place::Rootfs, _) => {
+                        let relative = item.target.strip_prefix("/").unwrap_or(&item.target);
+                        let owner = ids.root();
+                        let made = rootfs.make_mount_point(relative, tree.is_dir(), Some(owner));
+                        made.at("make a place to mount on at", &item.target)?;
+                        tree.attach_beneath(&rootfs, relative)?;
+                    }
+                    _ if matches!(item.source, Source::Node { .. }) => {}
+                    _ => put(&tree, &path)?,
                 }
                 there.push(tree);
             }
@@ -147,7 +166,7 @@ impl Stage {
         (above, under): (&Item, &Detached),
     ) -> Result<(), BundleError> {
         let relative = item.target.strip_prefix(&above.target).expect("it is above");
-        let make = || under.make_mount_point(relative, tree.is_dir());
+        let make = || under.make_mount_point(relative, tree.is_dir(), None);
         let made = match above.source.maker() {
             Some(maker) => maker.act(make).and_then(|made| made),
             None => make(),

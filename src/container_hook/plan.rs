@@ -20,7 +20,7 @@ use crate::container::{Health, Output, Role, Stop};
 use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
 use crate::network::{Endpoint, PortMapping};
 use crate::sys::host_file::HostFile;
-use crate::sys::userns::PrivateIds;
+use crate::sys::userns::{self, PrivateIds};
 
 /// What annotations made from labels begin with.
 pub(super) const LABEL: &str = "com.github.actions.label.";
@@ -356,7 +356,9 @@ impl<'a> Plan<'a> {
             };
             overlay.apply(hook, &facts, &mut options)?;
         }
-        if self.has_own_users(hook, &options)? {
+        // Whose processes it shares is in the host's user namespace too, or it could not join them.
+        let shares_processes = surroundings.process.is_some_and(userns::shares_with);
+        if !shares_processes && self.has_own_users(hook, &options)? {
             options.user_namespace.clone_from(&surroundings.user_namespace);
         }
         options.private_ids = surroundings.private_ids;

@@ -6,7 +6,10 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, mknodat, openat2};
+use rustix::fs::{
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, ResolveFlags, Uid, chownat, mkdirat, mknodat,
+    openat2,
+};
 use rustix::io::Errno;
 use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
@@ -140,8 +143,13 @@ impl Detached {
     }
 
     /// Makes what can be mounted on at a path beneath it, with missing directories above, as the
-    /// calling thread. What is there stays.
-    pub fn make_mount_point(&self, relative: &Path, is_dir: bool) -> io::Result<()> {
+    /// calling thread, and gives them to an owner. What is there stays.
+    pub fn make_mount_point(
+        &self,
+        relative: &Path,
+        is_dir: bool,
+        owner: Option<(u32, u32)>,
+    ) -> io::Result<()> {
         if self.open(relative).is_ok() {
             return Ok(());
         }
@@ -152,11 +160,15 @@ impl Detached {
         let mut so_far = PathBuf::new();
         for part in parent {
             so_far.push(part);
-            match mkdirat(&directory, part, Mode::from_raw_mode(0o755)) {
-                Ok(()) | Err(Errno::EXIST) => {}
+            let made = match mkdirat(&directory, part, Mode::from_raw_mode(0o755)) {
+                Ok(()) => true,
+                Err(Errno::EXIST) => false,
                 Err(error) => return Err(error.into()),
-            }
+            };
             directory = self.open(&so_far)?;
+            if made {
+                give(&directory, owner)?;
+            }
         }
         let made = if is_dir {
             mkdirat(&directory, name, Mode::from_raw_mode(0o755))
@@ -164,7 +176,8 @@ impl Detached {
             mknodat(&directory, name, FileType::RegularFile, Mode::from_raw_mode(0o644), 0)
         };
         match made {
-            Ok(()) | Err(Errno::EXIST) => Ok(()),
+            Ok(()) => give(&self.open(relative)?, owner),
+            Err(Errno::EXIST) => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -182,6 +195,13 @@ impl AsFd for Detached {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.tree.as_fd()
     }
+}
+
+/// Gives what is open to an owner, if there is to be one.
+fn give(file: &OwnedFd, owner: Option<(u32, u32)>) -> io::Result<()> {
+    let Some((uid, gid)) = owner else { return Ok(()) };
+    let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+    Ok(chownat(file, c"", uid, gid, AtFlags::EMPTY_PATH)?)
 }
 
 /// Returns the attribute of a mount that a word among the options of a file system stands for.

@@ -124,6 +124,12 @@ impl Mapping {
     }
 }
 
+/// Tells if a process is in the user namespace of this one; one that is gone is in none.
+pub fn shares_with(pid: u32) -> bool {
+    let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
+}
+
 /// Makes a network namespace that belongs to a user namespace, and returns the descriptor that keeps
 /// it: root there may set up what is in it.
 pub fn network_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {

@@ -1,11 +1,15 @@
 //! Containers of one busybox layer.
 
 use std::fs;
+use std::os::fd::AsFd as _;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::bundle::{self, Bundle, BundleError, Options};
 use oci_hooks::image::ImageConfig;
 use oci_hooks::rootfs;
+use oci_hooks::sys::netns;
+use oci_hooks::sys::userns::Mapping;
 use tempfile::TempDir;
 
 use crate::support::program::{self, Finished};
@@ -49,6 +53,16 @@ impl Parts {
         Parts { dir, image, options }
     }
 
+    /// Gives the container a user namespace.
+    pub(crate) fn add_user_namespace(&mut self) {
+        // Whose root has to get to its root file system.
+        fs::set_permissions(self.dir.path(), fs::Permissions::from_mode(0o711)).unwrap();
+        let pin = self.host("users");
+        let namespace = Mapping::shifted(self.options.private_ids).namespace().unwrap();
+        netns::pin(namespace.as_fd(), &pin).unwrap();
+        self.options.user_namespace = Some(pin);
+    }
+
     /// Returns a path in the image's layer.
     pub(crate) fn layer(&self, path: &str) -> PathBuf {
         self.dir.path().join("layer").join(path.trim_start_matches('/'))
@@ -70,7 +84,11 @@ impl Parts {
     /// Mounts the root file system.
     pub(crate) fn mount(&self) -> rootfs::Rootfs {
         let layers = [self.dir.path().join("layer")];
-        rootfs::mount(&rootfs::Request::new(&layers, &self.disk())).unwrap()
+        let (path, ids) = (&self.options.user_namespace, self.options.private_ids);
+        let user_namespace = path.as_deref().map(|path| rootfs::UserNamespace { path, ids });
+        let disk = self.disk();
+        let request = rootfs::Request { user_namespace, ..rootfs::Request::new(&layers, &disk) };
+        rootfs::mount(&request).unwrap()
     }
 
     /// Writes the bundle, for which the root file system is mounted.
@@ -118,5 +136,8 @@ impl Drop for Parts {
         // A test that fails has its own message.
         let _ = bundle::unmount(&self.bundle());
         let _ = rootfs::unmount(&self.disk());
+        if let Some(pin) = &self.options.user_namespace {
+            let _ = netns::unpin(pin);
+        }
     }
 }

@@ -11,3 +11,4 @@ mod hooks;
 mod overlay;
 mod ownership;
 mod paths;
+mod users;

@@ -294,7 +294,8 @@ fn a_cancelled_step_is_told_and_ends_in_time() {
         runner.prepare(runner.job_container("node:22"), &[]);
         runner.container_step(shell_step("true")).0.success();
         let before = Snapshot::take(installation);
-        let polite = "trap 'echo told; exit 5' INT TERM\necho started\nwhile :; do sleep 0.1; done";
+        let polite =
+            "trap 'echo told; exit 5' INT TERM\necho started\nwhile :; do sleep 0.1 & wait; done";
         let mut call = runner.start_run(polite);
         call.wait_for_line("started");
         let (ended, signals) = call.cancel();
@@ -318,7 +319,7 @@ fn a_step_that_listens_to_no_signal_ends_with_the_job() {
         let mut runner = runner(installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
         let mut call =
-            runner.start_run("trap '' INT TERM\necho started\nwhile :; do sleep 0.1; done");
+            runner.start_run("trap '' INT TERM\necho started\nwhile :; do sleep 0.1 & wait; done");
         call.wait_for_line("started");
         let (ended, _) = call.cancel();
         assert!(!ended.status.success());

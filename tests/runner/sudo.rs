@@ -47,7 +47,8 @@ fn signals_get_past_sudo_and_nothing_outlives_the_near_end() {
         let mut runner = unprivileged(installation);
         runner.prepare(runner.job_container("node:22"), &[]);
         let before = Snapshot::take(installation);
-        let polite = "trap 'echo told; exit 5' INT TERM\necho started\nwhile :; do sleep 0.1; done";
+        let polite =
+            "trap 'echo told; exit 5' INT TERM\necho started\nwhile :; do sleep 0.1 & wait; done";
         let mut call = runner.start_run(polite);
         call.wait_for_line("started");
         let (ended, signals) = call.cancel();

@@ -13,9 +13,10 @@ use crate::support::installation::Installation;
 use crate::support::leftovers::Snapshot;
 
 /// A user that each system has, and who may do nothing.
-const USER: (&str, (u32, u32)) = ("daemon", (1, 1));
+pub(crate) const USER: (&str, (u32, u32)) = ("daemon", (1, 1));
 
-fn unprivileged<'a>(installation: &'a Installation<'a>) -> Runner<'a> {
+/// Returns a runner that is not root.
+pub(crate) fn unprivileged<'a>(installation: &'a Installation<'a>) -> Runner<'a> {
     installation.use_sudo(USER.0, "runner-1");
     let mut runner = runner(installation, "runner-1");
     runner.run_as(USER.1);

@@ -208,7 +208,7 @@ impl<'a> Runner<'a> {
 
     fn start_step(&self, script: &str, env: &[(&str, &str)], files: &str) -> Call {
         let name = format!("{}.sh", guid());
-        fs::write(self.temp().join(&name), script).expect("the directory is there");
+        self.write(&self.temp().join(&name), script);
         let words = vec!["-e".to_owned(), format!("/__w/_temp/{name}")];
         self.start("run_script_step", self.script_args("sh", &words, env, files))
     }
@@ -377,7 +377,11 @@ impl<'a> Runner<'a> {
     }
 
     fn write_empty(&self, path: &Path) {
-        fs::write(path, "").expect("the directory is there");
+        self.write(path, "");
+    }
+
+    fn write(&self, path: &Path, text: &str) {
+        fs::write(path, text).expect("the directory is there");
         if let Some((uid, gid)) = self.user {
             chown(path, Some(uid), Some(gid)).expect("root may do this");
         }

@@ -103,6 +103,14 @@ impl Tree {
         self.0.append_link(&mut header, path, target).expect("the name fits");
     }
 
+    pub(crate) fn hard_link(&mut self, path: &str, target: &str) {
+        let mut header = tar::Header::new_gnu();
+        header.set_entry_type(tar::EntryType::Link);
+        header.set_mode(0o644);
+        header.set_size(0);
+        self.0.append_link(&mut header, path, target).expect("the name fits");
+    }
+
     pub(crate) fn device(&mut self, path: &str) {
         let mut header = tar::Header::new_gnu();
         header.set_entry_type(tar::EntryType::Char);
@@ -413,6 +421,16 @@ fn hostile(alpine: &Image) -> Vec<(&'static str, Image)> {
                 .and(|t| t.link("link", "../../../../../../../../../../run/canary")),
         ),
     ];
+    images.push((
+        "evil/volume:1",
+        alpine.and(|tree| {
+            tree.directory("filled", 0o755);
+            tree.file("filled/file", 0o644, "from the image\n");
+            tree.owned_directory("filled/dir", 0o755, 1001);
+            tree.hard_link("filled/dir/file", "filled/file");
+            tree.hard_link("filled/dir/again", "filled/file");
+        }),
+    ));
     for (tag, fd) in [("evil/workdir:fd3", 3), ("evil/workdir:fd7", 7), ("evil/workdir:fd8", 8)] {
         images.push((tag, alpine.with(json!({"WorkingDir": format!("/proc/self/fd/{fd}")}))));
     }

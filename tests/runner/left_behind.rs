@@ -1,0 +1,166 @@
+//! What a job leaves in the runner's directories, row 9 of what was found: no devices, nothing that gives
+//! anybody somebody else's rights, and no files of others.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::setup::{Canary, runner, with_each_runtime};
+use crate::sudo::{USER, unprivileged};
+use crate::support::github_runner::{Runner, merge};
+use crate::support::{images, program};
+
+/// Ids of the host that nobody but jobs has, as `find` asks for what is none of them.
+const NOT_PRIVATE: [&str; 2] =
+    [r"\( -uid -1895825408 -o -uid +2147483647 \)", r"\( -gid -1895825408 -o -gid +2147483647 \)"];
+
+/// Leaves all that it can in the work directory.
+const LITTER: &str = "
+mkdir litter litter/dir; cd litter
+for kind in 'b 8 0' 'c 1 3'; do
+    for place in node /__w/node /__w/_temp/node /github/home/node; do
+        mknod $place $kind 2>/dev/null && { echo \"made $place $kind\"; exit 9; }
+    done
+done
+for name in own other group caps dir/other; do echo '#!/bin/sh' >$name; done
+mknod pipe p
+ln -s /etc/shadow link
+ln other again
+chown 33:33 other dir dir/other pipe
+chown -h 33:33 link
+chown :42 group
+chmod 6755 own other dir/other
+chmod 2755 group dir
+/tools/ld.so --library-path /tools /tools/setcap cap_net_raw+ep caps
+stat -c '%u:%g %a %n' own other group dir dir/other
+";
+
+const SEEN: &str = "0:0 6755 own\n33:33 6755 other\n0:42 2755 group\n33:33 2755 dir\n\
+                    33:33 6755 dir/other\n";
+
+#[test]
+fn a_job_leaves_nothing_of_others_and_no_rights() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        litter(runner(installation, "runner-root"), (0, 0));
+        litter(unprivileged(installation), USER.1);
+        canary.check("litter");
+    });
+}
+
+fn litter(mut runner: Runner<'_>, owner: (u32, u32)) {
+    runner.prepare(runner.job_container("node:22"), &[]);
+    put_setcap(&runner);
+    let script = format!("ln -s /__w/_temp/tools /tools\n{LITTER}");
+    let ended = runner.run(&script).success();
+    assert_eq!(ended.stdout(), SEEN);
+    let (uid, gid) = owner;
+    // While the job lives.
+    let [users, groups] = NOT_PRIVATE;
+    let work = runner.work().display().to_string();
+    let shell = |script: String| runner.host().shell(&script);
+    assert_eq!(shell(format!("find {work} ! -uid {uid} {users}")), "", "of other users");
+    assert_eq!(shell(format!("find {work} ! -gid {gid} {groups}")), "", "of other groups");
+    assert_eq!(shell(format!("find {work} -type b -o -type c")), "", "devices");
+    assert_ne!(shell(format!("find {work} ! -uid {uid}")), "", "it does not look at what is there");
+    runner.cleanup();
+    nothing_is_left(&runner, owner);
+}
+
+/// Checks the work directory after a job.
+#[track_caller]
+fn nothing_is_left(runner: &Runner<'_>, (uid, gid): (u32, u32)) {
+    let work = runner.work().display().to_string();
+    let asked = format!("! -uid {uid} -o ! -gid {gid} -o -type b -o -type c");
+    assert_eq!(runner.host().shell(&format!("find {work} {asked}")), "");
+    // Those of directories hand on the group, which is the user's.
+    assert_eq!(runner.host().shell(&format!("find {work} ! -type d -perm /6000")), "");
+    let getcap = program::find("getcap").display().to_string();
+    assert_eq!(runner.host().shell(&format!("{getcap} -r {work}")), "");
+}
+
+/// Puts a program that sets capabilities of files where the job has it, with its libraries.
+fn put_setcap(runner: &Runner<'_>) {
+    let tools = runner.temp().join("tools");
+    fs::create_dir(&tools).unwrap();
+    let setcap = program::find("setcap");
+    for file in images::libraries(&setcap).into_iter().chain([setcap]) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let name = if name.starts_with("ld-linux") { "ld.so" } else { name };
+        program::copy_program(&file, &tools.join(name));
+    }
+    let owner = format!("--reference={}", runner.temp().display());
+    program::run(Command::new("chown").arg("-R").arg(owner).arg(&tools)).success();
+}
+
+#[test]
+fn devices_of_a_privileged_job_are_swept() {
+    with_each_runtime("[policy]\nprivileged = true\n", |installation| {
+        for (mut runner, owner) in
+            [(runner(installation, "runner-root"), (0, 0)), (unprivileged(installation), USER.1)]
+        {
+            let container =
+                merge(runner.job_container("node:22"), json!({"createOptions": "--privileged"}));
+            runner.prepare(container, &[]);
+            let script = "mkdir deep; for place in disk deep/disk /__w/disk /__w/_temp/disk; do \
+                          mknod $place b 8 0; chmod 666 $place; chown 6:6 $place; done; mknod n c 1 3";
+            runner.run(script).success();
+            let work = runner.work().display().to_string();
+            let found = runner.host().shell(&format!("find {work} -type b -o -type c"));
+            assert_eq!(found.lines().count(), 5, "{found}");
+            let said = runner.cleanup().log();
+            assert!(said.contains("5 device nodes of the job removed"), "{said}");
+            nothing_is_left(&runner, owner);
+        }
+    });
+}
+
+#[test]
+fn nothing_is_made_where_a_replaced_directory_leads() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        for (runner, uid) in
+            [(runner(installation, "runner-root"), 0), (unprivileged(installation), 1)]
+        {
+            temp_is_replaced(runner, uid, &canary);
+        }
+    });
+}
+
+fn temp_is_replaced(mut runner: Runner<'_>, uid: u32, canary: &Canary<'_>) {
+    runner.prepare(runner.job_container("node:22"), &[]);
+    // Where it is no mount of its own, the job can do this.
+    let (temp, old) = (runner.temp(), runner.work().join("old"));
+    fs::rename(&temp, &old).unwrap();
+    symlink("/run/canary", &temp).unwrap();
+    std::os::unix::fs::lchown(&temp, Some(uid), Some(uid)).unwrap();
+    let answer = runner.home().join("answer.json");
+    let call = |runner: &Runner<'_>, command: &str, args: Value| {
+        let request = json!({
+            "command": command, "responseFile": answer, "args": args, "state": runner.state,
+        });
+        runner.start_raw(request.to_string().into_bytes(), None).wait()
+    };
+    let step = merge(runner.job_container("alpine:3.20"), json!({"entryPoint": "true"}));
+    let job = json!({"container": runner.job_container("node:22"), "services": []});
+    for (command, args) in [("run_container_step", step), ("prepare_job", job.clone())] {
+        let said = call(&runner, command, args).failure();
+        assert!(said.contains("_temp"), "{command}: {said}");
+        canary.check(command);
+    }
+    let ended = call(&runner, "cleanup_job", json!({}));
+    canary.check("cleanup_job");
+    assert!(ended.failure().contains("_temp"));
+    let said = call(&runner, "prepare_job", job).failure();
+    assert!(said.contains("_temp"), "{said}");
+    canary.check("the next job");
+    // The runner makes it anew for each job.
+    fs::remove_file(&temp).unwrap();
+    fs::rename(&old, &temp).unwrap();
+    runner.cleanup();
+    runner.prepare(runner.job_container("node:22"), &[]);
+    runner.run("echo fine").success();
+    runner.cleanup();
+}

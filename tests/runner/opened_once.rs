@@ -1,0 +1,252 @@
+//! What a request names is opened once: whoever has its name lead elsewhere meanwhile gains nothing.
+//!
+//! Rows 6 to 8 of what was found. In each somebody swaps a name all the while, and however a call ends,
+//! nothing outside is seen or changed.
+
+use std::fs::{self, File};
+use std::os::unix::fs::{MetadataExt as _, symlink};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use oci_hooks::container_hook::RunnerFiles;
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use serde_json::{Value, json};
+
+use crate::setup::{Canary, runner, shell_step, with_each_runtime};
+use crate::sudo::unprivileged;
+use crate::support::call::Call;
+use crate::support::github_runner::{Runner, merge, volume};
+use crate::support::host::Host;
+use crate::support::installation::Installation;
+use crate::support::program;
+
+/// How many container actions start while a directory that they mount is swapped.
+const CALLS: usize = 40;
+
+/// How many opens a host thread tries to lead elsewhere.
+const OPENS: usize = 10_000;
+
+/// Swaps a directory with a link, in a container, as fast as node can.
+const SWAP: &str = r#"
+const fs = require("fs");
+const [place, target] = process.argv.slice(1);
+const quietly = (call) => { try { call(); return true } catch { return false } };
+const forced = {recursive: true, force: true};
+const begin = () => {
+    for (const name of [place, place + ".kept", place + ".link"]) quietly(() => fs.rmSync(name, forced));
+    quietly(() => fs.mkdirSync(place));
+    quietly(() => fs.symlinkSync(target, place + ".link"));
+};
+begin();
+console.log("started");
+for (;;) {
+    quietly(() => fs.renameSync(place, place + ".kept"));
+    quietly(() => fs.renameSync(place + ".link", place));
+    quietly(() => fs.renameSync(place, place + ".link"));
+    // Somebody may have made something there meanwhile.
+    if (!quietly(() => fs.renameSync(place + ".kept", place))) begin();
+}
+"#;
+
+/// Has the job container swap a directory with a link all the while.
+fn start_swapping(runner: &Runner<'_>, place: &str, target: &str) -> Call {
+    let script = format!("exec /__e/node20/bin/node -e '{SWAP}' {place} {target}");
+    let mut call = runner.start_run(&script);
+    call.wait_for_line("started");
+    call
+}
+
+#[test]
+fn a_directory_that_the_job_swaps_with_a_link_is_mounted_or_refused() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        home_is_swapped(runner(installation, "runner-root"), &canary);
+        home_is_swapped(unprivileged(installation), &canary);
+    });
+}
+
+fn home_is_swapped(mut runner: Runner<'_>, canary: &Canary<'_>) {
+    runner.prepare(runner.job_container("node:22"), &[]);
+    let swapping = start_swapping(&runner, "/__w/_temp/_github_home", "/run/canary");
+    let mut mounted = 0;
+    for number in 0..CALLS / 2 {
+        let step = shell_step("echo made >/github/home/made; ls -a /github/home");
+        let ended = runner.container_step(step).0;
+        let seen = ended.stdout();
+        assert!(!seen.lines().any(|name| name == "file"), "call {number}: {seen}");
+        mounted += usize::from(ended.status.success());
+        canary.check(&format!("call {number}"));
+    }
+    assert_ne!(mounted, 0, "not one action ran");
+    swapping.kill_after(Duration::ZERO);
+    runner.cleanup();
+}
+
+#[test]
+fn a_directory_that_a_thread_swaps_with_a_link_is_opened_or_refused() {
+    let top = program::temporary_directory();
+    let top = top.path().canonicalize().unwrap();
+    let (work, canary) = (top.join("_work"), top.join("canary"));
+    let (place, link) = (work.join("_temp/_github_home"), work.join("link"));
+    fs::create_dir_all(&place).unwrap();
+    fs::create_dir(&canary).unwrap();
+    symlink(&canary, &link).unwrap();
+    let outside = fs::metadata(&canary).unwrap().ino();
+    let is_outside = |file: &File| file.metadata().unwrap().ino() == outside;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !stop.load(Ordering::Relaxed) {
+                let _ = renameat_with(CWD, &place, CWD, &link, RenameFlags::EXCHANGE);
+            }
+        });
+        let _stop = StopAtEnd(&stop);
+        let mut bound = 0..10_000_000;
+        let lost = bound.any(|_| checked_by_name(&place).is_some_and(|file| is_outside(&file)));
+        assert!(
+            lost,
+            "a check by name is never too early: the other half of the test means nothing"
+        );
+        let files = RunnerFiles::of_root(&work).unwrap();
+        let mut opened = 0;
+        for _ in 0..OPENS {
+            let Ok(file) = files.open_or_make_dir(&place, (0, 0)) else { continue };
+            assert!(!is_outside(&file.reopen().unwrap()));
+            opened += 1;
+        }
+        assert_ne!(opened, 0, "it is never opened");
+    });
+    assert_eq!(fs::read_dir(&canary).unwrap().count(), 0);
+}
+
+/// Opens a directory in a way that loses: what is checked is a name.
+fn checked_by_name(path: &Path) -> Option<File> {
+    let _ = fs::create_dir(path);
+    let real = path.canonicalize().ok()?;
+    (real == path).then(|| File::open(path).ok())?
+}
+
+/// Has other threads stop when a test ends in whatever way.
+struct StopAtEnd<'a>(&'a AtomicBool);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A step in an image that has files, directories and hard links at `/filled`.
+fn filled_step(volume_name: &str, script: &str) -> Value {
+    let volumes = json!([volume(volume_name, "/filled", false)]);
+    merge(shell_step(script), json!({"image": "evil/volume:1", "userMountVolumes": volumes}))
+}
+
+const FILLED: &str = "0:0 /filled\n1001:1001 /filled/dir\n0:0 /filled/dir/again\n\
+                      0:0 /filled/dir/file\n0:0 /filled/file\n";
+
+fn list_filled() -> &'static str {
+    "find /filled | sort | while read -r f; do stat -c \"%u:%g %n\" $f; done"
+}
+
+#[test]
+fn a_volume_is_filled_when_nobody_has_it() {
+    with_each_runtime("", |installation| {
+        let canary = Canary::new(installation.host());
+        let mut runner = runner(installation, "runner-1");
+        let script = format!("{}; cat /filled/dir/file", list_filled());
+        let ended = runner.container_step(filled_step("fresh", &script)).0.success();
+        assert!(ended.stdout().ends_with(&format!("{FILLED}from the image\n")), "{}", ended.log());
+
+        let volumes = json!([volume("cache", "/data", false)]);
+        let container =
+            merge(runner.job_container("node:22"), json!({"userMountVolumes": volumes}));
+        runner.prepare(container, &[]);
+        let ended = runner.container_step(filled_step("cache", list_filled())).0.success();
+        assert!(ended.stdout().ends_with("0:0 /filled\n"), "{}", ended.log());
+        assert_eq!(runner.run("ls -A /data").success().stdout(), "");
+        let swapping = start_swapping(&runner, "/data/dir", "/run/canary");
+        for number in 0..8 {
+            // The swapped names come and go, so that they cannot be counted or looked at.
+            let ended = runner.container_step(filled_step("cache", "cd /filled; echo *")).0;
+            let seen = ended.success().stdout();
+            assert!(!seen.split_whitespace().any(|name| name == "file"), "step {number}: {seen}");
+            canary.check(&format!("step {number}"));
+        }
+        another_runner_has_its_own(installation);
+        canary.check("another runner");
+        swapping.kill_after(Duration::ZERO);
+        let kill = "killall -9 node; while pidof node; do :; done; rm -rf /data/*";
+        runner.run(kill).success();
+        runner.cleanup();
+
+        // Nobody has it any more.
+        let ended = runner.container_step(filled_step("cache", list_filled())).0.success();
+        assert!(ended.stdout().ends_with(FILLED), "{}", ended.log());
+    });
+}
+
+fn another_runner_has_its_own(installation: &Installation<'_>) {
+    let mut other = runner(installation, "runner-2");
+    let ended = other.container_step(filled_step("cache", list_filled())).0.success();
+    assert!(ended.stdout().ends_with(FILLED), "{}", ended.log());
+}
+
+/// Swaps a directory of a host with a link all the while, until told to stop.
+fn swap_on_host(host: &Host, place: &str, link: &str, stop: &AtomicBool) {
+    host.enter(|| {
+        while !stop.load(Ordering::Relaxed) {
+            let _ = renameat_with(CWD, place, CWD, link, RenameFlags::EXCHANGE);
+        }
+    });
+}
+
+#[test]
+fn an_allowed_directory_that_becomes_a_link_leads_nowhere_else() {
+    with_each_runtime("[policy]\nbind-mounts = [\"/run/allowed\"]\n", |installation| {
+        let host = installation.host();
+        host.shell("mkdir -p /run/allowed/dir; ln -s /run/canary /run/allowed/link");
+        let canary = Canary::new(host);
+        let mut runner = runner(installation, "runner-1");
+        let step = |options: &str| {
+            merge(shell_step("echo made >/x/made; ls /x"), json!({"createOptions": options}))
+        };
+        let dir = "--volume /run/allowed/dir:/x";
+        let ended = runner.container_step(step(dir)).0.success();
+        assert!(ended.stdout().ends_with("made\n"));
+        assert_eq!(host.shell("cat /run/allowed/dir/made"), "made\n");
+        let new = "--volume /run/allowed/new/dir:/x";
+        runner.container_step(step(new)).0.success();
+        assert_eq!(host.shell("stat -c %u:%g /run/allowed/new/dir"), "0:0\n");
+        for outside in ["/run/canary", "/run/allowed/link", "/run/allowed/../canary", "/run"] {
+            let said = runner.container_step(step(&format!("--volume {outside}:/x"))).0.failure();
+            assert!(said.contains("is not allowed on this machine"), "{outside}: {said}");
+        }
+        canary.check("what is asked for plainly");
+
+        let stop = AtomicBool::new(false);
+        thread::scope(|scope| {
+            scope.spawn(|| swap_on_host(host, "/run/allowed/dir", "/run/allowed/link", &stop));
+            let _stop = StopAtEnd(&stop);
+            for number in 0..15 {
+                let seen = runner.container_step(step(dir)).0.stdout();
+                assert!(!seen.lines().any(|name| name == "file"), "step {number}: {seen}");
+                canary.check(&format!("step {number}"));
+            }
+        });
+    });
+}
+
+#[test]
+fn an_allowed_directory_is_made_for_the_runners_user() {
+    with_each_runtime("[policy]\nbind-mounts = [\"/run/allowed\"]\n", |installation| {
+        let host = installation.host();
+        host.shell("mkdir /run/allowed; chown 1:1 /run/allowed");
+        let mut runner = unprivileged(installation);
+        let options = json!({"createOptions": "--volume /run/allowed/new:/x"});
+        runner.container_step(merge(shell_step("echo made >/x/made"), options)).0.success();
+        let owners = host.shell("stat -c %u:%g /run/allowed/new /run/allowed/new/made");
+        assert_eq!(owners, "1:1\n1:1\n");
+    });
+}

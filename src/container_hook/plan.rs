@@ -260,7 +260,8 @@ impl<'a> Plan<'a> {
         Health::new(&check, image.shell.as_deref())
     }
 
-    /// Returns the runner's directories that the container can write to.
+    /// Returns the runner's directories that the container can write to. What else the policy lets
+    /// workflows mount is not only theirs: nothing there is changed after a job.
     pub(super) fn writable<'p>(&'p self, hook: &'p Hook<'_>) -> impl Iterator<Item = &'p Path> {
         let own = self.runner_mounts.iter().filter_map(RunnerMount::writable);
         // A template may mount the work directory where the request does not.

@@ -88,8 +88,9 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         }
         None => {
             let files = RunnerFiles::of_root(work)?;
-            let user = files.open(&temp)?.owner();
-            (files, user)
+            // A job may have put something else in its place, which is no reason to leave it as it is.
+            let found = files.open(&temp).or_else(|_| files.open(work))?;
+            (files, found.owner())
         }
     };
     let worker = worker();
@@ -127,8 +128,12 @@ fn files_of_caller(
     }
     let uid = caller.uid;
     let files = RunnerFiles::of_caller(recorded.directories.iter().map(PathBuf::as_path), caller);
-    for path in own {
-        let owner = files.open(path)?.owner().0;
+    let [temp, work] = own;
+    // What a job put in the place of the first is looked at by who uses it.
+    let found =
+        [(work, files.open(work)?)].into_iter().chain(files.open(temp).ok().map(|f| (temp, f)));
+    for (path, found) in found {
+        let owner = found.owner().0;
         if owner != uid {
             let path = path.to_owned();
             return Err(EnvironmentError::Foreign { path, owner, caller: uid });

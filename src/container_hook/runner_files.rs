@@ -128,7 +128,9 @@ impl RunnerFiles {
         let (Some(dir), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(PathError::new("write", path, io::ErrorKind::IsADirectory).into());
         };
-        Ok(HostRoot::open_trusted(dir)?.write(Path::new(name))?)
+        let dir = HostRoot::open_trusted(dir)
+            .map_err(|error| PathError::new("open", path, error.source))?;
+        Ok(dir.write(Path::new(name))?)
     }
 
     /// Returns the directory that a path is beneath by its text, and the rest; none for a path

@@ -150,9 +150,8 @@ fn temp_is_replaced(mut runner: Runner<'_>, uid: u32, canary: &Canary<'_>) {
         assert!(said.contains("_temp"), "{command}: {said}");
         canary.check(command);
     }
-    let ended = call(&runner, "cleanup_job", json!({}));
+    call(&runner, "cleanup_job", json!({})).success();
     canary.check("cleanup_job");
-    assert!(ended.failure().contains("_temp"));
     let said = call(&runner, "prepare_job", job).failure();
     assert!(said.contains("_temp"), "{said}");
     canary.check("the next job");

@@ -26,4 +26,5 @@ mod secrets;
 mod setup;
 mod sudo;
 mod template;
+mod traced;
 mod user_namespace;

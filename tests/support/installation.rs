@@ -16,13 +16,14 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_container-hook");
 /// The program with its settings on a host.
 pub(crate) struct Installation<'h> {
     host: &'h Host,
+    runtime: PathBuf,
 }
 
 impl<'h> Installation<'h> {
     /// Installs the hook for a runtime, with further settings.
     pub(crate) fn new(host: &'h Host, runtime: Runtime, further: &str) -> Self {
-        let installation = Self { host };
         let runtime = runtime.command();
+        let installation = Self { host, runtime: runtime.get_program().into() };
         let text = format!(
             "[runtime]\npath = {:?}\n\n[store]\nroot = {:?}\nrun = {:?}\n\n{further}",
             runtime.get_program(),
@@ -40,6 +41,11 @@ impl<'h> Installation<'h> {
 
     pub(crate) fn host(&self) -> &'h Host {
         self.host
+    }
+
+    /// Returns the program that runs containers.
+    pub(crate) fn runtime(&self) -> PathBuf {
+        self.runtime.clone()
     }
 
     /// Installs the hook for a runner that somebody else than root runs, as the printed text says. The

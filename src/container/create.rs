@@ -103,7 +103,9 @@ impl Engine {
         let disk = self.disk_of(&id);
         options.cgroups_path = Some(cgroup.clone());
         options.volume_root = Some(disk.join("volumes"));
-        options.stage = Some(self.disk.clone());
+        // What the runtime needs besides must not be hidden by it.
+        let has_run = self.run.starts_with(&self.disk);
+        options.stage = Some(if has_run { self.disks() } else { self.disk.clone() });
         options.record = Some(self.directory(&id).path().to_owned());
         let record = Record {
             id,

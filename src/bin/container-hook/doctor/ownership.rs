@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 
+use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::sys::detached::{Attributes, Depth, Detached};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
@@ -29,6 +30,18 @@ pub(super) fn user_namespaces() -> Check {
     Check::ok("user namespaces", "available")
 }
 
+/// Says what privileged containers can do in the runner's directories: capabilities and seccomp keep all
+/// others from it.
+pub(super) fn privileged(policy: &Policy) -> Option<Check> {
+    policy.privileged.then(|| {
+        Check::warn(
+            "privileged containers",
+            "can make devices in the runner's directories, which are removed when the job ends",
+            "have these directories on a file system that the host mounts with nodev",
+        )
+    })
+}
+
 /// Mounts a directory with its owners mapped, as the runner's directories are in containers.
 pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
     if !rustix::process::geteuid().is_root() {
@@ -51,4 +64,10 @@ pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
              [security] and ownership = \"keep\" under [mounts]",
         ),
     })
+}
+
+#[test]
+fn privileged_containers_are_named_where_the_policy_has_them() {
+    assert!(privileged(&Policy::default()).is_none());
+    assert!(privileged(&Policy { privileged: true, ..Policy::default() }).is_some());
 }

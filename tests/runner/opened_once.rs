@@ -23,7 +23,7 @@ use crate::support::host::Host;
 use crate::support::installation::Installation;
 use crate::support::program::{self, DEADLINE};
 
-/// How many container actions start while a directory that they mount is swapped.
+/// How many container actions start, with each runtime, while a directory that they mount is swapped.
 const CALLS: usize = 150;
 
 /// How many opens a host thread tries to lead elsewhere.
@@ -174,7 +174,7 @@ fn a_volume_is_filled_when_nobody_has_it() {
         assert!(ended.stdout().ends_with("0:0 /filled\n"), "{}", ended.log());
         assert_eq!(runner.run("ls -A /data").success().stdout(), "");
         let swapping = start_swapping(&runner, "/data/dir", "/run/canary");
-        for number in 0..20 {
+        for number in 0..CALLS {
             // The swapped names come and go, so that they cannot be counted or looked at.
             let ended = runner.container_step(filled_step("cache", "cd /filled; echo *")).0;
             let seen = ended.success().stdout();
@@ -236,7 +236,7 @@ fn an_allowed_directory_that_becomes_a_link_leads_nowhere_else() {
         thread::scope(|scope| {
             scope.spawn(|| swap_on_host(host, "/run/allowed/dir", "/run/allowed/link", &stop));
             let _stop = StopAtEnd(&stop);
-            for number in 0..50 {
+            for number in 0..CALLS {
                 let seen = runner.container_step(step(dir)).0.stdout();
                 assert!(!seen.lines().any(|name| name == "file"), "step {number}: {seen}");
                 canary.check(&format!("step {number}"));

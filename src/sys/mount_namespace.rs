@@ -1,7 +1,7 @@
 //! Mount namespaces: what is mounted in one, only the processes in it see.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::panic::resume_unwind;
 use std::path::Path;
@@ -59,12 +59,6 @@ impl MountNamespace {
 impl From<OwnedFd> for MountNamespace {
     fn from(namespace: OwnedFd) -> Self {
         MountNamespace(namespace)
-    }
-}
-
-impl AsFd for MountNamespace {
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
     }
 }
 

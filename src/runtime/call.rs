@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -149,11 +150,25 @@ impl Runtime {
     }
 
     /// Deletes a container, killing it if it runs; one that the runtime does not know is no error.
+    ///
+    /// A caller that was killed leaves its runtime at work: two delete the same files, and the one
+    /// that comes second to any of them fails. So a failure counts when the container is still
+    /// there a while later.
     pub fn delete(&self, id: &str) -> Result<(), RuntimeError> {
-        let known = self.root.join(id).exists();
-        match self.call(Action::Delete, id, &["delete", "--force", id], HOOKS_TIMEOUT) {
-            Err(RuntimeError::Failed { .. }) if !known => Ok(()),
-            result => result.map(drop),
+        let directory = self.root.join(id);
+        let mut pauses = [10, 40, 150, 600].map(Duration::from_millis).into_iter();
+        loop {
+            let result = self.call(Action::Delete, id, &["delete", "--force", id], HOOKS_TIMEOUT);
+            if !matches!(result, Err(RuntimeError::Failed { .. })) {
+                return result.map(drop);
+            }
+            if !directory.exists() {
+                return Ok(());
+            }
+            match pauses.next() {
+                Some(pause) => thread::sleep(pause),
+                None => return result.map(drop),
+            }
         }
     }
 

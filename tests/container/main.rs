@@ -5,6 +5,7 @@
 #[path = "../support/busybox.rs"]
 mod busybox;
 mod cgroups;
+mod deletion;
 mod disk;
 mod layers;
 mod setup;

@@ -53,6 +53,9 @@ pub enum HookError {
     /// A port cannot be understood.
     #[error(transparent)]
     Port(#[from] PortError),
+    /// What is done cannot be written down.
+    #[error(transparent)]
+    Audit(#[from] super::audit::AuditError),
     /// The image's name is none.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
@@ -77,7 +80,6 @@ pub enum HookError {
     /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// A directory of the runner is not where the runner says.
     /// A directory of the runner is a link now.
     #[error(
         "{} is outside {}: something replaced it by a link; remove it, the runner makes it anew",

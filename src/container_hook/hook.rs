@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command as Program, ExitStatus};
 
+use super::audit::{self, AuditLog};
 use super::error::HookError;
 use super::job::Jobs;
 use super::log::Log;
@@ -15,6 +16,7 @@ use crate::bundle::Ownership;
 use crate::container::Engine;
 use crate::image::{Credentials, RegistryClient};
 use crate::network::NetworkOptions;
+use crate::sys::error::chain;
 
 /// Everything a call of the runner can use.
 pub struct Hook<'a> {
@@ -30,6 +32,8 @@ pub struct Hook<'a> {
     pub settings: &'a Settings,
     /// Who calls.
     pub runner: &'a Runner,
+    /// What is written down of what is done.
+    pub audit: &'a AuditLog,
     /// What the runner shows.
     pub log: &'a dyn Log,
 }
@@ -49,6 +53,15 @@ impl Hook<'_> {
     /// Carries a request out. `pass_on` gets the process that signals are to be sent to while a
     /// container step runs.
     pub fn run(&self, request: &Request, pass_on: &dyn Fn(u32)) -> Result<Outcome, HookError> {
+        self.carry_out(request, pass_on).inspect_err(|error| {
+            // The request's own fault is what people want to hear of.
+            if let Err(unwritten) = audit::refused(self, error) {
+                self.log.warning(&chain(&unwritten));
+            }
+        })
+    }
+
+    fn carry_out(&self, request: &Request, pass_on: &dyn Fn(u32)) -> Result<Outcome, HookError> {
         // Opened first: without a place for the answer nothing may be started.
         let response = request.response_file.as_deref();
         let open = |path| ResponseFile::open(&self.runner.files, path);

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::alpine::is_alpine;
+use super::audit;
 use super::error::HookError;
 use super::hook::Hook;
 use super::network::{JobNetwork, Peer};
@@ -60,7 +61,9 @@ pub(super) fn prepare<'h>(
         private_ids: within.network.private_ids(),
     };
     let options = plan.bundle(hook, image, id, &surroundings)?;
-    let runtime = plan.overlay.map(|overlay| overlay.runtime(hook)).transpose()?;
+    let runtime = plan.overlay.map(|overlay| overlay.runtime(hook)).transpose()?.flatten();
+    let program = &runtime.as_ref().unwrap_or(&hook.engine.runtime).program;
+    audit::container(hook, container, &options, program)?;
     let prepared = hook.engine.prepare(Spec {
         id: id.clone(),
         name: plan.name(),
@@ -72,7 +75,7 @@ pub(super) fn prepare<'h>(
         options,
         network: Some(within.network.id().to_owned()),
         output: plan.output(hook),
-        runtime: runtime.flatten(),
+        runtime,
         stop: plan.stop(image, container.address())?,
     })?;
     report(hook, plan, &prepared);

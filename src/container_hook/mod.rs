@@ -6,6 +6,7 @@
 
 pub mod aliases;
 mod alpine;
+pub mod audit;
 mod build;
 mod cleanup_job;
 mod confine;

@@ -1,24 +1,29 @@
 //! What a container of the request shall be, found out before anything is made: a mistake in the
 //! last service must not be noticed after the first one runs.
 
+mod connection;
+
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+pub(super) use connection::Connection;
+
+use super::audit;
 use super::confine::{confine, devices, limit};
 use super::error::HookError;
 use super::hook::Hook;
 use super::mounts::{OpenVolume, RunnerMount};
-use super::options::{CreateOptions, HostAddress, NetworkMode};
+use super::options::{CreateOptions, NetworkMode};
 use super::pod::{Facts, Overlay};
 use super::policy::is_engine_socket;
 use super::request::{ContainerArgs, ImageSource};
 use super::volumes::Volume;
 use super::words;
-use crate::bundle::{self, Dns, HostEntry, Init, Mount, MountSource, Namespace, Tmpfs};
+use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
 use crate::container::{Health, Output, Role, Stop};
 use crate::image::{Healthcheck, Image, ImageConfig, Platform, Reference};
-use crate::network::{Endpoint, PortMapping};
+use crate::network::PortMapping;
 use crate::sys::host_file::HostFile;
 use crate::sys::userns::{self, PrivateIds};
 
@@ -68,40 +73,6 @@ pub(super) struct Surroundings<'a> {
     pub(super) private_ids: PrivateIds,
 }
 
-/// How a container is connected.
-pub(super) enum Connection<'a> {
-    /// To the job's network.
-    Job {
-        /// Its end.
-        endpoint: &'a Endpoint,
-        /// The host's address there.
-        gateway: Option<IpAddr>,
-        /// Everybody's names.
-        hosts: Vec<HostEntry>,
-    },
-    /// With the host's own interfaces.
-    Host,
-    /// Not at all.
-    None,
-}
-
-impl Connection<'_> {
-    /// Returns the container's own addresses.
-    pub(super) fn addresses(&self) -> &[IpAddr] {
-        match self {
-            Connection::Job { endpoint, .. } => &endpoint.addresses,
-            Connection::Host | Connection::None => &[],
-        }
-    }
-
-    fn gateway(&self) -> Option<IpAddr> {
-        match self {
-            Connection::Job { gateway, .. } => *gateway,
-            Connection::Host | Connection::None => None,
-        }
-    }
-}
-
 impl<'a> Plan<'a> {
     /// Checks a container: all that can be known without its image.
     pub(super) fn new(hook: &Hook<'_>, asked: Asked<'a>) -> Result<Self, HookError> {
@@ -121,6 +92,7 @@ impl<'a> Plan<'a> {
     fn check(hook: &Hook<'_>, asked: Asked<'a>, title: &str) -> Result<Self, HookError> {
         let Asked { args, role, names, overlay } = asked;
         let mut options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
+        let asked = options.clone();
         options.check(&hook.settings.policy)?;
         for ignored in &options.without_effect {
             hook.log
@@ -140,10 +112,13 @@ impl<'a> Plan<'a> {
         };
         let mut volumes = Vec::new();
         for mount in &args.user_mounts {
-            let mut volume = Volume::from_mount(mount)?;
-            hook.settings.policy.check_volume(&mut volume)?;
-            volumes.push(volume);
+            volumes.push(Volume::from_mount(mount)?);
         }
+        let written = volumes.clone();
+        for volume in &mut volumes {
+            hook.settings.policy.check_volume(volume)?;
+        }
+        audit::allowed(hook, title, &asked, &written)?;
         volumes.extend(options.volumes.iter().cloned());
         let mut runner_mounts = Vec::new();
         for mount in &args.system_mounts {
@@ -444,54 +419,5 @@ impl<'a> Plan<'a> {
         }
         mounts.extend(self.runner_mounts.iter().map(|mount| mount.mount(hook)));
         mounts
-    }
-
-    /// Connects the container, which has further names for itself if there are any.
-    fn connect(
-        &self,
-        hook: &Hook<'_>,
-        connection: &Connection<'_>,
-        (options, further): (&mut bundle::Options, Option<String>),
-    ) {
-        let asked = &self.options.network;
-        let servers = if asked.dns.is_empty() { &hook.settings.dns } else { &asked.dns };
-        let dns = Dns {
-            loopback_works: matches!(connection, Connection::Host),
-            servers: servers.clone(),
-            search: asked.dns_search.clone(),
-            options: asked.dns_options.clone(),
-            ..Dns::default()
-        };
-        let mut gateway_address = None;
-        let mut hosts = Vec::new();
-        match connection {
-            Connection::Job { endpoint, gateway, hosts: names } => {
-                options.namespaces.network = Namespace::Path(endpoint.netns.clone());
-                gateway_address = *gateway;
-                hosts.extend(names.iter().cloned());
-                let own = options.hostname.clone();
-                for address in &endpoint.addresses {
-                    let own = own.iter().chain(&further).chain(&self.names);
-                    let names = own.cloned().collect();
-                    hosts.push(HostEntry { address: *address, names });
-                }
-                options.dns = Some(dns);
-            }
-            Connection::Host => {
-                options.namespaces.network = Namespace::Host;
-                options.dns = Some(dns);
-            }
-            Connection::None => options.namespaces.network = Namespace::Private,
-        }
-        for host in &asked.hosts {
-            let address = match host.address {
-                HostAddress::Address(address) => Some(address),
-                HostAddress::Gateway => gateway_address,
-            };
-            if let Some(address) = address {
-                hosts.push(HostEntry { address, names: vec![host.name.clone()] });
-            }
-        }
-        options.hosts = Some(hosts);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::aliases::{ServiceNames, aliases};
+use super::audit;
 use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
@@ -141,7 +142,7 @@ fn start(
     let mut starting = Vec::new();
     for (plan, image) in plans.iter().zip(images) {
         let id = new_id();
-        let endpoint = attach(&mut network, &id, plan, (plans, &starting))?;
+        let endpoint = attach(hook, &mut network, &id, (plan, plans, &starting))?;
         starting.push(Started { plan, image, id, endpoint });
     }
     let peers: Vec<Peer> = starting.iter().filter_map(Started::peer).collect();
@@ -190,10 +191,10 @@ fn start(
 /// Connects a container. Those that only the template has share the end of the job container or, in
 /// a job without one, that of the first of them.
 fn attach(
+    hook: &Hook<'_>,
     network: &mut JobNetwork,
     id: &str,
-    plan: &Plan<'_>,
-    (plans, connected): (&[Plan<'_>], &[Started<'_>]),
+    (plan, plans, connected): (&Plan<'_>, &[Plan<'_>], &[Started<'_>]),
 ) -> Result<Option<Endpoint>, HookError> {
     if !plan.is_connected() {
         return Ok(None);
@@ -208,7 +209,9 @@ fn attach(
         let others = plans.iter().filter(|other| other.is_helper() && !std::ptr::eq(*other, plan));
         ports.extend(others.flat_map(|other| other.ports.iter().cloned()));
     }
-    network.attach(id, ports).map(Some).map_err(HookError::of(&plan.title))
+    let endpoint = network.attach(id, ports).map_err(HookError::of(&plan.title))?;
+    audit::ports(hook, &plan.title, id, &endpoint)?;
+    Ok(Some(endpoint))
 }
 
 fn launch_all(

@@ -2,6 +2,7 @@
 
 use std::process::ExitStatus;
 
+use super::audit;
 use super::cleanup_job;
 use super::error::HookError;
 use super::fetch;
@@ -84,7 +85,9 @@ fn run_in(
     let of_step = || HookError::of(&plan.title);
     let endpoint = if plan.is_connected() {
         let ports = parts.iter().flat_map(|(plan, ..)| plan.ports.iter().cloned()).collect();
-        Some(network.attach(id, ports).map_err(of_step())?)
+        let endpoint = network.attach(id, ports).map_err(of_step())?;
+        audit::ports(hook, &plan.title, id, &endpoint)?;
+        Some(endpoint)
     } else {
         None
     };

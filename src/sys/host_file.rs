@@ -303,7 +303,8 @@ impl HostRoot {
     }
 
     fn name_of(&self, relative: &Path) -> PathBuf {
-        self.dir.name.join(relative)
+        // Without the slash that joining nothing would add.
+        self.dir.name.join(relative).components().collect()
     }
 }
 

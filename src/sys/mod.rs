@@ -1,6 +1,8 @@
 //! The host: errors, files, processes. Everything above talks to the system through here or `std`.
 
 #[cfg(feature = "engine")]
+pub mod append;
+#[cfg(feature = "engine")]
 pub mod beneath;
 #[cfg(feature = "engine")]
 pub mod caller;

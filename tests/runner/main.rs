@@ -8,6 +8,7 @@ mod busybox;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod audit;
 mod builds;
 mod engine;
 mod escapes;

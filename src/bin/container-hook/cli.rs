@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::context::Color;
 use crate::{
-    completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull, relay,
-    rmi, template,
+    audit, completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull,
+    relay, rmi, template,
 };
 
 const HELP: &str = "\
@@ -72,6 +72,7 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     Ps(ps::PsArgs),
     Logs(logs::LogsArgs),
+    Audit(audit::AuditArgs),
     Images(images::ImagesArgs),
     Pull(pull::PullArgs),
     Import(import::ImportArgs),

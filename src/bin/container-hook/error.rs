@@ -45,6 +45,8 @@ pub(crate) enum Error {
     Pull(#[from] Box<PullError>),
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
+    #[error("there is no audit log: the settings name no `file` under [audit]")]
+    NoAudit,
     #[error("{reference} is not in the store")]
     NoSuchImage { reference: String },
     #[error("others could change what the runner calls")]

@@ -4,6 +4,7 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
+use oci_hooks::container_hook::audit::AuditLog;
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{Hook, HookError, Outcome};
 
@@ -41,13 +42,15 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;
     let mut hook_settings = engine::hook_settings(&settings)?;
-    // A template that went bad is no reason to leave a job as it is.
-    hook_settings.template.file = match request.command {
-        Command::PrepareJob(_) | Command::RunContainerStep(_) => {
-            environment::template(hook_settings.template.file)?
-        }
-        Command::RunScriptStep(_) | Command::CleanupJob => None,
+    // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
+    let makes_containers =
+        matches!(request.command, Command::PrepareJob(_) | Command::RunContainerStep(_));
+    hook_settings.template.file = match makes_containers {
+        true => environment::template(hook_settings.template.file)?,
+        false => None,
     };
+    let audit = settings.audit.file.as_deref().filter(|_| makes_containers);
+    let audit = AuditLog::open(audit).map_err(|error| Box::new(error.into()))?;
     let hook = Hook {
         engine: &engine,
         network: &engine::network(&settings),
@@ -55,6 +58,7 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
         credentials: &settings.host().credentials()?,
         settings: &hook_settings,
         runner: &runner,
+        audit: &audit,
         log,
     };
     match hook.run(&request, &signals::pass_on).map_err(Box::new)? {

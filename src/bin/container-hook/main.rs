@@ -1,5 +1,6 @@
 //! `container-hook`: GitHub's runner runs its containers without a daemon. See `container-hook --help`.
 
+mod audit;
 mod cli;
 mod doctor;
 mod engine;
@@ -110,6 +111,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
     match command {
         Command::Install(args) => install::run(args, cli.global.config.as_deref(), context),
         Command::Doctor(args) => doctor::run(args, context),
+        Command::Audit(args) => audit::run(args, context),
         Command::Ps(args) => ps::run(args, context),
         Command::Logs(args) => logs::run(args, context),
         Command::Images(args) => images::run(args, context),

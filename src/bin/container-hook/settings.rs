@@ -55,6 +55,7 @@ pub(crate) struct Settings {
     pub(crate) security: Security,
     pub(crate) mounts: Mounts,
     pub(crate) log: Log,
+    pub(crate) audit: Audit,
     pub(crate) build: Build,
     pub(crate) template: Template,
     pub(crate) policy: Policy,
@@ -172,6 +173,14 @@ impl Default for Log {
     }
 }
 
+/// What is written down of jobs.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Audit {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) file: Option<PathBuf>,
+}
+
 /// How Dockerfile actions are built.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -271,6 +280,8 @@ keep-size = "50GB"
 dirs = ["/opt/hooks.d"]
 [limits]
 memory = "4GiB"
+[audit]
+file = "/var/log/oci-hooks/container-hook.jsonl"
 [template]
 file = "/etc/t.yaml"
 [template.runtime-classes]

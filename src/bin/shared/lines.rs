@@ -54,7 +54,7 @@ pub(crate) fn write(
 }
 
 /// Returns text with control characters escaped.
-fn visible(text: &[u8]) -> String {
+pub(crate) fn visible(text: &[u8]) -> String {
     let text = String::from_utf8_lossy(text);
     let is_harmless = |c: char| c == '\t' || !c.is_control();
     let chars = text.trim_end_matches('\r').chars();

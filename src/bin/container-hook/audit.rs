@@ -1,0 +1,139 @@
+//! `container-hook audit`.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader};
+use std::path::Path;
+
+use clap::Args;
+use oci_hooks::container_hook::audit::{AuditEvent, AuditLine};
+use oci_hooks::sys::fs::PathContext as _;
+
+use crate::Exit;
+use crate::context::Context;
+use crate::error::Error;
+use crate::shared::lines::visible;
+use crate::table;
+
+/// Show the audit log: containers of jobs, what of the host they had, and what was refused
+#[derive(Debug, Args)]
+#[command(after_help = "\
+The log is the `file` under [audit] of the settings; without one nothing is written.
+
+Examples:
+  container-hook audit --tail 20                      The last 20 entries
+  container-hook audit --event refused                What jobs asked for and did not get
+  container-hook audit --job octo/repo --format json  Everything of one repository, for programs")]
+pub(crate) struct AuditArgs {
+    /// Show entries of this kind only: allowed, container, device, mount, port, refused (can be
+    /// repeated)
+    #[arg(long, value_name = "EVENT", value_parser = EVENTS)]
+    event: Vec<String>,
+
+    /// Show entries of the runner with this name only
+    #[arg(long, value_name = "NAME")]
+    runner: Option<String>,
+
+    /// Show entries of jobs of this repository, or with this run id or job id, only
+    #[arg(long, value_name = "TEXT")]
+    job: Option<String>,
+
+    /// Show entries of the container whose id begins like this only
+    #[arg(long, value_name = "ID")]
+    container: Option<String>,
+
+    /// Show the last entries only
+    #[arg(long, short = 'n', value_name = "COUNT")]
+    tail: Option<usize>,
+}
+
+const EVENTS: [&str; 6] = ["allowed", "container", "device", "mount", "port", "refused"];
+
+pub(crate) fn run(args: &AuditArgs, context: &mut Context) -> Result<Exit, Error> {
+    let settings = context.settings()?.settings;
+    let path = settings.audit.file.as_deref().ok_or(Error::NoAudit)?;
+    let (lines, unreadable) = args.read(path)?;
+    if unreadable > 0 {
+        context.note(&format!("{unreadable} lines of {} are no entries", path.display()));
+    }
+    if context.is_json() {
+        context.json(&lines)?;
+        return Ok(Exit::Done);
+    }
+    let rows: Vec<_> = lines.iter().map(row).collect();
+    table::write(["TIME", "RUNNER", "JOB", "OF", "EVENT", "WHAT"], &rows, context)?;
+    Ok(Exit::Done)
+}
+
+impl AuditArgs {
+    /// Returns the entries that are asked for, and how many lines are none.
+    fn read(&self, path: &Path) -> Result<(VecDeque<AuditLine>, usize), Error> {
+        let mut found = VecDeque::new();
+        let mut unreadable = 0;
+        let file = BufReader::new(File::open(path).at("open", path)?);
+        for line in file.split(b'\n') {
+            match serde_json::from_slice::<AuditLine>(&line.at("read", path)?) {
+                Ok(line) if self.takes(&line) => found.push_back(line),
+                Ok(_) => {}
+                Err(_) => unreadable += 1,
+            }
+            if self.tail.is_some_and(|tail| found.len() > tail) {
+                found.pop_front();
+            }
+        }
+        Ok((found, unreadable))
+    }
+
+    fn takes(&self, line: &AuditLine) -> bool {
+        let is_event = self.event.is_empty() || self.event.iter().any(|it| it == line.event.name());
+        let is_job = |text: &String| {
+            ["repository", "run-id", "job"].iter().any(|key| line.job.get(*key) == Some(text))
+        };
+        let is_container =
+            |id: &String| line.event.container().is_some_and(|container| container.starts_with(id));
+        is_event
+            && self.runner.as_ref().is_none_or(|name| *name == line.runner)
+            && self.job.as_ref().is_none_or(is_job)
+            && self.container.as_ref().is_none_or(is_container)
+    }
+}
+
+fn row(line: &AuditLine) -> [String; 6] {
+    let of_job = |key: &str| line.job.get(key).map(String::as_str);
+    let job: Vec<_> = ["repository", "run-id", "job"].into_iter().filter_map(of_job).collect();
+    // What a workflow calls its things must not be able to change the terminal of whoever looks.
+    [
+        format!("{:.0}", line.time),
+        line.runner.clone(),
+        job.join("/"),
+        line.subject.clone(),
+        line.event.name().to_owned(),
+        what(&line.event),
+    ]
+    .map(|cell| visible(cell.as_bytes()))
+}
+
+fn what(event: &AuditEvent) -> String {
+    let short = |id: &str| id.chars().take(12).collect::<String>();
+    match event {
+        AuditEvent::Container { container, image, digest, network, privileged, .. } => {
+            let privileged = if *privileged { ", privileged" } else { "" };
+            format!("{} {image} {digest}, network {network}{privileged}", short(container))
+        }
+        AuditEvent::Mount { container, kind, source, target, read_only } => {
+            let source = source.as_ref().unwrap_or(kind);
+            let mode = if *read_only { ", read-only" } else { "" };
+            format!("{} {source} at {target}{mode}", short(container))
+        }
+        AuditEvent::Device { container, source, target } => {
+            format!("{} {source} at {target}", short(container))
+        }
+        AuditEvent::Port { container, host_ip, host_port, container_port, protocol } => {
+            let host = host_ip.map_or("*".to_owned(), |ip| ip.to_string());
+            format!("{} {host} {host_port} to {container_port}/{protocol}", short(container))
+        }
+        AuditEvent::Allowed { option } => option.clone(),
+        AuditEvent::Refused { option, reason } => format!("{option}: {reason}"),
+        _ => String::new(),
+    }
+}

@@ -1,0 +1,310 @@
+//! The audit log: who had which container, with what of the host, and what was refused to them.
+//!
+//! One line of JSON an event. What is given to a container is written before it is made, so there is
+//! none without its lines; what the policy refuses is written when it does. Nothing secret is in them:
+//! neither variables nor arguments.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
+
+use super::error::HookError;
+use super::hook::Hook;
+use super::launch::Started;
+use super::options::{CreateOptions, NetworkMode};
+use super::policy::{Policy, PolicyError, Refused};
+use super::runner::{JOB_VARIABLES, Runner};
+use super::runner_files::RunnerFilesError;
+use super::volumes::Volume;
+use crate::bundle::{self, MountSource};
+use crate::network::{Endpoint, Protocol};
+use crate::sys::append::AppendFile;
+use crate::sys::error::chain;
+use crate::sys::fs::PathError;
+
+/// The file that events are written to, if the admin wants any.
+#[derive(Debug, Default)]
+pub struct AuditLog {
+    file: Option<AppendFile>,
+}
+
+/// A line could not be written, and what it is about was not done.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the audit log (`file` under [audit] of the settings) cannot be written: nothing is started without it"
+)]
+pub struct AuditError(#[from] PathError);
+
+/// One line.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct AuditLine {
+    /// When it was.
+    pub time: Timestamp,
+    /// `RUNNER_NAME`.
+    pub runner: String,
+    /// The id of the runner's user.
+    pub uid: u32,
+    /// What the runner's environment says of the job: `repository`, `run-id` and the like.
+    pub job: BTreeMap<String, String>,
+    /// Which of the job's containers it is about: `job container`, `service redis`.
+    pub subject: String,
+    /// What was.
+    #[serde(flatten)]
+    pub event: AuditEvent,
+}
+
+/// Something that the admin may want to know.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "kebab-case")]
+#[non_exhaustive]
+pub enum AuditEvent {
+    /// A container is about to be made.
+    Container {
+        /// Its id.
+        container: String,
+        /// `job`, `service`, `step`, `init` or `sidecar`.
+        role: String,
+        /// The image by the name that was asked for.
+        image: String,
+        /// The digest of its manifest.
+        digest: String,
+        /// The program that runs it.
+        runtime: String,
+        /// `job`, `host` or `none`.
+        network: String,
+        /// Whether it has a user namespace of its own.
+        user_namespace: bool,
+        /// Whether it is privileged.
+        privileged: bool,
+        /// Capabilities beyond the default.
+        capabilities: Vec<String>,
+    },
+    /// Something is mounted into it.
+    Mount {
+        /// The container's id.
+        container: String,
+        /// `bind`, `volume` or `tmpfs`.
+        kind: String,
+        /// The path on the host; none for memory.
+        source: Option<String>,
+        /// The path in the container.
+        target: String,
+        /// Whether it can only be read.
+        read_only: bool,
+    },
+    /// It gets a device of the host.
+    Device {
+        /// The container's id.
+        container: String,
+        /// The path on the host.
+        source: String,
+        /// The path in the container.
+        target: String,
+    },
+    /// A port of the host leads to it.
+    Port {
+        /// The container's id.
+        container: String,
+        /// The host's address; all of them if none.
+        host_ip: Option<IpAddr>,
+        /// The host's port.
+        host_port: u16,
+        /// The container's port.
+        container_port: u16,
+        /// `tcp` or `udp`.
+        protocol: Protocol,
+    },
+    /// The policy of this machine allowed what is not allowed by default.
+    Allowed {
+        /// The option or volume.
+        option: String,
+    },
+    /// The policy did not allow it, and nothing was started.
+    Refused {
+        /// The option, volume, file or container.
+        option: String,
+        /// Why, or what would allow it.
+        reason: String,
+    },
+}
+
+impl AuditEvent {
+    /// Returns which one it is, as lines have it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            AuditEvent::Container { .. } => "container",
+            AuditEvent::Mount { .. } => "mount",
+            AuditEvent::Device { .. } => "device",
+            AuditEvent::Port { .. } => "port",
+            AuditEvent::Allowed { .. } => "allowed",
+            AuditEvent::Refused { .. } => "refused",
+        }
+    }
+
+    /// Returns the id of the container that it is about; none before there is one.
+    pub fn container(&self) -> Option<&str> {
+        match self {
+            AuditEvent::Container { container, .. }
+            | AuditEvent::Mount { container, .. }
+            | AuditEvent::Device { container, .. }
+            | AuditEvent::Port { container, .. } => Some(container),
+            AuditEvent::Allowed { .. } | AuditEvent::Refused { .. } => None,
+        }
+    }
+}
+
+impl AuditLog {
+    /// Opens the file, if there is to be one.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it is not a regular file that belongs to this user alone.
+    pub fn open(path: Option<&Path>) -> Result<Self, AuditError> {
+        Ok(AuditLog { file: path.map(AppendFile::open).transpose()? })
+    }
+
+    fn write(
+        &self,
+        runner: &Runner,
+        subject: &str,
+        events: impl IntoIterator<Item = AuditEvent>,
+    ) -> Result<(), AuditError> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let job = JOB_VARIABLES.iter().filter_map(|(variable, key)| {
+            Some(((*key).to_owned(), runner.job.get(*variable)?.clone()))
+        });
+        let mut line = AuditLine {
+            time: Timestamp::now(),
+            runner: runner.name.clone(),
+            uid: runner.user.0,
+            job: job.collect(),
+            subject: subject.to_owned(),
+            event: AuditEvent::Allowed { option: String::new() },
+        };
+        let mut lines = String::new();
+        for event in events {
+            line.event = event;
+            lines += &serde_json::to_string(&line).expect("names and plain values");
+            lines.push('\n');
+        }
+        if lines.is_empty() { Ok(()) } else { Ok(file.append(lines.as_bytes())?) }
+    }
+}
+
+/// Writes down a container that is about to be made, with everything of the host that it gets.
+pub(super) fn container(
+    hook: &Hook<'_>,
+    started: &Started<'_>,
+    options: &bundle::Options,
+    runtime: &Path,
+) -> Result<(), AuditError> {
+    let Started { plan, image, id, .. } = started;
+    let own = AuditEvent::Container {
+        container: id.clone(),
+        role: plan.role.name().to_owned(),
+        image: image.reference.to_string(),
+        digest: image.digest.to_string(),
+        runtime: runtime.display().to_string(),
+        network: match plan.network_mode() {
+            NetworkMode::Job => "job",
+            NetworkMode::Host => "host",
+            NetworkMode::None => "none",
+        }
+        .to_owned(),
+        user_namespace: options.user_namespace.is_some(),
+        privileged: options.security.privileged,
+        capabilities: options.security.cap_add.clone(),
+    };
+    let mounts = options.mounts.iter().map(|mount| {
+        let (kind, source) = match &mount.source {
+            MountSource::Bind { file, .. } => ("bind", Some(file.display().to_string())),
+            MountSource::Trusted { path, .. } => ("bind", Some(path.display().to_string())),
+            MountSource::Volume { path, .. } => ("volume", Some(path.display().to_string())),
+            MountSource::Tmpfs(_) => ("tmpfs", None),
+        };
+        AuditEvent::Mount {
+            container: id.clone(),
+            kind: kind.to_owned(),
+            source,
+            target: mount.target.display().to_string(),
+            read_only: mount.read_only,
+        }
+    });
+    let devices = options.devices.iter().map(|device| AuditEvent::Device {
+        container: id.clone(),
+        source: device.host.display().to_string(),
+        target: device.container.display().to_string(),
+    });
+    hook.audit.write(hook.runner, &plan.title, [own].into_iter().chain(mounts).chain(devices))
+}
+
+/// Writes down the ports of the host that lead to a container.
+pub(super) fn ports(
+    hook: &Hook<'_>,
+    subject: &str,
+    id: &str,
+    endpoint: &Endpoint,
+) -> Result<(), AuditError> {
+    let ports = endpoint.published.iter().map(|port| AuditEvent::Port {
+        container: id.to_owned(),
+        host_ip: port.host_ip,
+        host_port: port.host_port,
+        container_port: port.container_port,
+        protocol: port.protocol,
+    });
+    hook.audit.write(hook.runner, subject, ports)
+}
+
+/// Writes down what this machine's policy allows of what was asked for, where the default would not.
+pub(super) fn allowed(
+    hook: &Hook<'_>,
+    subject: &str,
+    asked: &CreateOptions,
+    volumes: &[Volume],
+) -> Result<(), AuditError> {
+    if hook.audit.file.is_none() {
+        return Ok(());
+    }
+    let default = Policy::default();
+    let mut beyond = asked.clone().check(&default).err().map_or_else(Vec::new, |all| all.0);
+    beyond.extend(
+        volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
+    );
+    let events = beyond.into_iter().map(|beyond| AuditEvent::Allowed { option: beyond.option });
+    hook.audit.write(hook.runner, subject, events)
+}
+
+/// Writes down what was refused, if that is why a call failed.
+pub(super) fn refused(hook: &Hook<'_>, error: &HookError) -> Result<(), AuditError> {
+    let (subject, error) = match error {
+        HookError::In { container, source } => (container.as_str(), &**source),
+        error => ("", error),
+    };
+    hook.audit.write(hook.runner, subject, refusals(error))
+}
+
+fn refusals(error: &HookError) -> Vec<AuditEvent> {
+    let refused = |Refused { option, advice }: &Refused| AuditEvent::Refused {
+        option: option.clone(),
+        reason: advice.clone(),
+    };
+    match error {
+        HookError::Policy(PolicyError(all)) => all.iter().map(refused).collect(),
+        HookError::Refused(one) => vec![refused(one)],
+        // A path with a slip in it is no attempt at anything.
+        HookError::Files(RunnerFilesError::Path(error))
+            if error.source.kind() == io::ErrorKind::NotFound =>
+        {
+            Vec::new()
+        }
+        HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
+            let option = "a file or container of the request".to_owned();
+            vec![AuditEvent::Refused { option, reason: chain(error) }]
+        }
+        _ => Vec::new(),
+    }
+}

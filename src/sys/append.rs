@@ -1,0 +1,107 @@
+//! Files that lines are added to, by several processes at once: each line is whole or not there.
+
+use std::fs::{self, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fs::{Mode, OFlags};
+use rustix::process::geteuid;
+
+use super::fs::{PathContext as _, PathError};
+
+/// A file that lines are added to, which is this user's alone.
+#[derive(Debug)]
+pub struct AppendFile {
+    file: File,
+    path: PathBuf,
+}
+
+impl AppendFile {
+    /// Opens a file, made with mode 0600 if it is missing, in a directory that is made as well.
+    ///
+    /// # Errors
+    ///
+    /// Refuses a symbolic link, what is no regular file, and what others own or can write to.
+    pub fn open(path: &Path) -> Result<Self, PathError> {
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).at("make the directory", parent)?;
+        }
+        let flags = OFlags::APPEND | OFlags::CREATE | OFlags::WRONLY;
+        // A FIFO or a terminal must not hold anybody up.
+        let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).at("open", path)?;
+        let file = File::from(file);
+        let metadata = file.metadata().at("look at", path)?;
+        let refuse = |problem: &str| Err(PathError::new("use", path, io::Error::other(problem)));
+        if !metadata.is_file() {
+            return refuse("it is not a regular file");
+        }
+        if metadata.uid() != geteuid().as_raw() {
+            return refuse(&format!("it belongs to the user with the id {}", metadata.uid()));
+        }
+        if metadata.mode() & 0o022 != 0 {
+            return refuse("others than its user can write to it: take that away with chmod go-w");
+        }
+        Ok(AppendFile { file, path: path.to_owned() })
+    }
+
+    /// Adds lines, all of them or, if there is an error, none.
+    pub fn append(&self, lines: &[u8]) -> Result<(), PathError> {
+        self.file.lock().at("lock", &self.path)?;
+        let written = self.write(lines);
+        let unlocked = self.file.unlock().at("unlock", &self.path);
+        written.at("write", &self.path).and(unlocked)
+    }
+
+    fn write(&self, lines: &[u8]) -> io::Result<()> {
+        let before = self.file.metadata()?.len();
+        (&self.file).write_all(lines).inspect_err(|_| {
+            // Half a line would spoil the next one. The error that matters is the first.
+            let _ = self.file.set_len(before);
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn lines_of_several_are_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("new/log");
+        std::thread::scope(|scope| {
+            for letter in ["a", "b", "c"] {
+                let path = &path;
+                scope.spawn(move || {
+                    let line = letter.repeat(5000) + "\n";
+                    for _ in 0..50 {
+                        AppendFile::open(path).unwrap().append(line.as_bytes()).unwrap();
+                    }
+                });
+            }
+        });
+        let text = fs::read_to_string(&path).unwrap();
+        assert_eq!(text.lines().count(), 150);
+        for line in text.lines() {
+            assert_eq!(line, line[..1].repeat(5000));
+        }
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+    }
+
+    #[test]
+    fn only_a_file_of_ones_own_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let (file, link) = (dir.path().join("file"), dir.path().join("link"));
+        AppendFile::open(&file).unwrap();
+        symlink(&file, &link).unwrap();
+        AppendFile::open(&link).unwrap_err();
+        AppendFile::open(Path::new("/dev/full")).unwrap_err();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o620)).unwrap();
+        let error = AppendFile::open(&file).unwrap_err();
+        assert!(error.source.to_string().contains("chmod go-w"), "{error:?}");
+    }
+}

@@ -98,7 +98,7 @@ impl Engine {
         let cgroup = if runtime.systemd_cgroup {
             format!("system.slice:oci-hooks:{id}")
         } else {
-            format!("/oci-hooks/{id}")
+            format!("{}/{id}", cgroup::PARENT)
         };
         let disk = self.disk_of(&id);
         options.cgroups_path = Some(cgroup.clone());
@@ -206,7 +206,7 @@ impl Prepared<'_> {
         let mut command = runtime.run(id, &directory.bundle(), &directory.pid_file(), &log);
         spawn::die_with_us(&mut command);
         self.bundle.mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
-        let _parents = cgroup::keep_parents();
+        let _parents = self.record.keep_parents();
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());
         let status = child.wait().at("wait for", &runtime.program)?;

@@ -47,7 +47,7 @@ const MKFS_OPTIONS: [&str; 8] = [
 const SHOWN_BYTES: u64 = 4096;
 
 /// Returns the file that the file system on a directory is in.
-fn file(dir: &Path) -> PathBuf {
+pub(super) fn file(dir: &Path) -> PathBuf {
     let mut name = dir.as_os_str().to_owned();
     name.push(SUFFIX);
     name.into()

@@ -94,6 +94,9 @@ impl LogWriter {
         line.push(b'\n');
         let length = line.len() as u64;
         if self.written > 0 && self.written + length > self.limit / 2 {
+            if older(&self.path).exists() {
+                File::create(cut(&self.path))?;
+            }
             fs::rename(&self.path, older(&self.path))?;
             self.file = open(&self.path)?;
             self.written = 0;
@@ -109,6 +112,16 @@ fn open(path: &Path) -> io::Result<File> {
 
 fn older(path: &Path) -> PathBuf {
     path.with_extension("1")
+}
+
+/// Returns what is there if something of a log is gone.
+fn cut(path: &Path) -> PathBuf {
+    path.with_extension("cut")
+}
+
+/// Says whether a log had more than was to be kept, so that the oldest of it is gone.
+pub(super) fn is_cut(path: &Path) -> bool {
+    cut(path).exists()
 }
 
 /// Returns the last lines of a log, oldest first.

@@ -15,7 +15,6 @@ use super::logs::LogWriter;
 use super::record::{Directory, Ended, Record};
 use super::watch::Watch;
 use crate::runtime::Action;
-use crate::sys::cgroup;
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
 use crate::sys::mount_namespace::MountNamespace;
@@ -125,7 +124,7 @@ pub(super) fn create_with(
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
     mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
-    let _parents = cgroup::keep_parents();
+    let _parents = record.keep_parents();
     let status = command.status().at("execute", &runtime.program)?;
     if !status.success() {
         return Err(runtime.logged_error(Action::Create, &record.id, &log).into());

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use super::error::ContainerError;
 use super::stop::Stop;
 use crate::runtime::Runtime;
+use crate::sys::cgroup;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
     read_if_there,
@@ -36,6 +37,17 @@ pub enum Role {
     Sidecar,
     /// A runner is in it.
     Instance,
+}
+
+impl Record {
+    /// Keeps the cgroup that containers are in, limited, while this one is made.
+    pub(super) fn keep_parents(&self) -> Option<fs::File> {
+        let kept = cgroup::keep_parents();
+        if self.cgroup.starts_with(cgroup::PARENT) {
+            cgroup::limit_all();
+        }
+        kept
+    }
 }
 
 impl Role {

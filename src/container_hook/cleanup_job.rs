@@ -12,7 +12,13 @@ use crate::sys::cgroup;
 pub(super) fn run(hook: &Hook<'_>) -> Result<Outcome, HookError> {
     let owner = hook.runner.owner();
     let _lock = hook.jobs().lock(&owner)?;
-    for problem in hook.engine.stop_all(&containers(hook.engine, &owner)?) {
+    let containers = containers(hook.engine, &owner)?;
+    for container in &containers {
+        for hit in hook.engine.limits_hit(container) {
+            hook.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
+        }
+    }
+    for problem in hook.engine.stop_all(&containers) {
         hook.log.warning(&problem);
     }
     remove_all(hook)?;
@@ -56,7 +62,7 @@ fn remove_owned(
         pod::remove(engine, &id, None)?;
         Network::remove_id(network, &id)?;
     }
-    cgroup::remove_if_empty("/oci-hooks");
+    cgroup::remove_if_empty(cgroup::PARENT);
     Ok(())
 }
 

@@ -1,11 +1,13 @@
 //! Limits and privileges, as `options:` of the workflow and the admin's settings have them.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::error::HookError;
 use super::hook::Hook;
 use super::options::{CreateOptions, Ipc, Namespace as HostNamespace, Swap};
 use crate::bundle::{self, Access, Device, DeviceRule, Namespace, Rlimit, Seccomp};
+use crate::sys::cgroup;
 use crate::sys::host_file::HostFile;
 
 /// Limits what a container may use.
@@ -28,16 +30,30 @@ pub(super) fn limit(hook: &Hook<'_>, all: &CreateOptions, options: &mut bundle::
     own.cpuset_mems.clone_from(&asked.cpuset_mems);
     own.blkio_weight = asked.blkio_weight;
     own.pids_limit = match asked.pids {
-        None => hook.settings.pids_limit,
+        None => Some(hook.settings.pids_limit.unwrap_or_else(|| share_of_processes(hook))),
         Some(0) => Some(-1),
         Some(pids) => i64::try_from(pids).ok(),
     };
     let limit = |value: u64| (value != u64::MAX).then_some(value);
-    options.rlimits = all
-        .ulimits
-        .iter()
-        .filter_map(|ulimit| Rlimit::new(ulimit.name, limit(ulimit.soft), limit(ulimit.hard)))
-        .collect();
+    let asked = all.ulimits.iter();
+    let mut limits: BTreeMap<_, _> =
+        asked.map(|ulimit| (ulimit.name, (limit(ulimit.soft), limit(ulimit.hard)))).collect();
+    if let Some(most) = hook.settings.open_files {
+        // Nobody gets more by asking.
+        let (soft, hard) = limits.entry("nofile").or_default();
+        for limit in [soft, hard] {
+            *limit = Some(limit.map_or(most, |asked| asked.min(most)));
+        }
+    }
+    let limits = limits.into_iter();
+    options.rlimits =
+        limits.filter_map(|(name, (soft, hard))| Rlimit::new(name, soft, hard)).collect();
+}
+
+/// Returns how many processes a container has of those of the host, which all jobs share.
+fn share_of_processes(hook: &Hook<'_>) -> i64 {
+    let jobs = hook.jobs().all().map_or(1, |jobs| jobs.len());
+    i64::try_from(cgroup::share_of_processes(jobs)).unwrap_or(i64::MAX)
 }
 
 /// Takes privileges away from a container, or gives them to it.

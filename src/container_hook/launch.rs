@@ -71,7 +71,7 @@ pub(super) fn prepare<'h>(
         role: plan.role,
         image,
         layers: Vec::new(),
-        disk_bytes: None,
+        disk_bytes: hook.settings.disk_bytes,
         options,
         network: Some(within.network.id().to_owned()),
         output: plan.output(hook),

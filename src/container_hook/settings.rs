@@ -31,8 +31,14 @@ pub struct Settings {
     pub runner_owns_files: bool,
     /// The limit of memory of a container that asks for none, in bytes.
     pub memory_bytes: Option<u64>,
-    /// The limit of processes of a container that asks for none; -1 for any.
+    /// The limit of processes of a container that asks for none; -1 for any. If not said, what the
+    /// host can spare, shared by all its jobs.
     pub pids_limit: Option<i64>,
+    /// How many files each process of a container may have open; as many as the runner if not said.
+    pub open_files: Option<u64>,
+    /// The limit of what a container writes to its root file system and the volumes that are its
+    /// alone, in bytes.
+    pub disk_bytes: Option<u64>,
     /// How Dockerfile actions are built.
     pub build: BuildOptions,
     /// The pod template, which changes what jobs get.
@@ -52,7 +58,9 @@ impl Default for Settings {
             user_namespace: true,
             runner_owns_files: true,
             memory_bytes: None,
-            pids_limit: Some(crate::bundle::DEFAULT_PIDS_LIMIT),
+            pids_limit: None,
+            open_files: None,
+            disk_bytes: None,
             build: BuildOptions::default(),
             template: TemplateSettings::default(),
         }

@@ -62,7 +62,7 @@ pub(super) fn remove(
     }
     files.remove()?;
     cgroup::remove_if_empty(CGROUP);
-    cgroup::remove_if_empty("/oci-hooks");
+    cgroup::remove_if_empty(cgroup::PARENT);
     Ok(())
 }
 

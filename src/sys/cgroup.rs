@@ -1,4 +1,8 @@
-//! What is left of a cgroup: its processes are killed, its directories removed.
+//! The cgroups of containers: what they may have and met, and how what is left of one goes: its
+//! processes are killed, its directories removed.
+
+mod events;
+mod processes;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -6,6 +10,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+
+pub use events::{Events, events};
+pub use processes::{limit_all, share_of_processes};
+
+/// What all containers are in whose cgroups are not systemd's.
+pub const PARENT: &str = "/oci-hooks";
 
 /// Where cgroups are, in version 1 one hierarchy a directory.
 const MOUNT: &str = "/sys/fs/cgroup";

@@ -17,6 +17,7 @@ mod hooks_d;
 mod job;
 mod killed;
 mod left_behind;
+mod limits;
 mod machine;
 mod opened_once;
 mod parallel;

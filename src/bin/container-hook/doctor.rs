@@ -26,6 +26,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(&settings.store));
     checks.extend(ownership::idmapped_mounts(&settings.store));
+    checks.extend(settings.limits.disk.map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));
     checks.extend(network::checks());
     if settings.network.dns.is_empty() && !settings.network.host_access {

@@ -31,7 +31,9 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
         user_namespace: settings.security.user_namespace.is_private(),
         runner_owns_files: settings.mounts.ownership == Ownership::Runner,
         memory_bytes: settings.limits.memory.map(|size| size.0),
-        pids_limit: Some(settings.limits.pids),
+        pids_limit: settings.limits.pids,
+        open_files: settings.limits.open_files,
+        disk_bytes: settings.limits.disk.map(|size| size.0),
         build: BuildOptions {
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),

@@ -86,18 +86,17 @@ pub(crate) struct Network {
 }
 
 /// Limits of containers that ask for none.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Limits {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) memory: Option<Size>,
-    pub(crate) pids: i64,
-}
-
-impl Default for Limits {
-    fn default() -> Self {
-        Limits { memory: None, pids: oci_hooks::bundle::DEFAULT_PIDS_LIMIT }
-    }
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pids: Option<i64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) open_files: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) disk: Option<Size>,
 }
 
 /// What containers may do.
@@ -280,6 +279,9 @@ keep-size = "50GB"
 dirs = ["/opt/hooks.d"]
 [limits]
 memory = "4GiB"
+pids = 1000
+open-files = 4096
+disk = "10GB"
 [audit]
 file = "/var/log/oci-hooks/container-hook.jsonl"
 [template]

@@ -25,6 +25,8 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(&settings.store));
+    let has_disks = settings.flavors.values().any(|flavor| flavor.disk.is_some());
+    checks.extend(has_disks.then(storage::limited_disks));
     checks.push(storage::permissions("logs", &settings.log.directory));
     checks.extend(network::checks());
     if settings.network.dns.is_empty() && !settings.network.host_access {

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::rootfs::{self, Backing};
+use oci_hooks::runtime::DEFAULT_PATH;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathContext as _, unpredictable};
 use oci_hooks::sys::mount;
@@ -68,6 +69,18 @@ fn space(path: &Path) -> Check {
         TOO_LITTLE_BYTES..LITTLE_BYTES => Check::warn("disk", text, mend),
         _ => Check::ok("disk", text),
     }
+}
+
+/// Looks for what disks of a limited size are made with.
+pub(crate) fn limited_disks() -> Check {
+    let mut directories = std::env::split_paths(DEFAULT_PATH);
+    if !directories.any(|dir| dir.join("mkfs.ext4").is_file()) {
+        return Check::fail("limited disks", "mkfs.ext4 is not there", "install e2fsprogs");
+    }
+    if !Path::new("/dev/loop-control").exists() {
+        return Check::fail("limited disks", "there are no loop devices", "modprobe loop");
+    }
+    Check::ok("limited disks", "can be made")
 }
 
 /// Mounts a root file system of two empty layers.

@@ -1,0 +1,103 @@
+//! What jobs may use of the host, and that they are told when it was not enough.
+
+use serde_json::{Value, json};
+
+use crate::setup::{runner, shell_step, with_each_runtime};
+use crate::support::github_runner::{container, merge};
+use crate::support::leftovers::Snapshot;
+
+const SETTINGS: &str = "[limits]\ndisk = \"64MiB\"\nopen-files = 300\n[log]\nsize = \"64KiB\"\n";
+
+/// Returns a container of the job with options.
+fn with_options(container: Value, options: &str) -> Value {
+    merge(container, json!({"createOptions": options}))
+}
+
+#[test]
+fn a_job_that_fills_its_disk_fills_nobody_elses() {
+    with_each_runtime(SETTINGS, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.container_step(shell_step("true")).0.success();
+        runner.cleanup();
+        let before = Snapshot::take(installation);
+        runner.prepare(with_options(runner.job_container("node:22"), "-v /volume"), &[]);
+        for place in ["/volume", "/root"] {
+            let script = format!(
+                "! head -c 100000000 /dev/zero >{place}/zeros && test $(stat -c %s {place}/zeros) \
+                 -gt 1000000 && rm {place}/zeros"
+            );
+            runner.run(&script).success();
+        }
+        // What is the runner's is elsewhere.
+        runner.run("! cat /dev/zero >/root/zeros; echo fits >/__w/file").success();
+        let fills = shell_step("cat /dev/zero >/zeros || test $(stat -c %s /zeros) -gt 1000000");
+        runner.container_step(fills).0.success();
+        let said = runner.cleanup().log();
+        assert!(said.contains("::warning::job node filled its disk"), "{said}");
+        before.check(installation, "full disks");
+    });
+}
+
+#[test]
+fn the_processes_of_the_host_are_shared() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let read = "m=/sys/fs/cgroup; cat $m/pids.max $m/pids/pids.max 2>/dev/null || true";
+        let one: u64 = runner.run(read).stdout().trim().parse().unwrap();
+        let read = "m=/sys/fs/cgroup; cat $m/oci-hooks/pids.max $m/pids/oci-hooks/pids.max \
+                    2>/dev/null || true";
+        let all: u64 = installation.host().shell(read).trim().parse().unwrap();
+        // Namespaces of processes have their own since Linux 6.14.
+        let read = "sort -n /proc/sys/kernel/pid_max /proc/sys/kernel/threads-max | head -n 1";
+        let host: u64 = installation.host().shell(read).trim().parse().unwrap();
+        assert!(one <= all / 2 && all < host, "{one} of {all} of {host}");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn limits_that_were_met_are_in_the_log_of_the_job() {
+    with_each_runtime(SETTINGS, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let job = with_options(runner.job_container("node:22"), "--pids-limit 20 --memory 64m");
+        let talks = json!({
+            "contextName": "talker", "entryPoint": "sh",
+            "entryPointArgs": ["-c", "yes | head -c 300000; sleep 1000"],
+        });
+        runner.prepare(job, &[merge(container("alpine:3.20"), talks)]);
+        assert_eq!(runner.run("ulimit -n; ulimit -Hn").success().stdout(), "300\n300\n");
+        runner.run("sh -c 'x=12345678; while :; do x=$x$x; done' || true").success();
+        runner.run("for i in $(seq 30); do sleep 100 >/dev/null 2>&1 & done; true");
+        // By now the service has said it all.
+        let id = runner.state["services"][0].as_str().unwrap().to_owned();
+        let deadline = std::time::Instant::now() + crate::support::program::DEADLINE;
+        while installation.admin(&["logs", &id]).success().len() > 64 << 10 {
+            assert!(std::time::Instant::now() < deadline, "it talks on");
+        }
+        let said = runner.cleanup().log();
+        for warning in [
+            "::warning::job node reached its limit of processes and threads ",
+            "::warning::job node ran out of memory: ",
+            "::warning::service talker wrote more than is kept",
+        ] {
+            assert!(said.contains(warning), "{warning} is not in {said}");
+        }
+    });
+}
+
+#[test]
+fn nobody_has_more_open_files_by_asking() {
+    with_each_runtime(SETTINGS, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        for (options, limits) in
+            [("--ulimit nofile=100:200", "100 200\n"), ("--ulimit nofile=1000:2000", "300 300\n")]
+        {
+            let step = shell_step("echo $(ulimit -n) $(ulimit -Hn)");
+            let (ended, _) = runner.container_step(with_options(step, options));
+            let said = ended.success().stdout();
+            assert!(said.ends_with(limits), "{said}");
+        }
+    });
+}

@@ -21,7 +21,7 @@ pub enum HooksError {
     #[error(transparent)]
     Match(#[from] MatchError),
     /// Others can change a hook that matches.
-    #[error(transparent)]
+    #[error("others than root can change a hook{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     /// A `precreate` hook does not work.
     #[error(transparent)]

@@ -1,19 +1,34 @@
 //! Who can change what a hook does.
 //!
-//! Hooks run as root. Whoever can write a hook file, its program, or a directory on the way to either
-//! can do as root what they like; podman and CRI-O do not look.
+//! Hooks run as root. Whoever can write a hook file, its program, the interpreter of that, or a
+//! directory on the way to them can do as root what they like; podman and CRI-O do not look.
+
+mod error;
 
 use std::collections::{HashSet, VecDeque};
-use std::ffi::OsString;
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read as _};
+use std::os::fd::{AsFd as _, BorrowedFd};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::io::Errno;
+
 use super::{HookFile, OciStage, Stage};
-use crate::sys::fs::{PathContext, PathError};
+use crate::sys::fs::{PathContext, PathError, PermittedBy, Who, Writer, writers};
+
+pub use error::TrustError;
 
 /// How many symbolic links in a row are followed, as in the kernel.
 const MAX_SYMLINKS: usize = 40;
+
+/// How many scripts in a row may be interpreters of each other, as in the kernel.
+const MAX_INTERPRETERS: usize = 5;
+
+/// How much of a script the kernel looks at for its interpreter.
+const MAX_SHEBANG_BYTES: u64 = 256;
 
 /// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,81 +50,27 @@ impl TrustOptions {
     pub fn of_process() -> Self {
         TrustOptions { uids: vec![0, rustix::process::geteuid().as_raw()] }
     }
-}
 
-/// Why a hook cannot be trusted.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum TrustError {
-    /// Someone else owns it.
-    #[error("{} belongs to user {uid}, who could change it", path.display())]
-    Owner {
-        /// The file, directory or link.
-        path: PathBuf,
-        /// Its owner.
-        uid: u32,
-    },
-    /// Others can write it.
-    #[error("{} can be changed by {whom} (mode {mode:04o})", path.display())]
-    Writable {
-        /// The file or directory.
-        path: PathBuf,
-        /// The permission bits.
-        mode: u32,
-        /// Who can: `group N` or `everyone`.
-        whom: String,
-    },
-    /// The program is looked up from wherever the runtime happens to be.
-    #[error("{} is a relative path", path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-    },
-    /// It cannot be looked up.
-    #[error(transparent)]
-    Lookup(#[from] PathError),
-}
-
-impl TrustError {
-    /// Returns the file, directory or link that it is about.
-    pub fn path(&self) -> &Path {
-        match self {
-            TrustError::Owner { path, .. }
-            | TrustError::Writable { path, .. }
-            | TrustError::Relative { path }
-            | TrustError::Lookup(PathError { path, .. }) => path,
-        }
-    }
-
-    /// Returns what to do about it.
-    pub fn hint(&self) -> Option<String> {
-        let path = self.path().display();
-        Some(match self {
-            TrustError::Owner { .. } => format!("chown root: {path}"),
-            TrustError::Writable { .. } => format!("chmod go-w {path}"),
-            TrustError::Relative { .. } => "write the absolute path of the program".to_owned(),
-            TrustError::Lookup(_) => return None,
-        })
+    fn trusts(&self, who: &Who) -> bool {
+        matches!(who, Who::User(id) | Who::Group(id) if self.uids.contains(id))
     }
 }
 
-/// Checks a hook's file, its program, and every directory and symbolic link on the way to them.
+/// Checks a hook's file, its program with the interpreter of a script, and every directory and
+/// symbolic link on the way to them.
 ///
 /// Nobody who is not trusted can then swap one of them between this check and its use: for that they
 /// would have to write a directory that was checked.
 pub fn check(file: &HookFile, options: &TrustOptions) -> Result<(), TrustError> {
+    let mut checker = Checker::new(options.clone());
     let path = std::path::absolute(&file.path).at("look up", &file.path)?;
-    check_path(&path, options)?;
+    checker.check_path(&path)?;
     // The programs of startContainer are the container's own.
     let on_host = |stage: &Stage| *stage != Stage::Oci(OciStage::StartContainer);
     if !file.definition.stages.iter().any(on_host) {
         return Ok(());
     }
-    let program = Path::new(&file.definition.hook.path);
-    if program.is_relative() {
-        return Err(TrustError::Relative { path: program.to_owned() });
-    }
-    check_path(program, options)
+    checker.check_program(Path::new(&file.definition.hook.path))
 }
 
 /// Checks an absolute path, from the root on.
@@ -147,23 +108,14 @@ impl Checker {
                 current = next;
                 continue;
             }
-            let status = fs::symlink_metadata(&next).at("look up", &next)?;
-            if !self.options.uids.contains(&status.uid()) {
-                return Err(TrustError::Owner { path: next, uid: status.uid() });
-            }
-            if !status.is_symlink() {
-                check_mode(&next, &status, &self.options)?;
-                if status.is_dir() {
-                    self.good.insert(next.clone());
-                }
+            let Some(target) = self.check_one(&next)? else {
                 current = next;
                 continue;
-            }
+            };
             links += 1;
             if links > MAX_SYMLINKS {
-                return Err(PathError::new("look up", path, rustix::io::Errno::LOOP).into());
+                return Err(PathError::new("look up", path, Errno::LOOP).into());
             }
-            let target = fs::read_link(&next).at("look up", &next)?;
             if target.is_absolute() {
                 current = PathBuf::from("/");
             }
@@ -171,6 +123,96 @@ impl Checker {
         }
         Ok(())
     }
+
+    /// Checks a program and, if it is a script, its interpreter.
+    pub fn check_program(&mut self, program: &Path) -> Result<(), TrustError> {
+        let mut next = program.to_owned();
+        for _ in 0..=MAX_INTERPRETERS {
+            if next.is_relative() {
+                return Err(TrustError::Relative { path: next });
+            }
+            self.check_path(&next)?;
+            // Nobody but those who are trusted can have put another one there.
+            match interpreter(&next).at("read", &next)? {
+                Some(interpreter) => next = interpreter,
+                None => return Ok(()),
+            }
+        }
+        Err(PathError::new("find the interpreter of", program, Errno::LOOP).into())
+    }
+
+    /// Checks that nobody else can make files in a directory that was checked: the sticky bit keeps
+    /// only those that are there from being replaced.
+    pub fn check_additions(&self, directory: &Path) -> Result<(), TrustError> {
+        let (file, stat) = open(directory, OFlags::DIRECTORY).at("look up", directory)?;
+        self.check_writers(directory, file.as_fd(), &stat, |_| true)
+    }
+
+    /// Checks what has a name in a directory that was checked, and returns where it leads if it is a
+    /// symbolic link.
+    fn check_one(&mut self, path: &Path) -> Result<Option<PathBuf>, TrustError> {
+        let (file, stat) = open(path, OFlags::NOFOLLOW).at("look up", path)?;
+        if !self.options.uids.contains(&stat.st_uid) {
+            return Err(TrustError::Owner { path: path.to_owned(), uid: stat.st_uid });
+        }
+        let kind = FileType::from_raw_mode(stat.st_mode);
+        if kind.is_symlink() {
+            let target = readlinkat(&file, c"", Vec::new()).at("look up", path)?;
+            return Ok(Some(OsString::from_vec(target.into_bytes()).into()));
+        }
+        // In a sticky directory, such as /tmp, others cannot touch what is not theirs.
+        let is_sticky = kind.is_dir() && stat.st_mode & 0o1000 != 0;
+        let counts = |writer: &Writer| !is_sticky || writer.by == PermittedBy::DefaultAcl;
+        self.check_writers(path, file.as_fd(), &stat, counts)?;
+        if kind.is_dir() {
+            self.good.insert(path.to_owned());
+        }
+        Ok(None)
+    }
+
+    fn check_writers(
+        &self,
+        path: &Path,
+        file: BorrowedFd<'_>,
+        stat: &Stat,
+        counts: impl Fn(&Writer) -> bool,
+    ) -> Result<(), TrustError> {
+        let writers = writers(file, stat).at("find out who may change", path)?;
+        let other = writers.into_iter().find(|w| !self.options.trusts(&w.who) && counts(w));
+        other.map_or(Ok(()), |writer| {
+            let mode = stat.st_mode & 0o7777;
+            Err(TrustError::Writable { path: path.to_owned(), mode, writer })
+        })
+    }
+}
+
+/// Opens something to look at it.
+fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedFd, Stat)> {
+    let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())?;
+    let stat = fstat(&file)?;
+    Ok((file, stat))
+}
+
+/// Returns the interpreter that the first line of a script names; none if it is not a script.
+fn interpreter(program: &Path) -> io::Result<Option<PathBuf>> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let file = match openat(CWD, program, flags, Mode::empty()) {
+        Ok(file) => File::from(file),
+        // Whoever may run a script and not read it has an interpreter that cannot either; the others
+        // are devices and sockets, which are not run.
+        Err(Errno::ACCESS | Errno::NXIO | Errno::NODEV) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    if !file.metadata()?.is_file() {
+        return Ok(None);
+    }
+    let mut head = Vec::new();
+    file.take(MAX_SHEBANG_BYTES).read_to_end(&mut head)?;
+    let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
+    let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
+    let end = line.iter().position(|b| matches!(b, b' ' | b'\t' | 0));
+    let name = &line[..end.unwrap_or(line.len())];
+    Ok((!name.is_empty()).then(|| OsStr::from_bytes(name).into()))
 }
 
 /// Puts the components of a path in front of those that are still to be walked.
@@ -183,109 +225,5 @@ fn push(rest: &mut VecDeque<OsString>, path: &Path) {
     }
 }
 
-fn check_mode(
-    path: &Path,
-    status: &fs::Metadata,
-    options: &TrustOptions,
-) -> Result<(), TrustError> {
-    let mode = status.mode() & 0o7777;
-    // In a sticky directory, such as /tmp, others cannot touch what is not theirs.
-    if status.is_dir() && mode & 0o1000 != 0 {
-        return Ok(());
-    }
-    let whom = if mode & 0o002 != 0 {
-        "everyone".to_owned()
-    } else if mode & 0o020 != 0 && !options.uids.contains(&status.gid()) {
-        format!("group {}", status.gid())
-    } else {
-        return Ok(());
-    };
-    Err(TrustError::Writable { path: path.to_owned(), mode, whom })
-}
-
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::{PermissionsExt, symlink};
-
-    use super::*;
-
-    /// A directory of the user's own in the sticky `/tmp`.
-    fn tree() -> (tempfile::TempDir, PathBuf) {
-        let temp = tempfile::tempdir().unwrap();
-        let file = temp.path().join("a/b/hook");
-        fs::create_dir_all(file.parent().unwrap()).unwrap();
-        fs::write(&file, "").unwrap();
-        chmod(&file, 0o755);
-        (temp, file)
-    }
-
-    fn chmod(path: &Path, mode: u32) {
-        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    }
-
-    fn fault(path: &Path) -> Option<PathBuf> {
-        check_path(path, &TrustOptions::of_process()).err().map(|error| error.path().to_owned())
-    }
-
-    #[test]
-    fn row_26_a_writable_file_or_directory_on_the_way_is_found() {
-        let (temp, file) = tree();
-        assert_eq!(fault(&file), None);
-        for path in [file.clone(), temp.path().join("a"), temp.path().join("a/b")] {
-            let mode = fs::metadata(&path).unwrap().mode();
-            chmod(&path, 0o777);
-            assert_eq!(fault(&file), Some(path.clone()));
-            chmod(&path, mode & 0o7777);
-        }
-    }
-
-    #[test]
-    fn row_26_links_are_followed_and_what_they_lead_through_is_checked() {
-        let (temp, file) = tree();
-        let open = temp.path().join("open");
-        fs::create_dir(&open).unwrap();
-        chmod(&open, 0o777);
-        symlink("../open/../a/b/hook", temp.path().join("a/link")).unwrap();
-        assert_eq!(fault(&temp.path().join("a/link")), Some(open.clone()));
-        chmod(&open, 0o1777);
-        assert_eq!(fault(&temp.path().join("a/link")), None, "sticky");
-        symlink("loop", temp.path().join("loop")).unwrap();
-        assert!(fault(&temp.path().join("loop")).is_some());
-        assert_eq!(fault(&file), None);
-    }
-
-    #[test]
-    fn a_group_may_write_if_it_has_the_number_of_a_trusted_user() {
-        let (_temp, file) = tree();
-        chmod(&file, 0o775);
-        let group = fs::metadata(&file).unwrap().gid();
-        let mut options = TrustOptions::of_process();
-        options.uids.push(group);
-        check_path(&file, &options).unwrap();
-        options.uids.retain(|uid| *uid != group);
-        options.uids.push(rustix::process::geteuid().as_raw());
-        if !options.uids.contains(&group) {
-            assert!(matches!(check_path(&file, &options), Err(TrustError::Writable { .. })));
-        }
-    }
-
-    #[test]
-    fn directories_in_common_are_looked_at_once() {
-        let (_temp, file) = tree();
-        let mut checker = Checker::new(TrustOptions::of_process());
-        checker.check_path(&file).unwrap();
-        let directory = file.parent().unwrap();
-        assert!(checker.good.contains(directory));
-        chmod(directory, 0o777);
-        checker.check_path(&file).unwrap();
-    }
-
-    #[test]
-    fn row_26_a_foreign_owner_is_found() {
-        let (_temp, file) = tree();
-        let nobody_is_trusted = TrustOptions { uids: vec![] };
-        let error = check_path(&file, &nobody_is_trusted).unwrap_err();
-        assert_eq!(error.path(), Path::new("/"));
-        assert!(matches!(error, TrustError::Owner { .. }), "{error}");
-    }
-}
+mod tests;

@@ -1,7 +1,9 @@
-//! Files: errors that carry their path, bounded reading, atomic replacement.
+//! Files: errors that carry their path, bounded reading, atomic replacement, who may change them.
 
+mod acl;
 mod read;
 mod replace;
+mod writers;
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
@@ -9,6 +11,7 @@ use std::path::{Path, PathBuf};
 
 pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
+pub use writers::{PermittedBy, Who, Writer, writers};
 
 /// An I/O error with the path it happened at and what was being done there.
 #[derive(Debug, thiserror::Error)]

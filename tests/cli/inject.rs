@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::process::Command;
 
 use crate::env::{CONFIG, TestEnv, golden};
 
@@ -163,6 +164,29 @@ fn strict_gives_hooks_without_an_environment_an_empty_one() {
     let ran = env.run(&["inject", "--strict"]);
     assert!(ran.stdout.contains("\"env\": []"), "row 27: {} {}", ran.stdout, ran.stderr);
     assert!(!env.run(&["inject"]).stdout.contains("\"env\""));
+}
+
+#[test]
+fn strict_refuses_a_program_that_somebody_can_change_by_an_acl() {
+    let env = TestEnv::new();
+    env.write("program", "#!/bin/sh\n");
+    let program = env.path("program");
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    env.write(
+        "usr/a.json",
+        r#"{"version": "1.0.0", "hook": {"path": "{ROOT}/program"}, "when": {"always": true}, "stages": ["poststop"]}"#
+            .replace("{ROOT}/program", program.to_str().unwrap())
+            .as_str(),
+    );
+    assert_eq!(env.run(&["inject", "--strict"]).code, Some(0));
+    let set = Command::new("setfacl").args(["-m", "u:nobody:rwx"]).arg(&program).status();
+    assert!(set.expect("setfacl is needed: install the package acl").success());
+    let ran = env.run(&["inject", "--strict", "--in-place"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    let expected = "{ROOT}/program: can be changed by the user nobody (uid 65534) through an ACL";
+    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    assert!(ran.stderr.contains("setfacl -x u:nobody {ROOT}/program"), "{}", ran.stderr);
+    assert_eq!(env.read("config.json"), CONFIG);
 }
 
 #[test]

@@ -145,7 +145,20 @@ fn directories_are_not_recorded_in_settings_that_others_can_write() {
     fs::create_dir(env.path("runner")).unwrap();
     fs::set_permissions(env.path("settings.toml"), fs::Permissions::from_mode(0o666)).unwrap();
     let user = format!("--runner-user={}", own_name());
-    let ran = env.run(&["install", "--sudo", &user, "--runner-dir", "runner", "hook"]);
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("others than root can change the settings"), "{}", ran.stderr);
+    let install = || {
+        let ran = env.run(&["install", "--sudo", &user, "--runner-dir", "runner", "hook"]);
+        assert_eq!(ran.code, Some(1));
+        assert!(ran.stderr.contains("others than root can change the settings"), "{}", ran.stderr);
+        ran.stderr
+    };
+    install();
+    fs::set_permissions(env.path("settings.toml"), fs::Permissions::from_mode(0o644)).unwrap();
+    let set = std::process::Command::new("setfacl")
+        .args(["-m", "u:nobody:rw"])
+        .arg(env.path("settings.toml"))
+        .status();
+    assert!(set.expect("setfacl is needed: install the package acl").success());
+    let said = install();
+    assert!(said.contains("by the user nobody (uid 65534) through an ACL"), "{said}");
+    assert!(said.contains("setfacl -x u:nobody {ROOT}/settings.toml"), "{said}");
 }

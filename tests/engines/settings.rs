@@ -145,6 +145,17 @@ fn strict_can_be_turned_off() {
     let (code, said) = create(&setup, "");
     assert_eq!(code, Some(1));
     assert!(said.contains("can be changed by everyone (mode 0777)"), "{said}");
+
+    fs::set_permissions(setup.hooks.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let set = std::process::Command::new("setfacl")
+        .args(["-m", "u:nobody:rwx"])
+        .arg(setup.hooks.path())
+        .status();
+    assert!(set.expect("setfacl is needed: install the package acl").success());
+    let (code, said) = create(&setup, "");
+    assert_eq!(code, Some(1));
+    assert!(said.contains("by the user nobody (uid 65534) through an ACL"), "{said}");
+    assert!(said.contains("(hint: setfacl -x u:nobody "), "{said}");
     assert_eq!(setup.config(), CONFIG);
     assert_eq!(create(&setup, "strict = false").0, Some(7));
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use oci_hooks::hooks::lint::{
     self, Example, FileChecks, Finding, LintOptions, Report, Severity, rules,
@@ -170,6 +171,30 @@ fn row_26_whoever_may_write_is_found() {
 
     dirs.program("b", 0o757);
     assert_eq!(dirs.found(), [("writable-by-others", Severity::Error, "usr/b.json".to_owned())]);
+}
+
+#[test]
+fn whoever_may_write_by_an_acl_is_found() {
+    let dirs = Dirs::new();
+    let setfacl = |entries: &[&str], path: &Path| {
+        let ran = Command::new("setfacl").args(entries).arg(path).status();
+        assert!(ran.expect("setfacl is needed: install the package acl").success());
+    };
+    let program = dirs.program("b", 0o755);
+    setfacl(&["-m", "u:nobody:rwx"], &program);
+    assert_eq!(dirs.found(), [("writable-by-others", Severity::Error, "usr/b.json".to_owned())]);
+    setfacl(&["-m", "m::rx"], &program);
+    assert_eq!(dirs.found(), []);
+
+    fs::write(&program, format!("#!{}\n", dirs.path("interpreter").display())).unwrap();
+    setfacl(&["-m", "g:nogroup:rwx"], &dirs.write("interpreter", ""));
+    assert_eq!(dirs.found(), [("writable-by-others", Severity::Error, "usr/b.json".to_owned())]);
+    fs::remove_file(dirs.path("usr/b.json")).unwrap();
+
+    setfacl(&["-d", "-m", "u:nobody:rwx"], &dirs.path("etc"));
+    assert_eq!(dirs.found(), [("writable-by-others", Severity::Error, "etc".to_owned())]);
+    setfacl(&["-k"], &dirs.path("etc"));
+    assert_eq!(dirs.found(), []);
 }
 
 #[test]

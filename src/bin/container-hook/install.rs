@@ -15,7 +15,7 @@ use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
 use crate::settings;
-use crate::shared::relayed::{AS_ROOT, this_program};
+use crate::shared::relayed::{AS_ROOT, check_this_program, this_program};
 
 pub(crate) use directories::DirectoriesError;
 
@@ -96,10 +96,11 @@ pub(crate) fn run(
     // With sudo the script runs with no more rights than the runner; else whoever can write one of
     // the two can do what this process may.
     let trusted = TrustOptions::of_process();
-    trust::check_path(
-        &program,
-        &if args.sudo { TrustOptions::default() } else { trusted.clone() },
-    )?;
+    if args.sudo {
+        check_this_program()?;
+    } else {
+        trust::check_path(&program, &trusted)?;
+    }
     std::fs::create_dir_all(&dir).at("make the directory", &dir)?;
     trust::check_path(&dir, &trusted)?;
 

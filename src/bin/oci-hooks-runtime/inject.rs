@@ -33,7 +33,7 @@ pub(crate) enum InjectError {
     HookFile(#[from] Box<Problem>),
     #[error(transparent)]
     Match(#[from] MatchError),
-    #[error(transparent)]
+    #[error("others than root can change a hook{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     #[error(transparent)]
     Filter(#[from] Box<FilterError>),

@@ -6,6 +6,7 @@ use std::ffi::OsStr;
 use std::io::{self, BufRead as _, Read as _};
 use std::path::{Path, PathBuf};
 
+use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::runtime::{self, DEFAULT_PATH, FindError};
 use oci_hooks::sys::fs::{PathContext as _, PathError};
 use serde::{Deserialize, Serialize};
@@ -64,6 +65,13 @@ pub(crate) fn sudo_caller() -> Option<(u32, u32)> {
 /// Returns the file of this program.
 pub(crate) fn this_program() -> Result<PathBuf, PathError> {
     env::current_exe().at("look up", Path::new("/proc/self/exe"))
+}
+
+/// Checks that root alone can change this program, which sudo lets another user have root run.
+pub(crate) fn check_this_program() -> Result<PathBuf, TrustError> {
+    let this = this_program()?;
+    trust::check_path(&this, &TrustOptions::default())?;
+    Ok(this)
 }
 
 /// Finds a program where the system has them: whatever is in `PATH`, jobs may have put it there.

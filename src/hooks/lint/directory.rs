@@ -5,13 +5,12 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use super::program::{Programs, trust_rule};
 use super::sink::filter;
 use super::text::{self, Usability};
-use super::{FileChecks, Finding, LintOptions, LintedFile, Report, Severity, rules};
+use super::{Finding, LintOptions, LintedFile, Report, Severity, rules};
 use crate::hooks::load::{self, MAX_FILE_BYTES};
 use crate::hooks::set::{is_hook_file_name, order_key};
 use crate::sys::fs::{ReadError, read_bounded};
@@ -91,11 +90,12 @@ impl<'o> Linter<'o> {
             finding.help = error.hint();
             linted.findings.push(finding);
             self.reported.insert(error.path().to_owned());
-        } else if self.options.files != FileChecks::Skip && is_open_to_all(dir) {
+        } else if let Some(error) = self.programs.trust_additions(dir)
+            && let Some(rule) = trust_rule(&error)
+        {
             // The sticky bit keeps files from being replaced, not from being added.
-            let message = "everyone can add hook files".to_owned();
-            let mut finding = Finding::new(&rules::WRITABLE_BY_OTHERS, dir, message);
-            finding.help(format!("chmod go-w {}", dir.display()));
+            let mut finding = Finding::new(rule, dir, format!("hook files can be added: {error}"));
+            finding.help = error.hint();
             linted.findings.push(finding);
         }
         self.files.push(linted);
@@ -218,11 +218,6 @@ impl<'o> Linter<'o> {
             self.files[at].findings.push(finding);
         }
     }
-}
-
-/// Tells if everyone can make files in a directory.
-fn is_open_to_all(dir: &Path) -> bool {
-    fs::metadata(dir).is_ok_and(|metadata| metadata.permissions().mode() & 0o002 != 0)
 }
 
 /// Makes a finding of why a file cannot be read.

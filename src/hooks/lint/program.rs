@@ -175,6 +175,11 @@ impl Programs {
         checker.check_path(&std::path::absolute(path).ok()?).err()
     }
 
+    /// Checks who may make files in a directory that [`trust`](Self::trust) found nothing about.
+    pub(super) fn trust_additions(&self, directory: &Path) -> Option<TrustError> {
+        self.trust.as_ref()?.check_additions(directory).err()
+    }
+
     /// Checks the file of the program and tells if it exists.
     pub(super) fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         let Some(value) = fields.path else { return true };
@@ -227,8 +232,8 @@ impl Programs {
             problems.push(problem(&rules::PROGRAM_NOT_EXECUTABLE, message, Some(help)));
         }
         // A relative path is another file for everyone who looks it up.
-        let trust = path.starts_with('/').then(|| self.trust(Path::new(path))).flatten();
-        if let Some(error) = trust
+        let trust = self.trust.as_mut().filter(|_| path.starts_with('/'));
+        if let Some(Err(error)) = trust.map(|checker| checker.check_program(Path::new(path)))
             && let Some(rule) = trust_rule(&error)
         {
             let message = format!("the program can be replaced: {error}");

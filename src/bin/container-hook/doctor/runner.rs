@@ -9,13 +9,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Program};
 
 use super::directories;
 use crate::settings::Settings;
 use crate::shared::checks::Check;
 use crate::shared::read::Loaded;
-use crate::shared::relayed::{AS_ROOT, find, this_program};
+use crate::shared::relayed::{AS_ROOT, check_this_program, find, this_program};
 
 /// The runner's program that waits for jobs.
 const LISTENER: &str = "Runner.Listener";
@@ -127,6 +128,11 @@ fn runner(listener: &Listener) -> Check {
     }
     if !listener.calls_by_sudo() {
         return Check::ok("runner", format!("{whose} calls {name}"));
+    }
+    if let Err(error) = check_this_program() {
+        let mend = error.hint().unwrap_or_else(|| "install it as root".to_owned());
+        let found = format!("others could change what root runs for {whose}: {}", chain(&error));
+        return Check::fail("runner", found, mend);
     }
     match may_sudo(*uid) {
         Ok(true) => Check::ok("runner", format!("{whose} calls {name}, and may use sudo")),

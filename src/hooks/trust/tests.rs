@@ -1,0 +1,190 @@
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+use std::process::Command;
+
+use super::*;
+
+/// A directory of the user's own in the sticky `/tmp`.
+fn tree() -> (tempfile::TempDir, PathBuf) {
+    let temp = tempfile::tempdir().unwrap();
+    let file = temp.path().join("a/b/hook");
+    fs::create_dir_all(file.parent().unwrap()).unwrap();
+    fs::write(&file, "").unwrap();
+    chmod(&file, 0o755);
+    (temp, file)
+}
+
+fn chmod(path: &Path, mode: u32) {
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+}
+
+fn fault(path: &Path) -> Option<PathBuf> {
+    check_path(path, &TrustOptions::of_process()).err().map(|error| error.path().to_owned())
+}
+
+#[test]
+fn row_26_a_writable_file_or_directory_on_the_way_is_found() {
+    let (temp, file) = tree();
+    assert_eq!(fault(&file), None);
+    for path in [file.clone(), temp.path().join("a"), temp.path().join("a/b")] {
+        let mode = fs::metadata(&path).unwrap().mode();
+        chmod(&path, 0o777);
+        assert_eq!(fault(&file), Some(path.clone()));
+        chmod(&path, mode & 0o7777);
+    }
+}
+
+#[test]
+fn row_26_links_are_followed_and_what_they_lead_through_is_checked() {
+    let (temp, file) = tree();
+    let open = temp.path().join("open");
+    fs::create_dir(&open).unwrap();
+    chmod(&open, 0o777);
+    symlink("../open/../a/b/hook", temp.path().join("a/link")).unwrap();
+    assert_eq!(fault(&temp.path().join("a/link")), Some(open.clone()));
+    chmod(&open, 0o1777);
+    assert_eq!(fault(&temp.path().join("a/link")), None, "sticky");
+    symlink("loop", temp.path().join("loop")).unwrap();
+    assert!(fault(&temp.path().join("loop")).is_some());
+    assert_eq!(fault(&file), None);
+}
+
+#[test]
+fn a_group_may_write_if_it_has_the_number_of_a_trusted_user() {
+    let (_temp, file) = tree();
+    chmod(&file, 0o775);
+    let group = fs::metadata(&file).unwrap().gid();
+    let mut options = TrustOptions::of_process();
+    options.uids.push(group);
+    check_path(&file, &options).unwrap();
+    options.uids.retain(|uid| *uid != group);
+    options.uids.push(rustix::process::geteuid().as_raw());
+    if !options.uids.contains(&group) {
+        assert!(matches!(check_path(&file, &options), Err(TrustError::Writable { .. })));
+    }
+}
+
+#[test]
+fn directories_in_common_are_looked_at_once() {
+    let (_temp, file) = tree();
+    let mut checker = Checker::new(TrustOptions::of_process());
+    checker.check_path(&file).unwrap();
+    let directory = file.parent().unwrap();
+    assert!(checker.good.contains(directory));
+    chmod(directory, 0o777);
+    checker.check_path(&file).unwrap();
+}
+
+#[test]
+fn row_26_a_foreign_owner_is_found() {
+    let (_temp, file) = tree();
+    let nobody_is_trusted = TrustOptions { uids: vec![] };
+    let error = check_path(&file, &nobody_is_trusted).unwrap_err();
+    assert_eq!(error.path(), Path::new("/"));
+    assert!(matches!(error, TrustError::Owner { .. }), "{error}");
+}
+
+/// A user that no system has and that is not trusted.
+const OTHER: &str = "54321";
+
+/// Changes the ACL of a file by the real program.
+fn setfacl(path: &Path, arguments: &[&str]) {
+    let ran = Command::new("setfacl").args(arguments).arg(path).status();
+    assert!(ran.expect("setfacl is needed: install the package acl").success());
+}
+
+fn error(path: &Path) -> Option<TrustError> {
+    check_path(path, &TrustOptions::of_process()).err()
+}
+
+#[test]
+fn who_an_acl_lets_write_a_file_is_found_and_named() {
+    let (_temp, file) = tree();
+    setfacl(&file, &["-m", "u:nobody:rwx"]);
+    let found = error(&file).unwrap();
+    let path = file.display();
+    let nobody = Who::User(65534);
+    assert!(
+        matches!(&found, TrustError::Writable { writer, .. } if writer.who == nobody),
+        "{found:?}"
+    );
+    let expected = format!("{path} can be changed by the user nobody (uid 65534) through an ACL");
+    assert_eq!(found.to_string(), expected);
+    assert_eq!(found.hint(), Some(format!("setfacl -x u:nobody {path}")));
+    setfacl(&file, &["-x", "u:nobody"]);
+    assert!(error(&file).is_none());
+    setfacl(&file, &["-m", &format!("g:{OTHER}:w")]);
+    let found = error(&file).unwrap();
+    assert_eq!(found.to_string(), format!("{path} can be changed by group {OTHER} through an ACL"));
+    assert_eq!(found.hint(), Some(format!("setfacl -x g:{OTHER} {path}")));
+}
+
+#[test]
+fn entries_of_an_acl_that_give_nobody_anything_are_no_finding() {
+    let (_temp, file) = tree();
+    let own = rustix::process::geteuid().as_raw();
+    let entries = [format!("u:{OTHER}:r-x"), "u:root:rwx".to_owned(), format!("u:{own}:rwx")];
+    setfacl(&file, &["-m", &entries.join(",")]);
+    assert!(error(&file).is_none());
+    setfacl(&file, &["-m", &format!("u:{OTHER}:rwx,m::r-x")]);
+    assert!(error(&file).is_none(), "the mask takes it away");
+    setfacl(&file, &["-m", "m::rwx"]);
+    assert!(error(&file).is_some());
+}
+
+#[test]
+fn the_mask_of_an_acl_is_not_taken_for_the_owning_group() {
+    let (_temp, file) = tree();
+    setfacl(&file, &["-m", "u:root:rwx,g::r-x"]);
+    // Its permission bits say that the group may write.
+    assert_eq!(fs::metadata(&file).unwrap().mode() & 0o020, 0o020);
+    assert!(check_path(&file, &TrustOptions::of_process()).is_ok());
+}
+
+#[test]
+fn directories_on_the_way_must_not_be_writable_by_an_acl_nor_give_new_files_away() {
+    let (temp, file) = tree();
+    let above = temp.path().join("a");
+    setfacl(&above, &["-m", &format!("u:{OTHER}:rwx")]);
+    assert_eq!(fault(&file), Some(above.clone()));
+    chmod(&above, 0o1777);
+    assert_eq!(fault(&file), None, "sticky");
+    setfacl(&above, &["-d", "-m", &format!("u:{OTHER}:rwx")]);
+    let found = error(&file).unwrap();
+    let path = above.display();
+    let expected = format!(
+        "what is made in {path} can be changed by user {OTHER} through the default ACL there"
+    );
+    assert_eq!(found.to_string(), expected);
+    assert_eq!(found.hint(), Some(format!("setfacl -d -x u:{OTHER} {path}")));
+    // Where it says so, what is made there is.
+    let made = above.join("made");
+    fs::write(&made, "").unwrap();
+    setfacl(&above, &["-k"]);
+    assert_eq!(fault(&made), Some(made));
+    assert_eq!(fault(&file), None);
+    let additions = Checker::new(TrustOptions::of_process()).check_additions(&above);
+    assert!(matches!(additions, Err(TrustError::Writable { .. })));
+}
+
+#[test]
+fn interpreters_of_scripts_are_programs_too() {
+    let (temp, file) = tree();
+    let interpreter = temp.path().join("interpreter");
+    fs::write(&interpreter, "#!/bin/sh\n").unwrap();
+    let mut checker = Checker::new(TrustOptions::of_process());
+    for line in ["#!", "#! ", "#!\t", "#"] {
+        fs::write(&file, format!("{line}{} -e\necho\n", interpreter.display())).unwrap();
+        chmod(&interpreter, 0o755);
+        checker.check_program(&file).unwrap();
+        chmod(&interpreter, 0o777);
+        let found = checker.check_program(&file).err().map(|error| error.path().to_owned());
+        assert_eq!(found, (line != "#").then(|| interpreter.clone()), "{line:?}");
+    }
+    fs::write(&file, "#!sh\n").unwrap();
+    assert!(matches!(checker.check_program(&file), Err(TrustError::Relative { .. })));
+    fs::write(&file, format!("#!{}", file.display())).unwrap();
+    assert!(matches!(checker.check_program(&file), Err(TrustError::Lookup(_))));
+    fs::write(&file, "#!").unwrap();
+    checker.check_program(&file).unwrap();
+}

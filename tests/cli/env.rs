@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::fs;
 use std::io::Write;
+use std::os::unix::fs::{PermissionsExt as _, lchown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -107,6 +108,20 @@ impl TestEnv {
         let root = self.temp.path().to_str().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap().replace(root, "{ROOT}");
         Ran { stdout: text(output.stdout), stderr: text(output.stderr), code: output.status.code() }
+    }
+
+    /// Makes a directory as `/tmp` is, where a user that no system has left a symbolic link. Returns
+    /// false to those who are not root: they cannot leave somebody else's link anywhere.
+    pub(crate) fn foreign_link(&self, target: &str, dir: &str, name: &str) -> bool {
+        if !rustix::process::geteuid().is_root() {
+            return false;
+        }
+        fs::create_dir_all(self.path(dir)).unwrap();
+        fs::set_permissions(self.path(dir), fs::Permissions::from_mode(0o1777)).unwrap();
+        let link = self.path(dir).join(name);
+        symlink(self.path(target), &link).unwrap();
+        lchown(link, Some(54321), Some(54321)).unwrap();
+        true
     }
 
     /// Names of the files in a directory, sorted.

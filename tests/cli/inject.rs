@@ -190,6 +190,42 @@ fn strict_refuses_a_program_that_somebody_can_change_by_an_acl() {
 }
 
 #[test]
+fn links_of_somebody_else_are_not_written_through() {
+    let env = TestEnv::new();
+    env.hook("usr/a.json", r#""always": true"#, r#""poststop""#);
+    env.write("secret", "precious");
+    if !env.foreign_link("config.json", "shared", "config.json")
+        || !env.foreign_link("secret", "shared", "out.json")
+        || !env.foreign_link("", "shared", "bundle")
+    {
+        return;
+    }
+    let message = "is a symbolic link of user 54321, who could have it lead to any file: name the \
+                   file that is meant, or remove the link";
+    for (args, link) in [
+        (&["inject", "--in-place", "shared"][..], "config.json"),
+        (&["inject", "--in-place", "shared/bundle/config.json"], "bundle"),
+        (&["inject", "--output", "shared/out.json"], "out.json"),
+        (&["inject", "--output", "shared/bundle/secret"], "bundle"),
+        (&["inject", "--extension-out", "shared/out.json"], "out.json"),
+        (&["lint", "--fix", "shared/out.json"], "out.json"),
+    ] {
+        let ran = env.run(args);
+        assert_eq!(ran.code, Some(2), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(message), "{args:?}: {}", ran.stderr);
+        assert!(ran.stderr.contains(&format!("shared/{link}")), "{args:?}: {}", ran.stderr);
+    }
+    assert_eq!((env.read("config.json"), env.read("secret")), (CONFIG.into(), "precious".into()));
+
+    // One's own is followed, wherever it is.
+    symlink(env.path("config.json"), env.path("shared/own.json")).unwrap();
+    let ran = env.run(&["inject", "--in-place", "shared/own.json"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(env.path("shared/own.json").is_symlink());
+    assert!(env.read("config.json").contains("poststop"));
+}
+
+#[test]
 fn many_missing_programs_are_counted_and_named_on_demand() {
     let env = TestEnv::new();
     for number in 0..4 {

@@ -103,6 +103,9 @@ impl Error {
             },
             Error::Match(error) => simple(error.class(), Some(&error.path)).without_path_in_text(),
             Error::Lint(diagnostic) => Diagnostic::clone(diagnostic),
+            Error::Replace(ReplaceError::ForeignLink { path, .. }) => {
+                simple("foreign-link", Some(path))
+            }
             Error::Read(_) | Error::Replace(_) => simple("io", None),
             Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
             Error::Recorder(_) | Error::Capture(_) => simple("capture", None),

@@ -109,7 +109,7 @@ impl<'a> Record<'a> {
             durability: Durability::Unsynced,
             ..ReplaceOptions::default()
         };
-        FileAt::open(&path, Symlinks::Refuse)?.replace(&json, &options)?;
+        FileAt::open(&path, Symlinks::Follow)?.replace(&json, &options)?;
         Ok(path)
     }
 }

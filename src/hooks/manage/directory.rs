@@ -1,17 +1,19 @@
 //! The directory that changes go to.
 
-use std::fs::{self, File, Permissions};
+use std::ffi::OsStr;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
-use rustix::fs::{FlockOperation, flock};
+use rustix::fd::OwnedFd;
+use rustix::fs::{AtFlags, FlockOperation, flock, linkat, renameat, statat, unlinkat};
+use rustix::io::Errno;
 use rustix::process::{getegid, geteuid};
 
 use super::{Change, ManageError, Step};
 use crate::hooks::load::MAX_FILE_BYTES;
 use crate::sys::fs::{
-    Expected, FileAt, PathContext, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
+    Expected, FileAt, PathContext, PathError, ReadError, ReplaceError, ReplaceOptions,
+    make_directory, open_directory,
 };
 
 /// What has a name in the directory.
@@ -22,24 +24,6 @@ pub(super) enum Entry {
 }
 
 impl Entry {
-    /// Looks at a path. What is neither a file nor absent is an error, a symbolic link as well.
-    pub(super) fn at(path: &Path) -> Result<Self, ManageError> {
-        let file = match FileAt::open(path, Symlinks::Refuse) {
-            Ok(file) => file,
-            Err(ReplaceError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
-                return Ok(Entry::Absent);
-            }
-            Err(error) => return Err(error.into()),
-        };
-        match file.read(MAX_FILE_BYTES) {
-            Ok((text, _)) => Ok(Entry::File(text)),
-            Err(ReadError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
-                Ok(Entry::Absent)
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
     pub(super) fn exists(&self) -> bool {
         *self != Entry::Absent
     }
@@ -59,53 +43,132 @@ impl Attributes {
     }
 }
 
-/// Keeps other editors out until it is dropped. Consumers do not ask for it and need not: they see
-/// each step as a whole.
-struct Lock {
-    _directory: File,
+/// The directory that is changed, open from the first look at it to the last step: who swaps it, or a
+/// link on the way to it, changes nothing. Only links of root and of this user lead to it.
+pub(super) struct Directory<'a> {
+    path: &'a Path,
+    /// None if there is none. Its lock keeps other editors out until it is dropped. Consumers do not
+    /// ask for it and need not: they see each step as a whole.
+    opened: Option<OwnedFd>,
 }
 
-impl Lock {
-    /// Waits for the lock of a directory; there is none if the directory does not exist.
-    fn take(dir: &Path) -> Result<Option<Self>, ManageError> {
-        // The directory itself is locked, so that no file is left in it.
-        let directory = match File::open(dir) {
-            Ok(directory) => directory,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => return Err(PathError::new("open", dir, error).into()),
+impl<'a> Directory<'a> {
+    /// Opens a directory and waits for its lock.
+    pub(super) fn lock(path: &'a Path) -> Result<Self, ManageError> {
+        let opened = match open_directory(path) {
+            Ok(opened) => opened,
+            Err(ReplaceError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
+                return Ok(Directory { path, opened: None });
+            }
+            Err(error) => return Err(error.into()),
         };
-        flock(&directory, FlockOperation::LockExclusive).at("lock", dir)?;
-        Ok(Some(Lock { _directory: directory }))
+        // The directory itself is locked, so that no file is left in it.
+        flock(&opened, FlockOperation::LockExclusive).at("lock", path)?;
+        Ok(Directory { path, opened: Some(opened) })
     }
+
+    /// Looks at a name. What is neither a file nor absent is an error, a symbolic link as well.
+    pub(super) fn entry(&self, name: &OsStr) -> Result<Entry, ManageError> {
+        let Some(file) = self.file(name)? else { return Ok(Entry::Absent) };
+        match file.read(MAX_FILE_BYTES) {
+            Ok((text, _)) => Ok(Entry::File(text)),
+            Err(ReadError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
+                Ok(Entry::Absent)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Returns the mode and owner of a file.
+    pub(super) fn attributes(&self, name: &OsStr) -> Result<Attributes, ManageError> {
+        let path = self.path.join(name);
+        let stat = match &self.opened {
+            Some(opened) => statat(opened, name, AtFlags::SYMLINK_NOFOLLOW),
+            None => Err(Errno::NOENT),
+        };
+        let stat = stat.at("read the status of", &path)?;
+        Ok(Attributes { mode: stat.st_mode, owner: (stat.st_uid, stat.st_gid) })
+    }
+
+    /// Returns a file by its name, be it there or not; none if the directory is not.
+    fn file(&self, name: &OsStr) -> Result<Option<FileAt>, ManageError> {
+        let Some(opened) = &self.opened else { return Ok(None) };
+        let opened = opened.try_clone().at("open", self.path)?;
+        Ok(Some(FileAt::in_directory(opened, name, &self.path.join(name))?))
+    }
+
+    pub(super) fn apply(&self, step: &Step, attributes: Attributes) -> Result<(), ManageError> {
+        let missing = || PathError::new("open", self.path, Errno::NOENT);
+        let here = self.opened.as_ref().ok_or_else(missing)?;
+        match step {
+            // They are made before there is anything to open.
+            Step::CreateDirectory { .. } => {}
+            Step::Write { path, replaces, text } => {
+                let file = self.file(name_of(path))?.ok_or_else(missing)?;
+                let expected = match replaces {
+                    true => Expected::Unchanged(file.read(MAX_FILE_BYTES)?.1),
+                    false => Expected::Absent,
+                };
+                let options = ReplaceOptions {
+                    expected,
+                    mode: Some(attributes.mode),
+                    owner: Some(attributes.owner),
+                    ..ReplaceOptions::default()
+                };
+                file.replace(text, &options)?;
+            }
+            Step::Keep { path, kept } => {
+                let flags = AtFlags::empty();
+                linkat(here, name_of(path), here, name_of(kept), flags).at("keep", path)?;
+            }
+            Step::Restore { path, kept, replaces: true } => {
+                renameat(here, name_of(kept), here, name_of(path)).at("restore", path)?;
+            }
+            Step::Restore { path, kept, replaces: false } => {
+                // Unlike renaming this replaces nothing; the hook is in force between the two calls.
+                let flags = AtFlags::empty();
+                linkat(here, name_of(kept), here, name_of(path), flags).at("restore", path)?;
+                unlinkat(here, name_of(kept), AtFlags::empty()).at("remove", kept)?;
+            }
+            Step::Remove { path } => {
+                unlinkat(here, name_of(path), AtFlags::empty()).at("remove", path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns the name in the directory of what a step is about.
+fn name_of(path: &Path) -> &OsStr {
+    path.file_name().unwrap_or_default()
 }
 
 /// Plans a change of a directory and makes it, both under its lock; the directory is made if need be.
 pub(super) fn change(
     dir: &Path,
     mode: super::Mode,
-    plan: impl Fn() -> Result<(Change, Attributes), ManageError>,
+    plan: impl Fn(&Directory<'_>) -> Result<(Change, Attributes), ManageError>,
 ) -> Result<Change, ManageError> {
-    let mut lock = Lock::take(dir)?;
-    let (mut planned, mut attributes) = plan()?;
+    let mut directory = Directory::lock(dir)?;
+    let (mut planned, mut attributes) = plan(&directory)?;
     let missing = missing_directories(dir).filter(|_| !planned.steps.is_empty());
-    let mut steps: Vec<_> =
-        missing.map(|path| Step::CreateDirectory { path: path.to_owned() }).collect();
+    let missing: Vec<_> = missing.map(Path::to_owned).collect();
     if mode == super::Mode::Apply {
-        for step in &steps {
-            apply(step, attributes)?;
+        for path in &missing {
+            // Whatever the umask says, consumers that run as others must be able to read it.
+            make_directory(path, 0o755)?;
         }
-        if lock.is_none() && !planned.steps.is_empty() {
+        if directory.opened.is_none() && !planned.steps.is_empty() {
             // Until now nobody could be kept out.
-            lock = Lock::take(dir)?;
-            (planned, attributes) = plan()?;
+            directory = Directory::lock(dir)?;
+            (planned, attributes) = plan(&directory)?;
         }
         for step in &planned.steps {
-            apply(step, attributes)?;
+            directory.apply(step, attributes)?;
         }
     }
-    drop(lock);
-    steps.append(&mut planned.steps);
-    Ok(Change { steps, notes: planned.notes })
+    let made = missing.into_iter().map(|path| Step::CreateDirectory { path });
+    Ok(Change { steps: made.chain(planned.steps).collect(), notes: planned.notes })
 }
 
 /// Returns the directories that must be made for `dir` to be there, outermost first.
@@ -118,46 +181,10 @@ fn missing_directories(dir: &Path) -> impl Iterator<Item = &Path> {
     missing.into_iter()
 }
 
-pub(super) fn apply(step: &Step, attributes: Attributes) -> Result<(), ManageError> {
-    match step {
-        Step::CreateDirectory { path } => {
-            match fs::create_dir(path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
-                result => result.at("create directory", path)?,
-            }
-            // Whatever the umask says, consumers that run as others must be able to read it.
-            fs::set_permissions(path, Permissions::from_mode(0o755)).at("set the mode of", path)?;
-        }
-        Step::Write { path, replaces, text } => {
-            let file = FileAt::open(path, Symlinks::Refuse)?;
-            let expected = match replaces {
-                true => Expected::Unchanged(file.read(MAX_FILE_BYTES)?.1),
-                false => Expected::Absent,
-            };
-            let options = ReplaceOptions {
-                expected,
-                mode: Some(attributes.mode),
-                owner: Some(attributes.owner),
-                ..ReplaceOptions::default()
-            };
-            file.replace(text, &options)?;
-        }
-        Step::Keep { path, kept } => fs::hard_link(path, kept).at("keep", path)?,
-        Step::Restore { path, kept, replaces: true } => {
-            fs::rename(kept, path).at("restore", path)?;
-        }
-        Step::Restore { path, kept, replaces: false } => {
-            // Unlike renaming this replaces nothing; the hook is in force between the two calls.
-            fs::hard_link(kept, path).at("restore", path)?;
-            fs::remove_file(kept).at("remove", kept)?;
-        }
-        Step::Remove { path } => fs::remove_file(path).at("remove", path)?,
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, File};
+
     use super::*;
 
     #[test]
@@ -170,9 +197,37 @@ mod tests {
     }
 
     #[test]
+    fn a_directory_swapped_after_the_first_look_does_not_redirect_the_steps() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |name: &str| root.path().join(name);
+        for name in ["hooks", "victim"] {
+            fs::create_dir(at(name)).unwrap();
+            fs::write(at(name).join("a.json"), name).unwrap();
+        }
+        let path = |name: &str| at("hooks").join(name);
+        let steps = vec![
+            Step::Keep { path: path("a.json"), kept: path("kept") },
+            Step::Write { path: path("a.json"), replaces: true, text: b"new".to_vec() },
+            Step::Restore { path: path("b.json"), kept: path("kept"), replaces: false },
+            Step::Remove { path: path("a.json") },
+        ];
+        change(&at("hooks"), super::super::Mode::Apply, |directory| {
+            assert_eq!(directory.entry("a.json".as_ref())?, Entry::File(b"hooks".to_vec()));
+            fs::rename(at("hooks"), at("moved")).unwrap();
+            std::os::unix::fs::symlink("victim", at("hooks")).unwrap();
+            Ok((Change { steps: steps.clone(), notes: Vec::new() }, Attributes::own()))
+        })
+        .unwrap();
+        assert_eq!(fs::read(at("moved/b.json")).unwrap(), b"hooks");
+        assert!(!at("moved/a.json").exists());
+        assert_eq!(fs::read(at("victim/a.json")).unwrap(), b"victim");
+        assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 1);
+    }
+
+    #[test]
     fn lock_is_exclusive_and_leaves_nothing() {
         let dir = tempfile::tempdir().unwrap();
-        let lock = Lock::take(dir.path()).unwrap().unwrap();
+        let lock = Directory::lock(dir.path()).unwrap();
         let other = File::open(dir.path()).unwrap();
         assert!(flock(&other, FlockOperation::NonBlockingLockExclusive).is_err());
         drop(lock);

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::check::check;
-use super::directory::{self, Attributes, Entry};
+use super::directory::{self, Attributes, Directory, Entry};
 use super::{Change, HookName, ManageError, Note, Step, mask};
 use crate::hooks::LoadOptions;
 
@@ -217,21 +217,27 @@ impl Editor {
         plan: impl Fn(Found<'_>) -> Result<Change, ManageError>,
     ) -> Result<Change, ManageError> {
         let dir = self.dir()?;
-        directory::change(dir, self.mode, || {
-            Ok((plan(Found::look(name, dir, &self.options.dirs)?)?, Attributes::own()))
+        directory::change(dir, self.mode, |opened| {
+            let found = Found::look(name, opened, dir, &self.options.dirs)?;
+            Ok((plan(found)?, Attributes::own()))
         })
     }
 }
 
 impl<'n> Found<'n> {
-    fn look(name: &'n HookName, dir: &Path, dirs: &[PathBuf]) -> Result<Self, ManageError> {
+    fn look(
+        name: &'n HookName,
+        opened: &Directory<'_>,
+        dir: &Path,
+        dirs: &[PathBuf],
+    ) -> Result<Self, ManageError> {
         let path = dir.join(name.as_os_str());
         let kept_path = dir.join(name.kept());
         // What is there counts, not what can be loaded: a mask must outlast a repair.
         let is_there = |path: &PathBuf| path.symlink_metadata().is_ok();
         let lower_dirs = dirs.iter().rev().filter(|lower| lower.as_path() != dir);
         let lower = lower_dirs.map(|lower| lower.join(name.as_os_str())).find(is_there);
-        let (own, kept) = (Entry::at(&path)?, Entry::at(&kept_path)?);
+        let (own, kept) = (opened.entry(name.as_os_str())?, opened.entry(&name.kept())?);
         Ok(Found { name, own, path, kept, kept_path, lower })
     }
 

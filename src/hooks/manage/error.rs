@@ -91,6 +91,7 @@ impl ManageError {
             ManageError::Read(ReadError::NotAFile { .. })
             | ManageError::Replace(ReplaceError::NotAFile { .. }) => "not-a-file",
             ManageError::Replace(ReplaceError::Changed { .. }) => "changed",
+            ManageError::Replace(ReplaceError::ForeignLink { .. }) => "foreign-link",
             ManageError::Read(_) | ManageError::Replace(_) => "io",
             ManageError::Invalid(problem) => problem.source.class(),
         }
@@ -144,6 +145,7 @@ impl ManageError {
             | ManageError::Replace(
                 ReplaceError::NoFileName { path }
                 | ReplaceError::NotAFile { path, .. }
+                | ReplaceError::ForeignLink { path, .. }
                 | ReplaceError::Changed { path },
             ) => Some(path),
             ManageError::Exists { path }

@@ -1,6 +1,5 @@
 //! Writing what a migration made.
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use super::check::check;
@@ -8,7 +7,7 @@ use super::directory::{self, Attributes, Entry};
 use super::{Change, ManageError, Mode, Step};
 use crate::hooks::LoadOptions;
 use crate::hooks::migrate::Migration;
-use crate::sys::fs::{PathContext, ReplaceError};
+use crate::sys::fs::ReplaceError;
 
 /// Where the files of a migration go.
 #[derive(Clone, Copy, Debug)]
@@ -42,24 +41,23 @@ pub fn write_migration(
             _ => Path::new("."),
         },
     };
-    directory::change(dir, mode, || {
+    directory::change(dir, mode, |directory| {
         let mut change = Change::default();
         let mut attributes = Attributes::own();
         let mut old = None;
         if let Destination::Replace { path, text } = destination {
-            if Entry::at(path)? != Entry::File(text.to_vec()) {
+            let name = path.file_name().unwrap_or_default();
+            if directory.entry(name)? != Entry::File(text.to_vec()) {
                 return Err(ReplaceError::Changed { path: path.to_owned() }.into());
             }
-            let metadata = path.symlink_metadata().at("read the status of", path)?;
-            attributes.mode = metadata.mode();
-            attributes.owner = (metadata.uid(), metadata.gid());
+            attributes = directory.attributes(name)?;
             old = path.file_name();
         }
         for file in migration.files.iter().rev() {
             let path = dir.join(&file.name);
             let text = file.text.as_bytes();
             check(&path, text, options)?;
-            let replaces = match Entry::at(&path)? {
+            let replaces = match directory.entry(&file.name)? {
                 Entry::File(found) if found == text => continue,
                 Entry::File(_) if old == Some(&file.name) => true,
                 Entry::File(_) => return Err(ManageError::Exists { path }),

@@ -1,11 +1,11 @@
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, lchown, symlink};
 use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::directory::{Attributes, apply};
+use super::directory::{Attributes, Directory};
 use super::*;
 use crate::hooks::migrate::{MigrateOptions, Migration, migrate};
 use crate::hooks::{LoadOptions, PathCheck, load};
@@ -273,6 +273,34 @@ fn symbolic_links_and_other_things_are_refused() {
 }
 
 #[test]
+fn a_directory_behind_a_link_of_somebody_else_is_not_changed() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can give a link away.
+        return;
+    }
+    let host = Host::new(&[("lower/x.json", &hook("own")), ("victim/x.json", &hook("theirs"))]);
+    fs::create_dir(host.path("shared")).unwrap();
+    fs::set_permissions(host.path("shared"), fs::Permissions::from_mode(0o1777)).unwrap();
+    for (name, target) in [("link", "victim"), ("dangling", "made")] {
+        symlink(host.path(target), host.path("shared").join(name)).unwrap();
+        lchown(host.path("shared").join(name), Some(54321), None).unwrap();
+    }
+    for dir in ["shared/link", "shared/dangling", "shared/link/new", "shared/dangling/new"] {
+        let options =
+            LoadOptions { dirs: vec![host.path("lower"), host.path(dir)], ..host.options() };
+        for operation in [INSTALL, DISABLE, ENABLE, REMOVE] {
+            let editor = Editor { options: options.clone(), mode: Mode::Apply };
+            let error = operation(&editor).unwrap_err();
+            assert_eq!(error.class(), "foreign-link", "{dir}: {error}");
+            assert!(error.to_string().contains("of user 54321, who could have it lead to any"));
+        }
+    }
+    assert!(!host.path("made").exists());
+    assert_eq!(fs::read_dir(host.path("victim")).unwrap().count(), 1);
+    assert_eq!(fs::read_to_string(host.path("victim/x.json")).unwrap(), hook("theirs"));
+}
+
+#[test]
 fn plan_changes_nothing_and_is_what_happens_then() {
     for operation in [INSTALL, DISABLE] {
         let host = Host::new(&[("lower/x.json", &hook("lower"))]);
@@ -307,7 +335,9 @@ fn change_that_is_cut_short_leaves_old_or_new_and_can_be_finished() {
                 for cut in 1..plan(&setup()).len() {
                     let host = setup();
                     for step in &plan(&host)[..cut] {
-                        apply(step, Attributes::own()).unwrap();
+                        let upper = host.path("upper");
+                        let directory = Directory::lock(&upper).unwrap();
+                        directory.apply(step, Attributes::own()).unwrap();
                     }
                     let now = host.in_force();
                     assert!(now == before || now == after, "{now:?}");

@@ -72,12 +72,7 @@ impl TrustError {
 }
 
 fn writable(path: &Path, mode: u32, writer: &Writer) -> String {
-    let who = &writer.who;
-    let named = match (who.name(), who) {
-        (Some(name), Who::User(uid)) => format!("the user {name} (uid {uid})"),
-        (Some(name), Who::Group(gid)) => format!("the group {name} (gid {gid})"),
-        _ => who.to_string(),
-    };
+    let (who, named) = (&writer.who, writer.who.named());
     let path = path.display();
     match writer.by {
         PermittedBy::Acl => format!("{path} can be changed by {named} through an ACL"),

@@ -1,7 +1,6 @@
 //! Replacing a file as a whole: it has its old content or its new one, whatever happens.
 
 use std::ffi::{OsStr, OsString};
-use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::{AsFd, OwnedFd};
@@ -12,10 +11,10 @@ use rustix::fs::{
 use rustix::io::{Errno, retry_on_intr};
 
 use super::read::{FileKind, READ_FLAGS, ReadError, irregular, read_opened};
-use super::{PathContext as _, PathError, unpredictable};
+use super::{PathContext as _, PathError, Who, own_links, unpredictable};
 
 /// How many symbolic links in a row are followed, as in the kernel.
-const MAX_SYMLINKS: usize = 40;
+pub(super) const MAX_SYMLINKS: usize = 40;
 
 /// A file by its name in a directory that is held open: who swaps the directory, or a symbolic
 /// link on the way to it, between reading and writing does not redirect the writing.
@@ -44,7 +43,8 @@ pub struct FileAt {
 /// What to do if the last component of a path is a symbolic link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Symlinks {
-    /// Take the file it points to, and leave the link as it is.
+    /// Take the file it points to, and leave the link as it is. Links of others than root and this
+    /// user are refused, here and in the rest of the path.
     Follow,
     /// Refuse it.
     Refuse,
@@ -125,6 +125,17 @@ pub enum ReplaceError {
         /// What is there.
         kind: FileKind,
     },
+    /// Somebody else decides what the path leads to.
+    #[error(
+        "{} is a symbolic link of {}, who could have it lead to any file: name the file that is \
+         meant, or remove the link", path.display(), Who::User(*owner).named()
+    )]
+    ForeignLink {
+        /// The link.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// The file is not as it was expected to be any more.
     #[error("{} was changed by someone else since it was read", path.display())]
     Changed {
@@ -138,26 +149,39 @@ impl FileAt {
     pub fn open(path: &Path, symlinks: Symlinks) -> Result<Self, ReplaceError> {
         let no_name = || ReplaceError::NoFileName { path: path.to_owned() };
         let (directory, name) = split(path).ok_or_else(no_name)?;
-        let mut directory = open_directory(CWD, directory).at("open the directory of", path)?;
-        let mut name = name.to_owned();
-        for _ in 0..MAX_SYMLINKS {
-            let target = match readlinkat(&directory, &name, Vec::new()) {
-                Ok(target) => PathBuf::from(OsString::from_vec(target.into_bytes())),
-                // Not a link, or nothing at all.
-                Err(Errno::INVAL | Errno::NOENT) => {
-                    return Ok(FileAt { directory, name, path: path.to_owned() });
-                }
-                Err(error) => return Err(PathError::new("open", path, error).into()),
-            };
-            if symlinks == Symlinks::Refuse {
-                let kind = FileKind::Symlink;
-                return Err(ReplaceError::NotAFile { path: path.to_owned(), kind });
+        match symlinks {
+            Symlinks::Follow => {
+                let (above, name) = own_links::find(path)?;
+                let directory =
+                    open_directory(&above, Path::new(".")).at("open the directory of", path)?;
+                Ok(FileAt { directory, name, path: path.to_owned() })
             }
-            let (parent, target_name) = split(&target).ok_or_else(no_name)?;
-            directory = open_directory(&directory, parent).at("open the directory of", path)?;
-            name = target_name.to_owned();
+            Symlinks::Refuse => {
+                let directory = open_directory(CWD, directory).at("open the directory of", path)?;
+                Self::in_directory(directory, name, path)
+            }
         }
-        Err(PathError::new("open", path, Errno::LOOP).into())
+    }
+
+    /// Returns a file by its name in a directory that is open, which may be no symbolic link; the path
+    /// is for messages.
+    pub fn in_directory(
+        directory: OwnedFd,
+        name: &OsStr,
+        path: &Path,
+    ) -> Result<Self, ReplaceError> {
+        let name = name.to_owned();
+        match readlinkat(&directory, &name, Vec::new()) {
+            // Not a link, or nothing at all.
+            Err(Errno::INVAL | Errno::NOENT) => {
+                Ok(FileAt { directory, name, path: path.to_owned() })
+            }
+            Err(error) => Err(PathError::new("open", path, error).into()),
+            Ok(_) => {
+                let kind = FileKind::Symlink;
+                Err(ReplaceError::NotAFile { path: path.to_owned(), kind })
+            }
+        }
     }
 
     /// Returns the content of the file, of at most `limit_bytes` bytes, and what to recognise it

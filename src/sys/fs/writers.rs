@@ -167,6 +167,15 @@ impl fmt::Display for Who {
 const MAX_DATABASE_BYTES: u64 = 4 << 20;
 
 impl Who {
+    /// Returns who it is for messages, by name and number: "the user nobody (uid 65534)".
+    pub fn named(&self) -> String {
+        match (self.name(), self) {
+            (Some(name), Who::User(uid)) => format!("the user {name} (uid {uid})"),
+            (Some(name), Who::Group(gid)) => format!("the group {name} (gid {gid})"),
+            _ => self.to_string(),
+        }
+    }
+
     /// Returns their name in `/etc/passwd` or `/etc/group`, for messages.
     pub fn name(&self) -> Option<String> {
         let (path, id) = match self {

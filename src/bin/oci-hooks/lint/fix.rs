@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::lint::{self, Fixed, LintOptions};
-use oci_hooks::sys::fs::{Expected, FileAt, PathContext, ReplaceOptions, Symlinks};
+use oci_hooks::sys::fs::{Expected, FileAt, PathContext, ReplaceError, ReplaceOptions, Symlinks};
 
 use super::{Inputs, STDIN};
 use crate::Exit;
@@ -23,8 +23,12 @@ pub(super) fn write(
     context: &mut Context,
 ) -> Result<(), Error> {
     for path in files(inputs, options)? {
-        let Ok(file) = FileAt::open(&path, Symlinks::Follow) else { continue };
-        // What cannot be read is told by the linter.
+        let file = match FileAt::open(&path, Symlinks::Follow) {
+            Ok(file) => file,
+            Err(error @ ReplaceError::ForeignLink { .. }) => return Err(error.into()),
+            // What cannot be read is told by the linter.
+            Err(_) => continue,
+        };
         let Ok((text, id)) = file.read(MAX_FILE_BYTES) else { continue };
         let fixed = lint::fix_text(&path, &text, options);
         if fixed.text == text {

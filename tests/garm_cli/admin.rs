@@ -105,11 +105,11 @@ fn the_variable_that_garm_sets_names_the_settings_too() {
 fn mistakes_in_settings_are_told_by_their_place() {
     let env = environment();
     for (text, place, message) in [
-        ("[flavor.small]", "1:2", "unknown field `flavor`, expected one of"),
-        ("[flavors.small]\ncpu = 1", "2:1", "unknown field `cpu`, expected one of"),
-        ("[flavors.small]\ncpus = 0", "2:8", "0 is no number of processors"),
-        ("[flavors.small]\nmemory = \"4XB\"", "2:10", "\"4XB\" is no size"),
-        ("[images.a]\nreference = \"A:B\"", "2:13", "\"A:B\": the repository must be lower case"),
+        ("[flavor.small]", "1:2", "unknown field, expected one of `runtime`"),
+        ("[flavors.small]\ncpu = 1", "2:1", "unknown field, expected one of"),
+        ("[flavors.small]\ncpus = 0", "2:8", "this is no number of processors"),
+        ("[flavors.small]\nmemory = \"4XB\"", "2:10", "this is no size: write 20GB"),
+        ("[images.a]\nreference = \"A:B\"", "2:13", "this: the repository must be lower case"),
         ("[caches.a]\ntarget = \"/a/../b\"", "2:10", "is no absolute path without `..`"),
         ("[network]\npool = \"10.0.0.0\"", "2:8", "is no block of addresses"),
     ] {

@@ -106,7 +106,7 @@ fn message(env: &TestEnv, variables: &[(&str, &str)], stdin: &str) -> Vec<u8> {
 /// Has the other end of sudo carry out a call, whose input does not end.
 fn as_root(env: &TestEnv, message: &[u8]) -> Ran {
     let mut command = Command::new(PROGRAM);
-    command.env_clear().arg("as-root");
+    command.env_clear().arg("--config").arg(env.path("settings.toml")).arg("as-root");
     env.run_with_open_input(command, message)
 }
 
@@ -145,7 +145,7 @@ fn settings_that_are_wrong_fail_a_call_in_one_line() {
     let ran = as_root(&env, &message(&env, &list, ""));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(
-        ran.stderr.starts_with("{ROOT}/settings.toml:2:8: 0 is no number of "),
+        ran.stderr.starts_with("{ROOT}/settings.toml:2:8: this is no number of "),
         "{}",
         ran.stderr
     );

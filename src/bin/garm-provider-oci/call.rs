@@ -72,7 +72,7 @@ pub(crate) fn of_environment() -> ExitCode {
         Err(error) => return end(Err(error.into())),
     };
     if needs_root(&call.command) && !rustix::process::geteuid().is_root() {
-        return match relay::relay(&stdin) {
+        return match relay::relay(&stdin, call.config_file.as_deref()) {
             Ok(code) => code,
             Err(error) => end(Err(error.into())),
         };

@@ -6,10 +6,11 @@ use oci_hooks::sys::error::chain;
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
+use crate::relay::{command_line, sudoers_line};
 use crate::settings::Settings;
 use crate::shared::checks::{Check, host, network, report, runtimes, storage};
 use crate::shared::read::Loaded;
-use crate::shared::relayed::{AS_ROOT, check_this_program, find};
+use crate::shared::relayed::{check_this_program, find};
 
 /// Check what instances need on this machine, and say how to mend what is missing
 #[derive(Debug, Args)]
@@ -20,7 +21,7 @@ pub(crate) struct DoctorArgs {}
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings()?;
     let settings = &loaded.settings;
-    let mut checks = vec![user(), settings_file(&loaded), program()];
+    let mut checks = vec![user(), settings_file(&loaded), program(&loaded)];
     checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(&settings.store));
@@ -52,7 +53,7 @@ fn settings_file(loaded: &Loaded<Settings>) -> Check {
 }
 
 /// Looks at this program, which GARM's user may have root run.
-fn program() -> Check {
+fn program(loaded: &Loaded<Settings>) -> Check {
     let this = match check_this_program() {
         Ok(this) => this,
         Err(error) => {
@@ -61,7 +62,7 @@ fn program() -> Check {
             return Check::warn("sudo", found, mend);
         }
     };
-    let line = format!("garm ALL=(root) NOPASSWD: {} {AS_ROOT}", this.display());
+    let line = sudoers_line(&command_line(&this, loaded.path.as_deref()));
     match find("sudo") {
         Ok(_) => Check::ok("sudo", format!("there; if GARM is not root: {line}")),
         Err(_) => Check::ok("sudo", "not installed; not needed if GARM runs as root".to_owned()),

@@ -63,7 +63,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let command = match &cli.command {
-        Some(Command::AsRoot(_)) => return relay::as_root(),
+        Some(Command::AsRoot(_)) => return relay::as_root(cli.global.config.as_deref()),
         None => {
             // If standard output is gone there is nobody to tell.
             let _ = Cli::command().print_help();

@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod context;
 pub(crate) mod host;
 pub(crate) mod lines;
+mod mistake;
 pub(crate) mod monitor;
 pub(crate) mod progress;
 pub(crate) mod pulled;

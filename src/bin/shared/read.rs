@@ -7,6 +7,8 @@ use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::fs::{PathError, ReadError, read_bounded};
 use serde::de::DeserializeOwned;
 
+use super::mistake::without_value;
+
 /// The most a file of settings may hold.
 const MAX_BYTES: u64 = 1 << 20;
 
@@ -78,9 +80,9 @@ fn parse<S: DeserializeOwned>(bytes: &[u8], path: &Path) -> Result<S, SettingsEr
     let text = str::from_utf8(bytes)
         .map_err(|error| fault(error.valid_up_to(), "this is not UTF-8".to_owned()))?;
     toml::from_str(text).map_err(|error| {
-        let at = error.span().map_or(0, |span| span.start);
-        // Of the alternatives, a line each.
-        fault(at, error.message().trim_end().replace('\n', " "))
+        let span = error.span().unwrap_or_default();
+        let part = text.get(span.clone()).unwrap_or_default();
+        fault(span.start, without_value(error.message(), part))
     })
 }
 
@@ -105,16 +107,46 @@ mod tests {
     #[test]
     fn mistakes_name_file_line_and_column() {
         for (text, expected) in [
-            ("[runtime]\nordr = []\n", ":2:1: unknown field `ordr`, expected one of"),
-            ("[log]\nsize = \"20XB\"\n", ":2:8: \"20XB\" is no size: write 20GB"),
-            ("[store]\npull = \"sometimes\"\n", ":2:8: unknown variant `sometimes`"),
+            ("[runtime]\nordr = []\n", ":2:1: unknown field, expected one of `order`"),
+            ("[log]\nsize = \"20XB\"\n", ":2:8: this is no size: write 20GB"),
+            ("[store]\npull = \"sometimes\"\n", ":2:8: unknown variant, expected one of `always`"),
             ("[network]\ndns = [\"1.1.1.1\", \"x\"]\n", ":2:19: invalid IP address syntax"),
             ("[store\n", ":1:7: unclosed table"),
-            ("\"\u{fc}\" = 1", ":1:1: unknown field `\u{fc}`"),
+            ("\"\u{fc}\" = 1", ":1:1: unknown field, expected one of"),
         ] {
             let (_temp, path) = written(text);
             let error = chain(&Loaded::<Settings>::from_file(&path).unwrap_err());
             assert!(error.starts_with(&format!("{}{expected}", path.display())), "{error}");
+        }
+    }
+
+    #[test]
+    fn mistakes_do_not_say_what_the_file_holds() {
+        let shadow = "root:$y$s3cret:20000:0:99999:7:::\ns3cret:*:20000:0:99999:7:::\n";
+        for text in [
+            shadow,
+            "s3cret",
+            "s3cret = 1",
+            "[s3cret]",
+            "s3cret = {",
+            "[store]\npull = \"s3cret\"",
+            "[store]\nroot = [\"s3cret\"]",
+            "[store]\nmax-layer-size = \"s3cret\"",
+            "[store]\nmax-layer-files = \"s3cret\"",
+            "[store]\nkeep-age = \"s3cret\"",
+            "[store]\ns3cret = 1",
+            "[network]\npool = \"s3cret\"",
+            "[network]\ndns = [\"s3cret\"]",
+            "[network]\ndns = \"s3cret\"",
+            "[runtime]\norder = \"s3cret\"",
+            "[runtime]\norder = [\"s3cret\", 7]",
+            "[registry.\"s3cret\"]\ninsecure = \"s3cret\"",
+            "runtime = \"s3cret\"",
+        ] {
+            let (_temp, path) = written(text);
+            let error = chain(&Loaded::<Settings>::from_file(&path).unwrap_err());
+            assert!(!error.contains("s3cret"), "{error}");
+            assert!(error.starts_with(&format!("{}:", path.display())), "{error}");
         }
     }
 

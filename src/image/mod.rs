@@ -14,6 +14,7 @@ mod import;
 mod layer;
 mod manifest;
 mod origin;
+mod pace;
 mod platform;
 mod progress;
 mod proxy;
@@ -34,6 +35,7 @@ pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub(crate) use origin::{Origin, resolve};
+pub use pace::Pace;
 pub use platform::{Platform, PlatformError};
 pub use progress::{Progress, ProgressEvent, Silent};
 pub(crate) use proxy::{is_direct, proxy_at, redacted};

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::io::{self, Read};
 
-use super::client::Repository;
+use super::client::{Opened, Repository};
 use super::error::RegistryError;
 use super::failure::explain_io;
 use crate::image::{Descriptor, ProgressEvent};
@@ -23,6 +23,7 @@ pub struct BlobReader<'a> {
     received: u64,
     failures: u32,
     received_at_failure: u64,
+    has_foreign_part: bool,
     state: State,
 }
 
@@ -47,8 +48,14 @@ impl<'a> BlobReader<'a> {
             received: 0,
             failures: 0,
             received_at_failure: 0,
+            has_foreign_part: false,
             state: State::Open,
         }
+    }
+
+    /// Returns whether all that was read came from the repository, or a mirror of it.
+    pub(in crate::image) fn is_of_repository(&self) -> bool {
+        !self.has_foreign_part
     }
 
     fn read_some(&mut self, buffer: &mut [u8]) -> Result<usize, RegistryError> {
@@ -93,9 +100,10 @@ impl<'a> BlobReader<'a> {
     }
 
     /// Opens the blob where it broke off.
-    fn connect(&self) -> Result<Connection, RegistryError> {
+    fn connect(&mut self) -> Result<Connection, RegistryError> {
         let start = self.received;
-        let answer = self.repository.open(self.descriptor, start)?;
+        let Opened { answer, is_foreign } = self.repository.open(self.descriptor, start)?;
+        self.has_foreign_part |= is_foreign;
         let server = answer.origin.server();
         let response = answer.response;
         let range = response.headers().get("content-range").and_then(|value| value.to_str().ok());
@@ -115,7 +123,9 @@ impl<'a> BlobReader<'a> {
         {
             return Err(self.wrong_size(&server, begin.saturating_add(left)));
         }
-        let mut body: Box<dyn Read + Send> = Box::new(response.into_body().into_reader());
+        let body = response.into_body().into_reader();
+        let body = self.repository.budget().watch(server.clone(), body);
+        let mut body: Box<dyn Read + Send> = Box::new(body);
         match begins_at {
             Some(begin) if begin == start => {}
             // Not every server knows ranges. What was passed on is not needed again.

@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::blob::BlobReader;
+use super::budget::Budget;
 use super::endpoint::{Answer, Endpoint, Request, Settings};
 use super::error::RegistryError;
 use super::failure;
@@ -14,7 +15,7 @@ use super::options::ClientOptions;
 use super::source::Source;
 use crate::image::credentials::{Credentials, HelperError, Login};
 use crate::image::manifest::{MAX_MANIFEST_BYTES, media_type};
-use crate::image::{Descriptor, Digest, Document, Progress, ProgressEvent, Reference};
+use crate::image::{Descriptor, Digest, Document, Pace, Progress, ProgressEvent, Reference};
 
 /// What is asked for when a manifest is.
 fn manifest_types() -> String {
@@ -41,7 +42,15 @@ pub struct Repository<'a> {
     /// Mirrors, and the registry itself at the end.
     sources: Vec<(Source, AtomicBool)>,
     settings: Arc<Settings>,
+    budget: Arc<Budget>,
     progress: &'a dyn Progress,
+}
+
+/// A blob that begins to come.
+pub(super) struct Opened {
+    pub(super) answer: Answer,
+    /// Whether it comes from where its descriptor says, not from the repository.
+    pub(super) is_foreign: bool,
 }
 
 /// A document that a registry sent, with the digest that it has.
@@ -96,15 +105,20 @@ impl RegistryClient {
             what: reference.repository().to_owned(),
         })?;
         sources.push((endpoint, reference.repository().to_owned()));
+        let ClientOptions { pace, max_time, .. } = self.settings.options;
+        let image = format!("{registry}/{}", reference.repository());
+        let budget = Budget::new(image, pace, max_time);
         let sources = sources.into_iter().map(|(endpoint, repository)| {
             let login = credentials.find(&endpoint.name, &repository)?;
-            Ok((Source::new(endpoint, repository, login), AtomicBool::new(false)))
+            let source = Source::new(endpoint, repository, login, Arc::clone(&budget));
+            Ok((source, AtomicBool::new(false)))
         });
         Ok(Repository {
             name: reference.repository().to_owned(),
             registry: registry.to_owned(),
             sources: sources.collect::<Result<_, HelperError>>()?,
             settings: Arc::clone(&self.settings),
+            budget,
             progress,
         })
     }
@@ -112,6 +126,11 @@ impl RegistryClient {
     /// Returns how many layers are downloaded and unpacked at once.
     pub fn layers_at_once(&self) -> usize {
         self.settings.options.layers_at_once
+    }
+
+    /// Returns how fast a server must send.
+    pub(in crate::image) fn pace(&self) -> Pace {
+        self.settings.options.pace
     }
 
     fn endpoint(&self, name: &str) -> Option<Arc<Endpoint>> {
@@ -192,20 +211,34 @@ impl<'a> Repository<'a> {
         })
     }
 
+    /// Returns whether a blob would be given, without fetching it.
+    pub(in crate::image) fn has_blob(&self, blob: &Descriptor) -> Result<bool, RegistryError> {
+        let path = format!("blobs/{}", blob.digest);
+        let asked =
+            self.ask(|source| source.get(&path, Request { head: true, ..Request::default() }));
+        match asked {
+            // A length that is another one is that of another blob, or of a page that says so.
+            Ok(answer) => Ok(content_length(&answer).is_none_or(|length| length == blob.size)),
+            Err(error) if error.is_transient() => Err(error),
+            // Not every registry answers such requests. Whoever tries to fetch it learns why not.
+            Err(_) => Ok(false),
+        }
+    }
+
     /// Returns a blob as a stream. Nothing is asked until it is read.
     pub fn blob_reader<'b>(&'b self, descriptor: &'b Descriptor) -> BlobReader<'b> {
         BlobReader::new(self, descriptor)
     }
 
     /// Opens a blob at an offset, wherever it can be had.
-    pub(super) fn open(&self, blob: &Descriptor, start: u64) -> Result<Answer, RegistryError> {
+    pub(super) fn open(&self, blob: &Descriptor, start: u64) -> Result<Opened, RegistryError> {
         let path = format!("blobs/{}", blob.digest);
         let request = Request { start, ..Request::default() };
         match self.ask_once(|source| source.get(&path, request)) {
             Err(RegistryError::NotFound { .. }) if !blob.urls.is_empty() => {
-                self.open_foreign(blob, request)
+                Ok(Opened { answer: self.open_foreign(blob, request)?, is_foreign: true })
             }
-            other => other,
+            other => Ok(Opened { answer: other?, is_foreign: false }),
         }
     }
 
@@ -234,7 +267,7 @@ impl<'a> Repository<'a> {
                         server: answer.origin.server(),
                         what: format!("foreign layer {}", blob.digest),
                         status,
-                        message: failure::message(answer.response),
+                        message: failure::message(answer, &self.budget),
                     }),
                 }
             });
@@ -293,6 +326,7 @@ impl<'a> Repository<'a> {
 
     /// Waits before another attempt, or returns the error if there shall be none.
     pub(super) fn wait(&self, error: RegistryError, failures: u32) -> Result<(), RegistryError> {
+        self.budget.check()?;
         let retry = self.settings.options.retry;
         let asked = match &error {
             RegistryError::RateLimited { retry_after, .. } => retry_after.unwrap_or_default(),
@@ -313,15 +347,26 @@ impl<'a> Repository<'a> {
         self.progress
     }
 
-    pub(super) fn registry(&self) -> &str {
+    /// Returns the registry, as the image's name has it.
+    pub(in crate::image) fn registry(&self) -> &str {
         &self.registry
+    }
+
+    /// Returns the name of the repository in the registry.
+    pub(in crate::image) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn budget(&self) -> &Arc<Budget> {
+        &self.budget
     }
 
     fn read(&self, answer: Answer, what: &str, limit: u64) -> Result<Vec<u8>, RegistryError> {
         let server = answer.origin.server();
         let mut bytes = Vec::new();
-        let mut body = answer.response.into_body().into_reader().take(limit + 1);
-        body.read_to_end(&mut bytes)
+        let body = self.budget.watch(server.clone(), answer.response.into_body().into_reader());
+        body.take(limit + 1)
+            .read_to_end(&mut bytes)
             .map_err(|error| failure::explain_io(&self.registry, server, error))?;
         if bytes.len() as u64 > limit {
             return Err(self.too_large(what, limit));
@@ -349,6 +394,10 @@ impl<'a> Repository<'a> {
 
 fn content_type(answer: &Answer) -> Option<String> {
     Some(answer.response.headers().get("content-type")?.to_str().ok()?.to_owned())
+}
+
+fn content_length(answer: &Answer) -> Option<u64> {
+    answer.response.headers().get("content-length")?.to_str().ok()?.parse().ok()
 }
 
 /// Returns the digest of some bytes, which must be the one they were asked for by.

@@ -73,6 +73,35 @@ pub enum RegistryError {
         /// The server.
         server: String,
     },
+    /// It sends so little that waiting for it makes no sense.
+    #[error(
+        "{server} sends {image} too slowly: {received_bytes} bytes in {} seconds, expected at least \
+         {bytes_per_second} a second: try again later, use a mirror, or lower min-pull-speed",
+        time.as_secs()
+    )]
+    TooSlow {
+        /// The server, which may be one that a registry redirected to.
+        server: String,
+        /// The image.
+        image: String,
+        /// How much came.
+        received_bytes: u64,
+        /// In which time.
+        time: Duration,
+        /// How fast it has to be.
+        bytes_per_second: u64,
+    },
+    /// The whole image takes too long.
+    #[error(
+        "{image} is not complete after {} seconds, and must not take longer: use a mirror, or raise \
+         max-pull-time", limit.as_secs()
+    )]
+    TooLong {
+        /// The image.
+        image: String,
+        /// How long it may take.
+        limit: Duration,
+    },
     /// It does not encrypt.
     #[error(
         "{server} speaks plain HTTP where HTTPS was expected: if that is right, set insecure = true \
@@ -208,6 +237,7 @@ impl RegistryError {
         match self {
             RegistryError::Unreachable { .. }
             | RegistryError::Timeout { .. }
+            | RegistryError::TooSlow { .. }
             | RegistryError::Protocol { .. }
             | RegistryError::RateLimited { .. } => true,
             RegistryError::Status { status, .. } => matches!(status, 408 | 425 | 500 | 502..=504),

@@ -1,13 +1,16 @@
 //! From what the HTTP client says to what a person can act on.
 
 use std::error::Error as StdError;
-use std::io;
+use std::io::{self, Read as _};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Deserialize;
 use ureq::Body;
 use ureq::http::Response;
 
+use super::budget::Budget;
+use super::endpoint::Answer;
 use super::error::RegistryError;
 use super::guard::InternalAddress;
 
@@ -37,6 +40,11 @@ pub(super) fn explain(asker: &str, server: String, error: ureq::Error) -> Regist
 
 /// Explains why no more came from a server.
 pub(super) fn explain_io(asker: &str, server: String, source: io::Error) -> RegistryError {
+    let source = match source.downcast::<RegistryError>() {
+        // What watches over the transfer has said it all.
+        Ok(error) => return error,
+        Err(source) => source,
+    };
     if let Some(InternalAddress { host, address }) = find(&source) {
         let (host, address) = (host.clone(), *address);
         return RegistryError::InternalAddress { server: asker.to_owned(), host, address };
@@ -78,7 +86,7 @@ pub(super) fn retry_after(response: &Response<Body>) -> Option<Duration> {
 }
 
 /// Returns what a server said about an error.
-pub(super) fn message(response: Response<Body>) -> String {
+pub(super) fn message(answer: Answer, budget: &Arc<Budget>) -> String {
     #[derive(Deserialize)]
     struct Errors {
         #[serde(default)]
@@ -93,8 +101,11 @@ pub(super) fn message(response: Response<Body>) -> String {
         #[serde(default)]
         message: String,
     }
-    let limited = response.into_body().into_with_config().limit(MAX_MESSAGE_BYTES).read_to_vec();
-    let Ok(bytes) = limited else { return String::new() };
+    let mut bytes = Vec::new();
+    let body = budget.watch(answer.origin.server(), answer.response.into_body().into_reader());
+    if body.take(MAX_MESSAGE_BYTES).read_to_end(&mut bytes).is_err() {
+        return String::new();
+    }
     let text = match serde_json::from_slice::<Errors>(&bytes) {
         Ok(Errors { errors, details }) => {
             let first = errors.into_iter().next();

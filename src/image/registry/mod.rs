@@ -8,6 +8,7 @@
 //! [distribution specification]: https://github.com/opencontainers/distribution-spec/blob/main/spec.md
 
 mod blob;
+mod budget;
 mod challenge;
 mod client;
 mod endpoint;

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use crate::image::Pace;
+
 /// How registries are reached.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
@@ -24,6 +26,10 @@ pub struct ClientOptions {
     pub connect_timeout: Duration,
     /// How long a server may be silent.
     pub idle_timeout: Duration,
+    /// How fast a server must send.
+    pub pace: Pace,
+    /// How long an image may take altogether.
+    pub max_time: Duration,
     /// What we call ourselves.
     pub user_agent: String,
 }
@@ -64,6 +70,9 @@ impl Default for ClientOptions {
             retry: Retry::default(),
             connect_timeout: Duration::from_secs(15),
             idle_timeout: Duration::from_secs(60),
+            pace: Pace::default(),
+            // A job at GitHub may take no longer, unless its author says so.
+            max_time: Duration::from_secs(6 * 3600),
             user_agent: concat!("oci-hooks/", env!("CARGO_PKG_VERSION")).to_owned(),
         }
     }

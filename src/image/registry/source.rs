@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use super::budget::Budget;
 use super::challenge::Challenge;
 use super::endpoint::{Answer, Endpoint, Request};
 use super::error::RegistryError;
 use super::failure;
-use super::token::{TokenServer, basic, unauthorized};
+use super::token::{Asker, TokenServer, basic, unauthorized};
 use crate::image::credentials::Login;
 
 /// A repository on one server.
@@ -20,16 +21,23 @@ pub(super) struct Source {
     /// The value of `Authorization` that the server wanted last.
     authorization: Mutex<Option<Arc<str>>>,
     used_login: AtomicBool,
+    budget: Arc<Budget>,
 }
 
 impl Source {
-    pub(super) fn new(endpoint: Arc<Endpoint>, repository: String, login: Option<Login>) -> Self {
+    pub(super) fn new(
+        endpoint: Arc<Endpoint>,
+        repository: String,
+        login: Option<Login>,
+        budget: Arc<Budget>,
+    ) -> Self {
         Source {
             endpoint,
             repository,
             login,
             authorization: Mutex::new(None),
             used_login: AtomicBool::new(false),
+            budget,
         }
     }
 
@@ -85,7 +93,9 @@ impl Source {
             (Some(Challenge::Basic), login) => login.and_then(basic).ok_or_else(denied)?,
             (Some(Challenge::Bearer { realm, service }), login) => {
                 let server = TokenServer { realm: &realm, service: service.as_deref() };
-                format!("Bearer {}", server.token(&self.endpoint, &self.repository, login)?)
+                let endpoint = &*self.endpoint;
+                let asker = Asker { endpoint, repository: &self.repository, login };
+                format!("Bearer {}", server.token(&asker, &self.budget)?)
             }
         };
         if login.is_some() {
@@ -126,7 +136,7 @@ impl Source {
                 server: answer.origin.server(),
                 what: self.name(path),
                 status,
-                message: failure::message(answer.response),
+                message: failure::message(answer, &self.budget),
             },
         })
     }

@@ -1,10 +1,14 @@
 //! Token servers: where a registry sends us for a permission to read.
 
+use std::io::Read as _;
+use std::sync::Arc;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Deserialize;
 use ureq::http::Uri;
 
+use super::budget::Budget;
 use super::endpoint::{Endpoint, Request};
 use super::error::RegistryError;
 use crate::image::Origin;
@@ -17,6 +21,13 @@ const MAX_ANSWER_BYTES: u64 = 1 << 20;
 pub(super) struct TokenServer<'a> {
     pub(super) realm: &'a str,
     pub(super) service: Option<&'a str>,
+}
+
+/// Who wants a token, and for what.
+pub(super) struct Asker<'a> {
+    pub(super) endpoint: &'a Endpoint,
+    pub(super) repository: &'a str,
+    pub(super) login: Option<&'a Login>,
 }
 
 #[derive(Deserialize)]
@@ -32,10 +43,10 @@ impl TokenServer<'_> {
     /// registry suggests to ask for does not count.
     pub(super) fn token(
         &self,
-        endpoint: &Endpoint,
-        repository: &str,
-        login: Option<&Login>,
+        asker: &Asker<'_>,
+        budget: &Arc<Budget>,
     ) -> Result<String, RegistryError> {
+        let Asker { endpoint, repository, login } = *asker;
         let refuse = |reason| self.refuse(endpoint, reason);
         let realm: Uri = self.realm.parse().map_err(|_| refuse("not an address"))?;
         let origin = Origin::of(&realm)
@@ -74,15 +85,16 @@ impl TokenServer<'_> {
                     server: answer.origin.server(),
                     what: "a token".to_owned(),
                     status,
-                    message: super::failure::message(answer.response),
+                    message: super::failure::message(answer, budget),
                 });
             }
         }
-        let body = answer.response.into_body().into_with_config().limit(MAX_ANSWER_BYTES);
         let server = answer.origin.server();
-        let bytes = body
-            .read_to_vec()
-            .map_err(|error| super::failure::explain(&endpoint.name, server, error))?;
+        let mut bytes = Vec::new();
+        let body = budget.watch(server.clone(), answer.response.into_body().into_reader());
+        body.take(MAX_ANSWER_BYTES)
+            .read_to_end(&mut bytes)
+            .map_err(|error| super::failure::explain_io(&endpoint.name, server, error))?;
         let token: Option<Token> = serde_json::from_slice(&bytes).ok();
         let token = token.and_then(|token| token.token.or(token.access_token));
         let token = token.filter(|token| !token.is_empty() && token.bytes().all(is_visible));

@@ -1,0 +1,67 @@
+//! What one pull may take: no server keeps it waiting for long, however it goes about it.
+
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::error::RegistryError;
+use crate::image::pace::{Meter, Pace};
+
+/// What one pull may take.
+#[derive(Debug)]
+pub(super) struct Budget {
+    /// The name of the image, with its registry.
+    image: String,
+    pace: Pace,
+    total: Duration,
+    started: Instant,
+}
+
+/// What a server sends, as long as it keeps up the pace and the pull has time.
+pub(super) struct Paced<R> {
+    reader: R,
+    server: String,
+    meter: Meter,
+    budget: Arc<Budget>,
+}
+
+impl Budget {
+    /// Returns that of a pull which begins now.
+    pub(super) fn new(image: String, pace: Pace, total: Duration) -> Arc<Self> {
+        Arc::new(Budget { image, pace, total, started: Instant::now() })
+    }
+
+    /// Fails if the time is over.
+    pub(super) fn check(&self) -> Result<(), RegistryError> {
+        if self.started.elapsed() < self.total {
+            return Ok(());
+        }
+        let (image, limit) = (self.image.clone(), self.total);
+        Err(RegistryError::TooLong { image, limit })
+    }
+
+    /// Watches over what a server sends.
+    pub(super) fn watch<R>(self: &Arc<Self>, server: String, reader: R) -> Paced<R> {
+        Paced { reader, server, meter: Meter::new(self.pace), budget: Arc::clone(self) }
+    }
+}
+
+impl<R: Read> Read for Paced<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.budget.check().map_err(io::Error::other)?;
+        // Only what the server takes counts, not what is done with the data in between.
+        let start = Instant::now();
+        let count = self.reader.read(buffer)?;
+        let result = self.meter.add(count as u64, start.elapsed());
+        result.map_err(|came| {
+            io::Error::other(RegistryError::TooSlow {
+                server: self.server.clone(),
+                image: self.budget.image.clone(),
+                received_bytes: came.bytes,
+                time: came.time,
+                bytes_per_second: self.budget.pace.bytes_per_second,
+            })
+        })?;
+        Ok(count)
+    }
+}

@@ -136,9 +136,6 @@ impl Store {
         layer: &LayerFile,
         diff_id: &Digest,
     ) -> Result<(), ImportError> {
-        if self.has_layer(diff_id)? {
-            return Ok(());
-        }
         let (reader, size) = files.open_file(&layer.name)?;
         let descriptor = layer.descriptor.as_ref();
         let digest = descriptor.map(|descriptor| &descriptor.digest);

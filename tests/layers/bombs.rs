@@ -36,6 +36,22 @@ fn row_17_bytes_are_limited() {
 }
 
 #[test]
+fn row_17_a_blob_larger_than_a_layer_may_be_is_not_even_read() {
+    struct Unread;
+    impl Read for Unread {
+        fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+            panic!("it is read")
+        }
+    }
+    let fixture = Fixture::with_limits(Limits { bytes: 1 << 20, ..Limits::default() });
+    let mut blob = descriptor(b"");
+    blob.size = (1 << 20) + 1;
+    let result = fixture.store.unpack_layer(&blob, &Digest::of(b""), Unread);
+    assert_eq!(limit(result), Limit::Bytes(1 << 20));
+    fixture.assert_no_layer();
+}
+
+#[test]
 fn row_17_the_ratio_is_limited() {
     let fixture = Fixture::new();
     let header = Archive::default().header(b"", |header| {

@@ -96,6 +96,26 @@ fn a_layout_is_imported_as_a_directory_and_as_an_archive() {
 }
 
 #[test]
+fn a_layer_that_is_there_is_not_given_to_a_layout_that_does_not_have_it() {
+    let fixture = Fixture::new();
+    let layers = layers();
+    fixture.unpack_blob(&layers[0].1, gzip).unwrap();
+    let layout = fixture.outside().join("layout");
+    write_layout(&layout, &layers);
+    let blob = layout.join("blobs/sha256").join(Digest::of(&layers[0].0).hex());
+    let good = fs::read(&blob).unwrap();
+    fs::remove_file(&blob).unwrap();
+    fixture.store.import(&layout, &name()).unwrap_err();
+    let other = gzip(&Archive::default().file("a", b"3").finish());
+    fs::write(&blob, other).unwrap();
+    fixture.store.import(&layout, &name()).unwrap_err();
+    assert_eq!(fixture.store.find(&name(), &Platform::host()).unwrap(), None);
+    fs::write(&blob, good).unwrap();
+    fixture.store.import(&layout, &name()).unwrap();
+    assert_eq!(names_of_layers(&fixture).len(), 2);
+}
+
+#[test]
 fn of_several_images_in_a_layout_the_one_of_the_name_is_taken() {
     let fixture = Fixture::new();
     let layout = fixture.outside().join("layout");

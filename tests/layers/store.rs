@@ -107,6 +107,26 @@ fn row_18_a_layer_is_there_as_a_whole_or_not_at_all() {
     assert_eq!(names(&fixture.path().join("run/leases")), <[String; 0]>::default());
 }
 
+#[test]
+fn a_layer_that_is_there_is_given_to_nobody_without_its_blob() {
+    let fixture = Fixture::new();
+    let (archive, other) = (archive("a"), archive("b"));
+    let diff_id = Digest::of(&archive);
+    let layer = fixture.unpack_blob(&archive, gzip).unwrap();
+    let unpack =
+        |blob: &[u8], sent: &[u8]| fixture.store.unpack_layer(&descriptor(blob), &diff_id, sent);
+    let (blob, wrong) = (gzip(&archive), gzip(&other));
+    for result in
+        [unpack(&wrong, &wrong), unpack(&blob, &wrong), unpack(&blob, b""), unpack(b"", b"")]
+    {
+        assert!(matches!(result, Err(StoreError::Unpack { .. })), "{result:?}");
+    }
+    assert_eq!(unpack(&blob, &blob).unwrap(), layer);
+    // As it is compressed elsewhere.
+    assert_eq!(unpack(&archive, &archive).unwrap(), layer);
+    assert_eq!(names_of_layers(&fixture).len(), 1);
+}
+
 /// Not a test of its own: what the process does that is killed.
 #[test]
 fn row_18_helper_that_is_killed() {
@@ -168,7 +188,7 @@ fn row_18_what_a_killed_process_leaves_is_pruned() {
 fn row_18_the_next_process_goes_on_where_one_was_killed() {
     let fixture = Fixture::new();
     start_and_kill(&fixture);
-    let layer = fixture.unpack_blob(&archive("a"), gzip).unwrap();
+    let layer = fixture.unpack_blob(&archive("a"), <[u8]>::to_vec).unwrap();
     assert_eq!(names(&layer.path.join("a")).len(), 300);
     assert_eq!(names_of_layers(&fixture).len(), 1);
 }

@@ -1,5 +1,7 @@
 //! What a registry sends is checked, and what is wrong leaves nothing behind.
 
+use std::sync::{Arc, Mutex};
+
 use oci_hooks::image::{Digest, MAX_MANIFEST_BYTES, Platform, media_type};
 use serde_json::{Value, json};
 
@@ -23,12 +25,29 @@ fn an_image_is_pulled_with_its_layers_and_configuration() {
 
 #[test]
 fn layers_that_are_there_are_not_fetched_again() {
-    let server = Content::new(&[b"a", b"b"]).serve();
+    let current = Arc::new(Mutex::new(Content::new(&[b"a", b"b"])));
+    let server = Server::start({
+        let current = Arc::clone(&current);
+        move |request| current.lock().unwrap().answer(request)
+    });
     let puller = Puller::new();
     puller.pull(&server.address()).unwrap();
-    let other = Content::new(&[b"a", b"c"]).serve();
-    puller.pull(&other.address()).unwrap();
+    *current.lock().unwrap() = Content::new(&[b"a", b"c"]);
+    puller.pull(&server.address()).unwrap();
     assert_eq!(puller.seen.count("cached"), 1);
+    assert_eq!(puller.layers(), 3);
+}
+
+#[test]
+fn a_layer_that_another_registry_gave_is_fetched_but_stored_once() {
+    let server = Content::new(&[b"a", b"b"]).serve();
+    let puller = Puller::new();
+    let image = puller.pull(&server.address()).unwrap();
+    let content = Content::new(&[b"a", b"c"]);
+    let other = content.serve();
+    assert_eq!(puller.pull(&other.address()).unwrap().layers[0], image.layers[0]);
+    assert_eq!(puller.seen.count("cached"), 0);
+    assert!(other.requests().iter().any(|request| request.path == content.layer_path(0)));
     assert_eq!(puller.layers(), 3);
 }
 

@@ -6,7 +6,9 @@ mod cache;
 mod content;
 mod credentials;
 mod interruptions;
+mod proof;
 mod real;
 mod setup;
+mod slow;
 #[path = "../support/mod.rs"]
 mod support;

@@ -204,6 +204,20 @@ impl Puller {
     }
 
     pub(crate) fn pull_image(&self, name: &str) -> Result<Image, PullError> {
+        let result = self.pull_beside_others(name);
+        // There is no store if the client cannot be made.
+        let left: Vec<_> = fs::read_dir(self.directory.path().join("root/layers"))
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .filter(|name| name.starts_with('.'))
+            .collect();
+        assert!(left.is_empty(), "a pull leaves nothing behind: {left:?}");
+        result
+    }
+
+    /// Pulls an image while others of this store may be pulled too.
+    pub(crate) fn pull_beside_others(&self, name: &str) -> Result<Image, PullError> {
         let reference: Reference = name.parse().unwrap();
         let client = RegistryClient::new(self.options.clone())?;
         let request = PullRequest {
@@ -213,14 +227,7 @@ impl Puller {
             policy: self.policy,
             progress: &self.seen,
         };
-        let result = pull(&self.store(), &client, &request);
-        let left: Vec<_> = fs::read_dir(self.directory.path().join("root/layers"))
-            .unwrap()
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .filter(|name| name.starts_with('.'))
-            .collect();
-        assert!(left.is_empty(), "a pull leaves nothing behind: {left:?}");
-        result
+        pull(&self.store(), &client, &request)
     }
 
     /// Returns the number of whole layers in the store.

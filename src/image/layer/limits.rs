@@ -6,7 +6,7 @@
 /// needs more is refused with the limit's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of the archive when inflated, and of a sparse file with its holes.
+    /// Bytes of the blob, of the archive when inflated, and of a sparse file with its holes.
     pub bytes: u64,
     /// How many times larger than the blob the inflated archive may be. The first GiB is free:
     /// a file full of zeros shrinks a thousandfold.

@@ -43,7 +43,7 @@ mod unpack;
 
 pub(super) use archive::{Archive, Entry, Kind};
 pub(super) use blob::{Blob, DecoderError, decoder};
-pub(super) use unpack::{Unpacked, unpack};
+pub(super) use unpack::{Unpacked, prove, unpack};
 
 pub use error::UnpackError;
 pub use limits::{Limit, Limits};

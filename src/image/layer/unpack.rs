@@ -45,12 +45,29 @@ pub(in crate::image) fn unpack(
     let (unpacked, hasher) = in_two_threads(inflate, Some(hasher), |archive| {
         Extractor::new(tree, limits, Rules::Layer)?.run(archive)
     })?;
-    let actual = hasher.map(Hasher::finish).expect("it was given");
-    if actual != *diff_id {
-        let expected = diff_id.clone();
-        return Err(UnpackError::Digest { what: "archive", expected, actual });
-    }
+    check(hasher, diff_id)?;
     Ok(unpacked)
+}
+
+/// Checks that a blob holds the archive with a digest, without making anything of it.
+pub(in crate::image) fn prove(
+    blob: Blob<'_, impl Read + Send>,
+    diff_id: &Digest,
+    limits: &Limits,
+) -> Result<(), UnpackError> {
+    let hasher = Hasher::new(diff_id.algorithm());
+    let inflate = |full: &_, empty: &_| inflate(blob, limits, full, empty);
+    let ((), hasher) = in_two_threads(inflate, Some(hasher), |_| Ok(()))?;
+    check(hasher, diff_id)
+}
+
+/// Compares what was hashed with what it should be.
+fn check(hasher: Option<Hasher>, diff_id: &Digest) -> Result<(), UnpackError> {
+    let actual = hasher.map(Hasher::finish).expect("it was given");
+    if actual == *diff_id {
+        return Ok(());
+    }
+    Err(UnpackError::Digest { what: "archive", expected: diff_id.clone(), actual })
 }
 
 /// Unpacks an archive that is no layer, compressed or not, into a directory that it makes. Returns
@@ -122,6 +139,10 @@ fn inflate(
     full: &SyncSender<Vec<u8>>,
     empty: &Receiver<Vec<u8>>,
 ) -> Result<(), UnpackError> {
+    // No archive grows when it is compressed, but nothing at all can be compressed to any size.
+    if blob.size > limits.bytes {
+        return Err(UnpackError::Limit { limit: Limit::Bytes(limits.bytes) });
+    }
     let max_by_ratio = blob.size.saturating_mul(limits.ratio).max(RATIO_FREE_BYTES);
     let mut input = Checked::new(blob);
     match pump(&mut input, limits.bytes.min(max_by_ratio), full, empty) {

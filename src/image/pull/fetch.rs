@@ -11,10 +11,12 @@ use std::time::Duration;
 use super::{PullError, PullRequest};
 use crate::image::config::Configuration;
 use crate::image::digest::Digest;
+use crate::image::layer::Blob;
 use crate::image::manifest::{Descriptor, Document, Manifest};
+use crate::image::pace::Pace;
 use crate::image::progress::ProgressEvent;
 use crate::image::registry::{RegistryClient, Repository};
-use crate::image::store::{Image, NewImage, Store};
+use crate::image::store::{Claimed, Image, NewImage, Served, Standing, Store, Wanted};
 
 /// More than any configuration has; it is held in memory.
 const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
@@ -60,7 +62,9 @@ pub(super) fn fetch(
         .collect();
     // The longest first: otherwise it may be the only one left at the end.
     work.sort_by_key(|work| std::cmp::Reverse(work.blob.size));
-    unpack_all(store, client.layers_at_once(), repository, request, &work)?;
+    let stop = AtomicBool::new(false);
+    let layers = Layers { store, repository, request, pace: client.pace(), stop };
+    layers.unpack_all(&work, client.layers_at_once())?;
 
     let image = store.commit_image(&NewImage {
         reference: request.reference,
@@ -131,63 +135,103 @@ fn check(
     Ok(())
 }
 
-/// Downloads and unpacks layers, several at once. The first failure ends all.
-fn unpack_all(
-    store: &Store,
-    at_once: usize,
-    repository: &Repository<'_>,
-    request: &PullRequest<'_>,
-    work: &[Work<'_>],
-) -> Result<(), PullError> {
-    let next = AtomicUsize::new(0);
-    let stop = AtomicBool::new(false);
-    let failure = Mutex::new(None);
-    let run = || {
-        while !stop.load(Ordering::Relaxed) {
-            let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-            if let Err(error) = unpack(store, repository, request, work, &stop) {
-                stop.store(true, Ordering::Relaxed);
-                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                failure.get_or_insert(error);
-            }
-        }
-    };
-    // Dropped when the work is done, which the other end notices.
-    let (done, is_done) = mpsc::channel::<()>();
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                request.progress.event(ProgressEvent::Waiting);
-            }
-        });
-        for _ in 1..at_once.min(work.len()) {
-            let done = done.clone();
-            scope.spawn(move || (run(), drop(done)));
-        }
-        run();
-        drop(done);
-    });
-    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+/// Where the layers of an image come from, and where they go.
+struct Layers<'a> {
+    store: &'a Store,
+    repository: &'a Repository<'a>,
+    request: &'a PullRequest<'a>,
+    pace: Pace,
+    /// Whether one of them could not be unpacked, so that the others need not be.
+    stop: AtomicBool,
 }
 
-fn unpack(
-    store: &Store,
-    repository: &Repository<'_>,
-    request: &PullRequest<'_>,
-    work: &Work<'_>,
-    stop: &AtomicBool,
-) -> Result<(), PullError> {
-    let Work { blob, diff_id } = *work;
-    let digest = &blob.digest;
-    if store.has_layer(diff_id)? {
-        request.progress.event(ProgressEvent::LayerCached { digest, bytes: blob.size });
-        return Ok(());
+impl Layers<'_> {
+    /// Downloads and unpacks layers, several at once. The first failure ends all.
+    fn unpack_all(&self, work: &[Work<'_>], at_once: usize) -> Result<(), PullError> {
+        let next = AtomicUsize::new(0);
+        let failure = Mutex::new(None);
+        let run = || {
+            while !self.stop.load(Ordering::Relaxed) {
+                let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+                if let Err(error) = self.unpack(work) {
+                    self.stop.store(true, Ordering::Relaxed);
+                    let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                    failure.get_or_insert(error);
+                }
+            }
+        };
+        // Dropped when the work is done, which the other end notices.
+        let (done, is_done) = mpsc::channel::<()>();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                    self.request.progress.event(ProgressEvent::Waiting);
+                }
+            });
+            for _ in 1..at_once.min(work.len()) {
+                let done = done.clone();
+                scope.spawn(move || (run(), drop(done)));
+            }
+            run();
+            drop(done);
+        });
+        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
     }
-    request.progress.event(ProgressEvent::LayerStarted { digest, bytes: blob.size });
-    let reader = Stoppable { reader: repository.blob_reader(blob), stop };
-    store.unpack_layer(blob, diff_id, reader)?;
-    request.progress.event(ProgressEvent::LayerDone { digest });
-    Ok(())
+
+    fn unpack(&self, work: &Work<'_>) -> Result<(), PullError> {
+        let Work { blob, diff_id } = *work;
+        let (digest, progress) = (&blob.digest, self.request.progress);
+        let source = format!("{}/{}", self.repository.registry(), self.repository.name());
+        let wanted = Wanted { diff_id, blob: Some(digest), source: &source, pace: self.pace };
+        let claimed = self.store.claim(&wanted)?;
+        if matches!(claimed, Claimed::Made(_)) && self.is_given(work)? {
+            progress.event(ProgressEvent::LayerCached { digest, bytes: blob.size });
+            return Ok(());
+        }
+        progress.event(ProgressEvent::LayerStarted { digest, bytes: blob.size });
+        let mut reader = self.repository.blob_reader(blob);
+        let input = Stoppable { reader: &mut reader, stop: &self.stop };
+        let input = Blob { reader: input, digest: Some(digest), size: blob.size };
+        match claimed {
+            Claimed::Made(_) => {
+                self.store.prove(input, diff_id)?;
+                if reader.is_of_repository() {
+                    self.store.note_served(diff_id, &self.served(digest))?;
+                }
+            }
+            Claimed::Claim(claim) => {
+                let filled = self.store.fill(claim, input, diff_id)?;
+                let served = reader.is_of_repository().then(|| self.served(digest));
+                self.store.finish(filled, served.as_ref())?;
+            }
+        }
+        progress.event(ProgressEvent::LayerDone { digest });
+        Ok(())
+    }
+
+    /// Returns whether a layer that is in the store may become part of the image: whether the
+    /// registry gives it to who wants the image, as a blob that holds it.
+    fn is_given(&self, work: &Work<'_>) -> Result<bool, PullError> {
+        let Work { blob, diff_id } = *work;
+        match self.store.standing(diff_id, &self.served(&blob.digest))? {
+            Standing::Given => Ok(true),
+            Standing::Askable if self.repository.has_blob(blob)? => {
+                // It may have wanted a login only now.
+                self.store.note_served(diff_id, &self.served(&blob.digest))?;
+                Ok(true)
+            }
+            Standing::Askable | Standing::Unknown => Ok(false),
+        }
+    }
+
+    fn served<'b>(&'b self, blob: &'b Digest) -> Served<'b> {
+        Served {
+            blob,
+            registry: self.repository.registry(),
+            repository: self.repository.name(),
+            login: self.repository.used_login(),
+        }
+    }
 }
 
 /// A reader that fails as soon as the others need not go on.

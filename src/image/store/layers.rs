@@ -1,17 +1,18 @@
-//! Layers: unpacked once, by one process at a time.
+//! Layers: unpacked once, and there as a whole or not at all.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, File};
 use std::io::{ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
 use rustix::fs::syncfs;
 use serde::{Deserialize, Serialize};
 
+use super::claims::{self, Claim, Claimed, Wanted};
 use super::error::StoreError;
 use super::open::{Store, names, read_record, remove_tree, write_record};
-use crate::image::layer::{Blob, Unpacked, unpack};
-use crate::image::{Descriptor, Digest};
+use super::served::{self, Served};
+use crate::image::layer::{Blob, Unpacked, prove, unpack};
+use crate::image::{Descriptor, Digest, Pace};
 use crate::sys::fs::{PathContext as _, PathError, unpredictable};
 
 /// A layer in the store.
@@ -39,6 +40,13 @@ struct Record {
     /// The boot in which it was written, until it is known to be on disk.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     boot: Option<String>,
+}
+
+/// A layer that is unpacked, where nobody sees it yet.
+pub(in crate::image) struct Filled {
+    claim: Claim,
+    diff_id: Digest,
+    record: Record,
 }
 
 impl Layer {
@@ -77,8 +85,9 @@ impl Store {
     /// Unpacks a layer, and checks size and digest of the blob and the digest of the archive in
     /// it. Several may be unpacked at once.
     ///
-    /// If another process unpacks the same layer, this waits for it. If the layer is there in the
-    /// end, nothing is read. Only what holds a [`Reservation`](super::Reservation) is sure to stay.
+    /// If another process unpacks the same blob, this waits for it, as long as it gets on. If the
+    /// layer is there in the end, the blob is checked all the same: who does not have it shall not
+    /// get the layer either. Only what holds a [`Reservation`](super::Reservation) is sure to stay.
     pub fn unpack_layer(
         &self,
         blob: &Descriptor,
@@ -94,21 +103,68 @@ impl Store {
         blob: Blob<'_, impl Read + Send>,
         diff_id: &Digest,
     ) -> Result<Layer, StoreError> {
-        let claim = match self.claim(diff_id)? {
-            Claimed::Made(layer) => return Ok(layer),
-            Claimed::Claim(claim) => claim,
-        };
+        let pace = Pace::default();
+        match self.claim(&Wanted { diff_id, blob: blob.digest, source: "", pace })? {
+            Claimed::Made(layer) => self.prove(blob, diff_id).map(|()| layer),
+            Claimed::Claim(claim) => self.finish(self.fill(claim, blob, diff_id)?, None),
+        }
+    }
+
+    /// Checks that a blob holds a layer that is there.
+    pub(in crate::image) fn prove(
+        &self,
+        blob: Blob<'_, impl Read + Send>,
+        diff_id: &Digest,
+    ) -> Result<(), StoreError> {
+        prove(blob, diff_id, &self.options.limits)
+            .map_err(|source| StoreError::Unpack { diff_id: diff_id.clone(), source })
+    }
+
+    /// Unpacks a layer where nobody sees it yet.
+    pub(in crate::image) fn fill(
+        &self,
+        claim: Claim,
+        blob: Blob<'_, impl Read + Send>,
+        diff_id: &Digest,
+    ) -> Result<Filled, StoreError> {
+        let Blob { reader, digest, size } = blob;
+        let blob = Blob { reader: claim.watch(reader)?, digest, size };
         let unpacked = unpack(blob, diff_id, &self.options.limits, &claim.path.join("tree"))
             .map_err(|source| StoreError::Unpack { diff_id: diff_id.clone(), source })?;
         let Unpacked { size_bytes, entries, is_opaque } = unpacked;
         let record = Record { size_bytes, entries, is_opaque, boot: Some(self.boot.clone()) };
         write_record(&claim.path.join("layer.json"), &record)?;
+        Ok(Filled { claim, diff_id: diff_id.clone(), record })
+    }
 
-        let dir = self.layer_dir(diff_id);
-        // What stands there did not survive a power cut.
-        self.discard(&dir)?;
-        claim.finish(&dir)?;
-        Ok(Layer::new(diff_id, &dir, &record))
+    /// Has everybody see a layer, and who gave it. Who unpacked it first wins.
+    pub(in crate::image) fn finish(
+        &self,
+        filled: Filled,
+        served: Option<&Served<'_>>,
+    ) -> Result<Layer, StoreError> {
+        let Filled { claim, diff_id, record } = filled;
+        if let Some(served) = served {
+            served::note(&claim.path, served)?;
+        }
+        let dir = self.layer_dir(&diff_id);
+        let made = Layer::new(&diff_id, &dir, &record);
+        let Some(mut claim) = claim.finish(&dir)? else { return Ok(made) };
+        // Alone, or two would take each other's for what did not survive a power cut.
+        let _excluded = self.exclude()?;
+        loop {
+            if let Some(layer) = self.layer(&diff_id)? {
+                if let Some(served) = served {
+                    self.note_served(&diff_id, served)?;
+                }
+                return Ok(layer);
+            }
+            self.discard(&dir)?;
+            match claim.finish(&dir)? {
+                None => return Ok(made),
+                Some(again) => claim = again,
+            }
+        }
     }
 
     /// Syncs the file system of the store, so that the layers written until now outlive a power
@@ -148,7 +204,7 @@ impl Store {
         Ok(digests.collect())
     }
 
-    fn layer_dir(&self, diff_id: &Digest) -> PathBuf {
+    pub(super) fn layer_dir(&self, diff_id: &Digest) -> PathBuf {
         self.layers_dir().join(file_name(diff_id))
     }
 
@@ -173,108 +229,16 @@ impl Store {
             let path = layers.join(&name);
             if name.starts_with(".gone-") {
                 remove_tree(&path)?;
-            } else if name.starts_with(".tmp-")
-                && let Some(claim) = Claim::take(&path, File::try_lock)?
+            } else if name.starts_with(claims::PREFIX)
+                && let Some(claim) = Claim::take(&path)?
             {
                 drop(claim);
             }
         }
         Ok(())
     }
-
-    /// Gets the right to unpack a layer, or the layer if it is there.
-    fn claim(&self, diff_id: &Digest) -> Result<Claimed, StoreError> {
-        let path = self.layers_dir().join(format!(".tmp-{}", file_name(diff_id)));
-        loop {
-            if let Some(layer) = self.layer(diff_id)? {
-                return Ok(Claimed::Made(layer));
-            }
-            match DirBuilder::new().mode(0o700).create(&path) {
-                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
-                result => result.at("make", &path)?,
-            }
-            let wait = |dir: &File| dir.lock().map_err(fs::TryLockError::Error);
-            let Some(claim) = Claim::take(&path, wait)? else { continue };
-            // It may have been made between the look above and the lock.
-            if let Some(layer) = self.layer(diff_id)? {
-                return Ok(Claimed::Made(layer));
-            }
-            claim.clear()?;
-            return Ok(Claimed::Claim(claim));
-        }
-    }
 }
 
 fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm().name(), digest.hex())
-}
-
-enum Claimed {
-    Made(Layer),
-    Claim(Claim),
-}
-
-/// A directory that a layer is unpacked in, with a lock on the directory itself: it goes where
-/// the directory goes. Dropping it removes the directory.
-struct Claim {
-    path: PathBuf,
-    _dir: File,
-}
-
-impl Claim {
-    /// Locks the directory. Returns none if it is gone, or another one stands there by then, or
-    /// somebody else has the lock and `lock` does not wait.
-    fn take(
-        path: &Path,
-        lock: impl Fn(&File) -> Result<(), fs::TryLockError>,
-    ) -> Result<Option<Self>, PathError> {
-        let dir = match File::open(path) {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-            result => result.at("open", path)?,
-        };
-        match lock(&dir) {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Ok(None),
-            Err(fs::TryLockError::Error(error)) => return Err(PathError::new("lock", path, error)),
-        }
-        let ours = dir.metadata().at("read", path)?;
-        match fs::symlink_metadata(path) {
-            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
-                Ok(Some(Claim { path: path.to_owned(), _dir: dir }))
-            }
-            Ok(_) => Ok(None),
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(PathError::new("read", path, error)),
-        }
-    }
-
-    /// Removes what a process left here that died.
-    fn clear(&self) -> Result<(), PathError> {
-        for name in names(&self.path)? {
-            let path = self.path.join(name);
-            let kind = fs::symlink_metadata(&path).at("read", &path)?;
-            if kind.is_dir() {
-                remove_tree(&path)?;
-            } else {
-                fs::remove_file(&path).at("remove", &path)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Makes the directory the layer.
-    fn finish(mut self, layer: &Path) -> Result<(), PathError> {
-        fs::rename(&self.path, layer).at("rename", &self.path)?;
-        self.path.clear();
-        Ok(())
-    }
-}
-
-impl Drop for Claim {
-    fn drop(&mut self) {
-        if !self.path.as_os_str().is_empty() {
-            // What cannot be removed now is swept later.
-            drop(remove_tree(&self.path));
-        }
-    }
 }

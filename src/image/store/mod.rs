@@ -7,6 +7,7 @@
 //!   layers/ALGORITHM-HEX/   a whole layer, by the digest of its archive (the configuration's diff ID)
 //!     tree/                 its files, as overlayfs takes them
 //!     layer.json            what is known of it
+//!     served/…              which registries gave it, in which repositories and to whom
 //!   layers/.tmp-…           a layer that is being unpacked; who does it holds a lock on it
 //!   layers/.gone-…          a layer that is being removed
 //! RUN/leases/HOLDER/        what HOLDER, such as a job, uses; gone after a reboot as it is
@@ -18,8 +19,13 @@
 //! digest is checked for each layer, or an image could smuggle files into another one that names
 //! the same layer. Nothing about a layer depends on those below it.
 //!
-//! A layer appears with everything it needs, by one rename. Two processes that want the same one
-//! wait for each other; when the first one dies, the second finds the lock free and starts anew.
+//! The digest of an archive is no secret, and so no permission: a layer that is there becomes part of
+//! an image only with a blob that holds it and that the image's registry gives to who wants the image
+//! (`served`). Everybody else fetches the blob, or fails to.
+//!
+//! A layer appears with everything it needs, by one rename. Two processes that want the same blob
+//! from the same repository wait for each other; when the first one dies, the second finds the lock
+//! free and starts anew, and when the first one gets stuck, the second overtakes it.
 //! Whatever a killed process leaves is found by its name or its free lock and removed by
 //! [`Store::prune`], or by who needs the name next.
 //!
@@ -29,12 +35,17 @@
 //! the layer counts only if a sync was seen ([`Store::settle`], which [`Store::prune`] calls too);
 //! otherwise it is unpacked again.
 
+mod claims;
 mod error;
 mod images;
 mod layers;
 mod leases;
 mod open;
 mod prune;
+mod served;
+
+pub(in crate::image) use claims::{Claimed, Wanted};
+pub(in crate::image) use served::{Served, Standing};
 
 pub use error::StoreError;
 pub use images::{Image, NewImage, Summary};

@@ -1,0 +1,224 @@
+//! Claims: who unpacks a layer, and who waits for that.
+
+use std::fs::{self, DirBuilder, File, TryLockError};
+use std::io::{self, ErrorKind, Read};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::error::StoreError;
+use super::layers::Layer;
+use super::open::{Store, names, remove_file, remove_tree};
+use crate::image::Digest;
+use crate::image::pace::{Meter, Pace};
+use crate::sys::fs::{PathContext as _, PathError, unpredictable};
+
+/// What the names of claims begin with.
+pub(super) const PREFIX: &str = ".tmp-";
+
+/// A file in a claim that is as long as what was read so far. It has no content.
+const RECEIVED: &str = "received";
+
+/// How often those who wait look.
+const POLL: Duration = Duration::from_millis(10);
+
+/// How often those who wait are told what was read so far.
+const TOLD: Duration = Duration::from_millis(250);
+
+/// A layer as somebody wants it.
+///
+/// Who wants the same waits for who unpacks it. All of this comes from images, and whoever makes
+/// one may name the layer of another: so the source is a part of it, and nobody waits for a server
+/// other than the one that they were going to ask themselves.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::image) struct Wanted<'a> {
+    pub(in crate::image) diff_id: &'a Digest,
+    /// The digest of the blob, if it is known.
+    pub(in crate::image) blob: Option<&'a Digest>,
+    /// Where the blob comes from.
+    pub(in crate::image) source: &'a str,
+    /// What whoever unpacks it must bring to be worth waiting for.
+    pub(in crate::image) pace: Pace,
+}
+
+impl Wanted<'_> {
+    fn claim_name(&self) -> String {
+        let blob = self.blob.map_or("", Digest::as_str);
+        let key = format!("{} {blob} {}", self.diff_id, self.source);
+        format!("{PREFIX}{}", Digest::of(key.as_bytes()).hex())
+    }
+}
+
+/// A layer, or the right to unpack it.
+pub(in crate::image) enum Claimed {
+    Made(Layer),
+    Claim(Claim),
+}
+
+/// A directory that a layer is unpacked in, with a lock on the directory itself: it goes where
+/// the directory goes. Dropping it removes the directory.
+pub(in crate::image) struct Claim {
+    pub(super) path: PathBuf,
+    _dir: File,
+}
+
+impl Store {
+    /// Gets the right to unpack a layer, or the layer if it is there.
+    ///
+    /// If somebody unpacks the same, this waits as long as they keep up the pace. After that they are
+    /// overtaken: both unpack it, and who is done first wins.
+    pub(in crate::image) fn claim(&self, wanted: &Wanted<'_>) -> Result<Claimed, StoreError> {
+        let mut path = self.layers_dir().join(wanted.claim_name());
+        let mut holder = Holder::new(wanted.pace);
+        loop {
+            if let Some(layer) = self.layer(wanted.diff_id)? {
+                return Ok(Claimed::Made(layer));
+            }
+            match DirBuilder::new().mode(0o700).create(&path) {
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                result => result.at("make", &path)?,
+            }
+            let Some(claim) = Claim::take(&path)? else {
+                if holder.is_stuck(&path) {
+                    let name = format!("{}-{:016x}", wanted.claim_name(), unpredictable());
+                    path = self.layers_dir().join(name);
+                } else {
+                    thread::sleep(POLL);
+                }
+                continue;
+            };
+            // It may have been made between the look above and the lock.
+            if let Some(layer) = self.layer(wanted.diff_id)? {
+                return Ok(Claimed::Made(layer));
+            }
+            claim.clear()?;
+            return Ok(Claimed::Claim(claim));
+        }
+    }
+}
+
+impl Claim {
+    /// Locks the directory. Returns none if it is gone, or another one stands there by then, or
+    /// somebody else has the lock.
+    pub(super) fn take(path: &Path) -> Result<Option<Self>, PathError> {
+        let dir = match File::open(path) {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            result => result.at("open", path)?,
+        };
+        match dir.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Ok(None),
+            Err(TryLockError::Error(error)) => return Err(PathError::new("lock", path, error)),
+        }
+        let ours = dir.metadata().at("read", path)?;
+        match fs::symlink_metadata(path) {
+            Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
+                Ok(Some(Claim { path: path.to_owned(), _dir: dir }))
+            }
+            Ok(_) => Ok(None),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(PathError::new("read", path, error)),
+        }
+    }
+
+    /// Has those who wait see how much of a blob was read.
+    pub(super) fn watch<R>(&self, reader: R) -> Result<Watched<R>, PathError> {
+        let path = self.path.join(RECEIVED);
+        let file = File::create(&path).at("make", &path)?;
+        Ok(Watched { reader, file, bytes: 0, told: Instant::now() })
+    }
+
+    /// Makes the directory the layer. Returns it again if something stands there.
+    pub(super) fn finish(mut self, layer: &Path) -> Result<Option<Self>, PathError> {
+        remove_file(&self.path.join(RECEIVED))?;
+        match fs::rename(&self.path, layer) {
+            Ok(()) => {
+                self.path.clear();
+                Ok(None)
+            }
+            Err(error) if is_in_the_way(&error) => Ok(Some(self)),
+            Err(error) => Err(PathError::new("rename", &self.path, error)),
+        }
+    }
+
+    /// Removes what a process left here that died.
+    fn clear(&self) -> Result<(), PathError> {
+        for name in names(&self.path)? {
+            let path = self.path.join(name);
+            let kind = fs::symlink_metadata(&path).at("read", &path)?;
+            if kind.is_dir() {
+                remove_tree(&path)?;
+            } else {
+                fs::remove_file(&path).at("remove", &path)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Returns whether a directory could not be renamed since another one, with content, has the name.
+fn is_in_the_way(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists)
+}
+
+impl Drop for Claim {
+    fn drop(&mut self) {
+        if !self.path.as_os_str().is_empty() {
+            // What cannot be removed now is swept later.
+            drop(remove_tree(&self.path));
+        }
+    }
+}
+
+/// A reader that tells those who wait how much was read.
+pub(super) struct Watched<R> {
+    reader: R,
+    file: File,
+    bytes: u64,
+    told: Instant,
+}
+
+impl<R: Read> Read for Watched<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let count = self.reader.read(buffer)?;
+        self.bytes += count as u64;
+        if self.told.elapsed() >= TOLD {
+            self.told = Instant::now();
+            // Who is not told overtakes us, which only costs time.
+            drop(self.file.set_len(self.bytes));
+        }
+        Ok(count)
+    }
+}
+
+/// Somebody who unpacks what we wait for.
+struct Holder {
+    meter: Meter,
+    /// Which directory they have, how much they had read, and when that was.
+    seen: Option<(u64, u64, Instant)>,
+    pace: Pace,
+}
+
+impl Holder {
+    fn new(pace: Pace) -> Self {
+        Holder { meter: Meter::new(pace), seen: None, pace }
+    }
+
+    /// Looks how they get on, and returns whether it makes no sense to wait for them.
+    fn is_stuck(&mut self, path: &Path) -> bool {
+        let now = Instant::now();
+        let Ok(dir) = fs::symlink_metadata(path) else { return false };
+        let received = fs::symlink_metadata(path.join(RECEIVED)).map_or(0, |file| file.len());
+        match self.seen.replace((dir.ino(), received, now)) {
+            Some((ino, before, at)) if ino == dir.ino() => {
+                self.meter.add(received.saturating_sub(before), now - at).is_err()
+            }
+            // Somebody else's turn has come.
+            _ => {
+                self.meter = Meter::new(self.pace);
+                false
+            }
+        }
+    }
+}

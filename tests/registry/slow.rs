@@ -1,0 +1,211 @@
+//! Servers that take their time.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread;
+use std::time::Duration;
+
+use oci_hooks::image::Pace;
+
+use crate::setup::{Content, Puller, chain, login, noise, read};
+use crate::support::http::{Gate, Response, Server};
+use crate::support::program::DEADLINE;
+
+/// Serves an image, and of its layer a few bytes until the gate opens.
+fn stuck(content: &Content, gate: &Gate) -> Server {
+    let (content, gate) = (content.clone(), gate.clone());
+    let layer = content.layer_path(0);
+    Server::start(move |request| {
+        let answer = content.answer(request);
+        if request.path == layer {
+            Response { held: Some((10, gate.clone())), ..answer }
+        } else {
+            answer
+        }
+    })
+}
+
+#[test]
+fn three_images_that_name_a_layer_and_do_not_send_it_hold_up_nobody() {
+    let content = Content::new(&[&noise(2_000_000), b"b"]);
+    let server = content.serve();
+    let mut puller = Puller::new();
+    // Nobody gives up while the test lasts.
+    puller.options.idle_timeout = DEADLINE * 2;
+    puller.options.pace = Pace { bytes_per_second: 0, ..Pace::default() };
+    let gates = [Gate::default(), Gate::default(), Gate::default()];
+    let hostile: Vec<_> = gates.iter().map(|gate| stuck(&content, gate)).collect();
+    thread::scope(|scope| {
+        for server in &hostile {
+            let (puller, address) = (&puller, server.address());
+            scope.spawn(move || {
+                puller.pull_beside_others(&format!("{address}/test/image")).unwrap()
+            });
+        }
+        gates.iter().for_each(Gate::wait_until_reached);
+        let (done, pulled) = mpsc::channel();
+        let (puller, address) = (&puller, server.address());
+        scope.spawn(move || done.send(puller.pull_beside_others(&format!("{address}/test/image"))));
+        let image = pulled.recv_timeout(DEADLINE);
+        gates.iter().for_each(Gate::open);
+        assert_eq!(read(&image.expect("it waits for nobody").unwrap(), 0), noise(2_000_000));
+    });
+    assert_eq!(puller.layers(), 2);
+}
+
+#[test]
+fn who_waits_for_a_pull_that_is_stuck_overtakes_it() {
+    let content = Content::new(&[&noise(2_000_000)]);
+    let gate = Gate::default();
+    let server = {
+        let (content, gate, layer) = (content.clone(), gate.clone(), content.layer_path(0));
+        let count = AtomicUsize::new(0);
+        Server::start(move |request| match content.answer(request) {
+            answer if request.path == layer && count.fetch_add(1, Ordering::SeqCst) == 0 => {
+                Response { held: Some((10, gate.clone())), ..answer }
+            }
+            answer => answer,
+        })
+    };
+    let mut puller = Puller::new();
+    puller.options.idle_timeout = DEADLINE * 2;
+    puller.options.pace.over = Duration::from_millis(200);
+    let name = format!("{}/test/image", server.address());
+    thread::scope(|scope| {
+        let first = scope.spawn(|| puller.pull_beside_others(&name));
+        gate.wait_until_reached();
+        let (done, pulled) = mpsc::channel();
+        let (puller, name) = (&puller, &name);
+        scope.spawn(move || done.send(puller.pull_beside_others(name)));
+        let image = pulled.recv_timeout(DEADLINE);
+        gate.open();
+        let image = image.expect("it does not wait for the first one").unwrap();
+        assert_eq!(first.join().unwrap().unwrap().layers, image.layers);
+    });
+    assert_eq!(puller.layers(), 1);
+}
+
+#[test]
+fn who_waits_for_a_pull_that_gets_on_does_not_fetch_the_layer_again() {
+    let content = Content::new(&[&noise(200_000)]);
+    let server = {
+        let (content, layer) = (content.clone(), content.layer_path(0));
+        Server::start(move |request| match content.answer(request) {
+            answer if request.path == layer => {
+                Response { pace: Some(Duration::from_millis(5)), ..answer }
+            }
+            answer => answer,
+        })
+    };
+    let mut puller = Puller::new();
+    // Progress is told four times a second.
+    puller.options.pace = Pace { bytes_per_second: 1, over: Duration::from_millis(600) };
+    let name = format!("{}/test/image", server.address());
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| puller.pull_beside_others(&name).unwrap());
+        }
+    });
+    let path = content.layer_path(0);
+    assert_eq!(server.requests().iter().filter(|request| request.path == path).count(), 1);
+}
+
+/// Serves an image to those who show a token, and what is at one path in a trickle.
+fn trickling(content: &Content, slow: &str) -> Server {
+    let (content, slow) = (content.clone(), slow.to_owned());
+    let address = Arc::<std::sync::OnceLock<String>>::default();
+    let server = Server::start({
+        let address = Arc::clone(&address);
+        move |request| {
+            let path = request.path.split('?').next().unwrap();
+            let answer = if path == "/token" {
+                // With what nobody needs, so that there is something to trickle.
+                Response::ok(format!("{{\"token\":\"t\",\"x\":\"{}\"}}", "x".repeat(100_000)))
+            } else if path == "/v2/" || request.header("authorization") == Some("Bearer t") {
+                content.answer(request)
+            } else {
+                let realm = format!("http://{}/token", address.get().unwrap());
+                Response::status(401).with("www-authenticate", format!("Bearer realm=\"{realm}\""))
+            };
+            let pace = (path == slow).then_some(Duration::from_millis(50));
+            Response { pace, ..answer }
+        }
+    });
+    address.set(server.address()).unwrap();
+    server
+}
+
+/// Returns an image all parts of which are large enough to trickle, and the paths of these.
+fn large() -> (Content, [String; 4]) {
+    let mut content = Content::new(&[&noise(100_000)]);
+    content.config.extend(vec![b' '; 100_000]);
+    content.manifest["config"] =
+        crate::setup::descriptor(oci_hooks::image::media_type::OCI_CONFIG, &content.config);
+    content.manifest["annotations"] = serde_json::json!({ "x": "x".repeat(100_000) });
+    let config = content.manifest["config"]["digest"].as_str().unwrap().to_owned();
+    let paths = [
+        "/token".to_owned(),
+        "/v2/test/image/manifests/latest".to_owned(),
+        format!("/v2/test/image/blobs/{config}"),
+        content.layer_path(0),
+    ];
+    (content, paths)
+}
+
+#[test]
+fn a_server_that_trickles_is_given_up_with_what_was_measured() {
+    let (content, paths) = large();
+    for path in paths {
+        let server = trickling(&content, &path);
+        let mut puller = Puller::with_login(&server.address(), "a", "a");
+        puller.options.pace = Pace { bytes_per_second: 1 << 20, over: Duration::from_millis(300) };
+        let said = chain(&puller.pull(&server.address()).unwrap_err());
+        let address = server.address();
+        let start = format!("{address} sends {address}/test/image too slowly: ");
+        assert!(said.contains(&start), "{path}: {said}");
+        assert!(said.contains(" seconds, expected at least 1048576 a second: "), "{said}");
+        assert!(said.contains("or lower min-pull-speed"), "{said}");
+        assert_eq!(puller.seen.count("retry"), 2, "{path}: it may get better");
+        assert_eq!(puller.layers(), 0);
+    }
+}
+
+#[test]
+fn a_pull_that_takes_too_long_is_given_up_however_much_comes() {
+    let (content, paths) = large();
+    for path in paths {
+        let server = trickling(&content, &path);
+        let mut puller = Puller::new();
+        puller.credentials = login(&server.address(), "a", "a");
+        puller.options.max_time = Duration::from_millis(1500);
+        let said = chain(&puller.pull(&server.address()).unwrap_err());
+        let start = format!("{}/test/image is not complete after 1 seconds", server.address());
+        assert!(said.contains(&start), "{path}: {said}");
+        assert!(said.contains("raise max-pull-time"), "{said}");
+        assert_eq!(puller.seen.count("retry"), 0, "{path}: there is no time left");
+    }
+}
+
+#[test]
+fn a_server_that_never_ends_its_headers_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // It ends with the test program.
+    thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let _ = connection.read(&mut [0; 1000]);
+                let _ = connection.write_all(b"HTTP/1.1 200 OK\r\nx: ");
+                while connection.write_all(b"x").is_ok() {
+                    thread::park_timeout(Duration::from_millis(20));
+                }
+            });
+        }
+    });
+    let mut puller = Puller::new();
+    puller.options.idle_timeout = Duration::from_millis(300);
+    let said = chain(&puller.pull(&address.to_string()).unwrap_err());
+    assert!(said.contains(&format!("{address} does not answer in time")), "{said}");
+}

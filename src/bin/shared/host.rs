@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::container::{Engine, MonitorProgram};
 use oci_hooks::image::{
-    self, ClientOptions, CredentialFile, CredentialFileError, Credentials, Helpers, Limits,
+    self, ClientOptions, CredentialFile, CredentialFileError, Credentials, Helpers, Limits, Pace,
     RegistryClient, RegistryError, RegistryOptions, StoreError, StoreOptions,
 };
 use oci_hooks::runtime::{self, DEFAULT_PATH, FindError, Runtime};
@@ -121,6 +121,8 @@ impl Host<'_> {
             registries: registries.collect(),
             proxy,
             no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
+            pace: Pace { bytes_per_second: self.store.min_pull_speed.0, ..Pace::default() },
+            max_time: self.store.max_pull_time.0,
             ..ClientOptions::default()
         })?)
     }

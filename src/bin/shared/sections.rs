@@ -1,6 +1,7 @@
 //! Sections of files of settings that the programs have in common.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use oci_hooks::bundle::HookOptions;
 use oci_hooks::hooks::Consumer;
@@ -37,6 +38,8 @@ pub(crate) struct Store {
     pub(crate) logins: Vec<PathBuf>,
     pub(crate) max_layer_size: Size,
     pub(crate) max_layer_files: u64,
+    pub(crate) min_pull_speed: Size,
+    pub(crate) max_pull_time: Age,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) keep_age: Option<Age>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,6 +55,8 @@ impl Default for Store {
             logins: Vec::new(),
             max_layer_size: Size(64 << 30),
             max_layer_files: 4_000_000,
+            min_pull_speed: Size(10 << 10),
+            max_pull_time: Age(Duration::from_secs(6 * 3600)),
             keep_age: None,
             keep_size: None,
         }

@@ -33,7 +33,7 @@ impl Budget {
 
     /// Fails if the time is over.
     pub(super) fn check(&self) -> Result<(), RegistryError> {
-        if self.started.elapsed() < self.total {
+        if self.total.is_zero() || self.started.elapsed() < self.total {
             return Ok(());
         }
         let (image, limit) = (self.image.clone(), self.total);

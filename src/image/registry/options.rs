@@ -28,7 +28,7 @@ pub struct ClientOptions {
     pub idle_timeout: Duration,
     /// How fast a server must send.
     pub pace: Pace,
-    /// How long an image may take altogether.
+    /// How long an image may take altogether; zero if as long as it takes.
     pub max_time: Duration,
     /// What we call ourselves.
     pub user_agent: String,

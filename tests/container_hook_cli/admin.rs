@@ -1,7 +1,11 @@
 //! Commands for the admin.
 
 use std::fs;
+use std::io::{Read as _, Write as _};
+use std::net::TcpListener;
 use std::process::Command;
+use std::thread;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
@@ -48,6 +52,36 @@ fn the_file_to_start_from_is_the_documented_one() {
     env.write("settings.toml", &ran.stdout);
     let without_store = |text: &str| text.split("[network]").nth(1).unwrap().to_owned();
     assert_eq!(without_store(&env.run(&["config"]).stdout), without_store(&defaults));
+}
+
+#[test]
+fn a_pull_takes_no_longer_than_the_settings_say() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let registry = listener.local_addr().unwrap();
+    // It ends with the test program.
+    thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let mut request = [0; 4096];
+                // Whoever tries TLS learns at once that it is not spoken here.
+                if connection.read(&mut request).is_err() || request[0] == 0x16 {
+                    return;
+                }
+                let _ = connection.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
+                while connection.write_all(b" ").is_ok() {
+                    thread::park_timeout(Duration::from_millis(20));
+                }
+            });
+        }
+    });
+    let env = TestEnv::new();
+    let store = format!("root = {:?}\nrun = {:?}\n", env.path("root"), env.path("run"));
+    env.write("settings.toml", &format!("[store]\n{store}max-pull-time = \"1s\"\n"));
+    let ran = env.run(&["pull", &format!("{registry}/a/b:1")]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let expected = format!("{registry}/a/b is not complete after 1 s");
+    assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
+    assert!(ran.stderr.contains("raise max-pull-time"), "{}", ran.stderr);
 }
 
 #[test]

@@ -56,11 +56,12 @@ fn three_images_that_name_a_layer_and_do_not_send_it_hold_up_nobody() {
 }
 
 #[test]
-fn who_waits_for_a_pull_that_is_stuck_overtakes_it() {
-    let content = Content::new(&[&noise(2_000_000)]);
+fn of_those_who_wait_for_a_pull_that_is_stuck_one_overtakes_it() {
+    let content = Content::new(&[&noise(200_000)]);
     let gate = Gate::default();
+    let path = content.layer_path(0);
     let server = {
-        let (content, gate, layer) = (content.clone(), gate.clone(), content.layer_path(0));
+        let (content, gate, layer) = (content.clone(), gate.clone(), path.clone());
         let count = AtomicUsize::new(0);
         Server::start(move |request| match content.answer(request) {
             answer if request.path == layer && count.fetch_add(1, Ordering::SeqCst) == 0 => {
@@ -71,18 +72,26 @@ fn who_waits_for_a_pull_that_is_stuck_overtakes_it() {
     };
     let mut puller = Puller::new();
     puller.options.idle_timeout = DEADLINE * 2;
-    puller.options.pace.over = Duration::from_millis(200);
+    // Longer than anything but the gate takes.
+    puller.options.pace = Pace { bytes_per_second: 1000, over: Duration::from_secs(5) };
     let name = format!("{}/test/image", server.address());
     thread::scope(|scope| {
         let first = scope.spawn(|| puller.pull_beside_others(&name));
         gate.wait_until_reached();
         let (done, pulled) = mpsc::channel();
-        let (puller, name) = (&puller, &name);
-        scope.spawn(move || done.send(puller.pull_beside_others(name)));
-        let image = pulled.recv_timeout(DEADLINE);
+        for _ in 0..3 {
+            let (puller, name, done) = (&puller, &name, done.clone());
+            scope.spawn(move || done.send(puller.pull_beside_others(name)));
+        }
+        let images: Vec<_> = (0..3).map(|_| pulled.recv_timeout(DEADLINE)).collect();
+        let asked = server.requests().iter().filter(|request| request.path == path).count();
         gate.open();
-        let image = image.expect("it does not wait for the first one").unwrap();
-        assert_eq!(first.join().unwrap().unwrap().layers, image.layers);
+        let first = first.join().unwrap().unwrap();
+        for image in images {
+            let image = image.expect("it does not wait for the first one").unwrap();
+            assert_eq!(image.layers, first.layers);
+        }
+        assert_eq!(asked, 2, "by the one that is stuck and one other");
     });
     assert_eq!(puller.layers(), 1);
 }
@@ -94,14 +103,14 @@ fn who_waits_for_a_pull_that_gets_on_does_not_fetch_the_layer_again() {
         let (content, layer) = (content.clone(), content.layer_path(0));
         Server::start(move |request| match content.answer(request) {
             answer if request.path == layer => {
-                Response { pace: Some(Duration::from_millis(5)), ..answer }
+                Response { pace: Some(Duration::from_millis(25)), ..answer }
             }
             answer => answer,
         })
     };
     let mut puller = Puller::new();
-    // Progress is told four times a second.
-    puller.options.pace = Pace { bytes_per_second: 1, over: Duration::from_millis(600) };
+    // The layer takes five seconds, and there is progress four times in each.
+    puller.options.pace = Pace { bytes_per_second: 1, over: Duration::from_secs(3) };
     let name = format!("{}/test/image", server.address());
     thread::scope(|scope| {
         for _ in 0..4 {
@@ -165,7 +174,7 @@ fn a_server_that_trickles_is_given_up_with_what_was_measured() {
         let address = server.address();
         let start = format!("{address} sends {address}/test/image too slowly: ");
         assert!(said.contains(&start), "{path}: {said}");
-        assert!(said.contains(" seconds, expected at least 1048576 a second: "), "{said}");
+        assert!(said.contains(" s, expected at least 1048576 bytes/s: "), "{said}");
         assert!(said.contains("or lower min-pull-speed"), "{said}");
         assert_eq!(puller.seen.count("retry"), 2, "{path}: it may get better");
         assert_eq!(puller.layers(), 0);
@@ -181,7 +190,7 @@ fn a_pull_that_takes_too_long_is_given_up_however_much_comes() {
         puller.credentials = login(&server.address(), "a", "a");
         puller.options.max_time = Duration::from_millis(1500);
         let said = chain(&puller.pull(&server.address()).unwrap_err());
-        let start = format!("{}/test/image is not complete after 1 seconds", server.address());
+        let start = format!("{}/test/image is not complete after 1 s", server.address());
         assert!(said.contains(&start), "{path}: {said}");
         assert!(said.contains("raise max-pull-time"), "{said}");
         assert_eq!(puller.seen.count("retry"), 0, "{path}: there is no time left");
@@ -205,6 +214,30 @@ fn a_server_that_never_ends_its_headers_is_given_up() {
         }
     });
     let mut puller = Puller::new();
+    puller.options.idle_timeout = Duration::from_millis(300);
+    let said = chain(&puller.pull(&address.to_string()).unwrap_err());
+    assert!(said.contains(&format!("{address} does not answer in time")), "{said}");
+}
+
+#[test]
+fn a_server_that_never_ends_its_handshake_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    // It ends with the test program.
+    thread::spawn(move || {
+        for mut connection in listener.incoming().map_while(Result::ok) {
+            thread::spawn(move || {
+                let _ = connection.read(&mut [0; 1000]);
+                // The head of a record of 16 KiB.
+                let _ = connection.write_all(b"\x16\x03\x03\x40\x00");
+                while connection.write_all(b"x").is_ok() {
+                    thread::park_timeout(Duration::from_millis(20));
+                }
+            });
+        }
+    });
+    let mut puller = Puller::new();
+    puller.options.connect_timeout = Duration::from_millis(300);
     puller.options.idle_timeout = Duration::from_millis(300);
     let said = chain(&puller.pull(&address.to_string()).unwrap_err());
     assert!(said.contains(&format!("{address} does not answer in time")), "{said}");

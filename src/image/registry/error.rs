@@ -75,8 +75,8 @@ pub enum RegistryError {
     },
     /// It sends so little that waiting for it makes no sense.
     #[error(
-        "{server} sends {image} too slowly: {received_bytes} bytes in {} seconds, expected at least \
-         {bytes_per_second} a second: try again later, use a mirror, or lower min-pull-speed",
+        "{server} sends {image} too slowly: {received_bytes} bytes in {} s, expected at least \
+         {bytes_per_second} bytes/s: try again later, use a mirror, or lower min-pull-speed",
         time.as_secs()
     )]
     TooSlow {
@@ -93,7 +93,7 @@ pub enum RegistryError {
     },
     /// The whole image takes too long.
     #[error(
-        "{image} is not complete after {} seconds, and must not take longer: use a mirror, or raise \
+        "{image} is not complete after {} s, which is all a pull may take: use a mirror, or raise \
          max-pull-time", limit.as_secs()
     )]
     TooLong {

@@ -12,7 +12,7 @@ use super::layers::Layer;
 use super::open::{Store, names, remove_file, remove_tree};
 use crate::image::Digest;
 use crate::image::pace::{Meter, Pace};
-use crate::sys::fs::{PathContext as _, PathError, unpredictable};
+use crate::sys::fs::{PathContext as _, PathError};
 
 /// What the names of claims begin with.
 pub(super) const PREFIX: &str = ".tmp-";
@@ -43,9 +43,10 @@ pub(in crate::image) struct Wanted<'a> {
 }
 
 impl Wanted<'_> {
-    fn claim_name(&self) -> String {
+    /// Returns the name of the claim of those who come first, or overtook others so many times.
+    fn claim_name(&self, overtaken: usize) -> String {
         let blob = self.blob.map_or("", Digest::as_str);
-        let key = format!("{} {blob} {}", self.diff_id, self.source);
+        let key = format!("{} {blob} {} {overtaken}", self.diff_id, self.source);
         format!("{PREFIX}{}", Digest::of(key.as_bytes()).hex())
     }
 }
@@ -67,11 +68,13 @@ impl Store {
     /// Gets the right to unpack a layer, or the layer if it is there.
     ///
     /// If somebody unpacks the same, this waits as long as they keep up the pace. After that they are
-    /// overtaken: both unpack it, and who is done first wins.
+    /// overtaken: both unpack it, and who is done first wins. Of many who wait one overtakes, and the
+    /// others wait for that one.
     pub(in crate::image) fn claim(&self, wanted: &Wanted<'_>) -> Result<Claimed, StoreError> {
-        let mut path = self.layers_dir().join(wanted.claim_name());
+        let mut overtaken = 0;
         let mut holder = Holder::new(wanted.pace);
         loop {
+            let path = self.layers_dir().join(wanted.claim_name(overtaken));
             if let Some(layer) = self.layer(wanted.diff_id)? {
                 return Ok(Claimed::Made(layer));
             }
@@ -81,8 +84,7 @@ impl Store {
             }
             let Some(claim) = Claim::take(&path)? else {
                 if holder.is_stuck(&path) {
-                    let name = format!("{}-{:016x}", wanted.claim_name(), unpredictable());
-                    path = self.layers_dir().join(name);
+                    overtaken += 1;
                 } else {
                     thread::sleep(POLL);
                 }

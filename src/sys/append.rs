@@ -2,13 +2,13 @@
 
 use std::fs::{self, File};
 use std::io::{self, Write as _};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 use rustix::process::geteuid;
 
-use super::fs::{PathContext as _, PathError};
+use super::fs::{PathContext as _, PathError, writers};
 
 /// A file that lines are added to, which is this user's alone.
 #[derive(Debug)]
@@ -32,16 +32,20 @@ impl AppendFile {
         let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = rustix::fs::open(path, flags, Mode::from_raw_mode(0o600)).at("open", path)?;
         let file = File::from(file);
-        let metadata = file.metadata().at("look at", path)?;
+        let stat = fstat(&file).at("look at", path)?;
         let refuse = |problem: &str| Err(PathError::new("use", path, io::Error::other(problem)));
-        if !metadata.is_file() {
+        if !FileType::from_raw_mode(stat.st_mode).is_file() {
             return refuse("it is not a regular file");
         }
-        if metadata.uid() != geteuid().as_raw() {
-            return refuse(&format!("it belongs to the user with the id {}", metadata.uid()));
+        if stat.st_uid != geteuid().as_raw() {
+            return refuse(&format!("it belongs to user {}", stat.st_uid));
         }
-        if metadata.mode() & 0o022 != 0 {
-            return refuse("others than its user can write to it: take that away with chmod go-w");
+        let writers = writers(file.as_fd(), &stat).at("find out who may change", path)?;
+        if let Some(writer) = writers.first() {
+            return refuse(&format!(
+                "{} can write to it: take that away with chmod go-w",
+                writer.who
+            ));
         }
         Ok(AppendFile { file, path: path.to_owned() })
     }
@@ -65,7 +69,7 @@ impl AppendFile {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{PermissionsExt as _, symlink};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 
     use super::*;
 

@@ -4,6 +4,8 @@ mod directories;
 mod ownership;
 mod runner;
 
+use std::path::Path;
+
 use clap::Args;
 
 use crate::Exit;
@@ -26,6 +28,8 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(&settings.store));
     checks.extend(ownership::idmapped_mounts(&settings.store));
+    let audit = settings.audit.file.as_deref().and_then(Path::parent);
+    checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
     checks.extend(settings.limits.disk.map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));
     checks.extend(network::checks());

@@ -28,6 +28,8 @@ pub mod lock;
 #[cfg(feature = "engine")]
 pub mod loop_device;
 #[cfg(feature = "engine")]
+pub mod metadata;
+#[cfg(feature = "engine")]
 pub mod mount;
 #[cfg(feature = "engine")]
 pub mod mount_namespace;

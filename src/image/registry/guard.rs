@@ -1,6 +1,6 @@
 //! The addresses that nobody may send us to.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::OnceLock;
 
 use ureq::Error;
@@ -10,6 +10,7 @@ use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver
 use ureq::unversioned::transport::NextTimeout;
 
 use crate::image::origin::canonical;
+use crate::sys::metadata::is_metadata;
 
 /// An address that only this machine or its network has, where a server could send us to do harm.
 #[derive(Debug, thiserror::Error)]
@@ -83,17 +84,14 @@ pub(super) fn is_internal(address: IpAddr) -> bool {
                 || v4.is_broadcast()
                 || v4.is_multicast()
                 || v4.octets()[0] == 0
-                // Metadata servers of Alibaba Cloud and Oracle Cloud, which are not link-local.
-                || matches!(v4.octets(), [100, 100, 100, 200] | [192, 0, 0, 192])
+                || is_metadata(address)
         }
         IpAddr::V6(v6) => {
             v6.is_loopback()
                 || v6.is_unspecified()
                 || v6.is_multicast()
                 || v6.is_unicast_link_local()
-                // Metadata servers of Amazon and Google.
-                || v6 == Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254)
-                || v6 == Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)
+                || is_metadata(address)
         }
     }
 }
@@ -137,6 +135,8 @@ mod tests {
             "64:ff9b::a9fe:a9fe",
             "fe80::1",
             "fd00:ec2::254",
+            "168.63.129.16",
+            "fd00:42::42",
             "224.0.0.1",
         ] {
             assert!(is_internal(canonical(internal.parse().unwrap())), "{internal}");

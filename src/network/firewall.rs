@@ -1,6 +1,6 @@
 //! What passes between jobs, the host and the world: one table of rules for nft, the same for all
-//! networks. Published ports are elements of its maps, and what a network may is the group of its
-//! interface: that goes with it.
+//! networks, which is there as long as there is a network. Published ports and ways out are elements of
+//! its sets and maps, and what a network may is the group of its interface: that goes with it.
 
 use std::ffi::OsStr;
 use std::io;
@@ -9,23 +9,36 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::error::NetworkError;
-use super::nftables::{Element, INET, IPV4, IPV6, Nftables};
+use super::interface::Interface;
+use super::iptables;
+use super::nftables::{Element, INET, Nftables};
 use super::port::{Protocol, Published};
-use super::record::LINK;
 use super::subnet::Pair;
+use crate::sys::metadata::METADATA;
 use crate::sys::process::{End, Program};
 
 const TABLE: &str = "oci_hooks";
 const RULES: &str = include_str!("rules.nft");
 
 /// Counted up when the rules change: they are loaded anew then.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
+
+/// A chain that every version of the table has.
+const ANY_VERSION: &str = "input";
+
+/// A chain without rules: all networks that are there have been entered. Whoever loaded the rules may have
+/// been killed before that.
+const COMPLETE: &str = "complete";
+
+/// The set of those who need the table.
+const NETWORKS: &str = "networks";
 
 /// The group of a network's interface on the host if containers may use services of the host.
 pub(super) const HOST_ACCESS: u32 = 1;
 
-/// What Docker lets its admin decide about what is forwarded; everything else it drops.
-const DOCKER: &str = "DOCKER-USER";
+/// How often a change is tried again that somebody else's was quicker than.
+const TRIES: u32 = 100;
+const TRIES_OF_NFT: u32 = 3;
 
 /// Where nft is; `PATH` of a service is not always what it should be.
 const PROGRAMS: [&str; 4] = ["/usr/sbin/nft", "/sbin/nft", "/usr/bin/nft", "/usr/local/sbin/nft"];
@@ -34,25 +47,117 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// A container's addresses, and the ports to reach them by.
 pub(super) type Destination<'a> = (&'a [Published], Pair);
 
-/// Makes the table unless it is there, with what is published already: after a boot, a new version,
-/// or a firewall of the host that starts anew, there is none. The lock is held.
-pub(super) fn install<'a>(
-    published: impl Iterator<Item = Destination<'a>>,
-) -> Result<(), NetworkError> {
-    let nftables = Nftables::open().map_err(because("ask"))?;
-    let version = format!("version_{VERSION}");
-    if !nftables.has_chain(INET, TABLE, &version).map_err(because("ask"))? {
-        nft(&RULES.replace("version_VERSION", &version))?;
-        let elements: Vec<_> = published.flat_map(elements).collect();
-        nftables.add(TABLE, &elements).map_err(because("publish ports"))?;
+/// What a network has in the table.
+pub(super) struct Member<'a> {
+    /// The host's end of its link.
+    pub(super) link: &'a Interface,
+    /// By which interfaces it gets out of the host, of those that need to be named.
+    pub(super) uplinks: &'a [Interface],
+    pub(super) containers: Vec<Destination<'a>>,
+}
+
+impl Member<'_> {
+    fn elements(&self) -> Vec<Element> {
+        let element = |set, names: &[&Interface]| {
+            let key = names.iter().flat_map(|name| name.padded()).collect();
+            Element { set, key, data: Vec::new() }
+        };
+        let uplinks = self.uplinks.iter().map(|uplink| element("uplinks", &[self.link, uplink]));
+        let ports = self.containers.iter().copied().flat_map(elements);
+        std::iter::once(element(NETWORKS, &[self.link])).chain(uplinks).chain(ports).collect()
     }
-    for (family, name) in [(IPV4, "ip"), (IPV6, "ip6")] {
-        if nftables.has_chain(family, "filter", DOCKER).is_ok_and(|there| there) {
-            // Where this does not work, Docker may still forward; if not, the first step fails.
-            let _ = pass_docker(&nftables, family, name);
+}
+
+/// Enters a network. Makes the table unless it is there, with what the others have in it: after a boot,
+/// a new version, or a firewall of the host that starts anew, there is none. The lock is held.
+pub(super) fn enter(network: &Member<'_>, others: &[Member<'_>]) -> Result<(), NetworkError> {
+    let nftables = Nftables::open().map_err(because("ask"))?;
+    let mut tries = 0;
+    loop {
+        match try_to_enter(&nftables, network, others) {
+            // Networks of another run directory come and go without our lock: the last one takes the
+            // table with it.
+            Err(NetworkError::Firewall { source, .. })
+                if source.kind() == io::ErrorKind::NotFound && tries < TRIES => {}
+            Err(NetworkError::Nft { .. }) if tries < TRIES_OF_NFT => {}
+            result => return result,
+        }
+        tries += 1;
+    }
+}
+
+fn try_to_enter(
+    nftables: &Nftables,
+    network: &Member<'_>,
+    others: &[Member<'_>],
+) -> Result<(), NetworkError> {
+    let version = format!("version_{VERSION}");
+    let is_there = nftables.has_chain(INET, TABLE, &version).map_err(because("ask"))?;
+    let mut script = if is_there { String::new() } else { rules(nftables, &version)? };
+    script += &iptables::missing(nftables).map_err(because("ask"))?;
+    if !script.is_empty() {
+        // nft goes on when we are killed. What it does then comes to nothing once this network was taken
+        // out, and its chain with it: the kernel takes all of the script or nothing.
+        let chain = network.link.as_str();
+        nftables.add_chain(TABLE, chain).map_err(because("load rules"))?;
+        nft(&format!("flush chain inet {TABLE} {chain}\n{script}"))?;
+    }
+    let mut elements = network.elements();
+    let is_complete = nftables.has_chain(INET, TABLE, COMPLETE).map_err(because("ask"))?;
+    if !is_complete {
+        elements.extend(others.iter().flat_map(Member::elements));
+    }
+    nftables.add(TABLE, &elements).map_err(because("enter a network"))?;
+    if is_complete {
+        return Ok(());
+    }
+    nftables.add_chain(TABLE, COMPLETE).map_err(because("enter networks"))
+}
+
+/// Returns the commands that make the table, in place of one of another version.
+fn rules(nftables: &Nftables, version: &str) -> Result<String, NetworkError> {
+    let outdated = nftables.has_chain(INET, TABLE, ANY_VERSION).map_err(because("ask"))?;
+    let before = if outdated { "delete" } else { "flush" };
+    let addresses = |wanted: fn(&IpAddr) -> bool| {
+        let addresses = METADATA.iter().map(|metadata| metadata.address).filter(wanted);
+        addresses.map(|address| address.to_string()).collect::<Vec<_>>().join(", ")
+    };
+    let metadata4 = addresses(|ip| matches!(ip, IpAddr::V4(ip) if !ip.is_link_local()));
+    let rules = RULES
+        .replace("version_VERSION", version)
+        .replace("METADATA4", &metadata4)
+        .replace("METADATA6", &addresses(IpAddr::is_ipv6));
+    Ok(format!("{before} table inet {TABLE}\n{rules}"))
+}
+
+/// Takes a network out, whatever it has in the table, and with the last one the table and all that is
+/// ours in other ones. That nothing is there is fine. The lock is held.
+pub(super) fn leave(network: &Member<'_>) -> Result<(), NetworkError> {
+    let nftables = Nftables::open().map_err(because("ask"))?;
+    let because = || because("take a network out");
+    nftables.delete_chain(TABLE, network.link.as_str()).map_err(because())?;
+    nftables.delete(TABLE, &network.elements()).map_err(because())?;
+    for _ in 0..TRIES {
+        if remove_unused(&nftables).map_err(because())? {
+            return Ok(());
         }
     }
-    Ok(())
+    Err(because()(io::Error::other("others change it all the time")))
+}
+
+/// Removes everything of ours unless there is a network. Returns whether that could be told: networks of
+/// other run directories come and go meanwhile, and other programs change tables of their own.
+fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
+    let now = nftables.generation()?;
+    if !nftables.is_empty(TABLE, NETWORKS)? {
+        return Ok(true);
+    }
+    let table = nftables.has_table(TABLE)?.then_some(TABLE);
+    let rules = iptables::ours(nftables)?;
+    if table.is_none() && rules.is_empty() {
+        return Ok(true);
+    }
+    nftables.remove(&now, table, &rules)
 }
 
 /// Publishes ports.
@@ -82,20 +187,10 @@ fn because(action: &'static str) -> impl FnOnce(io::Error) -> NetworkError {
     move |source| NetworkError::Firewall { action, source }
 }
 
-/// Lets through what comes from jobs, and what goes to them: our own rules look at that.
-fn pass_docker(nftables: &Nftables, family: u8, name: &str) -> Result<(), NetworkError> {
-    let rules = nftables.rules(family, "filter", DOCKER).map_err(because("ask"))?;
-    if rules.windows(LINK.len()).any(|bytes| bytes == LINK.as_bytes()) {
-        return Ok(());
-    }
-    let rule = |side| format!("insert rule {name} filter {DOCKER} {side} \"{LINK}*\" accept\n");
-    nft(&(rule("iifname") + &rule("oifname")))
-}
-
 fn elements((ports, container): Destination<'_>) -> impl Iterator<Item = Element> {
     ports.iter().flat_map(move |port| {
-        let element = |map, ip: Option<IpAddr>, to: IpAddr| Element {
-            map,
+        let element = |set, ip: Option<IpAddr>, to: IpAddr| Element {
+            set,
             key: joined(ip, Some(port.protocol), port.host_port),
             data: joined(Some(to), None, port.container_port),
         };
@@ -161,7 +256,7 @@ mod tests {
         // `nft --debug=netlink` shows the fields as numbers of this machine.
         let port = [published(Some("127.0.0.1"))];
         let element = elements((&port, CONTAINER)).next().unwrap();
-        assert_eq!(element.map, "one4");
+        assert_eq!(element.set, "one4");
         assert_eq!(element.key, [127, 0, 0, 1, 17, 0, 0, 0, 0x1f, 0x91, 0, 0]);
         assert_eq!(element.data, [10, 213, 9, 2, 0, 80, 0, 0]);
     }
@@ -169,7 +264,7 @@ mod tests {
     #[test]
     fn a_port_is_published_in_both_families_unless_on_one_address() {
         let maps = |ip| -> Vec<_> {
-            elements((&[published(ip)], CONTAINER)).map(|element| element.map).collect()
+            elements((&[published(ip)], CONTAINER)).map(|element| element.set).collect()
         };
         assert_eq!(maps(None), ["any4", "any6"]);
         assert_eq!(maps(Some("192.0.2.1")), ["one4"]);

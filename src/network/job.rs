@@ -5,10 +5,13 @@ use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::panic::resume_unwind;
 use std::path::PathBuf;
+use std::thread;
 
 use super::error::NetworkError;
 use super::firewall;
+use super::interface::Interface;
 use super::link;
 use super::port::{PortMapping, Published};
 use super::record::{self, EndpointRecord, Record, claim, directory, lock, records};
@@ -30,6 +33,9 @@ pub struct NetworkOptions {
     pub pool6: Subnet<Ipv6Addr>,
     /// Whether containers reach services of the host by its addresses; never by its loopback.
     pub host_access: bool,
+    /// Interfaces that containers reach the world by, besides those of the host's default routes, though
+    /// they are bridges or others that lead to containers and virtual machines of the host itself.
+    pub uplinks: Vec<Interface>,
 }
 
 /// A network to make.
@@ -80,30 +86,32 @@ impl Network {
         let id = &request.id;
         check_name(id)?;
         let mut undo = Rollback::new();
-        let record = {
-            let _lock = lock(options)?;
-            let records = records(options)?;
-            let record = claim(options, request, &records)?;
-            undo.push(|| drop(Network::remove_id(options, id)));
-            let published = records.iter().flat_map(|record| {
-                let plan = record.plan(options);
-                let endpoints = record.endpoints.iter();
-                endpoints.map(move |endpoint| {
-                    (endpoint.published.as_slice(), plan.container(endpoint.number))
-                })
-            });
-            firewall::install(published)?;
-            record
-        };
+        let lock = lock(options)?;
+        let others = records(options)?;
+        let record = claim(options, request, &others)?;
+        undo.push(|| drop(Network::remove_id(options, id)));
         let network = Network { options: options.clone(), record };
-        if request.user_namespace {
-            let pin = network.user_pin();
-            let namespace = Mapping::shifted(network.private_ids()).namespace();
-            netns::pin(namespace.at("make a user namespace for", &pin)?.as_fd(), &pin)?;
-        }
-        link::make_hub(&network.record, network.record.plan(options), &network.hub())?;
+        // nft takes as long to load the table as the kernel takes to make the hub.
+        thread::scope(|scope| {
+            let entered = scope.spawn(|| {
+                let _lock = lock;
+                let others: Vec<_> = others.iter().map(|other| other.member(options)).collect();
+                firewall::enter(&network.record.member(options), &others)
+            });
+            let made = network.make_hub(request);
+            entered.join().unwrap_or_else(|panic| resume_unwind(panic)).and(made)
+        })?;
         undo.disarm();
         Ok(network)
+    }
+
+    fn make_hub(&self, request: &NetworkRequest) -> Result<(), NetworkError> {
+        if request.user_namespace {
+            let pin = self.user_pin();
+            let namespace = Mapping::shifted(self.private_ids()).namespace();
+            netns::pin(namespace.at("make a user namespace for", &pin)?.as_fd(), &pin)?;
+        }
+        link::make_hub(&self.record, self.record.plan(&self.options), &self.hub())
     }
 
     /// Opens a network that another process made.
@@ -206,13 +214,7 @@ impl Network {
             entries => entries.at("list", &directory)?,
         };
         match read(options, id) {
-            Ok(record) => {
-                let plan = record.plan(options);
-                for endpoint in &record.endpoints {
-                    let container = plan.container(endpoint.number);
-                    firewall::withdraw((&endpoint.published, container))?;
-                }
-            }
+            Ok(record) => firewall::leave(&record.member(options))?,
             // Whoever was killed before it wrote the record had not made anything.
             Err(NetworkError::Unknown { .. }) => {}
             Err(error) => return Err(error),

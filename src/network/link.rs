@@ -41,7 +41,7 @@ pub(super) fn make_hub(record: &Record, plan: Plan, pin: &Path) -> Result<(), Ne
     let bridge = NewLink { name: "bridge", index: BRIDGE, mtu, ..NewLink::default() };
     let uplink = NewLink { name: "uplink", index: UPLINK, mtu, ..NewLink::default() };
     let on_host = NewLink {
-        name: &record.link,
+        name: record.link.as_str(),
         index: 0,
         mtu,
         mac: Some(plan.host().mac()),
@@ -54,7 +54,7 @@ pub(super) fn make_hub(record: &Record, plan: Plan, pin: &Path) -> Result<(), Ne
 }
 
 fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
-    let name = &record.link;
+    let name = record.link.as_str();
     let netlink = Netlink::open()?;
     let index = netlink::index(name)?;
     // For ports that are published on 127.0.0.1. What comes from containers is filtered.

@@ -6,15 +6,20 @@
 //! it apart is taking away the mounts that keep its namespaces: the kernel does the rest.
 //!
 //! Containers of one job reach each other by IPv4 and IPv6. They do not reach those of other jobs, but
-//! by ports that those publish; nor the host's loopback, nor link-local addresses, which clouds give
-//! their machines' secrets away on. To the world they go by IPv4, and by IPv6 if the host forwards
-//! it already.
+//! by ports that those publish; nor the host's loopback, nor the addresses on which clouds give their
+//! machines' secrets away; nor containers and virtual machines that others have on the host. To the
+//! world they go by IPv4, and by IPv6 if the host forwards it already.
+//!
+//! What is ours in the host's packet filter is there as long as there is a network.
 
 mod error;
 mod firewall;
+mod interface;
+mod iptables;
 mod job;
 mod link;
 mod netlink;
+mod nfnetlink;
 mod nftables;
 mod port;
 mod record;
@@ -22,6 +27,7 @@ mod reserve;
 mod subnet;
 
 pub use error::NetworkError;
+pub use interface::{Interface, InterfaceError};
 pub use job::{Endpoint, EndpointRequest, Network, NetworkOptions, NetworkRequest};
 pub use port::{PortError, PortMapping, Protocol, Published};
 pub use subnet::{Subnet, SubnetError};

@@ -190,19 +190,32 @@ fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
 }
 
-/// The IPv4 routes of the calling thread's namespace.
-#[derive(Debug, Default)]
-pub(super) struct Routes {
+/// The routes of the calling thread's namespace in one family.
+#[derive(Debug)]
+pub(super) struct Routes<A> {
     /// What they lead to, but for those to everywhere.
-    pub(super) networks: Vec<(Ipv4Addr, u8)>,
-    /// The link of the default route.
-    pub(super) default: Option<String>,
+    pub(super) networks: Vec<(A, u8)>,
+    /// The links of those to everywhere, the preferred one first.
+    pub(super) defaults: Vec<String>,
+}
+
+impl<A> Routes<A> {
+    fn add(&mut self, link: &str, address: A, prefix: u8) {
+        match prefix {
+            // The kernel's own route for what it has none to.
+            0 if link == "lo" => {}
+            0 => self.defaults.push(link.to_owned()),
+            // VPNs that want everything take it in two halves.
+            1 => {}
+            _ => self.networks.push((address, prefix)),
+        }
+    }
 }
 
 /// Reads the IPv4 routes.
-pub(super) fn routes() -> io::Result<Routes> {
+pub(super) fn routes() -> io::Result<Routes<Ipv4Addr>> {
     let table = fs::read_to_string("/proc/thread-self/net/route")?;
-    let mut routes = Routes::default();
+    let mut routes = Routes { networks: Vec::new(), defaults: Vec::new() };
     for line in table.lines().skip(1) {
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
         let [link, destination, _, _, _, _, _, mask, ..] = fields[..] else { continue };
@@ -211,28 +224,27 @@ pub(super) fn routes() -> io::Result<Routes> {
         // Written as they are in memory.
         let address = Ipv4Addr::from(destination.to_ne_bytes());
         let prefix = u8::try_from(mask.count_ones()).expect("there are 32 bits");
-        match prefix {
-            0 if routes.default.is_none() => routes.default = Some(link.to_owned()),
-            // VPNs that want everything take it in two halves.
-            0 | 1 => {}
-            _ => routes.networks.push((address, prefix)),
-        }
+        routes.add(link, address, prefix);
     }
     Ok(routes)
 }
 
-/// Returns the IPv6 networks that the calling thread's namespace has routes to.
-pub(super) fn routes6() -> io::Result<Vec<(Ipv6Addr, u8)>> {
+/// Reads the IPv6 routes, but for those to single addresses.
+pub(super) fn routes6() -> io::Result<Routes<Ipv6Addr>> {
+    let mut routes = Routes { networks: Vec::new(), defaults: Vec::new() };
     let table = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {
         // No IPv6 at all.
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(routes),
         table => table?,
     };
-    let routes = table.lines().filter_map(|line| {
-        let mut fields = line.split_ascii_whitespace();
-        let address = u128::from_str_radix(fields.next()?, 16).ok()?;
-        let prefix = u8::from_str_radix(fields.next()?, 16).ok()?;
-        Some((Ipv6Addr::from(address), prefix))
-    });
-    Ok(routes.filter(|(_, prefix)| (2..128).contains(prefix)).collect())
+    for line in table.lines() {
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
+        let [destination, prefix, .., link] = fields[..] else { continue };
+        let address = u128::from_str_radix(destination, 16);
+        let (Ok(address), Ok(prefix)) = (address, u8::from_str_radix(prefix, 16)) else { continue };
+        if prefix < 128 {
+            routes.add(link, Ipv6Addr::from(address), prefix);
+        }
+    }
+    Ok(routes)
 }

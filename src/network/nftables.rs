@@ -1,13 +1,15 @@
-//! Elements of nft's maps, by the kernel's own protocol: `nft` takes milliseconds for each call.
+//! What is asked of nft's tables, and changed in them, by the kernel's own protocol: `nft` takes
+//! milliseconds for each call.
 //!
-//! Only what changes from container to container is done here. The rules themselves are text, for
-//! nft.
+//! The rules themselves are text, for nft.
 
 use std::io;
 
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::Errno;
+
+use super::nfnetlink::{attribute, contents, errors, find, message, nested, text};
 
 /// `NFPROTO_INET`: both IPv4 and IPv6.
 pub(super) const INET: u8 = 1;
@@ -21,19 +23,31 @@ const REQUEST: u16 = 0x1;
 const ACK: u16 = 0x4;
 const DUMP: u16 = 0x300;
 const CREATE: u16 = 0x400;
-const ERROR: u16 = 2;
 const BATCH_BEGIN: u16 = 16;
 const BATCH_END: u16 = 17;
 const NFTABLES: u16 = 10;
+const NEW_TABLE: u16 = 0;
+const GET_TABLE: u16 = 1;
+const DELETE_TABLE: u16 = 2;
+const NEW_CHAIN: u16 = 3;
 const GET_CHAIN: u16 = 4;
+const DELETE_CHAIN: u16 = 5;
+const NEW_RULE: u16 = 6;
 const GET_RULE: u16 = 7;
+const DELETE_RULE: u16 = 8;
 const NEW_ELEMENT: u16 = 12;
+const GET_ELEMENT: u16 = 13;
 const DELETE_ELEMENT: u16 = 14;
-const NESTED: u16 = 1 << 15;
+const NEW_GENERATION: u16 = 15;
+const GET_GENERATION: u16 = 16;
 
 const TABLE: u16 = 1;
 const CHAIN_NAME: u16 = 3;
+const CHAIN_POLICY: u16 = 5;
 const RULE_CHAIN: u16 = 2;
+const RULE_HANDLE: u16 = 3;
+const GENERATION: u16 = 1;
+const BATCH_GENERATION: u16 = 1;
 const SET: u16 = 2;
 const ELEMENTS: u16 = 3;
 const LIST_ELEMENT: u16 = 1;
@@ -41,13 +55,29 @@ const KEY: u16 = 1;
 const DATA: u16 = 2;
 const VALUE: u16 = 1;
 
-/// An element of a map, its fields joined as the kernel has them.
+/// `ERESTART`: the kernel's answer to a change that depends on what is no longer so.
+const ERESTART: i32 = 85;
+
+/// An element of a set or a map, its fields joined as the kernel has them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Element {
-    pub(super) map: &'static str,
+    pub(super) set: &'static str,
     pub(super) key: Vec<u8>,
+    /// What a map has for the key; nothing in a set.
     pub(super) data: Vec<u8>,
 }
+
+/// A rule of somebody else's chain.
+#[derive(Clone, Debug)]
+pub(super) struct Rule {
+    handle: Vec<u8>,
+    /// As the kernel has it, to look for words in.
+    pub(super) content: Vec<u8>,
+}
+
+/// What all tables of the network namespace say at a moment: the kernel counts the changes.
+#[derive(Clone, Debug)]
+pub(super) struct Generation(Vec<u8>);
 
 /// A connection to the packet filter of the network namespace it was opened in.
 pub(super) struct Nftables {
@@ -61,27 +91,126 @@ impl Nftables {
         Ok(Nftables { socket })
     }
 
+    /// Returns whether there is a table of ours.
+    pub(super) fn has_table(&self, table: &str) -> io::Result<bool> {
+        Ok(self.ask(GET_TABLE, ACK, INET, &text(TABLE, table))?.is_some())
+    }
+
     /// Returns whether there is a chain.
     pub(super) fn has_chain(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
-        let kind = NFTABLES << 8 | GET_CHAIN;
+        Ok(self.chain(family, table, chain)?.is_some())
+    }
+
+    /// Tells if a chain drops what none of its rules speaks of.
+    pub(super) fn drops(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
+        let Some(answer) = self.chain(family, table, chain)? else { return Ok(false) };
+        let chains = contents(&answer, NFTABLES << 8 | NEW_CHAIN);
+        let policy = chains.first().and_then(|chain| find(chain, CHAIN_POLICY));
+        // `NF_DROP`.
+        Ok(policy.is_some_and(|policy| policy == [0; 4]))
+    }
+
+    fn chain(&self, family: u8, table: &str, chain: &str) -> io::Result<Option<Vec<u8>>> {
         let attributes = [text(TABLE, table), text(CHAIN_NAME, chain)].concat();
-        self.socket.send(&message(kind, REQUEST | ACK, 0, family, 0, &attributes), 0)?;
-        match errors(&self.answers()?).first() {
-            None => Ok(true),
-            Some((_, Errno::NOENT)) => Ok(false),
+        self.ask(GET_CHAIN, ACK, family, &attributes)
+    }
+
+    /// Returns the rules of a chain; none if there is no such chain.
+    pub(super) fn rules(&self, family: u8, table: &str, chain: &str) -> io::Result<Vec<Rule>> {
+        let attributes = [text(TABLE, table), text(RULE_CHAIN, chain)].concat();
+        let answer = self.ask(GET_RULE, DUMP, family, &attributes)?.unwrap_or_default();
+        let rules = contents(&answer, NFTABLES << 8 | NEW_RULE);
+        let rule = |content: &[u8]| {
+            let handle = find(content, RULE_HANDLE)?.to_vec();
+            Some(Rule { handle, content: content.to_vec() })
+        };
+        Ok(rules.into_iter().filter_map(rule).collect())
+    }
+
+    /// Tells if a set has no elements, or is not there.
+    pub(super) fn is_empty(&self, table: &str, set: &str) -> io::Result<bool> {
+        let attributes = [text(TABLE, table), text(SET, set)].concat();
+        let answer = self.ask(GET_ELEMENT, DUMP, INET, &attributes)?.unwrap_or_default();
+        let parts = contents(&answer, NFTABLES << 8 | NEW_ELEMENT);
+        Ok(!parts.iter().any(|part| find(part, ELEMENTS).is_some_and(|list| !list.is_empty())))
+    }
+
+    /// Returns what a later change can be made to depend on.
+    pub(super) fn generation(&self) -> io::Result<Generation> {
+        let answer = self.ask(GET_GENERATION, 0, 0, &[])?.unwrap_or_default();
+        let found = contents(&answer, NFTABLES << 8 | NEW_GENERATION);
+        let number = found.first().and_then(|content| find(content, GENERATION));
+        let missing = || io::Error::other("the kernel does not count changes");
+        Ok(Generation(number.ok_or_else(missing)?.to_vec()))
+    }
+
+    /// Sends a request and returns the answer; none if there is no such thing.
+    fn ask(
+        &self,
+        kind: u16,
+        flags: u16,
+        family: u8,
+        attributes: &[u8],
+    ) -> io::Result<Option<Vec<u8>>> {
+        let kind = NFTABLES << 8 | kind;
+        self.socket.send(&message(kind, REQUEST | flags, 0, family, 0, attributes), 0)?;
+        let answers = self.answers()?;
+        match errors(&answers).first() {
+            None => Ok(Some(answers)),
+            Some((_, Errno::NOENT)) => Ok(None),
             Some((_, error)) => Err((*error).into()),
         }
     }
 
-    /// Returns the rules of a chain as the kernel writes them, to look for a word in.
-    pub(super) fn rules(&self, family: u8, table: &str, chain: &str) -> io::Result<Vec<u8>> {
-        let kind = NFTABLES << 8 | GET_RULE;
-        let attributes = [text(TABLE, table), text(RULE_CHAIN, chain)].concat();
-        self.socket.send(&message(kind, REQUEST | DUMP, 0, family, 0, &attributes), 0)?;
-        self.answers()
+    /// Removes a table and rules of other ones, all or none, if nothing was changed since. Returns
+    /// whether that is so.
+    pub(super) fn remove(
+        &self,
+        since: &Generation,
+        table: Option<&str>,
+        rules: &[(u8, &str, &str, Rule)],
+    ) -> io::Result<bool> {
+        let mut batch = vec![attribute(BATCH_GENERATION, &since.0)];
+        batch[0] = message(BATCH_BEGIN, REQUEST, 0, 0, NFTABLES, &batch[0]);
+        let mut push = |kind: u16, family, attributes: &[u8]| {
+            let number = u32::try_from(batch.len()).expect("there are few");
+            let kind = NFTABLES << 8 | kind;
+            batch.push(message(kind, REQUEST | ACK, number, family, 0, attributes));
+        };
+        for (family, table, chain, rule) in rules {
+            let attributes =
+                [text(TABLE, table), text(RULE_CHAIN, chain), attribute(RULE_HANDLE, &rule.handle)];
+            push(DELETE_RULE, *family, &attributes.concat());
+        }
+        if let Some(table) = table {
+            push(DELETE_TABLE, INET, &text(TABLE, table));
+        }
+        batch.push(message(BATCH_END, REQUEST, u32::MAX, 0, NFTABLES, &[]));
+        self.socket.send(&batch.concat(), 0)?;
+        match errors(&self.answers()?).first() {
+            None => Ok(true),
+            Some((_, error)) if error.raw_os_error() == ERESTART => Ok(false),
+            Some((_, error)) => Err((*error).into()),
+        }
     }
 
-    /// Adds elements to the maps of a table, all or none.
+    /// Makes an empty chain, and its table if that is not there.
+    pub(super) fn add_chain(&self, table: &str, chain: &str) -> io::Result<()> {
+        let chain = [text(TABLE, table), text(CHAIN_NAME, chain)].concat();
+        let messages = [(NEW_TABLE, text(TABLE, table)), (NEW_CHAIN, chain)];
+        self.batch(CREATE, &messages)?.first().map_or(Ok(()), |(_, error)| Err((*error).into()))
+    }
+
+    /// Removes an empty chain. That it is not there is fine.
+    pub(super) fn delete_chain(&self, table: &str, chain: &str) -> io::Result<()> {
+        let chain = [text(TABLE, table), text(CHAIN_NAME, chain)].concat();
+        match self.batch(0, &[(DELETE_CHAIN, chain)])?.first() {
+            None | Some((_, Errno::NOENT)) => Ok(()),
+            Some((_, error)) => Err((*error).into()),
+        }
+    }
+
+    /// Adds elements to sets and maps of a table, all or none.
     pub(super) fn add(&self, table: &str, elements: &[Element]) -> io::Result<()> {
         match self.change(NEW_ELEMENT, CREATE, table, elements)?.first() {
             None => Ok(()),
@@ -89,7 +218,7 @@ impl Nftables {
         }
     }
 
-    /// Takes elements out of the maps of a table. One that is not there is fine.
+    /// Takes elements out of sets and maps of a table. One that is not there is fine.
     pub(super) fn delete(&self, table: &str, elements: &[Element]) -> io::Result<()> {
         let mut left = elements.to_vec();
         loop {
@@ -121,20 +250,28 @@ impl Nftables {
         if elements.is_empty() {
             return Ok(Vec::new());
         }
+        let messages: Vec<_> = elements
+            .iter()
+            .map(|element| {
+                let value = |kind, bytes: &[u8]| nested(kind, &attribute(VALUE, bytes));
+                let mut content = value(KEY, &element.key);
+                if kind == NEW_ELEMENT && !element.data.is_empty() {
+                    content.extend(value(DATA, &element.data));
+                }
+                let list = nested(ELEMENTS, &nested(LIST_ELEMENT, &content));
+                (kind, [text(TABLE, table), text(SET, element.set), list].concat())
+            })
+            .collect();
+        self.batch(flags, &messages)
+    }
+
+    /// Sends messages about tables of ours that the kernel takes all or none of, and returns which ones
+    /// it refuses as [`Self::change`] does.
+    fn batch(&self, flags: u16, messages: &[(u16, Vec<u8>)]) -> io::Result<Vec<(u32, Errno)>> {
         let mut batch = message(BATCH_BEGIN, REQUEST, 0, 0, NFTABLES, &[]);
-        for (number, element) in (1..).zip(elements) {
-            let value = |kind, bytes: &[u8]| nested(kind, &attribute(VALUE, bytes));
-            let mut content = value(KEY, &element.key);
-            if kind == NEW_ELEMENT {
-                content.extend(value(DATA, &element.data));
-            }
-            let attributes = [
-                text(TABLE, table),
-                text(SET, element.map),
-                nested(ELEMENTS, &nested(LIST_ELEMENT, &content)),
-            ];
+        for (number, (kind, attributes)) in (1..).zip(messages) {
             let (kind, flags) = (NFTABLES << 8 | kind, REQUEST | ACK | flags);
-            batch.extend(message(kind, flags, number, INET, 0, &attributes.concat()));
+            batch.extend(message(kind, flags, number, INET, 0, attributes));
         }
         batch.extend(message(BATCH_END, REQUEST, u32::MAX, 0, NFTABLES, &[]));
         self.socket.send(&batch, 0)?;
@@ -156,84 +293,5 @@ impl Nftables {
                 Err(error) => return Err(error),
             }
         }
-    }
-}
-
-/// Returns the sequence numbers and errors of the messages that report one.
-fn errors(mut answers: &[u8]) -> Vec<(u32, Errno)> {
-    let number =
-        |bytes: &[u8], at: usize| bytes.get(at..at + 4)?.try_into().ok().map(u32::from_ne_bytes);
-    let mut errors = Vec::new();
-    while let (Some(length), Some(kind)) = (number(answers, 0), number(answers, 4)) {
-        let code = number(answers, 16).unwrap_or(0).cast_signed();
-        if kind & 0xffff == u32::from(ERROR) && code != 0 {
-            errors.push((number(answers, 8).unwrap_or(0), Errno::from_raw_os_error(-code)));
-        }
-        let length = usize::try_from(length).expect("32 bits fit").next_multiple_of(4);
-        answers = answers.get(length.max(16)..).unwrap_or(&[]);
-    }
-    errors
-}
-
-fn message(
-    kind: u16,
-    flags: u16,
-    number: u32,
-    family: u8,
-    resource: u16,
-    attributes: &[u8],
-) -> Vec<u8> {
-    let length = u32::try_from(20 + attributes.len()).expect("messages are short");
-    let mut bytes = Vec::with_capacity(20 + attributes.len());
-    bytes.extend(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(flags.to_ne_bytes());
-    bytes.extend(number.to_ne_bytes());
-    // The kernel's port, and the header of the packet filter's own messages.
-    bytes.extend([0; 4]);
-    bytes.extend([family, 0]);
-    bytes.extend(resource.to_be_bytes());
-    bytes.extend(attributes);
-    bytes
-}
-
-fn attribute(kind: u16, content: &[u8]) -> Vec<u8> {
-    let length = u16::try_from(4 + content.len()).expect("attributes are short");
-    let mut bytes = Vec::with_capacity(content.len() + 8);
-    bytes.extend(length.to_ne_bytes());
-    bytes.extend(kind.to_ne_bytes());
-    bytes.extend(content);
-    bytes.resize(bytes.len().next_multiple_of(4), 0);
-    bytes
-}
-
-fn nested(kind: u16, content: &[u8]) -> Vec<u8> {
-    attribute(kind | NESTED, content)
-}
-
-fn text(kind: u16, text: &str) -> Vec<u8> {
-    attribute(kind, &[text.as_bytes(), b"\0"].concat())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn attributes_are_padded_but_not_counted_so() {
-        assert_eq!(attribute(7, b"abcde").len(), 12);
-        assert_eq!(attribute(7, b"abcde")[..2], 9_u16.to_ne_bytes());
-    }
-
-    #[test]
-    fn errors_are_told_from_acknowledgements() {
-        let answer = |number, code: i32| {
-            let mut bytes = message(ERROR, 0, number, 0, 0, &[0; 16]);
-            bytes[16..20].copy_from_slice(&code.to_ne_bytes());
-            bytes
-        };
-        let answers = [answer(1, 0), answer(2, -2), message(9, 0, 3, 0, 0, &[]), answer(4, -17)];
-        assert_eq!(errors(&answers.concat()), [(2, Errno::NOENT), (4, Errno::EXIST)]);
-        assert_eq!(errors(&[1, 2, 3]), []);
     }
 }

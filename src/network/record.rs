@@ -8,6 +8,8 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
+use super::firewall::Member;
+use super::interface::Interface;
 use super::job::{NetworkOptions, NetworkRequest};
 use super::netlink::{self, Netlink};
 use super::port::Published;
@@ -33,7 +35,11 @@ pub(super) struct Record {
     pub(super) pool6: String,
     pub(super) host_access: bool,
     /// The name of the host's end of the link.
-    pub(super) link: String,
+    pub(super) link: Interface,
+    /// By which interfaces its packets may leave the host, though they are of a kind that leads to other
+    /// containers of it.
+    #[serde(default)]
+    pub(super) uplinks: Vec<Interface>,
     pub(super) mtu: u32,
     /// Whether the host has IPv6.
     pub(super) ipv6: bool,
@@ -57,6 +63,16 @@ impl Record {
     pub(super) fn plan(&self, options: &NetworkOptions) -> Plan {
         let pool = self.pool.parse().unwrap_or(options.pool);
         Plan::new(pool, self.pool6.parse().unwrap_or(options.pool6), self.number)
+    }
+
+    /// Returns what the firewall has of it.
+    pub(super) fn member(&self, options: &NetworkOptions) -> Member<'_> {
+        let plan = self.plan(options);
+        let container = |endpoint: &EndpointRecord| plan.container(endpoint.number);
+        let endpoints = self.endpoints.iter();
+        let containers =
+            endpoints.map(|endpoint| (endpoint.published.as_slice(), container(endpoint)));
+        Member { link: &self.link, uplinks: &self.uplinks, containers: containers.collect() }
     }
 
     /// Returns a number for another container. One that was given back is taken last: the kernel
@@ -96,7 +112,7 @@ pub(super) fn claim(
     let number = (0..count).map(|at| (first + at) % count).find(|number| {
         !used.contains(number)
             && !options.pool.clashes(*number, &routes.networks)
-            && !options.pool6.clashes(*number, &routes6)
+            && !options.pool6.clashes(*number, &routes6.networks)
     });
     let number =
         number.ok_or_else(|| NetworkError::PoolEmpty { pool: options.pool.to_string(), count })?;
@@ -106,9 +122,9 @@ pub(super) fn claim(
         pool: options.pool.to_string(),
         pool6: options.pool6.to_string(),
         host_access: options.host_access,
-        // Not from the id: names of links are short.
-        link: format!("{LINK}{:011x}", unpredictable() & 0xfff_ffff_ffff),
-        mtu: routes.default.and_then(|link| mtu(&link)).unwrap_or(MTU).min(MTU),
+        link: link_name(),
+        mtu: routes.defaults.first().and_then(|link| mtu(link)).unwrap_or(MTU).min(MTU),
+        uplinks: uplinks(options, routes.defaults.iter().chain(&routes6.defaults)),
         ipv6: has_ipv6(),
         user_namespace: *user_namespace,
         endpoints: Vec::new(),
@@ -117,6 +133,24 @@ pub(super) fn claim(
     make_private(&directory(options, id))?;
     write(options, &record)?;
     Ok(record)
+}
+
+/// Returns a name for the host's end of a link. Not from the id: such names are short.
+fn link_name() -> Interface {
+    let name = format!("{LINK}{:011x}", unpredictable() & 0xfff_ffff_ffff);
+    name.parse().expect("it has 15 letters and digits")
+}
+
+/// Returns where packets may leave the host: by its own default routes, and where the admin says so.
+fn uplinks<'a>(
+    options: &NetworkOptions,
+    defaults: impl Iterator<Item = &'a String>,
+) -> Vec<Interface> {
+    let mut uplinks: Vec<Interface> = defaults.filter_map(|name| name.parse().ok()).collect();
+    uplinks.extend(options.uplinks.iter().cloned());
+    uplinks.sort();
+    uplinks.dedup();
+    uplinks
 }
 
 /// Returns how long packets may be that leave the host: tunnels and clouds take less than usual, and

@@ -3,6 +3,7 @@
 use std::net::UdpSocket;
 
 use oci_hooks::network::{Network, NetworkOptions, NetworkRequest};
+use oci_hooks::sys::metadata::{METADATA, Metadata};
 
 use crate::host::{self, Host, ip, nft, set};
 use crate::{SHORT, TIMEOUT, ask, at, endpoint, expect_unreachable, serve, serve_in, within};
@@ -39,20 +40,27 @@ fn row_35_metadata_addresses_are_out_of_reach() {
     host.outside(|| {
         serve("[::]:80");
         serve("[::]:53");
+        serve("[::]:32526");
     });
     host.run(|| {
         set("net/ipv6/conf/all/forwarding", "1");
         let network = host.network("metadata");
         let a = network.attach(&endpoint("a", &[])).unwrap();
-        for address in host::METADATA.map(|address| address.parse().unwrap()) {
+        for Metadata { address, cloud, .. } in METADATA {
             within(&a, || {
-                expect_unreachable(&at(address, 80));
+                expect_unreachable(&at(*address, 80));
+                // Azure's agent is asked there for the machine's certificates.
+                expect_unreachable(&at(*address, 32526));
                 // Where some clouds have their resolver.
-                ask(&at(address, 53)).unwrap();
+                ask(&at(*address, 53)).unwrap_or_else(|error| panic!("{cloud}: {error}"));
             });
             // The machine itself has it, or this would pass without the rule.
-            ask(&at(address, 80)).unwrap();
+            ask(&at(*address, 80)).unwrap();
+            ask(&at(*address, 32526)).unwrap();
         }
+        // That is what the rules are for.
+        nft("flush chain inet oci_hooks prerouting_raw");
+        assert!(within(&a, || METADATA.iter().all(|m| ask(&at(m.address, 80)).is_ok())));
         network.remove().unwrap();
     });
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use oci_hooks::network::{Network, NetworkOptions, NetworkRequest, Subnet};
+use oci_hooks::sys::metadata::{METADATA, Metadata};
 use oci_hooks::sys::netns;
 
 use crate::support::program::{self, wait_until};
@@ -15,8 +16,9 @@ pub(crate) const WORLD: &str = "198.51.100.2";
 /// The same in IPv6.
 pub(crate) const ADDRESS6: &str = "2001:db8::1";
 pub(crate) const WORLD6: &str = "2001:db8::2";
-/// Where clouds give credentials away.
-pub(crate) const METADATA: [&str; 2] = ["169.254.169.254", "fd00:ec2::254"];
+
+/// The addresses of a guest that somebody else has on the host.
+pub(crate) const GUEST: [&str; 2] = ["192.0.2.2", "2001:db8:1::2"];
 
 pub(crate) struct Host {
     dir: tempfile::TempDir,
@@ -50,18 +52,18 @@ impl Host {
             ip(&format!("address add {ADDRESS}/24 dev outside"));
             ip(&format!("address add {ADDRESS6}/64 dev outside nodad"));
             ip("link set outside up");
-            for address in METADATA {
-                let via = if address.contains(':') { WORLD6 } else { WORLD };
-                ip(&format!("route add {address} via {via}"));
-            }
+            ip(&format!("route add default via {WORLD}"));
+            ip(&format!("-6 route add default via {WORLD6}"));
         });
         host.outside(|| {
             ip("link set lo up");
             ip(&format!("address add {WORLD}/24 dev inside"));
             ip(&format!("address add {WORLD6}/64 dev inside nodad"));
             ip("link set inside up");
-            ip(&format!("address add {}/32 dev inside", METADATA[0]));
-            ip(&format!("address add {}/128 dev inside nodad", METADATA[1]));
+            for Metadata { address, .. } in METADATA {
+                let length = if address.is_ipv4() { "32" } else { "128 nodad" };
+                ip(&format!("address add dev inside {address}/{length}"));
+            }
         });
         host
     }
@@ -82,6 +84,7 @@ impl Host {
             pool: Subnet::default(),
             pool6: Subnet::default(),
             host_access: true,
+            uplinks: Vec::new(),
         }
     }
 
@@ -94,16 +97,42 @@ impl Host {
         .unwrap()
     }
 
+    /// Makes a network of somebody else, with one guest in it, and returns where that is pinned.
+    pub(crate) fn guest(&self, interface: &str, kind: &str) -> PathBuf {
+        let pin = self.pin("guest");
+        netns::create(&pin, None, || ()).unwrap();
+        let name = if kind == "bridge" { "port" } else { interface };
+        ip(&format!("link add {name} type veth peer name guest"));
+        ip(&format!("link set guest netns {}", pin.display()));
+        let on_host = match kind {
+            "bridge" => {
+                ip(&format!("link add {interface} type bridge"));
+                ip(&format!("link set {name} master {interface} up"));
+                interface
+            }
+            _ => name,
+        };
+        ip(&format!("link set {on_host} up"));
+        ip(&format!("address add 192.0.2.1/24 dev {on_host}"));
+        ip(&format!("address add 2001:db8:1::1/64 dev {on_host} nodad"));
+        netns::within(&pin, || {
+            ip(&format!("address add {}/24 dev guest", GUEST[0]));
+            ip(&format!("address add {}/64 dev guest nodad", GUEST[1]));
+            ip("link set guest up");
+            ip("route add default via 192.0.2.1");
+            ip("-6 route add default via 2001:db8:1::1");
+        })
+        .unwrap();
+        pin
+    }
+
     /// Waits until nothing is left of networks: links, elements of maps, files and mounts.
     #[track_caller]
     pub(crate) fn expect_nothing_left(&self) {
         // The kernel takes links away in its own time.
         wait_until("no links are left", || !output("ip", &["-o", "link"]).contains("ocih"));
         let rules = output("nft", &["list", "ruleset"]);
-        assert!(
-            !rules.contains("elements = {\n") && !rules.contains("elements = { tcp"),
-            "{rules}"
-        );
+        assert!(!rules.contains("oci_hooks") && !rules.contains("ocih"), "{rules}");
         let run = self.options().run;
         let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
         assert!(!mounts.contains(run.to_str().unwrap()), "{mounts}");
@@ -128,7 +157,7 @@ impl Drop for Host {
                 let _ = Network::remove_id(&self.options(), id.to_str().unwrap());
             }
         });
-        for name in ["host", "world"] {
+        for name in ["host", "world", "guest"] {
             let _ = netns::unpin(&self.pin(name));
         }
     }
@@ -139,6 +168,12 @@ impl Drop for Host {
 pub(crate) fn ip(arguments: &str) {
     let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
     assert!(status.success(), "ip {arguments}");
+}
+
+/// Returns what a shell script prints, which runs in the namespace of the calling thread and must succeed.
+#[track_caller]
+pub(crate) fn shell(script: &str) -> String {
+    output("sh", &["-ec", script])
 }
 
 /// Runs `nft`, in the namespace of the calling thread.

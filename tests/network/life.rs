@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use oci_hooks::network::{Network, NetworkError, NetworkOptions, NetworkRequest, Subnet};
 
-use crate::host::Host;
+use crate::host::{Host, shell};
 use crate::{ask, at, endpoint, exists, serve_in, within};
 
 /// Names the run directory for the child that is to be killed.
@@ -97,6 +97,8 @@ fn nothing_is_left_whenever_a_process_is_killed() {
     let host = Host::new();
     let run = host.options().run;
     host.run(|| {
+        // As beside Docker.
+        shell("iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
         let make = || {
             Command::new(std::env::current_exe().unwrap())
                 .args(["--exact", "life::makes_a_network_to_be_killed", "--quiet"])
@@ -138,6 +140,7 @@ fn makes_a_network_to_be_killed() {
         pool: Subnet::default(),
         pool6: Subnet::default(),
         host_access: true,
+        uplinks: Vec::new(),
     };
     let network = Network::create(
         &options,

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use crate::host::{self, Host, ip, nft, set};
+use crate::host::{self, Host, ip, set};
 use crate::{ask, at, endpoint, serve, serve_in, within};
 
 #[test]
@@ -70,35 +70,10 @@ fn the_world_is_reached_under_the_hosts_address() {
 }
 
 #[test]
-fn docker_does_not_keep_jobs_from_the_world() {
-    let host = Host::new();
-    host.outside(|| serve("[::]:80"));
-    host.run(|| {
-        // As Docker leaves it.
-        nft("add table ip filter");
-        nft("add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }");
-        nft("add chain ip filter DOCKER-USER");
-        nft("add rule ip filter FORWARD jump DOCKER-USER");
-        let world = at(host::WORLD.parse().unwrap(), 80);
-        for id in ["first", "second"] {
-            let network = host.network(id);
-            let a = network.attach(&endpoint("a", &["8080:80"])).unwrap();
-            serve_in(&a);
-            within(&a, || assert_eq!(ask(&world).unwrap().to_string(), host::ADDRESS));
-            host.outside(|| assert!(ask(&at(host::ADDRESS.parse().unwrap(), 8080)).is_ok()));
-            network.remove().unwrap();
-        }
-        // Once is enough.
-        assert_eq!(nft("list chain ip filter DOCKER-USER").matches("ocih").count(), 2);
-    });
-}
-
-#[test]
 fn packets_are_no_longer_than_the_hosts_link_takes() {
     let host = Host::new();
     host.run(|| {
         ip("link set outside mtu 1400");
-        ip(&format!("route add default via {}", host::WORLD));
         let network = host.network("mtu");
         let a = network.attach(&endpoint("a", &[])).unwrap();
         let link = within(&a, || {

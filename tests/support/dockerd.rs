@@ -15,7 +15,7 @@ use super::podman::IMAGE;
 use super::program::{self, DEADLINE, Finished};
 use super::rootfs;
 
-/// A daemon without networks, apart from the machine's own; it stops when dropped.
+/// A daemon of a test; it stops when dropped.
 pub(crate) struct Dockerd {
     daemon: Option<Child>,
     log: Arc<Mutex<String>>,
@@ -24,17 +24,40 @@ pub(crate) struct Dockerd {
 }
 
 impl Dockerd {
-    /// Starts a daemon whose `daemon.json` names these runtimes, such as
+    /// Starts a daemon without networks whose `daemon.json` names these runtimes, such as
     /// `{"hooked": {"path": "/usr/bin/oci-hooks-runtime", "runtimeArgs": []}}`, and imports the
     /// image.
     #[track_caller]
     pub(crate) fn start(runtimes: &Value) -> Self {
+        Self::start_with(json!({
+            "runtimes": runtimes,
+            "bridge": "none",
+            "iptables": false,
+            "ip6tables": false,
+            "ip-forward": false,
+            "ip-masq": false,
+        }))
+    }
+
+    /// Starts a daemon whose networks, of IPv4 and IPv6, are in the network namespace of the calling
+    /// thread, and imports the image.
+    #[track_caller]
+    pub(crate) fn start_with_networks() -> Self {
+        Self::start_with(json!({
+            "experimental": true,
+            "ipv6": true,
+            "ip6tables": true,
+            "fixed-cidr-v6": "fd00:d0c::/64",
+        }))
+    }
+
+    #[track_caller]
+    fn start_with(mut settings: Value) -> Self {
         program::require_root();
         let directory = program::temporary_directory();
         let cgroup_parent = CgroupParent::new();
         let at = |name: &str| directory.path().join(name);
-        let settings = json!({
-            "runtimes": runtimes,
+        let places = json!({
             "hosts": [format!("unix://{}", at("docker.sock").display())],
             "data-root": at("data"),
             "exec-root": at("exec"),
@@ -43,12 +66,11 @@ impl Dockerd {
             "storage-driver": "vfs",
             "exec-opts": ["native.cgroupdriver=cgroupfs"],
             "cgroup-parent": cgroup_parent.name(),
-            "bridge": "none",
-            "iptables": false,
-            "ip6tables": false,
-            "ip-forward": false,
-            "ip-masq": false,
         });
+        let [Value::Object(all), Value::Object(places)] = [&mut settings, &mut { places }] else {
+            panic!("both are objects")
+        };
+        all.append(places);
         fs::write(at("daemon.json"), settings.to_string()).expect("the directory is ours");
         let mut daemon = Command::new(program::find("dockerd"))
             .arg("--config-file")
@@ -97,6 +119,17 @@ impl Dockerd {
         arguments.push(IMAGE);
         arguments.extend(command);
         self.docker(&arguments)
+    }
+
+    /// Starts a container that does nothing, with a network; returns its first process.
+    #[track_caller]
+    pub(crate) fn run_idle(&self, name: &str, options: &[&str]) -> u32 {
+        let mut arguments = vec!["run", "--detach", "--name", name];
+        arguments.extend(options);
+        arguments.extend([IMAGE, "sleep", "1000"]);
+        self.docker(&arguments).success();
+        let pid = self.docker(&["inspect", "--format", "{{.State.Pid}}", name]).success();
+        pid.trim().parse().expect("it is a number")
     }
 
     /// Returns what the daemon has logged so far.

@@ -15,6 +15,7 @@ pub(crate) fn network(settings: &Settings) -> NetworkOptions {
         pool: settings.network.pool,
         pool6: settings.network.pool6,
         host_access: settings.network.host_access,
+        uplinks: settings.network.uplinks.clone(),
     }
 }
 

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::container_hook::pod::TemplateSettings;
 use oci_hooks::container_hook::policy::Policy;
-use oci_hooks::network::Subnet;
+use oci_hooks::network::{Interface, Subnet};
 use oci_hooks::sys::quantity::Size;
 use oci_hooks::sys::text;
 use serde::{Deserialize, Serialize};
@@ -82,6 +82,7 @@ pub(crate) struct Network {
     pub(crate) pool6: Subnet<Ipv6Addr>,
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
+    pub(crate) uplinks: Vec<Interface>,
     pub(crate) names_from_runner_log: bool,
 }
 

@@ -9,7 +9,7 @@ use oci_hooks::garm::{
     self, Boot, Cache, Flavor, ImageSettings, Limits, Log, MountSettings, NetworkSettings,
     ProxySettings,
 };
-use oci_hooks::network::{NetworkOptions, Subnet};
+use oci_hooks::network::{Interface, NetworkOptions, Subnet};
 use oci_hooks::sys::fs::read_bounded;
 use oci_hooks::sys::text;
 use serde::{Deserialize, Serialize};
@@ -79,6 +79,7 @@ pub(crate) struct Network {
     pub(crate) pool6: Subnet<Ipv6Addr>,
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
+    pub(crate) uplinks: Vec<Interface>,
 }
 
 impl Default for Network {
@@ -89,6 +90,7 @@ impl Default for Network {
             pool6: "fd6f:6369:6d67::/48".parse().expect("it is a block"),
             dns: Vec::new(),
             host_access: false,
+            uplinks: Vec::new(),
         }
     }
 }
@@ -106,6 +108,7 @@ impl Settings {
             pool: self.network.pool,
             pool6: self.network.pool6,
             host_access: self.network.host_access,
+            uplinks: self.network.uplinks.clone(),
         }
     }
 

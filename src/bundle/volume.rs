@@ -11,12 +11,12 @@ use std::path::{Path, PathBuf};
 
 use super::BundleError;
 use super::mounts::Container;
-use crate::sys::beneath::remove_all;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
 use crate::sys::host_file::HostFile;
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
 use crate::sys::userns::PrivateIds;
 
@@ -80,10 +80,8 @@ fn filled(
 ) -> Result<Option<PathBuf>, BundleError> {
     let Some(source) = container.inside.directory(target)? else { return Ok(None) };
     let new = beside(path, ".new");
-    let parent = HostFile::open_trusted(new.parent().unwrap_or(&new))?;
     // What a process left that was killed.
-    let name = new.file_name().unwrap_or_default();
-    remove_all(parent.as_fd(), name.as_encoded_bytes()).at("remove", &new)?;
+    remove_tree(&new)?;
     DirBuilder::new().mode(0o700).create(&new).at("make the directory", &new)?;
     let to = HostFile::open_trusted(&new)?.reopen()?;
     let from_path = container.inside.on_host(target);

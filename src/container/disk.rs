@@ -16,13 +16,13 @@ use rustix::fs::{MemfdFlags, SeekFrom, memfd_create, seek};
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
 
-use super::engine::remove_tree;
 use super::error::ContainerError;
 use crate::runtime::DEFAULT_PATH;
 use crate::sys::fs::PathContext as _;
 use crate::sys::loop_device;
 use crate::sys::mount::unmount;
 use crate::sys::process::{End, Limit, Program};
+use crate::sys::trash::Trash;
 
 const MKFS: &str = "mkfs.ext4";
 
@@ -78,10 +78,11 @@ pub(super) fn make(dir: &Path, size_bytes: u64) -> Result<(), ContainerError> {
     Ok(())
 }
 
-/// Removes the directory with all in it, and what is mounted on it. Nothing there is fine.
-pub(super) fn remove(dir: &Path) -> Result<(), ContainerError> {
+/// Removes the directory with all in it, or sets it aside, and what is mounted on it. Nothing there is
+/// fine.
+pub(super) fn remove(dir: &Path, trash: &Trash) -> Result<(), ContainerError> {
     unmount(dir)?;
-    remove_tree(dir)?;
+    trash.remove(dir)?;
     let path = file(dir);
     match fs::remove_file(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

@@ -16,10 +16,10 @@ use super::record::{self, Directory, Record, make_private};
 use crate::image::Store;
 use crate::rootfs;
 use crate::runtime::Runtime;
-use crate::sys::beneath;
-use crate::sys::fs::{Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks};
+use crate::sys::fs::{Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks};
 use crate::sys::init;
 use crate::sys::lock::FileLock;
+use crate::sys::trash::{Emptied, Trash};
 
 /// Containers on one runtime, with one store.
 #[derive(Debug)]
@@ -117,6 +117,35 @@ impl Engine {
         Ok(open(&path).or_else(|_| open(null)).at("open", null)?)
     }
 
+    /// Returns where what cannot be removed of the disk is set aside.
+    pub fn trash(&self) -> Trash {
+        self.store.trash().also_of(&self.disk)
+    }
+
+    /// Returns where what cannot be removed of the run directory is set aside.
+    pub fn run_trash(&self) -> Trash {
+        self.store.trash().also_of(&self.run)
+    }
+
+    /// Tries again to remove what was set aside, of containers and of images.
+    pub fn empty_trash(&self) -> Result<Emptied, PathError> {
+        let mut all = Emptied::default();
+        for trash in self.all_trash() {
+            let Emptied { removed, left } = trash.empty()?;
+            all.removed += removed;
+            all.left.extend(left);
+        }
+        Ok(all)
+    }
+
+    fn all_trash(&self) -> Vec<Trash> {
+        let mut all = vec![self.trash(), self.run_trash()];
+        if self.store.options().root != self.disk {
+            all.push(self.store.trash().clone());
+        }
+        all
+    }
+
     /// Whoever makes a container shares this lock until there is a record: before that, what it
     /// made looks as if it had been killed.
     pub(super) fn strays_lock(&self) -> PathBuf {
@@ -129,7 +158,7 @@ impl Engine {
         let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
         let strays = record::stray(&self.run)?;
         for id in &strays {
-            remove_tree(self.directory(id).path())?;
+            self.run_trash().remove(self.directory(id).path())?;
         }
         Ok(strays.len())
     }
@@ -150,17 +179,9 @@ impl Engine {
         for id in ids.iter().filter(|id| !self.directory(id).path().exists()) {
             let dir = disks.join(id);
             rootfs::unmount(&dir)?;
-            disk::remove(&dir)?;
+            disk::remove(&dir, &self.trash())?;
             removed += 1;
         }
         Ok(removed)
-    }
-}
-
-/// Removes a directory with all in it; none is fine.
-pub(super) fn remove_tree(path: &Path) -> Result<(), ContainerError> {
-    match beneath::remove_tree(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-        result => Ok(result.at("remove", path)?),
     }
 }

@@ -18,12 +18,12 @@ use crate::image::{
     Algorithm, Digest, Hasher, Image, ImportError, Platform, Reference, StoreError,
 };
 use crate::runtime::{DEFAULT_PATH, FindError, find};
-use crate::sys::beneath::{Beneath, remove_all};
 use crate::sys::confine::{self, Confinement};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::spawn;
+use crate::sys::trash::Trash;
 
 pub use snapshot::ContextError;
 
@@ -108,8 +108,9 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
     let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
     let name = format!("{LAYOUT}{unique:016x}");
     let layout = storage.join(&name);
+    let trash = engine.trash();
     let mut undo = Rollback::new();
-    undo.push(|| drop(remove(&context)));
+    undo.push(|| drop(trash.remove(&context)));
     make_private(&context)?;
     let target = Target { dir: &context, owner: confine::OWNER };
     let digest = snapshot::take(&hook.runner.files, dockerfile, &target, LIMITS)?;
@@ -121,7 +122,7 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
     }
     let program = find(&[options.program.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
         .map_err(BuildError::NoBuildah)?;
-    undo.push(|| drop(remove(&layout)));
+    undo.push(|| drop(trash.remove(&layout)));
 
     let (inside, shown) = (Path::new(STORAGE), Path::new(CONTEXT));
     let file = shown.join(file_name);
@@ -182,7 +183,11 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
 
 /// Removes what killed builds left, and all that buildah keeps for a user whose last build was so long
 /// ago. Nothing while a build is going on. Returns whether it was more than what killed builds left.
-pub fn remove_builds(disk: &Path, unused_for: Option<Duration>) -> Result<bool, BuildError> {
+pub fn remove_builds(
+    disk: &Path,
+    trash: &Trash,
+    unused_for: Option<Duration>,
+) -> Result<bool, BuildError> {
     let all = disk.join(BUILDAH);
     if !all.exists() {
         return Ok(false);
@@ -195,12 +200,14 @@ pub fn remove_builds(disk: &Path, unused_for: Option<Duration>) -> Result<bool, 
         let is_of_user = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
         // Earlier versions had one storage for all users here, which nothing uses any more.
         if !is_of_user || unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit)) {
-            remove(&path)?;
+            trash.remove(&path)?;
             removed = true;
             continue;
         }
-        remove_each(&path, |name| name.starts_with(CONTEXT_PREFIX))?;
-        remove_each(&path.join("storage"), |name| name == "tmp" || name.starts_with(LAYOUT))?;
+        remove_each(&path, trash, |name| name.starts_with(CONTEXT_PREFIX))?;
+        remove_each(&path.join("storage"), trash, |name| {
+            name == "tmp" || name.starts_with(LAYOUT)
+        })?;
     }
     Ok(removed)
 }
@@ -212,7 +219,11 @@ fn age(path: &Path) -> Result<Duration, PathError> {
 }
 
 /// Removes what has certain names in a directory that may be missing.
-fn remove_each(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), PathError> {
+fn remove_each(
+    dir: &Path,
+    trash: &Trash,
+    is_meant: impl Fn(&str) -> bool,
+) -> Result<(), PathError> {
     let entries = match fs::read_dir(dir) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
         entries => entries.at("list", dir)?,
@@ -220,16 +231,10 @@ fn remove_each(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), PathEr
     for entry in entries {
         let entry = entry.at("list", dir)?;
         if entry.file_name().to_str().is_some_and(&is_meant) {
-            remove(&entry.path())?;
+            trash.remove(&entry.path())?;
         }
     }
     Ok(())
-}
-
-/// Removes what buildah made, in which strangers chose the names.
-fn remove(path: &Path) -> Result<(), PathError> {
-    let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else { return Ok(()) };
-    remove_all(Beneath::new(parent)?.as_fd(), name.as_bytes()).at("remove", path)
 }
 
 /// Returns the name of what a Dockerfile and its context make for a user: the same content, the same
@@ -258,22 +263,22 @@ mod tests {
             names
         };
         let (hour, now) = (Some(Duration::from_secs(3600)), Some(Duration::ZERO));
-        assert!(!remove_builds(dir.path(), now).unwrap());
+        assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), now).unwrap());
         for name in
             ["storage/layout-1/blobs", "storage/root/overlay", "storage/tmp/x", "context-1/a"]
         {
             fs::create_dir_all(all.join("1000").join(name)).unwrap();
         }
         let build = FileLock::shared(&dir.path().join(LOCK)).unwrap();
-        assert!(!remove_builds(dir.path(), now).unwrap());
+        assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), now).unwrap());
         assert_eq!(names("1000").len(), 2);
         drop(build);
         for age in [None, hour] {
-            assert!(!remove_builds(dir.path(), age).unwrap());
+            assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), age).unwrap());
             assert_eq!(names("1000"), ["storage"]);
             assert_eq!(names("1000/storage"), ["root"]);
         }
-        assert!(remove_builds(dir.path(), now).unwrap());
+        assert!(remove_builds(dir.path(), &Trash::of(dir.path()), now).unwrap());
         assert!(names("").is_empty());
     }
 
@@ -284,10 +289,10 @@ mod tests {
         for name in ["layout-1/blobs", "root/overlay", "run", "tmp/x", "0/storage/root"] {
             fs::create_dir_all(all.join(name)).unwrap();
         }
-        assert!(remove_builds(dir.path(), None).unwrap());
+        assert!(remove_builds(dir.path(), &Trash::of(dir.path()), None).unwrap());
         assert_eq!(fs::read_dir(&all).unwrap().count(), 1);
         assert!(all.join("0/storage/root").is_dir());
-        assert!(!remove_builds(dir.path(), None).unwrap());
+        assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), None).unwrap());
     }
 
     #[test]

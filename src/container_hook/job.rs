@@ -14,6 +14,7 @@ use crate::container::{make_private, read_json_if_there, write_json};
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 
 /// The record, in a directory of its own: what a process leaves there that is killed while it writes
 /// goes with it.
@@ -90,11 +91,7 @@ impl Jobs {
 
     /// Forgets a job of which nothing is left.
     pub(super) fn remove(&self, owner: &str) -> Result<(), HookError> {
-        let dir = self.dir.join(owner);
-        match fs::remove_dir_all(&dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => Ok(result.at("remove", &dir)?),
-        }
+        Ok(remove_tree(&self.dir.join(owner))?)
     }
 
     /// Returns all jobs.

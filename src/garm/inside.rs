@@ -14,8 +14,9 @@ use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
 
 use super::boot::Owner;
-use crate::sys::beneath::{Beneath, open_strictly, remove_all};
+use crate::sys::beneath::{Beneath, open_strictly};
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::removal::remove_all;
 
 /// Directories on the way that have to be made.
 const DIRECTORY: Mode = Mode::from_raw_mode(0o755);

@@ -13,8 +13,9 @@ use crate::container::Engine;
 use crate::image::{Credentials, Progress, RegistryClient};
 use crate::network::NetworkOptions;
 
-/// How many instances are removed at once when all are.
-const AT_ONCE: usize = 8;
+/// How many instances are removed at once when all are: each takes descriptors, of which there may be
+/// few.
+const AT_ONCE: usize = 4;
 
 /// Makes, lists and removes instances of one GARM, which sees no other's.
 #[derive(Clone, Copy)]

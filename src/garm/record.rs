@@ -17,6 +17,7 @@ use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 
 /// What is known of an instance, from before anything of it is made until all of it is gone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -210,10 +211,7 @@ impl Files {
                 fs::remove_file(&path).at("remove", &path)?;
             }
         }
-        match fs::remove_dir_all(&self.path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => result.at("remove", &self.path),
-        }
+        remove_tree(&self.path)
     }
 
     /// Gives the lock of an instance back of which nothing is left.

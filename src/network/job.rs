@@ -19,6 +19,7 @@ use super::reserve::reserve;
 use super::subnet::{Pair, Subnet};
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
+use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::userns::{Mapping, PrivateIds};
 
@@ -224,10 +225,7 @@ impl Network {
                 netns::unpin(&entry.path())?;
             }
         }
-        match fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            result => Ok(result.at("remove", &directory)?),
-        }
+        Ok(remove_tree(&directory)?)
     }
 
     fn user_pin(&self) -> PathBuf {

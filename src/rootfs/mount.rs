@@ -13,6 +13,7 @@ use crate::sys::host_file::HostFile;
 use crate::sys::mount::{self as sys_mount, Overlay, Upper};
 use crate::sys::mount_namespace::within_new;
 use crate::sys::netns;
+use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
 use crate::sys::userns::PrivateIds;
@@ -103,7 +104,7 @@ pub fn mount(request: &Request<'_>) -> Result<Rootfs, RootfsError> {
         Ok(()) => Backing::Overlay,
         Err(error) if has_no_overlay(&error) => {
             let reason = reason(&error);
-            undo.push(|| drop(fs::remove_dir_all(&merged)));
+            undo.push(|| drop(remove_tree(&merged)));
             for layer in request.layers {
                 let shift =
                     |ids: PrivateIds| OwnerShift { from: 0, to: ids.first, count: ids.count };
@@ -157,7 +158,7 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
         for dir in [&upper, &work] {
             make_dir(dir, &mut undo)?;
             // The kernel leaves directories of its own in these.
-            undo.push(move || drop(fs::remove_dir_all(dir)));
+            undo.push(move || drop(remove_tree(dir)));
         }
         if let Some(UserNamespace { ids: PrivateIds { first, .. }, .. }) = request.user_namespace {
             chown(&upper, Some(first), Some(first)).at("change the owner of", &upper)?;

@@ -1,19 +1,13 @@
 //! Opening beneath a directory: no path leads out of it, whatever symbolic links there are and
 //! whoever swaps them meanwhile. The kernel sees to it, by `openat2` (Linux 5.6).
 
-use std::ffi::CStr;
-use std::io;
-use std::ops::ControlFlow;
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{
-    AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2, unlinkat,
-};
+use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
 use rustix::io::Errno;
 
-use super::descent::{Buffer, DIRECTORY, Descent, Names, list, look};
+use super::descent::DIRECTORY;
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// How often a lookup is repeated that the kernel could not finish because somebody renamed a
@@ -136,128 +130,6 @@ pub fn open_as_root<P: rustix::path::Arg + Copy>(
     retry(|| openat2(root, path, flags, mode, resolve))
 }
 
-/// Removes what has this name in a directory, with everything below it, however deep. Nothing there is
-/// no error; what is mounted there is.
-pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-    match unlinkat(parent, name, AtFlags::empty()) {
-        Err(Errno::ISDIR) => {}
-        Ok(()) | Err(Errno::NOENT) => return Ok(()),
-        Err(error) => return Err(error.into()),
-    }
-    for _ in 0..MAX_RETRIES {
-        let top = match open_strictly(parent, name, DIRECTORY, Mode::empty()) {
-            Ok(top) => top,
-            Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        };
-        match empty(top.as_fd()) {
-            // Somebody moved or made something in it meanwhile.
-            Err(Errno::STALE) => continue,
-            done => done?,
-        }
-        match unlinkat(parent, name, AtFlags::REMOVEDIR) {
-            // Somebody made something in it meanwhile.
-            Err(Errno::NOTEMPTY) => {}
-            Ok(()) | Err(Errno::NOENT) => return Ok(()),
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Err(Errno::NOTEMPTY.into())
-}
-
-/// Removes what a path leads to, as [`remove_all`] does. Symbolic links in its last component are not
-/// followed.
-pub fn remove_tree(path: &Path) -> io::Result<()> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    match openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty()) {
-        Ok(parent) => remove_all(parent.as_fd(), name.as_bytes()),
-        Err(Errno::NOENT) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
-}
-
-/// How many bytes of names of directories in one wait to be removed; then it is read again.
-const MAX_WAITING_BYTES: usize = 16 << 10;
-
-/// Removes everything in a directory.
-fn empty(top: BorrowedFd<'_>) -> Result<(), Errno> {
-    let mut descent = Descent::new(top, Level::default())?;
-    let mut buffer = Buffer::new();
-    loop {
-        let (here, level) = descent.here();
-        if let Some(name) = level.waiting.last() {
-            match open_strictly(here, name, DIRECTORY, Mode::empty()) {
-                Ok(directory) => {
-                    let found = look(directory.as_fd())?;
-                    descent.enter(directory, &found, Level::default());
-                }
-                // It has become something else, or nothing.
-                Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {
-                    unlink(here, name)?;
-                    level.waiting.pop();
-                }
-                Err(error) => return Err(error),
-            }
-        } else if !level.is_read {
-            let mut failed = None;
-            let rest = list(here, 0, &mut buffer, |name, kind| {
-                if kind == FileType::Directory {
-                    level.waiting.push(name);
-                } else {
-                    match unlink(here, name) {
-                        Ok(Removed::Yes) => {}
-                        Ok(Removed::IsDirectory) => level.waiting.push(name),
-                        Err(error) => failed = Some(error),
-                    }
-                }
-                if failed.is_none() && level.waiting.bytes() < MAX_WAITING_BYTES {
-                    ControlFlow::Continue(())
-                } else {
-                    ControlFlow::Break(())
-                }
-            });
-            level.is_read = rest?.is_none();
-            failed.map_or(Ok(()), Err)?;
-        } else if descent.leave()?.is_some() {
-            let (here, level) = descent.here();
-            let Some(name) = level.waiting.last() else { continue };
-            match unlinkat(here, name, AtFlags::REMOVEDIR) {
-                Ok(()) | Err(Errno::NOENT) => {}
-                // Somebody made something in it meanwhile: the whole is gone through again.
-                Err(Errno::NOTEMPTY) => return Err(Errno::STALE),
-                Err(error) => return Err(error),
-            }
-            level.waiting.pop();
-        } else {
-            return Ok(());
-        }
-    }
-}
-
-/// A directory that is being emptied.
-#[derive(Default)]
-struct Level {
-    /// Directories in it that are still to be removed.
-    waiting: Names,
-    /// Whether there is nothing else in it.
-    is_read: bool,
-}
-
-enum Removed {
-    Yes,
-    IsDirectory,
-}
-
-fn unlink(here: BorrowedFd<'_>, name: &CStr) -> Result<Removed, Errno> {
-    match unlinkat(here, name, AtFlags::empty()) {
-        Ok(()) | Err(Errno::NOENT) => Ok(Removed::Yes),
-        Err(Errno::ISDIR) => Ok(Removed::IsDirectory),
-        Err(error) => Err(error),
-    }
-}
-
 pub(super) fn retry(mut open: impl FnMut() -> Result<OwnedFd, Errno>) -> Result<OwnedFd, Errno> {
     for _ in 0..MAX_RETRIES {
         match open() {
@@ -314,18 +186,5 @@ mod tests {
         root.mkdir_all("out/x".as_ref(), Mode::RWXU).unwrap_err();
         root.mkdir_all("absolute/x".as_ref(), Mode::RWXU).unwrap_err();
         assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 0);
-    }
-
-    #[test]
-    fn removing_a_tree_spares_what_its_links_point_to() {
-        let (dir, root) = tree();
-        fs::write(dir.path().join("outside/kept"), "").unwrap();
-        symlink("../../outside", dir.path().join("root/a/link")).unwrap();
-        fs::create_dir_all(dir.path().join("root/a/b/c")).unwrap();
-        remove_all(root.as_fd(), b"a").unwrap();
-        remove_all(root.as_fd(), b"out").unwrap();
-        remove_all(root.as_fd(), b"nothing").unwrap();
-        assert!(!dir.path().join("root/a").exists());
-        assert!(dir.path().join("outside/kept").exists());
     }
 }

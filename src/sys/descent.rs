@@ -16,7 +16,7 @@ pub(super) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// How many directories are open at most, besides the top one.
-const MAX_OPEN: usize = 16;
+const MAX_OPEN: usize = 4;
 
 /// A way from a directory down into others, one in another.
 ///

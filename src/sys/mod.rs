@@ -38,12 +38,21 @@ pub mod netns;
 pub mod process;
 #[cfg(feature = "engine")]
 pub mod quantity;
+#[cfg(feature = "engine")]
+pub mod removal;
 pub mod rollback;
 #[cfg(feature = "engine")]
 pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;
 #[cfg(feature = "engine")]
+pub mod trash;
+#[cfg(feature = "engine")]
 pub mod tree;
 #[cfg(feature = "engine")]
+mod usage;
+#[cfg(feature = "engine")]
 pub mod userns;
+
+#[cfg(all(test, feature = "engine"))]
+mod tests;

@@ -20,8 +20,9 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::beneath::{open_strictly, remove_all};
+use super::beneath::open_strictly;
 use super::fs::{PathContext, PathError};
+use super::removal::remove_all;
 use attributes::{attributes, node_attributes};
 
 /// What a tree is copied for.

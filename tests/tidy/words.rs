@@ -28,7 +28,7 @@ const OWN_PATHS: [&str; 7] = [
     "src/container_hook/pod/volumes.rs",
 ];
 
-const RULES: [Rule; 6] = [
+const RULES: [Rule; 7] = [
     Rule {
         words: &["#[ignore"],
         message: "a test that cannot run fails and says why; none is ignored",
@@ -68,6 +68,13 @@ const RULES: [Rule; 6] = [
         ],
         message: "the library takes values: programs exit and know where they run",
         applies: Source::is_library,
+        in_tests: true,
+    },
+    Rule {
+        words: &["remove_dir_all", "WalkDir"],
+        message: "a job may have made it deep, or in a way that it cannot be removed: use \
+                  sys::trash::Trash, or sys::removal",
+        applies: |source| source.is_below("src") && !source.is_below("src/sys"),
         in_tests: true,
     },
     Rule {

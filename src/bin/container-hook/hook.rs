@@ -6,7 +6,8 @@ use std::path::Path;
 
 use oci_hooks::container_hook::audit::AuditLog;
 use oci_hooks::container_hook::request::{Command, Request};
-use oci_hooks::container_hook::{Hook, HookError, Outcome};
+use oci_hooks::container_hook::{Hook, HookError, Log as _, Outcome};
+use oci_hooks::sys::error::chain;
 
 use crate::Exit;
 use crate::engine;
@@ -61,7 +62,11 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
         audit: &audit,
         log,
     };
-    match hook.run(&request, &signals::pass_on).map_err(Box::new)? {
+    let outcome = hook.run(&request, &signals::pass_on).map_err(Box::new);
+    for aside in engine.store.trash().take_set_aside() {
+        log.warning(&chain(&aside));
+    }
+    match outcome? {
         Outcome::Done => Ok(Exit::Done),
         Outcome::Ended(status) => Ok(status.into()),
         Outcome::Become(mut program) => {

@@ -13,6 +13,7 @@ use crate::context::Context;
 use crate::engine;
 use crate::error::Error;
 use crate::images::Json as ImageJson;
+use crate::shared::set_aside::still_set_aside;
 
 /// Remove images by age and size, and what killed jobs left behind
 #[derive(Debug, Args)]
@@ -44,6 +45,8 @@ struct Json {
     images: Vec<ImageJson>,
     layers: usize,
     freed_bytes: u64,
+    /// What could not be removed.
+    set_aside: Vec<String>,
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -61,13 +64,17 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
     let pruned = engine.store.prune(&policy)?;
     let builds_age = if args.all { Some(Duration::ZERO) } else { policy.unused_for };
-    let builds = remove_builds(&engine.disk, builds_age);
+    let builds = remove_builds(&engine.disk, &engine.trash(), builds_age);
     let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
+    let set_aside = still_set_aside(&engine)?;
     if context.is_json() {
         let images = pruned.images.iter().map(ImageJson::from).collect();
         let (layers, freed_bytes) = (pruned.layers, pruned.freed_bytes);
-        context.json(&Json { jobs, images, layers, freed_bytes })?;
+        context.json(&Json { jobs, images, layers, freed_bytes, set_aside })?;
         return Ok(Exit::Done);
+    }
+    for problem in &set_aside {
+        context.note(&format!("set aside: {problem}"));
     }
     for image in &pruned.images {
         context.line(format!("removed {} ({})", image.reference, image.platform))?;

@@ -149,7 +149,15 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
         supervisor: &supervise::program(loaded.path.as_deref()).map_err(HostError::from)?,
         progress: &Silent,
     };
-    match &call.command {
+    let carried_out = ask(&call.command, &provider);
+    for aside in engine.store.trash().take_set_aside() {
+        say(&aside);
+    }
+    carried_out
+}
+
+fn ask(command: &Command, provider: &Provider<'_>) -> Result<(), Failure> {
+    match command {
         Command::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
         Command::GetInstance { id } => answer(&provider.get(id)?),
         Command::ListInstances { pool_id } => answer::<Vec<Instance>>(&provider.list(pool_id)?),

@@ -9,6 +9,7 @@ use serde::Serialize;
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
+use crate::shared::set_aside::still_set_aside;
 
 /// Remove images by age and size, and instances, runners and logs that nobody needs any more
 #[derive(Debug, Args)]
@@ -47,6 +48,8 @@ struct Json {
     images: Vec<String>,
     layers: usize,
     freed_bytes: u64,
+    /// What could not be removed.
+    set_aside: Vec<String>,
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -71,10 +74,14 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         images: images.images.iter().map(|image| image.reference.to_string()).collect(),
         layers: images.layers,
         freed_bytes: images.freed_bytes + pruned.runners.freed_bytes,
+        set_aside: still_set_aside(&engine)?,
     };
     if context.is_json() {
         context.json(&result)?;
         return Ok(Exit::Done);
+    }
+    for problem in &result.set_aside {
+        context.note(&format!("set aside: {problem}"));
     }
     for name in &result.instances {
         context.line(format!("removed instance {name}"))?;

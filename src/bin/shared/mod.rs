@@ -15,4 +15,5 @@ pub(crate) mod pulled;
 pub(crate) mod read;
 pub(crate) mod relayed;
 pub(crate) mod sections;
+pub(crate) mod set_aside;
 pub(crate) mod table;

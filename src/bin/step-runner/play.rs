@@ -1,7 +1,7 @@
 //! Runs a job here and now, for `run` and `ci`.
 
 use std::collections::BTreeMap;
-use std::fs::{self, DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, IsTerminal as _, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
@@ -17,6 +17,7 @@ use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::trace;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
 use oci_hooks::sys::fs::PathContext as _;
+use oci_hooks::sys::removal::remove_tree;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
@@ -183,6 +184,6 @@ impl Scratch {
 impl Drop for Scratch {
     fn drop(&mut self) {
         // What cannot be removed is in the directory for temporary files.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = remove_tree(&self.0);
     }
 }

@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, State};
 use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
 use oci_hooks::sys::identity;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -107,6 +108,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     if state.leftovers() > 0 {
         let text = format!("cleaned up {} jobs of a server that was killed", state.leftovers());
         level.say(Level::Warn, &text);
+    }
+    for aside in state.set_aside() {
+        level.say(Level::Warn, &chain(&aside));
     }
     let jobs = Jobs::new(settings(&args)?, state, move |event| {
         let worth = match event {

@@ -13,7 +13,6 @@ use super::volumes::{Backing, Create, File};
 use crate::container::{Engine, make_private};
 use crate::container_hook::error::HookError;
 use crate::container_hook::hook::Hook;
-use crate::sys::beneath;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::mount;
 
@@ -104,14 +103,14 @@ pub(in super::super) fn remove(
     let all = engine.disk.join("pods").join(network);
     match pod {
         Some(pod) => {
-            remove_pod(&all.join(pod))?;
+            remove_pod(engine, &all.join(pod))?;
             // The last one takes the directory along.
             let _ = fs::remove_dir(&all);
             Ok(())
         }
         None => {
             for pod in entries(&all)? {
-                remove_pod(&pod)?;
+                remove_pod(engine, &pod)?;
             }
             removed(&all, fs::remove_dir(&all))
         }
@@ -125,11 +124,11 @@ pub(in super::super) fn list(engine: &Engine) -> Result<Vec<String>, PathError> 
     Ok(names.collect())
 }
 
-fn remove_pod(pod: &Path) -> Result<(), PathError> {
+fn remove_pod(engine: &Engine, pod: &Path) -> Result<(), PathError> {
     for volume in entries(pod)? {
         mount::unmount(&volume)?;
     }
-    removed(pod, beneath::remove_tree(pod))
+    engine.trash().remove(pod)
 }
 
 fn entries(dir: &Path) -> Result<Vec<PathBuf>, PathError> {

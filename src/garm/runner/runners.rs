@@ -24,6 +24,7 @@ use crate::sys::fs::{
     unpredictable,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 
 /// What is written about a runner beside its layer. Its time is when the runner was last wanted.
 const RECORD: &str = "runner.json";
@@ -314,11 +315,4 @@ fn names_in(dir: &Path) -> Result<Vec<String>, PathError> {
         entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     names.sort();
     Ok(names)
-}
-
-fn remove_tree(path: &Path) -> Result<(), PathError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-        result => result.at("remove", path),
-    }
 }

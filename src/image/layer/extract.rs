@@ -18,7 +18,8 @@ use super::error::UnpackError;
 use super::limits::{Limit, Limits};
 use super::place::{Place, set_opaque};
 use super::unpack::Unpacked;
-use crate::sys::beneath::{open_strictly, remove_all};
+use crate::sys::beneath::open_strictly;
+use crate::sys::removal::remove_all;
 
 /// What a name starts with that hides another one in lower layers.
 const WHITEOUT: &[u8] = b".wh.";

@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use super::error::StoreError;
 use super::layers::Layer;
-use super::open::{Store, names, remove_file, remove_tree};
+use super::open::{Store, names, remove_file};
 use crate::image::Digest;
 use crate::image::pace::{Meter, Pace};
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::removal::remove_tree;
 
 /// What the names of claims begin with.
 pub(super) const PREFIX: &str = ".tmp-";

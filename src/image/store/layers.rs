@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::claims::{self, Claim, Claimed, Wanted};
 use super::error::StoreError;
-use super::open::{Store, names, read_record, remove_tree, write_record};
+use super::open::{Store, names, read_record, write_record};
 use super::served::{self, Served};
 use crate::image::layer::{Blob, Unpacked, prove, unpack};
 use crate::image::{Descriptor, Digest, Pace};
@@ -210,7 +210,7 @@ impl Store {
 
     /// Takes a layer away, so that nobody sees it half removed, and returns what is left to
     /// remove.
-    pub(super) fn set_aside(&self, dir: &Path) -> Result<Option<PathBuf>, PathError> {
+    pub(super) fn take_away(&self, dir: &Path) -> Result<Option<PathBuf>, PathError> {
         let gone = self.layers_dir().join(format!(".gone-{:016x}", unpredictable()));
         match fs::rename(dir, &gone) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -219,7 +219,7 @@ impl Store {
     }
 
     fn discard(&self, dir: &Path) -> Result<(), PathError> {
-        self.set_aside(dir)?.map_or(Ok(()), |gone| remove_tree(&gone))
+        self.take_away(dir)?.map_or(Ok(()), |gone| self.trash().remove(&gone))
     }
 
     /// Removes what processes left that died while they unpacked or removed layers.
@@ -228,7 +228,7 @@ impl Store {
         for name in names(&layers)? {
             let path = layers.join(&name);
             if name.starts_with(".gone-") {
-                remove_tree(&path)?;
+                self.trash().remove(&path)?;
             } else if name.starts_with(claims::PREFIX)
                 && let Some(claim) = Claim::take(&path)?
             {

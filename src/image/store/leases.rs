@@ -10,9 +10,10 @@ use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use super::images::Image;
-use super::open::{Store, names, read_record, remove_file, remove_tree, write_record};
+use super::open::{Store, names, read_record, remove_file, write_record};
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, unpredictable};
+use crate::sys::removal::remove_tree;
 
 const RESERVED: &str = ".reserved-";
 

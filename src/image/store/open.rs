@@ -13,6 +13,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::trash::Trash;
 
 /// More than any record has: one holds an image's configuration.
 const MAX_RECORD_BYTES: u64 = 16 << 20;
@@ -34,6 +35,8 @@ pub struct Store {
     pub(super) options: StoreOptions,
     /// Which boot of the machine this is.
     pub(super) boot: String,
+    /// Where what cannot be removed is set aside.
+    trash: Trash,
 }
 
 impl Store {
@@ -41,7 +44,8 @@ impl Store {
     pub fn open(options: StoreOptions) -> Result<Self, StoreError> {
         let boot_id = Path::new("/proc/sys/kernel/random/boot_id");
         let boot = fs::read_to_string(boot_id).at("read", boot_id)?.trim().to_owned();
-        let store = Store { options, boot };
+        let trash = Trash::of(&options.root);
+        let store = Store { options, boot, trash };
         for path in [&store.images_dir(), &store.layers_dir(), &store.leases_dir()] {
             DirBuilder::new().recursive(true).mode(0o700).create(path).at("make", path)?;
         }
@@ -51,6 +55,11 @@ impl Store {
     /// Returns what it was opened with.
     pub fn options(&self) -> &StoreOptions {
         &self.options
+    }
+
+    /// Returns where what cannot be removed is set aside.
+    pub fn trash(&self) -> &Trash {
+        &self.trash
     }
 
     pub(super) fn images_dir(&self) -> PathBuf {
@@ -102,15 +111,6 @@ pub(super) fn names(dir: &Path) -> Result<Vec<String>, PathError> {
         names.extend(entry.at("list", dir)?.file_name().into_string());
     }
     Ok(names)
-}
-
-/// Removes a directory with everything in it. Nothing there is no error: somebody else may remove
-/// it too.
-pub(super) fn remove_tree(path: &Path) -> Result<(), PathError> {
-    match fs::remove_dir_all(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        result => result.at("remove", path),
-    }
 }
 
 /// Removes a file. Nothing there is no error.

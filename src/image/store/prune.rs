@@ -5,7 +5,7 @@ use std::time::{Duration, SystemTime};
 
 use super::error::StoreError;
 use super::images::{Named, Summary};
-use super::open::{Store, names, read_record, remove_file, remove_tree};
+use super::open::{Store, names, read_record, remove_file};
 use crate::image::Digest;
 use crate::sys::fs::PathError;
 use crate::sys::lock::FileLock;
@@ -103,11 +103,11 @@ impl Store {
                 continue;
             }
             freed_bytes += layer.map_or(0, |layer| layer.size_bytes);
-            gone.extend(self.set_aside(&dir)?);
+            gone.extend(self.take_away(&dir)?);
         }
         drop(excluded);
         for dir in &gone {
-            remove_tree(dir)?;
+            self.trash().remove(dir)?;
         }
         Ok((gone.len(), freed_bytes))
     }

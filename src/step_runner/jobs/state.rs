@@ -10,6 +10,8 @@ use super::super::engine::kill_recorded;
 use super::super::socket::{SocketError, private_directory};
 use crate::sys::fs::{PathContext as _, PathError, read_if_there};
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
+use crate::sys::trash::{SetAside, Trash};
 
 /// How much of an id is seen in the name of a directory.
 const NAME_CHARS: usize = 40;
@@ -42,6 +44,7 @@ pub struct State {
     made: AtomicU64,
     /// How many jobs of a server that was killed were cleaned up.
     leftovers: usize,
+    trash: Trash,
     _lock: FileLock,
 }
 
@@ -61,17 +64,25 @@ impl State {
         let Some(lock) = FileLock::try_exclusive(&root.join("lock"))? else {
             return Err(StateError::InUse { path: root });
         };
-        let leftovers = clean(&root)?;
+        let trash = Trash::of(&root);
+        // What an earlier server could not remove.
+        trash.empty()?;
+        let leftovers = clean(&root, &trash)?;
         let jobs = root.join("jobs");
         DirBuilder::new().mode(0o700).create(&jobs).at("make", &jobs)?;
         let boot = root.join("boot");
         fs::write(&boot, boot_id()).at("write", &boot)?;
-        Ok(State { root, made: AtomicU64::new(0), leftovers, _lock: lock })
+        Ok(State { root, made: AtomicU64::new(0), leftovers, trash, _lock: lock })
     }
 
     /// Returns how many jobs of a server that was killed were cleaned up.
     pub fn leftovers(&self) -> usize {
         self.leftovers
+    }
+
+    /// Returns what could not be removed of what others left, and is out of the way.
+    pub fn set_aside(&self) -> Vec<SetAside> {
+        self.trash.take_set_aside()
     }
 
     /// Makes the directory of a job.
@@ -92,7 +103,7 @@ impl State {
 impl Drop for State {
     fn drop(&mut self) {
         // The next server removes what is left.
-        let _ = fs::remove_dir_all(self.root.join("jobs"));
+        let _ = self.trash.remove(&self.root.join("jobs"));
         let _ = fs::remove_file(self.root.join("boot"));
     }
 }
@@ -122,12 +133,12 @@ impl JobDir {
 impl Drop for JobDir {
     fn drop(&mut self) {
         // What is left goes with the server.
-        let _ = fs::remove_dir_all(&self.root);
+        let _ = remove_tree(&self.root);
     }
 }
 
 /// Ends and removes what jobs left whose server was killed.
-fn clean(root: &Path) -> Result<usize, PathError> {
+fn clean(root: &Path, trash: &Trash) -> Result<usize, PathError> {
     let jobs = root.join("jobs");
     let entries = match fs::read_dir(&jobs) {
         Ok(entries) => entries,
@@ -145,7 +156,7 @@ fn clean(root: &Path) -> Result<usize, PathError> {
         }
         found += 1;
     }
-    fs::remove_dir_all(&jobs).at("remove", &jobs)?;
+    trash.remove(&jobs)?;
     Ok(found)
 }
 

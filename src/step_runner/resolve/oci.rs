@@ -12,6 +12,7 @@ use crate::image::{
 };
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 use crate::sys::tree::{self, Purpose};
 
 /// Returns a directory with the files of an image.
@@ -65,10 +66,8 @@ fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
         return Ok(tree);
     }
     let half = trees.join(format!("{digest}.half"));
-    if half.exists() {
-        // Of somebody who was killed.
-        fs::remove_dir_all(&half).at("remove", &half)?;
-    }
+    // Of somebody who was killed.
+    remove_tree(&half)?;
     DirBuilder::new().mode(0o755).create(&half).at("make", &half)?;
     for layer in &image.layers {
         tree::copy(layer, &half, Purpose::Layer.into())?;

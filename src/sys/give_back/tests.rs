@@ -1,6 +1,5 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -8,10 +7,11 @@ use std::time::{Duration, Instant};
 use rustix::fs::{
     RenameFlags, XattrFlags, fchown, makedev, mkdirat, mknodat, renameat_with, setxattr,
 };
-use rustix::process::{Resource, Rlimit, geteuid, setrlimit};
+use rustix::process::geteuid;
 
-use super::super::beneath::remove_tree;
 use super::super::mount;
+use super::super::removal::remove_tree;
+use super::super::tests::with_few_descriptors;
 use super::*;
 
 const USER: (u32, u32) = (12_345, 12_346);
@@ -172,21 +172,6 @@ fn what_is_as_it_should_be_is_only_looked_at() {
     let start = Instant::now();
     assert_eq!(run(dir.path()).changed, 0);
     println!("50 000 entries with nothing to change took {:?}", start.elapsed());
-}
-
-/// Runs a test again, in a process that may have few files open.
-fn with_few_descriptors(test: &str, body: impl FnOnce()) {
-    const MARK: &str = "OCI_HOOKS_TEST_WITH_FEW_DESCRIPTORS";
-    if std::env::var_os(MARK).is_some() {
-        let few = Rlimit { current: Some(64), maximum: Some(64) };
-        setrlimit(Resource::Nofile, few).unwrap();
-        return body();
-    }
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([test, "--exact", "--nocapture"]).env(MARK, "1");
-    let output = command.output().unwrap();
-    print!("{}", String::from_utf8_lossy(&output.stdout));
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
 #[test]

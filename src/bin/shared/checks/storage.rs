@@ -10,10 +10,14 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathContext as _, unpredictable};
 use oci_hooks::sys::mount;
 use oci_hooks::sys::quantity::human;
+use oci_hooks::sys::removal::remove_tree;
 use oci_hooks::sys::rollback::Rollback;
+use oci_hooks::sys::trash::Trash;
 
 use super::Check;
 use crate::shared::sections::Store;
+
+const PRUNE: &str = concat!(env!("CARGO_BIN_NAME"), " prune says what keeps them, and tries again");
 
 /// Less than this is filled by a few images.
 const LITTLE_BYTES: u64 = 10_000_000_000;
@@ -26,8 +30,22 @@ pub(crate) fn checks(store: &Store) -> Vec<Check> {
     checks.push(space(&existing(&store.root)));
     if rustix::process::geteuid().is_root() {
         checks.push(overlay(store));
+        checks.extend([&store.root, &store.run].into_iter().filter_map(|root| set_aside(root)));
     }
     checks
+}
+
+/// Tells of what could not be removed, if there is anything.
+fn set_aside(root: &Path) -> Option<Check> {
+    let trash = Trash::of(root);
+    let (count, bytes) = match trash.contents().map(|contents| contents.len()) {
+        Ok(0) => return None,
+        Ok(count) => (count, trash.disk_bytes().map_or_else(|error| chain(&error), human)),
+        Err(error) => return Some(Check::warn("set aside", chain(&error), PRUNE)),
+    };
+    let found =
+        format!("{count} directories that could not be removed in {}: {bytes}", root.display());
+    Some(Check::warn("set aside", found, PRUNE))
 }
 
 /// Returns the nearest directory above that exists: what is not there yet will be on its disk.
@@ -118,7 +136,7 @@ pub(crate) fn in_trial<T>(
         for mounted in [trial.join("container/merged"), trial.join("target")] {
             let _ = mount::unmount(&mounted);
         }
-        let _ = fs::remove_dir_all(trial);
+        let _ = remove_tree(trial);
     });
     run(trial)
 }

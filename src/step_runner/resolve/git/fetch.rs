@@ -13,6 +13,7 @@ use super::program::Runner;
 use super::repository::Repository;
 use crate::sys::fs::PathContext as _;
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 
 /// How many digits of a commit are enough to name it.
 const MIN_DIGITS: usize = 8;
@@ -94,7 +95,7 @@ impl<'a> Mirror<'a> {
         if whole.exists() {
             fs::remove_file(&whole).at("remove", &whole)?;
         } else {
-            remove(&bare)?;
+            remove_tree(&bare)?;
             let arguments = ["init", "--quiet", "--bare", "--template=", "--"].map(OsStr::new);
             git.run(dir, &[&arguments[..], &[bare.as_os_str()]].concat())?;
         }
@@ -216,7 +217,7 @@ impl<'a> Mirror<'a> {
     fn check_out(&self, commit: &str, tree: &Path) -> Result<(), GitError> {
         let (half, index) = (self.dir.join("half"), self.bare.join("index"));
         // Of somebody who was killed.
-        remove(&half)?;
+        remove_tree(&half)?;
         DirBuilder::new().mode(0o700).create(&half).at("make", &half)?;
         // Git writes only what is not in its index.
         if index.exists() {
@@ -243,14 +244,6 @@ fn private_dir(dir: &Path) -> Result<(), GitError> {
     } else {
         Err(GitError::NotPrivate(dir.to_owned()))
     }
-}
-
-/// Removes a directory if it is there.
-fn remove(dir: &Path) -> Result<(), GitError> {
-    if dir.exists() {
-        fs::remove_dir_all(dir).at("remove", dir)?;
-    }
-    Ok(())
 }
 
 /// Tells if a text is a whole commit.

@@ -1,0 +1,272 @@
+//! Removing trees that others have shaped: of any depth, with any names, sealed or not.
+//!
+//! Few descriptors are open at a time, the stack does not grow, and no path is longer than a name. What
+//! cannot be removed does not keep the rest: all else goes, and the first error is told.
+
+mod seal;
+
+use std::ffi::{CStr, OsStr};
+use std::io;
+use std::ops::ControlFlow;
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat};
+use rustix::io::Errno;
+
+use super::descent::{Buffer, Descent, Names, list, look};
+use super::fs::{PathContext as _, PathError};
+
+/// How often a tree is gone through again that somebody changes meanwhile.
+const MAX_PASSES: usize = 128;
+
+/// How many bytes of names of a directory, and of all directories on the way, may wait to be gone into;
+/// then the directory is read again.
+const MAX_WAITING_HERE_BYTES: usize = 16 << 10;
+const MAX_WAITING_BYTES: usize = 16 << 20;
+
+/// How much of a path is remembered for messages.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// Removes what has this name in a directory, with everything below it, however deep. Nothing there is
+/// no error.
+///
+/// What is mounted there is not looked into and stays, with the directories that lead to it. What is
+/// immutable or may only be appended to is made neither, if the caller may do that.
+pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
+    remove_at(parent, name, Path::new("")).map_err(|error| error.source)
+}
+
+/// Removes what a path leads to, as [`remove_all`] does; the error says which part of it stays. Symbolic
+/// links in its last component are not followed.
+pub fn remove_tree(path: &Path) -> Result<(), PathError> {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    let name = path.file_name().ok_or(io::ErrorKind::InvalidInput).at("remove", path)?;
+    let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    match openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty()) {
+        Ok(parent) => remove_at(parent.as_fd(), name.as_bytes(), path),
+        Err(Errno::NOENT) => Ok(()),
+        Err(error) => Err(PathError::new("remove", path, error)),
+    }
+}
+
+/// Does the same in a directory that is open; the path is for messages.
+fn remove_at(parent: BorrowedFd<'_>, name: &[u8], shown: &Path) -> Result<(), PathError> {
+    let at = |error: Errno| PathError::new("remove", shown, error);
+    let no_file = match seal::unlink_top(parent, name, AtFlags::empty()) {
+        Ok(()) | Err(Errno::NOENT) => return Ok(()),
+        // Where nothing may be removed, this is said of directories too, which can be emptied.
+        Err(error @ (Errno::ISDIR | Errno::PERM)) => error,
+        Err(error) => return Err(at(error)),
+    };
+    for _ in 0..MAX_PASSES {
+        let top = match seal::open_top(parent, name) {
+            Ok(top) => top,
+            Err(Errno::NOENT) => return Ok(()),
+            Err(Errno::NOTDIR | Errno::LOOP) => return Err(at(no_file)),
+            Err(error) => return Err(at(error)),
+        };
+        match empty(top.as_fd(), shown) {
+            // Somebody moved or made something in it meanwhile.
+            Ok(Emptied::Changed) => continue,
+            Ok(Emptied::Yes) => {}
+            Err(error) => return Err(error),
+        }
+        match seal::unlink_top(parent, name, AtFlags::REMOVEDIR) {
+            // Somebody made something in it meanwhile.
+            Err(Errno::NOTEMPTY) => {}
+            Ok(()) | Err(Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(at(error)),
+        }
+    }
+    Err(at(Errno::NOTEMPTY))
+}
+
+enum Emptied {
+    Yes,
+    /// Somebody changed it meanwhile: it is to be gone through again.
+    Changed,
+}
+
+/// Removes everything in a directory that can be removed.
+fn empty(top: BorrowedFd<'_>, shown: &Path) -> Result<Emptied, PathError> {
+    let descent = Descent::new(top, Level::default()).at("remove", shown)?;
+    let trail = Trail { path: Vec::new(), first: None };
+    let mut sweep = Sweep { descent, trail, waiting_bytes: 0 };
+    let emptied = sweep.run();
+    match sweep.trail.first {
+        None => Ok(emptied),
+        Some((path, error)) => Err(PathError::new("remove", &shown.join(path), error)),
+    }
+}
+
+/// A directory that is being emptied.
+struct Level {
+    /// Directories in it that are still to be removed; the last one is being emptied.
+    waiting: Names,
+    /// Where to read on, if there is more.
+    position: Option<u64>,
+    /// Whether something in it cannot be removed.
+    is_kept: bool,
+    /// The length of the path of the one above.
+    path_length: usize,
+}
+
+impl Default for Level {
+    fn default() -> Self {
+        Level { waiting: Names::default(), position: Some(0), is_kept: false, path_length: 0 }
+    }
+}
+
+struct Sweep<'a> {
+    descent: Descent<'a, Level>,
+    trail: Trail,
+    waiting_bytes: usize,
+}
+
+impl Sweep<'_> {
+    fn run(&mut self) -> Emptied {
+        let mut buffer = Buffer::new();
+        loop {
+            let (_, level) = self.descent.here();
+            if level.waiting.last().is_some() {
+                self.enter();
+            } else if let Some(position) = level.position {
+                self.read(position, &mut buffer);
+            } else if let Some(emptied) = self.leave() {
+                return emptied;
+            }
+        }
+    }
+
+    /// Goes into the directory that waits last.
+    fn enter(&mut self) {
+        let (here, level) = self.descent.here();
+        let Some(name) = level.waiting.last() else { return };
+        let found =
+            seal::open(here, name).and_then(|directory| Ok((look(directory.as_fd())?, directory)));
+        let error = match found {
+            Ok((found, directory)) => {
+                let path_length = self.trail.enter(name);
+                self.descent.enter(directory, &found, Level { path_length, ..Level::default() });
+                return;
+            }
+            // It has become something else, or nothing.
+            Err(Errno::NOTDIR | Errno::LOOP | Errno::NOENT) => {
+                seal::unlink(here, name, AtFlags::empty()).err()
+            }
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error.filter(|error| *error != Errno::NOENT) {
+            self.trail.failed(name, error);
+            level.is_kept = true;
+        }
+        self.waiting_bytes -= pop(&mut level.waiting);
+    }
+
+    /// Removes what is no directory, and takes note of what is one.
+    fn read(&mut self, position: u64, buffer: &mut Buffer) {
+        let (here, level) = self.descent.here();
+        let Level { waiting, is_kept, .. } = level;
+        let max_bytes = match self.waiting_bytes < MAX_WAITING_BYTES {
+            true => MAX_WAITING_HERE_BYTES,
+            false => 1,
+        };
+        let rest = list(here, position, buffer, |name, kind| {
+            let removed = match kind {
+                FileType::Directory => Err(Errno::ISDIR),
+                _ => seal::unlink(here, name, AtFlags::empty()),
+            };
+            match removed {
+                Err(Errno::ISDIR) => waiting.push(name),
+                Ok(()) | Err(Errno::NOENT) => {}
+                Err(error) => {
+                    self.trail.failed(name, error);
+                    *is_kept = true;
+                }
+            }
+            if waiting.bytes() < max_bytes {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        self.waiting_bytes += waiting.bytes();
+        level.position = rest.unwrap_or_else(|error| {
+            self.trail.failed(c"", error);
+            level.is_kept = true;
+            None
+        });
+    }
+
+    /// Removes the directory that is empty by now, and goes on in the one above. Returns how it went when
+    /// there is none.
+    fn leave(&mut self) -> Option<Emptied> {
+        let left = match self.descent.leave() {
+            Ok(Some(left)) => left,
+            Ok(None) => return Some(Emptied::Yes),
+            Err(Errno::STALE) => return Some(Emptied::Changed),
+            Err(error) => {
+                self.trail.failed(c"", error);
+                return Some(Emptied::Changed);
+            }
+        };
+        self.trail.path.truncate(left.path_length);
+        let (here, level) = self.descent.here();
+        let name = level.waiting.last().unwrap_or_default();
+        let removed = match left.is_kept {
+            true => Ok(()),
+            false => seal::unlink(here, name, AtFlags::REMOVEDIR),
+        };
+        level.is_kept |= left.is_kept;
+        match removed {
+            Ok(()) | Err(Errno::NOENT) => {}
+            Err(Errno::NOTEMPTY) if self.trail.first.is_none() => return Some(Emptied::Changed),
+            Err(error) => {
+                self.trail.failed(name, error);
+                level.is_kept = true;
+            }
+        }
+        self.waiting_bytes -= pop(&mut level.waiting);
+        if level.waiting.last().is_none() && level.position.is_some() && !level.is_kept {
+            // What was passed by is gone, and where the rest is now is not the same everywhere.
+            level.position = Some(0);
+        }
+        None
+    }
+}
+
+/// Takes the last name away, and returns how long it was.
+fn pop(names: &mut Names) -> usize {
+    names.pop().map_or(0, |name| name.as_bytes_with_nul().len())
+}
+
+/// Where it is, and what went wrong first.
+struct Trail {
+    /// That of the directory it is in, from the top, with `/` at the end.
+    path: Vec<u8>,
+    first: Option<(PathBuf, Errno)>,
+}
+
+impl Trail {
+    /// Returns the length of the path so far.
+    fn enter(&mut self, name: &CStr) -> usize {
+        let length = self.path.len();
+        if length < MAX_PATH_BYTES {
+            self.path.extend_from_slice(name.to_bytes());
+            self.path.push(b'/');
+        }
+        length
+    }
+
+    fn failed(&mut self, name: &CStr, error: Errno) {
+        if self.first.is_none() {
+            let path = [&self.path, name.to_bytes()].concat();
+            self.first = Some((PathBuf::from(OsStr::from_bytes(&path)), error));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,150 @@
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::UnixListener;
+
+use rustix::fd::OwnedFd;
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, makedev, mkdirat, mknodat};
+use rustix::process::geteuid;
+
+use super::super::descent::DIRECTORY;
+use super::super::mount;
+use super::super::mount_namespace::within_new;
+use super::super::tests::with_few_descriptors;
+use super::*;
+
+fn memory() -> tempfile::TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap()
+}
+
+#[test]
+fn removing_a_tree_spares_what_its_links_point_to() {
+    let dir = memory();
+    let at = |name: &str| dir.path().join(name);
+    fs::create_dir_all(at("tree/a/b/c")).unwrap();
+    fs::create_dir(at("outside")).unwrap();
+    fs::write(at("outside/kept"), "").unwrap();
+    symlink("../../outside", at("tree/a/link")).unwrap();
+    symlink("outside", at("link")).unwrap();
+    for name in ["tree", "link", "nothing", "nothing/at/all"] {
+        remove_tree(&at(name)).unwrap();
+    }
+    let left: Vec<_> = fs::read_dir(dir.path()).unwrap().map(|e| e.unwrap().file_name()).collect();
+    assert_eq!(left, ["outside"]);
+    assert!(at("outside/kept").exists());
+}
+
+#[test]
+fn all_kinds_of_files_with_all_kinds_of_names_go() {
+    let dir = memory();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("closed/below")).unwrap();
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    for name in [b"\n".to_vec(), b"\xff\xfe".to_vec(), vec![b'x'; 255], b"-rf *".to_vec()] {
+        fs::create_dir(tree.join(OsString::from_vec(name))).unwrap();
+    }
+    fs::write(tree.join("one"), "x").unwrap();
+    fs::hard_link(tree.join("one"), tree.join("two")).unwrap();
+    File::create(tree.join("sparse")).unwrap().set_len(1 << 40).unwrap();
+    drop(UnixListener::bind(tree.join("socket")).unwrap());
+    mknodat(CWD, tree.join("fifo"), FileType::Fifo, Mode::RWXU, 0).unwrap();
+    if geteuid().is_root() {
+        let device = makedev(1, 5);
+        mknodat(CWD, tree.join("zero"), FileType::CharacterDevice, Mode::RWXU, device).unwrap();
+    } else {
+        fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o700)).unwrap();
+    }
+    remove_tree(&tree).unwrap();
+    assert!(!tree.exists());
+}
+
+/// Each level has a name of full length: paths are longer than any call takes.
+#[test]
+fn a_hundred_thousand_levels_go_with_few_descriptors() {
+    const LEVELS: usize = 100_000;
+    let test = "sys::removal::tests::a_hundred_thousand_levels_go_with_few_descriptors";
+    with_few_descriptors(test, || {
+        let dir = memory();
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        let mut here = OwnedFd::from(File::open(&tree).unwrap());
+        let name = "n".repeat(255);
+        for _ in 0..LEVELS {
+            mkdirat(&here, &*name, Mode::RWXU).unwrap();
+            here = openat(&here, &*name, DIRECTORY, Mode::empty()).unwrap();
+        }
+        drop(here);
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+    });
+}
+
+/// More names of directories than wait at once, with one that stays first, in the middle and last.
+#[test]
+fn what_cannot_be_removed_stays_alone_and_is_named() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let dir = memory();
+    let tree = dir.path().join("tree");
+    let kept = ["000", "100", "299"].map(|name| tree.join(name).join("a/b/mounted"));
+    for number in 0..300 {
+        let below = tree.join(format!("{number:03}")).join("a/b");
+        fs::create_dir_all(below.join("n".repeat(255))).unwrap();
+        fs::write(below.join("file"), "").unwrap();
+    }
+    within_new(|| {
+        for mounted in &kept {
+            fs::create_dir(mounted).unwrap();
+            mount::memory(mounted, 0o700, None)?;
+        }
+        let error = remove_tree(&tree).unwrap_err();
+        assert!(kept.contains(&error.path), "{error}");
+        assert_eq!(error.source.raw_os_error(), Some(Errno::XDEV.raw_os_error()));
+        let names = |path: &Path| fs::read_dir(path).unwrap().count();
+        assert_eq!(names(&tree), 3);
+        for mounted in &kept {
+            assert_eq!(names(mounted.parent().unwrap()), 1);
+        }
+        Ok::<_, PathError>(())
+    })
+    .unwrap();
+    // Nothing is mounted there for us.
+    remove_tree(&tree).unwrap();
+    assert!(!tree.exists());
+}
+
+#[test]
+fn what_is_immutable_goes_but_not_what_it_is_in() {
+    if !geteuid().is_root() {
+        return;
+    }
+    let dir = memory();
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("sealed/empty")).unwrap();
+    fs::create_dir_all(tree.join("only-sealed")).unwrap();
+    for name in ["sealed/file", "log", "sealed/plain"] {
+        fs::write(tree.join(name), "").unwrap();
+    }
+    let seal = |name: &str, flag: IFlags| {
+        let file = File::open(dir.path().join(name)).unwrap();
+        ioctl_setflags(&file, ioctl_getflags(&file).unwrap() | flag).unwrap();
+    };
+    for name in ["sealed/empty", "sealed/file", "sealed", "only-sealed", ""] {
+        seal(&format!("tree/{name}"), IFlags::IMMUTABLE);
+    }
+    for name in ["tree/log", ""] {
+        seal(name, IFlags::APPEND);
+    }
+    // What it is in is not ours to change.
+    let error = remove_tree(&tree).unwrap_err();
+    assert_eq!((error.path, error.source.kind()), (tree.clone(), io::ErrorKind::PermissionDenied));
+    assert_eq!(fs::read_dir(&tree).unwrap().count(), 0);
+    let top = File::open(dir.path()).unwrap();
+    let flags = ioctl_getflags(&top).unwrap();
+    assert!(flags.contains(IFlags::APPEND));
+    ioctl_setflags(&top, flags - IFlags::APPEND).unwrap();
+    remove_tree(&tree).unwrap();
+    assert!(!tree.exists());
+}

@@ -1,0 +1,20 @@
+//! Tests that may have few files open at a time.
+
+use std::process::Command;
+
+use rustix::process::{Resource, Rlimit, setrlimit};
+
+/// Runs a test again, in a process that may have few files open.
+pub(super) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
+    const MARK: &str = "OCI_HOOKS_TEST_WITH_FEW_DESCRIPTORS";
+    if std::env::var_os(MARK).is_some() {
+        let few = Rlimit { current: Some(64), maximum: Some(64) };
+        setrlimit(Resource::Nofile, few).unwrap();
+        return body();
+    }
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args([test, "--exact", "--nocapture"]).env(MARK, "1");
+    let output = command.output().unwrap();
+    print!("{}", String::from_utf8_lossy(&output.stdout));
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -14,7 +14,7 @@ use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
 };
 
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, Who};
 use crate::sys::lock::FileLock;
 
 /// How long the path of a socket may be; the kernel has room for 108 bytes, the last of them zero.
@@ -54,8 +54,22 @@ pub enum SocketError {
         /// The path.
         path: PathBuf,
     },
+    /// The socket is somebody else's: who calls would tell them what jobs are given.
+    #[error(
+        "the socket {} belongs to {}: remove it, or use a directory where nobody else can make \
+         files", path.display(), Who::User(*owner).named()
+    )]
+    Foreign {
+        /// The socket.
+        path: PathBuf,
+        /// Whose it is.
+        owner: u32,
+    },
     /// The directory is somebody else's: they could put another socket there.
-    #[error("the directory {} belongs to user {owner}, not to this one", path.display())]
+    #[error(
+        "the directory {} belongs to {}, not to this user: remove it, or name another one",
+        path.display(), Who::User(*owner).named()
+    )]
     Owner {
         /// The directory.
         path: PathBuf,
@@ -96,7 +110,7 @@ impl Listener {
         lock.push(name);
         lock.push(".lock");
         // A connection tells no server that starts from one that died; this does.
-        let Some(lock) = FileLock::try_exclusive(&dir.join(lock))? else {
+        let Some(lock) = FileLock::try_own(&dir.join(lock))? else {
             return Err(named(|path| SocketError::InUse { path }));
         };
         remove_stale(path)?;
@@ -134,6 +148,9 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         Err(error) => return Err(PathError::new("look at", path, error).into()),
         Ok(meta) if !meta.file_type().is_socket() => {
             return Err(SocketError::NoSocket { path: path.to_path_buf() });
+        }
+        Ok(meta) if meta.uid() != rustix::process::geteuid().as_raw() => {
+            return Err(SocketError::Foreign { path: path.to_path_buf(), owner: meta.uid() });
         }
         Ok(_) => {}
     }

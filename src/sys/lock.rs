@@ -1,10 +1,11 @@
 //! Lock files: processes that work on the same thing wait for each other.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
+use std::io;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, Who};
 
 /// A held lock. It is released when this is dropped, and by the kernel when the process dies.
 ///
@@ -51,15 +52,54 @@ impl FileLock {
         fs::remove_file(path).at("remove", path)
     }
 
+    /// Takes a lock as [`try_exclusive`](Self::try_exclusive) does where others can make files too, as in
+    /// `/tmp`: that of a file which is this user's and which nobody else can open, so that only this
+    /// user's processes can hold it.
+    pub fn try_own(path: &Path) -> Result<Option<Self>, PathError> {
+        let file = match open(path) {
+            Ok(file) => file,
+            // A stranger's file; or a directory or link, which says whose it is as well.
+            Err(error) => {
+                let found = fs::symlink_metadata(path).ok();
+                found.map_or(Ok(()), |found| check_owner(&found)).at("use the lock file", path)?;
+                return Err(error);
+            }
+        };
+        let found = file.metadata().at("look up", path)?;
+        check_owner(&found).at("use the lock file", path)?;
+        if found.nlink() != 1 {
+            let error = io::Error::other("it has another name, which is no lock's: remove it");
+            return Err(PathError::new("use the lock file", path, error));
+        }
+        file.set_permissions(Permissions::from_mode(0o600)).at("change the mode of", path)?;
+        lock(file, path)
+    }
+
     /// Takes the lock, or returns nothing if somebody else holds it.
     pub fn try_exclusive(path: &Path) -> Result<Option<Self>, PathError> {
-        let file = open(path)?;
-        match file.try_lock() {
-            Ok(()) => Ok(Some(FileLock { file })),
-            Err(TryLockError::WouldBlock) => Ok(None),
-            Err(TryLockError::Error(error)) => Err(PathError::new("lock", path, error)),
-        }
+        lock(open(path)?, path)
     }
+}
+
+fn lock(file: File, path: &Path) -> Result<Option<FileLock>, PathError> {
+    match file.try_lock() {
+        Ok(()) => Ok(Some(FileLock { file })),
+        Err(TryLockError::WouldBlock) => Ok(None),
+        Err(TryLockError::Error(error)) => Err(PathError::new("lock", path, error)),
+    }
+}
+
+/// Refuses what belongs to somebody else, who could keep the lock for ever.
+fn check_owner(found: &Metadata) -> io::Result<()> {
+    if found.uid() == rustix::process::geteuid().as_raw() {
+        return Ok(());
+    }
+    let text = format!(
+        "it belongs to {}, who could hold the lock for ever: remove it, or use a directory where \
+         nobody else can make files",
+        Who::User(found.uid()).named()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 fn open(path: &Path) -> Result<File, PathError> {
@@ -89,6 +129,41 @@ mod tests {
         first.remove(&path).unwrap();
         waiting.join().unwrap().unwrap().unwrap();
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_lock_that_somebody_else_made_is_not_taken() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else can make files of others.
+            return;
+        }
+        let dir = tempfile::tempdir().unwrap();
+        fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
+        let foreign = |name: &str| {
+            std::os::unix::fs::lchown(dir.path().join(name), Some(54321), None).unwrap();
+            FileLock::try_own(&dir.path().join(name)).unwrap_err().source.to_string()
+        };
+        fs::write(dir.path().join("file"), "").unwrap();
+        // The kernel may refuse to open it first (fs.protected_regular).
+        assert!(foreign("file").starts_with("it belongs to user 54321, who could hold the lock"));
+        fs::create_dir(dir.path().join("directory")).unwrap();
+        assert!(foreign("directory").starts_with("it belongs to user 54321, "));
+        fs::write(dir.path().join("own"), "").unwrap();
+        std::os::unix::fs::symlink("own", dir.path().join("link")).unwrap();
+        assert!(foreign("link").starts_with("it belongs to user 54321, "));
+        fs::hard_link(dir.path().join("own"), dir.path().join("other name")).unwrap();
+        FileLock::try_own(&dir.path().join("other name")).unwrap_err();
+    }
+
+    #[test]
+    fn nobody_else_can_open_a_lock_of_ones_own() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        fs::write(&path, "").unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        let _held = FileLock::try_own(&path).unwrap().unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
+        assert!(FileLock::try_own(&path).unwrap().is_none());
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use oci_hooks::image::{ClientOptions, Credentials, RegistryClient};
 use oci_hooks::step_runner::resolve::{Remote, Resolver};
+use oci_hooks::step_runner::socket::private_directory;
 
 use crate::environment;
 use crate::error::Error;
@@ -20,16 +21,24 @@ pub(crate) fn open() -> Result<Resolver, Error> {
         no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
         ..ClientOptions::default()
     })?;
-    Ok(Resolver::new(Remote { cache: cache(), registries, credentials: Credentials::default() }))
+    Ok(Resolver::new(Remote { cache: cache()?, registries, credentials: Credentials::default() }))
 }
 
 /// Returns the directory for what is fetched.
-fn cache() -> PathBuf {
+fn cache() -> Result<PathBuf, Error> {
     let below = |name: &str, rest: &str| {
         let dir = env::var_os(name).filter(|dir| !dir.is_empty())?;
         Some(PathBuf::from(dir).join(rest))
     };
-    below("XDG_CACHE_HOME", "step-runner")
-        .or_else(|| below("HOME", ".cache/step-runner"))
-        .unwrap_or_else(|| environment::private_dir().join("cache"))
+    let own =
+        below("XDG_CACHE_HOME", "step-runner").or_else(|| below("HOME", ".cache/step-runner"));
+    own.map_or_else(
+        || {
+            // Others can make files beside it, and would have jobs run what they like.
+            let dir = environment::private_dir();
+            private_directory(&dir)?;
+            Ok(dir.join("cache"))
+        },
+        Ok,
+    )
 }

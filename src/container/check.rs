@@ -79,7 +79,8 @@ impl Engine {
         if check.end == End::TimedOut {
             // The runtime was killed, not what it runs in the container.
             let pid = fs::read_to_string(&pid_file).ok();
-            let process = pid.and_then(|pid| Identity::of(pid.trim().parse().ok()?));
+            let process = pid
+                .and_then(|pid| Identity::of_container(pid.trim().parse().ok()?, record.process?));
             if let Some(process) = process {
                 let _ = process.kill(Duration::from_secs(1));
             }
@@ -93,10 +94,8 @@ fn within(
     record: &Record,
     work: impl FnOnce() -> Result<(), String> + Send,
 ) -> Result<Result<(), String>, ContainerError> {
-    match record.process {
-        Some(process) if process.is_running() => Ok(netns::within_process(process.pid, work)?),
-        _ => Ok(Err("the container does not run".to_owned())),
-    }
+    let answer = record.process.map_or(Ok(None), |process| netns::within_process(process, work))?;
+    Ok(answer.unwrap_or_else(|| Err("the container does not run".to_owned())))
 }
 
 fn http(url: &str, headers: &[(String, String)], timeout: Duration) -> Result<(), String> {

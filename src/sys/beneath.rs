@@ -1,11 +1,13 @@
 //! Opening beneath a directory: no path leads out of it, whatever symbolic links there are and
 //! whoever swaps them meanwhile. The kernel sees to it, by `openat2` (Linux 5.6).
 
+use std::ffi::{CStr, OsStr};
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, mkdirat, openat, openat2};
+use rustix::fs::{CWD, Dir, Mode, OFlags, ResolveFlags, fstat, mkdirat, openat, openat2};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use super::descent::DIRECTORY;
 use crate::sys::fs::{PathContext as _, PathError};
@@ -27,12 +29,6 @@ impl Beneath {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = openat(CWD, root, flags, Mode::empty()).at("open", root)?;
         Ok(Beneath { root: fd, path: root.to_owned() })
-    }
-
-    /// Opens a directory that is open already; the path is for messages.
-    pub fn of(root: BorrowedFd<'_>, path: &Path) -> Result<Self, PathError> {
-        let fd = openat(root, c".", DIRECTORY, Mode::empty()).at("open", path)?;
-        Ok(Beneath { root: fd, path: path.to_owned() })
     }
 
     /// Takes a directory that is open; the path is for messages.
@@ -61,7 +57,15 @@ impl Beneath {
 
     /// Makes a directory and its missing parents, and opens it. Symbolic links are followed as in
     /// [`open_as_root`](Self::open_as_root); one that points to nothing is an error.
-    pub fn mkdir_all(&self, path: &Path, mode: Mode) -> Result<OwnedFd, PathError> {
+    ///
+    /// What `finish` does is done to those that were made here, and to none that somebody else made
+    /// meanwhile or put in their place.
+    pub fn mkdir_all(
+        &self,
+        path: &Path,
+        mode: Mode,
+        finish: impl Fn(BorrowedFd<'_>) -> rustix::io::Result<()>,
+    ) -> Result<OwnedFd, PathError> {
         let open = |path: &Path| open_as_root(self.root.as_fd(), path, DIRECTORY, Mode::empty());
         let mut reached = PathBuf::from(".");
         let mut directory = open(&reached).at("open", &self.path)?;
@@ -75,8 +79,14 @@ impl Beneath {
             directory = match open(&reached) {
                 Err(Errno::NOENT) => {
                     match mkdirat(&directory, name, mode) {
+                        Ok(()) => open_made(directory.as_fd(), name).and_then(|made| {
+                            if is_new(made.as_fd())? {
+                                finish(made.as_fd())?;
+                            }
+                            Ok(made)
+                        }),
                         // A dangling link is found out by opening it again.
-                        Ok(()) | Err(Errno::EXIST) => open(&reached),
+                        Err(Errno::EXIST) => open(&reached),
                         Err(error) => Err(error),
                     }
                 }
@@ -115,6 +125,22 @@ pub fn open_strictly<P: rustix::path::Arg + Copy>(
         | ResolveFlags::NO_MAGICLINKS
         | ResolveFlags::NO_XDEV;
     retry(|| openat2(root, path, flags | OFlags::CLOEXEC, mode, resolve))
+}
+
+/// Opens a directory that was made just now, no other kind of file that has its name by now.
+fn open_made(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> {
+    open_strictly(directory, name, DIRECTORY, Mode::empty())
+}
+
+/// Tells if a directory is still as one of ours is made: whoever put another one in its place is somebody
+/// else, or has put something into it.
+fn is_new(directory: BorrowedFd<'_>) -> Result<bool, Errno> {
+    let stat = fstat(directory)?;
+    let is_own = stat.st_uid == geteuid().as_raw();
+    let mut names = Dir::read_from(directory)?;
+    let is_dot = |name: &CStr| name == c"." || name == c"..";
+    let is_empty = names.all(|entry| entry.is_ok_and(|entry| is_dot(entry.file_name())));
+    Ok(is_own && is_empty)
 }
 
 /// Opens a path as a process sees it whose root directory this is.
@@ -179,12 +205,44 @@ mod tests {
     #[test]
     fn directories_are_made_beneath_the_root() {
         let (dir, root) = tree();
-        root.mkdir_all("in/x/y".as_ref(), Mode::RWXU).unwrap();
+        root.mkdir_all("in/x/y".as_ref(), Mode::RWXU, |_| Ok(())).unwrap();
         assert!(dir.path().join("root/a/x/y").is_dir());
-        root.mkdir_all("../../z".as_ref(), Mode::RWXU).unwrap();
+        root.mkdir_all("../../z".as_ref(), Mode::RWXU, |_| Ok(())).unwrap();
         assert!(dir.path().join("root/z").is_dir());
-        root.mkdir_all("out/x".as_ref(), Mode::RWXU).unwrap_err();
-        root.mkdir_all("absolute/x".as_ref(), Mode::RWXU).unwrap_err();
+        root.mkdir_all("out/x".as_ref(), Mode::RWXU, |_| Ok(())).unwrap_err();
+        root.mkdir_all("absolute/x".as_ref(), Mode::RWXU, |_| Ok(())).unwrap_err();
         assert_eq!(fs::read_dir(dir.path().join("outside")).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn only_directories_that_were_made_are_finished() {
+        let (dir, root) = tree();
+        let path = |name: &str| dir.path().join("root").join(name);
+        let finished = std::cell::RefCell::new(Vec::new());
+        let finish = |made: BorrowedFd<'_>| {
+            finished.borrow_mut().push(fstat(made)?.st_ino);
+            // Somebody is faster with the next one.
+            let _ = fs::create_dir(path("a/x/y"));
+            Ok(())
+        };
+        root.mkdir_all("in/x/y/z".as_ref(), Mode::RWXU, finish).unwrap();
+        let made = ["a/x", "a/x/y/z"]
+            .map(|name| std::os::unix::fs::MetadataExt::ino(&fs::metadata(path(name)).unwrap()));
+        assert_eq!(*finished.borrow(), made);
+    }
+
+    #[test]
+    fn what_somebody_put_in_place_of_a_new_directory_is_not_new() {
+        let (dir, root) = tree();
+        assert!(is_new(open_made(root.as_fd(), "a".as_ref()).unwrap().as_fd()).unwrap());
+        assert!(!is_new(root.as_fd()).unwrap(), "it holds something");
+        for name in ["in", "out"] {
+            open_made(root.as_fd(), name.as_ref()).unwrap_err();
+        }
+        if geteuid().is_root() {
+            // Nobody else can have directories of others made.
+            std::os::unix::fs::chown(dir.path().join("root/a"), Some(54321), None).unwrap();
+            assert!(!is_new(open_made(root.as_fd(), "a".as_ref()).unwrap().as_fd()).unwrap());
+        }
     }
 }

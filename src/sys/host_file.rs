@@ -88,19 +88,21 @@ impl HostFile {
     }
 
     /// Opens what is at a path beneath this directory, as a process sees it whose root directory it
-    /// is: symbolic links stay beneath. A directory like this one, of this user and group, is made if
-    /// nothing is there.
+    /// is: symbolic links stay beneath. If nothing is there, directories like this one are made, of this
+    /// user and group; those that are found there stay whose they are.
     pub fn within(&self, path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
         let name = self.name.join(path);
         match open_as_root(self.file.as_fd(), path, PATH_ONLY, Mode::empty()) {
             Err(Errno::NOENT) => {}
             opened => return Self::from_fd(opened.at("open", &name)?, &name),
         }
-        let root = Beneath::of(self.file.as_fd(), &self.name)?;
-        let made = root.mkdir_all(path, Mode::from_raw_mode(0o755))?;
-        let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-        fchown(&made, owner.0, owner.1).at("set the owner of", &name)?;
-        fchmod(&made, Mode::from_raw_mode(self.stat.st_mode)).at("change the mode of", &name)?;
+        let here = self.file.try_clone().map_err(|error| self.error("open", error))?;
+        let finish = |made: BorrowedFd<'_>| {
+            fchown(made, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))?;
+            fchmod(made, Mode::from_raw_mode(self.stat.st_mode))
+        };
+        let root = Beneath::from_fd(here, &self.name);
+        let made = root.mkdir_all(path, Mode::from_raw_mode(0o755), finish)?;
         Self::from_fd(made, &name)
     }
 
@@ -112,10 +114,7 @@ impl HostFile {
             let error = io::Error::other("it is neither a file nor a directory");
             return Err(self.error("open", error));
         }
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let link = format!("/proc/self/fd/{}", self.file.as_raw_fd());
-        let file = openat(CWD, link, flags, Mode::empty());
-        file.map(File::from).map_err(|error| self.error("open", error))
+        reopen(self.as_fd()).map_err(|error| self.error("open", error))
     }
 }
 
@@ -308,6 +307,13 @@ impl HostRoot {
     }
 }
 
+/// Opens a file or directory anew, to read it, that a descriptor of `O_PATH` is of.
+pub fn reopen(file: BorrowedFd<'_>) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    Ok(openat(CWD, link, flags, Mode::empty())?.into())
+}
+
 fn directory(dir: HostFile) -> Result<HostFile, PathError> {
     if dir.is_dir() { Ok(dir) } else { Err(dir.error("open", Errno::NOTDIR)) }
 }
@@ -441,6 +447,36 @@ mod tests {
         assert_eq!(made, root.open_or_make_dir(Path::new("x/y"), own_ids()).unwrap());
         assert!(root.open(Path::new("")).unwrap().is_same(root.dir()));
         assert!(root.read(Path::new("")).unwrap().metadata().unwrap().is_dir());
+    }
+
+    #[test]
+    fn a_subdirectory_is_given_to_somebody_only_where_it_was_made() {
+        let (uid, _) = own_ids();
+        if uid != 0 {
+            // Only root gives anything to anybody.
+            return;
+        }
+        let (dir, root) = tree();
+        let owner = |path: &str| {
+            let found = fs::metadata(dir.path().join("root").join(path)).unwrap();
+            let mode = std::os::unix::fs::MetadataExt::mode(&found) & 0o7777;
+            (std::os::unix::fs::MetadataExt::uid(&found), mode)
+        };
+        let mode = |path: &str, mode| {
+            let path = dir.path().join("root").join(path);
+            rustix::fs::chmod(&path, Mode::from_raw_mode(mode)).unwrap();
+        };
+        mode("", 0o750);
+        mode("a", 0o700);
+        symlink("a", dir.path().join("root/inner")).unwrap();
+        let root = HostRoot::open_trusted(&dir.path().join("root")).unwrap();
+        root.dir().within(Path::new("a"), (12345, 12345)).unwrap();
+        root.dir().within(Path::new("inner/new/sub"), (12345, 12345)).unwrap();
+        assert_eq!((owner(""), owner("a")), ((0, 0o750), (0, 0o700)), "found there");
+        assert_eq!(owner("a/new"), (12345, 0o750));
+        assert_eq!(owner("a/new/sub"), (12345, 0o750));
+        symlink("/missing", dir.path().join("root/dangling")).unwrap();
+        root.dir().within(Path::new("dangling/x"), (12345, 12345)).unwrap_err();
     }
 
     #[test]

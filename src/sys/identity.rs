@@ -26,6 +26,16 @@ impl Identity {
         Some(Identity { pid, start })
     }
 
+    /// Returns the identity of a process of a container by the id that the runtime wrote down; none if
+    /// it has ended, and the id is that of a process elsewhere by now.
+    pub fn of_container(pid: u32, first: Identity) -> Option<Self> {
+        let process = Identity::of(pid)?;
+        let namespace = |id: u32| fs::read_link(format!("/proc/{id}/ns/pid")).ok();
+        let is_in = namespace(pid).is_some_and(|found| Some(found) == namespace(first.pid));
+        // They were those processes all along.
+        (is_in && process.is_running() && first.is_running()).then_some(process)
+    }
+
     /// Says whether the process is there and has not ended.
     pub fn is_running(&self) -> bool {
         // An orphan may stay a zombie for seconds where nobody is quick to collect it.
@@ -108,6 +118,32 @@ mod tests {
         assert!(identity.open().is_none());
         child.wait().unwrap();
         identity.kill(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_process_elsewhere_is_none_of_the_container() {
+        let own = Identity::of(std::process::id()).unwrap();
+        assert_eq!(Identity::of_container(own.pid, own), Some(own));
+        assert_eq!(Identity::of_container(u32::MAX, own), None);
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else makes a process namespace without more ado.
+            return;
+        }
+        let mut first = Command::new("unshare");
+        let mut first = first.args(["--pid", "--fork", "sleep", "100"]).spawn().unwrap();
+        let children = format!("/proc/{0}/task/{0}/children", first.id());
+        let inner = loop {
+            let text = fs::read_to_string(&children).unwrap();
+            if let Some(Ok(pid)) = text.split_whitespace().next().map(str::parse) {
+                break Identity::of(pid).unwrap();
+            }
+            std::thread::yield_now();
+        };
+        assert_eq!(Identity::of_container(own.pid, inner), None);
+        assert_eq!(Identity::of_container(inner.pid, inner), Some(inner));
+        inner.kill(Duration::from_secs(10)).unwrap();
+        assert_eq!(Identity::of_container(inner.pid, inner), None);
+        first.wait().unwrap();
     }
 
     #[test]

@@ -9,10 +9,15 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
+use rustix::io::Errno;
 use rustix::mount::{UnmountFlags, mount_bind, unmount};
-use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use rustix::thread::{
+    LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
+    move_into_thread_name_spaces, unshare_unsafe,
+};
 
 use super::fs::{PathContext as _, PathError};
+use super::identity::Identity;
 use super::userns;
 
 /// Makes a network namespace, pins it on a file that is made for it, and returns what `work` returns,
@@ -52,15 +57,25 @@ pub fn within<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> Result<T,
     })
 }
 
-/// Returns what `work` returns, which runs inside the network namespace of a process.
-pub fn within_process<T: Send>(pid: u32, work: impl FnOnce() -> T + Send) -> Result<T, PathError> {
-    let path = PathBuf::from(format!("/proc/{pid}/ns/net"));
+/// Returns what `work` returns, which runs inside the network namespace of a process; none if it has
+/// ended.
+///
+/// The descriptor of the process is what is entered: another one that gets its number has no part in it.
+pub fn within_process<T: Send>(
+    process: Identity,
+    work: impl FnOnce() -> T + Send,
+) -> Result<Option<T>, PathError> {
+    let Some(opened) = process.open() else { return Ok(None) };
     in_thread(|| {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
-        let namespace = openat(CWD, &path, flags, Mode::empty()).at("open", &path)?;
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
-            .at("enter the network namespace", &path)?;
-        Ok(work())
+        let kind = ThreadNameSpaceType::NETWORK;
+        match move_into_thread_name_spaces(opened.as_fd(), kind) {
+            Ok(()) => Ok(Some(work())),
+            Err(Errno::SRCH) => Ok(None),
+            Err(error) => {
+                let path = PathBuf::from(format!("/proc/{}/ns/net", process.pid));
+                Err(PathError::new("enter the network namespace", &path, error))
+            }
+        }
     })
 }
 
@@ -83,7 +98,7 @@ pub fn unpin(pin: &Path) -> Result<(), PathError> {
         match unmount(pin, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             // A killed process may have mounted it twice.
             Ok(()) => {}
-            Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => break,
+            Err(Errno::INVAL | Errno::NOENT) => break,
             Err(error) => return Err(PathError::new("unmount", pin, error)),
         }
     }

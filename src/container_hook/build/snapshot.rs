@@ -7,7 +7,7 @@
 use std::ffi::{CStr, CString, OsStr};
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
@@ -15,13 +15,14 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chownat,
-    fchmod, fchown, fstat, futimens, mkdirat, open, openat, readlinkat, symlinkat,
+    AtFlags, Dir, FileType, Gid, Mode, OFlags, Stat, Timespec, Timestamps, Uid, chownat, fchmod,
+    fchown, fstat, futimens, mkdirat, open, openat, readlinkat, symlinkat,
 };
 
 use super::super::runner_files::{RunnerFiles, RunnerFilesError};
 use crate::image::{Algorithm, Digest, Hasher};
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::host_file::reopen;
 use crate::sys::quantity::human;
 
 /// The most that a context may hold.
@@ -258,13 +259,6 @@ impl Reader<'_> {
         names.sort_unstable_by(|a, b| b.cmp(a));
         Ok(OpenDirectory { dir, names })
     }
-}
-
-/// Opens a regular file anew, to read it.
-fn reopen(file: BorrowedFd<'_>) -> io::Result<File> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
-    Ok(openat(CWD, link, flags, Mode::empty())?.into())
 }
 
 struct Writer<'a> {

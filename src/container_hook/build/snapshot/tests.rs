@@ -89,7 +89,7 @@ fn each_difference_makes_another_digest() {
 #[test]
 fn fifos_and_devices_are_refused_by_name() {
     let tree = Tree::new();
-    mkfifoat(CWD, tree.path("src/fifo"), Mode::RWXU).unwrap();
+    mkfifoat(rustix::fs::CWD, tree.path("src/fifo"), Mode::RWXU).unwrap();
     let error = tree.take().unwrap_err().to_string();
     assert!(error.starts_with(&tree.path("src/fifo").display().to_string()), "{error}");
 }

@@ -456,7 +456,7 @@ mod tests {
             // Only root gives anything to anybody.
             return;
         }
-        let (dir, root) = tree();
+        let (dir, _root) = tree();
         let owner = |path: &str| {
             let found = fs::metadata(dir.path().join("root").join(path)).unwrap();
             let mode = std::os::unix::fs::MetadataExt::mode(&found) & 0o7777;

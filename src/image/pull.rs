@@ -114,6 +114,9 @@ impl From<OpenError> for PullError {
 /// An image that only known users may have is never given out on the word of the store: the
 /// registry is asked whether it gives it to these credentials; with [`PullPolicy::Never`], where
 /// nobody is asked, they must be those that it was pulled with.
+///
+/// Nor is a layer that is in the store for another image: the registry must have given its blob, or
+/// say that it does, or it is fetched again.
 pub fn pull(
     store: &Store,
     client: &RegistryClient,

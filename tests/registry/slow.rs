@@ -47,7 +47,8 @@ fn three_images_that_name_a_layer_and_do_not_send_it_hold_up_nobody() {
         gates.iter().for_each(Gate::wait_until_reached);
         let (done, pulled) = mpsc::channel();
         let (puller, address) = (&puller, server.address());
-        scope.spawn(move || done.send(puller.pull_beside_others(&format!("{address}/test/image"))));
+        let name = format!("{address}/test/image");
+        scope.spawn(move || drop(done.send(puller.pull_beside_others(&name))));
         let image = pulled.recv_timeout(DEADLINE);
         gates.iter().for_each(Gate::open);
         assert_eq!(read(&image.expect("it waits for nobody").unwrap(), 0), noise(2_000_000));
@@ -81,7 +82,7 @@ fn of_those_who_wait_for_a_pull_that_is_stuck_one_overtakes_it() {
         let (done, pulled) = mpsc::channel();
         for _ in 0..3 {
             let (puller, name, done) = (&puller, &name, done.clone());
-            scope.spawn(move || done.send(puller.pull_beside_others(name)));
+            scope.spawn(move || drop(done.send(puller.pull_beside_others(name))));
         }
         let images: Vec<_> = (0..3).map(|_| pulled.recv_timeout(DEADLINE)).collect();
         let asked = server.requests().iter().filter(|request| request.path == path).count();

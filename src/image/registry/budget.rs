@@ -65,3 +65,36 @@ impl<R: Read> Read for Paced<R> {
         Ok(count)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(budget: &Arc<Budget>, source: impl Read) -> Result<u64, RegistryError> {
+        let mut body = budget.watch("mirror.example".to_owned(), source);
+        io::copy(&mut body, &mut io::sink()).map_err(|error| error.downcast().unwrap())
+    }
+
+    #[test]
+    fn what_was_measured_is_said_with_the_server_and_the_image() {
+        let pace = Pace { bytes_per_second: 1 << 40, over: Duration::from_millis(1) };
+        let budget = Budget::new("docker.io/a/b".to_owned(), pace, Duration::ZERO);
+        // However fast, a terabyte a second it is not.
+        let said = read(&budget, io::repeat(0).take(1 << 30)).unwrap_err().to_string();
+        assert!(said.starts_with("mirror.example sends docker.io/a/b too slowly: "), "{said}");
+        assert!(
+            said.contains(" bytes in 0 s, expected at least 1099511627776 bytes/s: "),
+            "{said}"
+        );
+    }
+
+    #[test]
+    fn a_pull_without_a_limit_may_take_as_long_as_it_takes() {
+        let pace = Pace { bytes_per_second: 0, ..Pace::default() };
+        let budget = Budget::new("docker.io/a/b".to_owned(), pace, Duration::ZERO);
+        assert_eq!(read(&budget, io::repeat(0).take(1000)).unwrap(), 1000);
+        let budget = Budget::new("docker.io/a/b".to_owned(), pace, Duration::from_nanos(1));
+        let said = read(&budget, io::repeat(0)).unwrap_err();
+        assert!(matches!(said, RegistryError::TooLong { .. }), "{said}");
+    }
+}

@@ -151,20 +151,26 @@ impl Store {
         let made = Layer::new(&diff_id, &dir, &record);
         let Some(mut claim) = claim.finish(&dir)? else { return Ok(made) };
         // Alone, or two would take each other's for what did not survive a power cut.
-        let _excluded = self.exclude()?;
-        loop {
+        let excluded = self.exclude()?;
+        let mut gone = Vec::new();
+        let layer = loop {
             if let Some(layer) = self.layer(&diff_id)? {
                 if let Some(served) = served {
                     self.note_served(&diff_id, served)?;
                 }
-                return Ok(layer);
+                break layer;
             }
-            self.discard(&dir)?;
+            gone.extend(self.take_away(&dir)?);
             match claim.finish(&dir)? {
-                None => return Ok(made),
+                None => break made,
                 Some(again) => claim = again,
             }
+        };
+        drop(excluded);
+        for dir in &gone {
+            self.trash().remove(dir)?;
         }
+        Ok(layer)
     }
 
     /// Syncs the file system of the store, so that the layers written until now outlive a power
@@ -216,10 +222,6 @@ impl Store {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             result => result.at("rename", dir).map(|()| Some(gone)),
         }
-    }
-
-    fn discard(&self, dir: &Path) -> Result<(), PathError> {
-        self.take_away(dir)?.map_or(Ok(()), |gone| self.trash().remove(&gone))
     }
 
     /// Removes what processes left that died while they unpacked or removed layers.

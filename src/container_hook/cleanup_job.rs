@@ -6,7 +6,7 @@ use super::hook::{Hook, Outcome};
 use super::job::Job;
 use super::pod;
 use crate::container::{Engine, Record};
-use crate::network::{Network, NetworkOptions};
+use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
 
 pub(super) fn run(hook: &Hook<'_>) -> Result<Outcome, HookError> {
@@ -69,6 +69,7 @@ fn remove_owned(
 /// Removes the jobs whose runners are gone without having cleaned up, and what is left of containers
 /// of an earlier boot. Returns how many of both.
 pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<usize, HookError> {
+    remove_trial(network)?;
     let jobs = super::job::Jobs::new(&engine.run);
     let mut removed = 0;
     for job in jobs.all()? {

@@ -11,7 +11,7 @@ use super::runner::{PrunedRunners, Runners};
 use super::settings::Settings;
 use super::{logs, provider, remove};
 use crate::container::Engine;
-use crate::network::NetworkOptions;
+use crate::network::{NetworkOptions, remove_trial};
 
 /// How long it may take from the moment that a runner is found until it is known who has it.
 const BETWEEN: Duration = Duration::from_secs(60);
@@ -61,6 +61,7 @@ pub fn prune(
             }
         }
     }
+    remove_trial(network)?;
     pruned.strays = engine.remove_strays()?;
     pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
     pruned.runners = Runners::of(&engine.disk).prune(&runners_in_use, ended_for.max(BETWEEN))?;

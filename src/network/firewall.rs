@@ -17,7 +17,7 @@ use super::subnet::Pair;
 use crate::sys::metadata::METADATA;
 use crate::sys::process::{End, Program};
 
-const TABLE: &str = "oci_hooks";
+pub(super) const TABLE: &str = "oci_hooks";
 const RULES: &str = include_str!("rules.nft");
 
 /// Counted up when the rules change: they are loaded anew then.
@@ -183,7 +183,7 @@ fn change(
     change(&Nftables::open()?, &elements(destination).collect::<Vec<_>>())
 }
 
-fn because(action: &'static str) -> impl FnOnce(io::Error) -> NetworkError {
+pub(super) fn because(action: &'static str) -> impl FnOnce(io::Error) -> NetworkError {
     move |source| NetworkError::Firewall { action, source }
 }
 
@@ -222,17 +222,17 @@ fn joined(ip: Option<IpAddr>, protocol: Option<Protocol>, port: u16) -> Vec<u8> 
     bytes
 }
 
-/// Runs nft with a script on its standard input.
-fn nft(script: &str) -> Result<(), NetworkError> {
+/// Runs nft with a script on its standard input, and returns what it prints.
+pub(super) fn nft(script: &str) -> Result<String, NetworkError> {
     let path =
         PROGRAMS.iter().map(Path::new).find(|path| path.exists()).ok_or(NetworkError::NoNft)?;
     let mut program = Program::new(path, Path::new("/"));
-    program.argv = ["nft", "-f", "-"].map(OsStr::new).to_vec();
+    program.argv = ["nft", "--handle", "-f", "-"].map(OsStr::new).to_vec();
     program.stdin = script.as_bytes();
     program.timeout = Some(TIMEOUT);
     let finished = program.run()?;
     if finished.end == End::Exited(0) {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&finished.stdout).into_owned());
     }
     let message = String::from_utf8_lossy(&finished.stderr);
     Err(NetworkError::Nft { message: message.split_whitespace().collect::<Vec<_>>().join(" ") })

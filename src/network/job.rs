@@ -126,6 +126,11 @@ impl Network {
         Some(self.record.plan(&self.options).host().v4.into())
     }
 
+    /// Returns the host's end of the network's link.
+    pub(super) fn link(&self) -> &Interface {
+        &self.record.link
+    }
+
     /// Returns ids of the host that nobody else has as long as the network is there.
     pub fn private_ids(&self) -> PrivateIds {
         // No network gets a number beyond; one of an older version of this program may have.

@@ -132,7 +132,7 @@ fn set(name: &str, value: &str) -> io::Result<()> {
 }
 
 /// Says whether the calling thread's namespace passes IPv6 on.
-fn forwards_ipv6() -> bool {
+pub(super) fn forwards_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
         .is_ok_and(|value| value.trim() == "1")
 }

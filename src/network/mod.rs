@@ -25,9 +25,13 @@ mod port;
 mod record;
 mod reserve;
 mod subnet;
+mod trace;
+mod trial;
 
 pub use error::NetworkError;
 pub use interface::{Interface, InterfaceError};
 pub use job::{Endpoint, EndpointRequest, Network, NetworkOptions, NetworkRequest};
 pub use port::{PortError, PortMapping, Protocol, Published};
 pub use subnet::{Subnet, SubnetError};
+pub use trace::{Barrier, Passage};
+pub use trial::{remove_trial, try_passage};

@@ -65,13 +65,18 @@ pub(super) fn text(kind: u16, text: &str) -> Vec<u8> {
 }
 
 /// Returns the attributes of all answers of one kind, one item an answer.
-pub(super) fn contents(mut answers: &[u8], kind: u16) -> Vec<&[u8]> {
+pub(super) fn contents(answers: &[u8], kind: u16) -> Vec<&[u8]> {
+    families(answers, kind).into_iter().map(|(_, content)| content).collect()
+}
+
+/// Returns the families and attributes of all answers of one kind.
+pub(super) fn families(mut answers: &[u8], kind: u16) -> Vec<(u8, &[u8])> {
     let mut contents = Vec::new();
     while let Some(header) = answers.get(..HEADER_BYTES) {
         let (length, found) = (u32_at(header, 0), u32_at(header, 4) & 0xffff);
         let length = usize::try_from(length).expect("32 bits fit");
         let content = answers.get(HEADER_BYTES..length).filter(|_| found == u32::from(kind));
-        contents.extend(content);
+        contents.extend(content.map(|content| (header[16], content)));
         answers = answers.get(length.next_multiple_of(4).max(HEADER_BYTES)..).unwrap_or(&[]);
     }
     contents

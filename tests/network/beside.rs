@@ -2,7 +2,9 @@
 
 use std::net::IpAddr;
 
-use oci_hooks::network::{Endpoint, Network, NetworkOptions, NetworkRequest};
+use oci_hooks::network::{
+    Barrier, Endpoint, Network, NetworkOptions, NetworkRequest, Passage, try_passage,
+};
 use oci_hooks::sys::netns;
 
 use crate::host::{self, Host, ip, nft, set, shell};
@@ -336,6 +338,49 @@ fn a_table_of_an_older_version_is_replaced() {
         let table = shell("nft list table inet oci_hooks");
         assert!(!table.contains("version_1") && table.contains("prerouting_raw"), "{table}");
         network.remove().unwrap();
+        host.expect_nothing_left();
+    });
+}
+
+#[test]
+fn who_does_not_let_jobs_out_is_found() {
+    let host = Host::new();
+    host.run(|| {
+        let before = Rules::read();
+        let passage = || try_passage(&host.options()).unwrap();
+        let barrier = |family, table: &str, chain: &str, rule: Option<&str>| {
+            let (table, chain) = (table.to_owned(), chain.to_owned());
+            Passage::Closed(Barrier { family, table, chain, rule: rule.map(str::to_owned) })
+        };
+        assert_eq!(passage(), [Passage::Open, Passage::Nowhere]);
+        set("net/ipv6/conf/all/forwarding", "1");
+        assert_eq!(passage(), [Passage::Open, Passage::Open]);
+        // A network of a job goes on meanwhile.
+        let network = host.network("job");
+        assert_eq!(passage(), [Passage::Open, Passage::Open]);
+        network.remove().unwrap();
+        before.expect_unchanged();
+
+        // As Docker and ufw have it: that is answered for.
+        shell(DROP);
+        assert_eq!(passage(), [Passage::Open, Passage::Open]);
+        // As RHEL's iptables have it.
+        shell("iptables -P FORWARD ACCEPT; iptables -A FORWARD -j REJECT");
+        let found = passage();
+        assert!(
+            matches!(&found[0], Passage::Closed(Barrier { family: "ip", table, chain, rule: Some(rule) })
+                if table == "filter" && chain == "FORWARD" && rule.contains("reject")),
+            "{found:?}"
+        );
+        assert_eq!(found[1], Passage::Open);
+        shell("iptables -F FORWARD");
+        // As firewalld and admins have it.
+        nft("table inet mine { chain forward { type filter hook forward priority 10; policy drop; }; }");
+        let policy = barrier("inet", "mine", "forward", None);
+        assert_eq!(passage(), [policy.clone(), policy]);
+        nft("delete table inet mine");
+        ip("route del default");
+        assert_eq!(passage()[0], Passage::Nowhere);
         host.expect_nothing_left();
     });
 }

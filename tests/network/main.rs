@@ -8,6 +8,7 @@
 mod support;
 
 mod beside;
+mod doctor;
 mod fences;
 mod host;
 mod life;

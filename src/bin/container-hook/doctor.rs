@@ -10,6 +10,7 @@ use clap::Args;
 
 use crate::Exit;
 use crate::context::Context;
+use crate::engine;
 use crate::error::Error;
 use crate::shared::checks::{host, network, report, runtimes, storage};
 
@@ -32,7 +33,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
     checks.extend(settings.limits.disk.map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));
-    checks.extend(network::checks());
+    checks.extend(network::checks(&engine::network(settings)));
     if settings.network.dns.is_empty() && !settings.network.host_access {
         checks.extend(network::resolver());
     }

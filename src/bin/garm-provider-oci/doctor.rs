@@ -28,7 +28,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     let has_disks = settings.flavors.values().any(|flavor| flavor.disk.is_some());
     checks.extend(has_disks.then(storage::limited_disks));
     checks.push(storage::permissions("logs", &settings.log.directory));
-    checks.extend(network::checks());
+    checks.extend(network::checks(&settings.network()));
     if settings.network.dns.is_empty() && !settings.network.host_access {
         checks.extend(network::resolver());
     }

@@ -1,5 +1,6 @@
 //! What `doctor` looks at on any machine that runs containers.
 
+mod firewall;
 pub(crate) mod host;
 pub(crate) mod network;
 mod report;

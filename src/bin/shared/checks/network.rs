@@ -6,14 +6,15 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
+use oci_hooks::network::NetworkOptions;
 use oci_hooks::sys::process::{End, Program};
 
-use super::Check;
+use super::{Check, firewall};
 use crate::shared::relayed::find;
 
-pub(crate) fn checks() -> Vec<Check> {
+pub(crate) fn checks(options: &NetworkOptions) -> Vec<Check> {
     let mut checks = vec![namespaces(), nft(), forwarding()];
-    checks.extend(firewall());
+    checks.extend(firewall::checks(options));
     checks
 }
 
@@ -71,28 +72,6 @@ fn forwarding() -> Check {
     }
 }
 
-/// Looks for a firewall, mostly Docker's, that drops what it does not know.
-fn firewall() -> Option<Check> {
-    let chain = list(&["list", "chain", "ip", "filter", "FORWARD"])?.ok()?;
-    if !drops(&chain) {
-        return Some(Check::ok("firewall", "forwards"));
-    }
-    let chain = if chain.contains("DOCKER-USER") { "DOCKER-USER" } else { "FORWARD" };
-    Some(Check::fail(
-        "firewall",
-        "drops what containers send to the world (policy of FORWARD)",
-        format!(
-            "iptables -I {chain} -i 'ocih+' -j ACCEPT\n\
-             iptables -I {chain} -o 'ocih+' -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT"
-        ),
-    ))
-}
-
-/// Tells if a chain drops what comes from jobs. A rule for their links is taken for one that does not.
-fn drops(chain: &str) -> bool {
-    chain.contains("policy drop") && !chain.contains("ocih")
-}
-
 /// Asks nft; none if it is not there.
 fn list(arguments: &[&str]) -> Option<Result<String, String>> {
     let nft = find("nft").ok()?;
@@ -110,14 +89,6 @@ fn list(arguments: &[&str]) -> Option<Result<String, String>> {
         }
         Err(error) => Err(error.to_string()),
     })
-}
-
-#[test]
-fn a_firewall_that_drops_is_found() {
-    let chain = "table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority filter; policy drop;\n";
-    assert!(drops(chain));
-    assert!(!drops(&chain.replace("drop", "accept")));
-    assert!(!drops(&format!("{chain}\t\tiifname \"ocih*\" accept\n")));
 }
 
 #[test]

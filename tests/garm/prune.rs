@@ -13,6 +13,8 @@ use crate::support::leftovers::{Snapshot, containers};
 #[test]
 fn what_a_garm_that_is_gone_left_half_made_is_pruned() {
     with_each_runtime("", |world| {
+        // As beside Docker: instances have rules there too.
+        world.host().shell("iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
         world.warm_up();
         let before = Snapshot::take(&world.installation);
         world.bring_up("alive", ENDLESS, json!({}));

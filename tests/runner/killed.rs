@@ -54,6 +54,8 @@ fn row_31_whatever_is_killed_leaves_nothing_after_cleanup() {
 #[test]
 fn row_31_prune_removes_what_a_runner_that_is_gone_left() {
     with_each_runtime("", |installation| {
+        // As beside Docker: jobs have rules there too.
+        installation.host().shell("iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
         Took::measure(&mut runner(installation, "victim"));
         let before = Snapshot::take(installation);
         let mut victim = runner(installation, "gone");

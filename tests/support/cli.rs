@@ -10,6 +10,8 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Output, Stdio};
 
+use nix::sched::{CloneFlags, unshare};
+
 use crate::{DATA, PROGRAM};
 
 /// A directory of settings and state, gone with the value.
@@ -54,6 +56,17 @@ impl TestEnv {
 
     pub(crate) fn run(&self, args: &[&str]) -> Ran {
         self.run_with_input(self.command(args), b"")
+    }
+
+    /// The same in a network of its own, for root: who is not root cannot change the machine's.
+    pub(crate) fn run_apart(&self, args: &[&str]) -> Ran {
+        let run = || {
+            if rustix::process::geteuid().is_root() {
+                unshare(CloneFlags::CLONE_NEWNET).unwrap();
+            }
+            self.run(args)
+        };
+        std::thread::scope(|scope| scope.spawn(run).join().unwrap())
     }
 
     pub(crate) fn run_with_input(&self, command: Command, input: &[u8]) -> Ran {

@@ -185,8 +185,8 @@ const OTHERS: [(&str, &str, &str); 5] = [
         "podman1",
         "bridge",
         "iptables -N NETAVARK_FORWARD; iptables -A FORWARD -j NETAVARK_FORWARD; \
-         iptables -A NETAVARK_FORWARD -d 192.0.2.0/24 -m conntrack --ctstate RELATED,ESTABLISHED \
-         -j ACCEPT; iptables -A NETAVARK_FORWARD -s 192.0.2.0/24 -j ACCEPT",
+         iptables -A NETAVARK_FORWARD -d 203.0.113.0/24 -m conntrack --ctstate RELATED,ESTABLISHED \
+         -j ACCEPT; iptables -A NETAVARK_FORWARD -s 203.0.113.0/24 -j ACCEPT",
     ),
     (
         "cali0123456789a",

@@ -76,6 +76,10 @@ fn what_rules_of_the_admin_keep_in_is_told() {
         nft("table inet own { chain out { type filter hook forward priority 5; policy drop; }; }");
         expect_mended(&host, "chain out of table inet own", run);
         nft("delete table inet own");
+        // Which nft does not see at all.
+        shell("iptables-legacy -P FORWARD DROP");
+        expect_mended(&host, "iptables-legacy keeps jobs", run);
+        shell("iptables-legacy -F; iptables-legacy -P FORWARD ACCEPT");
         set("net/ipv6/conf/all/forwarding", "1");
         assert_eq!(doctor("firewall, IPv6", "").status, "ok");
         shell("ip6tables -A FORWARD -j DROP");
@@ -87,6 +91,26 @@ fn what_rules_of_the_admin_keep_in_is_told() {
         assert_eq!(doctor("firewall", "").status, "warn");
         let rules = shell("nft list ruleset");
         assert!(!rules.contains("oci_hooks") && !rules.contains("oci-hooks"), "{rules}");
+    });
+}
+
+#[test]
+fn that_the_way_out_is_a_bridge_to_be_named_is_told() {
+    let host = Host::new();
+    host.run(|| {
+        let guest = host.guest("br1", "bridge");
+        // By another table than the one that is looked at for default routes.
+        for command in [
+            "route add default via 203.0.113.2 table 7",
+            "rule add preference 5 from 10.213.0.0/16 lookup 7",
+        ] {
+            ip(command);
+        }
+        let said = doctor("firewall", "");
+        assert!(said.found.contains("chain forward of table inet oci_hooks"), "{}", said.found);
+        assert!(said.mend.contains("`uplinks`"), "{}", said.mend);
+        assert_eq!(doctor("firewall", "uplinks = [\"br1\"]").status, "ok");
+        assert!(guest.exists());
     });
 }
 

@@ -18,7 +18,7 @@ pub(crate) const ADDRESS6: &str = "2001:db8::1";
 pub(crate) const WORLD6: &str = "2001:db8::2";
 
 /// The addresses of a guest that somebody else has on the host.
-pub(crate) const GUEST: [&str; 2] = ["192.0.2.2", "2001:db8:1::2"];
+pub(crate) const GUEST: [&str; 2] = ["203.0.113.2", "2001:db8:1::2"];
 
 pub(crate) struct Host {
     dir: tempfile::TempDir,
@@ -113,13 +113,13 @@ impl Host {
             _ => name,
         };
         ip(&format!("link set {on_host} up"));
-        ip(&format!("address add 192.0.2.1/24 dev {on_host}"));
+        ip(&format!("address add 203.0.113.1/24 dev {on_host}"));
         ip(&format!("address add 2001:db8:1::1/64 dev {on_host} nodad"));
         netns::within(&pin, || {
             ip(&format!("address add {}/24 dev guest", GUEST[0]));
             ip(&format!("address add {}/64 dev guest nodad", GUEST[1]));
             ip("link set guest up");
-            ip("route add default via 192.0.2.1");
+            ip("route add default via 203.0.113.1");
             ip("-6 route add default via 2001:db8:1::1");
         })
         .unwrap();

@@ -46,7 +46,7 @@ fn check(passage: &Passage) -> Check {
             "not looked at: this host has no default route",
             "ip route add default via ADDRESS",
         ),
-        passage => Check::fail(NAME, found(passage), mend(passage, "iptables")),
+        passage => Check::fail(NAME, found(passage, Iptables::V4), mend(passage, Iptables::V4)),
     }
 }
 
@@ -55,25 +55,60 @@ fn check6(passage: &Passage) -> Option<Check> {
         // Jobs are told so at once.
         Passage::Nowhere => None,
         Passage::Open => Some(Check::ok(NAME6, "lets jobs out")),
-        passage => Some(Check::warn(NAME6, found(passage), mend(passage, "ip6tables"))),
+        passage => {
+            Some(Check::warn(NAME6, found(passage, Iptables::V6), mend(passage, Iptables::V6)))
+        }
     }
 }
 
-fn found(passage: &Passage) -> String {
+/// Whose rules are looked at.
+#[derive(Clone, Copy, Debug)]
+enum Iptables {
+    V4,
+    V6,
+}
+
+impl Iptables {
+    fn name(self) -> &'static str {
+        match self {
+            Iptables::V4 => "iptables",
+            Iptables::V6 => "ip6tables",
+        }
+    }
+
+    /// Tells if there are rules of the kind that nft neither shows nor follows.
+    fn is_legacy(self) -> bool {
+        let names = match self {
+            Iptables::V4 => "/proc/thread-self/net/ip_tables_names",
+            Iptables::V6 => "/proc/thread-self/net/ip6_tables_names",
+        };
+        fs::read_to_string(names).is_ok_and(|names| names.lines().any(|name| name == "filter"))
+    }
+}
+
+fn found(passage: &Passage, iptables: Iptables) -> String {
     let Passage::Closed(Barrier { family, table, chain, rule }) = passage else {
-        return "what jobs send to the world is lost on this host, and nft does not say where"
-            .to_owned();
+        let name = iptables.name();
+        return match iptables.is_legacy() {
+            true => format!("{name}-legacy keeps jobs from the world"),
+            false => "what jobs send to the world is lost, in no table of nft's".to_owned(),
+        };
     };
-    let why = rule.as_ref().map_or("its policy".to_owned(), |rule| format!("its rule `{rule}`"));
-    format!("chain {chain} of table {family} {table} keeps jobs from the world, by {why}")
+    let why = rule.as_ref().map_or("policy".to_owned(), |rule| format!("rule `{rule}`"));
+    format!("chain {chain} of table {family} {table} keeps jobs from the world, by its {why}")
 }
 
 /// Says what lets jobs out, in the words of whoever keeps them in.
-fn mend(passage: &Passage, iptables: &str) -> String {
+fn mend(passage: &Passage, iptables: Iptables) -> String {
     let Passage::Closed(Barrier { family, table, chain, .. }) = passage else {
-        let legacy = format!("{iptables}-legacy");
-        return format!("if {legacy} -S FORWARD has rules:\n{}", accept(&legacy, "FORWARD"));
+        return match iptables.is_legacy() {
+            true => accept(&format!("{}-legacy", iptables.name()), "FORWARD"),
+            false => {
+                "look for programs that filter by BPF or tc, and have them let ocih* out".to_owned()
+            }
+        };
     };
+    let iptables = iptables.name();
     match (*family, table.as_str()) {
         (_, "oci_hooks") => {
             "the world is behind a bridge or the like: name that as `uplinks` under [network]"
@@ -111,7 +146,7 @@ const FIREWALLD: &str = "firewall-cmd --permanent --new-zone=oci-hooks\n\
 fn whoever_keeps_jobs_in_is_told_how_to_let_them_out() {
     let mend = |family, table: &str, chain: &str| {
         let (table, chain) = (table.to_owned(), chain.to_owned());
-        mend(&Passage::Closed(Barrier { family, table, chain, rule: None }), "iptables")
+        mend(&Passage::Closed(Barrier { family, table, chain, rule: None }), Iptables::V4)
     };
     assert!(mend("ip", "filter", "DOCKER-USER").starts_with("iptables -I DOCKER-USER -i ocih+ "));
     assert!(mend("ip6", "filter", "ufw6-reject-forward").starts_with("ufw "));

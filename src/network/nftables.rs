@@ -295,3 +295,47 @@ impl Nftables {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+    use std::process::Command;
+
+    use super::*;
+
+    /// Set where the tests are in a network of their own.
+    const APART: &str = "NFTABLES_TEST_APART";
+
+    #[test]
+    fn nothing_is_removed_if_anything_changed_since() {
+        let name = "network::nftables::tests::changes_tables_of_its_own";
+        let mut test = Command::new("unshare");
+        test.args(["--user", "--map-root-user", "--net", "--"]);
+        test.arg(env::current_exe().unwrap()).args(["--exact", name]).env(APART, "1");
+        let output = test.output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success() && said.contains("1 passed"), "{output:?}");
+    }
+
+    /// Not a test by itself: what [`nothing_is_removed_if_anything_changed_since`] calls.
+    #[test]
+    fn changes_tables_of_its_own() {
+        if env::var_os(APART).is_none() {
+            return;
+        }
+        let nftables = Nftables::open().unwrap();
+        nftables.add_chain("table", "one").unwrap();
+        let before = nftables.generation().unwrap();
+        nftables.add_chain("table", "two").unwrap();
+        assert!(!nftables.remove(&before, Some("table"), &[]).unwrap());
+        assert!(nftables.has_table("table").unwrap());
+        let now = nftables.generation().unwrap();
+        assert!(nftables.remove(&now, Some("table"), &[]).unwrap());
+        assert!(!nftables.has_table("table").unwrap());
+        // That it is gone already is told from a change.
+        let now = nftables.generation().unwrap();
+        nftables.remove(&now, Some("table"), &[]).unwrap_err();
+        assert!(nftables.is_empty("table", "set").unwrap());
+        nftables.delete_chain("table", "one").unwrap();
+    }
+}

@@ -201,8 +201,12 @@ impl Nftables {
         self.batch(CREATE, &messages)?.first().map_or(Ok(()), |(_, error)| Err((*error).into()))
     }
 
-    /// Removes an empty chain. That it is not there is fine.
+    /// Removes a chain of ours. That it is not there is fine.
     pub(super) fn delete_chain(&self, table: &str, chain: &str) -> io::Result<()> {
+        // The kernel takes ten milliseconds to refuse a change, and none to say what there is.
+        if !self.has_chain(INET, table, chain)? {
+            return Ok(());
+        }
         let chain = [text(TABLE, table), text(CHAIN_NAME, chain)].concat();
         match self.batch(0, &[(DELETE_CHAIN, chain)])?.first() {
             None | Some((_, Errno::NOENT)) => Ok(()),

@@ -352,6 +352,8 @@ fn who_does_not_let_jobs_out_is_found() {
             let (table, chain) = (table.to_owned(), chain.to_owned());
             Passage::Closed(Barrier { family, table, chain, rule: rule.map(str::to_owned) })
         };
+        // As one leaves it that was killed.
+        host.network("doctor");
         assert_eq!(passage(), [Passage::Open, Passage::Nowhere]);
         set("net/ipv6/conf/all/forwarding", "1");
         assert_eq!(passage(), [Passage::Open, Passage::Open]);

@@ -152,15 +152,34 @@ impl Engine {
         self.run.join("containers.lock")
     }
 
-    /// Removes the directories of containers whose makers were killed before there was a record.
-    /// Returns how many.
+    /// Removes the directories of containers whose makers were killed before there was a record, and
+    /// what runtimes have of containers that are gone. Returns how many.
     pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
         let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
         let strays = record::stray(&self.run)?;
         for id in &strays {
             self.run_trash().remove(self.directory(id).path())?;
         }
-        Ok(strays.len())
+        Ok(strays.len() + self.remove_unknown()?)
+    }
+
+    /// Removes what the runtime has of containers that nobody else knows: one that was about to die when
+    /// its caller was killed may have come after everything else of its container had gone.
+    fn remove_unknown(&self) -> Result<usize, ContainerError> {
+        let root = &self.runtime.root;
+        // Elsewhere there may be others'.
+        let entries = match fs::read_dir(root) {
+            Ok(entries) if root.starts_with(&self.run) => entries,
+            _ => return Ok(0),
+        };
+        let ids = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
+        let unknown: Vec<_> = ids.filter(|id| !self.directory(id).path().exists()).collect();
+        for id in &unknown {
+            // It may not know what it was killed over.
+            let _ = self.runtime.delete(id);
+            self.run_trash().remove(&root.join(id))?;
+        }
+        Ok(unknown.len())
     }
 
     /// Removes what containers left on the disk whose records are gone: those of an earlier boot.

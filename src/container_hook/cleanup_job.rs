@@ -1,5 +1,6 @@
 //! `cleanup_job`: nothing of the job is left.
 
+use super::build::remove_builds;
 use super::error::HookError;
 use super::give_back;
 use super::hook::{Hook, Outcome};
@@ -8,6 +9,7 @@ use super::pod;
 use crate::container::{Engine, Record};
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
+use crate::sys::error::chain;
 
 pub(super) fn run(hook: &Hook<'_>) -> Result<Outcome, HookError> {
     let owner = hook.runner.owner();
@@ -33,6 +35,10 @@ pub(super) fn remove_all(hook: &Hook<'_>) -> Result<(), HookError> {
     remove_owned(hook.engine, hook.network, &owner, job.as_ref())?;
     if let Some(lent) = job.as_ref().and_then(|job| job.lent.as_ref()) {
         give_back::by_runner(hook, lent);
+    }
+    // Of builds that were killed.
+    if let Err(error) = remove_builds(&hook.engine.disk, &hook.engine.trash(), None) {
+        hook.log.warning(&chain(&error));
     }
     hook.jobs().remove(&owner)
 }

@@ -67,8 +67,11 @@ pub struct State {
 }
 
 /// The environment of each call. runc is over before there is garbage worth collecting: a tenth of
-/// the time of a call goes to that otherwise. Other runtimes do not know the variable.
-const ENV: [(&str, &str); 2] = [("PATH", DEFAULT_PATH), ("GOGC", "1000")];
+/// the time of a call goes to that otherwise. crun runs as a copy of itself, which it makes by a mount on
+/// a new file in the directory of the last variable, and leaves both when it is killed; where there can be
+/// no file it makes the copy in memory. Other runtimes do not know these variables.
+const ENV: [(&str, &str); 3] =
+    [("PATH", DEFAULT_PATH), ("GOGC", "1000"), ("_LIBCONTAINER_STATEDIR", "/proc")];
 
 impl Runtime {
     /// Returns a runtime that is told apart by its file's name.

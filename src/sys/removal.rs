@@ -67,11 +67,9 @@ fn remove_at(parent: BorrowedFd<'_>, name: &[u8], shown: &Path) -> Result<(), Pa
             Err(Errno::NOTDIR | Errno::LOOP) => return Err(at(no_file)),
             Err(error) => return Err(at(error)),
         };
-        match empty(top.as_fd(), shown) {
-            // Somebody moved or made something in it meanwhile.
-            Ok(Emptied::Changed) => continue,
-            Ok(Emptied::Yes) => {}
-            Err(error) => return Err(error),
+        // Somebody moved or made something in it meanwhile.
+        if let Emptied::Changed = sweep(top.as_fd(), shown)? {
+            continue;
         }
         match seal::unlink_top(parent, name, AtFlags::REMOVEDIR) {
             // Somebody made something in it meanwhile.
@@ -89,8 +87,18 @@ enum Emptied {
     Changed,
 }
 
-/// Removes everything in a directory that can be removed.
-fn empty(top: BorrowedFd<'_>, shown: &Path) -> Result<Emptied, PathError> {
+/// Removes everything in a directory.
+pub(super) fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
+    for _ in 0..MAX_PASSES {
+        if let Emptied::Yes = sweep(directory, Path::new("")).map_err(|error| error.source)? {
+            return Ok(());
+        }
+    }
+    Err(Errno::STALE.into())
+}
+
+/// Goes through a directory once, and removes everything in it that can be removed.
+fn sweep(top: BorrowedFd<'_>, shown: &Path) -> Result<Emptied, PathError> {
     let descent = Descent::new(top, Level::default()).at("remove", shown)?;
     let trail = Trail { path: Vec::new(), first: None };
     let mut sweep = Sweep { descent, trail, waiting_bytes: 0 };

@@ -7,20 +7,30 @@ use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Signal, WaitOptions, set_child_subreaper, set_parent_process_death_signal, setsid, wait,
+    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal,
+    setsid, wait,
 };
 
 /// Has the kernel kill a child as soon as the thread that starts it ends, in whatever way: what a
 /// killed program was about to make must not appear after somebody cleaned up.
 pub fn die_with_us(command: &mut Command) {
+    let us = getpid();
+    let in_child = move || {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        // Killed before that, we are not waited for. In a namespace of its own it sees no parent.
+        match getppid() {
+            Some(parent) if parent != us => Err(Errno::SRCH.into()),
+            _ => Ok(()),
+        }
+    };
     #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
-    // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no
+    // SAFETY: between fork and exec only system calls are made; they allocate nothing and take no
     // lock.
     unsafe {
-        command.pre_exec(|| Ok(set_parent_process_death_signal(Some(Signal::KILL))?));
+        command.pre_exec(in_child);
     }
 }
 
@@ -29,7 +39,7 @@ pub fn die_with_us(command: &mut Command) {
 pub fn detach() -> io::Result<()> {
     // Fails for the leader of a process group, which is in a session that it may as well stay in.
     let _ = setsid();
-    set_child_subreaper(Some(rustix::process::getpid()))?;
+    set_child_subreaper(Some(getpid()))?;
     Ok(())
 }
 
@@ -57,7 +67,7 @@ pub fn pass_descriptor(command: &mut Command, descriptor: OwnedFd) {
 /// each, before anything else is opened.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {
     if number <= 2 {
-        return Err(io::Error::from(rustix::io::Errno::BADF));
+        return Err(io::Error::from(Errno::BADF));
     }
     #[expect(unsafe_code, reason = "those that were inherited belong to no value")]
     // SAFETY: it is used for this one call, which says whether there is such a descriptor.

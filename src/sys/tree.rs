@@ -7,22 +7,24 @@
 mod attributes;
 
 use std::collections::HashMap;
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
 use std::fs::File;
 use std::io;
+use std::ops::ControlFlow;
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, Stat, fgetxattr, fstat, linkat, mkdirat, mknodat,
-    open, openat, readlinkat, symlinkat, unlinkat,
+    AtFlags, CWD, FileType, Mode, OFlags, Stat, fgetxattr, fstat, linkat, mkdirat, mknodat, open,
+    openat, readlinkat, symlinkat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::beneath::open_strictly;
+use super::descent::{Buffer, DIRECTORY, Descent, Names, list, look};
 use super::fs::{PathContext, PathError};
-use super::removal::remove_all;
+use super::removal::{empty, remove_all};
 use attributes::{attributes, node_attributes};
 
 /// What a tree is copied for.
@@ -86,116 +88,183 @@ pub fn copy_between(
     options: CopyOptions,
 ) -> Result<(), PathError> {
     let stat = fstat(from).at("look at", from_path)?;
-    let mut copier = Copier { top: to, links: HashMap::new(), options };
-    copier.directory(from, to, Path::new("")).map_err(|error| error.at(to_path))?;
+    // What is given may permit nothing, and its position is its owner's.
+    let top = openat(from, c".", DIRECTORY, Mode::empty()).at("open", from_path)?;
+    let source = Descent::new(top.as_fd(), Level::new(stat, 0)).at("look at", from_path)?;
+    let target = Descent::new(to, ()).at("look at", to_path)?;
+    let links = Links { top: to, first: HashMap::new() };
+    let mut copier = Copier { source, target, path: Vec::new(), files: Files { links, options } };
+    copier.run().map_err(|error| PathError::new("copy to", &copier.shown(to_path), error))?;
     attributes(from, to, &stat, options).at("copy the attributes of", from_path)
 }
-
-const DIRECTORY: OFlags =
-    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Opened so, a file stays the one that it was when it was opened, and nothing happens to it.
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-struct Copier<'a> {
-    top: BorrowedFd<'a>,
-    /// Files with more than one name, by device and inode.
-    links: HashMap<(u64, u64), FirstName>,
-    options: CopyOptions,
+/// How many bytes of names of a directory may wait to be gone into; then it is read on.
+const MAX_WAITING_BYTES: usize = 16 << 10;
+
+/// How long a path may be that is used or shown.
+const MAX_PATH_BYTES: usize = 4096;
+
+/// A directory that is being copied.
+struct Level {
+    /// Directories in it that are still to be copied.
+    waiting: Names,
+    /// Where to read on, if there is more.
+    position: Option<u64>,
+    /// What the copy is to be like, once all is in it.
+    stat: Stat,
+    /// The length of the path of the one above.
+    path_length: usize,
 }
 
-/// The first copy of a file with more than one name.
-struct FirstName {
-    /// From the top. Somebody else may have put something else there since.
-    path: PathBuf,
-    /// The device and inode of the copy.
-    id: (u64, u64),
-}
-
-/// An error and the name, from the top, of what it is about.
-struct Failed(PathBuf, io::Error);
-
-impl Failed {
-    fn at(self, top: &Path) -> PathError {
-        PathError::new("copy to", &top.join(self.0), self.1)
+impl Level {
+    fn new(stat: Stat, path_length: usize) -> Self {
+        Level { waiting: Names::default(), position: Some(0), stat, path_length }
     }
 }
 
+/// Goes down into both trees at once.
+struct Copier<'a> {
+    source: Descent<'a, Level>,
+    target: Descent<'a, ()>,
+    /// That of the directory it is in, from the top, with `/` at the end; then of what went wrong.
+    path: Vec<u8>,
+    files: Files<'a>,
+}
+
 impl Copier<'_> {
-    fn directory(
-        &mut self,
-        from: BorrowedFd<'_>,
-        to: BorrowedFd<'_>,
-        at: &Path,
-    ) -> Result<(), Failed> {
-        let here = |error: io::Error| Failed(at.to_owned(), error);
-        if self.options.purpose == Purpose::Layer && is_opaque(from) {
-            empty(to).map_err(here)?;
+    fn run(&mut self) -> io::Result<()> {
+        let (source, _) = self.source.here();
+        self.files.begin(source, self.target.here().0)?;
+        let mut buffer = Buffer::new();
+        loop {
+            let (_, level) = self.source.here();
+            if let Some(name) = level.waiting.pop() {
+                self.enter(&name)?;
+            } else if let Some(position) = level.position {
+                self.read(position, &mut buffer)?;
+            } else if !self.leave()? {
+                return Ok(());
+            }
         }
-        for name in names(from).map_err(|error| here(error.into()))? {
-            let path = at.join(OsStr::from_bytes(name.to_bytes()));
-            self.entry(from, to, &name, &path).map_err(|error| match error {
-                EntryError::Here(error) => Failed(path, error),
-                EntryError::Below(failed) => failed,
-            })?;
+    }
+
+    fn enter(&mut self, name: &CStr) -> io::Result<()> {
+        let path_length = self.path.len();
+        if path_length < MAX_PATH_BYTES {
+            self.path.extend_from_slice(name.to_bytes());
+            self.path.push(b'/');
+        }
+        let (from, to) = (self.source.here().0, self.target.here().0);
+        let source = openat(from, name, DIRECTORY, Mode::empty())?;
+        let stat = fstat(&source)?;
+        let target = make_directory(to, name)?;
+        self.files.begin(source.as_fd(), target.as_fd())?;
+        let found = look(source.as_fd())?;
+        self.source.enter(source, &found, Level::new(stat, path_length));
+        let found = look(target.as_fd())?;
+        self.target.enter(target, &found, ());
+        Ok(())
+    }
+
+    /// Copies what is no directory, and takes note of what is one.
+    fn read(&mut self, position: u64, buffer: &mut Buffer) -> io::Result<()> {
+        let (from, level) = self.source.here();
+        let (to, ()) = self.target.here();
+        let (waiting, path, files) = (&mut level.waiting, &mut self.path, &mut self.files);
+        let mut result = Ok(());
+        let rest = list(from, position, buffer, |name, _| {
+            match files.entry(from, to, name, path) {
+                Ok(Copied::Yes) => {}
+                Ok(Copied::IsDirectory) => waiting.push(name),
+                Err(error) => {
+                    path.extend_from_slice(name.to_bytes());
+                    result = Err(error);
+                }
+            }
+            if result.is_ok() && waiting.bytes() < MAX_WAITING_BYTES {
+                ControlFlow::Continue(())
+            } else {
+                ControlFlow::Break(())
+            }
+        });
+        result?;
+        level.position = rest?;
+        Ok(())
+    }
+
+    /// Goes back to the directory above, or tells that there is none.
+    fn leave(&mut self) -> io::Result<bool> {
+        let (source, level) = self.source.here();
+        let stat = level.stat;
+        if !self.path.is_empty() {
+            attributes(source, self.target.here().0, &stat, self.files.options)?;
+        }
+        let Some(left) = self.source.leave()? else { return Ok(false) };
+        self.target.leave()?;
+        self.path.truncate(left.path_length);
+        Ok(true)
+    }
+
+    /// Returns the path that it is at, for messages.
+    fn shown(&self, top: &Path) -> PathBuf {
+        top.join(OsStr::from_bytes(self.path.strip_suffix(b"/").unwrap_or(&self.path)))
+    }
+}
+
+enum Copied {
+    Yes,
+    IsDirectory,
+}
+
+/// Copies everything but directories.
+struct Files<'a> {
+    links: Links<'a>,
+    options: CopyOptions,
+}
+
+impl Files<'_> {
+    /// Prepares a directory for what is in another.
+    fn begin(&self, from: BorrowedFd<'_>, to: BorrowedFd<'_>) -> io::Result<()> {
+        if self.options.purpose == Purpose::Layer && is_opaque(from) {
+            empty(to)?;
         }
         Ok(())
     }
 
+    /// Copies what has a name in a directory, whose path from the top is given.
     fn entry(
         &mut self,
         from: BorrowedFd<'_>,
         to: BorrowedFd<'_>,
         name: &CStr,
-        path: &Path,
-    ) -> Result<(), EntryError> {
+        path: &[u8],
+    ) -> io::Result<Copied> {
         let source = openat(from, name, PATH_ONLY, Mode::empty())?;
         let stat = fstat(&source)?;
         let kind = FileType::from_raw_mode(stat.st_mode);
-        if kind == FileType::Socket {
-            return Ok(());
+        match kind {
+            FileType::Directory => return Ok(Copied::IsDirectory),
+            FileType::Socket => return Ok(Copied::Yes),
+            _ => remove_all(to, name.to_bytes())?,
         }
-        if kind == FileType::Directory {
-            let source = openat(&source, c".", DIRECTORY, Mode::empty())?;
-            let target = make_directory(to, name)?;
-            self.directory(source.as_fd(), target.as_fd(), path).map_err(EntryError::Below)?;
-            return Ok(attributes(source.as_fd(), target.as_fd(), &stat, self.options)?);
-        }
-        remove_all(to, name.to_bytes())?;
         let is_whiteout = kind == FileType::CharacterDevice && stat.st_rdev == 0;
         if self.options.purpose == Purpose::Layer && is_whiteout {
-            return Ok(());
+            return Ok(Copied::Yes);
         }
-        if stat.st_nlink > 1 && self.link(&stat, to, name)? {
-            return Ok(());
+        if stat.st_nlink > 1 && self.links.link(&stat, to, name)? {
+            return Ok(Copied::Yes);
         }
         let made = match kind {
             FileType::RegularFile => self.file(&source, &stat, to, name)?,
             _ => self.node(&source, &stat, to, name)?,
         };
         if stat.st_nlink > 1 {
-            let made = FirstName { path: path.to_owned(), id: id(&fstat(&made)?) };
-            self.links.insert(id(&stat), made);
+            self.links.remember(&stat, &fstat(&made)?, &[path, name.to_bytes()].concat());
         }
-        Ok(())
-    }
-
-    /// Gives the copy of a file one more name, if it has been copied and is where it was.
-    fn link(&self, source: &Stat, to: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
-        let Some(first) = self.links.get(&id(source)) else { return Ok(false) };
-        // What stands there by now may be anything, a link that leads out of the tree included.
-        let Ok(file) = open_strictly(self.top, &first.path, PATH_ONLY, Mode::empty()) else {
-            return Ok(false);
-        };
-        if id(&fstat(&file)?) != first.id {
-            return Ok(false);
-        }
-        match linkat(&file, c"", to, name, AtFlags::EMPTY_PATH) {
-            // What the kernel says to those who may not read every file (CAP_DAC_READ_SEARCH).
-            Err(Errno::NOENT) => linkat(CWD, by_number(&file), to, name, AtFlags::SYMLINK_FOLLOW)?,
-            done => done?,
-        }
-        Ok(true)
+        Ok(Copied::Yes)
     }
 
     fn file(
@@ -241,6 +310,49 @@ impl Copier<'_> {
     }
 }
 
+/// Files with more than one name, by device and inode.
+struct Links<'a> {
+    /// The top of the copy.
+    top: BorrowedFd<'a>,
+    first: HashMap<(u64, u64), FirstName>,
+}
+
+/// The first copy of a file with more than one name.
+struct FirstName {
+    /// From the top. Somebody else may have put something else there since.
+    path: PathBuf,
+    /// The device and inode of the copy.
+    id: (u64, u64),
+}
+
+impl Links<'_> {
+    /// Takes note of a copy. One that is too deep to be found again is one of several.
+    fn remember(&mut self, source: &Stat, copy: &Stat, path: &[u8]) {
+        if path.len() < MAX_PATH_BYTES {
+            let path = PathBuf::from(OsStr::from_bytes(path));
+            self.first.insert(id(source), FirstName { path, id: id(copy) });
+        }
+    }
+
+    /// Gives the copy of a file one more name, if it has been copied and is where it was.
+    fn link(&self, source: &Stat, to: BorrowedFd<'_>, name: &CStr) -> Result<bool, Errno> {
+        let Some(first) = self.first.get(&id(source)) else { return Ok(false) };
+        // What stands there by now may be anything, a link that leads out of the tree included.
+        let Ok(file) = open_strictly(self.top, &first.path, PATH_ONLY, Mode::empty()) else {
+            return Ok(false);
+        };
+        if id(&fstat(&file)?) != first.id {
+            return Ok(false);
+        }
+        match linkat(&file, c"", to, name, AtFlags::EMPTY_PATH) {
+            // What the kernel says to those who may not read every file (CAP_DAC_READ_SEARCH).
+            Err(Errno::NOENT) => linkat(CWD, by_number(&file), to, name, AtFlags::SYMLINK_FOLLOW)?,
+            done => done?,
+        }
+        Ok(true)
+    }
+}
+
 /// Returns what tells a file from all others.
 fn id(stat: &Stat) -> (u64, u64) {
     (stat.st_dev, stat.st_ino)
@@ -249,29 +361,6 @@ fn id(stat: &Stat) -> (u64, u64) {
 /// Returns a name of what a descriptor holds, whatever has become of its own name.
 fn by_number(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
-}
-
-enum EntryError {
-    Here(io::Error),
-    Below(Failed),
-}
-
-impl<E: Into<io::Error>> From<E> for EntryError {
-    fn from(error: E) -> Self {
-        EntryError::Here(error.into())
-    }
-}
-
-/// Returns the names in a directory.
-fn names(directory: BorrowedFd<'_>) -> Result<Vec<CString>, Errno> {
-    let mut names = Vec::new();
-    for entry in Dir::read_from(directory)? {
-        let entry = entry?;
-        if entry.file_name() != c"." && entry.file_name() != c".." {
-            names.push(entry.file_name().to_owned());
-        }
-    }
-    Ok(names)
 }
 
 /// Opens a directory, which is made in place of whatever else has its name. Nothing may be mounted
@@ -284,10 +373,6 @@ fn make_directory(parent: BorrowedFd<'_>, name: &CStr) -> Result<OwnedFd, Errno>
     }
     mkdirat(parent, name, Mode::RWXU)?;
     open_strictly(parent, name, DIRECTORY, Mode::empty())
-}
-
-fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
-    names(directory)?.iter().try_for_each(|name| remove_all(directory, name.to_bytes()))
 }
 
 /// The attributes by which overlays, of root and of others, know a directory that hides the one

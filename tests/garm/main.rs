@@ -18,6 +18,7 @@ mod machine;
 mod parallel;
 mod prune;
 mod recorded;
+mod removal;
 mod secrets;
 mod setup;
 mod soak;

@@ -22,6 +22,16 @@ pub(crate) fn no_context_of(installation: &Installation<'_>, uid: u32) {
     assert_eq!(names.collect::<Vec<_>>(), ["storage"]);
 }
 
+/// Checks that nothing is left of killed builds but what makes the next ones faster.
+#[track_caller]
+pub(crate) fn nothing_of_builds(installation: &Installation<'_>, uid: u32) {
+    no_context_of(installation, uid);
+    let dir = installation.store().join(format!("buildah/{uid}/storage"));
+    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
+    let left: Vec<_> = names.filter(|name| name != "root" && name != "run").collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
 #[test]
 fn a_context_with_what_no_build_can_use_is_refused_by_name() {
     with_each_runtime("", |installation| {

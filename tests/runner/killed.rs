@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::setup::{redis, runner, shell_step, with_each_runtime};
+use crate::builds::{built_step, nothing_of_builds};
+use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
 use crate::support::github_runner::Runner;
 use crate::support::installation::Installation;
 use crate::support::leftovers::{Snapshot, containers, no_cgroup_of};
@@ -66,6 +67,30 @@ fn row_31_prune_removes_what_a_runner_that_is_gone_left() {
         installation.wait_for_hooks();
         installation.admin(&["prune"]).success();
         before.check(installation, "prune");
+    });
+}
+
+/// Each build is of another Dockerfile, so that none has been made before.
+#[test]
+fn row_31_a_killed_build_leaves_nothing_after_cleanup() {
+    with_each_runtime("", |installation| {
+        let mut victim = runner(installation, "victim");
+        let dockerfile = |victim: &Runner<'_>, number: u32| {
+            let path = victim.workspace().join(format!("{number}/Dockerfile"));
+            write(&path, &format!("FROM alpine:3.20\nRUN echo {number} >/number\n"));
+            built_step(&path)
+        };
+        let step = dockerfile(&victim, 1000);
+        let took = victim.container_step(step).0.success().took;
+        victim.cleanup();
+        let before = Snapshot::take(installation);
+        for round in 0..ROUNDS {
+            let step = dockerfile(&victim, round);
+            victim.start_container_step(step).kill_after(took * (2 * round + 1) / (2 * ROUNDS));
+            victim.cleanup();
+            before.check_live(installation, &format!("build {round} of {took:?}"));
+            nothing_of_builds(installation, 0);
+        }
     });
 }
 

@@ -52,7 +52,7 @@ fn a_job_leaves_nothing_of_others_and_no_rights() {
 
 fn litter(mut runner: Runner<'_>, owner: (u32, u32)) {
     runner.prepare(runner.job_container("node:22"), &[]);
-    put_setcap(&runner);
+    put_tool(&runner, "setcap");
     let script = format!("ln -s /__w/_temp/tools /tools\n{LITTER}");
     let ended = runner.run(&script).success();
     assert_eq!(ended.stdout(), SEEN);
@@ -81,12 +81,12 @@ fn nothing_is_left(runner: &Runner<'_>, (uid, gid): (u32, u32)) {
     assert_eq!(runner.host().shell(&format!("{getcap} -r {work}")), "");
 }
 
-/// Puts a program that sets capabilities of files where the job has it, with its libraries.
-fn put_setcap(runner: &Runner<'_>) {
+/// Puts a program of this machine where the job has it, with its libraries.
+pub(crate) fn put_tool(runner: &Runner<'_>, name: &str) {
     let tools = runner.temp().join("tools");
     fs::create_dir(&tools).unwrap();
-    let setcap = program::find("setcap");
-    for file in images::libraries(&setcap).into_iter().chain([setcap]) {
+    let tool = program::find(name);
+    for file in images::libraries(&tool).into_iter().chain([tool]) {
         let name = file.file_name().unwrap().to_str().unwrap();
         let name = if name.starts_with("ld-linux") { "ld.so" } else { name };
         program::copy_program(&file, &tools.join(name));

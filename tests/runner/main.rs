@@ -22,6 +22,7 @@ mod machine;
 mod opened_once;
 mod parallel;
 mod pods;
+mod removal;
 mod requests;
 mod rights;
 mod secrets;

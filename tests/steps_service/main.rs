@@ -10,6 +10,7 @@ mod client;
 mod jobs;
 mod life;
 mod program;
+mod removal;
 mod setup;
 mod socket;
 mod steps;

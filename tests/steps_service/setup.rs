@@ -18,7 +18,7 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::support::program::{DEADLINE, temporary_directory, wait};
+use crate::support::program::{DEADLINE, temporary_directory, temporary_directory_in, wait};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_step-runner");
 
@@ -56,8 +56,17 @@ impl Server {
         Self::make(&["unshare", "--pid", "--mount-proc", "--fork", "--kill-child"], &[], &[])
     }
 
+    /// Starts a server that may have few files open at a time, and has them in memory.
+    pub(crate) fn limited() -> Self {
+        let dirs = temporary_directory_in(Path::new("/dev/shm"));
+        Self::make_in(dirs, &["prlimit", "--nofile=64"], &[], &[])
+    }
+
     fn make(by: &[&'static str], options: &[&str], env: &[(&str, &str)]) -> Self {
-        let dirs = temporary_directory();
+        Self::make_in(temporary_directory(), by, options, env)
+    }
+
+    fn make_in(dirs: TempDir, by: &[&'static str], options: &[&str], env: &[(&str, &str)]) -> Self {
         for name in ["work", "tmp"] {
             std::fs::create_dir(dirs.path().join(name)).unwrap();
         }

@@ -35,6 +35,8 @@ pub(crate) struct Runner<'a> {
     worker: Option<PathBuf>,
     /// Who it is, if not root.
     user: Option<(u32, u32)>,
+    /// How many files its hooks may have open at a time, if fewer than usual.
+    pub(crate) descriptors: Option<u32>,
     /// What else the administrator has in the runner's environment.
     pub(crate) variables: Vec<(String, String)>,
 }
@@ -54,6 +56,7 @@ impl<'a> Runner<'a> {
             env: BTreeMap::new(),
             worker: None,
             user: None,
+            descriptors: None,
             variables: Vec::new(),
         };
         // `_actions` and `_tool` do not exist before something is put there.
@@ -133,6 +136,9 @@ impl<'a> Runner<'a> {
             // By its path: a name makes this program be copied for each call, which takes time.
             None => Command::new(program::find("bash")),
         };
+        if let Some(count) = self.descriptors {
+            command = program::limited(command.get_program(), count);
+        }
         command.arg("-e").arg(self.installation.entry()).current_dir(self.workspace()).env_clear();
         command.envs(self.worker_environment());
         if let Some((uid, gid)) = self.user {

@@ -110,7 +110,15 @@ impl<'h> Installation<'h> {
 
     /// Runs the program as an administrator.
     pub(crate) fn admin(&self, words: &[&str]) -> Finished {
-        let mut command = Command::new(self.program());
+        self.admin_by(Command::new(self.program()), words)
+    }
+
+    /// Runs the program as an administrator who may have few files open.
+    pub(crate) fn limited_admin(&self, descriptors: u32, words: &[&str]) -> Finished {
+        self.admin_by(program::limited(self.program(), descriptors), words)
+    }
+
+    fn admin_by(&self, mut command: Command, words: &[&str]) -> Finished {
         let (name, settings) = self.variable();
         self.host.run(command.env(name, settings).args(words))
     }

@@ -63,6 +63,13 @@ pub(crate) fn require_root() {
     assert!(rustix::process::geteuid().is_root(), "this test needs root: tests/run uses sudo");
 }
 
+/// Returns a command that may have so many files open at a time, and what it executes too.
+pub(crate) fn limited(program: impl AsRef<std::ffi::OsStr>, descriptors: u32) -> Command {
+    let mut command = Command::new(find("prlimit"));
+    command.arg(format!("--nofile={descriptors}")).arg(program);
+    command
+}
+
 /// Runs a command with nothing on standard input.
 #[track_caller]
 pub(crate) fn run(command: &mut Command) -> Finished {

@@ -9,6 +9,8 @@ use rustix::fs::{
     utimensat,
 };
 
+use super::super::removal::remove_tree;
+use super::super::tests::with_few_descriptors;
 use super::attributes::owner;
 use super::*;
 
@@ -195,11 +197,10 @@ fn a_link_is_not_made_to_what_somebody_put_in_the_place_of_the_first() {
         let _ = fs::remove_file(top.join("made"));
         is_secret
     };
-    let mut copier =
-        Copier { top: fd.as_fd(), links: HashMap::new(), options: Purpose::Plain.into() };
+    let mut links = Links { top: fd.as_fd(), first: HashMap::new() };
     let source = fstat(File::open(top.join("dir/file")).unwrap()).unwrap();
     let first = FirstName { path: "dir/file".into(), id: id(&source) };
-    copier.links.insert(id(&source), first);
+    links.first.insert(id(&source), first);
     while_swapping(swap, || {
         assert!(is_beaten(|| {
             let _ = linkat(&fd, "dir/file", &fd, "made", AtFlags::empty());
@@ -207,7 +208,7 @@ fn a_link_is_not_made_to_what_somebody_put_in_the_place_of_the_first() {
         }));
         let mut made = 0;
         for _ in 0..TRIES {
-            made += usize::from(copier.link(&source, fd.as_fd(), c"made").unwrap());
+            made += usize::from(links.link(&source, fd.as_fd(), c"made").unwrap());
             assert!(!is_secret());
         }
         println!("{made} of {TRIES} links were made, none to the secret");
@@ -233,7 +234,8 @@ fn the_mode_of_a_fifo_is_not_given_to_what_somebody_put_in_its_place() {
         let _ = fs::rename(top.join("link"), top.join("made"));
     };
     let is_changed = || fs::metadata(&secret).unwrap().mode() & 0o7777 != 0o600;
-    let copier = Copier { top: fd.as_fd(), links: HashMap::new(), options: Purpose::Plain.into() };
+    let links = Links { top: fd.as_fd(), first: HashMap::new() };
+    let files = Files { links, options: Purpose::Plain.into() };
     while_swapping(swap, || {
         assert!(is_beaten(|| {
             let _ = fs::remove_file(top.join("made"));
@@ -247,7 +249,7 @@ fn the_mode_of_a_fifo_is_not_given_to_what_somebody_put_in_its_place() {
         let mut made = 0;
         for _ in 0..TRIES {
             let _ = fs::remove_file(top.join("made"));
-            made += usize::from(copier.node(&fifo, &stat, fd.as_fd(), c"made").is_ok());
+            made += usize::from(files.node(&fifo, &stat, fd.as_fd(), c"made").is_ok());
         }
         assert!(!is_changed());
         println!("{made} of {TRIES} FIFOs were made, and the secret's mode is as it was");
@@ -266,6 +268,44 @@ fn a_source_that_becomes_a_fifo_is_not_waited_for() {
     while_swapping(swap, || {
         for _ in 0..TRIES / 20 {
             copy(from.path(), to.path(), Purpose::Plain.into()).unwrap();
+        }
+    });
+}
+
+/// Deeper than there may be descriptors and paths be long, and with more directories in one than wait at
+/// once.
+#[test]
+fn depth_and_breadth_are_copied_with_few_descriptors() {
+    const LEVELS: usize = 100_000;
+    let test = "sys::tree::tests::depth_and_breadth_are_copied_with_few_descriptors";
+    with_few_descriptors(test, || {
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let [from, to] = ["from", "to"].map(|name| dir.path().join(name));
+        for number in 0..2000 {
+            fs::create_dir_all(from.join(format!("{number:0200}/below"))).unwrap();
+        }
+        fs::create_dir(&to).unwrap();
+        let mut here = OwnedFd::from(File::open(&from).unwrap());
+        for _ in 0..LEVELS {
+            mkdirat(&here, "d", Mode::RWXU).unwrap();
+            here = openat(&here, "d", DIRECTORY, Mode::empty()).unwrap();
+        }
+        for name in [c"one", c"two"] {
+            mknodat(&here, name, FileType::RegularFile, Mode::from_raw_mode(0o640), 0).unwrap();
+        }
+        drop(here);
+        copy(&from, &to, Purpose::Plain.into()).unwrap();
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 2001);
+        assert!(to.join(format!("{:0200}/below", 1999)).is_dir());
+        let mut here = OwnedFd::from(File::open(&to).unwrap());
+        for _ in 0..LEVELS {
+            here = openat(&here, "d", DIRECTORY, Mode::empty()).unwrap();
+        }
+        let copied = openat(&here, c"two", OFlags::PATH, Mode::empty()).unwrap();
+        assert_eq!(fstat(&copied).unwrap().st_mode & 0o777, 0o640);
+        drop((here, copied));
+        for path in [&from, &to] {
+            remove_tree(path).unwrap();
         }
     });
 }

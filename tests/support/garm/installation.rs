@@ -69,7 +69,15 @@ impl<'h> Installation<'h> {
 
     /// Runs a command of the administrator's.
     pub(crate) fn admin(&self, words: &[&str]) -> Finished {
-        let mut command = Command::new(self.program());
+        self.admin_by(Command::new(self.program()), words)
+    }
+
+    /// Does the same with few files open at a time.
+    pub(crate) fn limited_admin(&self, descriptors: u32, words: &[&str]) -> Finished {
+        self.admin_by(program::limited(self.program(), descriptors), words)
+    }
+
+    fn admin_by(&self, mut command: Command, words: &[&str]) -> Finished {
         self.host.run(command.arg("--config").arg(self.settings()).args(words))
     }
 

@@ -33,6 +33,8 @@ pub(crate) struct Provider<'a> {
     pub(crate) variables: Vec<(String, String)>,
     /// Who runs GARM; root if nobody is named.
     pub(crate) user: Option<(u32, u32)>,
+    /// How many files a call may have open at a time, if fewer than usual.
+    pub(crate) descriptors: Option<u32>,
 }
 
 impl<'a> Provider<'a> {
@@ -45,6 +47,7 @@ impl<'a> Provider<'a> {
             extra_specs: Value::Null,
             variables: Vec::new(),
             user: None,
+            descriptors: None,
         }
     }
 
@@ -96,7 +99,10 @@ impl<'a> Provider<'a> {
     ) -> Call {
         let directory = self.installation.host().path().join("garm");
         fs::create_dir_all(&directory).expect("the directory of the host is there");
-        let mut command = Command::new(self.installation.program());
+        let mut command = match self.descriptors {
+            Some(count) => program::limited(self.installation.program(), count),
+            None => Command::new(self.installation.program()),
+        };
         command.env_clear().envs(variables).current_dir(directory);
         if let Some((uid, gid)) = self.user {
             command.uid(uid).gid(gid);

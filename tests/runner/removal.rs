@@ -1,0 +1,168 @@
+//! Row 10: what a job makes keeps nobody from removing it.
+
+use std::fs;
+
+use serde_json::json;
+
+use crate::left_behind::put_tool;
+use crate::setup::{redis, runner, with_each_runtime};
+use crate::support::github_runner::{Runner, merge};
+use crate::support::host::Host;
+use crate::support::leftovers::Snapshot;
+
+/// How many files each program of ours may have open at a time.
+const DESCRIPTORS: u32 = 64;
+
+/// Makes 100 000 directories in each other.
+const DEEP: &str = "
+const fs = require('fs');
+for (const top of ['/deep', '/volume/deep', '/__w/deep']) {
+    fs.mkdirSync(top);
+    process.chdir(top);
+    for (let level = 0; level < 100000; level++) {
+        fs.mkdirSync('d');
+        process.chdir('d');
+    }
+    fs.writeFileSync('bottom', 'x');
+    process.chdir('/');
+}
+";
+
+/// Names and kinds of files that are hard to get right.
+const ODD: &str = "
+rm -rf $1; mkdir -p $1/closed; cd $1
+printf 'x' >\"$(printf 'a\\nb')\"; mkdir \"$(printf '\\377\\376')\" -- '-rf *'
+touch $(yes n | head -n 255 | tr -d '\\n'); ln -s /etc/shadow link; ln link again
+mkfifo fifo; truncate -s 1099511627776 sparse; touch closed/file; chmod 000 closed
+for i in $(seq 3000); do echo >$i; done
+cd /
+";
+
+/// Makes what is deep and odd in the container's own files, in a volume of its own and in the work
+/// directory.
+fn leave(runner: &mut Runner<'_>) {
+    let container = merge(
+        runner.job_container("node:22"),
+        json!({"createOptions": "-v /volume -v cache:/cache"}),
+    );
+    runner.descriptors = None;
+    runner.prepare(container, &[redis(), redis(), redis(), redis()]);
+    let tops = ["/odd", "/volume/odd", "/__w/odd", "/cache/odd"];
+    let script = tops.map(|top| format!("odd {top}")).join("\n");
+    runner.run(&format!("odd() {{ {ODD} }}\n{script}")).success();
+    runner.javascript(DEEP, &[]).success();
+    runner.descriptors = Some(DESCRIPTORS);
+}
+
+/// The runner removes its own directory; the standard library cannot.
+fn clear_work(host: &Host, runner: &Runner<'_>) {
+    host.shell(&format!("rm -rf {0}/deep {0}/odd", runner.work().display()));
+}
+
+#[test]
+fn row_10_depth_and_odd_names_keep_no_command_from_removing_them() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let mut runner = runner(installation, "runner-1");
+        leave(&mut runner);
+        let said = runner.cleanup().log();
+        assert!(!said.contains("warning"), "{said}");
+        clear_work(host, &runner);
+        let before = Snapshot::take(installation);
+
+        leave(&mut runner);
+        clear_work(host, &runner);
+        // Its cleanup never comes.
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run("test ! -e /deep && test ! -e /odd").success();
+        runner.cleanup();
+        before.check(installation, "the next job");
+
+        let mut gone = crate::setup::runner(installation, "gone");
+        gone.through_worker();
+        leave(&mut gone);
+        clear_work(host, &gone);
+        let said = installation.limited_admin(DESCRIPTORS, &["prune", "--all"]).success();
+        assert!(said.contains("1 jobs"), "{said}");
+        let containers = installation.store().join("containers");
+        assert_eq!(fs::read_dir(containers).unwrap().count(), 0);
+        assert!(!installation.store().join("trash").exists());
+    });
+}
+
+#[test]
+fn what_a_privileged_job_makes_immutable_is_removed() {
+    with_each_runtime("[policy]\nprivileged = true\n", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let options = json!({"createOptions": "--privileged -v /volume"});
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        let before = Snapshot::take(installation);
+        for is_cleaned_up in [true, false] {
+            runner.prepare(merge(runner.job_container("node:22"), options.clone()), &[]);
+            put_tool(&runner, "chattr");
+            let script = "
+                chattr() { /tools/ld.so --library-path /tools /tools/chattr $*; }
+                ln -s /__w/_temp/tools /tools
+                mkdir -p /volume/sealed/dir; cd /volume
+                for name in log file sealed/file; do echo >$name; done
+                chattr +a log; chattr +i file sealed/dir sealed/file; chattr +i sealed; chattr +i .
+                rm -rf /volume/sealed 2>/dev/null && exit 9
+                echo >/own; chattr +i /own";
+            runner.run(script).success();
+            if is_cleaned_up {
+                let said = runner.cleanup().log();
+                assert!(!said.contains("warning"), "{said}");
+                before.check(installation, "cleanup_job");
+            }
+            fs::remove_dir_all(runner.temp().join("tools")).unwrap();
+        }
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        before.check(installation, "the next job");
+    });
+}
+
+#[test]
+fn what_cannot_be_removed_is_set_aside_and_told_of() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let store = installation.store().display().to_string();
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.cleanup();
+        let before = Snapshot::take(installation);
+        for calls in ["cleanup_job", "prepare_job"] {
+            runner.prepare(runner.job_container("node:22"), &[]);
+            runner.run("mkdir /x; echo x >/x/file").success();
+            host.shell(&format!("cd {store}/containers/*/upper/x; mkdir m; mount -t tmpfs none m"));
+            let said = if calls == "cleanup_job" {
+                runner.cleanup().log()
+            } else {
+                let args = json!({"container": runner.job_container("node:22"), "services": []});
+                runner.call(calls, args).success().log()
+            };
+            assert!(said.contains("::warning::set aside as "), "{said}");
+            assert!(said.contains("upper/x/m: "), "{said}");
+            let said = runner.cleanup().log();
+            assert!(!said.contains("set aside"), "{said}");
+        }
+        let doctor = installation.admin(&["doctor"]);
+        assert!(
+            doctor.stdout.contains("2 directories that could not be removed"),
+            "{}",
+            doctor.stdout
+        );
+        let pruned = installation.admin(&["prune"]);
+        assert_eq!(
+            pruned.stderr.matches("set aside: cannot remove ").count(),
+            2,
+            "{}",
+            pruned.stderr
+        );
+        pruned.success();
+        host.shell(&format!("umount {store}/trash/*/upper/x/m"));
+        installation.admin(&["prune"]).success();
+        before.check(installation, "prune");
+    });
+}

@@ -1,6 +1,6 @@
 //! Removing trees, compared with `rm -rf`: on tmpfs.
 //!
-//! `cargo bench --features full --bench removal`
+//! `cargo bench --features engine --bench removal`
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
 

@@ -12,7 +12,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 /// How a directory is opened that is gone into.
-pub(super) const DIRECTORY: OFlags =
+pub(crate) const DIRECTORY: OFlags =
     OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC).union(OFlags::NOFOLLOW);
 
 /// How many directories are open at most, besides the top one.
@@ -22,7 +22,7 @@ const MAX_OPEN: usize = 4;
 ///
 /// Only the last ones are open. The others are opened again from below, and have to be what they were:
 /// somebody may move directories meanwhile.
-pub(super) struct Descent<'a, T> {
+pub(crate) struct Descent<'a, T> {
     top: BorrowedFd<'a>,
     levels: Vec<Level<T>>,
     /// Those of the last levels.
@@ -56,25 +56,25 @@ impl Id {
 }
 
 /// Looks at what is open.
-pub(super) fn look(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
+pub(crate) fn look(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
 
 impl<'a, T> Descent<'a, T> {
     /// Starts in a directory that is open for reading.
-    pub(super) fn new(top: BorrowedFd<'a>, data: T) -> Result<Self, Errno> {
+    pub(crate) fn new(top: BorrowedFd<'a>, data: T) -> Result<Self, Errno> {
         let level = Level { id: Id::new(&look(top)?), data };
         Ok(Descent { top, levels: vec![level], open: VecDeque::new() })
     }
 
     /// Returns the directory it is in, and what is kept for it.
-    pub(super) fn here(&mut self) -> (BorrowedFd<'_>, &mut T) {
+    pub(crate) fn here(&mut self) -> (BorrowedFd<'_>, &mut T) {
         let level = self.levels.last_mut().expect("the top is never left");
         (self.open.back().map_or(self.top, |open| open.as_fd()), &mut level.data)
     }
 
     /// Goes into a directory, as it was found when it was looked at.
-    pub(super) fn enter(&mut self, directory: OwnedFd, found: &Statx, data: T) {
+    pub(crate) fn enter(&mut self, directory: OwnedFd, found: &Statx, data: T) {
         if self.open.len() == MAX_OPEN {
             self.open.pop_front();
         }
@@ -89,7 +89,7 @@ impl<'a, T> Descent<'a, T> {
     ///
     /// `ESTALE` if the directory has been moved since: the way back is lost, and only
     /// [`restart`](Self::restart) leads anywhere.
-    pub(super) fn leave(&mut self) -> Result<Option<T>, Errno> {
+    pub(crate) fn leave(&mut self) -> Result<Option<T>, Errno> {
         if self.levels.len() == 1 {
             return Ok(None);
         }
@@ -106,8 +106,13 @@ impl<'a, T> Descent<'a, T> {
         Ok(Some(left.data))
     }
 
+    /// Returns how many directories the way has, the top one included.
+    pub(crate) fn depth(&self) -> usize {
+        self.levels.len()
+    }
+
     /// Goes back to the top.
-    pub(super) fn restart(&mut self, data: T) {
+    pub(crate) fn restart(&mut self, data: T) {
         self.levels.truncate(1);
         self.open.clear();
         self.levels[0].data = data;
@@ -116,7 +121,7 @@ impl<'a, T> Descent<'a, T> {
 
 /// Calls `each` with what is in a directory, from a position on, until it breaks. Returns the position
 /// after that, or nothing at the end.
-pub(super) fn list(
+pub(crate) fn list(
     directory: BorrowedFd<'_>,
     from: u64,
     buffer: &mut Buffer,
@@ -139,30 +144,30 @@ pub(super) fn list(
 }
 
 /// Room for what the kernel says is in a directory.
-pub(super) struct Buffer(Vec<u8>);
+pub(crate) struct Buffer(Vec<u8>);
 
 impl Buffer {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Buffer(Vec::with_capacity(64 << 10))
     }
 }
 
 /// Names one after the other, the last of which is taken first.
 #[derive(Default)]
-pub(super) struct Names(Vec<u8>);
+pub(crate) struct Names(Vec<u8>);
 
 impl Names {
-    pub(super) fn push(&mut self, name: &CStr) {
+    pub(crate) fn push(&mut self, name: &CStr) {
         self.0.extend_from_slice(name.to_bytes_with_nul());
     }
 
-    pub(super) fn last(&self) -> Option<&CStr> {
+    pub(crate) fn last(&self) -> Option<&CStr> {
         let end = self.0.len().checked_sub(1)?;
         let start = self.0[..end].iter().rposition(|&byte| byte == 0).map_or(0, |nul| nul + 1);
         CStr::from_bytes_with_nul(&self.0[start..]).ok()
     }
 
-    pub(super) fn pop(&mut self) -> Option<CString> {
+    pub(crate) fn pop(&mut self) -> Option<CString> {
         let name = self.last()?.to_owned();
         self.0.truncate(self.0.len() - name.as_bytes_with_nul().len());
         if self.0.is_empty() {
@@ -172,7 +177,7 @@ impl Names {
         Some(name)
     }
 
-    pub(super) fn bytes(&self) -> usize {
+    pub(crate) fn bytes(&self) -> usize {
         self.0.len()
     }
 }

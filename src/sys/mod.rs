@@ -11,7 +11,7 @@ pub mod cgroup;
 #[cfg(feature = "engine")]
 pub mod confine;
 #[cfg(feature = "engine")]
-mod descent;
+pub(crate) mod descent;
 #[cfg(feature = "engine")]
 pub mod detached;
 pub mod error;
@@ -55,4 +55,4 @@ mod usage;
 pub mod userns;
 
 #[cfg(all(test, feature = "engine"))]
-mod tests;
+pub(crate) mod tests;

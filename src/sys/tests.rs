@@ -5,7 +5,7 @@ use std::process::Command;
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Runs a test again, in a process that may have few files open.
-pub(super) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
+pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
     const MARK: &str = "OCI_HOOKS_TEST_WITH_FEW_DESCRIPTORS";
     if std::env::var_os(MARK).is_some() {
         let few = Rlimit { current: Some(64), maximum: Some(64) };

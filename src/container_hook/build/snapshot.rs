@@ -21,6 +21,7 @@ use rustix::fs::{
 
 use super::super::runner_files::{RunnerFiles, RunnerFilesError};
 use crate::image::{Algorithm, Digest, Hasher};
+use crate::sys::descent::{Descent, look};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::host_file::reopen;
 use crate::sys::quantity::human;
@@ -34,8 +35,7 @@ pub(super) struct Limits {
     pub(super) depth: usize,
 }
 
-/// More than a context for a container action has, and less than would fill a disk or use up the
-/// descriptors of a process.
+/// More than a context for a container action has, and less than would fill a disk.
 pub(super) const LIMITS: Limits = Limits { bytes: 4 << 30, entries: 1_000_000, depth: 256 };
 
 /// Entries that are opened ahead of those that are copied; each takes a descriptor.
@@ -176,12 +176,6 @@ struct Reader<'a> {
     send: SyncSender<Entry>,
 }
 
-/// A directory that is being read, and the names in it that are still to come, the last one first.
-struct OpenDirectory {
-    dir: OwnedFd,
-    names: Vec<CString>,
-}
-
 impl Reader<'_> {
     fn walk(mut self, top: OwnedFd) -> Result<(), ContextError> {
         let stat = fstat(&top).at("look at", self.context)?;
@@ -196,17 +190,23 @@ impl Reader<'_> {
             return Err(ContextError::NotAFile { path });
         }
         let mut path = self.context.to_owned();
-        let mut above = vec![self.list(top, &path)?];
+        // With the names that are still to come, the last one first.
+        let names = self.list(top.as_fd(), &path)?;
+        let mut descent = Descent::new(top.as_fd(), names).at("look at", &path)?;
         let mut is_wanted = self.give(Entry::Directory { name: CString::default(), stat });
-        while is_wanted && let Some(OpenDirectory { dir, names }) = above.last_mut() {
+        while is_wanted {
+            let depth = descent.depth();
+            let (dir, names) = descent.here();
             let Some(name) = names.pop() else {
-                above.pop();
-                path.pop();
                 is_wanted = self.give(Entry::End);
+                if descent.leave().at("find the way back from", &path)?.is_none() {
+                    break;
+                }
+                path.pop();
                 continue;
             };
             path.push(OsStr::from_bytes(name.to_bytes()));
-            let found = openat(&*dir, &name, LOOK, Mode::empty()).at("open", &path)?;
+            let found = openat(dir, &name, LOOK, Mode::empty()).at("open", &path)?;
             let stat = fstat(&found).at("look at", &path)?;
             let entry = match FileType::from_raw_mode(stat.st_mode) {
                 FileType::RegularFile => {
@@ -217,12 +217,14 @@ impl Reader<'_> {
                     Some(Entry::Link { name, target })
                 }
                 FileType::Socket => None,
-                FileType::Directory if above.len() >= self.limits.depth => {
+                FileType::Directory if depth >= self.limits.depth => {
                     return Err(ContextError::TooDeep { path, limit: self.limits.depth });
                 }
                 FileType::Directory => {
                     let dir = openat(&found, c".", DIRECTORY, Mode::empty()).at("open", &path)?;
-                    above.push(self.list(dir, &path)?);
+                    let names = self.list(dir.as_fd(), &path)?;
+                    let found = look(dir.as_fd()).at("look at", &path)?;
+                    descent.enter(dir, &found, names);
                     is_wanted = self.give(Entry::Directory { name, stat });
                     // The path is of this one now.
                     continue;
@@ -242,10 +244,10 @@ impl Reader<'_> {
         self.send.send(entry).is_ok()
     }
 
-    /// Returns a directory with its names, sorted: the same content has the same digest.
-    fn list(&mut self, dir: OwnedFd, path: &Path) -> Result<OpenDirectory, ContextError> {
+    /// Returns the names in a directory, sorted: the same content has the same digest.
+    fn list(&mut self, dir: BorrowedFd<'_>, path: &Path) -> Result<Vec<CString>, ContextError> {
         let mut names = Vec::new();
-        for entry in Dir::read_from(&dir).at("list", path)? {
+        for entry in Dir::read_from(dir).at("list", path)? {
             let entry = entry.at("list", path)?;
             let name = entry.file_name();
             if name == c"." || name == c".." {
@@ -257,7 +259,7 @@ impl Reader<'_> {
             names.push(name.to_owned());
         }
         names.sort_unstable_by(|a, b| b.cmp(a));
-        Ok(OpenDirectory { dir, names })
+        Ok(names)
     }
 }
 
@@ -274,43 +276,42 @@ struct Writer<'a> {
 
 impl Writer<'_> {
     fn write(&mut self, top: OwnedFd, entries: &Receiver<Entry>) -> Result<(), ContextError> {
-        let mut top = Some(top);
-        let mut above: Vec<(OwnedFd, Stat)> = Vec::new();
+        let mut entries = entries.iter();
+        // A reader that finds no top says why.
+        let Some(Entry::Directory { name, stat }) = entries.next() else { return Ok(()) };
+        self.hash(b"d", &name, Some(&stat));
         let mut path = PathBuf::new();
+        let mut descent = Descent::new(top.as_fd(), stat).at("look at", self.target.dir)?;
         for entry in entries {
             match entry {
                 Entry::Directory { name, stat } => {
                     self.hash(b"d", &name, Some(&stat));
                     path.push(OsStr::from_bytes(name.to_bytes()));
-                    let dir = match (above.last(), top.take()) {
-                        (None, Some(top)) => top,
-                        (parent, _) => {
-                            let parent = parent.expect("the top comes first").0.as_fd();
-                            make_directory(parent, &name).at("make the directory", &path)?
-                        }
-                    };
-                    above.push((dir, stat));
+                    let dir =
+                        make_directory(descent.here().0, &name).at("make the directory", &path)?;
+                    let found = look(dir.as_fd()).at("look at", &path)?;
+                    descent.enter(dir, &found, stat);
                 }
                 Entry::End => {
                     self.hasher.update(b"e");
-                    let (dir, stat) = above.pop().expect("one ends that began");
                     // The top is the directory that was given, which becomes no one else's yet.
-                    let owner = (!above.is_empty()).then_some(self.target.owner);
-                    finish(dir.as_fd(), &stat, owner).at("copy", &path)?;
+                    let owner = (descent.depth() > 1).then_some(self.target.owner);
+                    let (dir, stat) = descent.here();
+                    finish(dir, stat, owner).at("copy", &path)?;
+                    descent.leave().at("find the way back from", &path)?;
                     path.pop();
                 }
                 Entry::File { name, file, stat } => {
                     self.hash(b"f", &name, Some(&stat));
                     let path = path.join(OsStr::from_bytes(name.to_bytes()));
                     self.has_dockerfile |= path == self.dockerfile;
-                    let (dir, _) = above.last().expect("the top comes first");
-                    self.file(dir.as_fd(), &name, file, &stat, &path)?;
+                    self.file(descent.here().0, &name, file, &stat, &path)?;
                 }
                 Entry::Link { name, target } => {
                     self.hash(b"l", &name, None);
                     self.hasher.update(target.to_bytes_with_nul());
                     let path = path.join(OsStr::from_bytes(name.to_bytes()));
-                    let (dir, _) = above.last().expect("the top comes first");
+                    let (dir, _) = descent.here();
                     symlinkat(&target, dir, &name).at("copy", &path)?;
                     let (uid, gid) = ids(self.target.owner);
                     chownat(dir, &name, uid, gid, AtFlags::SYMLINK_NOFOLLOW).at("copy", &path)?;

@@ -6,6 +6,8 @@ use rustix::fs::mkfifoat;
 
 use super::*;
 use crate::sys::caller::{Caller, is_root, own_ids};
+use crate::sys::removal::remove_tree;
+use crate::sys::tests::with_few_descriptors;
 
 struct Tree {
     dir: tempfile::TempDir,
@@ -162,4 +164,18 @@ fn a_file_that_the_caller_cannot_read_is_named() {
     fs::write(tree.path("src/Dockerfile"), "FROM scratch\n").unwrap();
     let target = Target { dir: &tree.copy(), owner: own_ids() };
     take(&tree.files, &tree.path("src/Dockerfile"), &target, LIMITS).unwrap_err();
+}
+
+#[test]
+fn depth_within_the_limit_takes_few_descriptors() {
+    let test = "container_hook::build::snapshot::tests::\
+                depth_within_the_limit_takes_few_descriptors";
+    with_few_descriptors(test, || {
+        let tree = Tree::new();
+        let deep = "d/".repeat(250);
+        fs::create_dir_all(tree.path(&deep)).unwrap();
+        tree.take().unwrap();
+        assert!(tree.copy().join(&deep).is_dir());
+        remove_tree(tree.dir.path()).unwrap();
+    });
 }

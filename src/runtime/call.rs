@@ -268,3 +268,20 @@ impl Runtime {
         Ok(program.run()?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn crun_is_told_where_it_cannot_leave_a_file() {
+        let runtime = Runtime::new("/usr/bin/crun".into(), "/run/oci-hooks/runtime".into());
+        let command = runtime.command();
+        let (_, value) = command
+            .get_envs()
+            .find(|(name, _)| *name == "_LIBCONTAINER_STATEDIR")
+            .expect("it is one of those that each call gets");
+        // Nobody makes files there.
+        assert_eq!(value, Some(OsStr::new("/proc")));
+    }
+}

@@ -1,5 +1,6 @@
 //! Tests that may have few files open at a time.
 
+use std::io::{self, Write as _};
 use std::process::Command;
 
 use rustix::process::{Resource, Rlimit, setrlimit};
@@ -9,12 +10,13 @@ pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
     const MARK: &str = "OCI_HOOKS_TEST_WITH_FEW_DESCRIPTORS";
     if std::env::var_os(MARK).is_some() {
         let few = Rlimit { current: Some(64), maximum: Some(64) };
-        setrlimit(Resource::Nofile, few).unwrap();
+        setrlimit(Resource::Nofile, few).expect("a limit may be lowered");
         return body();
     }
-    let mut command = Command::new(std::env::current_exe().unwrap());
+    let mut command = Command::new(std::env::current_exe().expect("/proc is mounted"));
     command.args([test, "--exact", "--nocapture"]).env(MARK, "1");
-    let output = command.output().unwrap();
-    print!("{}", String::from_utf8_lossy(&output.stdout));
+    let output = command.output().expect("a test can be run");
+    // How long it took.
+    let _ = io::stdout().write_all(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
 }

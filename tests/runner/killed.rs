@@ -70,6 +70,28 @@ fn row_31_prune_removes_what_a_runner_that_is_gone_left() {
     });
 }
 
+/// A runtime dies a moment after the hook that called it.
+#[test]
+fn what_a_dying_runtime_made_last_goes_with_the_next_call() {
+    with_each_runtime("", |installation| {
+        let mut victim = runner(installation, "victim");
+        prepare(&mut victim);
+        victim.cleanup();
+        let before = Snapshot::take(installation);
+        let half = installation.run_directory().join("runtime/0123456789abcdef");
+        for is_admin in [false, true] {
+            let path = half.display();
+            installation.host().shell(&format!("mkdir {path}; mkfifo {path}/exec.fifo"));
+            if is_admin {
+                installation.admin(&["prune"]).success();
+            } else {
+                victim.cleanup();
+            }
+            before.check(installation, "a half-made container of the runtime");
+        }
+    });
+}
+
 /// Each build is of another Dockerfile, so that none has been made before.
 #[test]
 fn row_31_a_killed_build_leaves_nothing_after_cleanup() {

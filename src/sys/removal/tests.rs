@@ -40,7 +40,7 @@ fn all_kinds_of_files_with_all_kinds_of_names_go() {
     let dir = memory();
     let tree = dir.path().join("tree");
     fs::create_dir_all(tree.join("closed/below")).unwrap();
-    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0)).unwrap();
+    fs::set_permissions(tree.join("closed"), fs::Permissions::from_mode(0o000)).unwrap();
     for name in [b"\n".to_vec(), b"\xff\xfe".to_vec(), vec![b'x'; 255], b"-rf *".to_vec()] {
         fs::create_dir(tree.join(OsString::from_vec(name))).unwrap();
     }

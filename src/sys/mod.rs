@@ -11,7 +11,7 @@ pub mod cgroup;
 #[cfg(feature = "engine")]
 pub mod confine;
 #[cfg(feature = "engine")]
-pub(crate) mod descent;
+pub mod descent;
 #[cfg(feature = "engine")]
 pub mod detached;
 pub mod error;
@@ -55,4 +55,4 @@ mod usage;
 pub mod userns;
 
 #[cfg(all(test, feature = "engine"))]
-pub(crate) mod tests;
+pub mod tests;

@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use oci_hooks::network::{
     Barrier, Endpoint, Network, NetworkOptions, NetworkRequest, Passage, try_passage,
 };
+use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::netns;
 
 use crate::host::{self, Host, ip, nft, set, shell};
@@ -60,9 +61,15 @@ fn without_host_access(host: &Host, id: &str) -> Network {
     Network::create(&options, &request).unwrap()
 }
 
+/// Does something in the network namespace of a process.
+fn within_process<T: Send>(pid: u32, work: impl FnOnce() -> T + Send) -> T {
+    let process = Identity::of(pid).unwrap();
+    netns::within_process(process, work).unwrap().expect("it runs")
+}
+
 /// The addresses of a process's namespace that others may use.
 fn addresses(pid: u32) -> Vec<IpAddr> {
-    let lines = netns::within_process(pid, || shell("ip -o address show scope global up")).unwrap();
+    let lines = within_process(pid, || shell("ip -o address show scope global up"));
     let address = |line: &str| line.split_whitespace().nth(3)?.split('/').next()?.parse().ok();
     let addresses: Vec<IpAddr> = lines.lines().filter_map(address).collect();
     assert_eq!(addresses.len(), 2, "{lines}");
@@ -83,7 +90,7 @@ fn containers_of_docker_are_not_reached_and_not_disturbed() {
         let plain = docker.run_idle("plain", &["--publish", "8080:80"]);
         let hidden = docker.run_idle("hidden", &["--network", "inner"]);
         for pid in [plain, hidden] {
-            netns::within_process(pid, || serve("[::]:80")).unwrap();
+            within_process(pid, || serve("[::]:80"));
         }
         let before = Rules::read();
         assert!(before.has(":FORWARD DROP"));
@@ -110,11 +117,10 @@ fn containers_of_docker_are_not_reached_and_not_disturbed() {
                 ask(&at(address, 8080)).unwrap();
             });
         }
-        netns::within_process(plain, || {
+        within_process(plain, || {
             world().iter().for_each(|address| drop(ask(address).unwrap().to_string()));
             a.addresses.iter().for_each(|address| expect_unreachable(&at(*address, 80)));
-        })
-        .unwrap();
+        });
         // That is what the rules are for; what Docker isolates stays so by its own, which come first.
         nft("flush chain inet oci_hooks forward");
         within(&a, || {
@@ -129,7 +135,7 @@ fn containers_of_docker_are_not_reached_and_not_disturbed() {
         expect_world(&b);
         open.remove().unwrap();
         before.expect_unchanged();
-        netns::within_process(plain, || ask(&world()[0]).unwrap()).unwrap();
+        within_process(plain, || ask(&world()[0]).unwrap());
     });
 }
 

@@ -1,6 +1,7 @@
 //! Masking as it is done against masking as it is said, however the text is cut.
 //!
-//! The first line has phrases, the second prefixes of tokens, divided by `|`; then comes the text.
+//! The first line has phrases, the second loose phrases, the third prefixes of tokens, divided by `|`;
+//! then comes the text.
 
 #![no_main]
 
@@ -14,21 +15,21 @@ mod reference;
 const MAX_BYTES: usize = 512;
 
 fuzz_target!(|input: &[u8]| {
-    let mut parts = input.splitn(3, |&byte| byte == b'\n');
+    let mut parts = input.splitn(4, |&byte| byte == b'\n');
     let mut words = || {
         let line = parts.next().unwrap_or_default();
         let words = line[..line.len().min(MAX_BYTES)].split(|&byte| byte == b'|');
         words.filter_map(|word| String::from_utf8(word.to_vec()).ok()).collect::<Vec<_>>()
     };
     // No phrase has a newline here but those of the tests.
-    let (phrases, token_prefixes) = (words(), words());
+    let (phrases, loose_phrases, token_prefixes) = (words(), words(), words());
     let text = parts.next().unwrap_or_default();
     let text = &text[..text.len().min(MAX_BYTES)];
 
     let mut prefixes = token_prefixes.clone();
     prefixes.push("glpat-".to_owned());
-    let expected = reference::mask(text, &phrases, &prefixes);
-    let masking = Masking { phrases, token_prefixes, all_gitlab_tokens: false };
+    let expected = reference::mask(text, &phrases, &loose_phrases, &prefixes);
+    let masking = Masking { phrases, loose_phrases, token_prefixes, ..Masking::default() };
     let mut masker = Masker::new(&masking).unwrap();
     let mut out = Vec::new();
     let mut check = |chunks: &mut dyn Iterator<Item = &[u8]>| {

@@ -57,7 +57,10 @@ impl Pipes {
         output: &mut dyn Output,
     ) -> io::Result<Event> {
         loop {
-            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            let now = Instant::now();
+            let release = output.release(now);
+            let next = deadline.into_iter().chain(release).min();
+            let left = next.map(|at| at.saturating_duration_since(now));
             let ready = self.poll(events, left)?;
             for index in (0..self.open.len()).rev() {
                 if ready[events.len() + index] && !self.read(index, output)? {
@@ -67,7 +70,7 @@ impl Pipes {
             if let Some(index) = ready[..events.len()].iter().position(|ready| *ready) {
                 return Ok(Event::Readable(index));
             }
-            if left.is_some_and(|left| left.is_zero()) {
+            if deadline.is_some_and(|deadline| deadline <= now) {
                 return Ok(Event::Timeout);
             }
         }
@@ -124,5 +127,44 @@ impl Pipes {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{PipeWriter, Write, pipe};
+
+    use super::super::super::log::{Masking, Plain};
+    use super::*;
+
+    /// Reports on a pipe that a line has come to its end.
+    struct Lines(PipeWriter);
+
+    impl Write for Lines {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            if bytes.ends_with(b"\n") {
+                self.0.write_all(b"\n")?;
+            }
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_line_that_may_begin_a_secret_is_shown_while_its_command_says_nothing_more() {
+        let mut masking = Masking::default();
+        masking.add_secret("a-longer-secret");
+        let (seen, line) = pipe().unwrap();
+        let mut output = Plain::new(Box::new(Lines(line)), Box::new(io::sink()), &masking).unwrap();
+        let mut pipes = Pipes::new();
+        let (command, mut writes) = pipe().unwrap();
+        pipes.add(command.into(), Stream::Out).unwrap();
+        writes.write_all(b"this is A-LON\n").unwrap();
+        let deadline = Instant::now() + Duration::from_secs(60);
+        let event = pipes.pump(&[seen.as_fd()], Some(deadline), &mut output).unwrap();
+        assert_eq!(event, Event::Readable(0));
     }
 }

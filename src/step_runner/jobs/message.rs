@@ -1,5 +1,7 @@
 //! What is told of a job that failed: without secrets, and not too long.
 
+use std::time::Instant;
+
 use super::super::log::{Log, Masker, Masking, Output, Source, Stream};
 
 /// How much is told; answers have a limit, and one has the messages of all jobs.
@@ -21,6 +23,10 @@ impl Output for Heard<'_> {
 
     fn flush(&mut self) {
         self.log.flush();
+    }
+
+    fn release(&mut self, now: Instant) -> Option<Instant> {
+        self.log.release(now)
     }
 
     fn mask(&mut self, secret: &str) {

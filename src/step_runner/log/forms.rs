@@ -14,11 +14,17 @@ const MAX_BYTES: usize = 4096;
 /// which are printed with something before each, but not `kind: Config`.
 const MIN_LINE_BYTES: usize = 24;
 
+/// Shorter forms are not looked for in normalized text: that of logs has them by chance.
+pub(super) const MIN_LOOSE_BYTES: usize = 8;
+
+/// Longer secrets are not looked for as hexadecimal with something between the bytes.
+const MAX_SEPARATED_BYTES: usize = 256;
+
 /// Returns a secret and what it looks like encoded.
 ///
 /// A secret of 8 bytes or more is also looked for as base64, whatever stands before and after it in
 /// what was encoded; as part of a URL or a form; in a JSON string; and as shells quote it when they
-/// trace. Base64 that is cut into lines is found only as far as a line has it whole.
+/// trace. What is cut into lines, or has another case, is that of [`loose_forms`].
 pub fn secret_forms(secret: &str) -> Vec<String> {
     let secret = secret.trim();
     let mut forms = vec![secret.to_owned()];
@@ -28,13 +34,48 @@ pub fn secret_forms(secret: &str) -> Vec<String> {
         add_json(secret, &mut forms);
         forms.push(secret.replace('\'', r"'\''"));
     }
+    add_lines(secret, &mut forms);
+    distinct(forms)
+}
+
+/// Returns the forms of a secret of 8 bytes or more that are also looked for in upper and lower
+/// case, and with line breaks and terminal escape sequences between any characters.
+///
+/// These are itself, base64, and hexadecimal digits: as they are and, up to 256 bytes, with `:`, `-`,
+/// a space or `\x` between the bytes.
+pub fn loose_forms(secret: &str) -> Vec<String> {
+    let secret = secret.trim();
+    if secret.len() < MIN_BYTES {
+        return Vec::new();
+    }
+    let mut forms = vec![secret.to_owned()];
+    if secret.len() <= MAX_BYTES {
+        add_base64(secret.as_bytes(), &mut forms);
+        forms.push(hex(secret, ""));
+    }
+    if secret.len() <= MAX_SEPARATED_BYTES {
+        forms.extend([":", "-", " ", r"\x"].map(|separator| hex(secret, separator)));
+    }
+    add_lines(secret, &mut forms);
+    distinct(forms)
+}
+
+fn add_lines(secret: &str, forms: &mut Vec<String>) {
     let lines = secret.lines().map(str::trim);
     let telling = |line: &&str| line.len() >= MIN_LINE_BYTES && !line.contains(char::is_whitespace);
     forms.extend(lines.filter(telling).map(str::to_owned));
+}
+
+fn distinct(mut forms: Vec<String>) -> Vec<String> {
     forms.sort_unstable();
     forms.dedup();
     forms.retain(|form| !form.is_empty());
     forms
+}
+
+fn hex(secret: &str, separator: &str) -> String {
+    let bytes: Vec<_> = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
+    bytes.join(separator)
 }
 
 fn add_base64(secret: &[u8], forms: &mut Vec<String>) {
@@ -108,6 +149,25 @@ mod tests {
     fn a_short_secret_has_one_form() {
         assert_eq!(secret_forms(" a\"b c/d\n"), ["a\"b c/d"]);
         assert_eq!(secret_forms(" \n"), [""; 0]);
+    }
+
+    #[test]
+    fn loose_forms_have_hexadecimal_and_base64_and_none_is_short() {
+        let forms = loose_forms("a-Secret");
+        for form in [
+            "a-Secret",
+            "YS1TZWNyZXQ",
+            "612d536563726574",
+            "61:2d:53:65:63:72:65:74",
+            "61-2d-53-65-63-72-65-74",
+            "61 2d 53 65 63 72 65 74",
+            r"61\x2d\x53\x65\x63\x72\x65\x74",
+        ] {
+            assert!(forms.iter().any(|known| known == form), "{form}: {forms:#?}");
+        }
+        assert!(forms.iter().all(|form| form.len() >= MIN_LOOSE_BYTES));
+        assert_eq!(loose_forms("a-Short"), [""; 0]);
+        assert!(!loose_forms(&"x".repeat(257)).iter().any(|form| form.contains(':')));
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::io;
 use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::fs::OFlags;
 use tokio::sync::watch;
@@ -167,7 +168,7 @@ impl Output for Log {
                 return;
             }
             self.masked.clear();
-            self.maskers.of(index).write(piece, &mut self.masked);
+            self.maskers.write(index, piece, &mut self.masked);
             self.stampers[index].write(&self.masked, Time::now(), &mut self.entries);
             self.keep();
         }
@@ -177,13 +178,25 @@ impl Output for Log {
         if matches!(self.end, End::Not) {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
-                self.maskers.of(index).finish(&mut self.masked);
+                self.maskers.finish(index, &mut self.masked);
                 self.stampers[index].write(&self.masked, Time::now(), &mut self.entries);
                 self.stampers[index].finish(&mut self.entries);
             }
             self.keep();
         }
         self.say_why();
+    }
+
+    fn release(&mut self, now: Instant) -> Option<Instant> {
+        if matches!(self.end, End::Not) {
+            for index in 0..STREAMS.len() {
+                self.masked.clear();
+                self.maskers.release(index, now, &mut self.masked);
+                self.stampers[index].write(&self.masked, Time::now(), &mut self.entries);
+            }
+            self.keep();
+        }
+        self.maskers.next_release()
     }
 
     fn mask(&mut self, secret: &str) {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use aho_corasick::automaton::StateID;
 
-use super::gate::Gate;
+use super::loose::Loose;
 use super::masking::Masking;
 use super::patterns::{Patterns, TooMuchToMask, url_keys};
 
@@ -21,10 +21,14 @@ pub const MASK: &[u8] = b"[MASKED]";
 /// phrase in it gets a mask. All is looked for in what was written, not in what is left of it: a
 /// phrase in a token, or over the end of a prefix, uncovers nothing.
 ///
+/// Loose phrases are looked for in the same way in what was written without line breaks and terminal
+/// escape sequences, in lower case. What stands between their bytes is hidden with them.
+///
 /// Only the end of what was written that may become a phrase is held back.
 pub struct Masker {
     patterns: Arc<Patterns>,
     phrase: StateID,
+    loose: Loose,
     prefix: StateID,
     url_key: StateID,
     in_url_value: bool,
@@ -58,6 +62,7 @@ impl Masker {
     pub(super) fn with(patterns: Arc<Patterns>) -> Self {
         Masker {
             phrase: patterns.phrases.start(),
+            loose: Loose::new(&patterns.loose, 0),
             prefix: patterns.prefixes.start(),
             url_key: url_keys().start(),
             in_url_value: false,
@@ -74,8 +79,8 @@ impl Masker {
 
     /// Masks phrases from now on, what is held back included.
     pub fn add(&mut self, phrases: &[String]) -> Result<(), TooMuchToMask> {
-        if !self.patterns.have(phrases) {
-            self.adopt(Arc::new(self.patterns.with(phrases)?));
+        if !self.patterns.have(phrases, &[]) {
+            self.adopt(Arc::new(self.patterns.with(phrases, &[])?));
         }
         Ok(())
     }
@@ -86,8 +91,10 @@ impl Masker {
         self.phrase = self.patterns.phrases.start();
         self.phrases.retain(|hidden| hidden.start < self.base);
         self.last_end = vec![self.base; self.patterns.phrases.count()];
+        self.loose.adopt(&self.patterns.loose, self.base);
         for (at, byte) in (self.base..).zip(std::mem::take(&mut self.held)) {
             self.see_phrase(byte, at);
+            self.see_loose(byte, at);
             self.held.push(byte);
         }
     }
@@ -95,27 +102,41 @@ impl Masker {
     /// Takes what comes next and adds to `out` what is decided.
     pub fn write(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
         let start = self.base + self.held.len() as u64;
-        let judged = chunk.len().saturating_sub(Gate::WIDTH - 1);
         let mut at = 0;
         while at < chunk.len() {
-            if at < judged && self.is_idle() {
-                match self.patterns.gate.find(&chunk[at..]) {
-                    Some(skipped) => at += skipped,
-                    None => at = judged,
-                }
+            if self.is_idle() {
+                at += self.patterns.gate.find(&chunk[at..]);
             }
             self.see(chunk[at], start + at as u64);
             at += 1;
         }
-        let end = start + chunk.len() as u64;
-        let decided = end - self.patterns.held(self.phrase) as u64;
+        let decided = self.exact_from(start + chunk.len() as u64);
+        let decided = self.loose.held_from().map_or(decided, |held| held.min(decided));
         self.render(chunk, decided, out);
+    }
+
+    /// Returns whether something is held back that begins no phrase but for its case, or after
+    /// which a line has ended.
+    pub fn holds_loose(&self) -> bool {
+        self.base < self.exact_from(self.base + self.held.len() as u64)
+    }
+
+    /// Adds to `out` what is held back only for a loose phrase, which then does not begin there.
+    pub fn release(&mut self, out: &mut Vec<u8>) {
+        self.loose.reset(&self.patterns.loose);
+        self.render(&[], self.exact_from(self.base + self.held.len() as u64), out);
+    }
+
+    /// Returns where a phrase may begin that is not yet whole at the end of what was written.
+    fn exact_from(&self, end: u64) -> u64 {
+        end - self.patterns.phrases.held(self.phrase) as u64
     }
 
     /// Adds to `out` what was held back; what comes next begins anew.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.render(&[], self.base + self.held.len() as u64, out);
         self.phrase = self.patterns.phrases.start();
+        self.loose.adopt(&self.patterns.loose, self.base);
         self.prefix = self.patterns.prefixes.start();
         self.url_key = url_keys().start();
         self.in_url_value = false;
@@ -130,6 +151,7 @@ impl Masker {
             && self.url_key == url_keys().start()
             && !self.in_token
             && !self.in_url_value
+            && self.loose.is_idle(&self.patterns.loose)
     }
 
     fn see(&mut self, byte: u8, at: u64) {
@@ -147,6 +169,7 @@ impl Masker {
         self.prefix = prefixes.next(self.prefix, byte);
         self.in_token |= prefixes.is_match(self.prefix);
         self.see_phrase(byte, at);
+        self.see_loose(byte, at);
     }
 
     fn see_phrase(&mut self, byte: u8, at: u64) {
@@ -163,6 +186,11 @@ impl Masker {
                 hide(&mut self.phrases, start..end);
             }
         }
+    }
+
+    fn see_loose(&mut self, byte: u8, at: u64) {
+        let found = |range| hide(&mut self.phrases, range);
+        self.loose.see(&self.patterns.loose, byte, at, found);
     }
 
     /// Adds to `out` what stands before `decided`, and holds the rest.

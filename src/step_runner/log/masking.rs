@@ -1,6 +1,6 @@
 //! What is to be masked.
 
-use super::forms::secret_forms;
+use super::forms::{loose_forms, secret_forms};
 
 /// Prefixes of GitLab's own tokens that are masked always.
 pub(super) const BUILT_IN_PREFIXES: [&str; 1] = ["glpat-"];
@@ -30,6 +30,9 @@ pub(super) const OTHER_PREFIXES: [&str; 13] = [
 pub struct Masking {
     /// Texts that are masked wherever they stand, byte for byte, but for white space around them.
     pub phrases: Vec<String>,
+    /// Texts that are masked in upper and lower case, and where line breaks or terminal escape
+    /// sequences stand between their characters. Those of less than eight bytes are not.
+    pub loose_phrases: Vec<String>,
     /// Prefixes that stay, and after which a token is masked.
     pub token_prefixes: Vec<String>,
     /// Masks all kinds of tokens that GitLab makes, not only personal access tokens.
@@ -37,9 +40,10 @@ pub struct Masking {
 }
 
 impl Masking {
-    /// Adds a secret in each form of [`secret_forms`].
+    /// Adds a secret in each form of [`secret_forms`] and [`loose_forms`].
     pub fn add_secret(&mut self, secret: &str) {
         self.phrases.extend(secret_forms(secret));
+        self.loose_phrases.extend(loose_forms(secret));
     }
 }
 
@@ -48,6 +52,7 @@ impl std::fmt::Debug for Masking {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Masking")
             .field("phrases", &self.phrases.len())
+            .field("loose_phrases", &self.loose_phrases.len())
             .field("token_prefixes", &self.token_prefixes)
             .field("all_gitlab_tokens", &self.all_gitlab_tokens)
             .finish()

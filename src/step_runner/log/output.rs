@@ -1,5 +1,7 @@
 //! Where the engine puts what steps write.
 
+use std::time::Instant;
+
 /// Who writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
@@ -26,6 +28,12 @@ pub trait Output: Send {
 
     /// Is called when a command has ended: what was held back to see more is written now.
     fn flush(&mut self);
+
+    /// Writes what was held back for long enough, and returns when to call again.
+    fn release(&mut self, now: Instant) -> Option<Instant> {
+        let _ = now;
+        None
+    }
 
     /// Masks this from now on, in all streams.
     fn mask(&mut self, secret: &str);

@@ -1,14 +1,17 @@
 //! What is masked, compiled.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Deref;
 use std::sync::{Arc, LazyLock};
 
 use aho_corasick::automaton::{Automaton as _, StateID};
 use aho_corasick::nfa::contiguous::NFA;
 use aho_corasick::{Anchored, MatchKind};
 
+use super::forms::MIN_LOOSE_BYTES;
 use super::gate::Gate;
 use super::masking::{BUILT_IN_PREFIXES, Masking, OTHER_PREFIXES};
+use super::normalize::normalize;
 
 /// Parameters of URLs whose values are masked, however they are written.
 const URL_KEYS: [&str; 6] = [
@@ -30,11 +33,10 @@ static URL_MARKERS: LazyLock<(Vec<String>, Automaton)> = LazyLock::new(|| {
 
 /// What phrases, prefixes and URL parameters a [`Masker`](super::Masker) looks for.
 pub(super) struct Patterns {
-    texts: BTreeSet<String>,
     prefix_texts: Arc<BTreeSet<String>>,
-    pub(super) phrases: Automaton,
-    /// How long a phrase may already be, by the state of `phrases`; sorted.
-    held: Vec<(StateID, u32)>,
+    pub(super) phrases: Texts,
+    /// Looked for in the normalized text of the stream.
+    pub(super) loose: Texts,
     pub(super) prefixes: Arc<Automaton>,
     pub(super) gate: Gate,
 }
@@ -60,45 +62,67 @@ impl Patterns {
             .collect();
         check_size(&prefixes)?;
         let automaton = Arc::new(Automaton::new(&prefixes, Case::Exact));
-        Self::compile(trimmed(&masking.phrases), Arc::new(prefixes), automaton)
+        let phrases = trimmed(&masking.phrases);
+        Self::compile(phrases, normalized(&masking.loose_phrases), Arc::new(prefixes), automaton)
     }
 
     /// Returns these and more phrases.
-    pub(super) fn with(&self, phrases: &[String]) -> Result<Self, TooMuchToMask> {
-        let texts = &self.texts | &trimmed(phrases);
-        Self::compile(texts, self.prefix_texts.clone(), self.prefixes.clone())
+    pub(super) fn with(&self, phrases: &[String], loose: &[String]) -> Result<Self, TooMuchToMask> {
+        let phrases = &self.phrases.texts | &trimmed(phrases);
+        let loose = &self.loose.texts | &normalized(loose);
+        Self::compile(phrases, loose, self.prefix_texts.clone(), self.prefixes.clone())
     }
 
     fn compile(
-        texts: BTreeSet<String>,
+        phrases: BTreeSet<Vec<u8>>,
+        loose: BTreeSet<Vec<u8>>,
         prefix_texts: Arc<BTreeSet<String>>,
         prefixes: Arc<Automaton>,
     ) -> Result<Self, TooMuchToMask> {
-        check_size(&texts)?;
-        let phrases = Automaton::new(&texts, Case::Exact);
-        let held = held(&phrases, &texts);
-        let exact = || texts.iter().chain(prefix_texts.iter());
-        let heads = exact().map(|text| head(text));
-        let heads = heads.chain(url_markers().iter().flat_map(|marker| any_case(marker)));
-        let lengths = exact().chain(url_markers()).map(String::len);
-        let gate = Gate::new(heads, lengths.min().expect("there are URL parameters"));
-        Ok(Patterns { texts, prefix_texts, phrases, held, prefixes, gate })
+        let (phrases, loose) = (Texts::new(phrases)?, Texts::new(loose)?);
+        let markers = url_markers().iter().chain(prefix_texts.iter()).map(String::as_bytes);
+        let all = phrases.texts.iter().chain(&loose.texts).map(Vec::as_slice).chain(markers);
+        let gate = Gate::new(all, !loose.texts.is_empty());
+        Ok(Patterns { prefix_texts, phrases, loose, prefixes, gate })
     }
 
     /// Returns whether each of these is among the phrases.
-    pub(super) fn have(&self, phrases: &[String]) -> bool {
-        phrases
-            .iter()
-            .map(|phrase| phrase.trim())
-            .all(|phrase| phrase.is_empty() || self.texts.contains(phrase))
+    pub(super) fn have(&self, phrases: &[String], loose: &[String]) -> bool {
+        trimmed(phrases).is_subset(&self.phrases.texts)
+            && normalized(loose).is_subset(&self.loose.texts)
+    }
+}
+
+/// Texts, and which ends of what is read may become one.
+pub(super) struct Texts {
+    texts: BTreeSet<Vec<u8>>,
+    automaton: Automaton,
+    /// How long a text may already be, by the state of the automaton; sorted.
+    held: Vec<(StateID, u32)>,
+}
+
+impl Texts {
+    fn new(texts: BTreeSet<Vec<u8>>) -> Result<Self, TooMuchToMask> {
+        check_size(&texts)?;
+        let automaton = Automaton::new(&texts, Case::Exact);
+        let held = held(&automaton, &texts);
+        Ok(Texts { texts, automaton, held })
     }
 
-    /// Returns how many bytes before this state may become a phrase, or more of one.
+    /// Returns how many bytes before this state may become a text, or more of one.
     pub(super) fn held(&self, state: StateID) -> usize {
         match self.held.binary_search_by_key(&state, |&(state, _)| state) {
             Ok(found) => self.held[found].1 as usize,
             Err(_) => 0,
         }
+    }
+}
+
+impl Deref for Texts {
+    type Target = Automaton;
+
+    fn deref(&self) -> &Automaton {
+        &self.automaton
     }
 }
 
@@ -111,39 +135,27 @@ fn url_markers() -> &'static [String] {
     &URL_MARKERS.0
 }
 
-fn trimmed(phrases: &[String]) -> BTreeSet<String> {
+fn trimmed(phrases: &[String]) -> BTreeSet<Vec<u8>> {
     let phrases = phrases.iter().map(|phrase| phrase.trim());
-    phrases.filter(|phrase| !phrase.is_empty()).map(str::to_owned).collect()
+    phrases.filter(|phrase| !phrase.is_empty()).map(|phrase| phrase.as_bytes().to_vec()).collect()
 }
 
-fn check_size(texts: &BTreeSet<String>) -> Result<(), TooMuchToMask> {
-    let bytes: usize = texts.iter().map(String::len).sum();
+/// A phrase that breaks and escape sequences make nearly all of would be found everywhere.
+fn normalized(phrases: &[String]) -> BTreeSet<Vec<u8>> {
+    let phrases = phrases.iter().map(|phrase| normalize(phrase.trim()));
+    phrases.filter(|phrase| phrase.len() >= MIN_LOOSE_BYTES).collect()
+}
+
+fn check_size<T: AsRef<[u8]>>(texts: &BTreeSet<T>) -> Result<(), TooMuchToMask> {
+    let bytes: usize = texts.iter().map(|text| text.as_ref().len()).sum();
     if bytes > MAX_BYTES { Err(TooMuchToMask) } else { Ok(()) }
-}
-
-fn head(text: &str) -> [u8; Gate::WIDTH] {
-    let mut head = [0; Gate::WIDTH];
-    let length = text.len().min(Gate::WIDTH);
-    head[..length].copy_from_slice(&text.as_bytes()[..length]);
-    head
-}
-
-/// Returns the first bytes in each mixture of upper and lower case.
-fn any_case(text: &str) -> impl Iterator<Item = [u8; Gate::WIDTH]> + use<> {
-    let head = head(text);
-    (0_u8..1 << Gate::WIDTH).map(move |upper| {
-        std::array::from_fn(|index| match upper >> index & 1 {
-            1 => head[index].to_ascii_uppercase(),
-            _ => head[index],
-        })
-    })
 }
 
 /// Returns for each state of the automaton how long the longest end of what it has read is that
 /// begins a text without being all of it, or of the longer ones of which it is a part.
-fn held(automaton: &Automaton, texts: &BTreeSet<String>) -> Vec<(StateID, u32)> {
+fn held(automaton: &Automaton, texts: &BTreeSet<Vec<u8>>) -> Vec<(StateID, u32)> {
     let mut held = BTreeMap::new();
-    let mut by_length: Vec<_> = texts.iter().map(String::as_bytes).collect();
+    let mut by_length: Vec<_> = texts.iter().map(Vec::as_slice).collect();
     by_length.sort_by_key(|text| text.len());
     for text in &by_length {
         let mut state = automaton.start();

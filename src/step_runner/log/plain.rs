@@ -1,4 +1,5 @@
 use std::io::{self, Write};
+use std::time::Instant;
 
 use super::masking::Masking;
 use super::patterns::TooMuchToMask;
@@ -69,15 +70,23 @@ impl Sink {
 
 impl Output for Plain {
     fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]) {
-        self.maskers.of(index(source, stream)).write(bytes, &mut self.masked);
+        self.maskers.write(index(source, stream), bytes, &mut self.masked);
         self.pass(stream);
     }
 
     fn flush(&mut self) {
         for (source, stream) in STREAMS {
-            self.maskers.of(index(source, stream)).finish(&mut self.masked);
+            self.maskers.finish(index(source, stream), &mut self.masked);
             self.pass(stream);
         }
+    }
+
+    fn release(&mut self, now: Instant) -> Option<Instant> {
+        for (source, stream) in STREAMS {
+            self.maskers.release(index(source, stream), now, &mut self.masked);
+            self.pass(stream);
+        }
+        self.maskers.next_release()
     }
 
     fn mask(&mut self, secret: &str) {
@@ -131,6 +140,24 @@ mod tests {
         plain.close().unwrap();
         assert_eq!(out.text(), "a\r\n\n ret[MASKED] [MASKED]= s");
         assert_eq!(err.text(), "glpat-[MASKED]");
+    }
+
+    #[test]
+    fn what_may_begin_a_secret_is_shown_after_a_while_and_at_once_if_the_runner_says_it() {
+        let (out, err) = (Kept::default(), Kept::default());
+        let mut masking = Masking::default();
+        masking.add_secret("a-longer-secret");
+        let mut plain = Plain::new(Box::new(out.clone()), Box::new(err.clone()), &masking).unwrap();
+        plain.write(Source::Runner, Stream::Err, b"A\n");
+        assert_eq!(err.text(), "A\n");
+        assert_eq!(plain.release(Instant::now()), None);
+        plain.write(Source::Step, Stream::Out, b"x A\n");
+        let due = plain.release(Instant::now()).unwrap();
+        assert_eq!(out.text(), "x ");
+        // What the other stream says in the meantime does not put it off.
+        plain.write(Source::Step, Stream::Err, b"A\n");
+        assert!(plain.release(due).is_some_and(|next| next >= due));
+        assert_eq!((out.text(), err.text()), ("x A\n".to_owned(), "A\n".to_owned()));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use super::forms::secret_forms;
+use super::forms::{loose_forms, secret_forms};
 use super::masker::Masker;
 use super::masking::Masking;
 use super::patterns::{Patterns, TooMuchToMask};
@@ -30,30 +31,61 @@ pub(super) fn index(source: Source, stream: Stream) -> usize {
 pub(super) struct Maskers {
     patterns: Arc<Patterns>,
     maskers: [Masker; STREAMS.len()],
+    /// By stream, since when something is held back that is to be released.
+    since: [Option<Instant>; STREAMS.len()],
 }
+
+/// How long the end of a line, or what has another case than a secret, is held back for what may
+/// come to make it one. Beyond that, pieces of a secret are not masked.
+pub(super) const HOLD: Duration = Duration::from_millis(250);
 
 impl Maskers {
     pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
         let patterns = Arc::new(Patterns::new(masking)?);
         let maskers = STREAMS.map(|_| Masker::with(patterns.clone()));
-        Ok(Maskers { patterns, maskers })
+        Ok(Maskers { patterns, maskers, since: [None; STREAMS.len()] })
     }
 
     /// Masks a secret in all its forms from now on.
     pub(super) fn add_secret(&mut self, secret: &str) -> Result<(), TooMuchToMask> {
-        let forms = secret_forms(secret);
-        if self.patterns.have(&forms) {
+        let (forms, loose) = (secret_forms(secret), loose_forms(secret));
+        if self.patterns.have(&forms, &loose) {
             return Ok(());
         }
-        self.patterns = Arc::new(self.patterns.with(&forms)?);
+        self.patterns = Arc::new(self.patterns.with(&forms, &loose)?);
         for masker in &mut self.maskers {
             masker.adopt(self.patterns.clone());
         }
         Ok(())
     }
 
-    /// Returns the masker of a stream, by its [`index`].
-    pub(super) fn of(&mut self, index: usize) -> &mut Masker {
-        &mut self.maskers[index]
+    /// Masks what comes next in a stream, by its [`index`].
+    pub(super) fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
+        let masker = &mut self.maskers[index];
+        masker.write(bytes, out);
+        // The runner writes whole messages.
+        if STREAMS[index].0 == Source::Runner {
+            masker.finish(out);
+        }
+        self.since[index] = masker.holds_loose().then(Instant::now);
+    }
+
+    /// Adds to `out` all that is held back of a stream.
+    pub(super) fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
+        self.maskers[index].finish(out);
+        self.since[index] = None;
+    }
+
+    /// Adds to `out` what has been held back of a stream for [`HOLD`].
+    pub(super) fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
+        if self.since[index].is_some_and(|since| since + HOLD <= now) {
+            self.maskers[index].release(out);
+            self.since[index] = None;
+        }
+    }
+
+    /// Returns when there is something to release.
+    pub(super) fn next_release(&self) -> Option<Instant> {
+        self.since.iter().flatten().min().map(|since| *since + HOLD)
     }
 }

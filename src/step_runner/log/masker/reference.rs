@@ -12,8 +12,15 @@ const URL_KEYS: [&str; 6] = [
 ];
 
 /// Returns what is left of a whole text.
-pub(crate) fn mask(text: &[u8], phrases: &[String], prefixes: &[String]) -> Vec<u8> {
-    let phrases = phrase_ranges(text, phrases);
+pub(crate) fn mask(
+    text: &[u8],
+    phrases: &[String],
+    loose: &[String],
+    prefixes: &[String],
+) -> Vec<u8> {
+    let mut ranges = phrase_ranges(text, phrases);
+    ranges.extend(loose_ranges(text, loose));
+    let phrases = joined(ranges);
     let value = values(text, prefixes);
     let in_phrase = |at: usize| phrases.iter().any(|range| range.contains(&at));
     let mut out = Vec::new();
@@ -30,7 +37,7 @@ pub(crate) fn mask(text: &[u8], phrases: &[String], prefixes: &[String]) -> Vec<
     out
 }
 
-/// Returns what phrases cover: of each, what does not overlap itself; of all, joined if it overlaps.
+/// Returns what phrases cover: of each, what does not overlap itself.
 fn phrase_ranges(text: &[u8], phrases: &[String]) -> Vec<Range<usize>> {
     let mut ranges = Vec::new();
     for phrase in phrases.iter().map(|phrase| phrase.trim().as_bytes()) {
@@ -44,6 +51,84 @@ fn phrase_ranges(text: &[u8], phrases: &[String]) -> Vec<Range<usize>> {
             }
         }
     }
+    ranges
+}
+
+/// Returns what loose phrases cover, with all that stands between their bytes.
+fn loose_ranges(text: &[u8], phrases: &[String]) -> Vec<Range<usize>> {
+    let text = normalized(text);
+    let mut ranges = Vec::new();
+    for phrase in phrases {
+        let phrase: Vec<_> =
+            normalized(phrase.trim().as_bytes()).into_iter().map(|(_, byte)| byte).collect();
+        let mut at = 0;
+        while phrase.len() >= 8 && at < text.len() {
+            let rest = &text[at..];
+            if rest.len() >= phrase.len() && phrase.iter().zip(rest).all(|(a, (_, b))| a == b) {
+                ranges.push(rest[0].0..rest[phrase.len() - 1].0 + 1);
+                at += phrase.len();
+            } else {
+                at += 1;
+            }
+        }
+    }
+    ranges
+}
+
+/// Returns the bytes without line breaks and escape sequences, in lower case, each with its place;
+/// `None` for more of these between two bytes than a secret may have.
+fn normalized(text: &[u8]) -> Vec<(usize, Option<u8>)> {
+    let (mut out, mut at, mut gap) = (Vec::new(), 0, 0);
+    while at < text.len() {
+        let end = match text[at] {
+            0x1b => escape_end(text, at).min(at + 256),
+            b'\n' | b'\r' => at + 1,
+            byte => {
+                if gap > 512 {
+                    out.push((at, None));
+                }
+                gap = 0;
+                out.push((at, Some(byte.to_ascii_lowercase())));
+                at += 1;
+                continue;
+            }
+        };
+        gap += end - at;
+        at = end;
+    }
+    out
+}
+
+/// Returns where the escape sequence ends that begins here.
+fn escape_end(text: &[u8], at: usize) -> usize {
+    let byte = |at: usize| text.get(at).copied();
+    let skip = |mut at: usize, range: std::ops::RangeInclusive<u8>| {
+        while byte(at).is_some_and(|byte| range.contains(&byte)) {
+            at += 1;
+        }
+        at
+    };
+    let last = |at: usize, range: std::ops::RangeInclusive<u8>| match byte(at) {
+        Some(byte) if range.contains(&byte) => at + 1,
+        _ => at,
+    };
+    match byte(at + 1) {
+        Some(b'[') => last(skip(at + 2, 0x20..=0x3f), 0x40..=0x7e),
+        Some(b']' | b'P' | b'X' | b'^' | b'_') => {
+            let rest = &text[at + 2..];
+            let stop = rest.iter().position(|byte| matches!(byte, 7 | 0x1b | b'\n' | b'\r'));
+            let Some(stop) = stop.map(|stop| at + 2 + stop) else { return text.len() };
+            match (text[stop], byte(stop + 1)) {
+                (7, _) => stop + 1,
+                (0x1b, Some(b'\\')) => stop + 2,
+                _ => stop,
+            }
+        }
+        _ => last(skip(at + 1, 0x20..=0x2f), 0x30..=0x7e),
+    }
+}
+
+fn joined(mut ranges: Vec<Range<usize>>) -> Vec<Range<usize>> {
     ranges.sort_by_key(|range| range.start);
     let mut joined: Vec<Range<usize>> = Vec::new();
     for range in ranges {

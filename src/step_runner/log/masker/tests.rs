@@ -31,7 +31,7 @@ const DIFFERENT: [(&str, &str); 1] = [
 fn masking(phrases: &[&str], prefixes: &[&str]) -> Masking {
     let owned = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
     let (phrases, token_prefixes) = (owned(phrases), owned(prefixes));
-    Masking { phrases, token_prefixes, all_gitlab_tokens: false }
+    Masking { phrases, token_prefixes, ..Masking::default() }
 }
 
 fn mask<C: AsRef<[u8]>>(masking: &Masking, chunks: impl IntoIterator<Item = C>) -> Vec<u8> {
@@ -60,6 +60,7 @@ fn recorded_results_are_ours() {
             phrases: vector.phrases,
             token_prefixes: vector.token_prefixes,
             all_gitlab_tokens: vector.mask_all_default_tokens,
+            ..Masking::default()
         };
         let ours = DIFFERENT.iter().find(|(id, _)| *id == vector.id);
         different += usize::from(ours.is_some());
@@ -156,9 +157,102 @@ fn bytes_that_are_not_text_pass() {
     assert_eq!(mask(&masking(&["é"], &[]), [&bytes]), bytes);
 }
 
+/// Cuts each form in each way that is masked: in each place, and at each offset of writes.
+#[test]
+fn broken_and_recased_secrets_are_masked_however_they_are_cut() {
+    const SECRET: &str = "S3cret/Value+of>mine?";
+    let mut masking = Masking::default();
+    masking.add_secret(SECRET);
+    let patterns = Arc::new(Patterns::new(&masking).unwrap());
+    let masked = |text: &str, at: usize| {
+        let (before, after) = text.as_bytes().split_at(at);
+        mask_with(Masker::with(patterns.clone()), [before, after])
+    };
+    let mut forms = super::super::loose_forms(SECRET);
+    forms.extend(forms.clone().iter().map(|form| form.to_uppercase()));
+    for form in forms {
+        for gap in ["\n", "\r\n", "\x1b[1;31m", "\x1b]0;title\x07", "\x1b[0m\r\n\x1b[K"] {
+            for at in 1..form.len() {
+                let text = format!("a {}{gap}{} b", &form[..at], &form[at..]);
+                let cuts = if at % 5 == 0 { 0..=text.len() } else { 0..=0 };
+                for cut in cuts {
+                    assert_eq!(masked(&text, cut), b"a [MASKED] b", "{text:?} cut at {cut}");
+                }
+            }
+            // As `fold -w 1` and `grep -o .` do.
+            let each = form.chars().map(|c| format!("{c}{gap}")).collect::<String>();
+            let text = format!("a {}b", each.strip_suffix(gap).unwrap());
+            assert_eq!(masked(&text, text.len() / 2), b"a [MASKED]b", "{text:?}");
+        }
+    }
+}
+
+/// What is passed over quickly is passed over in blocks of several sizes.
+#[test]
+fn broken_secrets_are_masked_wherever_they_stand_in_a_long_text() {
+    const SECRET: &str = "wh4t-n0b0dy-m4y-see";
+    let mut masking = Masking::default();
+    masking.add_secret(SECRET);
+    let patterns = Arc::new(Patterns::new(&masking).unwrap());
+    for before in (0..40).chain(2020..2080).chain(4090..4110) {
+        for at in 1..8 {
+            let broken = format!("{}\r\n\x1b[0m{}", &SECRET[..at], &SECRET[at..].to_uppercase());
+            let line = "a line of a log\n\x1b[1m\t".repeat(300);
+            let filler = &line[line.len() - before..];
+            let masked =
+                mask_with(Masker::with(patterns.clone()), [format!("{filler} {broken} {filler}")]);
+            let expected = format!("{filler} [MASKED] {filler}");
+            assert_eq!(String::from_utf8(masked).unwrap(), expected, "{before} {at}");
+        }
+    }
+}
+
+#[test]
+fn what_is_short_or_far_apart_is_not_loose() {
+    let mut masking = Masking::default();
+    masking.add_secret("secret7");
+    assert_eq!(text(&masking, "SECRET7 sec\nret7"), "SECRET7 sec\nret7");
+    masking.add_secret("a-longer-secret");
+    let apart = |bytes: usize| format!("a-lon{}ger-secret", "\n".repeat(bytes));
+    assert_eq!(text(&masking, &apart(512)), "[MASKED]");
+    assert_eq!(text(&masking, &apart(513)), apart(513));
+}
+
+#[test]
+fn what_is_held_for_a_loose_phrase_is_bounded_and_released() {
+    let mut masking = Masking::default();
+    masking.add_secret("a-longer-secret");
+    let mut masker = Masker::new(&masking).unwrap();
+    let mut out = Vec::new();
+    masker.write(b"x A-LON\n", &mut out);
+    assert!(masker.holds_loose());
+    assert_eq!(out, b"x ");
+    masker.release(&mut out);
+    assert!(!masker.holds_loose());
+    masker.write(b"ger-secret a-lon", &mut out);
+    assert_eq!(out, b"x A-LON\nger-secret ");
+    // An exact phrase stays held back until it is decided.
+    assert!(!masker.holds_loose());
+    masker.release(&mut out);
+    assert_eq!(out, b"x A-LON\nger-secret ");
+    for _ in 0..100 {
+        masker.write(&b"\n".repeat(1000), &mut out);
+        assert!(masker.held.len() <= 2000);
+    }
+    masker.write(b"a-\x1b]", &mut out);
+    for _ in 0..100 {
+        masker.write(&b"x".repeat(100), &mut out);
+        assert!(masker.held.len() <= 2000);
+    }
+}
+
 /// Texts of few letters, so that they often overlap; some not ASCII, some not UTF-8 when cut.
 fn texts(count: usize) -> impl Strategy<Value = Vec<String>> {
     proptest::collection::vec("[ab]{1,6}|[abé\n]{1,4}|-{1,2}[a.]|[ac=]{3,9}", 0..count)
+}
+
+fn loose(count: usize) -> impl Strategy<Value = Vec<String>> {
+    proptest::collection::vec("[aB]{8,10}|(abc|ABé|=-\n){3,4}|\\PC{8}", 0..count)
 }
 
 fn pieces() -> impl Strategy<Value = Vec<u8>> {
@@ -167,8 +261,11 @@ fn pieces() -> impl Strategy<Value = Vec<u8>> {
         1 => "[?&](private_token|PRIVATE_token|rss_token|x-Amz-signature)=?".prop_map(String::into_bytes),
         1 => "(glpat|glpat-)[ab]{0,3}".prop_map(String::into_bytes),
         1 => proptest::collection::vec(any::<u8>(), 0..5),
+        4 => "[aAbBcCé]{1,5}".prop_map(String::into_bytes),
+        4 => "\n{1,3}|\r\n|\x1b\\[[0-9;]{0,3}m|\x1b\\]0;[ab]{0,4}(\x07|\x1b\\\\)|\x1b[(c\x1b\\[]?"
+            .prop_map(String::into_bytes),
     ];
-    proptest::collection::vec(piece, 0..12).prop_map(|pieces| pieces.concat())
+    proptest::collection::vec(piece, 0..24).prop_map(|pieces| pieces.concat())
 }
 
 proptest! {
@@ -176,15 +273,15 @@ proptest! {
 
     #[test]
     fn however_it_is_cut_the_result_is_that_of_the_reference(
-        text in pieces(), phrases in texts(6), prefixes in texts(3),
+        text in pieces(), phrases in texts(6), loose_phrases in loose(4), prefixes in texts(3),
     ) {
-        let masking =
-            Masking { phrases, token_prefixes: prefixes, all_gitlab_tokens: false };
+        let token_prefixes = prefixes;
+        let masking = Masking { phrases, loose_phrases, token_prefixes, ..Masking::default() };
         let mut prefixes = masking.token_prefixes.clone();
         prefixes.push("glpat-".to_owned());
         let patterns = Arc::new(Patterns::new(&masking).unwrap());
         let masker = || Masker::with(patterns.clone());
-        let expected = reference::mask(&text, &masking.phrases, &prefixes);
+        let expected = reference::mask(&text, &masking.phrases, &masking.loose_phrases, &prefixes);
         for at in 0..=text.len() {
             let (before, after) = text.split_at(at);
             prop_assert_eq!(&mask_with(masker(), [before, after]), &expected, "cut at {}", at);

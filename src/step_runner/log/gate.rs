@@ -19,14 +19,15 @@ pub(super) struct Gate {
     table: Box<[u8; 1 << BITS]>,
 }
 
-/// A log touches little of the table, which is 64 KiB: few of all four bytes are in its words.
-const BITS: u32 = 16;
+/// A log touches little of the table, which is 256 KiB: few of all four bytes are in its words. In a
+/// smaller one, what a few hundred forms begin with is met by chance too often.
+const BITS: u32 = 18;
 
 /// How many bytes a place is judged by.
 const WIDTH: usize = 4;
 
 /// How many places are judged between two branches.
-const BLOCK: usize = 16;
+const BLOCK: usize = 8;
 
 /// How much is read for whole texts before breaks are looked for.
 const SPAN: usize = 2048;
@@ -133,7 +134,7 @@ impl Gate {
         {
             let around = u64::from_le_bytes(around.try_into().expect("it has eight bytes"));
             if controls(around) == 0x80 << 32 {
-                let parted = around & 0xffff_ffff | around >> 40 << 32;
+                let parted = (around & 0xffff_ffff) | (around >> 40 << 32);
                 let windows = (0..WIDTH).map(|from| parted >> (8 * from));
                 let found = windows.fold(0, |found, window| found | self.look_up(window));
                 return (found != 0).then(|| at - (WIDTH + STEP - 2));
@@ -222,7 +223,7 @@ fn window(bytes: &[u8]) -> u64 {
 /// Returns the highest bit of each of eight bytes that is below 0x20.
 fn controls(bytes: u64) -> u64 {
     const HIGH: u64 = 0x8080_8080_8080_8080;
-    let others = (bytes & !HIGH) + 0x6060_6060_6060_6060 | bytes;
+    let others = ((bytes & !HIGH) + 0x6060_6060_6060_6060) | bytes;
     !others & HIGH
 }
 

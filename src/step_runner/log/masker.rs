@@ -136,7 +136,7 @@ impl Masker {
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.render(&[], self.base + self.held.len() as u64, out);
         self.phrase = self.patterns.phrases.start();
-        self.loose.adopt(&self.patterns.loose, self.base);
+        self.loose = Loose::new(&self.patterns.loose, self.base);
         self.prefix = self.patterns.prefixes.start();
         self.url_key = url_keys().start();
         self.in_url_value = false;

@@ -219,6 +219,19 @@ fn what_is_short_or_far_apart_is_not_loose() {
 }
 
 #[test]
+fn an_escape_sequence_ends_with_its_command() {
+    let mut masking = Masking::default();
+    masking.add_secret("a-longer-secret");
+    let mut masker = Masker::new(&masking).unwrap();
+    let mut out = Vec::new();
+    masker.write(b"\x1b[", &mut out);
+    masker.finish(&mut out);
+    masker.write(b"A-LONGER-SECRET", &mut out);
+    masker.finish(&mut out);
+    assert_eq!(out, b"\x1b[[MASKED]");
+}
+
+#[test]
 fn what_is_held_for_a_loose_phrase_is_bounded_and_released() {
     let mut masking = Masking::default();
     masking.add_secret("a-longer-secret");

@@ -15,7 +15,9 @@ const LEAST: u64 = 512;
 /// jobs run: together they have half of what [all containers](limit_all) may have, so that one that
 /// makes processes without end takes none from the others.
 pub fn share_of_processes(jobs: usize) -> u64 {
-    share(all(), jobs)
+    let roots = hierarchies(Path::new(MOUNT));
+    let set = roots.iter().filter_map(|root| limit_of(&root.join(parent()).join("pids.max")));
+    share(set.chain([all()]).min().expect("there is one"), jobs)
 }
 
 /// Limits all containers together to three quarters of the processes and threads that the host can
@@ -30,7 +32,7 @@ pub fn limit_all() {
 fn limit(root: &Path, most: u64) {
     // Version 1 has a directory for it, version 2 a file that says whether it is on.
     let has_pids = root.ends_with("pids") || root.join("cgroup.controllers").exists();
-    let dir = root.join(PARENT.trim_start_matches('/'));
+    let dir = root.join(parent());
     if !has_pids || fs::create_dir_all(&dir).is_err() {
         return;
     }
@@ -39,11 +41,18 @@ fn limit(root: &Path, most: u64) {
         // As runtimes do for containers. Where it may not be, each container has its own limit still.
         let _ = fs::write(root.join("cgroup.subtree_control"), "+pids");
     }
-    let now = fs::read_to_string(&file).unwrap_or_default();
-    if now.trim().parse::<u64>().is_ok_and(|now| now <= most) {
-        return;
+    if limit_of(&file).is_none_or(|now| now > most) {
+        let _ = fs::write(file, most.to_string());
     }
-    let _ = fs::write(file, most.to_string());
+}
+
+/// Returns the limit in a file, if it is one.
+fn limit_of(file: &Path) -> Option<u64> {
+    fs::read_to_string(file).ok()?.trim().parse().ok()
+}
+
+fn parent() -> &'static str {
+    PARENT.trim_start_matches('/')
 }
 
 fn share(all: u64, jobs: usize) -> u64 {

@@ -4,6 +4,7 @@ use std::fs;
 
 use oci_hooks::network::{Barrier, NetworkOptions, Passage, remove_trial, try_passage};
 use oci_hooks::sys::error::chain;
+use oci_hooks::sys::removal::remove_tree;
 
 use super::Check;
 
@@ -34,7 +35,7 @@ fn tried(options: &NetworkOptions) -> Result<[Passage; 2], String> {
     let passages = try_passage(&elsewhere).map_err(|error| chain(&error));
     let removed = remove_trial(&elsewhere).map_err(|error| chain(&error));
     // With mounts in it that could not be taken away it stays.
-    let _ = removed.is_ok().then(|| fs::remove_dir_all(&elsewhere.run));
+    let _ = removed.is_ok().then(|| remove_tree(&elsewhere.run));
     passages
 }
 

@@ -65,9 +65,11 @@ fn limits_that_were_met_are_in_the_log_of_the_job() {
     with_each_runtime(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
         let job = with_options(runner.job_container("node:22"), "--pids-limit 20 --memory 64m");
+        let talker = shell_step("echo first; yes | head -c 300000; sleep 1000");
         let talks = json!({
-            "contextName": "talker", "entryPoint": "sh",
-            "entryPointArgs": ["-c", "echo first; yes | head -c 300000; sleep 1000"],
+            "contextName": "talker",
+            "entryPoint": talker["entryPoint"],
+            "entryPointArgs": talker["entryPointArgs"],
         });
         runner.prepare(job, &[merge(container("alpine:3.20"), talks)]);
         assert_eq!(runner.run("ulimit -n; ulimit -Hn").success().stdout(), "300\n300\n");
@@ -75,12 +77,13 @@ fn limits_that_were_met_are_in_the_log_of_the_job() {
         runner.run("for i in $(seq 30); do sleep 100 >/dev/null 2>&1 & done; true");
         let id = runner.state["services"][0].as_str().unwrap().to_owned();
         let deadline = Instant::now() + DEADLINE;
-        loop {
+        let has_lost = || {
             let kept = installation.admin(&["logs", &id]).success();
-            if !kept.is_empty() && !kept.starts_with("first") {
-                break;
-            }
-            assert!(Instant::now() < deadline, "it says nothing: {kept}");
+            !kept.is_empty() && !kept.starts_with("first")
+        };
+        // Who reads while the first file gives way to a second may miss it, once.
+        while !(has_lost() && has_lost()) {
+            assert!(Instant::now() < deadline, "all that it wrote is kept");
         }
         let said = runner.cleanup().log();
         for warning in [

@@ -134,6 +134,10 @@ impl Reference {
     pub fn familiar(&self) -> String {
         let full = self.to_string();
         let Some(path) = full.strip_prefix("docker.io/") else { return full };
+        // Without it, `docker.io/ghcr.io/team/x` would be an image of another registry.
+        if split_registry(path) != (DOCKER_HUB, path) {
+            return full;
+        }
         let short = path.strip_prefix("library/").filter(|name| !name.contains('/'));
         short.unwrap_or(path).to_owned()
     }
@@ -317,6 +321,16 @@ mod tests {
             assert_eq!(reference.to_string(), full);
             assert_eq!(reference.familiar(), familiar);
             assert_eq!(full.parse(), Ok(reference));
+        }
+    }
+
+    #[test]
+    fn a_familiar_name_is_that_of_the_same_image() {
+        for name in ["ghcr.io/a/b", "index.docker.io/a/b", "localhost/a", "docker.io/a"] {
+            let full = format!("docker.io/{name}:1");
+            let reference: Reference = full.parse().unwrap();
+            assert_eq!(reference.familiar(), full);
+            assert_eq!(reference.familiar().parse(), Ok(reference));
         }
     }
 

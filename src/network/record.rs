@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -13,7 +14,7 @@ use super::interface::Interface;
 use super::job::{NetworkOptions, NetworkRequest};
 use super::netlink::{self, Netlink};
 use super::port::Published;
-use super::subnet::{CONTAINERS, Plan};
+use super::subnet::{CONTAINERS, Plan, Subnet};
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_if_there, unpredictable,
 };
@@ -178,7 +179,22 @@ pub(super) fn records(options: &NetworkOptions) -> Result<Vec<Record>, NetworkEr
 pub(super) fn read(path: &Path) -> Result<Option<Record>, NetworkError> {
     let Some(text) = read_if_there(path, 1 << 20)? else { return Ok(None) };
     let invalid = |source| NetworkError::Record { path: path.to_owned(), source };
-    serde_json::from_slice(&text).map(Some).map_err(invalid)
+    serde_json::from_slice(&text).and_then(checked).map(Some).map_err(invalid)
+}
+
+/// Refuses numbers that no network or container of ours has: addresses are reckoned from them.
+fn checked(record: Record) -> serde_json::Result<Record> {
+    let refuse = |what| Err(serde::de::Error::custom(what));
+    let pools = (record.pool.parse::<Subnet<Ipv4Addr>>(), record.pool6.parse::<Subnet<Ipv6Addr>>());
+    let (Ok(pool), Ok(pool6)) = pools else { return refuse("a pool is no block of addresses") };
+    if record.number >= pool.count().min(pool6.count()) {
+        return refuse("the number of the network is not one of its pools");
+    }
+    let mut numbers = record.endpoints.iter().map(|endpoint| endpoint.number);
+    if numbers.any(|number| number >= CONTAINERS) || record.next > CONTAINERS {
+        return refuse("the number of a container is too high");
+    }
+    Ok(record)
 }
 
 pub(super) fn write(options: &NetworkOptions, record: &Record) -> Result<(), NetworkError> {
@@ -198,4 +214,41 @@ pub(super) fn make_private(path: &Path) -> Result<(), NetworkError> {
 
     let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
     Ok(made.at("make the directory", path)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_record_with_numbers_that_have_no_address_is_broken() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record.json");
+        let good = json!({
+            "id": "n", "number": 255, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
+            "host_access": false, "link": "ocih0", "mtu": 1500, "ipv6": false, "next": 253,
+            "endpoints": [{"name": "a", "number": 252, "published": []}],
+        });
+        let read_with = |pointer: &str, value: serde_json::Value| {
+            let mut record = good.clone();
+            *record.pointer_mut(pointer).unwrap() = value;
+            fs::write(&path, record.to_string()).unwrap();
+            read(&path)
+        };
+        assert!(read_with("/number", json!(255)).unwrap().is_some());
+        for (pointer, value) in [
+            ("/number", json!(256)),
+            ("/number", json!(u32::MAX)),
+            ("/pool", json!("10.213.0.0/33")),
+            ("/pool6", json!("")),
+            ("/next", json!(u32::MAX)),
+            ("/endpoints/0/number", json!(253)),
+            ("/endpoints/0/number", json!(u32::MAX)),
+        ] {
+            let read = read_with(pointer, value);
+            assert!(matches!(read, Err(NetworkError::Record { .. })), "{pointer}: {read:?}");
+        }
+    }
 }

@@ -15,6 +15,9 @@ use crate::image::layer::{Blob, Unpacked, prove, unpack};
 use crate::image::{Descriptor, Digest, Pace};
 use crate::sys::fs::{PathContext as _, PathError, unpredictable};
 
+/// More than any layer takes. A record that says so is broken, and sums of sizes stay numbers.
+const MAX_SIZE_BYTES: u64 = 1 << 48;
+
 /// A layer in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layer {
@@ -71,7 +74,9 @@ impl Store {
             Ok(None) | Err(StoreError::Record { .. }) => return Ok(None),
             Err(error) => return Err(error),
         };
-        if record.boot.as_ref().is_some_and(|boot| *boot != self.boot) {
+        if record.boot.as_ref().is_some_and(|boot| *boot != self.boot)
+            || record.size_bytes > MAX_SIZE_BYTES
+        {
             return Ok(None);
         }
         Ok(Some(Layer::new(diff_id, &dir, &record)))
@@ -243,4 +248,29 @@ impl Store {
 
 fn file_name(digest: &Digest) -> String {
     format!("{}-{}", digest.algorithm().name(), digest.hex())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{Limits, StoreOptions};
+
+    #[test]
+    fn a_layer_that_says_it_is_larger_than_any_is_not_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+        let store = Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap();
+        let found = |size_bytes: u64| {
+            let diff_id = Digest::of(&size_bytes.to_be_bytes());
+            let layer = store.layer_dir(&diff_id);
+            fs::create_dir(&layer).unwrap();
+            let record = format!("{{\"size_bytes\":{size_bytes},\"entries\":1}}");
+            fs::write(layer.join("layer.json"), record).unwrap();
+            store.has_layer(&diff_id).unwrap()
+        };
+        assert!(found(MAX_SIZE_BYTES));
+        assert!(!found(MAX_SIZE_BYTES + 1) && !found(u64::MAX) && !found(u64::MAX - 1));
+        // Sizes can be added up.
+        assert_eq!(store.usage().unwrap().bytes, MAX_SIZE_BYTES);
+    }
 }

@@ -2,7 +2,10 @@
 
 #![no_main]
 
+use std::sync::Arc;
+
 use libfuzzer_sys::fuzz_target;
+use oci_hooks::container_hook::pod;
 use oci_hooks::container_hook::template::{Base, Template};
 
 const POD: &str = r#"{
@@ -37,7 +40,14 @@ fuzz_target!(|text: &str| {
         // What is written reads back as the same pod.
         for text in [merged.yaml(), merged.explained()] {
             let again = Base::parse("pod.yaml", &text).unwrap();
-            assert_eq!(serde_json::to_value(again.pod).unwrap(), serde_json::to_value(&merged.pod).unwrap());
+            assert_eq!(
+                serde_json::to_value(again.pod).unwrap(),
+                serde_json::to_value(&merged.pod).unwrap()
+            );
+        }
+        match pod::check(&Arc::new(merged), "t.yaml") {
+            Ok(lines) => assert!(lines.iter().all(|line| !line.is_empty())),
+            Err(faults) => assert!(faults.to_string().starts_with("t.yaml:")),
         }
     }
 });

@@ -1,0 +1,94 @@
+//! The texts of registries and about them: manifests, configurations, names, challenges, logins.
+//!
+//! The first byte says which; what was read is written and read again as the same.
+
+#![no_main]
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use libfuzzer_sys::fuzz_target;
+use oci_hooks::container::Health;
+use oci_hooks::image::{
+    Configuration, CredentialFile, Digest, Document, Platform, Reference, media_type,
+};
+use oci_hooks::network::PortMapping;
+
+#[path = "../../src/image/registry/challenge.rs"]
+mod challenge;
+
+/// What registries announce documents as.
+const ANNOUNCED: [Option<&str>; 5] = [
+    None,
+    Some("application/json"),
+    Some(media_type::OCI_INDEX),
+    Some(media_type::DOCKER_MANIFEST),
+    Some("text/html; charset=utf-8"),
+];
+
+fuzz_target!(|input: &[u8]| {
+    let Some((&kind, bytes)) = input.split_first() else { return };
+    if kind == b'm' {
+        return ANNOUNCED.into_iter().for_each(|announced| document(bytes, announced));
+    }
+    let Ok(text) = str::from_utf8(bytes) else { return };
+    match kind {
+        b'c' => configuration(text),
+        b'r' => reference(text),
+        b'd' => drop(same::<Digest>(text)),
+        b'p' => drop(same::<Platform>(text)),
+        b'w' => drop(challenge::Challenge::choose(text.lines())),
+        b'l' => drop(CredentialFile::parse(text).map_err(|error| error.to_string())),
+        b'o' => drop(PortMapping::parse(text).map_err(|error| error.to_string())),
+        _ => {}
+    }
+});
+
+fn document(bytes: &[u8], announced: Option<&str>) {
+    let again = match Document::parse(bytes, announced) {
+        Err(error) => return drop(error.to_string()),
+        Ok(Document::Manifest(manifest)) => {
+            let _ = manifest.check_image();
+            let text = serde_json::to_vec(&manifest).unwrap();
+            Document::parse(&text, announced).unwrap() == Document::Manifest(manifest)
+        }
+        Ok(Document::Index(index)) => {
+            for wanted in ["linux/amd64", "linux/arm/v7", "windows/386"] {
+                match index.choose(&wanted.parse().unwrap()) {
+                    Err(error) => drop(error.to_string()),
+                    Ok(chosen) => assert!(index.manifests.contains(chosen)),
+                }
+            }
+            let text = serde_json::to_vec(&index).unwrap();
+            Document::parse(&text, announced).unwrap() == Document::Index(index)
+        }
+    };
+    assert!(again, "it is another one when it is written");
+}
+
+fn configuration(text: &str) {
+    let Ok(configuration) = Configuration::parse(text.as_bytes()) else { return };
+    drop(configuration.platform.to_string());
+    if let Some(check) = &configuration.config.healthcheck {
+        drop(Health::new(check, configuration.config.shell.as_deref()));
+    }
+    let written = serde_json::to_vec(&configuration).unwrap();
+    assert_eq!(Configuration::parse(&written).unwrap(), configuration);
+}
+
+fn reference(text: &str) {
+    let Some(reference) = same::<Reference>(text) else { return };
+    assert_eq!(reference.familiar().parse().as_ref(), Ok(&reference));
+    for part in [reference.registry(), reference.repository(), reference.target()] {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-/:[]".contains(c);
+        assert!(!part.is_empty() && part.chars().all(is_plain), "{part:?}");
+        assert!(!part.split('/').any(|part| matches!(part, "" | "." | "..")), "{part:?}");
+    }
+}
+
+/// Reads what can be shown, and what is shown.
+fn same<T: FromStr<Err: Debug + Display> + Display + PartialEq + Debug>(text: &str) -> Option<T> {
+    let value: T = text.parse().map_err(|error: T::Err| error.to_string()).ok()?;
+    assert_eq!(value.to_string().parse::<T>().unwrap(), value);
+    Some(value)
+}

@@ -1,0 +1,34 @@
+//! Documents that name each other by digest, which a fuzzer would never get right either.
+
+use oci_hooks::image::Digest;
+
+/// Takes an input apart at its zero bytes, into at most as many parts as the digit says that it
+/// begins with: only the last may have such bytes.
+///
+/// In each part `@N` becomes the digest of the `body` of part N, and `%N` its size, if that part
+/// comes later.
+pub fn linked(input: &[u8], body: impl Fn(&[u8]) -> &[u8]) -> Vec<Vec<u8>> {
+    let Some((&digit, input)) = input.split_first() else { return Vec::new() };
+    let count = usize::from(digit.wrapping_sub(b'0') % 10);
+    let mut parts: Vec<Vec<u8>> =
+        input.splitn(count, |&byte| byte == 0).map(<[u8]>::to_vec).collect();
+    for at in (0..parts.len().saturating_sub(1)).rev() {
+        let mut text = Vec::new();
+        let mut bytes = parts[at].iter().copied().peekable();
+        while let Some(byte) = bytes.next() {
+            let digit = |next: &&u8| next.is_ascii_digit() && usize::from(**next - b'0') > at;
+            let later = bytes.peek().filter(digit).map(|next| usize::from(next - b'0'));
+            match (byte, later.and_then(|later| parts.get(later))) {
+                (b'@', Some(later)) => text.extend(Digest::of(body(later)).as_str().bytes()),
+                (b'%', Some(later)) => text.extend(body(later).len().to_string().bytes()),
+                _ => {
+                    text.push(byte);
+                    continue;
+                }
+            }
+            bytes.next();
+        }
+        parts[at] = text;
+    }
+    parts
+}

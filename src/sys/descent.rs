@@ -22,7 +22,7 @@ const MAX_OPEN: usize = 4;
 ///
 /// Only the last ones are open. The others are opened again from below, and have to be what they were:
 /// somebody may move directories meanwhile.
-pub(crate) struct Descent<'a, T> {
+pub struct Descent<'a, T> {
     top: BorrowedFd<'a>,
     levels: Vec<Level<T>>,
     /// Those of the last levels.
@@ -56,25 +56,25 @@ impl Id {
 }
 
 /// Looks at what is open.
-pub(crate) fn look(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
+pub fn look(file: BorrowedFd<'_>) -> Result<Statx, Errno> {
     statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::BASIC_STATS | StatxFlags::BTIME)
 }
 
 impl<'a, T> Descent<'a, T> {
     /// Starts in a directory that is open for reading.
-    pub(crate) fn new(top: BorrowedFd<'a>, data: T) -> Result<Self, Errno> {
+    pub fn new(top: BorrowedFd<'a>, data: T) -> Result<Self, Errno> {
         let level = Level { id: Id::new(&look(top)?), data };
         Ok(Descent { top, levels: vec![level], open: VecDeque::new() })
     }
 
     /// Returns the directory it is in, and what is kept for it.
-    pub(crate) fn here(&mut self) -> (BorrowedFd<'_>, &mut T) {
+    pub fn here(&mut self) -> (BorrowedFd<'_>, &mut T) {
         let level = self.levels.last_mut().expect("the top is never left");
         (self.open.back().map_or(self.top, |open| open.as_fd()), &mut level.data)
     }
 
     /// Goes into a directory, as it was found when it was looked at.
-    pub(crate) fn enter(&mut self, directory: OwnedFd, found: &Statx, data: T) {
+    pub fn enter(&mut self, directory: OwnedFd, found: &Statx, data: T) {
         if self.open.len() == MAX_OPEN {
             self.open.pop_front();
         }
@@ -89,7 +89,7 @@ impl<'a, T> Descent<'a, T> {
     ///
     /// `ESTALE` if the directory has been moved since: the way back is lost, and only
     /// [`restart`](Self::restart) leads anywhere.
-    pub(crate) fn leave(&mut self) -> Result<Option<T>, Errno> {
+    pub fn leave(&mut self) -> Result<Option<T>, Errno> {
         if self.levels.len() == 1 {
             return Ok(None);
         }
@@ -107,12 +107,12 @@ impl<'a, T> Descent<'a, T> {
     }
 
     /// Returns how many directories the way has, the top one included.
-    pub(crate) fn depth(&self) -> usize {
+    pub fn depth(&self) -> usize {
         self.levels.len()
     }
 
     /// Goes back to the top.
-    pub(crate) fn restart(&mut self, data: T) {
+    pub fn restart(&mut self, data: T) {
         self.levels.truncate(1);
         self.open.clear();
         self.levels[0].data = data;

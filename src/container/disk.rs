@@ -123,6 +123,7 @@ fn format(file: &File, path: &Path) -> Result<(), ContainerError> {
         cwd: Path::new("/"),
         stdin: b"",
         timeout: Some(MKFS_TIMEOUT),
+        dies_with_us: false,
         stdout: Limit::Truncate(0),
         stderr: Limit::Truncate(SHOWN_BYTES),
     };

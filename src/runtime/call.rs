@@ -129,7 +129,7 @@ impl Runtime {
         arguments.extend(["exec", "--process"].map(OsStr::new));
         arguments.extend([process.as_os_str(), OsStr::new("--pid-file"), pid_file.as_os_str()]);
         arguments.push(OsStr::new(id));
-        self.run_program(&arguments, timeout)
+        self.run_program(Action::Exec, &arguments, timeout)
     }
 
     /// Starts a created container.
@@ -241,7 +241,7 @@ impl Runtime {
         arguments: &[A],
         timeout: Duration,
     ) -> Result<Finished, RuntimeError> {
-        let finished = self.run_program(arguments, timeout)?;
+        let finished = self.run_program(action, arguments, timeout)?;
         match finished.end {
             End::Exited(0) => Ok(finished),
             End::TimedOut => Err(RuntimeError::TimedOut {
@@ -256,6 +256,7 @@ impl Runtime {
 
     fn run_program<A: AsRef<OsStr>>(
         &self,
+        action: Action,
         arguments: &[A],
         timeout: Duration,
     ) -> Result<Finished, RuntimeError> {
@@ -265,6 +266,8 @@ impl Runtime {
         program.env = ENV.map(|(name, value)| (OsStr::new(name), OsStr::new(value))).into();
         program.timeout = Some(timeout);
         program.stdout = Limit::Truncate(1 << 20);
+        // One that was left at work when its container is removed would wait for that for ever.
+        program.dies_with_us = action == Action::Start;
         Ok(program.run()?)
     }
 }

@@ -41,7 +41,6 @@ pub mod quantity;
 #[cfg(feature = "engine")]
 pub mod removal;
 pub mod rollback;
-#[cfg(feature = "engine")]
 pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;

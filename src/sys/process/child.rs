@@ -11,6 +11,7 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 
 use super::pipe::{Input, Output};
 use super::{Deadline, Program, Streams};
+use crate::sys::spawn::die_with_us;
 
 /// As large as a pipe is by default, so that one read empties it.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -38,7 +39,8 @@ impl Child {
         let env = program.env.iter().filter(|(name, _)| !name.is_empty());
         // `PATH` in `env` does not matter: with a slash in the path the program is not searched
         // for, and `posix_spawn` runs no shell for a file the kernel cannot execute.
-        let child = Command::new(path)
+        let mut command = Command::new(path);
+        command
             .arg0(arg0)
             .args(args)
             .env_clear()
@@ -47,8 +49,11 @@ impl Child {
             .process_group(0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()?;
+            .stderr(Stdio::piped());
+        if program.dies_with_us {
+            die_with_us(&mut command);
+        }
+        let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let mut child = Child { child, pid, pidfd: None, unreaped: true };
         child.pidfd = Some(pidfd_open(pid, PidfdFlags::empty())?);

@@ -157,12 +157,9 @@ impl Host {
             let names = entries.flatten().map(|entry| entry.file_name());
             let pids = names.filter_map(|name| name.to_str()?.parse().ok());
             pids.filter_map(|pid| {
-                let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
-                let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
-                let line = String::from_utf8_lossy(&words).replace('\0', " ");
+                let line = line_of(pid)?;
                 let is_host = line.contains(FIRST_PROCESS) || line == "cat ";
-                let ended = status.contains("\nState:\tZ") || words.is_empty();
-                (!ended && !is_host).then_some(Process { pid, line })
+                (!is_host).then_some(Process { pid, line })
             })
             .collect()
         })
@@ -195,4 +192,22 @@ pub(crate) struct Process {
     pub(crate) pid: u32,
     /// Its words, each with a blank after it.
     pub(crate) line: String,
+}
+
+/// Returns the words of a process, each with a blank after it, or nothing if it has ended.
+fn line_of(pid: u32) -> Option<String> {
+    for _ in 0..1000 {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        // One that is ending has no memory any more, and no words therefore.
+        if status.contains("\nState:\tZ") || !status.contains("\nVmSize:") {
+            return None;
+        }
+        let words = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+        if !words.is_empty() {
+            return Some(String::from_utf8_lossy(&words).replace('\0', " "));
+        }
+        // Who starts a program is told so a moment before the program has its words.
+        std::thread::yield_now();
+    }
+    Some(String::new())
 }

@@ -1,5 +1,6 @@
 //! Taking a container apart, whatever is left of it.
 
+use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
@@ -19,17 +20,26 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const AT_ONCE: usize = 4;
 
 impl Engine {
+    /// Kills all processes of a container.
+    fn kill_processes(&self, record: &Record) -> Result<(), ContainerError> {
+        let unkillable = || ContainerError::Unkillable { id: record.id.clone(), timeout: TIMEOUT };
+        // Killed here and not by the runtime: runc looks only every 100 ms whether it is gone.
+        if let Some(process) = record.process.or_else(|| self.directory(&record.id).process()) {
+            process.kill(TIMEOUT).map_err(|_| unkillable())?;
+        }
+        // Those of a container that shares the processes of others do not end with its first one.
+        if cgroup::kill(&record.cgroup) { Ok(()) } else { Err(unkillable()) }
+    }
+
+    fn kill_all(&self, records: &[Record]) -> Result<(), ContainerError> {
+        records.iter().fold(Ok(()), |result, record| result.and(self.kill_processes(record)))
+    }
+
     /// Kills a container and removes everything of it. Each step takes it that an earlier process
     /// was killed while doing the same, so this may be called again and again.
     pub fn remove(&self, record: &Record) -> Result<(), ContainerError> {
+        self.kill_processes(record)?;
         let directory = self.directory(&record.id);
-        // Killed here and not by the runtime: runc looks only every 100 ms whether it is gone.
-        if let Some(process) = record.process.or_else(|| directory.process()) {
-            process.kill(TIMEOUT).map_err(|_| ContainerError::Unkillable {
-                id: record.id.clone(),
-                timeout: TIMEOUT,
-            })?;
-        }
         if record.runtime.root.join(&record.id).exists() {
             record.runtime.delete(&record.id)?;
         }
@@ -42,6 +52,25 @@ impl Engine {
         self.store.release(&record.id)?;
         // The record goes last: as long as there is anything, it says where.
         Ok(self.run_trash().remove(directory.path())?)
+    }
+
+    /// Removes containers as [`Engine::remove_all`] does, and meanwhile, once all are dead, what only they
+    /// used, such as a network: the kernel takes longer to forget a firewall's rules than a runtime to
+    /// delete a container.
+    pub fn remove_all_with<T: Send>(
+        &self,
+        records: &[Record],
+        others: impl FnOnce() -> T + Send,
+    ) -> Result<T, ContainerError> {
+        if let Err(error) = self.kill_all(records) {
+            return Err(self.remove_all(records).err().unwrap_or(error));
+        }
+        std::thread::scope(|scope| {
+            let others = scope.spawn(others);
+            let removed = self.remove_all(records);
+            let others = others.join().unwrap_or_else(|panic| resume_unwind(panic));
+            removed.map(|()| others)
+        })
     }
 
     /// Removes containers, several at a time; all that can be, and returns the first error of the others.

@@ -56,18 +56,17 @@ fn remove_owned(
     job: Option<&Job>,
 ) -> Result<(), HookError> {
     let containers = containers(engine, owner)?;
-    engine.remove_all(&containers)?;
-    engine.remove_unrecorded()?;
-    engine.store.sweep_reservations()?;
     // Those of steps that ran without a job come with the containers.
-    let mut networks: Vec<_> = containers.into_iter().filter_map(|record| record.network).collect();
-    networks.extend(job.map(|job| job.network.clone()));
+    let mut networks: Vec<_> =
+        containers.iter().filter_map(|record| record.network.as_ref()).collect();
+    networks.extend(job.map(|job| &job.network));
     networks.sort();
     networks.dedup();
-    for id in networks {
-        pod::remove(engine, &id, None)?;
-        Network::remove_id(network, &id)?;
-    }
+    let remove = |id: &&String| Network::remove_id(network, id);
+    engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
+    engine.remove_unrecorded()?;
+    engine.store.sweep_reservations()?;
+    networks.iter().try_for_each(|id| pod::remove(engine, id, None))?;
     cgroup::remove_if_empty(cgroup::PARENT);
     Ok(())
 }

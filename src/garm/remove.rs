@@ -49,13 +49,12 @@ pub(super) fn remove(
     if let Some(supervisor) = files.supervisor()? {
         supervisor.kill(KILL).at("kill the supervisor of", directory.path())?;
     }
-    match record {
-        Some(record) => engine.remove(&record)?,
-        // There may be a directory that its maker had not written a record to.
-        None if directory.path().exists() => drop(engine.remove_unrecorded()?),
-        None => {}
+    let records: Vec<_> = record.into_iter().collect();
+    engine.remove_all_with(&records, || Network::remove_id(network, &claim.network))??;
+    if records.is_empty() && directory.path().exists() {
+        // One that its maker had not written a record to.
+        engine.remove_unrecorded()?;
     }
-    Network::remove_id(network, &claim.network)?;
     if claim.made.is_none() {
         // Its maker may have been killed while it used the image.
         engine.store.sweep_reservations()?;

@@ -132,14 +132,16 @@ fn rules(nftables: &Nftables, version: &str) -> Result<String, NetworkError> {
 
 /// Takes a network out, whatever it has in the table, and with the last one the table and all that is
 /// ours in other ones. That nothing is there is fine. The lock is held.
-pub(super) fn leave(network: &Member<'_>) -> Result<(), NetworkError> {
+///
+/// The kernel has 5 to 15 ms left to do: what is returned waits for that when it is dropped.
+pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
     let nftables = Nftables::open().map_err(because("ask"))?;
     let because = || because("take a network out");
     nftables.delete_chain(TABLE, network.link.as_str()).map_err(because())?;
     nftables.delete(TABLE, &network.elements()).map_err(because())?;
     for _ in 0..TRIES {
         if remove_unused(&nftables).map_err(because())? {
-            return Ok(());
+            return Ok(nftables);
         }
     }
     Err(because()(io::Error::other("others change it all the time")))

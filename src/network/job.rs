@@ -214,23 +214,27 @@ impl Network {
     pub fn remove_id(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
         check_name(id)?;
         let directory = directory(options, id);
-        let _lock = lock(options)?;
+        let lock = lock(options)?;
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             entries => entries.at("list", &directory)?,
         };
-        match read(options, id) {
-            Ok(record) => firewall::leave(&record.member(options))?,
+        let left = match read(options, id) {
+            Ok(record) => Some(firewall::leave(&record.member(options))?),
             // Whoever was killed before it wrote the record had not made anything.
-            Err(NetworkError::Unknown { .. }) => {}
+            Err(NetworkError::Unknown { .. }) => None,
             Err(error) => return Err(error),
-        }
+        };
         for entry in entries.flatten() {
             if entry.path().extension().is_some_and(|end| end == "netns" || end == "userns") {
                 netns::unpin(&entry.path())?;
             }
         }
-        Ok(remove_tree(&directory)?)
+        remove_tree(&directory)?;
+        // Other networks need not wait for what the kernel has left to do.
+        drop(lock);
+        drop(left);
+        Ok(())
     }
 
     fn user_pin(&self) -> PathBuf {

@@ -26,21 +26,25 @@ const TIMEOUT: Duration = Duration::from_secs(5);
 /// How long it is waited for who removes empty cgroups.
 const PARENTS_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and removes it and its children.
-/// Returns whether it is gone.
+/// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and in its children. Returns whether
+/// nothing runs there any more.
+pub fn kill(path: &str) -> bool {
+    each(path, kill_in)
+}
+
+/// Kills everything in a cgroup, and removes it and its children. Returns whether it is gone.
 pub fn remove(path: &str) -> bool {
+    each(path, remove_directory)
+}
+
+/// Does something with the directories of a cgroup that are there. Returns whether all went well.
+fn each(path: &str, act: fn(&Path) -> bool) -> bool {
     let path = &directory(path);
     if path.is_empty() || path.split('/').any(|part| matches!(part, "" | "." | "..")) {
         return false;
     }
-    let mut is_gone = true;
-    for root in hierarchies(Path::new(MOUNT)) {
-        let dir = root.join(path);
-        if dir.exists() {
-            is_gone &= remove_directory(&dir);
-        }
-    }
-    is_gone
+    let directories = hierarchies(Path::new(MOUNT)).into_iter().map(|root| root.join(path));
+    directories.filter(|dir| dir.exists()).fold(true, |well, dir| act(&dir) && well)
 }
 
 /// Moves this process to a cgroup, which is made if it is not there. Whoever started us, as a service
@@ -110,23 +114,47 @@ fn hierarchies(mount: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
+fn kill_in(dir: &Path) -> bool {
+    until(|| {
+        kill_all(dir);
+        children(dir).iter().all(|child| kill_in(child)) && is_empty(dir)
+    })
+}
+
 fn remove_directory(dir: &Path) -> bool {
-    let end = Instant::now() + TIMEOUT;
-    let mut pause = Duration::from_micros(200);
-    loop {
+    until(|| {
         kill_all(dir);
         for child in children(dir) {
             remove_directory(&child);
         }
-        if fs::remove_dir(dir).is_ok() || !dir.exists() {
-            return true;
-        }
+        fs::remove_dir(dir).is_ok() || !dir.exists()
+    })
+}
+
+/// Does something again and again until it is done; returns whether that came in time. The kernel has no
+/// event for "the last process left" that works in both versions.
+fn until(is_done: impl Fn() -> bool) -> bool {
+    let end = Instant::now() + TIMEOUT;
+    let mut pause = Duration::from_micros(200);
+    while !is_done() {
         if Instant::now() > end {
             return false;
         }
-        // The kernel has no event for "the last process left" that works in both versions.
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(20));
+    }
+    true
+}
+
+/// Returns whether a cgroup has no processes, or is gone.
+fn is_empty(dir: &Path) -> bool {
+    // Version 2 has no list of the processes of one with threads.
+    if let Ok(events) = fs::read_to_string(dir.join("cgroup.events")) {
+        return events.lines().any(|line| line == "populated 0");
+    }
+    match fs::read_to_string(dir.join("cgroup.procs")) {
+        Ok(processes) => processes.is_empty(),
+        Err(_) => !dir.exists(),
     }
 }
 

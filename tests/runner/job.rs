@@ -1,6 +1,8 @@
 //! Whole jobs, from the first call to the last.
 
 use std::fs;
+use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 use std::time::Duration;
@@ -355,5 +357,34 @@ fn wait_for_service(installation: &Installation<'_>) {
     while !runs() {
         assert!(std::time::Instant::now() < deadline, "no service is started");
         std::thread::yield_now();
+    }
+}
+
+/// The rules that keep jobs apart from the host are taken away while a job is: not before it is dead.
+#[test]
+fn nothing_that_a_job_sends_at_its_end_reaches_the_host() {
+    const FLOOD: &str = "gateway=$(ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p')\n\
+        for sender in 1 2 3 4; do\n\
+        (while :; do nc $gateway PORT; done) </dev/null >/dev/null 2>&1 &\n\
+        done";
+    for (settings, is_fenced) in [("", true), ("[network]\nhost-access = true\n", false)] {
+        with_each_runtime(settings, |installation| {
+            let bind = || TcpListener::bind("0.0.0.0:0");
+            let socket = installation.host().enter(bind).expect("the host has ports");
+            socket.set_nonblocking(true).expect("it is a socket");
+            let port = socket.local_addr().expect("it is bound").port();
+            let flood = FLOOD.replace("PORT", &port.to_string());
+            let mut runner = runner(installation, "runner-1");
+            for _ in 0..if is_fenced { 10 } else { 1 } {
+                runner.prepare(runner.job_container("alpine:3.20"), &[]);
+                runner.run(&flood).success();
+                if !is_fenced {
+                    program::wait_until("the host hears it", || socket.accept().is_ok());
+                }
+                runner.cleanup();
+                let heard = socket.accept().map(drop).map_err(|error| error.kind());
+                assert!(!is_fenced || heard == Err(ErrorKind::WouldBlock), "{heard:?}");
+            }
+        });
     }
 }

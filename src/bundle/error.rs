@@ -151,6 +151,9 @@ pub enum BundleError {
     /// Hooks cannot be added.
     #[error(transparent)]
     Hooks(#[from] HooksError),
+    /// A `precreate` hook left something that cannot be read back.
+    #[error("cannot read what precreate hooks made of the configuration")]
+    HooksOutput(#[source] serde_json::Error),
     /// A file or directory.
     #[error(transparent)]
     Path(#[from] PathError),

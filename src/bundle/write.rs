@@ -9,14 +9,15 @@ use serde_json::Value;
 
 use super::config::{Parts, checked_cwd, config};
 use super::devices::devices;
-use super::hooks::{Injected, inject};
+use super::hooks::inject;
 use super::inside::{Inside, Owner};
 use super::mounts::{self, Container, is_in_proc, is_mounted, text};
 use super::options::Options;
 use super::sources::ContainerIds;
 use super::user::{self, User};
-use super::{BundleError, HooksError, files};
+use super::{BundleError, files};
 use crate::hooks::Problem;
+use crate::hooks::pipeline::Report;
 use crate::image::ImageConfig;
 use crate::sys::fs::PathContext;
 use crate::sys::mount_namespace::MountNamespace;
@@ -37,7 +38,7 @@ pub struct Bundle {
     pub hooks: Vec<PathBuf>,
     /// Hook files that could not be used.
     pub problems: Vec<Problem>,
-    /// What `precreate` hooks wrote to their standard error.
+    /// The lines that `precreate` hooks wrote to standard error, each with its program before it.
     pub said: Vec<String>,
     /// What is not as it was asked for.
     pub warnings: Vec<String>,
@@ -100,16 +101,17 @@ pub fn write(
         devices: &devices,
     })?;
 
-    let mut injected = Injected { config: to_bytes(&config), ..Injected::default() };
+    let (mut bytes, mut report) = (to_bytes(&config), Report::default());
     if let Some(hooks) = &options.hooks {
-        injected = inject(injected.config, hooks, &options.mounts, dir)?;
+        let injected = inject(&bytes, hooks, &options.mounts, dir)?;
+        (bytes, report) = (injected.config, injected.report);
     }
-    let config = if injected.files.is_empty() { config } else { parsed(&injected.config)? };
+    let config = if report.hooks.is_empty() { config } else { parsed(&bytes)? };
     let path = dir.join("config.json");
     let mut file = OpenOptions::new();
     // The environment of a job is in it.
     let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path);
-    file.and_then(|mut file| file.write_all(&injected.config)).at("write", &path)?;
+    file.and_then(|mut file| file.write_all(&bytes)).at("write", &path)?;
     let (mounts, further) = mounts.stage.make(ContainerIds {
         user: (user.uid, user.gid),
         private: options.private_ids,
@@ -122,9 +124,9 @@ pub fn write(
         config,
         user: user.clone(),
         stop_signal: image.stop_signal.clone(),
-        hooks: injected.files,
-        problems: injected.problems,
-        said: injected.said,
+        said: report.precreate_lines(),
+        hooks: report.hooks.into_iter().map(|hook| hook.file).collect(),
+        problems: report.problems,
         warnings,
     })
 }
@@ -180,6 +182,6 @@ fn to_bytes(config: &Value) -> Vec<u8> {
     config.to_string().into_bytes()
 }
 
-fn parsed(config: &[u8]) -> Result<Value, HooksError> {
-    Ok(serde_json::from_slice(config)?)
+fn parsed(config: &[u8]) -> Result<Value, BundleError> {
+    serde_json::from_slice(config).map_err(BundleError::HooksOutput)
 }

@@ -70,14 +70,19 @@ pub struct FilterRun {
 }
 
 impl FilterRun {
-    /// Returns the last line of standard error that is not blank, without control characters and
-    /// cut to what fits into a message.
+    /// Returns the lines of standard error that are not blank, without control characters.
+    pub fn lines(&self) -> Vec<String> {
+        let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
+        let text = String::from_utf8_lossy(&self.stderr);
+        let lines = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
+        lines.map(|line| line.chars().map(printable).collect()).collect()
+    }
+
+    /// Returns the last of these lines, cut to what fits into a message.
     pub fn last_words(&self) -> Option<String> {
         const MAX_CHARS: usize = 300;
-        let text = String::from_utf8_lossy(&self.stderr);
-        let line = text.lines().map(str::trim).rfind(|line| !line.is_empty())?;
-        let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
-        Some(line.chars().take(MAX_CHARS).map(printable).collect())
+        let line = self.lines().pop()?;
+        Some(line.trim_start().chars().take(MAX_CHARS).collect())
     }
 }
 

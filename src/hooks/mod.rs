@@ -5,7 +5,9 @@
 //! life at which it runs. What is done here follows podman's Go code, down to its JSON and its regular
 //! expressions; where others differ, a [`Consumer`] says how.
 //!
-//! The way from directories to a new configuration is four calls, of which only the first does I/O:
+//! [`Pipeline`] is the way from directories to a new configuration in one call, with what is asked of
+//! hooks before they are injected, and a report of what happened. Its parts are calls of their own, of
+//! which only the first does I/O, for whoever loads once and matches many containers:
 //!
 //! ```
 //! use oci_hooks::hooks::{self, Config, InjectOptions, LoadOptions, consumer::PODMAN};
@@ -54,6 +56,7 @@ pub mod monitor;
 #[cfg(feature = "oci-spec")]
 mod oci_spec;
 pub mod pattern;
+pub mod pipeline;
 mod schema;
 mod select;
 mod set;
@@ -72,9 +75,10 @@ pub use load::{Entry, EntryState, LoadOptions, Loaded, load};
 #[cfg(feature = "monitor")]
 pub use monitor::Monitor;
 pub use pattern::{Pattern, PatternError};
+pub use pipeline::{Pipeline, PipelineError};
 pub use schema::{Definition, PathCheck, SchemaOptions, Version};
 pub use select::{Injection, Selection};
 pub use set::{HookFile, HookSet, Verdict};
 pub use stage::{OciStage, Stage};
-pub use target::{Command, Target};
+pub use target::{Command, Target, TargetOverrides};
 pub use when::{AnnotationPattern, Combine, EmptyArgs, Outcome, Reason, When};

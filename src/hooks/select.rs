@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use super::consumer::Consumer;
-use super::{Hook, HookFile, HookSet, MatchError, OciStage, Stage, Target};
+use super::{Hook, HookFile, HookSet, MatchError, OciStage, Reason, Stage, Target};
 
 /// The hooks that apply to one container.
 #[derive(Clone, Debug)]
@@ -12,6 +12,8 @@ use super::{Hook, HookFile, HookSet, MatchError, OciStage, Stage, Target};
 pub struct Selection<'a> {
     /// The hook files that match, in order.
     pub files: Vec<&'a HookFile>,
+    /// The condition that decided for each of them.
+    pub reasons: Vec<Reason<'a>>,
     /// One entry for each stage of each of them, in order.
     pub injections: Vec<Injection<'a>>,
 }
@@ -37,10 +39,13 @@ impl HookSet {
         target: &'a Target,
         consumer: &Consumer,
     ) -> Result<Selection<'a>, MatchError> {
-        let mut files = Vec::new();
+        let (mut files, mut reasons) = (Vec::new(), Vec::new());
         for verdict in self.evaluate(target, consumer.matching) {
             match verdict.outcome {
-                Ok(outcome) if outcome.matched => files.push(verdict.file),
+                Ok(outcome) if outcome.matched => {
+                    files.push(verdict.file);
+                    reasons.push(outcome.reason);
+                }
                 Ok(_) => {}
                 Err(source) => return Err(MatchError { path: verdict.file.path.clone(), source }),
             }
@@ -58,7 +63,7 @@ impl HookSet {
                 })
             })
             .collect();
-        Ok(Selection { files, injections })
+        Ok(Selection { files, reasons, injections })
     }
 }
 

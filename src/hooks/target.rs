@@ -13,6 +13,18 @@ pub struct Target {
     pub has_bind_mounts: bool,
 }
 
+/// Where hooks are matched against something else than the configuration shows.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TargetOverrides {
+    /// Annotations that are matched too; they go before those of the configuration.
+    pub annotations: BTreeMap<String, String>,
+    /// Whether the configuration's own annotations are left out.
+    pub without_config_annotations: bool,
+    /// Whether the user asked for mounts, if that is known better than the configuration shows it.
+    pub has_bind_mounts: Option<bool>,
+}
+
 /// What a container runs, from `process.args` of its `config.json`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Command {

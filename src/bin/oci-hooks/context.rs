@@ -6,7 +6,7 @@ use std::io::{self, BufWriter, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 
 use anstream::{AutoStream, ColorChoice};
-use oci_hooks::hooks::{self, Consumer, HookError, HookSet, LoadOptions, Loaded, Problem};
+use oci_hooks::hooks::{Consumer, HookError, LoadOptions, Problem};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
@@ -72,14 +72,12 @@ impl Context {
         options
     }
 
-    /// Returns the hooks the consumer would use, and warns of what it drops in silence.
-    pub(crate) fn hooks(&self, options: &LoadOptions, lenient: bool) -> Result<HookSet, Error> {
-        let Loaded { hooks, problems, missing_dirs, .. } = hooks::load(options);
-        let told: Vec<_> = problems.iter().filter(|problem| !problem.fatal || lenient).collect();
-        let missing = |problem: &&&Problem| matches!(problem.source, HookError::PathMissing { .. });
-        let many = told.iter().filter(missing).count();
+    /// Warns of hook files that are left out.
+    pub(crate) fn warn_of_problems(&self, problems: &[Problem]) {
+        let missing = |problem: &&Problem| matches!(problem.source, HookError::PathMissing { .. });
+        let many = problems.iter().filter(missing).count();
         let in_short = many > MANY && !self.verbose && self.error_format == Format::Human;
-        for problem in told.iter().filter(|problem| !(in_short && missing(problem))) {
+        for problem in problems.iter().filter(|problem| !(in_short && missing(problem))) {
             self.warn(&Diagnostic::of_problem(problem));
         }
         if in_short {
@@ -87,14 +85,13 @@ impl Context {
                 "{many} hook files are ignored, as their programs do not exist; --verbose names them"
             ));
         }
-        if let Some(fatal) = problems.into_iter().find(|problem| problem.fatal && !lenient) {
-            return Err(Error::Hook(Box::new(fatal)));
-        }
-        // The consumer's own directories need not exist; one that was asked for should.
-        for dir in missing_dirs.iter().filter(|dir| self.hooks_dirs.contains(dir)) {
+    }
+
+    /// Warns of directories that were asked for; the consumer's own need not exist.
+    pub(crate) fn warn_of_missing_dirs(&self, missing: &[PathBuf]) {
+        for dir in missing.iter().filter(|dir| self.hooks_dirs.contains(dir)) {
             self.warn(&Diagnostic::new("missing-dir", dir, "directory does not exist"));
         }
-        Ok(hooks)
     }
 
     /// Reads a configuration: a file, a bundle, or standard input for `-`.

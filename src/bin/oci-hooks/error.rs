@@ -9,6 +9,7 @@ use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::lint::Finding;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
+use oci_hooks::hooks::pipeline::PipelineFailure;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::hooks::{
     ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
@@ -48,6 +49,8 @@ pub(crate) enum Error {
     Replace(#[from] ReplaceError),
     #[error(transparent)]
     Filter(#[from] Box<FilterError>),
+    #[error(transparent)]
+    Pipeline(PipelineFailure),
     #[error(transparent)]
     Recorder(#[from] RecorderError),
     #[error(transparent)]
@@ -108,6 +111,7 @@ impl Error {
             }
             Error::Read(_) | Error::Replace(_) => simple("io", None),
             Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
+            Error::Pipeline(_) => simple("inject", None),
             Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
             Error::Trust(error) => Diagnostic {
                 hint: error.hint(),
@@ -246,6 +250,20 @@ impl fmt::Display for Diagnostic {
             f.write_str(": ")?;
         }
         f.write_str(&self.message)
+    }
+}
+
+impl Error {
+    /// Returns what kept hooks from being added to a configuration.
+    pub(crate) fn of_pipeline(path: &Path, failure: PipelineFailure) -> Self {
+        match failure {
+            PipelineFailure::Config(source) => Error::Config { path: path.to_owned(), source },
+            PipelineFailure::HookFile(problem) => Error::Hook(problem),
+            PipelineFailure::Match(error) => error.into(),
+            PipelineFailure::Trust(error) => error.into(),
+            PipelineFailure::Filter(error) => error.into(),
+            other => Error::Pipeline(other),
+        }
     }
 }
 

@@ -1,19 +1,21 @@
 //! `oci-hooks inject`.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::capture::Recorder;
-use oci_hooks::hooks::trust::{self, TrustOptions};
-use oci_hooks::hooks::{self, Config, Consumer, FilterOptions, InjectOptions, OciStage, Selection};
+use oci_hooks::hooks::pipeline::{Injected, Report};
+use oci_hooks::hooks::trust::TrustOptions;
+use oci_hooks::hooks::{FilterOptions, Hook, InjectOptions, OciStage, Pipeline, Selection};
 use oci_hooks::sys::fs::{Expected, FileAt, FileId, PathContext, ReplaceOptions, Symlinks};
 
 use crate::Exit;
 use crate::context::{Context, MAX_CONFIG_BYTES, config_path};
 use crate::diff;
-use crate::error::{Error, in_config};
+use crate::error::Error;
 use crate::target::TargetArgs;
 
 /// Add the hooks that match to a configuration, as podman would
@@ -95,58 +97,75 @@ enum Prestart {
     Prestart,
 }
 
-impl InjectArgs {
-    /// Returns the consumer as the options change it.
-    fn consumer(&self, consumer: &Consumer) -> Consumer {
-        let mut consumer = consumer.clone();
-        match self.prestart {
-            Some(Prestart::CreateRuntime) => consumer.prestart = OciStage::CreateRuntime,
-            Some(Prestart::Prestart) => consumer.prestart = OciStage::Prestart,
-            None => {}
-        }
-        consumer
-    }
-
-    fn extension_stages(&self, consumer: &Consumer) -> Vec<String> {
-        if self.no_extension_stages {
-            return Vec::new();
-        }
-        if !self.extension_stage.is_empty() {
-            return self.extension_stage.clone();
-        }
-        // podman runs poststop hooks by itself. Nobody would run them for a configuration that is
-        // given to a runtime, and so they are added to it.
-        let stages = consumer.extension_stages.iter().filter(|&&stage| stage != "poststop");
-        stages.map(|&stage| stage.to_owned()).collect()
-    }
-}
-
 pub(crate) fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
-    let consumer = args.consumer(&context.consumer);
     let path = config_path(&args.config);
     let source = Source::open(&path, args.in_place, context)?;
-    let config = in_config(&path, Config::parse(&source.text))?;
-    let mut load_options = context.load_options();
-    load_options.extension_stages = args.extension_stages(&consumer);
-    let hooks = context.hooks(&load_options, args.lenient)?;
-    let target = args.target.target(&config, &path, &consumer)?;
-    let mut selection = hooks.select(&target, &consumer)?;
-    if args.strict {
-        for file in &selection.files {
-            trust::check(file, &TrustOptions::of_process())?;
+    let pipeline = args.pipeline(&path, context)?;
+    let recorder = args.capture.as_deref().map(recorder).transpose()?;
+    let mut not_recorded = Vec::new();
+    let result = pipeline.run_with(&source.text, |selection| {
+        if let Some(recorder) = &recorder {
+            not_recorded = record(selection, recorder);
         }
-        selection.set_missing_env();
-    }
-    if let Some(dir) = &args.capture {
-        capture_output(&mut selection, dir, context)?;
-    }
-    let injected = in_config(&path, config.inject(&selection, InjectOptions { once: args.once }))?;
-    let injected = args.precreate(&selection, injected, &path, context)?;
+    });
+    let report = match &result {
+        Ok(injected) => &injected.report,
+        Err(error) => &error.report,
+    };
+    args.show(report, &not_recorded, context);
+    let Injected { config, report, .. } =
+        result.map_err(|error| Error::of_pipeline(&path, error.failure))?;
     if let Some(file) = &args.extension_out {
-        write_extension_hooks(&selection, file)?;
+        write_extension_hooks(&report.extension_hooks, file)?;
     }
-    args.put(&source, &injected, &path, context)?;
+    args.put(&source, &config, &path, context)?;
     Ok(Exit::Yes)
+}
+
+impl InjectArgs {
+    fn pipeline(&self, path: &Path, context: &Context) -> Result<Pipeline, Error> {
+        let mut pipeline = Pipeline::for_consumer(&context.consumer);
+        if self.no_extension_stages {
+            pipeline.load.extension_stages.clear();
+        } else if !self.extension_stage.is_empty() {
+            pipeline.load.extension_stages.clone_from(&self.extension_stage);
+        }
+        pipeline.load.dirs = context.load_options().dirs;
+        match self.prestart {
+            Some(Prestart::CreateRuntime) => pipeline.consumer.prestart = OciStage::CreateRuntime,
+            Some(Prestart::Prestart) => pipeline.consumer.prestart = OciStage::Prestart,
+            None => {}
+        }
+        pipeline.skip_bad_files = self.lenient;
+        pipeline.target = self.target.overrides()?;
+        pipeline.strict = self.strict.then(TrustOptions::of_process);
+        pipeline.inject = InjectOptions { once: self.once };
+        let bundle = match path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        let allow_empty = self.allow_empty;
+        pipeline.precreate =
+            self.run_precreate.then(|| FilterOptions { allow_empty, ..FilterOptions::new(bundle) });
+        Ok(pipeline)
+    }
+
+    /// Says what happened, on standard error.
+    fn show(&self, report: &Report, not_recorded: &[String], context: &Context) {
+        context.warn_of_problems(&report.problems);
+        context.warn_of_missing_dirs(&report.missing_dirs);
+        for note in not_recorded {
+            context.note(note);
+        }
+        if report.precreate_skipped && self.extension_out.is_none() {
+            context.note(
+                "precreate hooks match and are not run: --run-precreate runs them, --extension-out lists them",
+            );
+        }
+        for line in report.precreate_lines() {
+            context.note(&line);
+        }
+    }
 }
 
 /// The configuration as it was read, and what to replace it by.
@@ -173,41 +192,6 @@ impl Source {
 }
 
 impl InjectArgs {
-    /// Runs the precreate hooks, or says that nobody did.
-    fn precreate(
-        &self,
-        selection: &Selection<'_>,
-        config: Vec<u8>,
-        path: &Path,
-        context: &Context,
-    ) -> Result<Vec<u8>, Error> {
-        let hooks = selection.extension_hooks().remove("precreate").unwrap_or_default();
-        if hooks.is_empty() {
-            return Ok(config);
-        }
-        if !self.run_precreate {
-            if self.extension_out.is_none() {
-                context.note(
-                    "precreate hooks match and are not run: --run-precreate runs them, --extension-out lists them",
-                );
-            }
-            return Ok(config);
-        }
-        let bundle = match path.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        let mut options = FilterOptions::new(bundle);
-        options.allow_empty = self.allow_empty;
-        let filtered = hooks::filter(&hooks, config, &options)?;
-        for (hook, run) in hooks.iter().zip(&filtered.runs) {
-            for line in String::from_utf8_lossy(&run.stderr).lines() {
-                context.note(&format!("{}: {line}", hook.path));
-            }
-        }
-        Ok(filtered.config)
-    }
-
     /// Puts the new configuration where it is wanted.
     fn put(
         &self,
@@ -233,31 +217,31 @@ impl InjectArgs {
     }
 }
 
-/// Makes the hooks run through `oci-hooks run-hook`, which records what they do.
-fn capture_output(
-    selection: &mut Selection<'_>,
-    dir: &Path,
-    context: &Context,
-) -> Result<(), Error> {
+/// Returns what makes hooks run through `oci-hooks run-hook`, which records what they do.
+fn recorder(dir: &Path) -> Result<Recorder, Error> {
     let dir = std::path::absolute(dir).at("find", dir)?;
     let this = std::env::current_exe().at("find", Path::new("oci-hooks"))?;
-    let recorder = Recorder::new(&this, &dir)?;
+    Ok(Recorder::new(&this, &dir)?)
+}
+
+/// Has hooks recorded, and returns notes about those that are not.
+fn record(selection: &mut Selection<'_>, recorder: &Recorder) -> Vec<String> {
+    let mut notes = Vec::new();
     for injection in &mut selection.injections {
         let name = injection.file.name.to_string_lossy();
         match recorder.wrap(&injection.hook, &name, injection.stage.name()) {
             Some(wrapped) => injection.hook = Cow::Owned(wrapped),
-            None => context.note(&format!(
+            None => notes.push(format!(
                 "{name} is not recorded at {}: it runs inside the container, which has no oci-hooks",
                 injection.stage
             )),
         }
     }
-    Ok(())
+    notes
 }
 
 /// Writes `{stage: [hook…]}`, or `null` if there is none, as podman's library returns it.
-fn write_extension_hooks(selection: &Selection<'_>, file: &Path) -> Result<(), Error> {
-    let hooks = selection.extension_hooks();
+fn write_extension_hooks(hooks: &BTreeMap<String, Vec<Hook>>, file: &Path) -> Result<(), Error> {
     let hooks = if hooks.is_empty() { None } else { Some(hooks) };
     let mut text = serde_json::to_vec(&hooks).expect("hooks are strings, numbers and lists");
     text.push(b'\n');

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::json::{Document, Location};
-use oci_hooks::hooks::{Config, ConfigError, Consumer, Target};
+use oci_hooks::hooks::{Config, ConfigError, Consumer, Target, TargetOverrides};
 use oci_hooks::sys::fs::PathContext;
 
 use crate::context::read_limited;
@@ -50,26 +50,23 @@ impl TargetArgs {
         path: &Path,
         consumer: &Consumer,
     ) -> Result<Target, Error> {
-        let mut annotations = if self.no_config_annotations {
-            BTreeMap::new()
-        } else {
-            in_config(path, config.annotations())?
-        };
+        in_config(path, config.target_with(consumer.bind_mounts, &self.overrides()?))
+    }
+
+    /// Returns what hooks are matched against beside the configuration.
+    pub(crate) fn overrides(&self) -> Result<TargetOverrides, Error> {
+        let mut overrides = TargetOverrides::default();
         if let Some(file) = &self.annotations_file {
-            annotations.extend(read_annotations(file)?);
+            overrides.annotations = read_annotations(file)?;
         }
-        annotations.extend(self.annotation.iter().cloned());
-        Ok(Target {
-            annotations,
-            command: in_config(path, config.command())?,
-            has_bind_mounts: match self.has_bind_mounts {
-                HasBindMounts::True => true,
-                HasBindMounts::False => false,
-                HasBindMounts::Auto => {
-                    in_config(path, config.has_bind_mounts(consumer.bind_mounts))?
-                }
-            },
-        })
+        overrides.annotations.extend(self.annotation.iter().cloned());
+        overrides.without_config_annotations = self.no_config_annotations;
+        overrides.has_bind_mounts = match self.has_bind_mounts {
+            HasBindMounts::Auto => None,
+            HasBindMounts::True => Some(true),
+            HasBindMounts::False => Some(false),
+        };
+        Ok(overrides)
     }
 }
 

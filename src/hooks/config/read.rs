@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::ConfigError;
 use crate::hooks::consumer::BindMountRule;
 use crate::hooks::json::{Document, Kind, Location, Value, folds_to};
-use crate::hooks::{Command, Target};
+use crate::hooks::{Command, Target, TargetOverrides};
 
 /// A `config.json` of the [runtime specification].
 ///
@@ -33,11 +33,25 @@ impl<'t> Config<'t> {
 
     /// Returns what hooks are matched against, with the annotations of the configuration itself.
     pub fn target(&self, rule: BindMountRule) -> Result<Target, ConfigError> {
-        Ok(Target {
-            command: self.command()?,
-            annotations: self.annotations()?,
-            has_bind_mounts: self.has_bind_mounts(rule)?,
-        })
+        self.target_with(rule, &TargetOverrides::default())
+    }
+
+    /// Returns what hooks are matched against where somebody knows better than the configuration.
+    pub fn target_with(
+        &self,
+        rule: BindMountRule,
+        overrides: &TargetOverrides,
+    ) -> Result<Target, ConfigError> {
+        let mut annotations = match overrides.without_config_annotations {
+            true => BTreeMap::new(),
+            false => self.annotations()?,
+        };
+        annotations.extend(overrides.annotations.clone());
+        let has_bind_mounts = match overrides.has_bind_mounts {
+            Some(known) => known,
+            None => self.has_bind_mounts(rule)?,
+        };
+        Ok(Target { command: self.command()?, annotations, has_bind_mounts })
     }
 
     /// Returns what the container runs.

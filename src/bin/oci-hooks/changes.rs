@@ -36,7 +36,7 @@ pub(crate) fn write(change: &Change, mode: Mode, context: &mut Context) -> Resul
     for step in &change.steps {
         let mut line = match mode {
             Mode::Plan => format!("would {step}"),
-            Mode::Apply => done(step),
+            Mode::Apply => step.done(),
         };
         if let Step::Write { path, .. } | Step::Restore { path, .. } = step
             && let Some(Note::Masks { hidden, .. }) = change.notes.iter().find(|n| masks(n, path))
@@ -53,19 +53,4 @@ pub(crate) fn write(change: &Change, mode: Mode, context: &mut Context) -> Resul
 
 fn masks(note: &Note, by: &std::path::Path) -> bool {
     matches!(note, Note::Masks { path, .. } if path == by)
-}
-
-fn done(step: &Step) -> String {
-    let verb = match step {
-        Step::CreateDirectory { .. } => "created",
-        Step::Write { replaces: false, .. } => "wrote",
-        Step::Write { replaces: true, .. } => "replaced",
-        Step::Keep { .. } => "kept",
-        Step::Restore { .. } => "restored",
-        Step::Remove { .. } => "removed",
-        _ => "did:",
-    };
-    let step = step.to_string();
-    let object = step.split_once(' ').map_or(step.as_str(), |(_, object)| object);
-    format!("{verb} {object}")
 }

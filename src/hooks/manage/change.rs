@@ -116,18 +116,39 @@ fn lossy<S: Serializer>(path: &Path, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_str(&path.display())
 }
 
+impl Step {
+    /// Returns what was done, as `wrote FILE`; `Display` is for what would be, as `write FILE`.
+    pub fn done(&self) -> String {
+        format!("{} {}", self.verbs().1, self.object())
+    }
+
+    /// Returns the verb for what would be done, and for what was.
+    fn verbs(&self) -> (&'static str, &'static str) {
+        match self {
+            Step::CreateDirectory { .. } => ("create", "created"),
+            Step::Write { replaces: false, .. } => ("write", "wrote"),
+            Step::Write { replaces: true, .. } => ("replace", "replaced"),
+            Step::Keep { .. } => ("keep", "kept"),
+            Step::Restore { .. } => ("restore", "restored"),
+            Step::Remove { .. } => ("remove", "removed"),
+        }
+    }
+
+    fn object(&self) -> String {
+        match self {
+            Step::CreateDirectory { path } => format!("directory {}", path.display()),
+            Step::Write { path, .. } | Step::Remove { path } => path.display().to_string(),
+            Step::Keep { path, kept } => format!("{} as {}", path.display(), kept.display()),
+            Step::Restore { path, kept, .. } => {
+                format!("{} from {}", path.display(), kept.display())
+            }
+        }
+    }
+}
+
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Step::CreateDirectory { path } => write!(f, "create directory {}", path.display()),
-            Step::Write { path, replaces: false, .. } => write!(f, "write {}", path.display()),
-            Step::Write { path, replaces: true, .. } => write!(f, "replace {}", path.display()),
-            Step::Keep { path, kept } => write!(f, "keep {} as {}", path.display(), kept.display()),
-            Step::Restore { path, kept, .. } => {
-                write!(f, "restore {} from {}", path.display(), kept.display())
-            }
-            Step::Remove { path } => write!(f, "remove {}", path.display()),
-        }
+        write!(f, "{} {}", self.verbs().0, self.object())
     }
 }
 

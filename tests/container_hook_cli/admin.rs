@@ -154,6 +154,26 @@ fn an_image_that_is_not_there_cannot_be_removed() {
 }
 
 #[test]
+fn what_rmi_removed_is_printed_though_an_image_is_missing() {
+    let env = TestEnv::new();
+    write_image(&env);
+    let missing = "docker.io/library/no:1, docker.io/library/no:2 are not in the store";
+    for format in ["human", "json"] {
+        assert_eq!(env.run(&["import", "layout", "app:1"]).code, Some(0));
+        assert_eq!(env.run(&["import", "layout", "app:2"]).code, Some(0));
+        let ran = env.run(&["rmi", "app:1", "no:1", "no:2", "app:2", "--format", format]);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        assert!(ran.stderr.contains(missing), "{}", ran.stderr);
+        let removed = match format {
+            "json" => json(&ran.stdout).as_array().unwrap().len(),
+            _ => ran.stdout.matches("removed docker.io/library/app:").count(),
+        };
+        assert_eq!(removed, 2, "{format}: {}", ran.stdout);
+        assert_eq!(env.run(&["images", "--format", "json"]).stdout, "[]\n");
+    }
+}
+
+#[test]
 fn quantities_that_are_none_are_refused() {
     let env = TestEnv::new();
     for option in ["--age=7", "--size=20XB", "--size=-1"] {

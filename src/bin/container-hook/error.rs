@@ -47,8 +47,8 @@ pub(crate) enum Error {
     Hook(#[from] Box<HookError>),
     #[error("there is no audit log: the settings name no `file` under [audit]")]
     NoAudit,
-    #[error("{reference} is not in the store")]
-    NoSuchImage { reference: String },
+    #[error("{} {} not in the store", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })]
+    NoSuchImage { missing: Vec<String> },
     #[error("others could change what the runner calls")]
     Trust(#[from] TrustError),
     #[error(transparent)]

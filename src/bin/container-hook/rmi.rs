@@ -1,7 +1,7 @@
 //! `container-hook rmi`.
 
 use clap::Args;
-use oci_hooks::image::Reference;
+use oci_hooks::image::{Reference, StoreError};
 
 use crate::Exit;
 use crate::context::Context;
@@ -20,20 +20,23 @@ pub(crate) struct RmiArgs {
 
 pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
     let store = context.settings()?.settings.host().store()?;
-    let mut removed = Vec::new();
-    for reference in &args.references {
+    let (mut removed, mut missing) = (Vec::new(), Vec::new());
+    let result = args.references.iter().try_for_each(|reference| {
         let images = store.remove(reference)?;
         if images.is_empty() {
-            return Err(Error::NoSuchImage { reference: reference.to_string() });
+            missing.push(reference.to_string());
         }
         removed.extend(images);
-    }
+        Ok::<_, StoreError>(())
+    });
+    // Whatever went wrong, these are gone.
     if context.is_json() {
         context.json(&removed.iter().map(Json::from).collect::<Vec<_>>())?;
-        return Ok(Exit::Done);
+    } else {
+        for image in &removed {
+            context.line(format!("removed {} ({})", image.reference, image.platform))?;
+        }
     }
-    for image in &removed {
-        context.line(format!("removed {} ({})", image.reference, image.platform))?;
-    }
-    Ok(Exit::Done)
+    result?;
+    if missing.is_empty() { Ok(Exit::Done) } else { Err(Error::NoSuchImage { missing }) }
 }

@@ -144,6 +144,12 @@ pub fn human(bytes: u64) -> String {
     "0 B".to_owned()
 }
 
+/// Returns a number of things in words, as `1 layer` or `2 layers`.
+pub fn counted(count: usize, thing: &str) -> String {
+    let plural = if count == 1 { "" } else { "s" };
+    format!("{count} {thing}{plural}")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -173,6 +179,12 @@ mod tests {
         for text in ["1w", "30d", "90s", "0s"] {
             assert_eq!(text.parse::<Age>().unwrap().to_string(), text);
         }
+    }
+
+    #[test]
+    fn one_thing_is_not_several() {
+        let shown = [0, 1, 2].map(|count| counted(count, "layer"));
+        assert_eq!(shown, ["0 layers", "1 layer", "2 layers"]);
     }
 
     #[test]

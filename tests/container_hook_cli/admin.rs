@@ -198,7 +198,9 @@ fn an_imported_image_is_listed_and_can_be_removed() {
     // What the disk takes depends on its file system.
     images[0]["size_bytes"] = json!(0);
     golden("images.json", &format!("{images:#}\n"));
-    assert!(env.run(&["images"]).stdout.contains("\napp:1 "));
+    let ran = env.run(&["images"]);
+    assert!(ran.stdout.contains("\napp:1 "));
+    assert!(ran.stderr.contains("note: 1 layer takes "), "{}", ran.stderr);
     assert_eq!(
         env.run(&["rmi", "app:1"]).stdout,
         "removed docker.io/library/app:1 (linux/amd64)\n"

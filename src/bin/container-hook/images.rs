@@ -5,7 +5,7 @@ use std::time::SystemTime;
 use clap::Args;
 use jiff::Timestamp;
 use oci_hooks::image::Summary;
-use oci_hooks::sys::quantity::human;
+use oci_hooks::sys::quantity::{counted, human};
 use serde::Serialize;
 
 use crate::Exit;
@@ -52,8 +52,9 @@ pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> 
     table::write(["IMAGE", "PLATFORM", "DIGEST", "SIZE", "USED"], &rows, context)?;
     let usage = store.usage()?;
     context.note(&format!(
-        "{} layers take {}; images share them, so that sizes add up to more",
-        usage.layers,
+        "{} {} {}; images share them, so that sizes add up to more",
+        counted(usage.layers, "layer"),
+        if usage.layers == 1 { "takes" } else { "take" },
         human(usage.bytes)
     ));
     Ok(Exit::Done)

@@ -3,7 +3,7 @@
 use clap::Args;
 use oci_hooks::garm;
 use oci_hooks::image::PrunePolicy;
-use oci_hooks::sys::quantity::{Age, Size, human};
+use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use serde::Serialize;
 
 use crate::Exit;
@@ -90,12 +90,12 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         context.line(format!("removed {} ({})", image.reference, image.platform))?;
     }
     context.line(format!(
-        "removed {} instances, {} images, {} layers, {} runners and {} logs; freed {}",
-        result.instances.len(),
-        result.images.len(),
-        result.layers,
-        result.runners,
-        result.logs,
+        "removed {}, {}, {}, {} and {}; freed {}",
+        counted(result.instances.len(), "instance"),
+        counted(result.images.len(), "image"),
+        counted(result.layers, "layer"),
+        counted(result.runners, "runner"),
+        counted(result.logs, "log"),
         human(result.freed_bytes)
     ))?;
     Ok(Exit::Done)

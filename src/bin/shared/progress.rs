@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::sys::error::chain;
-use oci_hooks::sys::quantity::human;
+use oci_hooks::sys::quantity::{counted, human};
 
 /// How long a pull may say nothing.
 const PERIOD: Duration = Duration::from_secs(3);
@@ -54,8 +54,8 @@ impl Lines {
             }
             ProgressEvent::Resolved { reference, layers, bytes, .. } => {
                 let image = reference.familiar().to_string();
-                let noun = if *layers == 1 { "layer" } else { "layers" };
-                let line = format!("Pulling {image}: {layers} {noun}, {}", human(*bytes));
+                let line =
+                    format!("Pulling {image}: {}, {}", counted(*layers, "layer"), human(*bytes));
                 let said = Instant::now();
                 let none = Pulls {
                     images: Vec::new(),
@@ -131,7 +131,8 @@ impl Progress for Bar {
         match event {
             ProgressEvent::Resolved { reference, layers, bytes, .. } => {
                 bar.set_length(bytes);
-                bar.set_message(format!("{}, {layers} layers", reference.familiar()));
+                let layers = counted(layers, "layer");
+                bar.set_message(format!("{}, {layers}", reference.familiar()));
             }
             ProgressEvent::LayerCached { bytes, .. } | ProgressEvent::LayerBytes { bytes, .. } => {
                 bar.inc(bytes);

@@ -24,6 +24,7 @@ use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::spawn;
 use crate::sys::trash::Trash;
+use crate::sys::usage::disk_bytes;
 
 pub use snapshot::ContextError;
 
@@ -181,33 +182,55 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
     Ok(engine.store.import(&layout, &reference)?)
 }
 
+/// What was removed of builds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RemovedBuilds {
+    /// All that buildah keeps for a user, of how many users.
+    pub caches: usize,
+    /// About how much of the disk became free, by what killed builds left too.
+    pub freed_bytes: u64,
+}
+
+impl RemovedBuilds {
+    fn remove(&mut self, path: &Path, trash: &Trash) -> Result<(), PathError> {
+        // A file, or gone meanwhile: then it is next to nothing.
+        let bytes = disk_bytes(path).unwrap_or_default();
+        trash.remove(path)?;
+        self.freed_bytes += bytes;
+        Ok(())
+    }
+}
+
 /// Removes what killed builds left, and all that buildah keeps for a user whose last build was so long
-/// ago. Nothing while a build is going on. Returns whether it was more than what killed builds left.
+/// ago. Nothing while a build is going on.
 pub fn remove_builds(
     disk: &Path,
     trash: &Trash,
     unused_for: Option<Duration>,
-) -> Result<bool, BuildError> {
+) -> Result<RemovedBuilds, BuildError> {
     let all = disk.join(BUILDAH);
+    let mut removed = RemovedBuilds::default();
     if !all.exists() {
-        return Ok(false);
+        return Ok(removed);
     }
-    let Some(_lock) = FileLock::try_exclusive(&disk.join(LOCK))? else { return Ok(false) };
-    let mut removed = false;
+    let Some(_lock) = FileLock::try_exclusive(&disk.join(LOCK))? else { return Ok(removed) };
     for entry in fs::read_dir(&all).at("list", &all)? {
         let entry = entry.at("list", &all)?;
         let path = entry.path();
         let is_of_user = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
         // Earlier versions had one storage for all users here, which nothing uses any more.
         if !is_of_user || unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit)) {
-            trash.remove(&path)?;
-            removed = true;
+            removed.remove(&path, trash)?;
+            removed.caches += 1;
             continue;
         }
-        remove_each(&path, trash, |name| name.starts_with(CONTEXT_PREFIX))?;
-        remove_each(&path.join("storage"), trash, |name| {
-            name == "tmp" || name.starts_with(LAYOUT)
-        })?;
+        for left in entries(&path, |name| name.starts_with(CONTEXT_PREFIX))? {
+            removed.remove(&left, trash)?;
+        }
+        let is_temporary = |name: &str| name == "tmp" || name.starts_with(LAYOUT);
+        for left in entries(&path.join("storage"), is_temporary)? {
+            removed.remove(&left, trash)?;
+        }
     }
     Ok(removed)
 }
@@ -218,23 +241,20 @@ fn age(path: &Path) -> Result<Duration, PathError> {
     Ok(used.elapsed().unwrap_or_default())
 }
 
-/// Removes what has certain names in a directory that may be missing.
-fn remove_each(
-    dir: &Path,
-    trash: &Trash,
-    is_meant: impl Fn(&str) -> bool,
-) -> Result<(), PathError> {
+/// Returns what has certain names in a directory that may be missing.
+fn entries(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, PathError> {
     let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries.at("list", dir)?,
     };
+    let mut found = Vec::new();
     for entry in entries {
         let entry = entry.at("list", dir)?;
         if entry.file_name().to_str().is_some_and(&is_meant) {
-            trash.remove(&entry.path())?;
+            found.push(entry.path());
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 /// Returns the name of what a Dockerfile and its context make for a user: the same content, the same
@@ -252,6 +272,10 @@ fn reference(uid: u32, dockerfile: &OsStr, context: &Digest) -> Reference {
 mod tests {
     use super::*;
 
+    fn remove(disk: &Path, unused_for: Option<Duration>) -> RemovedBuilds {
+        remove_builds(disk, &Trash::of(disk), unused_for).unwrap()
+    }
+
     #[test]
     fn builds_are_removed_by_age_but_not_while_one_goes_on() {
         let dir = tempfile::tempdir().unwrap();
@@ -263,22 +287,25 @@ mod tests {
             names
         };
         let (hour, now) = (Some(Duration::from_secs(3600)), Some(Duration::ZERO));
-        assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), now).unwrap());
+        assert_eq!(remove(dir.path(), now).caches, 0);
         for name in
             ["storage/layout-1/blobs", "storage/root/overlay", "storage/tmp/x", "context-1/a"]
         {
             fs::create_dir_all(all.join("1000").join(name)).unwrap();
         }
+        fs::write(all.join("1000/storage/root/overlay/file"), vec![1; 1 << 20]).unwrap();
         let build = FileLock::shared(&dir.path().join(LOCK)).unwrap();
-        assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), now).unwrap());
+        assert_eq!(remove(dir.path(), now).caches, 0);
         assert_eq!(names("1000").len(), 2);
         drop(build);
         for age in [None, hour] {
-            assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), age).unwrap());
+            assert_eq!(remove(dir.path(), age).caches, 0);
             assert_eq!(names("1000"), ["storage"]);
             assert_eq!(names("1000/storage"), ["root"]);
         }
-        assert!(remove_builds(dir.path(), &Trash::of(dir.path()), now).unwrap());
+        let removed = remove(dir.path(), now);
+        assert_eq!(removed.caches, 1);
+        assert!((1 << 20..2 << 20).contains(&removed.freed_bytes), "{removed:?}");
         assert!(names("").is_empty());
     }
 
@@ -289,10 +316,10 @@ mod tests {
         for name in ["layout-1/blobs", "root/overlay", "run", "tmp/x", "0/storage/root"] {
             fs::create_dir_all(all.join(name)).unwrap();
         }
-        assert!(remove_builds(dir.path(), &Trash::of(dir.path()), None).unwrap());
+        assert!(remove(dir.path(), None).caches > 0);
         assert_eq!(fs::read_dir(&all).unwrap().count(), 1);
         assert!(all.join("0/storage/root").is_dir());
-        assert!(!remove_builds(dir.path(), &Trash::of(dir.path()), None).unwrap());
+        assert_eq!(remove(dir.path(), None).caches, 0);
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub mod volumes;
 pub mod words;
 pub mod worker_log;
 
-pub use build::{BuildError, BuildOptions, ContextError, remove_builds};
+pub use build::{BuildError, BuildOptions, ContextError, RemovedBuilds, remove_builds};
 pub use cleanup_job::remove_abandoned;
 pub use error::HookError;
 pub use fetch::FetchError;

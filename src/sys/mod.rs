@@ -49,7 +49,7 @@ pub mod trash;
 #[cfg(feature = "engine")]
 pub mod tree;
 #[cfg(feature = "engine")]
-mod usage;
+pub mod usage;
 #[cfg(feature = "engine")]
 pub mod userns;
 

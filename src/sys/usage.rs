@@ -32,7 +32,7 @@ impl Default for Level {
 
 /// Returns about how many bytes of the disk a directory takes with all in it. A file with several names is
 /// counted by each; what is mounted there, what is gone and what may not be looked into is not counted.
-pub(super) fn disk_bytes(path: &Path) -> Result<u64, PathError> {
+pub fn disk_bytes(path: &Path) -> Result<u64, PathError> {
     let top = openat(CWD, path, DIRECTORY, Mode::empty()).at("open", path)?;
     let mut bytes = BLOCK_BYTES * look(top.as_fd()).at("look at", path)?.stx_blocks;
     let mut descent = Descent::new(top.as_fd(), Level::default()).at("look at", path)?;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::Args;
 use oci_hooks::container_hook::{HookError, remove_abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
-use oci_hooks::sys::quantity::{Age, Size, human};
+use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use serde::Serialize;
 
 use crate::Exit;
@@ -66,10 +66,11 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let builds_age = if args.all { Some(Duration::ZERO) } else { policy.unused_for };
     let builds = remove_builds(&engine.disk, &engine.trash(), builds_age);
     let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
+    let freed_bytes = pruned.freed_bytes + builds.freed_bytes;
     let set_aside = still_set_aside(&engine)?;
     if context.is_json() {
         let images = pruned.images.iter().map(ImageJson::from).collect();
-        let (layers, freed_bytes) = (pruned.layers, pruned.freed_bytes);
+        let layers = pruned.layers;
         context.json(&Json { jobs, images, layers, freed_bytes, set_aside })?;
         return Ok(Exit::Done);
     }
@@ -79,14 +80,19 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     for image in &pruned.images {
         context.line(format!("removed {} ({})", image.reference, image.platform))?;
     }
-    if builds {
+    if builds.caches > 0 {
         context.line("removed what buildah kept of earlier builds")?;
     }
     context.line(format!(
-        "removed {} images, {} layers and what was left of {jobs} jobs and containers; freed {}",
-        pruned.images.len(),
-        pruned.layers,
-        human(pruned.freed_bytes)
+        "removed {}, {} and what was left of {}; freed {}",
+        counted(pruned.images.len(), "image"),
+        counted(pruned.layers, "layer"),
+        if jobs == 1 {
+            "1 job or container".to_owned()
+        } else {
+            format!("{jobs} jobs and containers")
+        },
+        human(freed_bytes)
     ))?;
     Ok(Exit::Done)
 }

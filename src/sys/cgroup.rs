@@ -68,9 +68,13 @@ pub fn enter(path: &str) -> bool {
 /// by whichever process, until what this returns is dropped. A runtime makes the parents of a cgroup
 /// first and then itself, and fails if they go in between.
 pub fn keep_parents() -> Option<File> {
+    keep_parents_in(Path::new(MOUNT))
+}
+
+fn keep_parents_in(mount: &Path) -> Option<File> {
     // The place itself is locked: engines that share nothing else share it. Who removes has it for a
     // moment; anybody else who locked it must not keep containers from being made.
-    let root = File::open(MOUNT).ok()?;
+    let root = File::open(mount).ok()?;
     let end = Instant::now() + PARENTS_TIMEOUT;
     while root.try_lock_shared().is_err() {
         if Instant::now() > end {
@@ -189,14 +193,17 @@ mod tests {
 
     #[test]
     fn parents_are_kept_for_any_number_of_containers_at_once() {
-        // Where there are no cgroups there is nothing to keep.
-        if !Path::new(MOUNT).exists() {
-            return;
-        }
-        let first = keep_parents().expect("others share it");
-        let second = keep_parents().expect("others share it");
-        File::open(MOUNT).unwrap().try_lock().unwrap_err();
-        drop((first, second));
+        let mount = tempfile::tempdir().unwrap();
+        let first = keep_parents_in(mount.path()).expect("nobody has it for himself");
+        let second = keep_parents_in(mount.path()).expect("others share it");
+        let remover = File::open(mount.path()).unwrap();
+        remover.try_lock().unwrap_err();
+        drop(first);
+        remover.try_lock().unwrap_err();
+        drop(second);
+        remover.try_lock().unwrap();
+        assert!(keep_parents_in(mount.path()).is_none(), "not while somebody removes");
+        assert!(keep_parents_in(&mount.path().join("none")).is_none());
     }
 
     #[test]

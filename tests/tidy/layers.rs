@@ -26,15 +26,11 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let Some(own) = layer(module) else {
         return vec![source.finding(0, format!("give `{module}` a place in tests/tidy/layers.rs"))];
     };
-    // From a module's first file, `super` is the crate.
-    let is_first = matches!(parts.next(), None | Some("mod.rs"));
-    let roots: &[_] = if is_first { &["crate::", "super::"] } else { &["crate::"] };
-
     // Tests may use whatever they need.
     let code = source.code_without_tests();
     let mut findings = Vec::new();
-    for (at, root) in roots.iter().flat_map(|root| code.match_indices(root)) {
-        for name in first_names(&code[at + root.len()..]) {
+    for (at, path) in paths(code) {
+        for name in names_in_the_crate(path, depth(source)) {
             if name != module && layer(name).is_some_and(|layer| layer >= own) {
                 findings.push(source.finding(at, format!("`{module}` must not name `{name}`")));
             }
@@ -43,28 +39,67 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     findings
 }
 
-/// Returns the first segment of the path, or of each path in the list, that a text starts with.
-fn first_names(text: &str) -> Vec<&str> {
-    let Some(list) = text.strip_prefix('{') else {
-        return vec![word(text)];
-    };
-    let mut names = Vec::new();
+/// Returns how many modules below the crate's root the module of a file is.
+fn depth(source: &Source) -> usize {
+    let names = source.path.iter().count() - 1;
+    if source.is_named("mod.rs") { names - 1 } else { names }
+}
+
+/// Returns where the paths are that begin with a word for a module, and the text from there on.
+fn paths(code: &str) -> Vec<(usize, &str)> {
+    let mut paths: Vec<_> = ["crate::", "super::", "self::"]
+        .iter()
+        .flat_map(|start| code.match_indices(start))
+        .filter(|(at, _)| {
+            let before = &code[..*at];
+            !before.ends_with("::") && !before.ends_with(|c: char| c.is_alphanumeric() || c == '_')
+        })
+        .map(|(at, _)| (at, &code[at..]))
+        .collect();
+    paths.sort_unstable();
+    paths
+}
+
+/// Returns the modules at the crate's root that a path names, or each path in the list that it is, from a
+/// module so deep below the root.
+fn names_in_the_crate(path: &str, depth: usize) -> Vec<&str> {
+    if let Some(rest) = path.strip_prefix("self::") {
+        return names_in_the_crate(rest, depth);
+    }
+    if let Some(rest) = path.strip_prefix("crate::") {
+        return names_in_the_crate(rest, 0);
+    }
+    if let Some(rest) = path.strip_prefix("super::") {
+        return names_in_the_crate(rest, depth.saturating_sub(1));
+    }
+    match path.strip_prefix('{') {
+        Some(list) => {
+            items(list).into_iter().flat_map(|item| names_in_the_crate(item, depth)).collect()
+        }
+        None if depth == 0 => vec![word(path)],
+        None => Vec::new(),
+    }
+}
+
+/// Returns the text from each item of a list on.
+fn items(list: &str) -> Vec<&str> {
+    let mut items = Vec::new();
     let mut depth = 0;
     let mut is_start = true;
     for (at, c) in list.char_indices() {
+        if is_start && !c.is_whitespace() && c != '}' {
+            items.push(&list[at..]);
+            is_start = false;
+        }
         match c {
             '{' => depth += 1,
             '}' if depth == 0 => break,
             '}' => depth -= 1,
             ',' if depth == 0 => is_start = true,
-            c if is_start && !c.is_whitespace() => {
-                names.push(word(&list[at..]));
-                is_start = false;
-            }
             _ => {}
         }
     }
-    names
+    items
 }
 
 fn word(text: &str) -> &str {
@@ -99,6 +134,22 @@ mod tests {
                 "1: `runtime` must not name `hooks`",
             ),
             ("src/sys/mod.rs", "use super::runtime;", "1: `sys` must not name `runtime`"),
+            ("src/sys.rs", "use self::super::runtime;", "1: `sys` must not name `runtime`"),
+            (
+                "src/hooks/lint/rules/text.rs",
+                "use super::super::super::super::{runtime::find};",
+                "1: `hooks` must not name `runtime`",
+            ),
+            (
+                "src/hooks/lint/mod.rs",
+                "fn a() { super::super::network::b() }",
+                "1: `hooks` must not name `network`",
+            ),
+            (
+                "src/sys/fs.rs",
+                "use super::{beneath, super::hooks::Hook};",
+                "1: `sys` must not name `hooks`",
+            ),
             ("src/images/mod.rs", "", "1: give `images` a place in tests/tidy/layers.rs"),
         ] {
             assert_eq!(found(path, text), [format!("{path}:{expected}")]);
@@ -112,6 +163,8 @@ mod tests {
                 "src/hooks/load.rs",
                 "use crate::{sys::fs, hooks::{runtime, json}};\nuse super::runtime;",
             ),
+            ("src/hooks/lint/rules/text.rs", "use super::super::{runtime, self::network};"),
+            ("src/hooks/lint/mod.rs", "use self::runtime::a; use super::network::super_::b;"),
             ("src/sys/fs.rs", "//! See [`crate::hooks`].\n"),
             ("src/sys/fs.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n    use crate::hooks;\n}"),
             ("src/lib.rs", "pub use crate::hooks;"),

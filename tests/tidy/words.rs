@@ -117,7 +117,7 @@ const RULES: [Rule; 7] = [
 
 /// Checks a file for words that must not stand there.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
-    let mut findings = Vec::new();
+    let mut findings = ignored_by_condition(source);
     for rule in RULES.iter().filter(|rule| (rule.applies)(source)) {
         if rule.in_tests && source.is_named("tests.rs") {
             continue;
@@ -127,6 +127,21 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
             if !code[..at].ends_with(|c: char| c.is_alphanumeric() || c == '_') {
                 findings.push(source.finding(at, format!("`{word}`: {}", rule.message)));
             }
+        }
+    }
+    findings
+}
+
+/// Finds `ignore` among what `cfg_attr` adds, whatever the condition and on however many lines.
+fn ignored_by_condition(source: &Source) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for (at, start) in source.code.match_indices("cfg_attr(") {
+        let attribute = &source.code[at + start.len()..];
+        let attribute = attribute.split(']').next().unwrap_or_default();
+        let mut words = attribute.split(|c: char| !c.is_alphanumeric() && c != '_');
+        if words.any(|word| word == "ignore") {
+            let message = "`ignore` by a condition: a test that cannot run fails and says why";
+            findings.push(source.finding(at, message));
         }
     }
     findings
@@ -157,6 +172,16 @@ mod tests {
                 }
             }
         }
+        for ignored in [
+            "#[cfg_attr(not(feature = \"a\"), ignore)]",
+            "#[cfg_attr(target_os = \"b\", ignore = \"why\")]",
+            "#[cfg_attr(\n    any(c, d),\n    expect(e),\n    ignore,\n)]",
+        ] {
+            let found =
+                check(&Source::new("tests/a.rs", &format!("\n{ignored}\n#[test]\nfn a() {{}}")));
+            assert_eq!(found.len(), 1, "{ignored}");
+            assert!(found[0].to_string().starts_with("tests/a.rs:2: `ignore`"), "{}", found[0]);
+        }
         let finding = &check(&Source::new("tests/a.rs", "\n\n#[ignore]\nfn a() {}"))[0];
         assert!(finding.to_string().starts_with("tests/a.rs:3: `#[ignore`: "));
     }
@@ -172,6 +197,7 @@ mod tests {
             0
         );
         assert_eq!(count("src/a.rs", "\n#[cfg(test)]\nmod tests {\n println!() }"), 0);
+        assert_eq!(count("src/a.rs", "#[cfg_attr(unix, expect(dead_code))]\nfn ignore() {}"), 0);
         assert_eq!(count("tests/a.rs", "println!(); std::env::var_os()"), 0);
     }
 }

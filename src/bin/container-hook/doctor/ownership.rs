@@ -9,9 +9,10 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
 use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::userns::Mapping;
+use semver::Version;
 
+use crate::shared::checks::Check;
 use crate::shared::checks::storage::in_trial;
-use crate::shared::checks::{Check, Version};
 use crate::shared::sections::Store;
 
 /// From here on overlayfs can be idmapped itself.

@@ -3,7 +3,10 @@
 use std::fs;
 use std::path::Path;
 
-use super::{Check, Version};
+use semver::Version;
+
+use super::Check;
+use super::version::parse;
 
 /// The oldest kernel that has all system calls we make: `mount_setattr` for idmapped mounts.
 const OLDEST: Version = Version::new(5, 12, 0);
@@ -12,8 +15,8 @@ const OLDEST: Version = Version::new(5, 12, 0);
 pub(crate) fn kernel(better: Option<(Version, &str)>) -> Check {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy().into_owned();
-    match (Version::parse(&release), better) {
-        (Some(version), Some((better, reason))) if (OLDEST..better).contains(&version) => {
+    match (parse(&release), better) {
+        (Some(version), Some((better, reason))) if version >= OLDEST && version < better => {
             Check::warn("kernel", release, reason)
         }
         (Some(version), _) if version >= OLDEST => Check::ok("kernel", release),

@@ -9,4 +9,3 @@ pub(crate) mod storage;
 mod version;
 
 pub(crate) use report::{Check, report};
-pub(crate) use version::Version;

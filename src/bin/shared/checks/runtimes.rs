@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use oci_hooks::runtime::{DEFAULT_PATH, KNOWN, Kind, find};
 use oci_hooks::sys::process::{End, Limit, Program};
+use semver::Version;
 
 use super::Check;
-use super::version::{HOLES, Version};
+use super::version::{ADVISORIES, parse};
 use crate::shared::host::Host;
 
 pub(crate) fn checks(host: Host<'_>) -> Vec<Check> {
@@ -57,12 +58,12 @@ fn check(program: &Path) -> Check {
         Kind::Crun => "crun",
         Kind::Youki => "youki",
     };
-    let holes: Vec<_> =
-        HOLES.iter().filter(|hole| hole.runtime == name && hole.is_in(version)).collect();
-    let Some(newest) = holes.iter().map(|hole| hole.closed_in(version)).max() else {
+    let own = ADVISORIES.iter().filter(|advisory| advisory.runtime == name);
+    let open: Vec<_> = own.filter(|advisory| advisory.affects(&version)).collect();
+    let Some(newest) = open.iter().filter_map(|advisory| advisory.fixed_in(&version)).max() else {
         return Check::ok("runtime", found);
     };
-    let cves: Vec<_> = holes.iter().map(|hole| hole.cve).collect();
+    let cves: Vec<_> = open.iter().map(|advisory| advisory.cve).collect();
     let mend = format!(
         "{name} {newest} or later closes {}; your distribution may have done so in this version: \
          see its security tracker",
@@ -82,5 +83,5 @@ fn version(program: &Path) -> Option<(String, Version)> {
     // `runc version 1.1.5+ds1`, `crun version 1.8.1`, `youki version: 0.5.7`.
     let line = stdout.lines().find(|line| line.contains("version"))?;
     let text = line.split_whitespace().last()?;
-    Some((text.to_owned(), Version::parse(text)?))
+    Some((text.to_owned(), parse(text)?))
 }

@@ -1,5 +1,8 @@
 //! `WWW-Authenticate`: how a registry wants to know who asks.
 
+use http_auth::ChallengeRef;
+use http_auth::parser::ChallengeParser;
+
 /// A way to log in that a registry offers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Challenge {
@@ -23,71 +26,22 @@ impl Challenge {
     }
 }
 
-/// Reads one value: challenges, separated by commas like their parameters.
+/// Reads one value, up to where it breaks the grammar if it does.
 fn parse(value: &str) -> Vec<Challenge> {
-    let mut found = Vec::new();
-    let mut rest = value;
-    while let Some((scheme, parameters, after)) = next(rest) {
-        let get = |name: &str| {
-            let found = parameters.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.clone())
-        };
-        if scheme.eq_ignore_ascii_case("basic") {
-            found.push(Challenge::Basic);
-        } else if scheme.eq_ignore_ascii_case("bearer")
-            && let Some(realm) = get("realm")
-        {
-            found.push(Challenge::Bearer { realm, service: get("service") });
-        }
-        rest = after;
-    }
-    found
+    let challenges = ChallengeParser::new(value).map_while(Result::ok);
+    challenges.filter_map(|challenge| known(&challenge)).collect()
 }
 
-type Parameters = Vec<(String, String)>;
-
-/// Splits off the first challenge: its scheme, its parameters, and what follows.
-fn next(text: &str) -> Option<(&str, Parameters, &str)> {
-    let text = text.trim_start_matches([' ', '\t', ',']);
-    let (scheme, mut rest) = token(text);
-    if scheme.is_empty() {
-        return None;
-    }
-    let mut parameters = Vec::new();
-    loop {
-        let (key, after) = token(rest.trim_start_matches([' ', '\t', ',']));
-        // A word without `=` is the next scheme.
-        let Some(after) = after.trim_start().strip_prefix('=').filter(|_| !key.is_empty()) else {
-            break;
-        };
-        let (value, after) = argument(after.trim_start());
-        parameters.push((key.to_owned(), value));
-        rest = after;
-    }
-    Some((scheme, parameters, rest))
-}
-
-fn token(text: &str) -> (&str, &str) {
-    let is_end = |c: char| !c.is_ascii_alphanumeric() && !"!#$%&'*+-.^_`|~".contains(c);
-    text.split_at(text.find(is_end).unwrap_or(text.len()))
-}
-
-/// Reads a value, with quotes or without.
-fn argument(text: &str) -> (String, &str) {
-    let Some(quoted) = text.strip_prefix('"') else {
-        let end = text.find([',', ' ', '\t']).unwrap_or(text.len());
-        return (text[..end].to_owned(), &text[end..]);
+fn known(challenge: &ChallengeRef<'_>) -> Option<Challenge> {
+    let get = |name: &str| {
+        let found = challenge.params.iter().find(|(key, _)| key.eq_ignore_ascii_case(name));
+        found.map(|(_, value)| value.to_unescaped())
     };
-    let mut value = String::new();
-    let mut chars = quoted.char_indices();
-    while let Some((at, c)) = chars.next() {
-        match c {
-            '"' => return (value, &quoted[at + 1..]),
-            '\\' => value.extend(chars.next().map(|(_, escaped)| escaped)),
-            c => value.push(c),
-        }
+    if challenge.scheme.eq_ignore_ascii_case("basic") {
+        return Some(Challenge::Basic);
     }
-    (value, "")
+    let is_bearer = challenge.scheme.eq_ignore_ascii_case("bearer");
+    is_bearer.then_some(Challenge::Bearer { realm: get("realm")?, service: get("service") })
 }
 
 #[cfg(test)]
@@ -109,7 +63,7 @@ mod tests {
         assert_eq!(choose(&[&format!("Basic realm=\"a, b\", {hub}")]), expected);
         assert_eq!(choose(&[&format!("{hub}, Basic realm=x")]), expected);
         assert_eq!(
-            choose(&["bearer REALM = https://a.example/t"]),
+            choose(&["bearer REALM = \"https://a.example/t\""]),
             bearer("https://a.example/t", None)
         );
         assert_eq!(choose(&[r#"Bearer realm="a\"b""#]), bearer("a\"b", None));
@@ -123,6 +77,8 @@ mod tests {
             "=",
             "\"",
             "Bearer =a",
+            // An address has to be in quotes.
+            "Bearer realm=https://a.example/t",
         ] {
             assert_eq!(choose(&[none]), None, "{none}");
         }

@@ -55,3 +55,27 @@ fn rules_that_are_left_out_are_not_fixed() {
     let ran = lint_in(temp.path(), &args, BROKEN);
     assert!(ran.stdout.contains("timout"), "{}", ran.stdout);
 }
+
+#[test]
+fn a_tree_is_corrected_and_linted_directory_by_directory() {
+    let temp = tempfile::tempdir().unwrap();
+    let at = |name: &str| temp.path().join(name);
+    for dir in ["top/x/deep", "top/docs", "top/.git"] {
+        fs::create_dir_all(at(dir)).unwrap();
+    }
+    for file in ["top/a.json", "top/x/A.json", "top/x/deep/a.json", "top/.git/a.json"] {
+        fs::write(at(file), BROKEN).unwrap();
+    }
+    fs::write(at("top/docs/a.md"), BROKEN).unwrap();
+    symlink("..", at("top/x/loop")).unwrap();
+
+    let ran = lint_in(temp.path(), &["--content-only", "--recursive", "--diff", "top"], "");
+    assert_eq!((ran.code, ran.stdout.matches("+++ ").count()), (Some(1), 3), "{}", ran.stdout);
+    let ran = lint_in(temp.path(), &["--content-only", "-r", "--fix", "top"], "");
+    // Names that differ in case alone would be a finding if they were in one order.
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "3 hook files, no findings\n"));
+    assert_eq!(fs::read_to_string(at("top/x/deep/a.json")).unwrap(), FIXED);
+    assert_eq!(fs::read_to_string(at("top/.git/a.json")).unwrap(), BROKEN);
+    let ran = lint_in(temp.path(), &["--content-only", "top"], "");
+    assert_eq!(ran.stdout, "1 hook file, no findings\n");
+}

@@ -7,6 +7,7 @@ mod human;
 mod json;
 mod sarif;
 mod span;
+mod tree;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,6 +33,7 @@ Examples:
   oci-hooks lint
   oci-hooks lint --content-only hooks.d/ extra.json
   oci-hooks lint --fix my-hook.json
+  oci-hooks lint --recursive --content-only .
   oci-hooks lint --explain OH208
   oci-hooks lint --format github --content-only hooks.d/
 
@@ -44,6 +46,10 @@ pub(crate) struct LintArgs {
     /// consumer)
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
+
+    /// Lint the directories below too, each by itself: none masks another
+    #[arg(long, short, requires = "paths")]
+    recursive: bool,
 
     /// Also note what CONSUMER would make of the files (can be repeated; default: those who read the
     /// same directories)
@@ -125,7 +131,7 @@ pub(crate) fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error>
         return catalogue::list(context);
     }
     let mut options = args.options(context);
-    let inputs = Inputs::sort(&args.paths, &mut options, context)?;
+    let inputs = Inputs::sort(args, &mut options, context)?;
     if args.diff {
         return fix::diff(&inputs, &options, context);
     }
@@ -158,26 +164,31 @@ const STDIN: &str = "<stdin>";
 #[derive(Debug, Default)]
 struct Inputs {
     with_dirs: bool,
+    /// Whether each directory is linted by itself.
+    is_tree: bool,
     files: Vec<PathBuf>,
     stdin: Option<Vec<u8>>,
 }
 
 impl Inputs {
     /// Tells directories from files; the directories go to the options.
-    fn sort(
-        paths: &[PathBuf],
-        options: &mut LintOptions,
-        context: &Context,
-    ) -> Result<Self, Error> {
-        let mut inputs = Inputs { with_dirs: paths.is_empty(), ..Inputs::default() };
+    fn sort(args: &LintArgs, options: &mut LintOptions, context: &Context) -> Result<Self, Error> {
+        let mut inputs = Inputs {
+            with_dirs: args.paths.is_empty(),
+            is_tree: args.recursive,
+            ..Inputs::default()
+        };
         let mut dirs = Vec::new();
-        for path in paths {
+        for path in &args.paths {
             if path == OsStr::new("-") {
                 if inputs.stdin.is_none() {
                     inputs.stdin = Some(context.read_hook(path)?);
                 }
             } else if fs::metadata(path).at("look up", path)?.is_dir() {
                 dirs.push(path.clone());
+                if args.recursive {
+                    dirs.extend(tree::directories(path)?);
+                }
             } else {
                 inputs.files.push(path.clone());
             }
@@ -190,7 +201,11 @@ impl Inputs {
     }
 
     fn lint(&self, options: &LintOptions) -> Report {
-        let mut report = if self.with_dirs { lint::lint_dirs(options) } else { Report::default() };
+        let mut report = match (self.with_dirs, self.is_tree) {
+            (false, _) => Report::default(),
+            (true, false) => lint::lint_dirs(options),
+            (true, true) => tree::lint(options),
+        };
         report.hook_files += self.files.len() + usize::from(self.stdin.is_some());
         report.files.extend(self.files.iter().map(|path| lint::lint_file(path, options)));
         if let Some(text) = &self.stdin {

@@ -1,6 +1,6 @@
 //! `step-runner lint`.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +8,8 @@ use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::document::{Finding, Severity, lint};
 use oci_hooks::step_runner::resolve::MAX_BYTES;
-use oci_hooks::sys::fs::PathContext as _;
+use oci_hooks::sys::fs::{PathContext as _, PathError};
+use walkdir::{DirEntry, WalkDir};
 
 use crate::Exit;
 use crate::error::Error;
@@ -45,7 +46,7 @@ const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 pub(crate) fn run(args: &LintArgs) -> Result<Exit, Error> {
     let mut files = Vec::new();
     for path in &args.paths {
-        find(path, true, &mut files)?;
+        find(path, &mut files)?;
     }
     let mut is_bad = false;
     for file in &files {
@@ -59,25 +60,26 @@ pub(crate) fn run(args: &LintArgs) -> Result<Exit, Error> {
     Ok(if is_bad { Exit::Failed } else { Exit::Done })
 }
 
-/// Collects the step files that a path stands for.
-fn find(path: &Path, is_named: bool, files: &mut Vec<PathBuf>) -> Result<(), Error> {
-    let is_step_file = path.file_name().is_some_and(|name| NAMES.iter().any(|own| name == *own));
+/// Collects the step files that a path stands for: itself, or those in a tree, whose hidden directories are
+/// left out.
+fn find(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
     if path.as_os_str() == "-" {
         files.push(path.to_owned());
-    } else if fs::symlink_metadata(path).at("look at", path)?.is_dir() {
-        let mut entries = Vec::new();
-        for entry in fs::read_dir(path).at("list", path)? {
-            let name = entry.at("list", path)?.file_name();
-            if !name.as_encoded_bytes().starts_with(b".") {
-                entries.push(path.join(name));
-            }
+        return Ok(());
+    }
+    let is_hidden = |entry: &DirEntry| entry.file_name().as_encoded_bytes().starts_with(b".");
+    let tree = WalkDir::new(path).sort_by_file_name().into_iter();
+    for entry in tree.filter_entry(|entry| entry.depth() == 0 || !is_hidden(entry)) {
+        let entry = entry.map_err(|error| {
+            let at = error.path().unwrap_or(path).to_owned();
+            let source = error.into_io_error().unwrap_or_else(|| rustix::io::Errno::LOOP.into());
+            PathError { action: "look at", path: at, source }
+        })?;
+        let is_named = entry.depth() == 0 && !path.is_dir();
+        let is_step_file = NAMES.iter().any(|name| entry.file_name() == *name);
+        if is_named || entry.depth() > 0 && is_step_file && !entry.file_type().is_dir() {
+            files.push(entry.into_path());
         }
-        entries.sort();
-        for entry in entries {
-            find(&entry, false, files)?;
-        }
-    } else if is_named || is_step_file {
-        files.push(path.to_owned());
     }
     Ok(())
 }
@@ -122,5 +124,51 @@ fn print(finding: &Finding, format: Format) -> io::Result<()> {
     match hint {
         Some(hint) => writeln!(out, "    {hint}"),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    #[test]
+    fn a_tree_stands_for_its_step_files_in_order_without_hidden_ones() {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path().join("top");
+        for name in ["b", "a/x", ".git", "step.yml"] {
+            fs::create_dir_all(top.join(name)).unwrap();
+        }
+        for name in
+            ["b/step.yml", "a/x/func.yml", "a/other.yml", ".git/step.yml", "step.yml/step.yml"]
+        {
+            fs::write(top.join(name), "").unwrap();
+        }
+        symlink("..", top.join("a/loop")).unwrap();
+        symlink("top", dir.path().join("link")).unwrap();
+        for named in ["top", "link"] {
+            let named = dir.path().join(named);
+            let mut files = Vec::new();
+            find(&named, &mut files).unwrap();
+            let found = ["a/x/func.yml", "b/step.yml", "step.yml/step.yml"];
+            assert_eq!(files, found.map(|name| named.join(name)));
+        }
+    }
+
+    #[test]
+    fn a_file_that_is_named_is_linted_whatever_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("other.yml");
+        fs::write(&file, "").unwrap();
+        let mut files = Vec::new();
+        find(&file, &mut files).unwrap();
+        find(Path::new("-"), &mut files).unwrap();
+        assert_eq!(files, [file, "-".into()]);
+        let error = find(&dir.path().join("none"), &mut files).unwrap_err();
+        let message = oci_hooks::sys::error::chain(&error);
+        let expected = format!("cannot look at {}/none: No such file", dir.path().display());
+        assert!(message.starts_with(&expected), "{message}");
     }
 }

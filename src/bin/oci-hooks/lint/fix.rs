@@ -1,13 +1,12 @@
 //! `lint --fix` and `lint --diff`.
 
 use std::fs;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::lint::{self, Fixed, LintOptions};
-use oci_hooks::sys::fs::{Expected, FileAt, PathContext, ReplaceError, ReplaceOptions, Symlinks};
+use oci_hooks::sys::fs::{Expected, FileAt, ReplaceError, ReplaceOptions, Symlinks};
 
-use super::{Inputs, STDIN};
+use super::{Inputs, STDIN, tree};
 use crate::Exit;
 use crate::context::Context;
 use crate::diff;
@@ -93,13 +92,7 @@ fn files(inputs: &Inputs, options: &LintOptions) -> Result<Vec<PathBuf>, Error> 
     let mut files = Vec::new();
     let dirs = if inputs.with_dirs { options.dirs.as_slice() } else { &[] };
     for dir in dirs.iter().filter(|dir| dir.is_dir()) {
-        let mut names = Vec::new();
-        for entry in fs::read_dir(dir).at("list", dir)? {
-            names.push(entry.at("list", dir)?.path());
-        }
-        names.retain(|path| path.as_os_str().as_bytes().ends_with(b".json"));
-        names.sort_unstable();
-        files.append(&mut names);
+        files.extend(tree::hook_files(dir)?);
     }
     files.extend(inputs.files.iter().cloned());
     Ok(files)

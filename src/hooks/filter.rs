@@ -70,18 +70,24 @@ pub struct FilterRun {
 }
 
 impl FilterRun {
-    /// Returns the lines of standard error that are not blank, without control characters.
+    /// Returns the lines of standard error that are not blank, without control characters, and one that
+    /// says so if there was more of it.
     pub fn lines(&self) -> Vec<String> {
+        let more = self.stderr_truncated.then(|| "(it wrote more, which is not kept)".to_owned());
+        self.kept_lines().into_iter().chain(more).collect()
+    }
+
+    fn kept_lines(&self) -> Vec<String> {
         let printable = |c: char| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c };
         let text = String::from_utf8_lossy(&self.stderr);
         let lines = text.lines().map(str::trim_end).filter(|line| !line.trim().is_empty());
         lines.map(|line| line.chars().map(printable).collect()).collect()
     }
 
-    /// Returns the last of these lines, cut to what fits into a message.
+    /// Returns the last line of standard error, cut to what fits into a message.
     pub fn last_words(&self) -> Option<String> {
         const MAX_CHARS: usize = 300;
-        let line = self.lines().pop()?;
+        let line = self.kept_lines().pop()?;
         Some(line.trim_start().chars().take(MAX_CHARS).collect())
     }
 }
@@ -405,6 +411,8 @@ mod tests {
         let error = filter(&[&hook], b"{}".to_vec(), &options).unwrap_err();
         assert_eq!(error.failure.to_string(), "it wrote more than 1000 bytes");
         assert_eq!((error.run.stderr.len(), error.run.stderr_truncated), (10, true));
+        let last = error.run.lines().pop();
+        assert_eq!(last.as_deref(), Some("(it wrote more, which is not kept)"));
         assert_eq!(error.config, b"{}");
     }
 }

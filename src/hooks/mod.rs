@@ -69,7 +69,7 @@ pub use config::{Config, ConfigError, InjectOptions};
 pub use consumer::Consumer;
 pub use draft::{Draft, DraftWhen};
 pub use error::{Fault, HookError, MatchError, PatternPlace, Problem};
-pub use filter::{FilterError, FilterOptions, Filtered, filter};
+pub use filter::{FilterError, FilterOptions, FilterRun, Filtered, filter};
 pub use hook::Hook;
 pub use load::{Entry, EntryState, LoadOptions, Loaded, load};
 #[cfg(feature = "monitor")]

@@ -23,7 +23,7 @@ mod watch;
 
 pub use attend::Attended;
 pub use check::Check;
-pub use create::{Output, Prepared, Spec, new_id};
+pub use create::{Output, Prepared, Ran, Spec, new_id};
 pub use engine::Engine;
 pub use error::ContainerError;
 pub use health::{Health, Verdict};

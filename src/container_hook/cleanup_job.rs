@@ -15,16 +15,31 @@ pub(super) fn run(hook: &Hook<'_>) -> Result<Outcome, HookError> {
     let owner = hook.runner.owner();
     let _lock = hook.jobs().lock(&owner)?;
     let containers = containers(hook.engine, &owner)?;
-    for container in &containers {
-        for hit in hook.engine.limits_hit(container) {
-            hook.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
-        }
-    }
+    report_all_limits(hook, &containers);
     for problem in hook.engine.stop_all(&containers) {
         hook.log.warning(&problem);
     }
     remove_all(hook)?;
     Ok(Outcome::Done)
+}
+
+/// Says which limits a runner's job met that did not come up.
+pub(super) fn report_limits_of_job(hook: &Hook<'_>) -> Result<(), HookError> {
+    report_all_limits(hook, &containers(hook.engine, &hook.runner.owner())?);
+    Ok(())
+}
+
+fn report_all_limits(hook: &Hook<'_>, containers: &[Record]) {
+    for container in containers {
+        report_limits(hook, container);
+    }
+}
+
+/// Says which limits a container met that is about to be removed.
+pub(super) fn report_limits(hook: &Hook<'_>, container: &Record) {
+    for hit in hook.engine.limits_hit(container) {
+        hook.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
+    }
 }
 
 /// Removes everything of the runner: what the state of the job says does not matter, since a

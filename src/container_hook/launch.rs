@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::alpine::is_alpine;
 use super::audit;
+use super::cleanup_job::report_limits;
 use super::error::HookError;
 use super::hook::Hook;
 use super::network::{JobNetwork, Peer};
@@ -130,6 +131,7 @@ fn launch_helper(
         Wait::Ended { code } => code,
         Wait::Running => None,
     };
+    report_limits(hook, &record);
     if code != Some(0) {
         show_output(hook, helper.plan, &record)?;
         return Err(HookError::Init { container: helper.plan.title.clone(), code });

@@ -46,7 +46,8 @@ pub(super) fn run(
     });
     if let Err(error) = answered {
         // The first error is what people have to hear of; the next call tries again.
-        if let Err(also) = cleanup_job::remove_all(hook) {
+        let removed = cleanup_job::report_limits_of_job(hook).and(cleanup_job::remove_all(hook));
+        if let Err(also) = removed {
             hook.log.warning(&chain(&also));
         }
         return Err(error);

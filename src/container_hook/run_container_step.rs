@@ -105,7 +105,11 @@ fn run_in(
     let within = Within { network, peers, volumes: &volumes, process: None };
     launch_helpers(hook, &starting[1..], within)?;
     let prepared = prepare(hook, &starting[0], within).map_err(of_step())?;
-    prepared.run(pass_on).map_err(HookError::from).map_err(of_step())
+    let ran = prepared.run(pass_on).map_err(HookError::from).map_err(of_step())?;
+    for hit in ran.limits_hit {
+        hook.log.warning(&format!("{} {hit}", plan.title));
+    }
+    Ok(ran.status)
 }
 
 /// Removes what a step of a job had for itself.
@@ -117,6 +121,9 @@ fn remove(
 ) -> Result<(), HookError> {
     let records = ids[1..].iter().filter_map(|id| hook.engine.directory(id).read().ok());
     let records: Vec<Record> = records.collect();
+    for record in &records {
+        cleanup_job::report_limits(hook, record);
+    }
     for problem in hook.engine.stop_all(&records) {
         hook.log.warning(&problem);
     }

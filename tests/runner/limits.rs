@@ -97,6 +97,74 @@ fn limits_that_were_met_are_in_the_log_of_the_job() {
 }
 
 #[test]
+fn a_container_step_says_the_limits_that_it_met() {
+    with_each_runtime(SETTINGS, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let grows = "x=12345678; while :; do x=$x$x; done";
+        let forks = "for i in $(seq 30); do sleep 100 & done; true";
+        let fills = "cat /dev/zero >/zeros; true";
+        let warnings = [
+            ("--memory 64m", grows, "ran out of memory: 1 of its processes were killed"),
+            ("--pids-limit 20", forks, "reached its limit of processes and threads "),
+            ("", fills, "filled its disk"),
+        ];
+        // In a job, and alone.
+        for has_job in [true, false] {
+            if has_job {
+                runner.prepare(runner.job_container("node:22"), &[]);
+            }
+            for (options, script, warning) in warnings {
+                let step = with_options(shell_step(script), options);
+                let said = runner.container_step(step).0.log();
+                let warning = format!("::warning::container step {warning}");
+                assert!(said.contains(&warning), "{warning} is not in {said}");
+            }
+            // One that met none has nothing to say, and its code is its own.
+            let ended = runner.container_step(shell_step("exit 7")).0.code(7);
+            assert!(!ended.log().contains("::warning::"), "{}", ended.log());
+            if has_job {
+                runner.cleanup();
+            }
+        }
+    });
+}
+
+#[test]
+fn a_container_step_opens_its_streams_by_name() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let script = "echo out >/dev/stdout; echo err >/dev/stderr";
+        for options in ["", "--user 1000"] {
+            let step = with_options(shell_step(script), options);
+            let said = runner.container_step(step).0.success().log();
+            assert!(said.contains("out\n") && said.contains("err\n"), "{said}");
+        }
+    });
+}
+
+#[test]
+fn a_service_that_ran_out_of_memory_says_so_when_it_does_not_come_up() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let script = shell_step("x=12345678; while :; do x=$x$x; done");
+        let options = "--memory 64m --health-cmd \"exit 1\" --health-retries 100000";
+        let service = json!({
+            "contextName": "grows",
+            "entryPoint": script["entryPoint"],
+            "entryPointArgs": script["entryPointArgs"],
+            "createOptions": options,
+        });
+        let args = json!({
+            "container": Value::Null,
+            "services": [merge(container("alpine:3.20"), service)],
+        });
+        let said = runner.call("prepare_job", args).failure();
+        assert!(said.contains("::warning::service grows ran out of memory: "), "{said}");
+        runner.cleanup();
+    });
+}
+
+#[test]
 fn nobody_has_more_open_files_by_asking() {
     with_each_runtime(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");

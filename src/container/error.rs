@@ -9,6 +9,7 @@ use crate::rootfs::RootfsError;
 use crate::runtime::RuntimeError;
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
 use crate::sys::process::RunError;
+use crate::sys::quantity::Size;
 
 /// A container could not be made, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -53,6 +54,31 @@ pub enum ContainerError {
         path: PathBuf,
         /// What the program said.
         message: String,
+    },
+    /// Volumes have a limit that is not the one they are to have.
+    #[error(
+        "named volumes have {} in {}, and are to have {}: run `e2fsck -f` and `resize2fs` on it, or remove \
+         it with all that is in them",
+        Size(*size_bytes), path.display(), Size(*limit_bytes)
+    )]
+    VolumesSize {
+        /// The file that they are in.
+        path: PathBuf,
+        /// What they have.
+        size_bytes: u64,
+        /// What they are to have.
+        limit_bytes: u64,
+    },
+    /// Volumes are from a time when they had no limit.
+    #[error(
+        "named volumes in {} were made without a limit, and are to have {}: remove or move them",
+        path.display(), Size(*limit_bytes)
+    )]
+    VolumesUnlimited {
+        /// Where they are.
+        path: PathBuf,
+        /// What they are to have.
+        limit_bytes: u64,
     },
     /// A program could not be run.
     #[error(transparent)]

@@ -2,8 +2,6 @@
 
 use std::fmt;
 
-use rustix::fs::statvfs;
-
 use super::engine::Engine;
 use super::record::Record;
 use super::{disk, logs};
@@ -48,15 +46,9 @@ impl Engine {
         let hits = [
             (processes > 0, LimitHit::Processes(processes)),
             (killed_for_memory > 0, LimitHit::Memory(killed_for_memory)),
-            (is_full(record), LimitHit::Disk),
+            (disk::file(&record.disk).exists() && disk::is_full(&record.disk), LimitHit::Disk),
             (logs::is_cut(&log), LimitHit::Log),
         ];
         hits.into_iter().filter(|(is_hit, _)| *is_hit).map(|(_, hit)| hit).collect()
     }
-}
-
-/// Says whether a container has a disk of its own on which there is no room for anything to speak of.
-fn is_full(record: &Record) -> bool {
-    let has_disk = disk::file(&record.disk).exists();
-    has_disk && statvfs(&record.disk).is_ok_and(|stat| stat.f_bavail < stat.f_blocks / 1000)
 }

@@ -18,6 +18,7 @@ mod monitor;
 mod record;
 mod remove;
 mod stop;
+mod volumes;
 mod wait;
 mod watch;
 

@@ -33,6 +33,9 @@ fn report_all_limits(hook: &Hook<'_>, containers: &[Record]) {
     for container in containers {
         report_limits(hook, container);
     }
+    if hook.engine.are_volumes_full(&hook.runner.owner()) {
+        hook.log.warning("the named volumes of this runner are full");
+    }
 }
 
 /// Says which limits a container met that is about to be removed.
@@ -80,6 +83,7 @@ fn remove_owned(
     let remove = |id: &&String| Network::remove_id(network, id);
     engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
     engine.remove_unrecorded()?;
+    engine.unmount_volumes(owner)?;
     engine.store.sweep_reservations()?;
     networks.iter().try_for_each(|id| pod::remove(engine, id, None))?;
     cgroup::remove_if_empty(cgroup::PARENT);

@@ -7,6 +7,7 @@ use super::audit::{self, AuditLog};
 use super::error::HookError;
 use super::job::Jobs;
 use super::log::Log;
+use super::plan::Plan;
 use super::request::{Command, Request};
 use super::response::ResponseFile;
 use super::runner::Runner;
@@ -82,7 +83,16 @@ impl Hook<'_> {
 
     /// Returns where a volume with a name is: each runner has its own.
     pub(super) fn volume(&self, name: &str) -> PathBuf {
-        self.engine.disk.join("volumes").join(self.runner.owner()).join(name)
+        self.engine.volumes_of(&self.runner.owner()).join(name)
+    }
+
+    /// Makes the volumes with names available to containers that have some.
+    pub(super) fn mount_volumes(&self, plans: &[Plan<'_>]) -> Result<(), HookError> {
+        if plans.iter().any(Plan::has_named_volumes) {
+            let limit_bytes = self.settings.volumes_bytes;
+            self.engine.mount_volumes(&self.runner.owner(), limit_bytes)?;
+        }
+        Ok(())
     }
 
     /// Returns whose the files in the runner's directories are to be; none if they are to be as they

@@ -42,6 +42,11 @@ impl OpenVolume {
         Ok(OpenVolume { volume, file })
     }
 
+    /// Says whether it is a volume with a name.
+    pub(super) fn has_name(&self) -> bool {
+        matches!(self.volume.source, Source::Named(_))
+    }
+
     /// Returns the mount; `own` is where a volume of this container's own would be.
     pub(super) fn mount(&self, hook: &Hook<'_>, own: PathBuf) -> Mount {
         let volume = &self.volume;

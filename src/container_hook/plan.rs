@@ -243,6 +243,11 @@ impl<'a> Plan<'a> {
         own.chain(self.overlay.map(|_| hook.runner.work()))
     }
 
+    /// Says whether the container has volumes that outlive it.
+    pub(super) fn has_named_volumes(&self) -> bool {
+        self.volumes.iter().any(OpenVolume::has_name)
+    }
+
     /// Says whether only the template has the container.
     pub(super) fn is_helper(&self) -> bool {
         matches!(self.role, Role::Init | Role::Sidecar)

@@ -152,6 +152,7 @@ fn start(
     if let Some(pod) = pod {
         pod::make(hook, pod, &volumes)?;
     }
+    hook.mount_volumes(plans)?;
 
     let count = starting.iter().filter(|one| !one.plan.is_helper()).count();
     let (asked, helpers) = starting.split_at(count);

@@ -45,7 +45,9 @@ pub(super) fn run(
     let peers = job.map(|job| job.peers).unwrap_or_default();
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
     let parts = plans.iter().zip(images).zip(&ids).map(|((plan, image), id)| (plan, image, id));
-    let result = run_in(hook, parts.collect(), pod.as_ref(), &mut network, &peers, pass_on);
+    let result = hook
+        .mount_volumes(&plans)
+        .and_then(|()| run_in(hook, parts.collect(), pod.as_ref(), &mut network, &peers, pass_on));
     let cleaned = if is_alone {
         cleanup_job::remove_all(hook)
     } else {

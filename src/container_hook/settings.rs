@@ -39,6 +39,8 @@ pub struct Settings {
     /// The limit of what a container writes to its root file system and the volumes that are its
     /// alone, in bytes.
     pub disk_bytes: Option<u64>,
+    /// The limit of what all named volumes of a runner take together, in bytes.
+    pub volumes_bytes: Option<u64>,
     /// How Dockerfile actions are built.
     pub build: BuildOptions,
     /// The pod template, which changes what jobs get.
@@ -61,6 +63,7 @@ impl Default for Settings {
             pids_limit: None,
             open_files: None,
             disk_bytes: None,
+            volumes_bytes: None,
             build: BuildOptions::default(),
             template: TemplateSettings::default(),
         }

@@ -1,9 +1,10 @@
 //! Loop devices: files as disks.
 
 use std::ffi::CStr;
-use std::fs::{File, OpenOptions};
+use std::fs::{self, DirEntry, File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd as _, RawFd};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
@@ -16,9 +17,14 @@ const MAX_TRIES: usize = 256;
 
 const CONTROL: &str = "/dev/loop-control";
 
+/// Where the kernel lists all disks, and what has the path of the file there that one is.
+const DISKS: &str = "/sys/block";
+const CONTENT: &str = "loop/backing_file";
+
 // From `linux/loop.h`.
 const LOOP_CTL_GET_FREE: libc::Ioctl = 0x4C82;
 const LOOP_CONFIGURE: libc::Ioctl = 0x4C0A;
+const LOOP_GET_STATUS64: libc::Ioctl = 0x4C05;
 const LO_FLAGS_AUTOCLEAR: u32 = 4;
 
 /// `struct loop_config` of `linux/loop.h`, with `struct loop_info64` in it.
@@ -37,6 +43,16 @@ struct Config {
     reserved: [u64; 8],
 }
 
+/// `struct loop_info64` of `linux/loop.h`.
+#[repr(C)]
+struct Info {
+    /// Device and inode of the file.
+    device: u64,
+    inode: u64,
+    /// Everything else.
+    rest: [u64; 27],
+}
+
 /// Mounts the file system in a file. The device behind it goes when it is unmounted, or at once if
 /// this process dies before it is mounted.
 pub fn mount_file(
@@ -47,9 +63,33 @@ pub fn mount_file(
     options: &CStr,
 ) -> Result<(), PathError> {
     let backing = OpenOptions::new().read(true).write(true).open(file).at("open", file)?;
-    // Open until it is mounted: that keeps it.
-    let (_device, path) = attach(&backing)?;
+    // Open until it is mounted: that keeps it. What was unmounted a moment ago may still be in use
+    // somewhere, and two devices with one file would write over each other.
+    let (_device, path) = match attached(&backing, file).at("look up", file)? {
+        Some(found) => found,
+        None => attach(&backing)?,
+    };
     mount(&path, target, kind, flags, options).at("mount a file on", target)
+}
+
+/// Returns the device that a file is the content of already, if it is.
+fn attached(backing: &File, path: &Path) -> io::Result<Option<(File, PathBuf)>> {
+    let wanted = backing.metadata()?;
+    let disks = fs::read_dir(DISKS).into_iter().flatten().flatten();
+    // Those of others are better not opened: that is an event for whoever watches them.
+    let has_name = |disk: &DirEntry| {
+        let name = fs::read_to_string(disk.path().join(CONTENT)).unwrap_or_default();
+        Path::new(name.trim_end()).file_name() == path.file_name()
+    };
+    for path in disks.filter(has_name).map(|disk| Path::new("/dev").join(disk.file_name())) {
+        let Ok(device) = File::open(&path) else { continue };
+        // Asked when it is open: until then it could become another file's.
+        let info = status(device.as_raw_fd());
+        if info.is_ok_and(|info| (info.device, info.inode) == (wanted.dev(), wanted.ino())) {
+            return Ok(Some((device, path)));
+        }
+    }
+    Ok(None)
 }
 
 /// Makes a file the content of a device that nobody uses.
@@ -97,5 +137,14 @@ fn configure(device: RawFd, backing: RawFd) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-// A structure of another size would be read beyond its end.
-const _: () = assert!(size_of::<Config>() == 304);
+#[expect(unsafe_code, reason = "rustix has no calls for loop devices")]
+fn status(device: RawFd) -> io::Result<Info> {
+    let mut info = Info { device: 0, inode: 0, rest: [0; 27] };
+    // SAFETY: the structure is as large as the kernel's, which writes it whole, and any numbers are
+    // valid in it; the descriptor is open.
+    let result = unsafe { libc::ioctl(device, LOOP_GET_STATUS64, &raw mut info) };
+    if result == 0 { Ok(info) } else { Err(io::Error::last_os_error()) }
+}
+
+// A structure of another size would be read or written beyond its end.
+const _: () = assert!(size_of::<Config>() == 304 && size_of::<Info>() == 232);

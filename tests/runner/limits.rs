@@ -1,15 +1,18 @@
 //! What jobs may use of the host, and that they are told when it was not enough.
 
+use std::fs::{self, File};
 use std::time::Instant;
 
 use serde_json::{Value, json};
 
 use crate::setup::{runner, shell_step, with_each_runtime};
-use crate::support::github_runner::{container, merge};
+use crate::support::github_runner::{Runner, container, merge};
 use crate::support::leftovers::Snapshot;
 use crate::support::program::DEADLINE;
 
 const SETTINGS: &str = "[limits]\ndisk = \"64MiB\"\nopen-files = 300\n[log]\nsize = \"64KiB\"\n";
+
+const VOLUMES: &str = "[limits]\nvolumes = \"32MiB\"\n";
 
 /// Returns a container of the job with options.
 fn with_options(container: Value, options: &str) -> Value {
@@ -160,6 +163,96 @@ fn a_service_that_ran_out_of_memory_says_so_when_it_does_not_come_up() {
         });
         let said = runner.call("prepare_job", args).failure();
         assert!(said.contains("::warning::service grows ran out of memory: "), "{said}");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn named_volumes_are_limited_together() {
+    with_each_runtime(VOLUMES, |installation| {
+        let mut first = runner(installation, "runner-1");
+        let mut second = runner(installation, "runner-2");
+        let job = |runner: &Runner<'_>| {
+            with_options(runner.job_container("node:22"), "-v one:/one -v two:/two")
+        };
+        first.prepare(job(&first), &[]);
+        first.run("touch /one/warm").success();
+        first.cleanup();
+        let before = Snapshot::take(installation);
+        first.prepare(job(&first), &[]);
+        second.prepare(job(&second), &[]);
+        first.run("echo kept >/one/kept").success();
+        first
+            .run("! head -c 100000000 /dev/zero >/two/zeros && test $(stat -c %s /two/zeros) -gt 1000000")
+            .success();
+        first
+            .run("! head -c 100000 /dev/zero >/one/zeros; head -c 100000 /dev/zero >/root/z")
+            .success();
+        // A step of the job has the same volumes; another runner has its own.
+        let step = with_options(shell_step("test -s /two/zeros"), "-v two:/two");
+        first.container_step(step).0.success();
+        second.run("test ! -e /one/kept; head -c 10000000 /dev/zero >/two/zeros").success();
+        let said = first.cleanup().log();
+        assert!(said.contains("::warning::the named volumes of this runner are full"), "{said}");
+        let said = second.cleanup().log();
+        assert!(!said.contains("::warning::"), "{said}");
+        before.check_live(installation, "limited volumes");
+        // They stay, also where only a step has them.
+        let step = with_options(shell_step("cat /one/kept"), "-v one:/one");
+        assert!(first.container_step(step).0.success().log().contains("kept"));
+        before.check_live(installation, "limited volumes of a step");
+    });
+}
+
+#[test]
+fn limited_volumes_that_somebody_holds_are_mounted_as_they_are() {
+    with_each_runtime(VOLUMES, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let job = with_options(runner.job_container("node:22"), "-v one:/one");
+        let volumes = installation.store().join("volumes");
+        runner.prepare(job.clone(), &[]);
+        let held: Vec<File> = installation.host().enter(|| {
+            let entries = fs::read_dir(&volumes).unwrap().flatten();
+            entries.map(|entry| File::open(entry.path()).unwrap()).collect()
+        });
+        runner.run("echo first >/one/first").success();
+        runner.cleanup();
+        // Two devices with one file would write over each other.
+        runner.prepare(job, &[]);
+        runner.run("cat /one/first; echo second >/one/second").success();
+        let count = format!(
+            "cd {}; for f in *.ext4; do cat /sys/block/loop*/loop/backing_file | grep -c $f; done",
+            volumes.display()
+        );
+        assert_eq!(installation.host().shell(&count), "1\n");
+        drop(held);
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn volumes_that_cannot_have_their_limit_are_refused() {
+    with_each_runtime(VOLUMES, |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let job = with_options(runner.job_container("node:22"), "-v one:/one");
+        runner.prepare(job.clone(), &[]);
+        runner.cleanup();
+        let volumes = installation.store().join("volumes");
+        let volumes = volumes.display();
+        let try_again = |runner: &mut Runner<'_>| {
+            runner.call("prepare_job", json!({"container": job.clone(), "services": []})).failure()
+        };
+        installation.host().shell(&format!("truncate -s 64M {volumes}/*.ext4"));
+        let said = try_again(&mut runner);
+        assert!(said.contains("named volumes have 64MiB in "), "{said}");
+        assert!(said.contains("and are to have 32MiB: run `e2fsck -f` and `resize2fs`"), "{said}");
+        let script = format!("rm {volumes}/*.ext4; for d in {volumes}/*; do mkdir $d/old; done");
+        installation.host().shell(&script);
+        let said = try_again(&mut runner);
+        assert!(said.contains("were made without a limit, and are to have 32MiB"), "{said}");
+        installation.host().shell(&format!("rmdir {volumes}/*/old"));
+        runner.prepare(job.clone(), &[]);
+        runner.run("touch /one/file").success();
         runner.cleanup();
     });
 }

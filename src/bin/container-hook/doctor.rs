@@ -31,7 +31,8 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(ownership::idmapped_mounts(&settings.store));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
-    checks.extend(settings.limits.disk.map(|_| storage::limited_disks()));
+    let limits = &settings.limits;
+    checks.extend(limits.disk.or(limits.volumes).map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));
     checks.extend(network::checks(&engine::network(settings)));
     if settings.network.dns.is_empty() && !settings.network.host_access {

@@ -35,6 +35,7 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
         pids_limit: settings.limits.pids,
         open_files: settings.limits.open_files,
         disk_bytes: settings.limits.disk.map(|size| size.0),
+        volumes_bytes: settings.limits.volumes.map(|size| size.0),
         build: BuildOptions {
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),

@@ -98,6 +98,8 @@ pub(crate) struct Limits {
     pub(crate) open_files: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) disk: Option<Size>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) volumes: Option<Size>,
 }
 
 /// What containers may do.
@@ -283,6 +285,7 @@ memory = "4GiB"
 pids = 1000
 open-files = 4096
 disk = "10GB"
+volumes = "20GB"
 [audit]
 file = "/var/log/oci-hooks/container-hook.jsonl"
 [template]

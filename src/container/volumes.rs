@@ -1,0 +1,90 @@
+//! The named volumes of an owner, which outlive containers; if they are limited, on a file system of their
+//! own for all of them, which is mounted while there is a job.
+//!
+//! Whoever mounts or unmounts them sees to it that nobody else does so for the same owner.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use super::disk::{self, Life};
+use super::engine::Engine;
+use super::error::ContainerError;
+use super::record::make_private;
+use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::mount::unmount;
+
+/// What the name of a file system ends in that is not finished.
+const UNFINISHED: &str = "new";
+
+impl Engine {
+    /// Returns the directory of an owner's named volumes.
+    pub fn volumes_of(&self, owner: &str) -> PathBuf {
+        self.disk.join("volumes").join(owner)
+    }
+
+    /// Limits an owner's named volumes to so many bytes together, from the first of them on. If they are
+    /// limited already, they are made available, whether a limit is given or not.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are volumes without a limit or with another one.
+    pub fn mount_volumes(
+        &self,
+        owner: &str,
+        limit_bytes: Option<u64>,
+    ) -> Result<(), ContainerError> {
+        let dir = self.volumes_of(owner);
+        let file = disk::file(&dir);
+        let size_bytes = match fs::metadata(&file) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            found => Some(found.at("look up", &file)?.len()),
+        };
+        match (size_bytes, limit_bytes) {
+            (None, None) => return Ok(()),
+            (None, Some(limit_bytes)) => make(&dir, &file, limit_bytes)?,
+            (Some(size_bytes), Some(limit_bytes)) if size_bytes != limit_bytes => {
+                return Err(ContainerError::VolumesSize { path: file, size_bytes, limit_bytes });
+            }
+            _ => {}
+        }
+        make_private(&dir)?;
+        if is_mounted(&dir)? {
+            return Ok(());
+        }
+        disk::mount(&dir, Life::Kept)
+    }
+
+    /// Takes away what [`Self::mount_volumes`] mounted, if anything.
+    pub fn unmount_volumes(&self, owner: &str) -> Result<(), PathError> {
+        unmount(&self.volumes_of(owner))
+    }
+
+    /// Says whether an owner's named volumes are limited, available, and full.
+    pub fn are_volumes_full(&self, owner: &str) -> bool {
+        let dir = self.volumes_of(owner);
+        disk::file(&dir).exists() && is_mounted(&dir).unwrap_or_default() && disk::is_full(&dir)
+    }
+}
+
+/// Makes the file system of a directory, which takes its name when it is finished.
+fn make(dir: &Path, file: &Path, limit_bytes: u64) -> Result<(), ContainerError> {
+    make_private(dir)?;
+    if fs::read_dir(dir).at("list", dir)?.next().is_some() {
+        return Err(ContainerError::VolumesUnlimited { path: dir.to_owned(), limit_bytes });
+    }
+    let new = dir.with_extension(UNFINISHED);
+    match fs::remove_file(&new) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        removed => removed.at("remove", &new)?,
+    }
+    disk::write(&new, limit_bytes, Life::Kept)?;
+    Ok(fs::rename(&new, file).at("rename", &new)?)
+}
+
+fn is_mounted(dir: &Path) -> Result<bool, PathError> {
+    let parent = dir.parent().unwrap_or(dir);
+    let device = |path: &Path| fs::metadata(path).at("look up", path).map(|found| found.dev());
+    Ok(device(dir)? != device(parent)?)
+}

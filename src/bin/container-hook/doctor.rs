@@ -1,6 +1,7 @@
 //! `container-hook doctor`.
 
 mod directories;
+mod limits;
 mod ownership;
 mod runner;
 
@@ -31,6 +32,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(ownership::idmapped_mounts(&settings.store));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
+    checks.push(limits::none(settings));
     let limits = &settings.limits;
     checks.extend(limits.disk.or(limits.volumes).map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));

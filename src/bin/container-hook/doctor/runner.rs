@@ -12,7 +12,7 @@ use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Program};
 
-use super::directories;
+use super::{directories, limits};
 use crate::settings::Settings;
 use crate::shared::checks::Check;
 use crate::shared::read::Loaded;
@@ -44,6 +44,10 @@ pub(super) fn checks(settings: &Settings) -> Vec<Check> {
         checks.push(Check::ok("runners", "none is running"));
     }
     checks.extend(listeners.iter().map(runner));
+    let programs = listeners.iter().filter_map(|one| fs::read_link(one.path("exe")).ok());
+    checks.extend(
+        programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
+    );
     let by_sudo = listeners.iter().filter(|listener| listener.calls_by_sudo());
     let mut sudo_users: Vec<u32> = by_sudo.map(|listener| listener.uid).collect();
     sudo_users.sort_unstable();
@@ -79,6 +83,11 @@ struct Listener {
 }
 
 impl Listener {
+    /// Returns the path of a file that the kernel has of the process.
+    fn path(&self, name: &str) -> PathBuf {
+        Path::new("/proc").join(self.pid.to_string()).join(name)
+    }
+
     fn script(&self) -> Option<&Path> {
         let script = self.environment.get(OsStr::new(VARIABLE))?;
         (!script.is_empty()).then_some(Path::new(script))

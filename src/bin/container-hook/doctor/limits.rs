@@ -1,0 +1,107 @@
+//! What jobs may use without a limit.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::settings::Settings;
+use crate::shared::checks::Check;
+
+/// Where a runner has its own settings.
+const RUNNER_SETTINGS: &str = ".runner";
+
+/// Says what has no limit.
+pub(super) fn none(settings: &Settings) -> Check {
+    let limits = &settings.limits;
+    let all = [
+        (limits.memory.is_none(), "memory"),
+        (limits.pids.is_some_and(|limit| limit < 0), "processes of a container"),
+        (settings.runtime.systemd_cgroup, "processes of all containers"),
+        (limits.disk.is_none(), "root file systems"),
+        (limits.volumes.is_none(), "named volumes"),
+        (settings.template.file.is_some(), "volumes of the pod template"),
+        (true, "work directories"),
+        (true, "layers of Dockerfile actions"),
+    ];
+    let names: Vec<_> = all.iter().filter_map(|(is, name)| is.then_some(*name)).collect();
+    Check::ok("limits", format!("there is none for {}", names.join(", ")))
+}
+
+/// Says if what a runner's jobs write to its work directory takes from what others need: nothing limits
+/// that but the file system. `program` is that of the runner.
+pub(super) fn work_directory(program: &Path, store: &Path) -> Option<Check> {
+    let work = work(program.parent()?.parent()?)?;
+    let device =
+        |path: &Path| path.ancestors().find_map(|path| path.metadata().ok()).map(|m| m.dev());
+    let shared = [Path::new("/"), store].into_iter().find(|other| device(other) == device(&work));
+    let work = work.display();
+    Some(match shared {
+        None => Check::ok("work directory", format!("{work} is on a file system of its own")),
+        Some(other) => Check::ok(
+            "work directory",
+            format!("a job can fill the file system of {} by {work}", other.display()),
+        ),
+    })
+}
+
+/// What matters here of a runner's settings.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct RunnerSettings {
+    work_folder: PathBuf,
+}
+
+/// Returns the work directory of a runner by its own directory, if that is one.
+fn work(home: &Path) -> Option<PathBuf> {
+    let text = fs::read_to_string(home.join(RUNNER_SETTINGS)).ok()?;
+    // The runner writes a byte order mark.
+    let text = text.trim_start_matches('\u{feff}');
+    let settings: RunnerSettings = serde_json::from_str(text).ok()?;
+    Some(home.join(settings.work_folder))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::Value;
+
+    use super::*;
+
+    fn found(check: &Check) -> String {
+        let found: Value = serde_json::to_value(check).unwrap()["found"].take();
+        found.as_str().unwrap().to_owned()
+    }
+
+    #[test]
+    fn what_has_no_limit_is_named() {
+        let mut settings = Settings::default();
+        assert_eq!(
+            found(&none(&settings)),
+            "there is none for memory, root file systems, named volumes, work directories, layers of \
+             Dockerfile actions"
+        );
+        settings.limits =
+            toml::from_str("disk = \"1GiB\"\nvolumes = \"1GiB\"\npids = -1\n").unwrap();
+        assert_eq!(
+            found(&none(&settings)),
+            "there is none for memory, processes of a container, work directories, layers of \
+             Dockerfile actions"
+        );
+    }
+
+    #[test]
+    fn a_work_directory_beside_the_store_is_named() {
+        let home = tempfile::tempdir().unwrap();
+        let program = home.path().join("bin/Runner.Listener");
+        assert!(work_directory(&program, home.path()).is_none());
+        let text = "\u{feff}{\"workFolder\": \"_work\", \"agentName\": \"a\"}";
+        fs::write(home.path().join(".runner"), text).unwrap();
+        let said = found(&work_directory(&program, home.path()).unwrap());
+        assert!(said.starts_with("a job can fill the file system of /"), "{said}");
+        assert!(said.ends_with("/_work"), "{said}");
+        // Memory that is nobody else's.
+        let said = found(&work_directory(&program, Path::new("/proc")).unwrap());
+        assert!(!said.contains("/proc"), "{said}");
+    }
+}

@@ -4,9 +4,6 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use jiff::Timestamp;
-use rustix::fs::{FileType, fchown, fstat};
-use rustix::io::Errno;
-use rustix::process::{Gid, Uid};
 
 use super::disk;
 use super::engine::Engine;
@@ -72,8 +69,6 @@ pub struct Prepared<'a> {
     engine: &'a Engine,
     record: Record,
     output: Output,
-    /// What root of its user namespace is on the host, if it has one.
-    root: Option<u32>,
     /// The root file system, while it is ours to look at.
     pub rootfs: Rootfs,
     /// The bundle, with what there is to say about it.
@@ -116,7 +111,10 @@ impl Engine {
             format!("{}/{id}", cgroup::PARENT)
         };
         let disk = self.disk_of(&id);
-        options.cgroups_path = Some(cgroup.clone());
+        // Of what runs to its end the runtime removes the cgroup: one above it remembers what happened.
+        let is_kept = role == Role::Step && !runtime.systemd_cgroup;
+        options.cgroups_path =
+            Some(if is_kept { format!("{cgroup}/step") } else { cgroup.clone() });
         options.volume_root = Some(disk.join("volumes"));
         // What the runtime needs besides must not be hidden by it.
         let has_run = self.run.starts_with(&self.disk);
@@ -143,11 +141,10 @@ impl Engine {
             let _no_stray = FileLock::shared(&self.strays_lock())?;
             directory.create(&record)?;
         }
-        let root = options.user_namespace.as_ref().map(|_| options.private_ids.first);
         let parts = Parts { image, layers: &layers, disk_bytes, options: &options };
         match self.make(&record, &directory, &parts) {
             Ok((rootfs, bundle)) => {
-                Ok(Prepared { engine: self, record, output, root, rootfs, bundle, is_kept: false })
+                Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
             }
             Err(error) => {
                 // What cannot be removed now is found by its record.
@@ -211,61 +208,28 @@ impl Prepared<'_> {
         Ok(self.record.clone())
     }
 
-    /// Runs the container to its end, with our standard streams, and removes it. This process gets the
-    /// orphans of its children from then on.
+    /// Runs the container to its end, with our standard streams, and removes it.
     ///
-    /// `pass_on` is called with the process that signals are to be sent to: the runtime's, and the
-    /// container's first one as soon as that runs.
-    pub fn run(mut self, pass_on: impl Fn(u32)) -> Result<Ran, ContainerError> {
+    /// While it runs, `pass_on` is called with the runtime's process id: signals sent to that reach
+    /// the container.
+    pub fn run(mut self, pass_on: impl FnOnce(u32)) -> Result<Ran, ContainerError> {
         let directory = self.engine.directory(&self.record.id);
-        let path = directory.path();
-        // A runtime that stayed would remove the cgroup before anybody could see what happened in it.
-        spawn::adopt_orphans().at("adopt the container of", path)?;
-        self.start_here(&directory, &pass_on)?;
-        let process = directory.process().ok_or(Errno::SRCH).at("find the container of", path)?;
-        pass_on(process.pid);
-        let status = spawn::wait_for(process).at("wait for the container of", path)?;
-        let limits_hit = self.engine.limits_hit(&self.record);
-        self.is_kept = true;
-        self.engine.remove(&self.record)?;
-        Ok(Ran { status, limits_hit })
-    }
-
-    /// Starts the container with our standard streams.
-    fn start_here(
-        &self,
-        directory: &Directory,
-        pass_on: impl Fn(u32),
-    ) -> Result<(), ContainerError> {
-        let (id, runtime, log) = (&self.record.id, &self.record.runtime, directory.runtime_log());
-        let (bundle, pid_file) = (directory.bundle(), directory.pid_file());
-        if let Some(root) = self.root {
-            give_streams(root);
-        }
-        let mut command = runtime.run_detached(id, &bundle, &pid_file, &log);
+        let runtime = &self.record.runtime;
+        let (id, log) = (&self.record.id, directory.runtime_log());
+        let mut command = runtime.run(id, &directory.bundle(), &directory.pid_file(), &log);
         spawn::die_with_us(&mut command);
         self.bundle.mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
         let _parents = self.record.keep_parents();
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());
         let status = child.wait().at("wait for", &runtime.program)?;
-        if status.success() {
-            return Ok(());
+        if directory.process().is_none() && !directory.pid_file().exists() && !status.success() {
+            return Err(runtime.logged_error(Action::Run, id, &log).into());
         }
-        Err(runtime.logged_error(Action::Run, id, &log).into())
-    }
-}
-
-/// Has our standard output and error, if they are pipes, belong to a container's root: else nobody in it
-/// could open them by name, as `/dev/stdout`. runc gives them on to the user whom the container runs as,
-/// which it cannot do with files of others. crun does all that itself.
-fn give_streams(root: u32) {
-    for stream in [rustix::stdio::stdout(), rustix::stdio::stderr()] {
-        let is_pipe = fstat(stream).map(|stat| FileType::from_raw_mode(stat.st_mode).is_fifo());
-        if is_pipe == Ok(true) {
-            // What does not open them does without.
-            let _ = fchown(stream, Some(Uid::from_raw(root)), Some(Gid::from_raw(root)));
-        }
+        let limits_hit = self.engine.limits_hit(&self.record);
+        self.is_kept = true;
+        self.engine.remove(&self.record)?;
+        Ok(Ran { status, limits_hit })
     }
 }
 

@@ -89,10 +89,10 @@ impl Runtime {
         command
     }
 
-    /// Returns a command that starts a container, which shares its streams, and does not wait for it.
-    pub fn run_detached(&self, id: &str, bundle: &Path, pid_file: &Path, log: &Path) -> Command {
+    /// Returns a command that runs a container in the foreground, which shares its streams.
+    pub fn run(&self, id: &str, bundle: &Path, pid_file: &Path, log: &Path) -> Command {
         let mut command = self.command();
-        command.arg("--log").arg(log).args(["--log-format", "json", "run", "--detach", "--bundle"]);
+        command.arg("--log").arg(log).args(["--log-format", "json", "run", "--bundle"]);
         command.arg(bundle).arg("--pid-file").arg(pid_file).arg(id);
         command
     }

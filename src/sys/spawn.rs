@@ -3,22 +3,16 @@
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write as _};
 use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
-use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::os::unix::process::CommandExt as _;
+use std::process::Command;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, Signal, WaitOptions, getpid, getppid, set_child_subreaper,
-    set_parent_process_death_signal, setsid, wait, waitpid,
+    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal,
+    setsid, wait,
 };
-
-use super::identity::{self, Identity};
-
-/// How long a parent may take to end that is about to.
-const PARENT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Has the kernel kill a child as soon as the thread that starts it ends, in whatever way: what a
 /// killed program was about to make must not appear after somebody cleaned up.
@@ -45,38 +39,8 @@ pub fn die_with_us(command: &mut Command) {
 pub fn detach() -> io::Result<()> {
     // Fails for the leader of a process group, which is in a session that it may as well stay in.
     let _ = setsid();
-    adopt_orphans()
-}
-
-/// Has this process get the orphans of its children.
-pub fn adopt_orphans() -> io::Result<()> {
-    Ok(set_child_subreaper(Some(getpid()))?)
-}
-
-/// Waits for the end of a child, or of an orphan that is adopted now or soon: crun ends before the process of
-/// its that is the parent.
-pub fn wait_for(process: Identity) -> io::Result<ExitStatus> {
-    let pid = i32::try_from(process.pid).ok().and_then(Pid::from_raw).ok_or(Errno::SRCH)?;
-    loop {
-        match waitpid(Some(pid), WaitOptions::empty()) {
-            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
-            Err(Errno::CHILD) => wait_for_parent(process)?,
-            Ok(None) | Err(Errno::INTR) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-}
-
-/// Waits until a process is somebody else's child.
-fn wait_for_parent(process: Identity) -> io::Result<()> {
-    let parent = process.parent().ok_or(Errno::CHILD)?;
-    if parent.pid == std::process::id() {
-        return Ok(());
-    }
-    match parent.open() {
-        Some(open) if !identity::wait(&open, PARENT_TIMEOUT)? => Err(Errno::CHILD.into()),
-        _ => Ok(()),
-    }
+    set_child_subreaper(Some(getpid()))?;
+    Ok(())
 }
 
 /// Stays when the parent ends, from now on.

@@ -6,32 +6,28 @@ use rustix::process::Signal;
 use serde_json::json;
 
 use crate::setup::{ENDLESS, World, with_each_runtime};
+use crate::support::call::Call;
 use crate::support::garm::faults::Fault;
 use crate::support::http::Gate;
+use crate::support::kills::{Play, Victim};
 use crate::support::leftovers::{Snapshot, containers, no_cgroup_of};
 
-/// How many points of time of each call.
-const ROUNDS: u32 = 12;
+/// How often each call is killed on each runtime if nobody asks for more.
+const KILLS: u32 = 6;
 
 #[test]
-fn row_31_whatever_is_killed_while_it_creates_is_undone_by_delete() {
+fn row_31_whatever_is_killed_is_finished_by_the_next_call() {
     with_each_runtime("", |world| {
-        let took = measure(world).0;
-        let before = Snapshot::take(&world.installation);
-        for round in 0..ROUNDS {
-            kill_creation(world, at(took, round));
-            delete(world, &before, &format!("creation {round} of {took:?}"));
-        }
-    });
-}
-
-#[test]
-fn whatever_is_killed_while_it_creates_is_taken_over_by_the_next_creation() {
-    with_each_runtime("", |world| {
-        let took = measure(world).0;
-        let before = Snapshot::take(&world.installation);
-        for round in 0..ROUNDS {
-            kill_creation(world, at(took, round));
+        let took = Took::measure(world);
+        let delete = |world: &mut &World<'_>| {
+            world.provider().delete("one");
+            assert_eq!(world.provider().names(), <[String; 0]>::default());
+        };
+        let remove_all = |world: &mut &World<'_>| {
+            world.provider().remove_all();
+            assert_eq!(world.provider().names(), <[String; 0]>::default());
+        };
+        let take_over = |world: &mut &World<'_>| {
             let document = world.garm.bootstrap("one", "echo second life; sleep 1000", json!({}));
             let ended = world.provider().start_create(&document).wait();
             // It may have been done by the time it was killed.
@@ -39,25 +35,30 @@ fn whatever_is_killed_while_it_creates_is_taken_over_by_the_next_creation() {
                 ended.success();
                 world.installation.wait_for_log("one", "second life");
             }
-            assert_eq!(world.provider().names(), ["one"], "creation {round}");
-            delete(world, &before, &format!("creation {round} of {took:?}"));
+            assert_eq!(world.provider().names(), ["one"]);
+            delete(world);
+        };
+        let commands: [(&str, Duration, Start<'_>, Finish<'_>); 4] = [
+            ("creation", took.create, &create, &delete),
+            ("creation before another", took.create, &create, &take_over),
+            (
+                "deletion",
+                took.delete,
+                &|world, number| remove(world, number, "DeleteInstance"),
+                &delete,
+            ),
+            (
+                "removal of all",
+                took.delete,
+                &|world, number| remove(world, number, "RemoveAllInstances"),
+                &remove_all,
+            ),
+        ];
+        let mut play = Play::new(&world.installation, KILLS);
+        for (name, took, start, finish) in commands {
+            play.kill(&mut &*world, &Victim { name, took, start, finish });
         }
-    });
-}
-
-#[test]
-fn row_31_whatever_is_killed_while_it_deletes_is_deleted_by_the_next() {
-    with_each_runtime("", |world| {
-        let took = measure(world).1;
-        let before = Snapshot::take(&world.installation);
-        for round in 0..ROUNDS {
-            world.create("one", ENDLESS, json!({}));
-            if round % 2 == 0 {
-                world.installation.wait_for_log("one", "working");
-            }
-            world.provider().start("DeleteInstance", "one", Vec::new()).kill_after(at(took, round));
-            delete(world, &before, &format!("deletion {round} of {took:?}"));
-        }
+        play.end();
     });
 }
 
@@ -100,13 +101,21 @@ fn whatever_a_boot_of_the_host_ends_is_undone_by_delete() {
     });
 }
 
-fn at(took: Duration, round: u32) -> Duration {
-    took * (2 * round + 1) / (2 * ROUNDS)
+type Start<'a> = &'a dyn Fn(&mut &World<'_>, u32) -> Call;
+type Finish<'a> = &'a dyn Fn(&mut &World<'_>);
+
+fn create(world: &mut &World<'_>, _: u32) -> Call {
+    world.provider().start_create(&world.garm.bootstrap("one", ENDLESS, json!({})))
 }
 
-fn kill_creation(world: &World<'_>, after: Duration) {
-    let document = world.garm.bootstrap("one", ENDLESS, json!({}));
-    world.provider().start_create(&document).kill_after(after);
+/// Starts to remove an instance that has a job, or is just coming up.
+fn remove(world: &mut &World<'_>, number: u32, command: &str) -> Call {
+    world.create("one", ENDLESS, json!({}));
+    if number.is_multiple_of(2) {
+        world.installation.wait_for_log("one", "working");
+    }
+    let instance = if command == "DeleteInstance" { "one" } else { "" };
+    world.provider().start(command, instance, Vec::new())
 }
 
 #[track_caller]
@@ -120,13 +129,21 @@ fn delete(world: &World<'_>, before: &Snapshot, context: &str) {
     assert_eq!(world.provider().names(), <[String; 0]>::default(), "{context}");
 }
 
-/// Returns how long a creation and a deletion take, and has everything there that is made once.
-fn measure(world: &World<'_>) -> (Duration, Duration) {
-    world.warm_up();
-    let document = world.garm.bootstrap("one", ENDLESS, json!({}));
-    let create = world.provider().start_create(&document).wait().success().took;
-    world.installation.wait_for_log("one", "working");
-    let start = Instant::now();
-    world.provider().delete("one");
-    (create, start.elapsed())
+/// How long calls take.
+struct Took {
+    create: Duration,
+    delete: Duration,
+}
+
+impl Took {
+    /// Has everything there too that is made once.
+    fn measure(world: &World<'_>) -> Self {
+        world.warm_up();
+        let document = world.garm.bootstrap("one", ENDLESS, json!({}));
+        let create = world.provider().start_create(&document).wait().success().took;
+        world.installation.wait_for_log("one", "working");
+        let start = Instant::now();
+        world.provider().delete("one");
+        Self { create, delete: start.elapsed() }
+    }
 }

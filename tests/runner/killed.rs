@@ -2,16 +2,21 @@
 
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::builds::{built_step, nothing_of_builds};
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
-use crate::support::github_runner::Runner;
+use crate::support::call::Call;
+use crate::support::github_runner::{Runner, merge};
+use crate::support::host::Host;
+use crate::support::hub::{Name, Registry};
 use crate::support::installation::Installation;
-use crate::support::leftovers::{Snapshot, containers, no_cgroup_of};
+use crate::support::kills::{Play, Victim};
+use crate::support::leftovers::Snapshot;
+use crate::support::runtime::Runtime;
 
-/// How many points of time of each command.
-const ROUNDS: u32 = 6;
+/// How often each command is killed on each runtime if nobody asks for more.
+const KILLS: u32 = 5;
 
 #[test]
 fn row_31_whatever_is_killed_leaves_nothing_after_cleanup() {
@@ -21,34 +26,72 @@ fn row_31_whatever_is_killed_leaves_nothing_after_cleanup() {
         let mut victim = runner(installation, "victim");
         // Once whole: images are there then, and how long each takes is known.
         let took = Took::measure(&mut victim);
-        let before = Snapshot::take(installation);
-        let services = || json!({"container": null, "services": [redis()]});
-        for round in 0..ROUNDS {
-            let at = |took: Duration| took * (2 * round + 1) / (2 * ROUNDS);
-            let args = json!({"container": victim.job_container("node:22"), "services": [redis()]});
-            victim.start("prepare_job", args).kill_after(at(took.prepare));
-            check(&mut victim, installation, &before, &format!("prepare_job {round}"));
-
-            victim.start("prepare_job", services()).kill_after(at(took.prepare));
-            check(&mut victim, installation, &before, &format!("prepare_job of services {round}"));
-
-            prepare(&mut victim);
-            victim.start_run("sleep 1000").kill_after(at(took.script));
-            check(&mut victim, installation, &before, &format!("run_script_step {round}"));
-
-            prepare(&mut victim);
-            let step = shell_step("exec sleep 1000");
-            victim.start_container_step(step).kill_after(at(took.container));
-            check(&mut victim, installation, &before, &format!("run_container_step {round}"));
-
-            prepare(&mut victim);
-            victim.start("cleanup_job", json!({})).kill_after(at(took.cleanup));
-            check(&mut victim, installation, &before, &format!("cleanup_job {round}"));
+        let mut play = Play::new(installation, KILLS);
+        let commands: [(&str, Duration, Start<'_>); 5] = [
+            ("prepare_job", took.prepare, &|victim, _| {
+                let args = json!({"container": filling(victim), "services": [redis()]});
+                victim.start("prepare_job", args)
+            }),
+            ("prepare_job of services", took.prepare, &|victim, _| {
+                victim.start("prepare_job", json!({"container": null, "services": [redis()]}))
+            }),
+            ("run_script_step", took.script, &|victim, _| {
+                prepare(victim);
+                victim.start_run("sleep 1000")
+            }),
+            ("run_container_step", took.container, &|victim, _| {
+                prepare(victim);
+                victim.start_container_step(shell_step("exec sleep 1000"))
+            }),
+            ("cleanup_job", took.cleanup, &|victim, _| {
+                prepare(victim);
+                victim.start("cleanup_job", json!({}))
+            }),
+        ];
+        for (name, took, start) in commands {
+            play.kill(&mut victim, &Victim { name, took, start, finish: &cleanup });
         }
+        play.end();
         let pong = bystander.run("printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379");
         assert_eq!(pong.success().stdout(), "+PONG\r\n");
         bystander.cleanup();
     });
+}
+
+/// A play that finds nothing whatever is left would be worth nothing. Processes and links, for which it
+/// waits, are left in `machine`.
+#[test]
+fn whatever_a_killed_command_leaves_is_found() {
+    let host = Host::new();
+    let _hub = Registry::start(&host, Name::Hub, None);
+    let installation = Installation::new(&host, Runtime::Crun, "");
+    let mut victim = runner(&installation, "victim");
+    let took = Took::measure(&mut victim).cleanup;
+    let run = installation.run_directory().display().to_string();
+    let work = victim.work().display().to_string();
+    for (left, fault) in [
+        (format!("touch {run}/leases/left"), "leases/left"),
+        ("touch /tmp/left".to_owned(), "/tmp/left"),
+        ("touch /var/tmp/left".to_owned(), "/var/tmp/left"),
+        ("touch /run/left".to_owned(), "/run/left"),
+        (format!("mkdir -p {work}/_tool; chown 7 {work}/_tool"), "_tool 7:0"),
+        (
+            "touch /run/netns; unshare --net=/run/netns true".to_owned(),
+            "a network namespace is left: net:[",
+        ),
+        ("nft add table inet left".to_owned(), "a rule is left: \"table inet left"),
+    ] {
+        let mut play = Play::new(&installation, 1);
+        let start = |victim: &mut Runner<'_>, _| victim.start("cleanup_job", json!({}));
+        let finish = |victim: &mut Runner<'_>| {
+            cleanup(victim);
+            victim.host().shell(&left);
+        };
+        let command = Victim { name: "cleanup_job", took, start: &start, finish: &finish };
+        play.kill(&mut victim, &command);
+        let faults = play.found().join("\n");
+        assert!(faults.contains(fault), "{left}: {faults}");
+    }
 }
 
 /// `prune` is for machines whose runner is gone too: no `cleanup_job` will come.
@@ -97,22 +140,23 @@ fn what_a_dying_runtime_made_last_goes_with_the_next_call() {
 fn row_31_a_killed_build_leaves_nothing_after_cleanup() {
     with_each_runtime("", |installation| {
         let mut victim = runner(installation, "victim");
-        let dockerfile = |victim: &Runner<'_>, number: u32| {
-            let path = victim.workspace().join(format!("{number}/Dockerfile"));
+        let build = |victim: &mut Runner<'_>, number| {
+            let path = victim.workspace().join("Dockerfile");
             write(&path, &format!("FROM alpine:3.20\nRUN echo {number} >/number\n"));
-            built_step(&path)
+            victim.start_container_step(built_step(&path))
         };
-        let step = dockerfile(&victim, 1000);
-        let took = victim.container_step(step).0.success().took;
-        victim.cleanup();
-        let before = Snapshot::take(installation);
-        for round in 0..ROUNDS {
-            let step = dockerfile(&victim, round);
-            victim.start_container_step(step).kill_after(took * (2 * round + 1) / (2 * ROUNDS));
+        build(&mut victim, u32::MAX).wait().success();
+        let took = build(&mut victim, u32::MAX - 1).wait().success().took;
+        // What is kept for the next builds is as that of one that nobody killed.
+        let finish = |victim: &mut Runner<'_>| {
             victim.cleanup();
-            before.check_live(installation, &format!("build {round} of {took:?}"));
             nothing_of_builds(installation, 0);
-        }
+            installation.admin(&["prune", "--all"]).success();
+        };
+        finish(&mut victim);
+        let mut play = Play::new(installation, KILLS);
+        play.kill(&mut victim, &Victim { name: "build", took, start: &build, finish: &finish });
+        play.end();
     });
 }
 
@@ -120,19 +164,19 @@ fn prepare(runner: &mut Runner<'_>) {
     runner.prepare(runner.job_container("node:22"), &[]);
 }
 
-fn check(
-    victim: &mut Runner<'_>,
-    installation: &Installation<'_>,
-    before: &Snapshot,
-    context: &str,
-) {
-    let known = containers(installation);
-    victim.cleanup();
-    before.check(installation, context);
-    let kept = containers(installation);
-    let removed: Vec<_> = known.into_iter().filter(|id| !kept.contains(id)).collect();
-    no_cgroup_of(&removed);
+/// Returns a job container that has a volume which is filled anew each time.
+fn filling(runner: &Runner<'_>) -> Value {
+    merge(runner.job_container("node:22"), json!({"createOptions": "-v fresh:/bin"}))
 }
+
+fn cleanup(victim: &mut Runner<'_>) {
+    victim.cleanup();
+    // What a job leaves in it is for the next.
+    let store = victim.host().path().join("lib").display().to_string();
+    victim.host().shell(&format!("cd {store}/volumes; rm -rf */fresh */.fresh.users"));
+}
+
+type Start<'a> = &'a dyn Fn(&mut Runner<'_>, u32) -> Call;
 
 struct Took {
     prepare: Duration,
@@ -144,11 +188,13 @@ struct Took {
 impl Took {
     fn measure(runner: &mut Runner<'_>) -> Self {
         let job = |runner: &mut Runner<'_>| {
-            let args = json!({"container": runner.job_container("node:22"), "services": [redis()]});
+            let args = json!({"container": filling(runner), "services": [redis()]});
             let prepare = runner.call("prepare_job", args).success().took;
             let script = runner.run("true").success().took;
             let container = runner.container_step(shell_step("true")).0.success().took;
-            Self { prepare, script, container, cleanup: runner.cleanup().took }
+            let took = runner.cleanup().took;
+            cleanup(runner);
+            Self { prepare, script, container, cleanup: took }
         };
         job(runner);
         job(runner)

@@ -63,9 +63,12 @@ fn a_bad_hook_is_found_out() {
     drop(installation.host().shell("kill $(pidof sleep)"));
     before.check(&installation, "nothing is left");
 
-    hook("ip link add left type bridge; exit 0");
+    hook("ip link add left type bridge; setsid sleep 1000 <&- >&- 2>&- & exit 0");
     runner.start_run("").wait().success();
-    assert!(fails(&|| before.check(&installation, "a link")), "it leaves a link");
+    let found = before.faults(&installation).0.join("\n");
+    for fault in ["a link is left: \"left:", "a process is left: \"sleep 1000"] {
+        assert!(found.contains(fault), "{found}");
+    }
 
     // A shell that waits for a program in the foreground may miss the signal.
     hook("trap 'echo told; exit 3' INT; echo started; while :; do sleep 0.1 & wait; done");

@@ -16,6 +16,7 @@ mod fuzz;
 mod hooks_d;
 mod job;
 mod killed;
+mod killed_admin;
 mod left_behind;
 mod limits;
 mod machine;

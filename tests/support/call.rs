@@ -2,16 +2,18 @@
 //! anything keeps its pipes open.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value;
 
 use super::host::Host;
+use super::kills::{Kill, Whom};
 use super::program::DEADLINE;
 
 /// Where a line was written to.
@@ -56,6 +58,7 @@ impl Call {
         response: Option<PathBuf>,
     ) -> Self {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command.process_group(0);
         let started = Instant::now();
         let mut child = host.spawn(&mut command);
         let pid = Pid::from_child(&child);
@@ -120,9 +123,34 @@ impl Call {
     /// on and hold its pipes.
     #[track_caller]
     pub(crate) fn kill_after(mut self, delay: Duration) {
+        self.pass(delay);
+        self.signal(Signal::KILL);
+        self.wait_for_death();
+    }
+
+    /// Kills the hook, or with it what it started, and waits until it is dead.
+    #[track_caller]
+    pub(crate) fn kill(mut self, kill: &Kill) {
+        self.pass(kill.after);
+        match kill.whom {
+            Whom::Program => self.signal(Signal::KILL),
+            // Others of it may live when the hook has ended.
+            Whom::Group => drop(kill_process_group(self.pid, Signal::KILL)),
+        }
+        self.wait_for_death();
+        if let Some(path) = &self.response {
+            let _ = fs::remove_file(path);
+        }
+    }
+
+    /// Lets a while pass, or until the hook ends.
+    fn pass(&mut self, delay: Duration) {
         let deadline = Instant::now() + delay;
         while self.status.is_none() && self.next(deadline) {}
-        self.signal(Signal::KILL);
+    }
+
+    #[track_caller]
+    fn wait_for_death(&mut self) {
         let deadline = Instant::now() + DEADLINE;
         while self.status.is_none() {
             assert!(self.next(deadline), "a killed process ends");

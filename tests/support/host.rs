@@ -143,6 +143,18 @@ impl Host {
         ));
     }
 
+    /// Gives the host a `/tmp` and a `/var/tmp` of its own, below its directory; the repository may be there.
+    pub(crate) fn make_temporary(&self) {
+        self.shell(&format!(
+            "for place in /tmp /var/tmp; do own={}/temporary$place; mkdir -p $own; chmod 1777 $own; \
+             for keep in {} {}; do case $keep in $place/*) mkdir -p $own/${{keep#$place/}}; \
+             mount --bind $keep $own/${{keep#$place/}} ;; esac; done; mount --rbind $own $place; done",
+            self.path().display(),
+            env!("CARGO_MANIFEST_DIR"),
+            env!("CARGO_TARGET_TMPDIR"),
+        ));
+    }
+
     /// Adds a line for sudo to the host's own `/etc`.
     pub(crate) fn allow_sudo(&self, line: &str) {
         self.shell(&format!("umask 227; echo '{line}' >/etc/sudoers.d/tests; visudo -qc"));

@@ -56,11 +56,17 @@ impl Snapshot {
     /// Checks that the host is as it was, after processes that die now are dead.
     #[track_caller]
     pub(crate) fn check(&self, installation: &impl Installed, context: &str) {
+        let (faults, _) = self.faults(installation);
+        assert!(faults.is_empty(), "{context}:\n{}", faults.join("\n"));
+    }
+
+    /// Returns how the host differs from what it was, and as what it was found.
+    pub(crate) fn faults(&self, installation: &impl Installed) -> (Vec<String>, Self) {
         let now = self.settled(installation);
         let mut faults = self.live_faults(&now);
         compare("rule", &self.rules, &now.rules, &mut faults);
         compare("file", &self.files, &now.files, &mut faults);
-        assert!(faults.is_empty(), "{context}:\n{}", faults.join("\n"));
+        (faults, now)
     }
 
     /// Checks what runs, is mounted and is connected: files may stay after the first job on a host.
@@ -127,16 +133,40 @@ pub(crate) fn containers(installation: &impl Installed) -> Vec<String> {
     names.filter_map(|name| name.into_string().ok()).collect()
 }
 
+/// Returns the names of the cgroups that processes of a host are in, other than the test's own.
+pub(crate) fn cgroups_of(host: &Host) -> BTreeSet<String> {
+    let own = fs::read_to_string("/proc/self/cgroup").expect("/proc is mounted");
+    let own: BTreeSet<_> = own.lines().filter_map(cgroup_name).collect();
+    let pids: Vec<_> = host.processes().iter().map(|process| process.pid).collect();
+    let all: BTreeSet<_> = host.enter(|| {
+        let files = pids.iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")));
+        let lines = files.flatten().collect::<String>();
+        lines.lines().filter_map(cgroup_name).collect()
+    });
+    &all - &own
+}
+
+fn cgroup_name(line: &str) -> Option<String> {
+    let name = line.splitn(3, ':').nth(2)?.rsplit('/').next()?;
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
 /// Checks that none of these containers has a cgroup.
 #[track_caller]
 pub(crate) fn no_cgroup_of(containers: &[String]) {
-    let left: Vec<_> = files(Path::new("/sys/fs/cgroup"), 4)
-        .filter(|path| {
-            let name = path.file_name().and_then(|name| name.to_str());
-            name.is_some_and(|name| containers.iter().any(|id| !id.is_empty() && name.contains(id)))
-        })
-        .collect();
-    assert!(left.is_empty(), "cgroups are left: {left:?}");
+    let left = cgroups_left(containers);
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// Returns a fault for each cgroup that is there of these containers.
+pub(crate) fn cgroups_left<'a>(containers: impl IntoIterator<Item = &'a String>) -> Vec<String> {
+    let ids: Vec<_> = containers.into_iter().filter(|id| !id.is_empty()).collect();
+    let is_of_one = |path: &PathBuf| {
+        let name = path.file_name().and_then(|name| name.to_str());
+        name.is_some_and(|name| ids.iter().any(|id| name.contains(id.as_str())))
+    };
+    let all = files(Path::new("/sys/fs/cgroup"), 4).filter(is_of_one);
+    all.map(|path| format!("a cgroup is left: {}", path.display())).collect()
 }
 
 fn files(directory: &Path, depth: usize) -> Box<dyn Iterator<Item = PathBuf>> {

@@ -18,6 +18,7 @@ pub(crate) mod http;
 pub(crate) mod hub;
 pub(crate) mod images;
 pub(crate) mod installation;
+pub(crate) mod kills;
 pub(crate) mod leftovers;
 pub(crate) mod podman;
 pub(crate) mod program;

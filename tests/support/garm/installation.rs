@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use super::super::host::Host;
 use super::super::hub::{Name, Registry};
-use super::super::leftovers::{Installed, containers};
+use super::super::leftovers::{Installed, cgroups_of, containers};
 use super::super::program::{self, Finished};
 use super::super::runtime::Runtime;
 use super::images;
@@ -123,15 +123,7 @@ impl<'h> Installation<'h> {
 
     /// Returns the names of the cgroups that processes of the host are in, other than the test's own.
     pub(crate) fn cgroups(&self) -> BTreeSet<String> {
-        let own = fs::read_to_string("/proc/self/cgroup").expect("/proc is mounted");
-        let own: BTreeSet<_> = own.lines().filter_map(cgroup_name).collect();
-        let pids: Vec<_> = self.host.processes().iter().map(|process| process.pid).collect();
-        let all: BTreeSet<_> = self.host.enter(|| {
-            let files = pids.iter().map(|pid| fs::read_to_string(format!("/proc/{pid}/cgroup")));
-            let lines = files.flatten().collect::<String>();
-            lines.lines().filter_map(cgroup_name).collect()
-        });
-        &all - &own
+        cgroups_of(self.host)
     }
 }
 
@@ -147,9 +139,4 @@ impl Installed for Installation<'_> {
     fn store(&self) -> PathBuf {
         self.host.path().join("lib")
     }
-}
-
-fn cgroup_name(line: &str) -> Option<String> {
-    let name = line.splitn(3, ':').nth(2)?.rsplit('/').next()?;
-    (!name.is_empty()).then(|| name.to_owned())
 }

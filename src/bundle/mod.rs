@@ -40,4 +40,5 @@ pub use options::{
 pub use process::{ExecOptions, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};
 pub use user::{User, UserError, UserFiles, resolve_user};
+pub use volume::remove_unfinished;
 pub use write::{Bundle, write};

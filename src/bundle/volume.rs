@@ -17,11 +17,16 @@ use crate::sys::fs::{
 use crate::sys::host_file::HostFile;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
+use crate::sys::rollback::Rollback;
 use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
 use crate::sys::userns::PrivateIds;
 
 /// More than the list of containers that have a volume is ever long.
 const MAX_USERS_BYTES: u64 = 1 << 20;
+
+/// What the names of what belongs to a volume end with: its lock, and what it is filled in.
+const LOCK: &str = ".lock";
+const NEW: &str = ".new";
 
 /// Opens a volume, which is made if it is missing; an empty one that nobody has gets what the image
 /// has at `fill`, if that is given.
@@ -33,7 +38,7 @@ pub(super) fn open(
 ) -> Result<HostFile, BundleError> {
     let parent = path.parent().unwrap_or(path);
     make_private(parent)?;
-    let _lock = FileLock::exclusive(&beside(path, ".lock"))?;
+    let _lock = FileLock::exclusive(&beside(path, LOCK))?;
     let mut users = Users::read(path)?;
     if users.paths.is_empty()
         && let Some(target) = fill
@@ -79,9 +84,11 @@ fn filled(
     target: &Path,
 ) -> Result<Option<PathBuf>, BundleError> {
     let Some(source) = container.inside.directory(target)? else { return Ok(None) };
-    let new = beside(path, ".new");
+    let new = beside(path, NEW);
     // What a process left that was killed.
     remove_tree(&new)?;
+    let mut undo = Rollback::new();
+    undo.push(|| drop(remove_tree(&new)));
     DirBuilder::new().mode(0o700).create(&new).at("make the directory", &new)?;
     let to = HostFile::open_trusted(&new)?.reopen()?;
     let from_path = container.inside.on_host(target);
@@ -91,7 +98,26 @@ fn filled(
     let owners = has_users.then_some(OwnerShift { from: first, to: 0, count });
     let options = CopyOptions { purpose: Purpose::Plain, owners };
     tree::copy_between((source.as_fd(), &from_path), (to.as_fd(), &new), options)?;
+    undo.disarm();
     Ok(Some(new))
+}
+
+/// Removes what processes that were killed left of volumes that they filled, in a directory of volumes.
+pub fn remove_unfinished(volumes: &Path) -> Result<(), PathError> {
+    let entries = match fs::read_dir(volumes) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("list", volumes)?,
+    };
+    for entry in entries {
+        let name = entry.at("list", volumes)?.file_name();
+        let volume = name.to_str().and_then(|name| name.strip_prefix('.')?.strip_suffix(NEW));
+        let Some(volume) = volume.map(|volume| volumes.join(volume)) else { continue };
+        // Somebody who lives has the lock for as long as the volume is filled.
+        if let Some(_lock) = FileLock::try_exclusive(&beside(&volume, LOCK))? {
+            remove_tree(&beside(&volume, NEW))?;
+        }
+    }
+    Ok(())
 }
 
 /// The containers that have a volume, by a path each that is there as long as the container is.
@@ -122,5 +148,26 @@ impl Users {
         let written =
             FileAt::open(&path, Symlinks::Refuse).and_then(|file| file.replace(&text, &options));
         Ok(written.map_err(|error| PathError::new("write", &path, io::Error::other(error)))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn volumes_that_nobody_fills_any_more_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        remove_unfinished(&dir.path().join("none")).unwrap();
+        for name in ["whole/file", ".half.new/file", ".going-on.new/file", ".whole.users"] {
+            fs::create_dir_all(dir.path().join(name)).unwrap();
+        }
+        let lock = FileLock::exclusive(&dir.path().join(".going-on.lock")).unwrap();
+        let is_there = |name: &str| dir.path().join(name).exists();
+        remove_unfinished(dir.path()).unwrap();
+        assert!(is_there(".going-on.new") && !is_there(".half.new"));
+        drop(lock);
+        remove_unfinished(dir.path()).unwrap();
+        assert!(!is_there(".going-on.new") && is_there("whole/file") && is_there(".whole.users"));
     }
 }

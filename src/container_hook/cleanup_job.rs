@@ -6,6 +6,7 @@ use super::give_back;
 use super::hook::{Hook, Outcome};
 use super::job::Job;
 use super::pod;
+use crate::bundle;
 use crate::container::{Engine, Record};
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
@@ -83,6 +84,7 @@ fn remove_owned(
     let remove = |id: &&String| Network::remove_id(network, id);
     engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
     engine.remove_unrecorded()?;
+    bundle::remove_unfinished(&engine.volumes_of(owner))?;
     engine.unmount_volumes(owner)?;
     engine.store.sweep_reservations()?;
     networks.iter().try_for_each(|id| pod::remove(engine, id, None))?;

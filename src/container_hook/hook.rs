@@ -81,7 +81,7 @@ impl Hook<'_> {
         Jobs::new(&self.engine.run)
     }
 
-    /// Returns where a volume with a name is: each runner has its own.
+    /// Returns where a volume with a name is.
     pub(super) fn volume(&self, name: &str) -> PathBuf {
         self.engine.volumes_of(&self.runner.owner()).join(name)
     }

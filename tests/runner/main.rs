@@ -12,6 +12,7 @@ mod audit;
 mod builds;
 mod engine;
 mod escapes;
+mod full;
 mod fuzz;
 mod hooks_d;
 mod job;

@@ -10,10 +10,12 @@ use oci_hooks::container_hook::request::RequestError;
 use oci_hooks::container_hook::template::TemplateError;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::image::{ImportError, PullError, StoreError};
+use oci_hooks::sys::error::is_full;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::install::DirectoriesError;
+use crate::log::FULL;
 use crate::shared::host::HostError;
 use crate::shared::read::SettingsError;
 use crate::stdin::StdinError;
@@ -95,6 +97,7 @@ impl Error {
             Error::NoSuchImage { .. } => {
                 Some("`container-hook images` shows those there are".to_owned())
             }
+            _ if is_full(self) => Some(FULL.to_owned()),
             _ => None,
         }
     }

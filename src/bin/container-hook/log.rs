@@ -9,18 +9,26 @@ use std::process::ExitCode;
 
 use oci_hooks::container_hook;
 use oci_hooks::image::{Progress, ProgressEvent};
-use oci_hooks::sys::error::chain;
+use oci_hooks::sys::error::{chain, is_full};
 use oci_hooks::sys::fs::unpredictable;
 
 use crate::progress::Lines;
 use crate::{Exit, environment};
+
+/// What to do about a disk that is full.
+pub(crate) const FULL: &str = "make room on the file system that this is on, which is full; `container-hook prune --all` removes all \
+     images that no job uses";
 
 /// Does what goes to the log of a step, and tells why it cannot be done.
 pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {
     let log = Log { debug: environment::wants_debug(), progress: Lines::default() };
     run(&log)
         .unwrap_or_else(|error| {
-            write(&command("error", &chain(&error)));
+            let mut text = chain(&error);
+            if is_full(&error) {
+                text = format!("{text}; {FULL}");
+            }
+            write(&command("error", &text));
             Exit::Findings
         })
         .into()

@@ -4,7 +4,6 @@ mod snapshot;
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
-use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -22,7 +21,6 @@ use crate::sys::confine::{self, Confinement};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
-use crate::sys::spawn;
 use crate::sys::trash::Trash;
 use crate::sys::usage::disk_bytes;
 
@@ -140,9 +138,7 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
         confinement.give(&storage, STORAGE)?;
         confinement.give(&temporary, "/var/tmp")?;
         confinement.show(&context, CONTEXT)?;
-        confinement.apply(&mut command);
-        spawn::die_with_us(&mut command);
-        let status = command.status().at("execute", &program)?;
+        let status = confinement.run(&mut command).at("execute", &program)?;
         if status.success() { Ok(()) } else { Err(BuildError::Failed { action, status }) }
     };
     log.group(&format!("Build {}", dockerfile.display()));
@@ -199,6 +195,19 @@ impl RemovedBuilds {
         self.freed_bytes += bytes;
         Ok(())
     }
+
+    /// Removes what killed builds of a user left. buildah keeps the containers that it built in, and the
+    /// kernel what was written half: of that nobody but buildah can tell what is whole, so all of it goes.
+    fn remove_killed(&mut self, own: &Path, trash: &Trash) -> Result<(), PathError> {
+        let storage = own.join("storage");
+        // Each build has one for as long as anything else of it is there.
+        let contexts = named(own, |name| name.starts_with(CONTEXT_PREFIX))?;
+        if contexts.is_empty() {
+            return self.remove(&storage.join("tmp"), trash);
+        }
+        self.remove(&storage, trash)?;
+        contexts.iter().try_for_each(|path| self.remove(path, trash))
+    }
 }
 
 /// Removes what killed builds left, and all that buildah keeps for a user whose last build was so long
@@ -224,13 +233,7 @@ pub fn remove_builds(
             removed.caches += 1;
             continue;
         }
-        for left in entries(&path, |name| name.starts_with(CONTEXT_PREFIX))? {
-            removed.remove(&left, trash)?;
-        }
-        let is_temporary = |name: &str| name == "tmp" || name.starts_with(LAYOUT);
-        for left in entries(&path.join("storage"), is_temporary)? {
-            removed.remove(&left, trash)?;
-        }
+            removed.remove_killed(&path, trash)?;
     }
     Ok(removed)
 }
@@ -241,20 +244,16 @@ fn age(path: &Path) -> Result<Duration, PathError> {
     Ok(used.elapsed().unwrap_or_default())
 }
 
-/// Returns what has certain names in a directory that may be missing.
-fn entries(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, PathError> {
-    let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-        entries => entries.at("list", dir)?,
-    };
-    let mut found = Vec::new();
-    for entry in entries {
+/// Returns what has certain names in a directory.
+fn named(dir: &Path, is_meant: impl Fn(&str) -> bool) -> Result<Vec<PathBuf>, PathError> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(dir).at("list", dir)? {
         let entry = entry.at("list", dir)?;
         if entry.file_name().to_str().is_some_and(&is_meant) {
-            found.push(entry.path());
+            paths.push(entry.path());
         }
     }
-    Ok(found)
+    Ok(paths)
 }
 
 /// Returns the name of what a Dockerfile and its context make for a user: the same content, the same
@@ -298,6 +297,10 @@ mod tests {
         assert_eq!(remove(dir.path(), now).caches, 0);
         assert_eq!(names("1000").len(), 2);
         drop(build);
+        assert_eq!(remove(dir.path(), None).caches, 0);
+        assert!(names("1000").is_empty(), "one was killed");
+        fs::create_dir_all(all.join("1000/storage/root")).unwrap();
+        fs::create_dir_all(all.join("1000/storage/tmp")).unwrap();
         for age in [None, hour] {
             assert_eq!(remove(dir.path(), age).caches, 0);
             assert_eq!(names("1000"), ["storage"]);

@@ -10,7 +10,8 @@ use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, ExitStatus};
+use std::thread;
 
 use rustix::fs::{AtFlags, CWD, Mode, chownat, mkdirat};
 use rustix::io::Errno;
@@ -27,6 +28,7 @@ use rustix::thread::{
 use super::detached::{Depth, Detached};
 use super::fs::PathError;
 use super::host_file::HostFile;
+use super::spawn;
 use super::userns::{IdRange, Mapping};
 
 /// The users of the host that those of the program are. systemd's list of who uses which numbers has
@@ -93,9 +95,22 @@ impl Confinement {
         self.given.push(Given { tree, target, read_only });
     }
 
+    /// Runs a command so, to its end. It is the first process of a namespace of processes: whatever it
+    /// started ends with it. It is killed if we are.
+    pub fn run(self, command: &mut Command) -> io::Result<ExitStatus> {
+        self.apply(command);
+        spawn::die_with_us(command);
+        // Where the next process goes is said of a thread, and is said once.
+        let run = || {
+            unshare(UnshareFlags::NEWPID)?;
+            command.status()
+        };
+        thread::scope(|scope| scope.spawn(run).join()).expect("running a program does not panic")
+    }
+
     /// Has a command run so, once. What is set for it by other means must be set afterwards, such as the
     /// signal it gets when its parent dies: a change of users takes that away.
-    pub fn apply(self, command: &mut Command) {
+    fn apply(self, command: &mut Command) {
         #[expect(unsafe_code, reason = "there is no other way to do this for a child")]
         // SAFETY: between fork and exec only system calls are made; they allocate nothing and take
         // no lock. What they name is in memory that the command keeps.
@@ -114,6 +129,11 @@ impl Confinement {
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 done => done?,
             }
+        }
+        // Of its own processes, and of nobody else's. In a container that hides parts of it there is none.
+        match mount(c"proc", c"/proc", c"proc", flags | MountFlags::NOEXEC, None) {
+            Err(Errno::PERM) => {}
+            done => done?,
         }
         for Given { tree, target, read_only } in &self.given {
             mkdirat(CWD, target, Mode::from_raw_mode(0o755))?;
@@ -135,7 +155,7 @@ impl Confinement {
 
 fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     #[expect(unsafe_code, reason = "rustix calls it unsafe for what other flags do")]
-    // SAFETY: no open files are parted from, and the process has one thread.
+    // SAFETY: no open files are parted from.
     unsafe {
         unshare_unsafe(flags)
     }

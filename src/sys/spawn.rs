@@ -6,25 +6,31 @@ use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::{Errno, FdFlags, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Signal, WaitOptions, getpid, getppid, set_child_subreaper, set_parent_process_death_signal,
-    setsid, wait,
+    PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper,
+    set_parent_process_death_signal, setsid, wait,
 };
 
 /// Has the kernel kill a child as soon as the thread that starts it ends, in whatever way: what a
 /// killed program was about to make must not appear after somebody cleaned up.
 pub fn die_with_us(command: &mut Command) {
     let us = getpid();
+    // Unlike a number, it means us in a namespace of the child's own too.
+    let parent = pidfd_open(us, PidfdFlags::empty());
     let in_child = move || {
         set_parent_process_death_signal(Some(Signal::KILL))?;
-        // Killed before that, we are not waited for. In a namespace of its own it sees no parent.
-        match getppid() {
-            Some(parent) if parent != us => Err(Errno::SRCH.into()),
-            _ => Ok(()),
-        }
+        // Killed before that, we are not waited for.
+        let is_gone = match &parent {
+            Ok(parent) => {
+                poll(&mut [PollFd::new(parent, PollFlags::IN)], Some(&Timespec::default()))? != 0
+            }
+            Err(_) => getppid().is_some_and(|parent| parent != us),
+        };
+        if is_gone { Err(Errno::SRCH.into()) } else { Ok(()) }
     };
     #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
     // SAFETY: between fork and exec only system calls are made; they allocate nothing and take no

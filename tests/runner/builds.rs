@@ -1,6 +1,5 @@
 //! Dockerfile actions whose directories are not what they should be.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
@@ -8,7 +7,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::setup::{Canary, runner, with_each_runtime, write};
+use crate::support::github_runner::Runner;
 use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
 
 /// Returns a step whose image is built.
 pub(crate) fn built_step(dockerfile: &Path) -> Value {
@@ -26,13 +27,15 @@ pub(crate) fn no_context_of(installation: &Installation<'_>, uid: u32) {
 /// Checks that nothing is left of killed builds but what buildah keeps for the next ones.
 #[track_caller]
 pub(crate) fn nothing_of_builds(installation: &Installation<'_>, uid: u32) {
-    no_context_of(installation, uid);
-    let dir = installation.store().join(format!("buildah/{uid}/storage"));
-    let names = fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().file_name());
-    let is_kept =
-        |name: &OsString| ["root", "run", ".config", ".local"].iter().any(|kept| name == kept);
-    let left: Vec<_> = names.filter(|name| !is_kept(name)).collect();
-    assert!(left.is_empty(), "{left:?}");
+    let own = installation.store().join(format!("buildah/{uid}"));
+    let left = installation.host().shell(&format!(
+        "cd {}; find . -mindepth 1 -maxdepth 1 ! -name storage; \
+         ! test -e storage || cd storage; \
+         find . -mindepth 1 -maxdepth 1 ! -name storage ! -name root ! -name run ! -name '.[cl]o*'; \
+         find . -path '*-containers/*' -type d; find . -name '*incomplete*' -o -path '*/tempdirs/*'",
+        own.display()
+    ));
+    assert_eq!(left, "");
 }
 
 #[test]
@@ -95,5 +98,52 @@ fn a_build_sees_its_directory_as_it_was_and_the_repository_in_it() {
         write(action.join(".git/HEAD"), "two\n");
         let ended = runner.container_step(step).0.success();
         assert!(ended.stdout().ends_with("two\n750 0:0\n/etc/shadow\n"), "{}", ended.log());
+    });
+}
+
+#[test]
+fn a_cancelled_build_ends_in_time_and_leaves_nothing() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        let built = |runner: &mut Runner<'_>, script: &str| {
+            write(&dockerfile, &format!("FROM alpine:3.20\nRUN {script}\n"));
+            runner.start_container_step(built_step(&dockerfile))
+        };
+        built(&mut runner, "echo first").wait().success();
+        runner.cleanup();
+        let before = Snapshot::take(installation);
+        for script in [
+            "echo started; sleep 1000",
+            "echo started; sleep 1000 & sleep 1000",
+            "trap '' INT TERM; echo started; while :; do sleep 1; done",
+            "(trap '' INT TERM HUP; setsid sleep 1000 >/dev/null 2>&1 &); echo started; sleep 1000",
+        ] {
+            let mut call = built(&mut runner, script);
+            call.wait_for_line("started");
+            let (ended, signals) = call.cancel();
+            assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
+            runner.cleanup();
+            nothing_of_builds(installation, 0);
+            before.check_live(installation, script);
+        }
+        built(&mut runner, "echo the next").wait().success();
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn what_a_build_leaves_running_ends_with_it() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        write(
+            &dockerfile,
+            "FROM alpine:3.20\nRUN setsid sleep 1000 >/dev/null 2>&1 </dev/null &\n",
+        );
+        let before = Snapshot::take(installation);
+        runner.container_step(built_step(&dockerfile)).0.success();
+        runner.cleanup();
+        before.check_live(installation, "a build");
     });
 }

@@ -77,14 +77,14 @@ impl Provider<'_> {
         Ok(instances)
     }
 
-    /// Removes all instances; all that can be, if some cannot.
+    /// Removes all instances, and what is left of others; all that can be, if some cannot.
     pub fn remove_all(&self) -> Result<(), ProviderError> {
-        let claims = self.records().claims()?;
+        let names: Vec<_> = self.records().names()?.into_iter().collect();
         let mut results = Vec::new();
-        for some in claims.chunks(AT_ONCE) {
+        for some in names.chunks(AT_ONCE) {
             thread::scope(|scope| {
                 let deleting: Vec<_> =
-                    some.iter().map(|claim| scope.spawn(|| self.delete(&claim.name))).collect();
+                    some.iter().map(|name| scope.spawn(|| self.delete(name))).collect();
                 results.extend(
                     deleting.into_iter().map(|one| one.join().expect("deleting does not panic")),
                 );

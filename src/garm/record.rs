@@ -3,6 +3,7 @@
 //! They are where nothing outlives a boot, as containers are. The claim is written before anything of
 //! an instance is made and removed after all of it is gone.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::net::IpAddr;
@@ -113,6 +114,15 @@ impl Records {
             path: self.path.join("instances").join(name),
             lock: self.path.join("locks").join(name),
         })
+    }
+
+    /// Returns the names of all instances of which there is anything, and be it a lock.
+    pub fn names(&self) -> Result<BTreeSet<String>, ContainerError> {
+        let mut all = BTreeSet::new();
+        for dir in ["instances", "locks"] {
+            all.extend(names(&self.path.join(dir))?);
+        }
+        Ok(all)
     }
 
     /// Returns the claims of all instances, the oldest first.
@@ -302,7 +312,9 @@ mod tests {
         assert!(matches!(files.outcome().unwrap(), Some(Outcome::Failed { .. })));
         files.remove().unwrap();
         files.remove().unwrap();
+        assert_eq!(records.names().unwrap(), ["a".to_owned()].into());
         files.forget(lock).unwrap();
+        assert!(records.names().unwrap().is_empty());
         assert!(files.claim().unwrap().is_none() && files.outcome().unwrap().is_none());
         for dir in ["instances", "locks"] {
             let dir = run.path().join("garm/c").join(dir);

@@ -43,7 +43,7 @@ mod tests {
 
     #[test]
     fn causes_follow_what_they_caused() {
-        let source = std::io::Error::other("no reason");
+        let source = io::Error::other("no reason");
         let error = PathError { action: "read", path: "/x".into(), source };
         assert_eq!(chain(&error), "cannot read /x: no reason");
     }

@@ -29,7 +29,7 @@ pub(crate) fn no_context_of(installation: &Installation<'_>, uid: u32) {
 pub(crate) fn nothing_of_builds(installation: &Installation<'_>, uid: u32) {
     let own = installation.store().join(format!("buildah/{uid}"));
     let left = installation.host().shell(&format!(
-        "cd {}; find . -mindepth 1 -maxdepth 1 ! -name storage; \
+        "cd {} 2>/dev/null || exit 0; find . -mindepth 1 -maxdepth 1 ! -name storage; \
          ! test -e storage || cd storage; \
          find . -mindepth 1 -maxdepth 1 ! -name storage ! -name root ! -name run ! -name '.[cl]o*'; \
          find . -path '*-containers/*' -type d; find . -name '*incomplete*' -o -path '*/tempdirs/*'",

@@ -10,6 +10,9 @@ use crate::support::installation::Installation;
 /// A place of the image with more in it than there is room.
 const FILLED: &str = "-v full:/bin";
 
+/// A call that fails, and what it says.
+type Fails<'a> = &'a dyn Fn(&Runner<'_>) -> String;
+
 #[test]
 fn a_volume_that_cannot_be_filled_is_named_and_leaves_nothing() {
     with_each_runtime("", |installation| {
@@ -27,7 +30,7 @@ fn a_volume_that_cannot_be_filled_is_named_and_leaves_nothing() {
             let step = merge(shell_step("true"), json!({"createOptions": FILLED}));
             runner.start_container_step(step).wait().failure()
         };
-        let calls: [(&str, &dyn Fn(&Runner<'_>) -> String); 2] =
+        let calls: [(&str, Fails<'_>); 2] =
             [("prepare_job", &prepare), ("run_container_step", &step)];
         for (name, call) in calls {
             // Pages of the records that come first, and not much more.

@@ -99,6 +99,10 @@ impl<'i, I: Installed> Play<'i, I> {
 
     /// Checks that nothing was left.
     #[track_caller]
+    #[expect(
+        clippy::print_stderr,
+        reason = "what chance began with is of use before anything fails"
+    )]
     pub(crate) fn end(self) {
         let (kills, seed, count) = (self.kills, self.seed, self.faults.len());
         eprintln!("{count} of {kills} kills left something; {SEED}={seed}");

@@ -177,17 +177,17 @@ impl AuditLog {
         let job = JOB_VARIABLES.iter().filter_map(|(variable, key)| {
             Some(((*key).to_owned(), runner.job.get(*variable)?.clone()))
         });
-        let mut line = AuditLine {
-            time: Timestamp::now(),
-            runner: runner.name.clone(),
-            uid: runner.user.0,
-            job: job.collect(),
-            subject: subject.to_owned(),
-            event: AuditEvent::Allowed { option: String::new() },
-        };
+        let (time, job) = (Timestamp::now(), job.collect::<BTreeMap<_, _>>());
         let mut lines = String::new();
         for event in events {
-            line.event = event;
+            let line = AuditLine {
+                time,
+                runner: runner.name.clone(),
+                uid: runner.user.0,
+                job: job.clone(),
+                subject: subject.to_owned(),
+                event,
+            };
             lines += &serde_json::to_string(&line).expect("names and plain values");
             lines.push('\n');
         }

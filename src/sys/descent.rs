@@ -143,6 +143,78 @@ pub(crate) fn list(
     Ok(None)
 }
 
+/// What is still to be gone into and to be read of a directory.
+pub(crate) struct Pending {
+    /// Directories in it that wait; the last one is next.
+    pub(crate) names: Names,
+    /// Where to read on, if there is more.
+    pub(crate) position: Option<u64>,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Pending { names: Names::default(), position: Some(0) }
+    }
+}
+
+/// How many bytes of names of directories may wait to be gone into; then a directory is read on later.
+pub(crate) struct Bounds {
+    /// Of one directory.
+    pub(crate) here: usize,
+    /// Of all directories on the way.
+    pub(crate) all: usize,
+}
+
+/// Lists directories on the way down, within bounds.
+pub(crate) struct Lister {
+    bounds: Bounds,
+    /// How many bytes of names wait.
+    bytes: usize,
+    buffer: Buffer,
+}
+
+impl Lister {
+    pub(crate) fn new(bounds: Bounds) -> Self {
+        Lister { bounds, bytes: 0, buffer: Buffer::new() }
+    }
+
+    /// Calls `each` with what is in a directory, from where it was left, and has those wait that it says
+    /// so of. On an error nothing more of it is read.
+    pub(crate) fn list(
+        &mut self,
+        directory: BorrowedFd<'_>,
+        pending: &mut Pending,
+        mut each: impl FnMut(&CStr, FileType) -> bool,
+    ) -> Result<(), Errno> {
+        let Some(position) = pending.position.take() else { return Ok(()) };
+        let before = pending.names.bytes();
+        let names = &mut pending.names;
+        // One at a time always.
+        let most = if self.bytes < self.bounds.all { self.bounds.here } else { 1 };
+        let rest = list(directory, position, &mut self.buffer, |name, kind| {
+            if each(name, kind) {
+                names.push(name);
+            }
+            if names.bytes() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+        });
+        self.bytes += names.bytes() - before;
+        pending.position = rest?;
+        Ok(())
+    }
+
+    /// Takes away the name that waits last.
+    pub(crate) fn pop(&mut self, pending: &mut Pending) -> Option<CString> {
+        let name = pending.names.pop()?;
+        self.bytes = self.bytes.saturating_sub(name.as_bytes_with_nul().len());
+        Some(name)
+    }
+
+    /// Forgets what waits: the way starts anew.
+    pub(crate) fn restart(&mut self) {
+        self.bytes = 0;
+    }
+}
+
 /// Room for what the kernel says is in a directory.
 pub(crate) struct Buffer(Vec<u8>);
 

@@ -7,7 +7,7 @@
 use std::collections::HashSet;
 use std::ffi::{CStr, OsStr};
 use std::io::Write as _;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
@@ -19,7 +19,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::beneath::open_strictly;
-use super::descent::{Buffer, DIRECTORY, Descent, Names, list, look};
+use super::descent::{Bounds, DIRECTORY, Descent, Lister, Pending, look};
 use super::fs::{PathContext as _, PathError};
 
 /// Whom a directory is given back to.
@@ -88,7 +88,7 @@ pub fn give_back(
     let descent = Descent::new(top.as_fd(), Level::new(0)).at("look at", name)?;
     let giver =
         Giver { ids, name, path: Vec::new(), disarmed: HashSet::new(), report: Report::default() };
-    let mut walk = Walk { descent, giver, waiting_bytes: 0, restarts: 0 };
+    let mut walk = Walk { descent, giver, lister: Lister::new(WAITING), restarts: 0 };
     walk.run();
     Ok(walk.giver.report)
 }
@@ -97,8 +97,7 @@ pub fn give_back(
 const MAX_RESTARTS: usize = 16;
 
 /// How many bytes of names of a directory, and of all directories on the way, may wait to be gone into.
-const MAX_WAITING_HERE_BYTES: usize = 64 << 10;
-const MAX_WAITING_BYTES: usize = 16 << 20;
+const WAITING: Bounds = Bounds { here: 64 << 10, all: 16 << 20 };
 
 /// How much of a path is remembered for messages.
 const MAX_PATH_BYTES: usize = 4096;
@@ -108,56 +107,39 @@ const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLO
 
 /// What is known of a directory on the way down.
 struct Level {
-    /// Directories in it that are still to be gone into.
-    waiting: Names,
-    /// Where to read on, if there is more.
-    position: Option<u64>,
+    pending: Pending,
     /// The length of the path of the one above.
     path_length: usize,
 }
 
 impl Level {
     fn new(path_length: usize) -> Self {
-        Level { waiting: Names::default(), position: Some(0), path_length }
+        Level { pending: Pending::default(), path_length }
     }
 }
 
 struct Walk<'a> {
     descent: Descent<'a, Level>,
     giver: Giver<'a>,
-    waiting_bytes: usize,
+    lister: Lister,
     restarts: usize,
 }
 
 impl Walk<'_> {
     fn run(&mut self) {
-        let mut buffer = Buffer::new();
         loop {
             if self.enter_next() {
                 continue;
             }
             let (here, level) = self.descent.here();
-            if let Some(position) = level.position {
-                let (waiting, giver) = (&mut level.waiting, &mut self.giver);
-                let max_bytes = match MAX_WAITING_BYTES.checked_sub(self.waiting_bytes) {
-                    Some(_) => MAX_WAITING_HERE_BYTES,
-                    None => 1,
-                };
-                let rest = list(here, position, &mut buffer, |name, kind| {
-                    if kind == FileType::Directory || giver.entry(here, name) == Next::Enter {
-                        waiting.push(name);
-                    }
-                    if waiting.bytes() < max_bytes {
-                        ControlFlow::Continue(())
-                    } else {
-                        ControlFlow::Break(())
-                    }
+            if level.pending.position.is_some() {
+                let giver = &mut self.giver;
+                let listed = self.lister.list(here, &mut level.pending, |name, kind| {
+                    kind == FileType::Directory || giver.entry(here, name) == Next::Enter
                 });
-                self.waiting_bytes += waiting.bytes();
-                level.position = rest.unwrap_or_else(|error| {
-                    giver.problem("list", c"", error);
-                    None
-                });
+                if let Err(error) = listed {
+                    self.giver.problem("list", c"", error);
+                }
                 continue;
             }
             match self.descent.leave() {
@@ -169,7 +151,7 @@ impl Walk<'_> {
                 }
                 Err(_) => {
                     self.restarts += 1;
-                    self.waiting_bytes = 0;
+                    self.lister.restart();
                     self.giver.path.clear();
                     self.descent.restart(Level::new(0));
                 }
@@ -180,8 +162,7 @@ impl Walk<'_> {
     /// Goes into the next directory that waits, or tells that none does.
     fn enter_next(&mut self) -> bool {
         let (here, level) = self.descent.here();
-        let Some(name) = level.waiting.pop() else { return false };
-        self.waiting_bytes = self.waiting_bytes.saturating_sub(name.as_bytes_with_nul().len());
+        let Some(name) = self.lister.pop(&mut level.pending) else { return false };
         let directory = match open_strictly(here, name.as_c_str(), DIRECTORY, Mode::empty()) {
             Ok(directory) => directory,
             // It is something else by now.

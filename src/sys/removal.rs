@@ -7,7 +7,6 @@ mod seal;
 
 use std::ffi::{CStr, OsStr};
 use std::io;
-use std::ops::ControlFlow;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +14,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
 
-use super::descent::{Buffer, Descent, Names, list, look};
+use super::descent::{Bounds, Descent, Lister, Pending, look};
 use super::fs::{PathContext as _, PathError};
 
 /// How often a tree is gone through again that somebody changes meanwhile.
@@ -23,8 +22,7 @@ const MAX_PASSES: usize = 128;
 
 /// How many bytes of names of a directory, and of all directories on the way, may wait to be gone into;
 /// then the directory is read again.
-const MAX_WAITING_HERE_BYTES: usize = 16 << 10;
-const MAX_WAITING_BYTES: usize = 16 << 20;
+const WAITING: Bounds = Bounds { here: 16 << 10, all: 16 << 20 };
 
 /// How much of a path is remembered for messages.
 const MAX_PATH_BYTES: usize = 4096;
@@ -101,7 +99,7 @@ pub(super) fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
 fn sweep(top: BorrowedFd<'_>, shown: &Path) -> Result<Emptied, PathError> {
     let descent = Descent::new(top, Level::default()).at("remove", shown)?;
     let trail = Trail { path: Vec::new(), first: None };
-    let mut sweep = Sweep { descent, trail, waiting_bytes: 0 };
+    let mut sweep = Sweep { descent, trail, lister: Lister::new(WAITING), is_changed: false };
     let emptied = sweep.run();
     match sweep.trail.first {
         None => Ok(emptied),
@@ -110,38 +108,31 @@ fn sweep(top: BorrowedFd<'_>, shown: &Path) -> Result<Emptied, PathError> {
 }
 
 /// A directory that is being emptied.
+#[derive(Default)]
 struct Level {
-    /// Directories in it that are still to be removed; the last one is being emptied.
-    waiting: Names,
-    /// Where to read on, if there is more.
-    position: Option<u64>,
+    /// What is still to be removed; the last directory that waits is being emptied.
+    pending: Pending,
     /// Whether something in it cannot be removed.
     is_kept: bool,
     /// The length of the path of the one above.
     path_length: usize,
 }
 
-impl Default for Level {
-    fn default() -> Self {
-        Level { waiting: Names::default(), position: Some(0), is_kept: false, path_length: 0 }
-    }
-}
-
 struct Sweep<'a> {
     descent: Descent<'a, Level>,
     trail: Trail,
-    waiting_bytes: usize,
+    lister: Lister,
+    is_changed: bool,
 }
 
 impl Sweep<'_> {
     fn run(&mut self) -> Emptied {
-        let mut buffer = Buffer::new();
         loop {
             let (_, level) = self.descent.here();
-            if level.waiting.last().is_some() {
+            if level.pending.names.last().is_some() {
                 self.enter();
-            } else if let Some(position) = level.position {
-                self.read(position, &mut buffer);
+            } else if level.pending.position.is_some() {
+                self.read();
             } else if let Some(emptied) = self.leave() {
                 return emptied;
             }
@@ -151,7 +142,7 @@ impl Sweep<'_> {
     /// Goes into the directory that waits last.
     fn enter(&mut self) {
         let (here, level) = self.descent.here();
-        let Some(name) = level.waiting.last() else { return };
+        let Some(name) = level.pending.names.last() else { return };
         let found =
             seal::open(here, name).and_then(|directory| Ok((look(directory.as_fd())?, directory)));
         let error = match found {
@@ -170,42 +161,33 @@ impl Sweep<'_> {
             self.trail.failed(name, error);
             level.is_kept = true;
         }
-        self.waiting_bytes -= pop(&mut level.waiting);
+        self.lister.pop(&mut level.pending);
     }
 
     /// Removes what is no directory, and takes note of what is one.
-    fn read(&mut self, position: u64, buffer: &mut Buffer) {
+    fn read(&mut self) {
         let (here, level) = self.descent.here();
-        let Level { waiting, is_kept, .. } = level;
-        let max_bytes = match self.waiting_bytes < MAX_WAITING_BYTES {
-            true => MAX_WAITING_HERE_BYTES,
-            false => 1,
-        };
-        let rest = list(here, position, buffer, |name, kind| {
+        let Level { pending, is_kept, .. } = level;
+        let trail = &mut self.trail;
+        let listed = self.lister.list(here, pending, |name, kind| {
             let removed = match kind {
                 FileType::Directory => Err(Errno::ISDIR),
                 _ => seal::unlink(here, name, AtFlags::empty()),
             };
             match removed {
-                Err(Errno::ISDIR) => waiting.push(name),
+                Err(Errno::ISDIR) => return true,
                 Ok(()) | Err(Errno::NOENT) => {}
                 Err(error) => {
-                    self.trail.failed(name, error);
+                    trail.failed(name, error);
                     *is_kept = true;
                 }
             }
-            if waiting.bytes() < max_bytes {
-                ControlFlow::Continue(())
-            } else {
-                ControlFlow::Break(())
-            }
+            false
         });
-        self.waiting_bytes += waiting.bytes();
-        level.position = rest.unwrap_or_else(|error| {
+        if let Err(error) = listed {
             self.trail.failed(c"", error);
             level.is_kept = true;
-            None
-        });
+        }
     }
 
     /// Removes the directory that is empty by now, and goes on in the one above. Returns how it went when
@@ -213,6 +195,7 @@ impl Sweep<'_> {
     fn leave(&mut self) -> Option<Emptied> {
         let left = match self.descent.leave() {
             Ok(Some(left)) => left,
+            Ok(None) if self.is_changed => return Some(Emptied::Changed),
             Ok(None) => return Some(Emptied::Yes),
             Err(Errno::STALE) => return Some(Emptied::Changed),
             Err(error) => {
@@ -222,7 +205,7 @@ impl Sweep<'_> {
         };
         self.trail.path.truncate(left.path_length);
         let (here, level) = self.descent.here();
-        let name = level.waiting.last().unwrap_or_default();
+        let name = level.pending.names.last().unwrap_or_default();
         let removed = match left.is_kept {
             true => Ok(()),
             false => seal::unlink(here, name, AtFlags::REMOVEDIR),
@@ -230,24 +213,26 @@ impl Sweep<'_> {
         level.is_kept |= left.is_kept;
         match removed {
             Ok(()) | Err(Errno::NOENT) => {}
-            Err(Errno::NOTEMPTY) if self.trail.first.is_none() => return Some(Emptied::Changed),
+            // Somebody made something in it meanwhile: it stays for the next time.
+            Err(Errno::NOTEMPTY) if self.trail.first.is_none() => {
+                self.is_changed = true;
+                level.is_kept = true;
+            }
             Err(error) => {
                 self.trail.failed(name, error);
                 level.is_kept = true;
             }
         }
-        self.waiting_bytes -= pop(&mut level.waiting);
-        if level.waiting.last().is_none() && level.position.is_some() && !level.is_kept {
+        self.lister.pop(&mut level.pending);
+        if level.pending.names.last().is_none()
+            && level.pending.position.is_some()
+            && !level.is_kept
+        {
             // What was passed by is gone, and where the rest is now is not the same everywhere.
-            level.position = Some(0);
+            level.pending.position = Some(0);
         }
         None
     }
-}
-
-/// Takes the last name away, and returns how long it was.
-fn pop(names: &mut Names) -> usize {
-    names.pop().map_or(0, |name| name.as_bytes_with_nul().len())
 }
 
 /// Where it is, and what went wrong first.

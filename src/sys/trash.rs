@@ -117,11 +117,15 @@ impl Trash {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::FileExt as _;
+    use std::process::Command;
+
+    use rustix::mount::MountFlags;
     use rustix::process::geteuid;
 
     use super::*;
-    use crate::sys::mount;
     use crate::sys::mount_namespace::within_new;
+    use crate::sys::{loop_device, mount};
 
     #[test]
     fn what_can_be_removed_leaves_no_trash() {
@@ -134,6 +138,56 @@ mod tests {
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
         assert!(trash.take_set_aside().is_empty());
         assert_eq!(trash.empty().unwrap().removed, 0);
+    }
+
+    /// Runs a program of e2fsprogs, and returns what it prints.
+    fn run(program: &str, args: &[&str], image: &Path) -> String {
+        let output = Command::new(program).args(args).arg(image).output();
+        let output = output.unwrap_or_else(|error| panic!("{program} of e2fsprogs: {error}"));
+        assert!(output.status.success(), "{program}: {output:?}");
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// A block of a directory is lost, as when a disk goes bad.
+    #[test]
+    fn what_the_disk_has_lost_is_set_aside_and_all_else_goes() {
+        if !geteuid().is_root() {
+            return;
+        }
+        let dir = tempfile::tempdir_in("/dev/shm").unwrap();
+        let (image, root) = (dir.path().join("image"), dir.path().join("root"));
+        fs::File::create(&image).unwrap().set_len(32 << 20).unwrap();
+        run("mkfs.ext4", &["-q", "-F", "-b", "4096", "-O", "^has_journal"], &image);
+        fs::create_dir(&root).unwrap();
+        let (tree, trash) = (root.join("tree"), Trash::of(&root));
+        let mount = || {
+            let flags = MountFlags::empty();
+            loop_device::mount_file(&image, &root, c"ext4", flags, c"errors=continue")
+        };
+        within_new(|| {
+            mount()?;
+            for name in ["a", "lost", "z"] {
+                fs::create_dir_all(tree.join(name).join("dir")).unwrap();
+                fs::write(tree.join(name).join("file"), "x").unwrap();
+            }
+            mount::unmount(&root)?;
+            let blocks = run("debugfs", &["-R", "blocks /tree/lost"], &image);
+            let block: u64 = blocks.trim().parse().unwrap();
+            let disk = fs::File::options().write(true).open(&image).unwrap();
+            disk.write_all_at(&[0; 4096], block * 4096).unwrap();
+            mount()?;
+            trash.remove(&tree)?;
+            let [aside] = trash.take_set_aside().try_into().unwrap();
+            let left: Vec<_> = fs::read_dir(&aside.path).unwrap().flatten().collect();
+            assert_eq!(left.iter().map(fs::DirEntry::file_name).collect::<Vec<_>>(), ["lost"]);
+            // The next one has the same name.
+            fs::create_dir_all(tree.join("lost")).unwrap();
+            trash.remove(&tree)?;
+            assert!(!tree.exists() && trash.take_set_aside().is_empty());
+            assert_eq!(trash.empty()?.left.len(), 1);
+            mount::unmount(&root)
+        })
+        .unwrap();
     }
 
     #[test]

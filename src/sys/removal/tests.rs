@@ -3,15 +3,17 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fd::OwnedFd;
-use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, makedev, mkdirat, mknodat};
+use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, linkat, makedev, mkdirat, mknodat};
 use rustix::process::geteuid;
 
 use super::super::descent::DIRECTORY;
 use super::super::mount;
 use super::super::mount_namespace::within_new;
 use super::super::tests::with_few_descriptors;
+use super::super::trash::Trash;
 use super::*;
 
 fn memory() -> tempfile::TempDir {
@@ -147,4 +149,72 @@ fn what_is_immutable_goes_but_not_what_it_is_in() {
     ioctl_setflags(&top, flags - IFlags::APPEND).unwrap();
     remove_tree(&tree).unwrap();
     assert!(!tree.exists());
+}
+
+/// How many directories have entries, and how many files and how many directories each has.
+const WIDE: (usize, usize) = (100, 5_000);
+
+#[test]
+fn a_million_entries_go_with_few_descriptors_and_little_memory() {
+    let test = "sys::removal::tests::a_million_entries_go_with_few_descriptors_and_little_memory";
+    with_few_descriptors(test, || {
+        let dir = memory();
+        let tree = dir.path().join("tree");
+        fs::create_dir(&tree).unwrap();
+        let make = |from: usize| {
+            for top in (from..WIDE.0).step_by(2) {
+                let top = tree.join(top.to_string());
+                fs::create_dir(&top).unwrap();
+                let here = OwnedFd::from(File::open(&top).unwrap());
+                mknodat(&here, "0", FileType::RegularFile, Mode::RWXU, 0).unwrap();
+                for number in 1..=WIDE.1 {
+                    linkat(&here, "0", &here, format!("f{number}"), AtFlags::empty()).unwrap();
+                    mkdirat(&here, format!("d{number}"), Mode::RWXU).unwrap();
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(|| make(0));
+            make(1);
+        });
+        let start = std::time::Instant::now();
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+        let status = fs::read_to_string("/proc/self/status").unwrap();
+        let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap().trim();
+        println!("removed in {:?} with {peak}", start.elapsed());
+        let kib: u32 = peak.trim_end_matches(" kB").parse().unwrap();
+        assert!(kib < 64 << 10, "it took {peak}");
+    });
+}
+
+/// A process that the job left, or one of the host, which makes entries as fast as it can.
+#[test]
+fn somebody_who_makes_entries_meanwhile_is_not_waited_for() {
+    let dir = memory();
+    let tree = dir.path().join("tree");
+    for name in ["a", "b", "c"] {
+        fs::create_dir_all(tree.join(name)).unwrap();
+    }
+    let here = OwnedFd::from(File::open(tree.join("b")).unwrap());
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let made = scope.spawn(|| {
+            let mut made = 0_u64;
+            // Until the directory itself is removed.
+            while !is_over.load(Ordering::Relaxed)
+                && mkdirat(&here, format!("{made}"), Mode::RWXU).is_ok()
+            {
+                made += 1;
+            }
+            made
+        });
+        let removed = Trash::of(dir.path()).remove(&tree);
+        is_over.store(true, Ordering::Relaxed);
+        println!("{} directories were made meanwhile", made.join().unwrap());
+        removed.unwrap();
+    });
+    assert!(!tree.exists());
+    Trash::of(dir.path()).empty().unwrap();
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

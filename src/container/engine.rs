@@ -13,9 +13,11 @@ use super::error::ContainerError;
 use super::logs::{LogLine, last_lines};
 use super::monitor::MonitorProgram;
 use super::record::{self, Directory, Record, make_private};
+use crate::bundle;
 use crate::image::Store;
 use crate::rootfs;
 use crate::runtime::Runtime;
+use crate::sys::cgroup;
 use crate::sys::fs::{Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks};
 use crate::sys::init;
 use crate::sys::lock::FileLock;
@@ -40,6 +42,11 @@ impl Engine {
     /// Returns the records of all containers, the oldest first.
     pub fn containers(&self) -> Result<Vec<Record>, ContainerError> {
         record::records(&self.run)
+    }
+
+    /// Returns why records of containers cannot be read, if any cannot.
+    pub fn unreadable(&self) -> Result<Vec<ContainerError>, ContainerError> {
+        record::unreadable(&self.run)
     }
 
     /// Returns the record of the container with this id, this beginning of an id, or this name.
@@ -158,9 +165,41 @@ impl Engine {
         let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
         let strays = record::stray(&self.run)?;
         for id in &strays {
-            self.run_trash().remove(self.directory(id).path())?;
+            self.remove_bare(id)?;
         }
+        self.release_unknown()?;
         Ok(strays.len() + self.remove_unknown()?)
+    }
+
+    /// Removes a container whose record is missing or cannot be read, as far as its id leads.
+    pub fn remove_bare(&self, id: &str) -> Result<(), ContainerError> {
+        let directory = self.directory(id);
+        if is_id(id) && directory.path().is_dir() {
+            if self.runtime.root.join(id).exists() {
+                // It may not know what it was killed over.
+                let _ = self.runtime.delete(id);
+            }
+            // What it made elsewhere has gone with its last process.
+            cgroup::remove(&format!("{}/{id}", cgroup::PARENT));
+            bundle::unmount(&directory.bundle())?;
+            rootfs::unmount(&self.disk_of(id))?;
+            disk::remove(&self.disk_of(id), &self.trash())?;
+            self.store.release(id)?;
+        }
+        Ok(self.run_trash().remove(directory.path())?)
+    }
+
+    /// Gives back what is leased for containers that are gone.
+    fn release_unknown(&self) -> Result<(), ContainerError> {
+        // Elsewhere there may be others'.
+        if self.store.options().run == self.run {
+            for id in self.store.holders()?.iter().filter(|id| is_id(id)) {
+                if !self.directory(id).path().exists() {
+                    self.store.release(id)?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Removes what the runtime has of containers that nobody else knows: one that was about to die when
@@ -202,5 +241,57 @@ impl Engine {
             removed += 1;
         }
         Ok(removed)
+    }
+}
+
+/// Returns whether a name is one that containers get.
+fn is_id(name: &str) -> bool {
+    name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::record::tests::record;
+    use super::*;
+    use crate::image::{Limits, StoreOptions};
+    use crate::sys::tests::Damage;
+
+    #[test]
+    fn a_container_whose_record_is_damaged_goes_but_not_one_of_another_version() {
+        if !rustix::process::geteuid().is_root() {
+            // Its mounts are looked for.
+            return;
+        }
+        for damage in Damage::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let (root, run) = (dir.path().join("root"), dir.path().join("run"));
+            let options =
+                StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
+            let engine = Engine {
+                store: Store::open(options).unwrap(),
+                runtime: Runtime::new("/nonexistent".into(), run.join("runtime")),
+                run: run.clone(),
+                disk: root,
+                monitor: MonitorProgram { path: "/nonexistent".into(), arguments: Vec::new() },
+            };
+            let ids = ["a", "b"].map(|digit| digit.repeat(64));
+            for id in &ids {
+                engine.directory(id).create(&record(id)).unwrap();
+                fs::create_dir_all(engine.disk_of(id).join("upper")).unwrap();
+                fs::create_dir_all(run.join("leases").join(id)).unwrap();
+            }
+            let there = || {
+                let dirs = [run.join("containers"), engine.disks(), run.join("leases")];
+                dirs.map(|dir| fs::read_dir(dir).unwrap().count())
+            };
+            damage.inflict(&engine.directory(&ids[1]).path().join("record.json"));
+            assert_eq!(engine.unreadable().unwrap().len(), 1, "{damage:?}");
+            assert_eq!(engine.containers().unwrap().len(), 1, "{damage:?}");
+            engine.remove_strays().unwrap();
+            let left = if damage == Damage::OtherVersion { [2; 3] } else { [1; 3] };
+            assert_eq!(there(), left, "{damage:?}");
+            engine.remove_bare(&ids[1]).unwrap();
+            assert_eq!(there(), [1; 3], "{damage:?}");
+        }
     }
 }

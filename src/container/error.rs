@@ -25,7 +25,7 @@ pub enum ContainerError {
     #[error(transparent)]
     Write(#[from] ReplaceError),
     /// A record holds something else.
-    #[error("{} is not a record", path.display())]
+    #[error("{} is not a record of this version", path.display())]
     Record {
         /// The record.
         path: PathBuf,
@@ -119,4 +119,20 @@ pub enum ContainerError {
         /// How long it was waited.
         timeout: Duration,
     },
+}
+
+impl ContainerError {
+    /// Returns whether it says that nobody can read a record: it is damaged, or of another version.
+    pub fn is_unreadable_record(&self) -> bool {
+        match self {
+            ContainerError::Record { .. } => true,
+            ContainerError::Read(error) => error.is_of_the_file(),
+            _ => false,
+        }
+    }
+
+    /// Returns whether another version of this program may have written the record that it is about.
+    pub fn is_of_other_version(&self) -> bool {
+        matches!(self, ContainerError::Record { source, .. } if source.is_data())
+    }
 }

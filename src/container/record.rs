@@ -192,11 +192,18 @@ pub(super) fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
     Ok(records)
 }
 
-/// Returns the ids of containers whose record is missing: who made or removed them was killed.
+/// Returns the ids of containers whose record is missing, as who made or removed them was killed, or
+/// damaged: nobody can use them any more. One that another version wrote is not among them.
 pub(super) fn stray(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
-    ids.retain(|id| Directory::of(run, id).read().is_err());
+    ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| !error.is_of_other_version()));
     Ok(ids)
+}
+
+/// Returns why records of containers cannot be read.
+pub(super) fn unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError> {
+    let errors = ids(run)?.into_iter().filter_map(|id| Directory::of(run, &id).read().err());
+    Ok(errors.filter(ContainerError::is_unreadable_record).collect())
 }
 
 fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
@@ -246,7 +253,7 @@ fn parse_json<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, Contai
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
     pub(crate) fn record(id: &str) -> Record {
@@ -286,6 +293,21 @@ mod tests {
         directory.create(&record("a")).unwrap();
         fs::write(directory.path().join("record.json"), "{").unwrap();
         let error = directory.read().unwrap_err().to_string();
-        assert!(error.ends_with("containers/a/record.json is not a record"), "{error}");
+        assert!(
+            error.ends_with("containers/a/record.json is not a record of this version"),
+            "{error}"
+        );
+        assert_eq!(stray(run.path()).unwrap(), ["a"]);
+        assert_eq!(unreadable(run.path()).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn a_record_of_another_version_is_no_stray() {
+        let run = tempfile::tempdir().unwrap();
+        let directory = Directory::of(run.path(), "a");
+        directory.create(&record("a")).unwrap();
+        fs::write(directory.path().join("record.json"), r#"{"version": 9}"#).unwrap();
+        assert!(stray(run.path()).unwrap().is_empty());
+        assert_eq!(unreadable(run.path()).unwrap().len(), 1);
     }
 }

@@ -4,10 +4,10 @@ use super::build::remove_builds;
 use super::error::HookError;
 use super::give_back;
 use super::hook::{Hook, Outcome};
-use super::job::Job;
+use super::job::{AllJobs, Job, Jobs, Lent};
 use super::pod;
 use crate::bundle;
-use crate::container::{Engine, Record};
+use crate::container::{ContainerError, Engine, Record};
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
 use crate::sys::error::chain;
@@ -50,9 +50,22 @@ pub(super) fn report_limits(hook: &Hook<'_>, container: &Record) {
 /// `prepare_job` that was killed has none.
 pub(super) fn remove_all(hook: &Hook<'_>) -> Result<(), HookError> {
     let owner = hook.runner.owner();
-    let job = hook.jobs().read(&owner)?;
+    let (job, lent) = match hook.jobs().read(&owner) {
+        Err(HookError::Container(error)) if error.is_unreadable_record() => {
+            let problem = chain(&error);
+            hook.log
+                .warning(&format!("{problem}: what its containers do not tell stays for prune"));
+            let directories = vec![hook.runner.work().to_owned()];
+            (None, Some(Lent { user: hook.runner.user, directories }))
+        }
+        job => {
+            let job = job?;
+            let lent = job.as_ref().and_then(|job| job.lent.clone());
+            (job, lent)
+        }
+    };
     remove_owned(hook.engine, hook.network, &owner, job.as_ref())?;
-    if let Some(lent) = job.as_ref().and_then(|job| job.lent.as_ref()) {
+    if let Some(lent) = &lent {
         give_back::by_runner(hook, lent);
     }
     // Of builds that were killed.
@@ -82,8 +95,8 @@ fn remove_owned(
     networks.sort();
     networks.dedup();
     let remove = |id: &&String| Network::remove_id(network, id);
-    engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
     engine.remove_unrecorded()?;
+    engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
     bundle::remove_unfinished(&engine.volumes_of(owner))?;
     engine.unmount_volumes(owner)?;
     engine.store.sweep_reservations()?;
@@ -92,13 +105,26 @@ fn remove_owned(
     Ok(())
 }
 
+/// What was left of jobs.
+#[derive(Debug, Default)]
+pub struct Abandoned {
+    /// How many jobs and parts of jobs were removed.
+    pub removed: usize,
+    /// Which records cannot be read, and why. What is damaged is removed as soon as nobody uses it, what
+    /// another version may have written is not.
+    pub unreadable: Vec<String>,
+}
+
 /// Removes the jobs whose runners are gone without having cleaned up, and what is left of containers
-/// of an earlier boot. Returns how many of both.
-pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<usize, HookError> {
+/// of an earlier boot.
+pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Abandoned, HookError> {
     remove_trial(network)?;
-    let jobs = super::job::Jobs::new(&engine.run);
-    let mut removed = 0;
-    for job in jobs.all()? {
+    let jobs = Jobs::new(&engine.run);
+    // Before the jobs, whose records are there before their networks are.
+    let networks = Network::ids(network)?;
+    let mut abandoned = Abandoned { removed: 0, unreadable: unreadable(engine, network)? };
+    let AllJobs { known, unreadable } = jobs.all()?;
+    for job in known {
         if job.worker.is_some_and(|worker| worker.is_running()) {
             continue;
         }
@@ -106,17 +132,72 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<usi
         remove_owned(engine, network, &job.owner, Some(&job))?;
         job.lent.as_ref().map(give_back::by_root).transpose()?;
         jobs.remove(&job.owner)?;
-        removed += 1;
+        abandoned.removed += 1;
     }
-    removed += engine.remove_strays()?;
+    for (owner, error) in unreadable {
+        abandoned.unreadable.push(chain(&error));
+        abandoned.removed += usize::from(remove_unreadable(engine, network, (&owner, &error))?);
+    }
+    abandoned.removed += engine.remove_strays()?;
+    abandoned.removed += remove_unnamed(engine, network, &networks)?;
+    Ok(abandoned)
+}
+
+/// Returns which records of containers and networks cannot be read.
+fn unreadable(engine: &Engine, network: &NetworkOptions) -> Result<Vec<String>, HookError> {
+    let containers = engine.unreadable()?;
+    let networks = Network::unreadable(network)?;
+    let mut problems: Vec<_> = containers.iter().map(|error| chain(error)).collect();
+    problems.extend(networks.iter().map(|(_, error)| chain(error)));
+    Ok(problems)
+}
+
+/// Removes a job whose record is damaged, if nothing of it runs any more.
+fn remove_unreadable(
+    engine: &Engine,
+    network: &NetworkOptions,
+    (owner, error): (&str, &ContainerError),
+) -> Result<bool, HookError> {
+    let jobs = Jobs::new(&engine.run);
+    let runs = |record: &Record| record.process.is_some_and(|process| process.is_running());
+    if error.is_of_other_version() || containers(engine, owner)?.iter().any(runs) {
+        return Ok(false);
+    }
+    let _lock = jobs.lock(owner)?;
+    if jobs.read(owner).is_ok() {
+        // The next job of the runner has begun.
+        return Ok(false);
+    }
+    remove_owned(engine, network, owner, None)?;
+    jobs.remove(owner)?;
+    Ok(true)
+}
+
+/// Removes volumes and networks of jobs that no job names.
+fn remove_unnamed(
+    engine: &Engine,
+    network: &NetworkOptions,
+    networks: &[String],
+) -> Result<usize, HookError> {
     // Listed after the directories were: one that is made meanwhile has its job's record already.
     let volumes = pod::list(engine)?;
-    let known = jobs.all()?;
-    for network in volumes {
-        if !known.iter().any(|job| job.network == network) {
-            pod::remove(engine, &network, None)?;
-            removed += 1;
-        }
+    let AllJobs { known, unreadable } = Jobs::new(&engine.run).all()?;
+    if !unreadable.is_empty() {
+        return Ok(0);
+    }
+    let is_unnamed = |id: &&String| !known.iter().any(|job| job.network == **id);
+    let mut removed = 0;
+    for id in volumes.iter().filter(is_unnamed) {
+        pod::remove(engine, id, None)?;
+        removed += 1;
+    }
+    // Others have networks too, with other names.
+    let is_of_job = |id: &&String| id.len() == 12 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    let left = Network::ids(network)?;
+    let networks = networks.iter().filter(|id| left.contains(id));
+    for id in networks.filter(is_of_job).filter(is_unnamed) {
+        Network::remove_id(network, id)?;
+        removed += 1;
     }
     Ok(removed)
 }

@@ -52,7 +52,7 @@ pub(super) fn limit(hook: &Hook<'_>, all: &CreateOptions, options: &mut bundle::
 
 /// Returns how many processes a container has of those of the host, which all jobs share.
 fn share_of_processes(hook: &Hook<'_>) -> i64 {
-    let jobs = hook.jobs().all().map_or(1, |jobs| jobs.len());
+    let jobs = hook.jobs().all().map_or(1, |jobs| jobs.known.len() + jobs.unreadable.len());
     i64::try_from(cgroup::share_of_processes(jobs)).unwrap_or(i64::MAX)
 }
 

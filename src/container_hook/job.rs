@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::error::HookError;
 use super::network::Peer;
 use super::runner::Runner;
-use crate::container::{make_private, read_json_if_there, write_json};
+use crate::container::{ContainerError, make_private, read_json_if_there, write_json};
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
@@ -46,6 +46,14 @@ pub struct Lent {
     pub user: (u32, u32),
     /// The directories.
     pub directories: Vec<PathBuf>,
+}
+
+/// What is known of all jobs.
+#[derive(Debug, Default)]
+pub(super) struct AllJobs {
+    pub(super) known: Vec<Job>,
+    /// Whose records nobody can read, and why.
+    pub(super) unreadable: Vec<(String, ContainerError)>,
 }
 
 /// The jobs on this machine.
@@ -95,15 +103,24 @@ impl Jobs {
     }
 
     /// Returns all jobs.
-    pub(super) fn all(&self) -> Result<Vec<Job>, HookError> {
+    pub(super) fn all(&self) -> Result<AllJobs, HookError> {
+        let mut all = AllJobs::default();
         let entries = match fs::read_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(all),
             entries => entries.at("list", &self.dir)?,
         };
         let is_dir = |entry: &fs::DirEntry| entry.file_type().is_ok_and(|kind| kind.is_dir());
-        let records = entries.flatten().filter(is_dir).map(|entry| entry.path().join(RECORD));
-        let jobs = records.filter_map(|path| read_json_if_there(&path).transpose());
-        Ok(jobs.collect::<Result<_, _>>()?)
+        for entry in entries.flatten().filter(is_dir) {
+            match read_json_if_there(&entry.path().join(RECORD)) {
+                Ok(job) => all.known.extend(job),
+                Err(error) if error.is_unreadable_record() => {
+                    let owner = entry.file_name().to_string_lossy().into_owned();
+                    all.unreadable.push((owner, error));
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(all)
     }
 
     fn path(&self, owner: &str) -> PathBuf {
@@ -115,6 +132,31 @@ impl Jobs {
 mod tests {
     use super::super::runner::tests::runner;
     use super::*;
+    use crate::sys::tests::Damage;
+
+    #[test]
+    fn a_job_whose_record_cannot_be_read_is_in_nobodys_way() {
+        for damage in Damage::ALL {
+            let run = tempfile::tempdir().unwrap();
+            let jobs = Jobs::new(run.path());
+            let owner = runner().owner();
+            let write =
+                || jobs.write(&runner(), "n", &[], Lent { user: (0, 0), directories: Vec::new() });
+            write().unwrap();
+            fs::create_dir(run.path().join("jobs/other")).unwrap();
+            fs::copy(jobs.path(&owner), jobs.path("other")).unwrap();
+            damage.inflict(&jobs.path(&owner));
+            let AllJobs { known, unreadable } = jobs.all().unwrap();
+            assert_eq!((known.len(), unreadable.len()), (1, 1), "{damage:?}");
+            assert_eq!(unreadable[0].0, owner);
+            assert_eq!(unreadable[0].1.is_of_other_version(), damage == Damage::OtherVersion);
+            let error = jobs.read(&owner).unwrap_err();
+            assert!(error.to_string().contains("job.json"), "{error}");
+            jobs.remove(&owner).unwrap();
+            write().unwrap();
+            assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
+        }
+    }
 
     #[test]
     fn a_job_is_found_until_it_is_removed() {
@@ -126,9 +168,9 @@ mod tests {
         let lent = Lent { user: (1000, 1000), directories: vec!["/home/runner/_work".into()] };
         jobs.write(&runner(), "n", &[], lent).unwrap();
         assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
-        assert_eq!(jobs.all().unwrap().len(), 1);
+        assert_eq!(jobs.all().unwrap().known.len(), 1);
         jobs.remove(&owner).unwrap();
         jobs.remove(&owner).unwrap();
-        assert_eq!(jobs.all().unwrap(), []);
+        assert_eq!(jobs.all().unwrap().known, []);
     }
 }

@@ -39,7 +39,7 @@ pub mod words;
 pub mod worker_log;
 
 pub use build::{BuildError, BuildOptions, ContextError, RemovedBuilds, remove_builds};
-pub use cleanup_job::remove_abandoned;
+pub use cleanup_job::{Abandoned, remove_abandoned};
 pub use error::HookError;
 pub use fetch::FetchError;
 pub use hook::{Hook, Outcome};

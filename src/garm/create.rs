@@ -16,7 +16,7 @@ use super::inside::Inside;
 use super::instance::Instance;
 use super::plan::{Plan, plan};
 use super::provider::{self, Provider};
-use super::record::{Claim, Files, Made};
+use super::record::{Claim, Files, Made, NETWORK, OWNER};
 use super::runner::{self, Located, RunnerLayer, RunnerUser, Runners};
 use super::supervisor::Task;
 use super::{Bootstrap, logs, remove};
@@ -45,7 +45,7 @@ pub(super) fn create(
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
     let lock = files.lock()?;
-    if let Some(claim) = files.claim()? {
+    if let Some(claim) = provider.claim(&files, name)? {
         if is_alive(provider, &files, &claim)? {
             return Err(ProviderError::Duplicate { name: name.clone() });
         }
@@ -102,7 +102,7 @@ fn claim(provider: &Provider<'_>, bootstrap: &Bootstrap) -> Claim {
         name: bootstrap.name.clone(),
         controller: provider.controller.to_owned(),
         pool: bootstrap.pool_id.clone(),
-        network: format!("garm-{}", &container[..16]),
+        network: format!("{NETWORK}{}", &container[..16]),
         log: log.join(logs::file_name(&bootstrap.name, &container)),
         container,
         created: Timestamp::now(),
@@ -180,7 +180,7 @@ impl<'a> Making<'a> {
         let prepared = self.provider.engine.prepare(Spec {
             id: claim.container.clone(),
             name: claim.name.clone(),
-            owner: format!("garm:{}", claim.controller),
+            owner: format!("{OWNER}{}", claim.controller),
             role: Role::Instance,
             image: &image,
             layers: layers.map(|layer| layer.path.clone()).collect(),
@@ -253,7 +253,7 @@ impl<'a> Making<'a> {
         }
         let tool = runner::choose(&self.bootstrap.tools, &self.bootstrap.arch)?;
         let http = Http::new(&HttpOptions { ca_pem: self.ca_pem(), proxy: self.proxy() })?;
-        let runners = Runners::of(&self.provider.engine.disk);
+        let runners = Runners::of(self.provider.engine);
         let layer = runners.prepare(tool, (user.uid, user.gid), &http, &|_| {})?;
         let located =
             Located { dir: layer.dir.clone(), program: layer.program.clone(), forge: layer.forge };

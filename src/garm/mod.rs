@@ -37,7 +37,7 @@ pub use http::{Body, Http, HttpError, HttpOptions, Proxy, Retry};
 pub use instance::{Instance, Status};
 pub use object::KindError;
 pub use plan::{BootPlan, Ceiling, Plan, PlanError, plan};
-pub use provider::{Provider, instance};
+pub use provider::{Listed, Provider, instance};
 pub use prune::{Pruned, prune};
 pub use settings::{
     Boot, Cache, Cpus, CpusError, Flavor, ImageSettings, Limits, Log, MountSettings,

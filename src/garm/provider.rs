@@ -9,9 +9,10 @@ use super::record::{Claim, Files, Outcome, Records};
 use super::settings::Settings;
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, remove};
-use crate::container::Engine;
+use crate::container::{ContainerError, Engine};
 use crate::image::{Credentials, Progress, RegistryClient};
 use crate::network::NetworkOptions;
+use crate::sys::error::chain;
 
 /// How many instances are removed at once when all are: each takes descriptors, of which there may be
 /// few.
@@ -38,6 +39,15 @@ pub struct Provider<'a> {
     pub progress: &'a dyn Progress,
 }
 
+/// The instances of a pool.
+#[derive(Debug, Default)]
+pub struct Listed {
+    /// Those that are known.
+    pub instances: Vec<Instance>,
+    /// Why claims cannot be read, of whatever pool.
+    pub unreadable: Vec<ContainerError>,
+}
+
 impl Provider<'_> {
     /// Makes an instance and starts it; its runner is brought up when this is done.
     ///
@@ -52,7 +62,7 @@ impl Provider<'_> {
         // Nothing was ever made by such a name.
         let Some(files) = self.records().files(id) else { return Ok(()) };
         let lock = files.lock()?;
-        if let Some(claim) = files.claim()? {
+        if let Some(claim) = self.claim(&files, id)? {
             remove::remove(self.engine, self.network, &files, &claim)?;
         }
         files.remove()?;
@@ -66,15 +76,17 @@ impl Provider<'_> {
     }
 
     /// Returns all instances of a pool, running or not.
-    pub fn list(&self, pool: &str) -> Result<Vec<Instance>, ProviderError> {
+    pub fn list(&self, pool: &str) -> Result<Listed, ProviderError> {
         let records = self.records();
-        let mut instances = Vec::new();
-        for claim in records.claims()?.into_iter().filter(|claim| claim.pool == pool) {
+        let claims = records.claims()?;
+        let mut listed = Listed::default();
+        for claim in claims.known.into_iter().filter(|claim| claim.pool == pool) {
             if let Some(files) = records.files(&claim.name) {
-                instances.push(self.instance(&files, claim)?);
+                listed.instances.push(self.instance(&files, claim)?);
             }
         }
-        Ok(instances)
+        listed.unreadable = claims.unreadable.into_iter().map(|(_, error)| error).collect();
+        Ok(listed)
     }
 
     /// Removes all instances, and what is left of others; all that can be, if some cannot.
@@ -132,6 +144,17 @@ impl Provider<'_> {
         Records::of(&self.engine.run, self.controller)
     }
 
+    /// Returns what is known of an instance that is to be removed: from its container, if nobody can read
+    /// its claim.
+    pub(super) fn claim(&self, files: &Files, id: &str) -> Result<Option<Claim>, ProviderError> {
+        match files.claim() {
+            Err(error) if error.is_unreadable_record() => {
+                Ok(self.records().unclaimed(self.engine, id)?)
+            }
+            claim => Ok(claim?),
+        }
+    }
+
     fn find(&self, id: &str) -> Result<(Files, Claim), ProviderError> {
         let unknown = || ProviderError::Unknown { name: id.to_owned() };
         let files = self.records().files(id).ok_or_else(unknown)?;
@@ -153,7 +176,12 @@ pub fn instance(engine: &Engine, files: &Files, claim: Claim) -> Result<Instance
         }
         _ => claim,
     };
-    let (status, fault) = status(engine, files, &claim)?;
+    let (status, fault) = match status(engine, files, &claim) {
+        Err(ProviderError::Container(error)) if error.is_unreadable_record() => {
+            (Status::Error, Some(chain(&error)))
+        }
+        status => status?,
+    };
     let made = claim.made;
     let (os_name, os_version, addresses) =
         made.map(|made| (made.os_name, made.os_version, made.addresses)).unwrap_or_default();

@@ -13,12 +13,18 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::instance::Instance;
-use crate::container::{ContainerError, make_private, read_json_if_there, write_json};
+use crate::container::{ContainerError, Engine, make_private, read_json_if_there, write_json};
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
+
+/// What the owner of an instance's container begins with; its controller follows.
+pub(super) const OWNER: &str = "garm:";
+
+/// What the id of an instance's network begins with.
+pub(super) const NETWORK: &str = "garm-";
 
 /// What is known of an instance, from before anything of it is made until all of it is gone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -82,6 +88,15 @@ pub enum Outcome {
     },
 }
 
+/// What is known of all instances of a controller.
+#[derive(Debug, Default)]
+pub struct Claims {
+    /// The claims, the oldest first.
+    pub known: Vec<Claim>,
+    /// The names of instances whose claims nobody can read, and why.
+    pub unreadable: Vec<(String, ContainerError)>,
+}
+
 /// The instances of one controller.
 #[derive(Clone, Debug)]
 pub struct Records {
@@ -126,15 +141,47 @@ impl Records {
     }
 
     /// Returns the claims of all instances, the oldest first.
-    pub fn claims(&self) -> Result<Vec<Claim>, ContainerError> {
+    pub fn claims(&self) -> Result<Claims, ContainerError> {
         let dir = self.path.join("instances");
-        let mut claims = Vec::new();
+        let mut claims = Claims::default();
         for name in names(&dir)? {
             let files = Files { path: dir.join(&name), lock: self.path.join("locks").join(&name) };
-            claims.extend(files.claim()?);
+            match files.claim() {
+                Ok(claim) => claims.known.extend(claim),
+                Err(error) if error.is_unreadable_record() => claims.unreadable.push((name, error)),
+                Err(error) => return Err(error),
+            }
         }
-        claims.sort_by_key(|claim| claim.created);
+        claims.known.sort_by_key(|claim| claim.created);
         Ok(claims)
+    }
+
+    /// Returns what the container of an instance tells of it, whose claim cannot be read.
+    pub(super) fn unclaimed(
+        &self,
+        engine: &Engine,
+        name: &str,
+    ) -> Result<Option<Claim>, ContainerError> {
+        let is_ours = |owner: &str| Some(self.path.file_name()?.to_str()? == key(owner));
+        let container = engine.containers()?.into_iter().find(|container| {
+            let owner = container.owner.strip_prefix(OWNER);
+            container.name == name && owner.and_then(is_ours) == Some(true)
+        });
+        Ok(container.map(|container| Claim {
+            name: container.name,
+            controller: container.owner.trim_start_matches(OWNER).to_owned(),
+            pool: String::new(),
+            network: container.network.unwrap_or_default(),
+            container: container.id,
+            created: container.created,
+            maker: None,
+            image: container.image,
+            flavor: String::new(),
+            arch: String::new(),
+            log: PathBuf::new(),
+            layer: None,
+            made: None,
+        }))
     }
 }
 
@@ -143,15 +190,14 @@ pub fn controllers(run: &Path) -> Result<Vec<Records>, ContainerError> {
     let all = all(run);
     let mut records = Vec::new();
     for key in names(&all)?.into_iter().filter(|name| !name.starts_with('.')) {
-        let path = all.join(key);
-        let instances = names(&path.join("instances"))?;
-        for name in instances {
-            let files = Files { path: path.join("instances").join(name), lock: PathBuf::new() };
-            if let Some(claim) = files.claim()? {
-                records.push(Records { controller: claim.controller, path: path.clone() });
-                break;
-            }
+        let mut controller = Records { path: all.join(&key), controller: key };
+        let claims = controller.claims()?;
+        if let Some(claim) = claims.known.into_iter().next() {
+            controller.controller = claim.controller;
+        } else if claims.unreadable.is_empty() {
+            continue;
         }
+        records.push(controller);
     }
     Ok(records)
 }
@@ -216,9 +262,8 @@ impl Files {
     /// found.
     pub fn remove(&self) -> Result<(), PathError> {
         for name in names(&self.path)? {
-            let path = self.path.join(&name);
             if name != "claim.json" {
-                fs::remove_file(&path).at("remove", &path)?;
+                remove_tree(&self.path.join(&name))?;
             }
         }
         remove_tree(&self.path)
@@ -248,7 +293,12 @@ fn key(controller: &str) -> String {
 
 fn names(dir: &Path) -> Result<Vec<String>, PathError> {
     let entries = match fs::read_dir(dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        // What is no directory is nobody's.
+        Err(error)
+            if [io::ErrorKind::NotFound, io::ErrorKind::NotADirectory].contains(&error.kind()) =>
+        {
+            return Ok(Vec::new());
+        }
         entries => entries.at("list", dir)?,
     };
     Ok(entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect())
@@ -257,6 +307,7 @@ fn names(dir: &Path) -> Result<Vec<String>, PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::tests::Damage;
 
     fn claim(controller: &str, name: &str) -> Claim {
         Claim {
@@ -277,7 +328,7 @@ mod tests {
     }
 
     fn names_of(records: &Records) -> Vec<String> {
-        records.claims().unwrap().into_iter().map(|claim| claim.name).collect()
+        records.claims().unwrap().known.into_iter().map(|claim| claim.name).collect()
     }
 
     #[test]
@@ -296,6 +347,28 @@ mod tests {
         known.retain(|records| records.controller() == "../x");
         assert_eq!(names_of(&known[0]), ["a"]);
         assert_eq!(fs::read_dir(run.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn one_claim_that_cannot_be_read_hides_no_other() {
+        let run = tempfile::tempdir().unwrap();
+        let records = Records::of(run.path(), "c");
+        for name in ["good", "bad"] {
+            records.files(name).unwrap().write_claim(&claim("c", name)).unwrap();
+        }
+        let bad = records.files("bad").unwrap();
+        for damage in Damage::ALL {
+            damage.inflict(&run.path().join("garm/c/instances/bad/claim.json"));
+            let claims = records.claims().unwrap();
+            assert_eq!((claims.known.len(), claims.unreadable[0].0.as_str()), (1, "bad"));
+            let error = &claims.unreadable[0].1;
+            assert_eq!(error.is_of_other_version(), damage == Damage::OtherVersion, "{error}");
+            fs::create_dir(run.path().join("garm/c/instances/bad/outcome.json")).unwrap();
+            bad.remove().unwrap();
+            bad.write_claim(&claim("c", "bad")).unwrap();
+        }
+        fs::remove_dir_all(run.path().join("garm/c/instances/good")).unwrap();
+        assert_eq!(controllers(run.path()).unwrap()[0].controller(), "c");
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub(super) fn remove(
     let directory = engine.directory(&claim.container);
     let record = match directory.read() {
         Ok(record) => Some(record),
-        Err(error) if is_absent(&error) => None,
+        Err(error) if is_absent(&error) || error.is_unreadable_record() => None,
         Err(error) => return Err(error.into()),
     };
     if let Some(record) = &record {
@@ -46,14 +46,23 @@ pub(super) fn remove(
             }
         }
     }
-    if let Some(supervisor) = files.supervisor()? {
+    let supervisor = match files.supervisor() {
+        // It ends after its container.
+        Err(error) if error.is_unreadable_record() => None,
+        supervisor => supervisor?,
+    };
+    if let Some(supervisor) = supervisor {
         supervisor.kill(KILL).at("kill the supervisor of", directory.path())?;
     }
     let records: Vec<_> = record.into_iter().collect();
-    engine.remove_all_with(&records, || Network::remove_id(network, &claim.network))??;
-    if records.is_empty() && directory.path().exists() {
-        // One that its maker had not written a record to.
-        engine.remove_unrecorded()?;
+    if records.is_empty() {
+        // There may be a directory that its maker had not written a record to, or nobody can read it.
+        engine.remove_bare(&claim.container)?;
+    }
+    if claim.network.is_empty() {
+        engine.remove_all(&records)?;
+    } else {
+        engine.remove_all_with(&records, || Network::remove_id(network, &claim.network))??;
     }
     if claim.made.is_none() {
         // Its maker may have been killed while it used the image.

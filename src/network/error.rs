@@ -22,7 +22,7 @@ pub enum NetworkError {
     #[error(transparent)]
     Write(#[from] ReplaceError),
     /// A record holds something else.
-    #[error("{} is not a record", path.display())]
+    #[error("{} is not a record of this version", path.display())]
     Record {
         /// The record.
         path: PathBuf,
@@ -144,4 +144,15 @@ pub enum NetworkError {
         /// What it says.
         message: String,
     },
+}
+
+impl NetworkError {
+    /// Returns whether it says that nobody can read a record: it is damaged, or of another version.
+    pub(super) fn is_unreadable(&self) -> bool {
+        match self {
+            NetworkError::Record { .. } => true,
+            NetworkError::Read(error) => error.is_of_the_file(),
+            _ => false,
+        }
+    }
 }

@@ -13,7 +13,7 @@ use super::interface::Interface;
 use super::iptables;
 use super::nftables::{Element, INET, Nftables};
 use super::port::{Protocol, Published};
-use super::subnet::Pair;
+use super::subnet::{Pair, Plan};
 use crate::sys::metadata::METADATA;
 use crate::sys::process::{End, Program};
 
@@ -35,6 +35,9 @@ const NETWORKS: &str = "networks";
 
 /// The group of a network's interface on the host if containers may use services of the host.
 pub(super) const HOST_ACCESS: u32 = 1;
+
+/// The maps of published ports.
+const PORTS: [&str; 4] = ["any4", "any6", "one4", "one6"];
 
 /// How often a change is tried again that somebody else's was quicker than.
 const TRIES: u32 = 100;
@@ -145,6 +148,62 @@ pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
         }
     }
     Err(because()(io::Error::other("others change it all the time")))
+}
+
+/// Takes a network out as [`leave`] does, of which nobody knows more than its link and addresses.
+pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<(), NetworkError> {
+    let because = || because("take a network out");
+    let nftables = Nftables::open().map_err(because())?;
+    let mut elements = nftables.elements(TABLE, "uplinks").map_err(because())?;
+    elements.retain(|element| element.key.starts_with(&link.padded()));
+    for map in PORTS {
+        let ports = nftables.elements(TABLE, map).map_err(because())?;
+        elements
+            .extend(ports.into_iter().filter(|port| target(port).is_some_and(|ip| plan.has(ip))));
+    }
+    nftables.delete(TABLE, &elements).map_err(because())?;
+    leave(&Member { link, uplinks: &[], containers: Vec::new() })
+}
+
+/// Returns the ports that anybody of ours has published, whether a record says so or not.
+pub(super) fn published() -> Result<Vec<Published>, NetworkError> {
+    let because = || because("ask for published ports");
+    let nftables = Nftables::open().map_err(because())?;
+    let mut all = Vec::new();
+    for map in PORTS {
+        let elements = nftables.elements(TABLE, map).map_err(because())?;
+        all.extend(elements.iter().filter_map(separated));
+    }
+    Ok(all)
+}
+
+/// Returns the address that a published port leads to.
+fn target(port: &Element) -> Option<IpAddr> {
+    match port.set {
+        "any4" | "one4" => Some(port.data.first_chunk::<4>().copied()?.into()),
+        _ => Some(port.data.first_chunk::<16>().copied()?.into()),
+    }
+}
+
+/// Takes apart what [`elements`] put together.
+fn separated(port: &Element) -> Option<Published> {
+    let (host_ip, rest): (Option<IpAddr>, &[u8]) = match port.set {
+        "one4" => port.key.split_first_chunk::<4>().map(|(ip, rest)| (Some((*ip).into()), rest))?,
+        "one6" => {
+            port.key.split_first_chunk::<16>().map(|(ip, rest)| (Some((*ip).into()), rest))?
+        }
+        _ => (None, &port.key),
+    };
+    let &[protocol, 0, 0, 0, high, low, ..] = rest else { return None };
+    let protocol = if protocol == 17 { Protocol::Udp } else { Protocol::Tcp };
+    let &[.., to_high, to_low, 0, 0] = &port.data[..] else { return None };
+    let container_port = u16::from_be_bytes([to_high, to_low]);
+    Some(Published {
+        container_port,
+        protocol,
+        host_ip,
+        host_port: u16::from_be_bytes([high, low]),
+    })
 }
 
 /// Removes everything of ours unless there is a network. Returns whether that could be told: networks of
@@ -261,6 +320,18 @@ mod tests {
         assert_eq!(element.set, "one4");
         assert_eq!(element.key, [127, 0, 0, 1, 17, 0, 0, 0, 0x1f, 0x91, 0, 0]);
         assert_eq!(element.data, [10, 213, 9, 2, 0, 80, 0, 0]);
+    }
+
+    #[test]
+    fn an_element_says_which_port_it_is_and_where_it_leads() {
+        for host_ip in [None, Some("127.0.0.1"), Some("fd00::1")] {
+            let port = [published(host_ip)];
+            for element in elements((&port, CONTAINER)) {
+                assert_eq!(separated(&element).as_ref(), Some(&port[0]), "{element:?}");
+                let addresses = [CONTAINER.v4.into(), CONTAINER.v6.into()];
+                assert!(target(&element).is_some_and(|ip| addresses.contains(&ip)), "{element:?}");
+            }
+        }
     }
 
     #[test]

@@ -14,9 +14,10 @@ use super::firewall;
 use super::interface::Interface;
 use super::link;
 use super::port::{PortMapping, Published};
-use super::record::{self, EndpointRecord, Record, claim, directory, lock, records};
-use super::reserve::reserve;
+use super::record::{self, EndpointRecord, RECORD, Record, claim, directory, lock, records};
+use super::reserve::{Taken, reserve};
 use super::subnet::{Pair, Subnet};
+use super::unrecorded;
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
 use crate::sys::removal::remove_tree;
@@ -38,6 +39,9 @@ pub struct NetworkOptions {
     /// they are bridges or others that lead to containers and virtual machines of the host itself.
     pub uplinks: Vec<Interface>,
 }
+
+/// The pin of a network's bridge.
+const HUB: &str = "hub.netns";
 
 /// A network to make.
 #[derive(Clone, Debug)]
@@ -88,7 +92,7 @@ impl Network {
         check_name(id)?;
         let mut undo = Rollback::new();
         let lock = lock(options)?;
-        let others = records(options)?;
+        let others = records(options)?.known;
         let record = claim(options, request, &others)?;
         undo.push(|| drop(Network::remove_id(options, id)));
         let network = Network { options: options.clone(), record };
@@ -176,7 +180,7 @@ impl Network {
         let number = record.free_number().ok_or_else(|| NetworkError::Full { id: id.clone() })?;
         let published = match request.ports.as_slice() {
             [] => Vec::new(),
-            ports => reserve(&records(&self.options)?, ports)?,
+            ports => reserve(&Taken::by(records(&self.options)?)?, ports)?,
         };
         let endpoint = EndpointRecord { name: name.clone(), number, published };
         record.endpoints.push(endpoint.clone());
@@ -217,12 +221,20 @@ impl Network {
         let lock = lock(options)?;
         let entries = match fs::read_dir(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            // Nobody of us made it.
+            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
+                return Ok(remove_tree(&directory)?);
+            }
             entries => entries.at("list", &directory)?,
         };
         let left = match read(options, id) {
             Ok(record) => Some(firewall::leave(&record.member(options))?),
             // Whoever was killed before it wrote the record had not made anything.
             Err(NetworkError::Unknown { .. }) => None,
+            Err(error) if error.is_unreadable() => {
+                unrecorded::leave(options, &directory.join(HUB))?;
+                None
+            }
             Err(error) => return Err(error),
         };
         for entry in entries.flatten() {
@@ -237,13 +249,27 @@ impl Network {
         Ok(())
     }
 
+    /// Returns the ids of all networks that have a record, whether it can be read or not.
+    pub fn ids(options: &NetworkOptions) -> Result<Vec<String>, NetworkError> {
+        let records = records(options)?;
+        let unreadable = records.unreadable.into_iter().map(|(id, _)| id);
+        Ok(records.known.into_iter().map(|record| record.id).chain(unreadable).collect())
+    }
+
+    /// Returns the ids of the networks whose records nobody can read, with the reason.
+    pub fn unreadable(
+        options: &NetworkOptions,
+    ) -> Result<Vec<(String, NetworkError)>, NetworkError> {
+        Ok(records(options)?.unreadable)
+    }
+
     fn user_pin(&self) -> PathBuf {
         directory(&self.options, &self.record.id).join("job.userns")
     }
 
     fn hub(&self) -> PathBuf {
         // Not to be taken for a container of that name.
-        directory(&self.options, &self.record.id).join("hub.netns")
+        directory(&self.options, &self.record.id).join(HUB)
     }
 
     fn pin(&self, name: &str) -> PathBuf {
@@ -252,7 +278,7 @@ impl Network {
 }
 
 fn read(options: &NetworkOptions, id: &str) -> Result<Record, NetworkError> {
-    let record = record::read(&directory(options, id).join("record.json"))?;
+    let record = record::read(&directory(options, id).join(RECORD))?;
     record.ok_or_else(|| NetworkError::Unknown { id: id.to_owned() })
 }
 

@@ -27,6 +27,7 @@ mod reserve;
 mod subnet;
 mod trace;
 mod trial;
+mod unrecorded;
 
 pub use error::NetworkError;
 pub use interface::{Interface, InterfaceError};

@@ -37,6 +37,16 @@ pub(super) struct NewLink<'a> {
     pub(super) group: u32,
 }
 
+/// A link that is there.
+#[derive(Clone, Debug, Default)]
+pub(super) struct FoundLink {
+    pub(super) name: String,
+    pub(super) mtu: Option<u32>,
+    pub(super) mac: Option<[u8; 6]>,
+    /// The number of the other end, in the namespace where that is.
+    pub(super) peer: Option<u32>,
+}
+
 impl NewLink<'_> {
     fn message(&self) -> LinkMessage {
         let mut link = LinkMessage::default();
@@ -131,19 +141,24 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewRoute(route), NEW)
     }
 
-    /// Returns how long packets of a link may be.
-    pub(super) fn mtu(&self, index: u32) -> io::Result<Option<u32>> {
+    /// Returns what is known of a link.
+    pub(super) fn link(&self, index: u32) -> io::Result<FoundLink> {
         let mut link = LinkMessage::default();
         link.header.index = index;
-        match self.ask(RouteNetlinkMessage::GetLink(link), 0)? {
-            NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) => {
-                Ok(link.attributes.iter().find_map(|attribute| match attribute {
-                    LinkAttribute::Mtu(mtu) => Some(*mtu),
-                    _ => None,
-                }))
+        let mut found = FoundLink::default();
+        let answer = self.ask(RouteNetlinkMessage::GetLink(link), 0)?;
+        if let NetlinkPayload::InnerMessage(RouteNetlinkMessage::NewLink(link)) = answer {
+            for attribute in link.attributes {
+                match attribute {
+                    LinkAttribute::IfName(name) => found.name = name,
+                    LinkAttribute::Mtu(mtu) => found.mtu = Some(mtu),
+                    LinkAttribute::Address(mac) => found.mac = mac.try_into().ok(),
+                    LinkAttribute::Link(peer) => found.peer = Some(peer),
+                    _ => {}
+                }
             }
-            _ => Ok(None),
         }
+        Ok(found)
     }
 
     /// Sends a request and waits for the kernel to say that it is done.

@@ -95,6 +95,18 @@ pub(super) fn find(mut attributes: &[u8], kind: u16) -> Option<&[u8]> {
     }
 }
 
+/// Returns all attributes of this kind.
+pub(super) fn find_all(mut attributes: &[u8], kind: u16) -> Vec<&[u8]> {
+    let mut found = Vec::new();
+    while let Some(header) = attributes.get(..4) {
+        let field = |at: usize| u16::from_ne_bytes([header[at], header[at + 1]]);
+        let length = usize::from(field(0));
+        found.extend(attributes.get(4..length).filter(|_| field(2) & !NESTED == kind));
+        attributes = attributes.get(length.next_multiple_of(4).max(4)..).unwrap_or(&[]);
+    }
+    found
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_ne_bytes(bytes[at..at + 4].try_into().expect("there are four"))
 }
@@ -132,7 +144,10 @@ mod tests {
         assert_eq!(find(found[0], 1), Some(&b"table\0"[..]));
         assert_eq!(find(found[0], 3).and_then(|inner| find(inner, 1)), Some(&b"inner\0"[..]));
         assert_eq!(find(found[0], 2), None);
+        let list = [text(1, "a"), text(2, "b"), text(1, "c")].concat();
+        assert_eq!(find_all(&list, 1), [b"a\0", b"c\0"]);
         // What is cut off is not there.
+        assert_eq!(find_all(&list[..5], 1), Vec::<&[u8]>::new());
         assert_eq!(contents(&answers[..30], 7), Vec::<&[u8]>::new());
         assert_eq!(find(&[9, 0, 1, 0, 1], 1), None);
     }

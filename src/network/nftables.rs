@@ -9,7 +9,7 @@ use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_NETFILTER;
 use rustix::io::Errno;
 
-use super::nfnetlink::{attribute, contents, errors, find, message, nested, text};
+use super::nfnetlink::{attribute, contents, errors, find, find_all, message, nested, text};
 
 /// `NFPROTO_INET`: both IPv4 and IPv6.
 pub(super) const INET: u8 = 1;
@@ -128,11 +128,25 @@ impl Nftables {
     }
 
     /// Tells if a set has no elements, or is not there.
-    pub(super) fn is_empty(&self, table: &str, set: &str) -> io::Result<bool> {
+    pub(super) fn is_empty(&self, table: &str, set: &'static str) -> io::Result<bool> {
+        Ok(self.elements(table, set)?.is_empty())
+    }
+
+    /// Returns what is in a set or map of ours; nothing if that is not there.
+    pub(super) fn elements(&self, table: &str, set: &'static str) -> io::Result<Vec<Element>> {
         let attributes = [text(TABLE, table), text(SET, set)].concat();
         let answer = self.ask(GET_ELEMENT, DUMP, INET, &attributes)?.unwrap_or_default();
         let parts = contents(&answer, NFTABLES << 8 | NEW_ELEMENT);
-        Ok(!parts.iter().any(|part| find(part, ELEMENTS).is_some_and(|list| !list.is_empty())))
+        let lists = parts.into_iter().filter_map(|part| find(part, ELEMENTS));
+        let element = |content: &[u8]| {
+            let value = |kind| Some(find(find(content, kind)?, VALUE)?.to_vec());
+            Element {
+                set,
+                key: value(KEY).unwrap_or_default(),
+                data: value(DATA).unwrap_or_default(),
+            }
+        };
+        Ok(lists.flat_map(|list| find_all(list, LIST_ELEMENT)).map(element).collect())
     }
 
     /// Returns what a later change can be made to depend on.

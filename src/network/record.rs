@@ -24,6 +24,9 @@ use crate::sys::userns::PrivateIds;
 /// What the names of links on the host begin with; the rules of the firewall name it too.
 pub(super) const LINK: &str = "ocih";
 
+/// What is known of a network, in its directory.
+pub(super) const RECORD: &str = "record.json";
+
 /// How long packets are at most.
 const MTU: u32 = 1500;
 
@@ -100,9 +103,10 @@ pub(super) fn claim(
     NetworkRequest { id, user_namespace }: &NetworkRequest,
     records: &[Record],
 ) -> Result<Record, NetworkError> {
-    if records.iter().any(|record| record.id == *id) {
+    if fs::symlink_metadata(directory(options, id).join(RECORD)).is_ok() {
         return Err(NetworkError::Exists { id: id.clone() });
     }
+    // Those of networks whose records nobody can read have routes.
     let used: BTreeSet<_> = records.iter().map(|record| record.number).collect();
     let routes = netlink::routes().at("read", Path::new("/proc/thread-self/net/route"))?;
     let routes6 = netlink::routes6().at("read", Path::new("/proc/thread-self/net/ipv6_route"))?;
@@ -157,7 +161,7 @@ fn uplinks<'a>(
 /// Returns how long packets may be that leave the host: tunnels and clouds take less than usual, and
 /// not all say so to who sends more.
 fn mtu(link: &str) -> Option<u32> {
-    Netlink::open().ok()?.mtu(netlink::index(link).ok()?).ok()?
+    Netlink::open().ok()?.link(netlink::index(link).ok()?).ok()?.mtu
 }
 
 /// Says whether links that are made in the calling thread's namespace have IPv6.
@@ -166,14 +170,32 @@ fn has_ipv6() -> bool {
         .is_ok_and(|value| value.trim() == "0")
 }
 
-pub(super) fn records(options: &NetworkOptions) -> Result<Vec<Record>, NetworkError> {
+/// The networks that there are.
+#[derive(Debug, Default)]
+pub(super) struct Records {
+    pub(super) known: Vec<Record>,
+    /// Those whose record nobody can read, by their ids: what they have only the kernel says.
+    pub(super) unreadable: Vec<(String, NetworkError)>,
+}
+
+pub(super) fn records(options: &NetworkOptions) -> Result<Records, NetworkError> {
     let dir = options.run.join("network");
+    let mut records = Records::default();
     let entries = match fs::read_dir(&dir) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(records),
         entries => entries.at("list", &dir)?,
     };
-    let paths = entries.flatten().map(|entry| entry.path().join("record.json"));
-    paths.filter_map(|path| read(&path).transpose()).collect()
+    for entry in entries.flatten() {
+        match read(&entry.path().join(RECORD)) {
+            Ok(record) => records.known.extend(record),
+            Err(error) if error.is_unreadable() => {
+                let id = entry.file_name().to_string_lossy().into_owned();
+                records.unreadable.push((id, error));
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(records)
 }
 
 pub(super) fn read(path: &Path) -> Result<Option<Record>, NetworkError> {
@@ -205,7 +227,7 @@ pub(super) fn write(options: &NetworkOptions, record: &Record) -> Result<(), Net
         durability: Durability::Unsynced,
         ..ReplaceOptions::default()
     };
-    let path = directory(options, &record.id).join("record.json");
+    let path = directory(options, &record.id).join(RECORD);
     Ok(FileAt::open(&path, Symlinks::Refuse)?.replace(&text, &replace)?)
 }
 
@@ -221,6 +243,38 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::network::Network;
+    use crate::sys::tests::Damage;
+
+    #[test]
+    fn one_record_that_cannot_be_read_hides_no_other() {
+        for damage in Damage::ALL {
+            let dir = tempfile::tempdir().unwrap();
+            let options = NetworkOptions {
+                run: dir.path().to_owned(),
+                pool: Subnet::default(),
+                pool6: Subnet::default(),
+                host_access: false,
+                uplinks: Vec::new(),
+            };
+            for id in ["good", "bad"] {
+                let record = json!({
+                    "id": id, "number": 1, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
+                    "host_access": false, "link": "ocih0", "mtu": 1500, "ipv6": false,
+                    "endpoints": [], "next": 0,
+                });
+                make_private(&directory(&options, id)).unwrap();
+                fs::write(directory(&options, id).join(RECORD), record.to_string()).unwrap();
+            }
+            damage.inflict(&directory(&options, "bad").join(RECORD));
+            let Records { known, unreadable } = records(&options).unwrap();
+            assert_eq!((known.len(), unreadable.len()), (1, 1), "{damage:?}");
+            assert!(unreadable[0].1.to_string().contains("bad/record.json"), "{unreadable:?}");
+            // There is no hub: nothing of it is anywhere else.
+            Network::remove_id(&options, "bad").unwrap();
+            assert!(!directory(&options, "bad").exists(), "{damage:?}");
+        }
+    }
 
     #[test]
     fn a_record_with_numbers_that_have_no_address_is_broken() {

@@ -12,8 +12,9 @@ use std::ops::RangeInclusive;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 
 use super::error::NetworkError;
+use super::firewall;
 use super::port::{PortMapping, Protocol, Published};
-use super::record::Record;
+use super::record::Records;
 use crate::sys::fs::unpredictable;
 
 /// How many ports there have to be above those of the kernel; else it is its own that are taken.
@@ -22,9 +23,28 @@ const ENOUGH: u16 = 1000;
 /// The ports that the kernel gives programs that ask for any, unless it is told otherwise.
 const KERNEL: RangeInclusive<u16> = 32768..=60999;
 
+/// What others have of the host.
+#[derive(Debug, Default)]
+pub(super) struct Taken {
+    records: Records,
+    /// If there are networks whose records cannot be read, what anybody has published.
+    unrecorded: Vec<Published>,
+}
+
+impl Taken {
+    /// Returns what networks have by their records, or else by what the kernel says.
+    pub(super) fn by(records: Records) -> Result<Self, NetworkError> {
+        let unrecorded = match records.unreadable.is_empty() {
+            true => Vec::new(),
+            false => firewall::published()?,
+        };
+        Ok(Taken { records, unrecorded })
+    }
+}
+
 /// Chooses ports of the host that nobody has. The lock is held.
 pub(super) fn reserve(
-    records: &[Record],
+    taken: &Taken,
     mappings: &[PortMapping],
 ) -> Result<Vec<Published>, NetworkError> {
     let mut chosen: Vec<Published> = Vec::with_capacity(mappings.len());
@@ -33,8 +53,8 @@ pub(super) fn reserve(
             return Err(NetworkError::Loopback6);
         }
         let port = match &mapping.host_ports {
-            Some(ports) => first_free(ports.clone(), mapping, records, &chosen)?,
-            None => any_free(mapping, records, &chosen)?,
+            Some(ports) => first_free(ports.clone(), mapping, taken, &chosen)?,
+            None => any_free(mapping, taken, &chosen)?,
         };
         chosen.push(published(mapping, port));
     }
@@ -49,24 +69,24 @@ fn published(mapping: &PortMapping, host_port: u16) -> Published {
 fn first_free(
     mut ports: RangeInclusive<u16>,
     mapping: &PortMapping,
-    records: &[Record],
+    taken: &Taken,
     chosen: &[Published],
 ) -> Result<u16, NetworkError> {
     let first = *ports.start();
     for port in ports.by_ref() {
-        if is_free(port, mapping, records, chosen)? {
+        if is_free(port, mapping, taken, chosen)? {
             return Ok(port);
         }
     }
-    let holder = job(&published(mapping, first), records, chosen)
-        .or_else(|| program(mapping.protocol, first));
+    let holder =
+        job(&published(mapping, first), taken, chosen).or_else(|| program(mapping.protocol, first));
     let PortMapping { host_ip, protocol, .. } = *mapping;
     Err(NetworkError::PortInUse { host_ip, port: first, protocol, holder })
 }
 
 fn any_free(
     mapping: &PortMapping,
-    records: &[Record],
+    taken: &Taken,
     chosen: &[Published],
 ) -> Result<u16, NetworkError> {
     let kernel = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
@@ -77,7 +97,7 @@ fn any_free(
     for step in 0..count {
         let offset = u16::try_from((start + step) % count).expect("it is less than the count");
         let port = ports.start() + offset;
-        if is_free(port, mapping, records, chosen)? {
+        if is_free(port, mapping, taken, chosen)? {
             return Ok(port);
         }
     }
@@ -101,10 +121,10 @@ fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
 fn is_free(
     port: u16,
     mapping: &PortMapping,
-    records: &[Record],
+    taken: &Taken,
     chosen: &[Published],
 ) -> Result<bool, NetworkError> {
-    if job(&published(mapping, port), records, chosen).is_some() {
+    if job(&published(mapping, port), taken, chosen).is_some() {
         return Ok(false);
     }
     let protocol = mapping.protocol;
@@ -149,7 +169,7 @@ fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
 }
 
 /// Returns which container has published a port already.
-fn job(wanted: &Published, records: &[Record], chosen: &[Published]) -> Option<String> {
+fn job(wanted: &Published, taken: &Taken, chosen: &[Published]) -> Option<String> {
     let clashes = |other: &Published| {
         (other.host_port, other.protocol) == (wanted.host_port, wanted.protocol)
             && (other.host_ip == wanted.host_ip
@@ -159,7 +179,10 @@ fn job(wanted: &Published, records: &[Record], chosen: &[Published]) -> Option<S
     if chosen.iter().any(clashes) {
         return Some("the same container".to_owned());
     }
-    records.iter().find_map(|record| {
+    if taken.unrecorded.iter().any(clashes) {
+        return Some("a network whose record cannot be read".to_owned());
+    }
+    taken.records.known.iter().find_map(|record| {
         let has = |published: &[Published]| published.iter().any(clashes);
         let endpoint = record.endpoints.iter().find(|endpoint| has(&endpoint.published))?;
         Some(format!("container {} of network {}", endpoint.name, record.id))
@@ -226,30 +249,30 @@ mod tests {
     #[test]
     fn a_port_is_given_once() {
         let mappings: Vec<_> = ["80", "81", "82/udp"].map(mapping).into();
-        let mut published = reserve(&[], &mappings).unwrap();
+        let mut published = reserve(&Taken::default(), &mappings).unwrap();
         published.sort_by_key(|published| (published.protocol, published.host_port));
         assert_ne!(published[0].host_port, published[1].host_port);
         let twice = vec![mappings[0].clone(), mapping(&format!("{}:80", published[0].host_port))];
-        assert!(reserve(&[], &twice).is_ok());
+        assert!(reserve(&Taken::default(), &twice).is_ok());
     }
 
     #[test]
     fn who_has_a_port_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let error = reserve(&[], &[mapping(&format!("{port}:80"))]).unwrap_err();
+        let error = reserve(&Taken::default(), &[mapping(&format!("{port}:80"))]).unwrap_err();
         let NetworkError::PortInUse { holder: Some(holder), .. } = &error else {
             panic!("{error}")
         };
         assert!(holder.ends_with(&format!("(process {})", std::process::id())), "{error}");
         // The next one of a range is as good.
         let range = mapping(&format!("{port}-65535:80"));
-        assert!(reserve(&[], &[range]).unwrap()[0].host_port > port);
+        assert!(reserve(&Taken::default(), &[range]).unwrap()[0].host_port > port);
     }
 
     #[test]
     fn addresses_that_cannot_be_published_on_are_told() {
-        let error = |text: &str| reserve(&[], &[mapping(text)]).unwrap_err();
+        let error = |text: &str| reserve(&Taken::default(), &[mapping(text)]).unwrap_err();
         assert!(matches!(error("[::1]:80:80"), NetworkError::Loopback6));
         assert!(matches!(error("192.0.2.77::80"), NetworkError::HostAddress { .. }));
     }

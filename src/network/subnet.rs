@@ -1,7 +1,7 @@
 //! Which addresses a network has.
 
 use std::fmt;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
 /// A block of addresses.
@@ -131,6 +131,12 @@ impl Pair {
         let [a, b, c, d] = self.v4.octets();
         [0x0a, 0x6f, a, b, c, d]
     }
+
+    /// Returns the address of version 4 that a hardware address was made of.
+    pub(super) fn v4_of(mac: [u8; 6]) -> Option<Ipv4Addr> {
+        let [0x0a, 0x6f, a, b, c, d] = mac else { return None };
+        Some(Ipv4Addr::from([a, b, c, d]))
+    }
 }
 
 /// The addresses of one network.
@@ -149,6 +155,22 @@ impl Plan {
         Plan {
             v4: u32::from(pool.address) + (number << (32 - PREFIX)),
             v6: u128::from(pool6.address) + (u128::from(number) << (128 - PREFIX6)),
+        }
+    }
+
+    /// Returns those of the network that an address of version 4 is in, by the pools of now.
+    pub(super) fn around(v4: Ipv4Addr, pool: Subnet<Ipv4Addr>, pool6: Subnet<Ipv6Addr>) -> Self {
+        let first = u32::from(v4) & mask(PREFIX);
+        let number = first.wrapping_sub(u32::from(pool.address)) >> (32 - PREFIX);
+        let number = if number < pool.count().min(pool6.count()) { number } else { 0 };
+        Plan { v4: first, ..Plan::new(pool, pool6, number) }
+    }
+
+    /// Returns whether an address is one of the network's.
+    pub(super) fn has(self, address: IpAddr) -> bool {
+        match address {
+            IpAddr::V4(v4) => u32::from(v4) & mask(PREFIX) == self.v4,
+            IpAddr::V6(v6) => u128::from(v6) & mask6(PREFIX6) == self.v6,
         }
     }
 

@@ -11,7 +11,7 @@ use super::error::NetworkError;
 use super::job::{EndpointRequest, Network, NetworkOptions, NetworkRequest};
 use super::link::forwards_ipv6;
 use super::netlink;
-use super::record::{lock, records};
+use super::record::{Records, lock, records};
 use super::trace::{Passage, Trace};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::netns;
@@ -51,7 +51,8 @@ pub fn try_passage(options: &NetworkOptions) -> Result<[Passage; 2], NetworkErro
 /// Leaves the host as it was found, unless a job has come meanwhile.
 fn stop_forwarding(options: &NetworkOptions) -> Result<(), NetworkError> {
     let _lock = lock(options)?;
-    if records(options)?.is_empty() {
+    let Records { known, unreadable } = records(options)?;
+    if known.is_empty() && unreadable.is_empty() {
         fs::write(FORWARD, "0").at("write", Path::new(FORWARD))?;
     }
     Ok(())

@@ -1,8 +1,12 @@
-//! Tests that may have few files open at a time.
+//! What tests need: few files that may be open at a time, records that cannot be read.
 
+use std::fs;
 use std::io::{self, Write as _};
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
+use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::process::{Resource, Rlimit, setrlimit};
 
 /// Runs a test again, in a process that may have few files open.
@@ -19,4 +23,46 @@ pub(crate) fn with_few_descriptors(test: &str, body: impl FnOnce()) {
     // How long it took.
     let _ = io::stdout().write_all(&output.stdout);
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// What may become of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Damage {
+    Empty,
+    CutOff,
+    NotText,
+    OtherVersion,
+    Directory,
+    Fifo,
+    Link,
+}
+
+impl Damage {
+    pub(crate) const ALL: [Damage; 7] = [
+        Damage::Empty,
+        Damage::CutOff,
+        Damage::NotText,
+        Damage::OtherVersion,
+        Damage::Directory,
+        Damage::Fifo,
+        Damage::Link,
+    ];
+
+    /// Does it to the record at a path.
+    #[track_caller]
+    pub(crate) fn inflict(self, path: &Path) {
+        let text = fs::read(path).expect("the record is there before");
+        fs::remove_file(path).expect("it is a file");
+        let done = match self {
+            Damage::Empty => fs::write(path, ""),
+            Damage::CutOff => fs::write(path, &text[..text.len() / 2]),
+            Damage::NotText => fs::write(path, b"\xff\0\xfe"),
+            Damage::OtherVersion => fs::write(path, r#"{"version": 9}"#),
+            Damage::Directory => fs::create_dir_all(path.join("something/in it")),
+            Damage::Fifo => mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).map_err(io::Error::from),
+            // To itself: nobody gets anywhere.
+            Damage::Link => symlink(path, path),
+        };
+        done.expect("the directory can be written to");
+    }
 }

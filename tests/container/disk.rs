@@ -58,7 +58,7 @@ fn a_container_writes_no_more_than_its_limit() {
         let meta = fs::metadata(&file).unwrap();
         assert!(meta.len() == LIMIT && meta.blocks() * 512 < 1 << 20, "{meta:?}");
         let record = prepared.record().clone();
-        let status = prepared.run(|_| ()).unwrap();
+        let status = prepared.run(|_| ()).unwrap().status;
         assert!(status.success(), "{status}");
         assert!(!disk.exists() && !file.exists());
         wait_for_devices(engine);
@@ -132,7 +132,7 @@ fn many_limited_disks_are_made_at_once() {
             for _ in 0..12 {
                 scope.spawn(|| {
                     let status = engine.prepare(limited(image, "touch /x")).unwrap().run(|_| ());
-                    assert!(status.unwrap().success());
+                    assert!(status.unwrap().status.success());
                 });
             }
         });

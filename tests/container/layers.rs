@@ -28,7 +28,7 @@ fn further_layers_lie_above_the_image() {
         });
         let prepared = prepared.unwrap();
         assert!(prepared.rootfs.path.join("bin/busybox").exists());
-        let status = prepared.run(|_| ()).unwrap();
+        let status = prepared.run(|_| ()).unwrap().status;
         assert!(status.success(), "{status}");
         assert_eq!(fs::read_to_string(layers[1].join("etc/added")).unwrap(), "two");
     });

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
-use oci_hooks::container_hook::{HookError, remove_abandoned, remove_builds};
+use oci_hooks::container_hook::{Abandoned, HookError, remove_abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use serde::Serialize;
@@ -47,13 +47,16 @@ struct Json {
     freed_bytes: u64,
     /// What could not be removed.
     set_aside: Vec<String>,
+    /// Records that cannot be read.
+    unreadable: Vec<String>,
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings()?.settings;
     let engine = settings.host().existing()?;
     // Containers of killed jobs hold their images.
-    let jobs = remove_abandoned(&engine, &engine::network(&settings)).map_err(Box::new)?;
+    let Abandoned { removed: jobs, mut unreadable } =
+        remove_abandoned(&engine, &engine::network(&settings)).map_err(Box::new)?;
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),
@@ -68,11 +71,15 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let builds = builds.map_err(|error| Box::new(HookError::from(error)))?;
     let freed_bytes = pruned.freed_bytes + builds.freed_bytes;
     let set_aside = still_set_aside(&engine)?;
+    unreadable.extend(pruned.unreadable);
     if context.is_json() {
         let images = pruned.images.iter().map(ImageJson::from).collect();
         let layers = pruned.layers;
-        context.json(&Json { jobs, images, layers, freed_bytes, set_aside })?;
+        context.json(&Json { jobs, images, layers, freed_bytes, set_aside, unreadable })?;
         return Ok(Exit::Done);
+    }
+    for problem in &unreadable {
+        context.note(problem);
     }
     for problem in &set_aside {
         context.note(&format!("set aside: {problem}"));

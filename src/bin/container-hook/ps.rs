@@ -3,6 +3,7 @@
 use clap::Args;
 use jiff::Timestamp;
 use oci_hooks::container::{Engine, Record};
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::identity::Identity;
 use serde::Serialize;
 
@@ -59,6 +60,9 @@ impl Json {
 
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
     let engine = context.settings()?.settings.host().existing()?;
+    for error in engine.unreadable()? {
+        context.note(&chain(&error));
+    }
     let containers = engine.containers()?.into_iter();
     let containers: Vec<_> = containers.map(|record| Json::new(record, &engine)).collect();
     if context.is_json() {

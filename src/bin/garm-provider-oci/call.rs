@@ -9,8 +9,8 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use oci_hooks::garm::{
-    Bootstrap, Call, CallError, Command, Exit, INTERFACE_VERSIONS, Instance, MAX_DOCUMENT_BYTES,
-    PlanError, Provider, ProviderError, plan, schema,
+    Bootstrap, Call, CallError, Command, Exit, INTERFACE_VERSIONS, Instance, Listed,
+    MAX_DOCUMENT_BYTES, PlanError, Provider, ProviderError, plan, schema,
 };
 use oci_hooks::image::Silent;
 use oci_hooks::sys::error::chain;
@@ -160,13 +160,20 @@ fn ask(command: &Command, provider: &Provider<'_>) -> Result<(), Failure> {
     match command {
         Command::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
         Command::GetInstance { id } => answer(&provider.get(id)?),
-        Command::ListInstances { pool_id } => answer::<Vec<Instance>>(&provider.list(pool_id)?),
+        Command::ListInstances { pool_id } => list(&provider.list(pool_id)?),
         Command::DeleteInstance { id } => Ok(provider.delete(id)?),
         Command::RemoveAllInstances => Ok(provider.remove_all()?),
         Command::StartInstance { id } => Ok(provider.start(id)?),
         Command::StopInstance { id } => Ok(provider.stop(id)?),
         _ => unreachable!("these need no provider"),
     }
+}
+
+fn list(listed: &Listed) -> Result<(), Failure> {
+    for error in &listed.unreadable {
+        say(error);
+    }
+    answer::<Vec<Instance>>(&listed.instances)
 }
 
 /// Plans an instance of a pool, as far as it is known.

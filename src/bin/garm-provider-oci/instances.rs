@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use oci_hooks::container::Engine;
 use oci_hooks::garm::record::{Claim, Files, controllers};
 use oci_hooks::garm::{ProviderError, Status, instance};
+use oci_hooks::sys::error::chain;
 use serde::Serialize;
 
 use crate::Exit;
@@ -72,7 +73,11 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
     let engine = context.settings()?.settings.host().existing()?;
     let mut instances = Vec::new();
     for records in controllers(&engine.run)? {
-        for claim in records.claims()? {
+        let claims = records.claims()?;
+        for (_, error) in &claims.unreadable {
+            context.note(&chain(error));
+        }
+        for claim in claims.known {
             if let Some(files) = records.files(&claim.name) {
                 instances.push(Json::new(&engine, &files, claim)?);
             }

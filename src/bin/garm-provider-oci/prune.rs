@@ -50,6 +50,8 @@ struct Json {
     freed_bytes: u64,
     /// What could not be removed.
     set_aside: Vec<String>,
+    /// Records that cannot be read.
+    unreadable: Vec<String>,
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -75,10 +77,14 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         layers: images.layers,
         freed_bytes: images.freed_bytes + pruned.runners.freed_bytes,
         set_aside: still_set_aside(&engine)?,
+        unreadable: [pruned.unreadable, images.unreadable].concat(),
     };
     if context.is_json() {
         context.json(&result)?;
         return Ok(Exit::Done);
+    }
+    for problem in &result.unreadable {
+        context.note(problem);
     }
     for problem in &result.set_aside {
         context.note(&format!("set aside: {problem}"));

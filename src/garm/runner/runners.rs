@@ -14,7 +14,7 @@ use super::choose::{forge_of, name_of};
 use super::download::{Download, DownloadEvent};
 use super::error::RunnerError;
 use super::unpack::{HOME, Making, names};
-use crate::container::make_private;
+use crate::container::{Engine, make_private};
 use crate::garm::boot::Forge;
 use crate::garm::bootstrap::Tool;
 use crate::garm::http::{Http, Retry, shown};
@@ -25,6 +25,7 @@ use crate::sys::fs::{
 };
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
+use crate::sys::trash::Trash;
 
 /// What is written about a runner beside its layer. Its time is when the runner was last wanted.
 const RECORD: &str = "runner.json";
@@ -54,6 +55,7 @@ pub struct RunnerOptions {
 pub struct Runners {
     dir: PathBuf,
     options: RunnerOptions,
+    trash: Trash,
 }
 
 /// A runner as a layer over those of an image.
@@ -121,13 +123,15 @@ impl Default for RunnerOptions {
 
 impl Runners {
     /// Returns what is kept in a directory, which is made when there is something to keep.
-    pub fn new(dir: PathBuf, options: RunnerOptions) -> Self {
-        Runners { dir, options }
+    ///
+    /// What cannot be removed is set aside in the trash.
+    pub fn new(dir: PathBuf, options: RunnerOptions, trash: Trash) -> Self {
+        Runners { dir, options, trash }
     }
 
     /// Returns those that are on an engine's disk.
-    pub fn of(disk: &Path) -> Self {
-        Runners::new(disk.join("runners"), RunnerOptions::default())
+    pub fn of(engine: &Engine) -> Self {
+        Runners::new(engine.disk.join("runners"), RunnerOptions::default(), engine.trash())
     }
 
     /// Returns the layer with a runner whose files are a user's and a group's, downloaded if it is
@@ -154,14 +158,14 @@ impl Runners {
         }
         let new = self.dir.join(format!("{UNFINISHED}{key}"));
         // Of somebody who was killed.
-        remove_tree(&new)?;
+        self.trash.remove(&new)?;
         let made = self.make(&new, tool, owner, || {
             Download::new(tool, expected.as_ref(), http, &self.options, listener)
         });
         let done = made.and_then(|()| {
             let layer = self.dir.join(&key);
             // One without a record that can be read.
-            remove_tree(&layer)?;
+            self.trash.remove(&layer)?;
             Ok(fs::rename(&new, &layer).at("rename", &new)?)
         });
         if let Err(error) = done {
@@ -220,7 +224,7 @@ impl Runners {
         let mut pruned = PrunedRunners::default();
         for name in names_in(&self.dir)? {
             if name.starts_with(GONE) {
-                remove_tree(&self.dir.join(&name))?;
+                self.trash.remove(&self.dir.join(&name))?;
                 continue;
             }
             let key = name.strip_prefix(UNFINISHED).unwrap_or(&name);
@@ -229,7 +233,7 @@ impl Runners {
             }
             let Some(lock) = FileLock::try_exclusive(&self.lock(key))? else { continue };
             if key != name {
-                remove_tree(&self.dir.join(&name))?;
+                self.trash.remove(&self.dir.join(&name))?;
                 continue;
             }
             let record = self.read(key)?;
@@ -243,7 +247,7 @@ impl Runners {
             let layer = self.dir.join(key);
             fs::rename(&layer, &gone).at("rename", &layer)?;
             drop(lock);
-            remove_tree(&gone)?;
+            self.trash.remove(&gone)?;
             pruned.count += 1;
             pruned.freed_bytes += record.map_or(0, |(record, _)| record.size_bytes);
         }
@@ -272,7 +276,11 @@ impl Runners {
     /// after a power cut.
     fn read(&self, key: &str) -> Result<Option<(Record, SystemTime)>, RunnerError> {
         let path = self.dir.join(key).join(RECORD);
-        let Some(text) = read_if_there(&path, LONGEST_RECORD)? else { return Ok(None) };
+        let text = match read_if_there(&path, LONGEST_RECORD) {
+            Err(error) if error.is_of_the_file() => None,
+            text => text?,
+        };
+        let Some(text) = text else { return Ok(None) };
         let Ok(record) = serde_json::from_slice(&text) else { return Ok(None) };
         let used = fs::metadata(&path).and_then(|file| file.modified());
         Ok(Some((record, used.at("look at", &path)?)))

@@ -16,6 +16,7 @@ use crate::garm::http::fake::{Fake, Reply};
 use crate::garm::http::{Http, HttpOptions, Retry};
 use crate::image::{Digest, Limits, Secret};
 use crate::sys::error::chain;
+use crate::sys::trash::Trash;
 
 const SECRET: &str = "S3CRET";
 const HOUR: Duration = Duration::from_secs(3600);
@@ -106,7 +107,8 @@ impl Bench {
     }
 
     fn runners(&self) -> Runners {
-        Runners::new(self.dir.path().join("runners"), self.options)
+        let dir = self.dir.path();
+        Runners::new(dir.join("runners"), self.options, Trash::of(dir))
     }
 
     fn prepare(&self, tool: &Tool) -> Result<RunnerLayer, RunnerError> {

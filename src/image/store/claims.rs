@@ -2,10 +2,12 @@
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
+
+use rustix::fs::OFlags;
 
 use super::error::StoreError;
 use super::layers::Layer;
@@ -14,6 +16,7 @@ use crate::image::Digest;
 use crate::image::pace::{Meter, Pace};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::removal::remove_tree;
+use crate::sys::trash::Trash;
 
 /// What the names of claims begin with.
 pub(super) const PREFIX: &str = ".tmp-";
@@ -95,8 +98,11 @@ impl Store {
             if let Some(layer) = self.layer(wanted.diff_id)? {
                 return Ok(Claimed::Made(layer));
             }
-            claim.clear()?;
-            return Ok(Claimed::Claim(claim));
+            match claim.clear() {
+                Ok(()) => return Ok(Claimed::Claim(claim)),
+                // What cannot be removed must not be in the way for ever.
+                Err(_) => claim.discard(self.trash())?,
+            }
         }
     }
 }
@@ -105,8 +111,15 @@ impl Claim {
     /// Locks the directory. Returns none if it is gone, or another one stands there by then, or
     /// somebody else has the lock.
     pub(super) fn take(path: &Path) -> Result<Option<Self>, PathError> {
-        let dir = match File::open(path) {
+        let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW;
+        let mut options = File::options();
+        let options = options.read(true).custom_flags(flags.bits().cast_signed());
+        let dir = match options.open(path) {
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+            // Nobody of us made it, and nobody can have it.
+            Err(error) if error.kind() == ErrorKind::NotADirectory => {
+                return remove_tree(path).map(|()| None);
+            }
             result => result.at("open", path)?,
         };
         match dir.try_lock() {
@@ -145,24 +158,25 @@ impl Claim {
         }
     }
 
+    /// Removes the directory, or sets aside what cannot be removed of it.
+    pub(super) fn discard(mut self, trash: &Trash) -> Result<(), PathError> {
+        let path = std::mem::take(&mut self.path);
+        trash.remove(&path)
+    }
+
     /// Removes what a process left here that died.
     fn clear(&self) -> Result<(), PathError> {
         for name in names(&self.path)? {
-            let path = self.path.join(name);
-            let kind = fs::symlink_metadata(&path).at("read", &path)?;
-            if kind.is_dir() {
-                remove_tree(&path)?;
-            } else {
-                fs::remove_file(&path).at("remove", &path)?;
-            }
+            remove_tree(&self.path.join(name))?;
         }
         Ok(())
     }
 }
 
-/// Returns whether a directory could not be renamed since another one, with content, has the name.
+/// Returns whether a directory could not be renamed since a file, or another one with content, has the name.
 fn is_in_the_way(error: &io::Error) -> bool {
-    matches!(error.kind(), ErrorKind::DirectoryNotEmpty | ErrorKind::AlreadyExists)
+    let there = [ErrorKind::DirectoryNotEmpty, ErrorKind::AlreadyExists, ErrorKind::NotADirectory];
+    there.contains(&error.kind())
 }
 
 impl Drop for Claim {

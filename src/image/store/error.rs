@@ -26,6 +26,18 @@ pub enum StoreError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// What somebody needs cannot be told.
+    #[error(
+        "{} cannot be read, so that any layer may be in use and none is removed: it goes with the \
+         container or the call that it is of",
+        path.display()
+    )]
+    Lease {
+        /// The lease.
+        path: PathBuf,
+        /// Why.
+        source: Box<StoreError>,
+    },
     /// A layer could not be unpacked.
     #[error("cannot unpack the layer {diff_id}")]
     Unpack {
@@ -59,4 +71,15 @@ pub enum StoreError {
         /// The name.
         holder: String,
     },
+}
+
+impl StoreError {
+    /// Returns whether it says that nobody can read a record: it is damaged, or of another version.
+    pub(super) fn is_unreadable(&self) -> bool {
+        match self {
+            StoreError::Record { .. } => true,
+            StoreError::Read(error) => error.is_of_the_file(),
+            _ => false,
+        }
+    }
 }

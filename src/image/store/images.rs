@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::error::StoreError;
 use super::layers::Layer;
 use super::leases::Reservation;
-use super::open::{Store, names, read_record, remove_file, write_record};
+use super::open::{Store, names, read_record, read_whole, remove_file, write_record};
 use crate::image::{Configuration, Digest, ImageConfig, Platform, Reference};
 use crate::sys::fs::PathContext as _;
 
@@ -113,12 +113,8 @@ impl Store {
         reference: &Reference,
         platform: &Platform,
     ) -> Result<Option<Image>, StoreError> {
-        let record: Record = match read_record(&self.image_path(reference, platform)) {
-            Ok(Some(record)) => record,
-            // A record is lost in a power cut as files are.
-            Ok(None) | Err(StoreError::Record { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let path = self.image_path(reference, platform);
+        let Some(record) = read_whole::<Record>(&path)? else { return Ok(None) };
         let configuration = Configuration::parse(record.configuration.as_bytes())?;
         let mut layers = Vec::new();
         for diff_id in &configuration.rootfs.diff_ids {

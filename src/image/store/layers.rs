@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::claims::{self, Claim, Claimed, Wanted};
 use super::error::StoreError;
-use super::open::{Store, names, read_record, write_record};
+use super::open::{Store, names, read_record, read_whole, write_record};
 use super::served::{self, Served};
 use crate::image::layer::{Blob, Unpacked, prove, unpack};
 use crate::image::{Descriptor, Digest, Pace};
@@ -68,12 +68,7 @@ impl Store {
     /// Returns a layer if it is there, by its diff ID.
     pub fn layer(&self, diff_id: &Digest) -> Result<Option<Layer>, StoreError> {
         let dir = self.layer_dir(diff_id);
-        let record: Record = match read_record(&dir.join("layer.json")) {
-            Ok(Some(record)) => record,
-            // A record is lost in a power cut as files are.
-            Ok(None) | Err(StoreError::Record { .. }) => return Ok(None),
-            Err(error) => return Err(error),
-        };
+        let Some(record) = read_whole::<Record>(&dir.join("layer.json"))? else { return Ok(None) };
         if record.boot.as_ref().is_some_and(|boot| *boot != self.boot)
             || record.size_bytes > MAX_SIZE_BYTES
         {
@@ -239,7 +234,7 @@ impl Store {
             } else if name.starts_with(claims::PREFIX)
                 && let Some(claim) = Claim::take(&path)?
             {
-                drop(claim);
+                claim.discard(self.trash())?;
             }
         }
         Ok(())

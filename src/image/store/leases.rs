@@ -2,17 +2,19 @@
 
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
-use std::io::Write as _;
+use std::io::{ErrorKind, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
+use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
 use super::images::Image;
-use super::open::{Store, names, read_record, remove_file, write_record};
+use super::open::{Store, names, read_record, write_record};
 use crate::image::Digest;
-use crate::sys::fs::{PathContext as _, unpredictable};
+use crate::sys::fs::{PathContext as _, PathError, unpredictable};
 use crate::sys::removal::remove_tree;
 
 const RESERVED: &str = ".reserved-";
@@ -20,6 +22,35 @@ const RESERVED: &str = ".reserved-";
 #[derive(Debug, Serialize, Deserialize)]
 struct Record {
     layers: Vec<Digest>,
+}
+
+/// The layers that somebody needs.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    pub(super) layers: BTreeSet<Digest>,
+    /// Why it cannot be told what else is needed.
+    pub(super) unreadable: Vec<StoreError>,
+}
+
+impl Kept {
+    /// Returns whether somebody needs a layer, or may need it.
+    pub(super) fn has(&self, layer: &Digest) -> bool {
+        !self.unreadable.is_empty() || self.layers.contains(layer)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<(), StoreError> {
+        match read_record::<Record>(path) {
+            Ok(record) => self.layers.extend(record.into_iter().flat_map(|record| record.layers)),
+            Err(error) if error.is_unreadable() => self.add_unreadable(path, error),
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
+    fn add_unreadable(&mut self, path: &Path, error: StoreError) {
+        let source = Box::new(error);
+        self.unreadable.push(StoreError::Lease { path: path.to_owned(), source });
+    }
 }
 
 /// Layers that are about to be used: they stay until this is dropped or the process dies.
@@ -55,6 +86,13 @@ impl Store {
         Ok(remove_tree(&self.leases_dir().join(check(holder)?))?)
     }
 
+    /// Returns who has leased something.
+    pub fn holders(&self) -> Result<Vec<String>, StoreError> {
+        let mut holders = names(&self.leases_dir())?;
+        holders.retain(|name| check(name).is_ok());
+        Ok(holders)
+    }
+
     /// Keeps layers from being removed, whether they are there yet or not, while they are looked
     /// for, unpacked and made an image.
     pub fn reserve(&self, diff_ids: &[Digest]) -> Result<Reservation, StoreError> {
@@ -85,42 +123,53 @@ impl Store {
     /// Returns the layers that are leased or reserved, and removes what dead processes reserved.
     ///
     /// To be called while nobody can add any.
-    pub(super) fn kept_layers(&self) -> Result<BTreeSet<Digest>, StoreError> {
-        let mut kept = BTreeSet::new();
+    pub(super) fn kept_layers(&self) -> Result<Kept, StoreError> {
+        let mut kept = Kept::default();
         let leases = self.leases_dir();
         for name in names(&leases)? {
             let path = leases.join(&name);
             if name.starts_with(RESERVED) {
-                let file = match File::open(&path) {
-                    Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-                    result => result.at("open", &path)?,
-                };
-                match file.try_lock() {
-                    Ok(()) => remove_file(&path)?,
-                    Err(TryLockError::Error(error)) => {
-                        return Err(crate::sys::fs::PathError::new("lock", &path, error).into());
-                    }
-                    Err(TryLockError::WouldBlock) => {
-                        kept.extend(self.layers_in(&path)?);
-                    }
+                if is_held(&path)? {
+                    kept.add(&path)?;
                 }
                 continue;
             }
             let records = match names(&path) {
                 Ok(records) => records,
                 // Released meanwhile.
-                Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => continue,
+                Err(error) if error.source.kind() == ErrorKind::NotFound => continue,
+                Err(error) if error.source.kind() == ErrorKind::NotADirectory => {
+                    kept.add_unreadable(&path, error.into());
+                    continue;
+                }
                 Err(error) => return Err(error.into()),
             };
             for record in records.iter().filter(|name| name.ends_with(".json")) {
-                kept.extend(self.layers_in(&path.join(record))?);
+                kept.add(&path.join(record))?;
             }
         }
         Ok(kept)
     }
+}
 
-    fn layers_in(&self, path: &std::path::Path) -> Result<Vec<Digest>, StoreError> {
-        Ok(read_record::<Record>(path)?.map(|record| record.layers).unwrap_or_default())
+/// Returns whether somebody lives who reserved something; if not, that is removed.
+fn is_held(path: &Path) -> Result<bool, PathError> {
+    let mut options = File::options();
+    // Whatever it is, it is not waited for.
+    let options =
+        options.read(true).custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed());
+    let file = match options.open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
+        // Nobody of us made it.
+        Err(error) if error.raw_os_error() == Some(Errno::LOOP.raw_os_error()) => {
+            return remove_tree(path).map(|()| false);
+        }
+        result => result.at("open", path)?,
+    };
+    match file.try_lock() {
+        Ok(()) => remove_tree(path).map(|()| false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(PathError::new("lock", path, error)),
     }
 }
 

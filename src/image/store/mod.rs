@@ -53,3 +53,6 @@ pub use layers::Layer;
 pub use leases::Reservation;
 pub use open::{Store, StoreOptions};
 pub use prune::{PrunePolicy, Pruned, Usage};
+
+#[cfg(test)]
+mod tests;

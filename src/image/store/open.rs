@@ -13,6 +13,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
 
 /// More than any record has: one holds an image's configuration.
@@ -85,8 +86,12 @@ impl Store {
     }
 }
 
-/// Writes a record. It may be lost in a power cut, with what it describes.
+/// Writes a record, whatever is in its place. It may be lost in a power cut, with what it describes.
 pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), StoreError> {
+    // Nothing else than a file is replaced.
+    if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
+        remove_tree(path)?;
+    }
     let text = serde_json::to_vec(record).expect("records have text keys alone");
     let options = ReplaceOptions {
         mode: Some(0o600),
@@ -101,6 +106,14 @@ pub(super) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>,
     let Some(text) = read_if_there(path, MAX_RECORD_BYTES)? else { return Ok(None) };
     let record = serde_json::from_slice(&text);
     record.map(Some).map_err(|source| StoreError::Record { path: path.to_owned(), source })
+}
+
+/// Reads a record that is as none if nobody can read it, as after a power cut.
+pub(super) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
+    match read_record(path) {
+        Err(error) if error.is_unreadable() => Ok(None),
+        result => result,
+    }
 }
 
 /// Returns the names in a directory, hidden ones too.

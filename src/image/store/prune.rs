@@ -5,8 +5,10 @@ use std::time::{Duration, SystemTime};
 
 use super::error::StoreError;
 use super::images::{Named, Summary};
+use super::leases::Kept;
 use super::open::{Store, names, read_record, remove_file};
 use crate::image::Digest;
+use crate::sys::error::chain;
 use crate::sys::fs::PathError;
 use crate::sys::lock::FileLock;
 
@@ -28,6 +30,9 @@ pub struct Pruned {
     pub layers: usize,
     /// About how much of the disk became free.
     pub freed_bytes: u64,
+    /// Which records of those who need layers cannot be read: as long as there are any, no layer is
+    /// removed.
+    pub unreadable: Vec<String>,
 }
 
 /// What the store takes of the disk.
@@ -56,14 +61,15 @@ impl Store {
         let sizes = self.sizes()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.summary.used));
 
-        let mut pruned = Pruned::default();
+        let unreadable = kept.unreadable.iter().map(|error| chain(error)).collect();
+        let mut pruned = Pruned { unreadable, ..Pruned::default() };
         let mut counted = BTreeSet::new();
         let mut bytes = 0;
         for image in images {
             let own: Vec<_> = image.diff_ids.iter().filter(|id| !counted.contains(*id)).collect();
             let size: u64 = own.iter().filter_map(|id| sizes.get(id)).sum();
             // An image without layers has nothing to keep them by, nor to win.
-            let is_kept = !own.is_empty() && image.diff_ids.iter().all(|id| kept.contains(id));
+            let is_kept = !own.is_empty() && image.diff_ids.iter().all(|id| kept.has(id));
             if is_kept || !is_due(&image, policy, bytes + size) {
                 bytes += size;
                 counted.extend(image.diff_ids);
@@ -82,7 +88,7 @@ impl Store {
         let images = self.named()?;
         let needed = self.needed(&images)?;
         let sizes = self.sizes()?;
-        let unneeded = sizes.iter().filter(|(id, _)| !needed.contains(id));
+        let unneeded = sizes.iter().filter(|(id, _)| !needed.has(id));
         Ok(Usage {
             images: images.len(),
             layers: sizes.len(),
@@ -99,7 +105,7 @@ impl Store {
         for (digest, dir) in self.layer_dirs()? {
             let layer = self.layer(&digest)?;
             // One that cannot be used is in nobody's way, but takes space.
-            if layer.is_some() && needed.contains(&digest) {
+            if layer.is_some() && needed.has(&digest) {
                 continue;
             }
             freed_bytes += layer.map_or(0, |layer| layer.size_bytes);
@@ -113,9 +119,9 @@ impl Store {
     }
 
     /// Returns the layers that images, leases or reservations name.
-    fn needed(&self, images: &[Named]) -> Result<BTreeSet<Digest>, StoreError> {
+    fn needed(&self, images: &[Named]) -> Result<Kept, StoreError> {
         let mut needed = self.kept_layers()?;
-        needed.extend(images.iter().flat_map(|image| image.diff_ids.iter().cloned()));
+        needed.layers.extend(images.iter().flat_map(|image| image.diff_ids.iter().cloned()));
         Ok(needed)
     }
 
@@ -137,10 +143,10 @@ impl Store {
                 && !name.starts_with('.')
                 && !matches!(
                     read_record::<serde_json::Value>(&path),
-                    Err(StoreError::Record { .. })
+                    Err(error) if error.is_unreadable()
                 );
             if !is_good {
-                remove_file(&path)?;
+                self.trash().remove(&path)?;
             }
         }
         Ok(())

@@ -9,16 +9,18 @@
 //! one might say yes to everything, to be given what it does not have.
 
 use std::fs::{self, DirBuilder};
+use std::io::ErrorKind;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use super::error::StoreError;
-use super::open::{Store, names, read_record, remove_file, write_record};
+use super::open::{Store, names, read_record, write_record};
 use crate::image::Digest;
 use crate::image::credentials::Login;
 use crate::sys::fs::PathContext as _;
+use crate::sys::removal::remove_tree;
 
 /// The directory of records in that of a layer.
 const DIR: &str = "served";
@@ -107,6 +109,9 @@ pub(super) fn note(layer: &Path, served: &Served<'_>) -> Result<(), StoreError> 
         access: served.login.map(Login::fingerprint),
     };
     let dir = layer.join(DIR);
+    if fs::symlink_metadata(&dir).is_ok_and(|found| !found.is_dir()) {
+        remove_tree(&dir)?;
+    }
     DirBuilder::new().recursive(true).mode(0o700).create(&dir).at("make", &dir)?;
     make_room(&dir)?;
     // Processes that note the same for anybody write the same file.
@@ -126,7 +131,7 @@ fn make_room(dir: &Path) -> Result<(), StoreError> {
     let mut aged: Vec<_> = names.iter().map(|name| (written(name), name)).collect();
     aged.sort();
     for (_, name) in aged.iter().take(names.len() + 1 - MAX_RECORDS) {
-        remove_file(&dir.join(name))?;
+        remove_tree(&dir.join(name))?;
     }
     Ok(())
 }
@@ -134,7 +139,11 @@ fn make_room(dir: &Path) -> Result<(), StoreError> {
 /// Returns the names of the records in a directory that may be missing: earlier versions had none.
 fn records(dir: &Path) -> Result<Vec<String>, StoreError> {
     let mut names = match names(dir) {
-        Err(error) if error.source.kind() == std::io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(error)
+            if [ErrorKind::NotFound, ErrorKind::NotADirectory].contains(&error.source.kind()) =>
+        {
+            return Ok(Vec::new());
+        }
         names => names?,
     };
     names.retain(|name| name.ends_with(".json") && !name.starts_with('.'));

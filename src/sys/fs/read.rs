@@ -41,6 +41,21 @@ pub enum ReadError {
     },
 }
 
+impl ReadError {
+    /// Returns whether what is there is to blame, rather than the moment or the caller: nobody will be able
+    /// to read it another time either.
+    pub fn is_of_the_file(&self) -> bool {
+        let broken =
+            [Errno::ISDIR, Errno::NOTDIR, Errno::LOOP, Errno::IO, Errno::BADMSG, Errno::UCLEAN];
+        match self {
+            ReadError::TooLarge { .. } | ReadError::NotAFile { .. } => true,
+            ReadError::Path(error) => {
+                broken.iter().any(|errno| error.source.raw_os_error() == Some(errno.raw_os_error()))
+            }
+        }
+    }
+}
+
 /// What a path names if it is not a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {

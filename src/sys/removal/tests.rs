@@ -3,7 +3,6 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, linkat, makedev, mkdirat, mknodat};
@@ -13,7 +12,6 @@ use super::super::descent::DIRECTORY;
 use super::super::mount;
 use super::super::mount_namespace::within_new;
 use super::super::tests::with_few_descriptors;
-use super::super::trash::Trash;
 use super::*;
 
 fn memory() -> tempfile::TempDir {
@@ -186,35 +184,4 @@ fn a_million_entries_go_with_few_descriptors_and_little_memory() {
         let kib: u32 = peak.trim_end_matches(" kB").parse().unwrap();
         assert!(kib < 64 << 10, "it took {peak}");
     });
-}
-
-/// A process that the job left, or one of the host, which makes entries as fast as it can.
-#[test]
-fn somebody_who_makes_entries_meanwhile_is_not_waited_for() {
-    let dir = memory();
-    let tree = dir.path().join("tree");
-    for name in ["a", "b", "c"] {
-        fs::create_dir_all(tree.join(name)).unwrap();
-    }
-    let here = OwnedFd::from(File::open(tree.join("b")).unwrap());
-    let is_over = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        let made = scope.spawn(|| {
-            let mut made = 0_u64;
-            // Until the directory itself is removed.
-            while !is_over.load(Ordering::Relaxed)
-                && mkdirat(&here, format!("{made}"), Mode::RWXU).is_ok()
-            {
-                made += 1;
-            }
-            made
-        });
-        let removed = Trash::of(dir.path()).remove(&tree);
-        is_over.store(true, Ordering::Relaxed);
-        println!("{} directories were made meanwhile", made.join().unwrap());
-        removed.unwrap();
-    });
-    assert!(!tree.exists());
-    Trash::of(dir.path()).empty().unwrap();
-    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }

@@ -70,7 +70,7 @@ impl Engine {
         }
         let pid = fs::read_to_string(&pid_file).at("read", &pid_file)?;
         let pid = pid.trim().parse().ok();
-        let process = pid.and_then(Identity::of);
+        let process = pid.and_then(Identity::of_child);
         let mut code = None;
         let watch = Watch { process, streams: [Some(stdout), Some(stderr)] };
         let has_ended = watch

@@ -201,7 +201,7 @@ impl Prepared<'_> {
                 engine.monitor.create(&engine.run, &self.record.id, mounts)?;
             }
         }
-        self.record.process = directory.process();
+        self.record.process = directory.process(&self.record.id);
         directory.write(&self.record)?;
         self.record.runtime.start(&self.record.id)?;
         self.is_kept = true;
@@ -223,7 +223,7 @@ impl Prepared<'_> {
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());
         let status = child.wait().at("wait for", &runtime.program)?;
-        if directory.process().is_none() && !directory.pid_file().exists() && !status.success() {
+        if !directory.pid_file().exists() && !status.success() {
             return Err(runtime.logged_error(Action::Run, id, &log).into());
         }
         let limits_hit = self.engine.limits_hit(&self.record);

@@ -105,7 +105,7 @@ fn create(
     let (stderr, stderr_writer) = pipe()?;
 
     create_with(&record, directory, mounts, (stdout_writer.into(), stderr_writer.into()))?;
-    let process = directory.process();
+    let process = directory.child();
     // From here on the container is as good as started, and found by its record.
     spawn::outlive_parent().at("stay with", directory.path())?;
     Ok((Watch { process, streams: [Some(stdout), Some(stderr)] }, log))

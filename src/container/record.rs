@@ -170,9 +170,21 @@ impl Directory {
         read_json(&self.path.join("end.json")).ok()
     }
 
-    /// Reads the process id that the runtime wrote.
-    pub(super) fn process(&self) -> Option<Identity> {
-        Identity::of(fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()?)
+    /// Returns the process whose id the runtime wrote, if it runs and is the container's: when that
+    /// has ended, the id may be anybody's.
+    pub(super) fn process(&self, id: &str) -> Option<Identity> {
+        let process = Identity::of(self.pid()?)?;
+        // It was that process all along.
+        (cgroup::is_of(process.pid, id) && process.is_running()).then_some(process)
+    }
+
+    /// Returns the process whose id the runtime wrote for the process that adopted it.
+    pub(super) fn child(&self) -> Option<Identity> {
+        Identity::of_child(self.pid()?)
+    }
+
+    fn pid(&self) -> Option<u32> {
+        fs::read_to_string(self.pid_file()).ok()?.trim().parse().ok()
     }
 }
 

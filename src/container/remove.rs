@@ -24,7 +24,7 @@ impl Engine {
     fn kill_processes(&self, record: &Record) -> Result<(), ContainerError> {
         let unkillable = || ContainerError::Unkillable { id: record.id.clone(), timeout: TIMEOUT };
         // Killed here and not by the runtime: runc looks only every 100 ms whether it is gone.
-        if let Some(process) = record.process.or_else(|| self.directory(&record.id).process()) {
+        if let Some(process) = record.process.or_else(|| self.directory(&record.id).process(&record.id)) {
             process.kill(TIMEOUT).map_err(|_| unkillable())?;
         }
         // Those of a container that shares the processes of others do not end with its first one.

@@ -45,7 +45,7 @@ impl Engine {
 
     fn stop(&self, record: &Record) -> Result<(), String> {
         let said = |what: &str| format!("{} {}: {what}", record.role.name(), record.name);
-        let process = record.process.or_else(|| self.directory(&record.id).process());
+        let process = record.process.or_else(|| self.directory(&record.id).process(&record.id));
         let (Some(stop), Some(process)) = (&record.stop, process.and_then(|p| p.open())) else {
             return Ok(());
         };

@@ -64,6 +64,13 @@ pub fn enter(path: &str) -> bool {
     entered
 }
 
+/// Tells if a process is in the cgroup of a container with this id, or in one below it.
+pub fn is_of(pid: u32, id: &str) -> bool {
+    let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
+    // By the id alone, which nobody else has: what is above it depends on whose cgroups we see.
+    text.lines().any(|line| line.split('/').skip(1).any(|part| part.contains(id)))
+}
+
 /// Keeps cgroups that several containers are in from [being removed](remove_if_empty) for being empty,
 /// by whichever process, until what this returns is dropped. A runtime makes the parents of a cgroup
 /// first and then itself, and fails if they go in between.

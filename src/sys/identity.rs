@@ -26,6 +26,14 @@ impl Identity {
         Some(Identity { pid, start })
     }
 
+    /// Returns the identity of a child, or of an orphan that was adopted, by the id that somebody wrote
+    /// down; none if the id is that of a process elsewhere. Nobody else gets the id of a child before
+    /// this process has collected it.
+    pub fn of_child(pid: u32) -> Option<Self> {
+        let process = Identity::of(pid)?;
+        (process.parent()?.pid == std::process::id()).then_some(process)
+    }
+
     /// Returns the identity of a process of a container by the id that the runtime wrote down; none if
     /// it has ended, and the id is that of a process elsewhere by now.
     pub fn of_container(pid: u32, first: Identity) -> Option<Self> {
@@ -118,6 +126,19 @@ mod tests {
         assert!(identity.open().is_none());
         child.wait().unwrap();
         identity.kill(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn only_a_child_is_found_as_one() {
+        let mut child = Command::new("true").spawn().unwrap();
+        let identity = Identity::of_child(child.id()).expect("it is one, ended or not");
+        identity.kill(Duration::from_secs(10)).unwrap();
+        assert_eq!(Identity::of_child(child.id()), Some(identity), "it was not collected");
+        child.wait().unwrap();
+        assert_eq!(Identity::of_child(child.id()), None);
+        for pid in [1, std::process::id(), u32::MAX] {
+            assert_eq!(Identity::of_child(pid), None, "{pid}");
+        }
     }
 
     #[test]

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags, fchmod};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen, socket_with,
+    sockopt::socket_peercred,
 };
 
 use crate::sys::fs::{PathContext as _, PathError, Who};
@@ -184,9 +185,21 @@ fn listen_on(path: &Path) -> io::Result<UnixListener> {
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to a server's socket.
+/// Connects to a server's socket, if the server is this user's or root's: whatever a job is given
+/// would be told to whoever listens.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
-    UnixStream::connect(path)
+    let stream = UnixStream::connect(path)?;
+    // Of the process that listens, whoever owns the file.
+    let server = socket_peercred(&stream)?.uid.as_raw();
+    if server == 0 || server == rustix::process::geteuid().as_raw() {
+        return Ok(stream);
+    }
+    let text = format!(
+        "the server there is that of {}, who would be told what jobs are given: remove the socket, \
+         or name another one",
+        Who::User(server).named()
+    );
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 /// Makes a directory that nobody else can look into, or makes sure that one is.

@@ -13,6 +13,7 @@ use crate::container::ContainerError;
 use crate::image::{PullError, ReferenceError, StoreError};
 use crate::network::{NetworkError, PortError};
 use crate::sys::fs::PathError;
+use crate::yaml::Place;
 
 /// A command of the runner could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -109,6 +110,17 @@ pub enum HookError {
     /// The pod template says what cannot be had.
     #[error(transparent)]
     Pod(#[from] Faults),
+    /// Something is wrong with the pod template, which whoever called may not read.
+    #[error(
+        "{place}: what the pod template says here cannot be done: as root, `container-hook template \
+         lint {file}` says why"
+    )]
+    Unsaid {
+        /// Where.
+        place: Place,
+        /// The template.
+        file: String,
+    },
     /// A container that prepares the job failed.
     #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
     Init {
@@ -151,6 +163,30 @@ impl From<PullError> for HookError {
 }
 
 impl HookError {
+    /// Returns the error as it is told to somebody who may not read the pod template: without anything
+    /// that this says.
+    pub(super) fn without_template(self) -> Self {
+        let unsaid = |place: Place| HookError::Unsaid { file: place.file.clone(), place };
+        match self {
+            HookError::In { container, source } => {
+                HookError::In { container, source: Box::new(source.without_template()) }
+            }
+            HookError::Template(error) => match *error {
+                TemplateError::Invalid { place, .. } => unsaid(place),
+                error @ TemplateError::Read(_) => error.into(),
+            },
+            HookError::Pod(Faults(faults)) => {
+                let from_template = faults.iter().find(|fault| fault.position.is_some());
+                let place = from_template.map(|Fault { file, position, .. }| Place {
+                    file: file.clone(),
+                    position: *position,
+                });
+                place.map_or(HookError::Pod(Faults(faults)), unsaid)
+            }
+            error => error,
+        }
+    }
+
     /// Returns the error with which of the request's containers it is about.
     pub(super) fn of(container: &str) -> impl FnOnce(HookError) -> HookError {
         move |source| HookError::In { container: container.to_owned(), source: Box::new(source) }

@@ -54,12 +54,17 @@ impl Hook<'_> {
     /// Carries a request out. `pass_on` gets the process that signals are to be sent to while a
     /// container step runs.
     pub fn run(&self, request: &Request, pass_on: &dyn Fn(u32)) -> Result<Outcome, HookError> {
-        self.carry_out(request, pass_on).inspect_err(|error| {
+        let result = self.carry_out(request, pass_on).inspect_err(|error| {
             // The request's own fault is what people want to hear of.
             if let Err(unwritten) = audit::refused(self, error) {
                 self.log.warning(&chain(&unwritten));
             }
-        })
+        });
+        // Root reads the template for whoever calls by sudo.
+        if self.runner.files.caller().is_none() {
+            return result;
+        }
+        result.map_err(HookError::without_template)
     }
 
     fn carry_out(&self, request: &Request, pass_on: &dyn Fn(u32)) -> Result<Outcome, HookError> {

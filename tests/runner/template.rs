@@ -455,6 +455,20 @@ fn a_runner_that_is_not_root_has_the_template_of_the_settings_alone() {
         runner.prepare(runner.job_container("node:22"), &[]);
         assert_eq!(runner.run("echo $A").success().stdout(), "b\n", "{runtime}");
         runner.cleanup();
+        // What root alone may read is not told to whoever calls root.
+        for (template, place) in [
+            ("spec: {s3cret: 1}", ":1:8"),
+            ("s3cret", ":1:1"),
+            ("spec: {containers: [{name: $job, workingDir: {s3cret: 1}}]}", ":1:"),
+            ("metadata: {annotations: {com.github.actions.role: s3cret}}", ":1:"),
+            ("spec: {runtimeClassName: s3cret}", ":1:"),
+        ] {
+            write(host.path().join("template.yaml"), template);
+            let said = runner.start("prepare_job", args.clone()).wait().failure();
+            assert!(said.contains(&format!("{file}{place}")), "{template}: {said}");
+            assert!(said.contains("template lint"), "{template}: {said}");
+            assert!(!said.contains("s3cret"), "{template}: {said}");
+        }
         host.shell(&format!("chown daemon {file}"));
         let said = runner.start("prepare_job", args).wait().failure();
         assert!(said.contains("cannot be used"), "{said}");

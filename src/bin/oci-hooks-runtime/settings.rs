@@ -9,6 +9,8 @@ use oci_hooks::hooks::{Consumer, OciStage, consumer};
 use oci_hooks::sys::fs::PathError;
 use serde::Deserialize;
 
+use crate::mistake::Mistake;
+
 /// The settings file that is read if it exists.
 const FILE: &str = "/etc/oci-hooks/runtime.toml";
 /// Names another settings file, which must exist.
@@ -62,10 +64,11 @@ fn yes() -> bool {
 pub(crate) enum SettingsError {
     #[error(transparent)]
     Read(#[from] PathError),
-    #[error("cannot use settings in {}", path.display())]
-    Parse { path: PathBuf, source: Box<toml::de::Error> },
-    #[error("unknown value {value:?} of `{key}` in {}: it is one of {allowed}", path.display())]
-    Value { key: &'static str, value: String, allowed: String, path: PathBuf },
+    #[error("{}:{mistake}", path.display())]
+    Parse { path: PathBuf, mistake: Mistake },
+    // Not what it is: the engine shows this to whoever starts a container.
+    #[error("unknown value of `{key}` in {}: it is one of {allowed}", path.display())]
+    Value { key: &'static str, allowed: String, path: PathBuf },
 }
 
 impl Settings {
@@ -90,25 +93,25 @@ impl Settings {
     }
 
     fn parse(text: &str, path: &Path) -> Result<Self, SettingsError> {
-        let parse =
-            |source| SettingsError::Parse { path: path.to_owned(), source: Box::new(source) };
-        let file: File = toml::from_str(text).map_err(parse)?;
-        let unknown = |key, value: &str, allowed: &[&str]| SettingsError::Value {
+        let file: File = toml::from_str(text).map_err(|error| {
+            let mistake = Mistake::of(text, &error);
+            SettingsError::Parse { path: path.to_owned(), mistake }
+        })?;
+        let unknown = |key, allowed: &[&str]| SettingsError::Value {
             key,
-            value: value.to_owned(),
             allowed: allowed.join(", "),
             path: path.to_owned(),
         };
         let mut consumer = match file.consumer.as_deref() {
             None => consumer::PODMAN,
             Some(name) => Consumer::from_name(name)
-                .ok_or_else(|| unknown("as", name, &Consumer::ALL.map(|c| c.name)))?,
+                .ok_or_else(|| unknown("as", &Consumer::ALL.map(|c| c.name)))?,
         };
         consumer.prestart = match file.prestart.as_deref() {
             None => consumer.prestart,
             Some("prestart") => OciStage::Prestart,
             Some("createRuntime") => OciStage::CreateRuntime,
-            Some(other) => return Err(unknown("prestart", other, &["prestart", "createRuntime"])),
+            Some(_) => return Err(unknown("prestart", &["prestart", "createRuntime"])),
         };
         Ok(Settings {
             runtime: file.runtime.map(OsString::from),
@@ -164,9 +167,33 @@ mod tests {
     #[test]
     fn mistakes_name_the_file_and_the_key() {
         let parse = |text| chain(&Settings::parse(text, Path::new("/x.toml")).unwrap_err());
-        assert!(parse("strikt = true").contains("unknown field `strikt`"));
+        let said = parse("strict = true\nstrikt = true");
+        assert!(
+            said.starts_with("/x.toml:2:1: unknown field, expected one of `runtime`"),
+            "{said}"
+        );
         assert!(parse("as = \"docker\"").contains("/x.toml: it is one of podman,"));
         assert!(Settings::load(|_| Some("/nonexistent".into())).is_err());
+    }
+
+    #[test]
+    fn mistakes_do_not_say_what_the_file_holds() {
+        for text in [
+            "s3cret",
+            "root:s3cret:20000:0:99999:7:::\n",
+            "s3cret = 1",
+            "[s3cret]",
+            "runtime = 1\ns3cret = {",
+            "as = \"s3cret\"",
+            "as = [\"s3cret\"]",
+            "prestart = \"s3cret\"",
+            "strict = \"s3cret\"",
+            "hooks-dirs = \"s3cret\"",
+            "runtime = \"s3cret\"\nruntime = \"s3cret\"",
+        ] {
+            let said = chain(&Settings::parse(text, Path::new("/x.toml")).unwrap_err());
+            assert!(said.contains("/x.toml") && !said.contains("s3cret"), "{text}: {said}");
+        }
     }
 
     fn chain(error: &(dyn std::error::Error + 'static)) -> String {

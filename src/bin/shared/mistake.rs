@@ -10,8 +10,38 @@ const FOUND: [&str; 5] =
 /// What is left to say where the message holds the value and cannot be told apart from it.
 const NOT_EXPECTED: &str = "this value cannot be used here: see `config --default` for what can";
 
+/// What is wrong with a file in TOML, and where. Lines and columns count from one, columns in
+/// characters.
+#[derive(Debug, thiserror::Error)]
+#[error("{line}:{column}: {message}")]
+pub(crate) struct Mistake {
+    line: usize,
+    column: usize,
+    message: String,
+}
+
+impl Mistake {
+    /// Returns that which is behind so many bytes of the file.
+    pub(crate) fn at(text: &[u8], at: usize, message: String) -> Self {
+        let before = &text[..at.min(text.len())];
+        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
+        Mistake {
+            line: before.iter().filter(|&&b| b == b'\n').count() + 1,
+            column: String::from_utf8_lossy(&before[line_start..]).chars().count() + 1,
+            message,
+        }
+    }
+
+    /// Returns what the reader of a text found.
+    pub(crate) fn of(text: &str, error: &toml::de::Error) -> Self {
+        let span = error.span().unwrap_or_default();
+        let part = text.get(span.clone()).unwrap_or_default();
+        Mistake::at(text.as_bytes(), span.start, without_value(error.message(), part))
+    }
+}
+
 /// Returns the message of an error about a part of a file in TOML, without that part.
-pub(super) fn without_value(message: &str, part: &str) -> String {
+fn without_value(message: &str, part: &str) -> String {
     let message = message.trim_end().replace('\n', " ");
     if let Some(beginning) = FOUND.iter().find(|beginning| message.starts_with(**beginning)) {
         // From the last one on: what was found may hold these words as well.

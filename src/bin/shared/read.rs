@@ -7,7 +7,7 @@ use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::fs::{PathError, ReadError, read_bounded};
 use serde::de::DeserializeOwned;
 
-use super::mistake::without_value;
+use super::mistake::Mistake;
 
 /// The most a file of settings may hold.
 const MAX_BYTES: u64 = 1 << 20;
@@ -21,8 +21,8 @@ pub(crate) enum SettingsError {
     Absolute { path: PathBuf, source: io::Error },
     #[error("others than root can change the settings")]
     Trust { path: PathBuf, source: TrustError },
-    #[error("{}:{line}:{column}: {message}", path.display())]
-    Parse { path: PathBuf, line: usize, column: usize, message: String },
+    #[error("{}:{mistake}", path.display())]
+    Parse { path: PathBuf, mistake: Mistake },
 }
 
 /// The settings, and where they are from.
@@ -67,23 +67,11 @@ fn is_absent(error: &SettingsError) -> bool {
 }
 
 fn parse<S: DeserializeOwned>(bytes: &[u8], path: &Path) -> Result<S, SettingsError> {
-    let fault = |at: usize, message: String| {
-        let before = &bytes[..at.min(bytes.len())];
-        let line_start = before.iter().rposition(|&b| b == b'\n').map_or(0, |newline| newline + 1);
-        SettingsError::Parse {
-            path: path.to_owned(),
-            line: before.iter().filter(|&&b| b == b'\n').count() + 1,
-            column: String::from_utf8_lossy(&before[line_start..]).chars().count() + 1,
-            message,
-        }
-    };
-    let text = str::from_utf8(bytes)
-        .map_err(|error| fault(error.valid_up_to(), "this is not UTF-8".to_owned()))?;
-    toml::from_str(text).map_err(|error| {
-        let span = error.span().unwrap_or_default();
-        let part = text.get(span.clone()).unwrap_or_default();
-        fault(span.start, without_value(error.message(), part))
-    })
+    let fault = |mistake| SettingsError::Parse { path: path.to_owned(), mistake };
+    let text = str::from_utf8(bytes).map_err(|error| {
+        fault(Mistake::at(bytes, error.valid_up_to(), "this is not UTF-8".to_owned()))
+    })?;
+    toml::from_str(text).map_err(|error| fault(Mistake::of(text, &error)))
 }
 
 #[cfg(test)]

@@ -42,6 +42,13 @@ impl HooksDir {
         self.file(name, &json!({"version": "1.0.0", "hook": hook, "when": when, "stages": stages}));
     }
 
+    /// Gives a hook so many seconds.
+    pub(crate) fn set_timeout(&self, name: &str, seconds: u64) {
+        let mut file: Value = serde_json::from_str(&self.read(name)).unwrap();
+        file["hook"]["timeout"] = seconds.into();
+        self.file(name, &file);
+    }
+
     /// Writes a hook for each stage that keeps the state it gets in a file of the stage's name.
     pub(crate) fn keep_states(&self, stages: &[&str]) {
         for stage in stages {

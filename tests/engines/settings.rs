@@ -197,12 +197,33 @@ fn a_precreate_hook_that_fails_fails_the_create() {
 }
 
 #[test]
+fn of_a_precreate_hook_that_writes_without_end_little_gets_into_the_log() {
+    let setup = Setup::new();
+    let endless = "yes x >&2";
+    for (script, code, expected) in [
+        ("cat; yes 'what I have to say' | head -c 5000000 >&2".to_owned(), 7, "(and more)"),
+        (endless.to_owned(), 1, "(it said: x): killed at its timeout of 1 s"),
+        (format!("yes & {endless}"), 1, "it wrote more than 16777216 bytes"),
+    ] {
+        setup.hooks.hook("a.json", &script, json!({"always": true}), &["precreate"]);
+        if script == endless {
+            setup.hooks.set_timeout("a.json", 1);
+        }
+        let (found, said) = create(&setup, "");
+        assert_eq!(found, Some(code), "{script}");
+        assert!(said.contains(expected), "{script}: {}", &said[said.len().saturating_sub(300)..]);
+        // Ends of lines take two characters there.
+        assert!(said.len() < 2 * (64 << 10), "{script}: {} bytes", said.len());
+    }
+}
+
+#[test]
 fn mistakes_in_the_settings_fail_every_command() {
     let setup = Setup::new();
     for (settings, expected) in [
-        ("strikt = true", "unknown field `strikt`"),
+        ("strikt = true", "settings.toml:1:1: unknown field, expected one of `runtime`"),
         ("strict = 1", "settings.toml"),
-        ("as = \"docker\"", "unknown value \\\"docker\\\" of `as`"),
+        ("as = \"docker\"", "unknown value of `as`"),
         ("prestart = \"later\"", "prestart, createRuntime"),
         ("runtime =", "settings.toml"),
     ] {

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 
 use super::Hook;
 use super::filter::timeout;
-use crate::sys::fs::{PathError, ReplaceError};
+use crate::sys::fs::ReplaceError;
 use crate::sys::process::{End, Finished, Limit, Program, RunError};
 use record::Record;
 use rustix::process::Signal;
@@ -161,7 +161,7 @@ pub struct Captured {
 pub enum CaptureError {
     /// The directory for records could not be made.
     #[error(transparent)]
-    Directory(#[from] PathError),
+    Directory(ReplaceError),
     /// The record could not be written.
     #[error(transparent)]
     Write(#[from] ReplaceError),

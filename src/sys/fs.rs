@@ -10,7 +10,7 @@ use std::hash::{BuildHasher as _, RandomState};
 use std::io;
 use std::path::{Path, PathBuf};
 
-pub use own_links::{make_directory, open_directory};
+pub use own_links::{make_directories, make_directory, open_directory};
 pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
 pub use writers::{PermittedBy, Who, Writer, writers};

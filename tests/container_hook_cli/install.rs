@@ -51,6 +51,27 @@ fn a_directory_that_others_can_write_is_refused() {
     let ran = env.run(&["install", "open/hook"]);
     assert_eq!(ran.code, Some(1));
     assert!(ran.stderr.contains("can be changed by everyone"), "{}", ran.stderr);
+    assert!(!env.path("open/hook").exists(), "nothing is made before it is refused");
+}
+
+#[test]
+fn nothing_is_made_behind_a_link_of_somebody_else() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can give a link away.
+        return;
+    }
+    let env = TestEnv::new();
+    fs::create_dir(env.path("mine")).unwrap();
+    std::os::unix::fs::symlink("mine", env.path("link")).unwrap();
+    std::os::unix::fs::lchown(env.path("link"), Some(12345), None).unwrap();
+    let ran = env.run(&["install", "link/new/hook"]);
+    assert_eq!(ran.code, Some(1));
+    assert!(ran.stderr.contains("link belongs to user 12345, who could change it"), "{ran:?}");
+    assert_eq!(fs::read_dir(env.path("mine")).unwrap().count(), 0);
+    // Root's own link is a way like any other.
+    std::os::unix::fs::lchown(env.path("link"), Some(0), None).unwrap();
+    assert_eq!(env.run(&["install", "link/new/hook"]).code, Some(0));
+    assert!(env.path("mine/new/hook/container-hook.sh").exists());
 }
 
 #[test]

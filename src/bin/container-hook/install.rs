@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::trust::{self, TrustOptions};
-use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks};
+use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks, make_directories};
 use serde::Serialize;
 
 use directories::{Directories, Recorded};
@@ -95,14 +95,12 @@ pub(crate) fn run(
 
     // With sudo the script runs with no more rights than the runner; else whoever can write one of
     // the two can do what this process may.
-    let trusted = TrustOptions::of_process();
     if args.sudo {
         check_this_program()?;
     } else {
-        trust::check_path(&program, &trusted)?;
+        trust::check_path(&program, &TrustOptions::of_process())?;
     }
-    std::fs::create_dir_all(&dir).at("make the directory", &dir)?;
-    trust::check_path(&dir, &trusted)?;
+    make_trusted(&dir)?;
 
     let command = if args.sudo { " relay" } else { "" };
     let options = ReplaceOptions { mode: Some(0o755), ..ReplaceOptions::default() };
@@ -125,6 +123,16 @@ pub(crate) fn run(
         },
         context,
     )
+}
+
+/// Makes a directory, and those above it that are missing, where nobody else can change it. What is there
+/// is looked at before anything is made.
+fn make_trusted(dir: &Path) -> Result<(), Error> {
+    let trusted = TrustOptions::of_process();
+    let above = dir.ancestors().find(|above| above.symlink_metadata().is_ok());
+    trust::check_path(above.unwrap_or(dir), &trusted)?;
+    make_directories(dir, 0o755)?;
+    Ok(trust::check_path(dir, &trusted)?)
 }
 
 fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {

@@ -1,8 +1,6 @@
 //! The record of one run of a hook: a JSON file of its own.
 
 use std::borrow::Cow;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -12,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::{Capture, CaptureError};
 use crate::sys::error::chain;
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, unpredictable,
+    Durability, FileAt, ReplaceOptions, Symlinks, make_directories, unpredictable,
 };
 use crate::sys::process::{End, Finished, RunError};
 
@@ -96,8 +94,7 @@ impl<'a> Record<'a> {
 
     /// Writes the record to a new file whose name sorts by time, and returns its path.
     pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, CaptureError> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true).mode(0o700).create(directory).at("create", directory)?;
+        make_directories(directory, 0o700).map_err(CaptureError::Directory)?;
         let time = self.started.replace(['-', ':'], "");
         let name = format!("{time}-{:016x}.json", unpredictable());
         let path = directory.join(name);

@@ -37,6 +37,13 @@ pub fn make_directory(path: &Path, mode: u32) -> Result<(), ReplaceError> {
     Ok(fchmod(&made, Mode::from_raw_mode(mode)).at("set the mode of", path)?)
 }
 
+/// Makes a directory, and those above it that are missing, with this mode. Only links of root and of
+/// this user are followed, so that nothing is made where somebody else's lead.
+pub fn make_directories(path: &Path, mode: u32) -> Result<(), ReplaceError> {
+    let above: Vec<_> = path.ancestors().collect();
+    above.into_iter().rev().try_for_each(|path| make_directory(path, mode))
+}
+
 fn open_in(above: impl AsFd, name: &OsStr) -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     retry_on_intr(|| openat(&above, name, flags, Mode::empty()))
@@ -160,10 +167,27 @@ mod tests {
             let error = open_directory(&at(path)).unwrap_err();
             assert!(matches!(error, ReplaceError::ForeignLink { owner: 54321, .. }), "{path}");
             make_directory(&at(path), 0o755).unwrap_err();
+            make_directories(&at(path).join("x/y"), 0o755).unwrap_err();
         }
         make_directory(&at("foreign/new"), 0o755).unwrap_err();
         assert_eq!(fs::read_dir(at("a")).unwrap().count(), 1);
         assert!(!at("nothing").exists());
+    }
+
+    #[test]
+    fn directories_are_made_with_those_above_them() {
+        let dir = tree();
+        let at = |name: &str| dir.path().join(name);
+        symlink("a", at("link")).unwrap();
+        make_directories(&at("link/../link/c/d"), 0o750).unwrap();
+        for made in ["a/c", "a/c/d"] {
+            assert_eq!(fs::metadata(at(made)).unwrap().permissions().mode() & 0o777, 0o750);
+        }
+        make_directories(&at("a/c/d"), 0o700).unwrap();
+        make_directories(Path::new(""), 0o700).unwrap();
+        make_directories(Path::new("/"), 0o700).unwrap();
+        fs::write(at("file"), "").unwrap();
+        make_directories(&at("file/x"), 0o700).unwrap_err();
     }
 
     #[test]

@@ -8,7 +8,7 @@ use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::sys::caller::{ids_by_name, is_root};
 use oci_hooks::sys::fs::{
     Expected, FileAt, PathContext as _, PathError, ReadError, ReplaceError, ReplaceOptions,
-    Symlinks,
+    Symlinks, make_directories,
 };
 use oci_hooks::sys::host_file::HostFile;
 use serde::Serialize;
@@ -102,10 +102,12 @@ impl Directories {
     pub(super) fn record(self, settings: &Path) -> Result<Recorded, DirectoriesError> {
         let path = std::path::absolute(settings).at("look up", settings)?;
         let parent = path.parent().unwrap_or(Path::new("/"));
-        fs::create_dir_all(parent).at("make the directory", parent)?;
         let exists = path.symlink_metadata().is_ok();
-        let trusted = if exists { path.as_path() } else { parent };
-        trust::check_path(trusted, &TrustOptions::of_process()).map_err(DirectoriesError::Trust)?;
+        let there = path.ancestors().find(|path| path.symlink_metadata().is_ok());
+        // Looked at before anything is made there.
+        trust::check_path(there.unwrap_or(parent), &TrustOptions::of_process())
+            .map_err(DirectoriesError::Trust)?;
+        make_directories(parent, 0o755)?;
         let file = FileAt::open(&path, Symlinks::Follow)?;
         let (text, expected) = match exists {
             true => {

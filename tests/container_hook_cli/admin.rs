@@ -1,9 +1,9 @@
 //! Commands for the admin.
 
 use std::fs;
-use std::io::{Read as _, Write as _};
-use std::net::TcpListener;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
@@ -54,8 +54,8 @@ fn the_file_to_start_from_is_the_documented_one() {
     assert_eq!(without_store(&env.run(&["config"]).stdout), without_store(&defaults));
 }
 
-#[test]
-fn a_pull_takes_no_longer_than_the_settings_say() {
+/// Starts a registry that sends fifty bytes a second, without end, and returns its address.
+fn trickling() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let registry = listener.local_addr().unwrap();
     // It ends with the test program.
@@ -74,6 +74,12 @@ fn a_pull_takes_no_longer_than_the_settings_say() {
             });
         }
     });
+    registry
+}
+
+#[test]
+fn a_pull_takes_no_longer_than_the_settings_say() {
+    let registry = trickling();
     let env = TestEnv::new();
     let store = format!("root = {:?}\nrun = {:?}\n", env.path("root"), env.path("run"));
     env.write("settings.toml", &format!("[store]\n{store}max-pull-time = \"1s\"\n"));
@@ -82,6 +88,23 @@ fn a_pull_takes_no_longer_than_the_settings_say() {
     let expected = format!("{registry}/a/b is not complete after 1 s");
     assert!(ran.stderr.contains(&expected), "{}", ran.stderr);
     assert!(ran.stderr.contains("raise max-pull-time"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_pull_is_no_slower_than_the_settings_say() {
+    let registry = trickling();
+    let env = TestEnv::new();
+    let store = format!("root = {:?}\nrun = {:?}\n", env.path("root"), env.path("run"));
+    env.write("settings.toml", &format!("[store]\n{store}min-pull-speed = \"3KiB\"\n"));
+    let mut command = env.command(&["pull", &format!("{registry}/a/b:1")]);
+    let mut pull = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    // It is an average over thirty seconds, and tried again; the first time is enough.
+    let lines = BufReader::new(pull.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let said = lines.take(1).collect::<String>();
+    let _ = pull.kill();
+    pull.wait().unwrap();
+    assert!(said.starts_with(&format!("{registry} sends {registry}/a/b too slowly: ")), "{said}");
+    assert!(said.contains(" s, expected at least 3072 bytes/s: "), "{said}");
 }
 
 #[test]

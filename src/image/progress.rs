@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::digest::Digest;
+use super::pull::PullError;
 use super::reference::Reference;
 use super::registry::RegistryError;
 
@@ -64,6 +65,13 @@ pub enum ProgressEvent<'a> {
         error: &'a RegistryError,
         /// How long we wait before.
         delay: Duration,
+    },
+    /// The registry cannot give the image now, and the one in the store, which may be older, is taken.
+    Outdated {
+        /// The image.
+        reference: &'a Reference,
+        /// Why there is no newer one.
+        error: &'a PullError,
     },
 }
 

@@ -7,9 +7,10 @@ use serde::{Deserialize, Serialize};
 use super::config::ConfigurationError;
 use super::credentials::{Credentials, HelperError};
 use super::digest::Digest;
+use super::layer::UnpackError;
 use super::manifest::ManifestError;
 use super::platform::Platform;
-use super::progress::Progress;
+use super::progress::{Progress, ProgressEvent};
 use super::reference::Reference;
 use super::registry::{OpenError, RegistryClient, RegistryError, Repository};
 use super::store::{Image, Store, StoreError};
@@ -23,7 +24,8 @@ pub enum PullPolicy {
     Always,
     /// If the image is not in the store.
     Missing,
-    /// Each time; if the registry does not answer, the image in the store will do.
+    /// Each time; if the registry does not answer, or cannot send all of a newer image, the image in
+    /// the store will do.
     Newer,
     /// At no time.
     Never,
@@ -100,6 +102,21 @@ pub enum PullError {
     },
 }
 
+impl PullError {
+    /// Returns whether the registry may well give the image later.
+    fn is_transient(&self) -> bool {
+        let error = match self {
+            PullError::Registry(error) => Some(error),
+            // In the middle of a layer, which is read as a stream.
+            PullError::Store(StoreError::Unpack { source: UnpackError::Read(error), .. }) => {
+                error.get_ref().and_then(|error| error.downcast_ref())
+            }
+            _ => None,
+        };
+        error.is_some_and(RegistryError::is_transient)
+    }
+}
+
 impl From<OpenError> for PullError {
     fn from(error: OpenError) -> Self {
         match error {
@@ -152,7 +169,10 @@ pub fn pull(
             let repository = open()?;
             let is_public = image.access.is_none();
             match fetch::fetch(store, client, &repository, request, Some(image.clone())) {
-                Err(PullError::Registry(error)) if error.is_transient() && is_public => Ok(image),
+                Err(error) if error.is_transient() && is_public => {
+                    request.progress.event(ProgressEvent::Outdated { reference, error: &error });
+                    Ok(image)
+                }
                 result => result,
             }
         }

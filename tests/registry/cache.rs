@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use oci_hooks::image::{Credentials, PrunePolicy, PullError, PullPolicy};
 
-use crate::setup::{Content, Puller, basic, chain, login, read};
+use crate::setup::{Content, Puller, basic, chain, login, noise, read};
 use crate::support::http::{Response, Server};
 
 #[test]
@@ -55,13 +55,64 @@ fn policies_differ_when_the_registry_is_gone() {
     puller.policy = PullPolicy::Missing;
     puller.pull(&address).unwrap();
     drop(server);
-    for policy in [PullPolicy::Missing, PullPolicy::Newer, PullPolicy::Never] {
+    for (policy, outdated) in
+        [(PullPolicy::Missing, 0), (PullPolicy::Never, 0), (PullPolicy::Newer, 1)]
+    {
         puller.policy = policy;
         puller.pull(&address).unwrap();
+        assert_eq!(puller.seen.count("outdated"), outdated, "{policy:?}: it is told");
     }
     puller.policy = PullPolicy::Always;
     let error = chain(&puller.pull(&address).unwrap_err());
     assert!(error.contains(&format!("cannot reach {address}: ")), "{error}");
+}
+
+/// What becomes of an answer.
+type Fault = fn(Response) -> Response;
+
+#[test]
+fn an_image_whose_layer_breaks_off_is_the_one_in_the_store_if_that_will_do() {
+    let [old, new] =
+        [&b"old"[..], &noise(100_000)].map(|last| Content::new(&[b"a", b"b", b"c", last]));
+    let current = Arc::new(Mutex::new(old));
+    // What becomes of the last layer of the new one.
+    let broken: Arc<Mutex<Fault>> = Arc::new(Mutex::new(|answer| answer));
+    let server = Server::start({
+        let (current, broken, layer) =
+            (Arc::clone(&current), Arc::clone(&broken), new.layer_path(3));
+        move |request| {
+            let answer = current.lock().unwrap().answer(request);
+            if request.path == layer { broken.lock().unwrap()(answer) } else { answer }
+        }
+    });
+    let address = server.address();
+    let mut puller = Puller::new();
+    let first = puller.pull(&address).unwrap();
+    let last = |image: &oci_hooks::image::Image| read(image, 3);
+    assert_eq!(last(&first), b"old");
+    *current.lock().unwrap() = new;
+    let faults: [Fault; 3] = [
+        |answer| Response { cut: Some(1000), ..answer },
+        |_| Response::status(503),
+        |answer| Response { refused: true, ..answer },
+    ];
+    for fault in faults {
+        *broken.lock().unwrap() = fault;
+        puller.policy = PullPolicy::Newer;
+        let before = puller.seen.count("outdated");
+        assert_eq!(puller.pull(&address).unwrap(), first);
+        assert_eq!(puller.seen.count("outdated"), before + 1, "it is told");
+        puller.policy = PullPolicy::Always;
+        puller.pull(&address).unwrap_err();
+    }
+    // What is wrong for good, perhaps somebody's doing, is no reason to take another one.
+    *broken.lock().unwrap() = |answer| Response { body: noise(99_999), ..answer };
+    puller.policy = PullPolicy::Newer;
+    puller.pull(&address).unwrap_err();
+    *broken.lock().unwrap() = |_| Response::status(404);
+    puller.pull(&address).unwrap_err();
+    *broken.lock().unwrap() = |answer| answer;
+    assert_eq!(last(&puller.pull(&address).unwrap()), noise(100_000));
 }
 
 /// Serves an image to `a` with password `a` and `b` with `b`, while it is `private`.

@@ -156,6 +156,7 @@ impl Progress for Events {
             ProgressEvent::Retry { .. } => ("retry", 1),
             ProgressEvent::Waiting => ("waiting", 1),
             ProgressEvent::LayerDone { .. } => ("done", 1),
+            ProgressEvent::Outdated { .. } => ("outdated", 1),
             ProgressEvent::LayerCached { .. } => ("cached", 1),
             _ => return,
         };

@@ -12,7 +12,7 @@ use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::sys::error::{chain, is_full};
 use oci_hooks::sys::fs::unpredictable;
 
-use crate::progress::Lines;
+use crate::progress::{Lines, outdated};
 use crate::{Exit, environment};
 
 /// What to do about a disk that is full.
@@ -71,7 +71,9 @@ impl container_hook::Log for Log {
 
 impl Progress for Log {
     fn event(&self, event: ProgressEvent<'_>) {
-        if let Some(line) = self.progress.take(&event) {
+        if let Some(text) = outdated(&event) {
+            write(&command("warning", &text));
+        } else if let Some(line) = self.progress.take(&event) {
             write(&plain(&line));
         }
     }

@@ -154,9 +154,10 @@ impl Layers<'_> {
             while !self.stop.load(Ordering::Relaxed) {
                 let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
                 if let Err(error) = self.unpack(work) {
-                    self.stop.store(true, Ordering::Relaxed);
                     let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
                     failure.get_or_insert(error);
+                    // After it: those that are stopped have nothing to say.
+                    self.stop.store(true, Ordering::Relaxed);
                 }
             }
         };

@@ -93,15 +93,36 @@ pub struct Healthcheck {
     pub retries: Option<u32>,
 }
 
-/// A configuration that cannot be read.
+/// The most layers of an image: the kernel lays 500 over each other, and a runner may be one more.
+pub const MAX_LAYERS: usize = 499;
+
+/// A configuration that cannot be used.
 #[derive(Debug, thiserror::Error)]
-#[error("the image configuration is malformed")]
-pub struct ConfigurationError(#[from] serde_json::Error);
+#[non_exhaustive]
+pub enum ConfigurationError {
+    /// It cannot be read.
+    #[error("the image configuration is malformed")]
+    Malformed(#[from] serde_json::Error),
+    /// No file system can be made of it.
+    #[error(
+        "the image has {layers} layers, expected {MAX_LAYERS} at most: build it with fewer, as with \
+         several commands in one RUN"
+    )]
+    Layers {
+        /// How many it has.
+        layers: usize,
+    },
+}
 
 impl Configuration {
     /// Reads the document. What is not known here is ignored.
     pub fn parse(bytes: &[u8]) -> Result<Self, ConfigurationError> {
-        Ok(serde_json::from_slice(bytes)?)
+        let configuration: Self = serde_json::from_slice(bytes)?;
+        let layers = configuration.rootfs.diff_ids.len();
+        if layers > MAX_LAYERS {
+            return Err(ConfigurationError::Layers { layers });
+        }
+        Ok(configuration)
     }
 }
 

@@ -23,7 +23,7 @@ mod reference;
 mod registry;
 mod store;
 
-pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, RootFs};
+pub use config::{Configuration, ConfigurationError, Healthcheck, ImageConfig, MAX_LAYERS, RootFs};
 pub use credentials::{
     Credential, CredentialFile, CredentialFileError, Credentials, HelperError, Helpers, Login,
     Secret,

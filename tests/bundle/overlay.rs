@@ -5,6 +5,7 @@ use std::os::fd::AsFd as _;
 use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
+use oci_hooks::image::MAX_LAYERS;
 use oci_hooks::rootfs::{self, Backing, Request, RootfsError, UserNamespace};
 use oci_hooks::sys::netns;
 use oci_hooks::sys::userns::{Mapping, PrivateIds};
@@ -94,6 +95,24 @@ fn hundreds_of_layers_are_one_file_system() {
     }
     fs::write(rootfs.path.join("top"), "changed").unwrap();
     assert_eq!(fs::read_to_string(disk.layers[249].join("top")).unwrap(), "249");
+}
+
+#[test]
+fn as_many_layers_as_an_image_may_have_and_a_runner_are_one_file_system() {
+    let disk = Disk::new(MAX_LAYERS + 1);
+    let rootfs = rootfs::mount(&Request::new(&disk.layers, &disk.path())).unwrap();
+    // Older kernels cannot have so many: then they are copied.
+    let (major, minor) = kernel();
+    assert_eq!(rootfs.backing == Backing::Overlay, (major, minor) >= (6, 5), "{rootfs:?}");
+    assert_eq!(fs::read_to_string(rootfs.path.join("top")).unwrap(), MAX_LAYERS.to_string());
+    assert!(rootfs.path.join("of-0").exists());
+}
+
+/// Returns the version of the kernel.
+fn kernel() -> (u32, u32) {
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let mut numbers = release.split('.').map(|number| number.parse().unwrap_or(0));
+    (numbers.next().unwrap(), numbers.next().unwrap())
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use oci_hooks::image::{Digest, MAX_MANIFEST_BYTES, Platform, media_type};
+use oci_hooks::image::{Digest, MAX_LAYERS, MAX_MANIFEST_BYTES, Platform, media_type};
 use serde_json::{Value, json};
 
 use crate::setup::{Content, Puller, archive, chain, descriptor, gzip, noise, read};
@@ -292,4 +292,16 @@ fn layers_without_a_diff_id_are_refused() {
     content.manifest["layers"].as_array_mut().unwrap().push(layer);
     let error = refused(&content, |_, response| response);
     assert!(error.contains("has 2 layers, but its configuration has 1"), "{error}");
+}
+
+#[test]
+fn an_image_of_too_many_layers_is_refused_before_they_are_fetched() {
+    let content = Content::new(&vec![&b"a"[..]; MAX_LAYERS + 1]);
+    let server = content.serve();
+    let puller = Puller::new();
+    let said = chain(&puller.pull(&server.address()).unwrap_err());
+    assert!(said.contains("the image has 500 layers, expected 499 at most: "), "{said}");
+    let layers: Vec<_> = (0..=MAX_LAYERS).map(|at| content.layer_path(at)).collect();
+    assert!(server.requests().iter().all(|request| !layers.contains(&request.path)));
+    assert_eq!(puller.layers(), 0);
 }

@@ -35,7 +35,7 @@ pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
 pub(crate) use origin::{Origin, resolve};
-pub use pace::Pace;
+pub use pace::{Meter, Pace, TooSlow};
 pub use platform::{Platform, PlatformError};
 pub use progress::{Progress, ProgressEvent, Silent};
 pub(crate) use proxy::{is_direct, proxy_at, redacted};

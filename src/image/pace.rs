@@ -21,26 +21,33 @@ impl Default for Pace {
 
 /// What came in a time that was too long for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TooSlow {
-    pub(super) bytes: u64,
-    pub(super) time: Duration,
+pub struct TooSlow {
+    /// How much.
+    pub bytes: u64,
+    /// In which time.
+    pub time: Duration,
 }
 
 /// Compares a transfer with a pace, one stretch of time after the other.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub struct Meter {
     pace: Pace,
     bytes: u64,
     time: Duration,
 }
 
 impl Meter {
-    pub(super) fn new(pace: Pace) -> Self {
+    /// Returns one for a transfer that begins now.
+    pub fn new(pace: Pace) -> Self {
         Meter { pace, bytes: 0, time: Duration::ZERO }
     }
 
     /// Takes note of what came in a time.
-    pub(super) fn add(&mut self, bytes: u64, time: Duration) -> Result<(), TooSlow> {
+    ///
+    /// # Errors
+    ///
+    /// Fails if it was less than the pace asks for.
+    pub fn add(&mut self, bytes: u64, time: Duration) -> Result<(), TooSlow> {
         self.bytes = self.bytes.saturating_add(bytes);
         self.time = self.time.saturating_add(time);
         if self.time < self.pace.over {
@@ -48,7 +55,8 @@ impl Meter {
         }
         let came = TooSlow { bytes: self.bytes, time: self.time };
         (self.bytes, self.time) = (0, Duration::ZERO);
-        let expected = u128::from(self.pace.bytes_per_second) * came.time.as_millis() / 1000;
+        let expected =
+            u128::from(self.pace.bytes_per_second) * came.time.as_nanos() / 1_000_000_000;
         if u128::from(came.bytes) < expected { Err(came) } else { Ok(()) }
     }
 }

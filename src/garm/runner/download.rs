@@ -9,7 +9,7 @@ use super::error::RunnerError;
 use super::runners::RunnerOptions;
 use crate::garm::bootstrap::Tool;
 use crate::garm::http::{Body, Http, shown};
-use crate::image::{Algorithm, Digest, Hasher};
+use crate::image::{Algorithm, Digest, Hasher, Meter, TooSlow};
 use crate::sys::error::chain;
 
 /// After this much came without trouble, earlier trouble is forgotten.
@@ -55,13 +55,19 @@ pub(super) struct Download<'a> {
     listener: Listener<'a>,
     expected: Option<&'a Digest>,
     began: Instant,
-    connection: Option<Body>,
+    connection: Option<Connection>,
     total: Option<u64>,
     received: u64,
     hasher: Hasher,
     failures: u32,
     received_at_failure: u64,
     state: State,
+}
+
+/// What a server sends, and how fast.
+struct Connection {
+    body: Body,
+    meter: Meter,
 }
 
 enum State {
@@ -150,9 +156,15 @@ impl<'a> Download<'a> {
         if self.connection.is_none() {
             self.connection = Some(self.connect()?);
         }
-        let connection = self.connection.as_mut().expect("it was just made");
-        let count = match connection.reader.read(buffer) {
-            Ok(count) => count,
+        let Connection { body, meter } = self.connection.as_mut().expect("it was just made");
+        // Only what the server takes counts, not what is done with the data in between.
+        let start = Instant::now();
+        let count = match body.reader.read(buffer) {
+            Ok(count) => {
+                let came = meter.add(count as u64, start.elapsed());
+                came.map_err(|came| self.too_slow(came))?;
+                count
+            }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => return self.step(buffer),
             Err(error) => return Err(self.broken(error)),
         };
@@ -169,7 +181,7 @@ impl<'a> Download<'a> {
     }
 
     /// Opens the archive where it broke off.
-    fn connect(&mut self) -> Result<Body, RunnerError> {
+    fn connect(&mut self) -> Result<Connection, RunnerError> {
         let token = self.tool.token.as_ref().map(|token| token.reveal());
         let url = &self.tool.download_url;
         let mut body = self.http.open(url, token, self.received).map_err(RunnerError::Http)?;
@@ -189,7 +201,7 @@ impl<'a> Download<'a> {
         if passed.map_err(|error| self.broken(error))? < again {
             return Err(self.broken(io::ErrorKind::UnexpectedEof.into()));
         }
-        Ok(body)
+        Ok(Connection { body, meter: Meter::new(self.options.pace) })
     }
 
     fn check_size(&self, bytes: Option<u64>) -> Result<(), RunnerError> {
@@ -199,6 +211,15 @@ impl<'a> Download<'a> {
                 Err(RunnerError::TooLarge { url: self.url(), limit_bytes })
             }
             _ => Ok(()),
+        }
+    }
+
+    fn too_slow(&self, came: TooSlow) -> RunnerError {
+        RunnerError::Pace {
+            url: self.url(),
+            bytes: came.bytes,
+            time: came.time,
+            bytes_per_second: self.options.pace.bytes_per_second,
         }
     }
 
@@ -225,6 +246,7 @@ impl Read for Download<'_> {
 fn is_transient(error: &RunnerError) -> bool {
     match error {
         RunnerError::Http(error) => error.is_transient(),
+        RunnerError::Pace { .. } => true,
         RunnerError::Broken { source, .. } => source.kind() != io::ErrorKind::InvalidData,
         _ => false,
     }

@@ -50,6 +50,21 @@ pub enum RunnerError {
         /// How long it may take.
         timeout: Duration,
     },
+    /// The server sends so little that waiting for it makes no sense.
+    #[error(
+        "cannot download the runner from {url}: {bytes} bytes came in {} s, expected at least \
+         {bytes_per_second} bytes/s", time.as_secs()
+    )]
+    Pace {
+        /// Where, without what may be secret.
+        url: String,
+        /// How much came.
+        bytes: u64,
+        /// In which time.
+        time: Duration,
+        /// How fast it has to be.
+        bytes_per_second: u64,
+    },
     /// The archive is larger than is allowed.
     #[error("the runner at {url} has more than {limit_bytes} bytes, which is more than is allowed")]
     TooLarge {

@@ -18,7 +18,7 @@ use crate::container::{Engine, make_private};
 use crate::garm::boot::Forge;
 use crate::garm::bootstrap::Tool;
 use crate::garm::http::{Http, Retry, shown};
-use crate::image::{Digest, Limits};
+use crate::image::{Digest, Limits, Pace};
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
     unpredictable,
@@ -48,6 +48,8 @@ pub struct RunnerOptions {
     pub retry: Retry,
     /// How long a download may take.
     pub timeout: Duration,
+    /// How fast it has to be.
+    pub pace: Pace,
 }
 
 /// Runners that were downloaded.
@@ -117,6 +119,7 @@ impl Default for RunnerOptions {
             limits: Limits { bytes: 8 << 30, entries: 500_000, ..Limits::default() },
             retry: Retry { attempts: 5, pause: Duration::from_secs(2) },
             timeout: Duration::from_secs(600),
+            pace: Pace::default(),
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::image::{Digest, Limits, Secret};
 use crate::sys::error::chain;
 use crate::sys::trash::Trash;
 
+mod pace;
 const SECRET: &str = "S3CRET";
 const HOUR: Duration = Duration::from_secs(3600);
 

@@ -4,11 +4,11 @@
 //! directory on the way to them can do as root what they like; podman and CRI-O do not look.
 
 mod error;
+mod interpreter;
 
 use std::collections::{HashSet, VecDeque};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
-use std::io::{self, Read as _};
+use std::io;
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
@@ -19,6 +19,8 @@ use rustix::io::Errno;
 use super::{HookFile, OciStage, Stage};
 use crate::sys::fs::{PathContext, PathError, PermittedBy, Who, Writer, writers};
 
+use interpreter::Sought;
+
 pub use error::TrustError;
 
 /// How many symbolic links in a row are followed, as in the kernel.
@@ -26,9 +28,6 @@ const MAX_SYMLINKS: usize = 40;
 
 /// How many scripts in a row may be interpreters of each other, as in the kernel.
 const MAX_INTERPRETERS: usize = 5;
-
-/// How much of a script the kernel looks at for its interpreter.
-const MAX_SHEBANG_BYTES: u64 = 256;
 
 /// Whom to trust.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -70,7 +69,10 @@ pub fn check(file: &HookFile, options: &TrustOptions) -> Result<(), TrustError> 
     if !file.definition.stages.iter().any(on_host) {
         return Ok(());
     }
-    checker.check_program(Path::new(&file.definition.hook.path))
+    let hook = &file.definition.hook;
+    // Of several the last one, as in runc.
+    let path = hook.env.iter().flatten().rev().find_map(|entry| entry.strip_prefix("PATH="));
+    checker.check_program(Path::new(&hook.path), path.map(OsStr::new))
 }
 
 /// Checks an absolute path, from the root on.
@@ -124,21 +126,57 @@ impl Checker {
         Ok(())
     }
 
-    /// Checks a program and, if it is a script, its interpreter.
-    pub fn check_program(&mut self, program: &Path) -> Result<(), TrustError> {
+    /// Checks a program and, if it is a script, its interpreter; if that is `env`, also what it finds in
+    /// `path`, the `PATH` of whoever runs the program, and where it looks before.
+    pub fn check_program(
+        &mut self,
+        program: &Path,
+        path: Option<&OsStr>,
+    ) -> Result<(), TrustError> {
         let mut next = program.to_owned();
         for _ in 0..=MAX_INTERPRETERS {
-            if next.is_relative() {
-                return Err(TrustError::Relative { path: next });
-            }
-            self.check_path(&next)?;
+            self.check_absolute(&next)?;
             // Nobody but those who are trusted can have put another one there.
-            match interpreter(&next).at("read", &next)? {
-                Some(interpreter) => next = interpreter,
-                None => return Ok(()),
+            let Some(found) = interpreter::of(&next).at("read", &next)? else { return Ok(()) };
+            if found.is_env() {
+                self.check_absolute(&found.program)?;
+                let unclear = || TrustError::Unclear { path: next.clone() };
+                next = self.find(&found.sought(path).ok_or_else(unclear)?)?;
+            } else {
+                next = found.program;
             }
         }
         Err(PathError::new("find the interpreter of", program, Errno::LOOP).into())
+    }
+
+    fn check_absolute(&mut self, path: &Path) -> Result<(), TrustError> {
+        if path.is_relative() {
+            return Err(TrustError::Relative { path: path.to_owned() });
+        }
+        self.check_path(path)
+    }
+
+    /// Finds a program as `env` does, where nobody else could put another one that is found first.
+    fn find(&mut self, sought: &Sought) -> Result<PathBuf, TrustError> {
+        if sought.name.as_os_str().as_bytes().contains(&b'/') {
+            return Ok(sought.name.clone());
+        }
+        for directory in std::env::split_paths(&sought.path) {
+            let program = directory.join(&sought.name);
+            match self.check_absolute(&program) {
+                Ok(()) if is_executable(&program) => return Ok(program),
+                Ok(()) => {}
+                // What is there of the way was good; that in a sticky directory others can make the
+                // rest does not matter but here.
+                Err(TrustError::Lookup(error)) if is_missing(&error) => {
+                    let there = directory.ancestors().find(|above| above.is_dir());
+                    self.check_additions(there.unwrap_or(Path::new("/")))?;
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let source = io::Error::from(io::ErrorKind::NotFound);
+        Err(PathError::new("find in the hook's PATH", &sought.name, source).into())
     }
 
     /// Checks that nobody else can make files in a directory that was checked: the sticky bit keeps
@@ -186,33 +224,21 @@ impl Checker {
     }
 }
 
+fn is_executable(program: &Path) -> bool {
+    open(program, OFlags::empty()).is_ok_and(|(_, stat)| {
+        FileType::from_raw_mode(stat.st_mode).is_file() && stat.st_mode & 0o111 != 0
+    })
+}
+
+fn is_missing(error: &PathError) -> bool {
+    matches!(error.source.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
 /// Opens something to look at it.
 fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedFd, Stat)> {
     let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())?;
     let stat = fstat(&file)?;
     Ok((file, stat))
-}
-
-/// Returns the interpreter that the first line of a script names; none if it is not a script.
-fn interpreter(program: &Path) -> io::Result<Option<PathBuf>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
-    let file = match openat(CWD, program, flags, Mode::empty()) {
-        Ok(file) => File::from(file),
-        // Whoever may run a script and not read it has an interpreter that cannot either; the others
-        // are devices and sockets, which are not run.
-        Err(Errno::ACCESS | Errno::NXIO | Errno::NODEV) => return Ok(None),
-        Err(error) => return Err(error.into()),
-    };
-    if !file.metadata()?.is_file() {
-        return Ok(None);
-    }
-    let mut head = Vec::new();
-    file.take(MAX_SHEBANG_BYTES).read_to_end(&mut head)?;
-    let Some(line) = head.strip_prefix(b"#!") else { return Ok(None) };
-    let line = line.split(|b| *b == b'\n').next().unwrap_or_default().trim_ascii_start();
-    let end = line.iter().position(|b| matches!(b, b' ' | b'\t' | 0));
-    let name = &line[..end.unwrap_or(line.len())];
-    Ok((!name.is_empty()).then(|| OsStr::from_bytes(name).into()))
 }
 
 /// Puts the components of a path in front of those that are still to be walked.

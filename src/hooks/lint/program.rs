@@ -1,6 +1,7 @@
 //! The program: its path, arguments, environment and timeout, and the file itself.
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
@@ -149,7 +150,8 @@ fn environment(fields: &Fields<'_>, sink: &mut Sink<'_>) {
 /// What is wrong with the files of programs; each is looked at once.
 #[derive(Debug)]
 pub(super) struct Programs {
-    known: HashMap<String, Vec<ProgramProblem>>,
+    /// By path and the `PATH` that a script may be for.
+    known: HashMap<(String, Option<String>), Vec<ProgramProblem>>,
     trust: Option<Checker>,
 }
 
@@ -187,16 +189,19 @@ impl Programs {
         if path.is_empty() || fields.is_mask() {
             return true;
         }
-        if !self.known.contains_key(&*path) {
-            let problems = self.look_at(&path);
-            self.known.insert(path.clone().into_owned(), problems);
+        let env = fields.env.as_ref().map(|list| list.texts()).unwrap_or_default();
+        let search = env.iter().rev().find_map(|entry| entry.strip_prefix("PATH="));
+        let key = (path.clone().into_owned(), search.map(str::to_owned));
+        if !self.known.contains_key(&key) {
+            let problems = self.look_at(&path, search);
+            self.known.insert(key.clone(), problems);
         }
         // A program that runs in the container only has to exist on the host.
         let stages = fields.stages.as_ref().map(|list| list.texts()).unwrap_or_default();
         let inside = !stages.is_empty()
             && stages.iter().all(|stage| stage == OciStage::StartContainer.name());
         let mut exists = true;
-        for problem in self.known.get(&*path).into_iter().flatten() {
+        for problem in self.known.get(&key).into_iter().flatten() {
             exists &= !problem.rule.rejects;
             if problem.rule.rejects || !inside {
                 sink.at(problem.rule, value, problem.message.clone()).help = problem.help.clone();
@@ -205,7 +210,7 @@ impl Programs {
         exists
     }
 
-    fn look_at(&mut self, path: &str) -> Vec<ProgramProblem> {
+    fn look_at(&mut self, path: &str, search: Option<&str>) -> Vec<ProgramProblem> {
         let problem =
             |rule, message: String, help: Option<String>| ProgramProblem { rule, message, help };
         let metadata = match fs::metadata(path) {
@@ -233,7 +238,9 @@ impl Programs {
         }
         // A relative path is another file for everyone who looks it up.
         let trust = self.trust.as_mut().filter(|_| path.starts_with('/'));
-        if let Some(Err(error)) = trust.map(|checker| checker.check_program(Path::new(path)))
+        let search = search.map(OsStr::new);
+        if let Some(Err(error)) =
+            trust.map(|checker| checker.check_program(Path::new(path), search))
             && let Some(rule) = trust_rule(&error)
         {
             let message = format!("the program can be replaced: {error}");
@@ -249,6 +256,6 @@ pub(super) fn trust_rule(error: &TrustError) -> Option<&'static Rule> {
     match error {
         TrustError::Writable { .. } => Some(&rules::WRITABLE_BY_OTHERS),
         TrustError::Owner { .. } => Some(&rules::WRONG_OWNER),
-        TrustError::Relative { .. } | TrustError::Lookup(_) => None,
+        TrustError::Relative { .. } | TrustError::Unclear { .. } | TrustError::Lookup(_) => None,
     }
 }

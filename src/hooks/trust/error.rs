@@ -32,6 +32,12 @@ pub enum TrustError {
         /// The path.
         path: PathBuf,
     },
+    /// It is a script for `env`, which does not say plainly what it starts.
+    #[error("{} does not say plainly what `env` is to start", path.display())]
+    Unclear {
+        /// The script.
+        path: PathBuf,
+    },
     /// It cannot be looked up.
     #[error(transparent)]
     Lookup(#[from] PathError),
@@ -44,6 +50,7 @@ impl TrustError {
             TrustError::Owner { path, .. }
             | TrustError::Writable { path, .. }
             | TrustError::Relative { path }
+            | TrustError::Unclear { path }
             | TrustError::Lookup(PathError { path, .. }) => path,
         }
     }
@@ -61,6 +68,9 @@ impl TrustError {
                 _ => format!("chmod go-w {path}"),
             },
             TrustError::Relative { .. } => "write the absolute path of the program".to_owned(),
+            TrustError::Unclear { .. } => {
+                format!("write the absolute path of the interpreter in the first line of {path}")
+            }
             TrustError::Lookup(_) => return None,
         })
     }

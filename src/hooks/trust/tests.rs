@@ -176,15 +176,65 @@ fn interpreters_of_scripts_are_programs_too() {
     for line in ["#!", "#! ", "#!\t", "#"] {
         fs::write(&file, format!("{line}{} -e\necho\n", interpreter.display())).unwrap();
         chmod(&interpreter, 0o755);
-        checker.check_program(&file).unwrap();
+        checker.check_program(&file, None).unwrap();
         chmod(&interpreter, 0o777);
-        let found = checker.check_program(&file).err().map(|error| error.path().to_owned());
+        let found = checker.check_program(&file, None).err().map(|error| error.path().to_owned());
         assert_eq!(found, (line != "#").then(|| interpreter.clone()), "{line:?}");
     }
     fs::write(&file, "#!sh\n").unwrap();
-    assert!(matches!(checker.check_program(&file), Err(TrustError::Relative { .. })));
+    assert!(matches!(checker.check_program(&file, None), Err(TrustError::Relative { .. })));
     fs::write(&file, format!("#!{}", file.display())).unwrap();
-    assert!(matches!(checker.check_program(&file), Err(TrustError::Lookup(_))));
+    assert!(matches!(checker.check_program(&file, None), Err(TrustError::Lookup(_))));
     fs::write(&file, "#!").unwrap();
-    checker.check_program(&file).unwrap();
+    checker.check_program(&file, None).unwrap();
+}
+
+#[test]
+fn what_env_finds_for_a_script_is_its_interpreter() {
+    let (temp, file) = tree();
+    let at = |name: &str| temp.path().join(name);
+    for directory in ["first", "second"] {
+        fs::create_dir(at(directory)).unwrap();
+        chmod(&at(directory), 0o755);
+    }
+    let interpreter = at("second/language");
+    fs::write(&interpreter, "#!/bin/sh\n").unwrap();
+    chmod(&interpreter, 0o755);
+    let path = format!("{}:{}", at("first").display(), at("second").display());
+    let check = |line: &str, path: &str| {
+        fs::write(&file, line).unwrap();
+        let mut checker = Checker::new(TrustOptions::of_process());
+        checker.check_program(&file, Some(OsStr::new(path))).map_err(|error| error.to_string())
+    };
+    for line in ["#!/usr/bin/env language\n", "#! /usr/bin/env -S A=1 language -x\n"] {
+        check(line, &path).unwrap();
+        // What is found first counts, and so does who can put something there.
+        for mode in [0o777, 0o1777] {
+            chmod(&at("first"), mode);
+            check(line, &path).unwrap_err();
+            check(line, &path.replacen("/first", "/first/missing", 1)).unwrap_err();
+        }
+        chmod(&at("first"), 0o755);
+        check(line, &path.replacen("/first", "/first/missing", 1)).unwrap();
+        fs::write(at("first/language"), "#!/bin/sh\n").unwrap();
+        chmod(&at("first/language"), 0o666);
+        check(line, &path).unwrap_err();
+        chmod(&at("first/language"), 0o644);
+        check(line, &path).unwrap();
+        fs::remove_file(at("first/language")).unwrap();
+        chmod(&interpreter, 0o777);
+        let said = check(line, &path).unwrap_err();
+        assert!(said.starts_with(&format!("{} can be changed", interpreter.display())), "{said}");
+        chmod(&interpreter, 0o755);
+        // Of a relative directory nobody knows where it is.
+        assert!(check(line, &format!(":{path}")).unwrap_err().contains("is a relative path"));
+        let said = check(line, "/nonexistent").unwrap_err();
+        assert!(said.contains("cannot find in the hook's PATH language"), "{said}");
+    }
+    check("#!/usr/bin/env sh\n", "/bin").unwrap();
+    let said = check("#!/usr/bin/env -S 'language'\n", &path).unwrap_err();
+    assert!(said.contains("does not say plainly what `env` is to start"), "{said}");
+    // Without a PATH it is looked for where the C library does.
+    fs::write(&file, "#!/usr/bin/env sh\n").unwrap();
+    Checker::new(TrustOptions::of_process()).check_program(&file, None).unwrap();
 }

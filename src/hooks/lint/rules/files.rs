@@ -15,8 +15,8 @@ Hooks run with the rights of the container engine, mostly root. Whoever may writ
 program, or any directory on the way to them decides what runs. podman and CRI-O do not look; Sarus and
 `oci-hooks-runtime` refuse such hooks. Access control lists count: with one, the group's bits are its mask, and a
 file of root with mode 0775 may be anybody's; a default list gives away what is made in a directory. So does the
-interpreter of a script. A directory with the sticky bit such as /tmp is good enough on the way, not as the
-directory of the hook files.",
+interpreter of a script, and what `env` finds in the `PATH` of `hook.env` for `#!/usr/bin/env X`. A directory with
+the sticky bit such as /tmp is good enough on the way, not as the directory of the hook files.",
     bad: Example::Shell(
         "$ ls -ld /opt/hooks /opt/hooks/gpu-hook\n\
          drwxrwxrwx 2 root root 4096 Jan  1 12:00 /opt/hooks\n\

@@ -9,7 +9,7 @@ use crate::support::github_runner::{Runner, container, merge, volume};
 const IDENTITY: [u32; 3] = [0, 0, u32::MAX];
 
 /// Ids that no user of the host has.
-const PRIVATE: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
+pub(crate) const PRIVATE: std::ops::Range<u32> = 0x7100_0000..0x8000_0000;
 
 /// Returns the first number inside, the one that it is on the host, and how many follow on.
 #[track_caller]

@@ -24,7 +24,9 @@ impl Engine {
     fn kill_processes(&self, record: &Record) -> Result<(), ContainerError> {
         let unkillable = || ContainerError::Unkillable { id: record.id.clone(), timeout: TIMEOUT };
         // Killed here and not by the runtime: runc looks only every 100 ms whether it is gone.
-        if let Some(process) = record.process.or_else(|| self.directory(&record.id).process(&record.id)) {
+        if let Some(process) =
+            record.process.or_else(|| self.directory(&record.id).process(&record.id))
+        {
             process.kill(TIMEOUT).map_err(|_| unkillable())?;
         }
         // Those of a container that shares the processes of others do not end with its first one.
@@ -32,7 +34,8 @@ impl Engine {
     }
 
     fn kill_all(&self, records: &[Record]) -> Result<(), ContainerError> {
-        records.iter().fold(Ok(()), |result, record| result.and(self.kill_processes(record)))
+        let killed: Vec<_> = records.iter().map(|record| self.kill_processes(record)).collect();
+        killed.into_iter().collect()
     }
 
     /// Kills a container and removes everything of it. Each step takes it that an earlier process

@@ -233,7 +233,7 @@ pub fn remove_builds(
             removed.caches += 1;
             continue;
         }
-            removed.remove_killed(&path, trash)?;
+        removed.remove_killed(&path, trash)?;
     }
     Ok(removed)
 }

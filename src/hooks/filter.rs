@@ -70,11 +70,16 @@ pub struct FilterRun {
 }
 
 impl FilterRun {
-    /// Returns the lines of standard error that are not blank, without control characters, and one that
-    /// says so if there was more of it.
+    /// Returns the first lines of standard error that are not blank, without control characters, and one
+    /// that says so if there was more of it.
     pub fn lines(&self) -> Vec<String> {
-        let more = self.stderr_truncated.then(|| "(it wrote more, which is not kept)".to_owned());
-        self.kept_lines().into_iter().chain(more).collect()
+        const MAX_LINES: usize = 200;
+        let mut lines = self.kept_lines();
+        if self.stderr_truncated || lines.len() > MAX_LINES {
+            lines.truncate(MAX_LINES);
+            lines.push("(it wrote more, which is not kept)".to_owned());
+        }
+        lines
     }
 
     fn kept_lines(&self) -> Vec<String> {

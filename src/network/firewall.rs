@@ -151,7 +151,7 @@ pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
 }
 
 /// Takes a network out as [`leave`] does, of which nobody knows more than its link and addresses.
-pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<(), NetworkError> {
+pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables, NetworkError> {
     let because = || because("take a network out");
     let nftables = Nftables::open().map_err(because())?;
     let mut elements = nftables.elements(TABLE, "uplinks").map_err(because())?;

@@ -232,8 +232,7 @@ impl Network {
             // Whoever was killed before it wrote the record had not made anything.
             Err(NetworkError::Unknown { .. }) => None,
             Err(error) if error.is_unreadable() => {
-                unrecorded::leave(options, &directory.join(HUB))?;
-                None
+                unrecorded::leave(options, &directory.join(HUB))?
             }
             Err(error) => return Err(error),
         };

@@ -8,15 +8,20 @@ use super::interface::Interface;
 use super::job::NetworkOptions;
 use super::link::UPLINK;
 use super::netlink::{FoundLink, Netlink};
+use super::nftables::Nftables;
 use super::record::LINK;
 use super::subnet::{Pair, Plan};
 use crate::sys::netns;
 
 /// Takes a network out of the firewall, given the pin of its hub. Without a hub, or a link of that to the
 /// host, nothing gets through to it anyway.
-pub(super) fn leave(options: &NetworkOptions, hub: &Path) -> Result<(), NetworkError> {
-    let Some((link, address)) = host_end(hub) else { return Ok(()) };
-    firewall::leave_unrecorded(&link, Plan::around(address, options.pool, options.pool6))
+pub(super) fn leave(
+    options: &NetworkOptions,
+    hub: &Path,
+) -> Result<Option<Nftables>, NetworkError> {
+    let Some((link, address)) = host_end(hub) else { return Ok(None) };
+    let plan = Plan::around(address, options.pool, options.pool6);
+    firewall::leave_unrecorded(&link, plan).map(Some)
 }
 
 /// Returns the host's end of a hub's link, and the host's address there.

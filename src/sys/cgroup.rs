@@ -44,7 +44,8 @@ fn each(path: &str, act: fn(&Path) -> bool) -> bool {
         return false;
     }
     let directories = hierarchies(Path::new(MOUNT)).into_iter().map(|root| root.join(path));
-    directories.filter(|dir| dir.exists()).fold(true, |well, dir| act(&dir) && well)
+    let results: Vec<bool> = directories.filter(|dir| dir.exists()).map(|dir| act(&dir)).collect();
+    results.into_iter().all(|is_well| is_well)
 }
 
 /// Moves this process to a cgroup, which is made if it is not there. Whoever started us, as a service

@@ -292,7 +292,6 @@ mod tests {
         {
             fs::create_dir_all(all.join("1000").join(name)).unwrap();
         }
-        fs::write(all.join("1000/storage/root/overlay/file"), vec![1; 1 << 20]).unwrap();
         let build = FileLock::shared(&dir.path().join(LOCK)).unwrap();
         assert_eq!(remove(dir.path(), now).caches, 0);
         assert_eq!(names("1000").len(), 2);
@@ -300,6 +299,7 @@ mod tests {
         assert_eq!(remove(dir.path(), None).caches, 0);
         assert!(names("1000").is_empty(), "one was killed");
         fs::create_dir_all(all.join("1000/storage/root")).unwrap();
+        fs::write(all.join("1000/storage/root/file"), vec![1; 1 << 20]).unwrap();
         fs::create_dir_all(all.join("1000/storage/tmp")).unwrap();
         for age in [None, hour] {
             assert_eq!(remove(dir.path(), age).caches, 0);

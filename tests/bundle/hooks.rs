@@ -74,7 +74,7 @@ fn a_precreate_hook_changes_the_configuration() {
         let script = "sed s/before/after/; echo changed >&2";
         add(&mut parts, "a.json", json!({"always": true}), "precreate", script);
         let bundle = parts.write().unwrap();
-        assert_eq!(bundle.said, ["changed"]);
+        assert_eq!(bundle.said, ["/bin/sh: changed"]);
         assert_eq!(bundle.config["process"]["args"][2], "echo after");
         assert_eq!(parts.run_written(runtime, &bundle).success(), "after\n", "{runtime}");
     }

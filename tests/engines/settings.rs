@@ -167,7 +167,7 @@ fn precreate_hooks_can_be_turned_off() {
     setup.hooks.hook("a.json", script, json!({"always": true}), &["precreate"]);
     let (code, said) = create(&setup, "");
     assert_eq!(code, Some(7), "{said}");
-    assert!(said.contains("level=warning msg=\"rewritten\""), "{said}");
+    assert!(said.contains("level=warning msg=\"/bin/sh: rewritten\""), "{said}");
     assert!(setup.config().contains("/bin/ash"));
     let (code, said) = create(&setup, "precreate = false");
     assert_eq!(code, Some(7), "{said}");

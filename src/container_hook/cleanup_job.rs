@@ -95,8 +95,11 @@ fn remove_owned(
     networks.sort();
     networks.dedup();
     let remove = |id: &&String| Network::remove_id(network, id);
+    // Those whose records cannot be read may be in one of the networks.
     engine.remove_unrecorded()?;
     engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
+    // What a dying runtime made last.
+    engine.remove_unrecorded()?;
     bundle::remove_unfinished(&engine.volumes_of(owner))?;
     engine.unmount_volumes(owner)?;
     engine.store.sweep_reservations()?;

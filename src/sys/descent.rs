@@ -165,6 +165,9 @@ pub(crate) struct Bounds {
     pub(crate) all: usize,
 }
 
+/// How many entries are read at a time: somebody may make more all the while.
+const AT_A_TIME: usize = 1 << 16;
+
 /// Lists directories on the way down, within bounds.
 pub(crate) struct Lister {
     bounds: Bounds,
@@ -191,11 +194,14 @@ impl Lister {
         let names = &mut pending.names;
         // One at a time always.
         let most = if self.bytes < self.bounds.all { self.bounds.here } else { 1 };
+        let mut count = 0;
         let rest = list(directory, position, &mut self.buffer, |name, kind| {
             if each(name, kind) {
                 names.push(name);
             }
-            if names.bytes() < most { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
+            count += 1;
+            let goes_on = names.bytes() < most && count < AT_A_TIME;
+            if goes_on { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
         });
         self.bytes += names.bytes() - before;
         pending.position = rest?;

@@ -9,6 +9,7 @@ use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat};
@@ -19,6 +20,10 @@ use super::fs::{PathContext as _, PathError};
 
 /// How often a tree is gone through again that somebody changes meanwhile.
 const MAX_PASSES: usize = 128;
+
+/// How long it may take. Whoever makes entries in a directory is quicker than who removes them: what is
+/// there then is left to a later try, as if it could not be removed.
+const LONGEST: Duration = Duration::from_secs(600);
 
 /// How many bytes of names of a directory, and of all directories on the way, may wait to be gone into;
 /// then the directory is read again.
@@ -33,24 +38,41 @@ const MAX_PATH_BYTES: usize = 4096;
 /// What is mounted there is not looked into and stays, with the directories that lead to it. What is
 /// immutable or may only be appended to is made neither, if the caller may do that.
 pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
-    remove_at(parent, name, Path::new("")).map_err(|error| error.source)
+    let tree = Tree { name, shown: Path::new(""), end: Instant::now() + LONGEST };
+    remove_at(parent, &tree).map_err(|error| error.source)
 }
 
 /// Removes what a path leads to, as [`remove_all`] does; the error says which part of it stays. Symbolic
 /// links in its last component are not followed.
 pub fn remove_tree(path: &Path) -> Result<(), PathError> {
+    remove_tree_until(path, Instant::now() + LONGEST)
+}
+
+fn remove_tree_until(path: &Path, end: Instant) -> Result<(), PathError> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput).at("remove", path)?;
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     match openat(CWD, parent.unwrap_or(Path::new(".")), flags, Mode::empty()) {
-        Ok(parent) => remove_at(parent.as_fd(), name.as_bytes(), path),
+        Ok(parent) => remove_at(parent.as_fd(), &Tree { name: name.as_bytes(), shown: path, end }),
         Err(Errno::NOENT) => Ok(()),
         Err(error) => Err(PathError::new("remove", path, error)),
     }
 }
 
-/// Does the same in a directory that is open; the path is for messages.
-fn remove_at(parent: BorrowedFd<'_>, name: &[u8], shown: &Path) -> Result<(), PathError> {
+/// What is to be removed.
+struct Tree<'a> {
+    name: &'a [u8],
+    /// Its path for messages.
+    shown: &'a Path,
+    /// When it is given up.
+    end: Instant,
+}
+
+/// Does the same in a directory that is open.
+fn remove_at(
+    parent: BorrowedFd<'_>,
+    &Tree { name, shown, end }: &Tree<'_>,
+) -> Result<(), PathError> {
     let at = |error: Errno| PathError::new("remove", shown, error);
     let no_file = match seal::unlink_top(parent, name, AtFlags::empty()) {
         Ok(()) | Err(Errno::NOENT) => return Ok(()),
@@ -66,7 +88,7 @@ fn remove_at(parent: BorrowedFd<'_>, name: &[u8], shown: &Path) -> Result<(), Pa
             Err(error) => return Err(at(error)),
         };
         // Somebody moved or made something in it meanwhile.
-        if let Emptied::Changed = sweep(top.as_fd(), shown)? {
+        if let Emptied::Changed = sweep(top.as_fd(), shown, end)? {
             continue;
         }
         match seal::unlink_top(parent, name, AtFlags::REMOVEDIR) {
@@ -87,8 +109,10 @@ enum Emptied {
 
 /// Removes everything in a directory.
 pub(super) fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
+    let end = Instant::now() + LONGEST;
     for _ in 0..MAX_PASSES {
-        if let Emptied::Yes = sweep(directory, Path::new("")).map_err(|error| error.source)? {
+        let emptied = sweep(directory, Path::new(""), end).map_err(|error| error.source)?;
+        if let Emptied::Yes = emptied {
             return Ok(());
         }
     }
@@ -96,11 +120,11 @@ pub(super) fn empty(directory: BorrowedFd<'_>) -> io::Result<()> {
 }
 
 /// Goes through a directory once, and removes everything in it that can be removed.
-fn sweep(top: BorrowedFd<'_>, shown: &Path) -> Result<Emptied, PathError> {
+fn sweep(top: BorrowedFd<'_>, shown: &Path, end: Instant) -> Result<Emptied, PathError> {
     let descent = Descent::new(top, Level::default()).at("remove", shown)?;
     let trail = Trail { path: Vec::new(), first: None };
     let mut sweep = Sweep { descent, trail, lister: Lister::new(WAITING), is_changed: false };
-    let emptied = sweep.run();
+    let emptied = sweep.run(end);
     match sweep.trail.first {
         None => Ok(emptied),
         Some((path, error)) => Err(PathError::new("remove", &shown.join(path), error)),
@@ -118,6 +142,17 @@ struct Level {
     path_length: usize,
 }
 
+impl Level {
+    /// Has the rest be read from the beginning, if nothing that was read is there any more: where the rest
+    /// is then is not the same everywhere.
+    fn read_on(&mut self) {
+        let Pending { names, position } = &mut self.pending;
+        if names.last().is_none() && position.is_some() && !self.is_kept {
+            *position = Some(0);
+        }
+    }
+}
+
 struct Sweep<'a> {
     descent: Descent<'a, Level>,
     trail: Trail,
@@ -126,8 +161,12 @@ struct Sweep<'a> {
 }
 
 impl Sweep<'_> {
-    fn run(&mut self) -> Emptied {
+    fn run(&mut self, end: Instant) -> Emptied {
         loop {
+            if Instant::now() > end {
+                self.trail.failed(c"", Errno::TIMEDOUT);
+                return Emptied::Changed;
+            }
             let (_, level) = self.descent.here();
             if level.pending.names.last().is_some() {
                 self.enter();
@@ -188,6 +227,7 @@ impl Sweep<'_> {
             self.trail.failed(c"", error);
             level.is_kept = true;
         }
+        level.read_on();
     }
 
     /// Removes the directory that is empty by now, and goes on in the one above. Returns how it went when
@@ -224,13 +264,7 @@ impl Sweep<'_> {
             }
         }
         self.lister.pop(&mut level.pending);
-        if level.pending.names.last().is_none()
-            && level.pending.position.is_some()
-            && !level.is_kept
-        {
-            // What was passed by is gone, and where the rest is now is not the same everywhere.
-            level.pending.position = Some(0);
-        }
+        level.read_on();
         None
     }
 }

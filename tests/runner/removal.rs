@@ -83,7 +83,7 @@ fn row_10_depth_and_odd_names_keep_no_command_from_removing_them() {
         leave(&mut gone);
         clear_work(host, &gone);
         let said = installation.limited_admin(DESCRIPTORS, &["prune", "--all"]).success();
-        assert!(said.contains("1 jobs"), "{said}");
+        assert!(said.contains("1 job or container"), "{said}");
         let containers = installation.store().join("containers");
         assert_eq!(fs::read_dir(containers).unwrap().count(), 0);
         assert!(!installation.store().join("trash").exists());

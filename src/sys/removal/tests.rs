@@ -3,6 +3,7 @@ use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
+use std::sync::mpsc;
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags, linkat, makedev, mkdirat, mknodat};
@@ -175,7 +176,7 @@ fn a_million_entries_go_with_few_descriptors_and_little_memory() {
             scope.spawn(|| make(0));
             make(1);
         });
-        let start = std::time::Instant::now();
+        let start = Instant::now();
         remove_tree(&tree).unwrap();
         assert!(!tree.exists());
         let status = fs::read_to_string("/proc/self/status").unwrap();
@@ -184,4 +185,44 @@ fn a_million_entries_go_with_few_descriptors_and_little_memory() {
         let kib: u32 = peak.trim_end_matches(" kB").parse().unwrap();
         assert!(kib < 64 << 10, "it took {peak}");
     });
+}
+
+/// Whoever has a directory open makes entries in it as fast as can be, until the directory is gone.
+#[test]
+fn somebody_who_makes_entries_meanwhile_is_not_waited_for() {
+    type Make = fn(&OwnedFd, &str) -> rustix::io::Result<()>;
+    let directory: Make = |here, name| mkdirat(here, name, Mode::RWXU);
+    let file: Make = |here, name| mknodat(here, name, FileType::RegularFile, Mode::RWXU, 0);
+    for make in [directory, file] {
+        let dir = memory();
+        let tree = dir.path().join("tree");
+        for name in ["a", "b", "c"] {
+            fs::create_dir_all(tree.join(name)).unwrap();
+        }
+        let here = OwnedFd::from(File::open(tree.join("b")).unwrap());
+        std::thread::scope(|scope| {
+            let (stop, stopped) = mpsc::channel::<()>();
+            let (made, is_made) = mpsc::channel();
+            scope.spawn(move || {
+                let going_on = || stopped.try_recv() == Err(mpsc::TryRecvError::Empty);
+                for number in 0.. {
+                    if !going_on() || make(&here, &number.to_string()).is_err() {
+                        break;
+                    }
+                    if number == 1000 {
+                        let _ = made.send(());
+                    }
+                }
+            });
+            is_made.recv().unwrap();
+            let removed = remove_tree_until(&tree, Instant::now() + Duration::from_secs(1));
+            // Either the directory was empty for a moment and went, or it is given up.
+            if let Err(error) = removed {
+                assert_eq!(error.source.raw_os_error(), Some(Errno::TIMEDOUT.raw_os_error()));
+            }
+            drop(stop);
+        });
+        remove_tree(&tree).unwrap();
+        assert!(!tree.exists());
+    }
 }

@@ -10,6 +10,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 
+/// How long it may take until a process becomes our child whose parent is about to end.
+const ADOPTION: Duration = Duration::from_secs(10);
+
 /// A process, told from a later one with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
@@ -26,12 +29,24 @@ impl Identity {
         Some(Identity { pid, start })
     }
 
-    /// Returns the identity of a child, or of an orphan that was adopted, by the id that somebody wrote
-    /// down; none if the id is that of a process elsewhere. Nobody else gets the id of a child before
-    /// this process has collected it.
+    /// Returns the identity of a child, or of an orphan that is adopted now or soon, by the id that
+    /// somebody wrote down; none if the id is that of a process elsewhere. Nobody else gets the id of a
+    /// child before this process has collected it.
     pub fn of_child(pid: u32) -> Option<Self> {
         let process = Identity::of(pid)?;
-        (process.parent()?.pid == std::process::id()).then_some(process)
+        let end = Instant::now() + ADOPTION;
+        // A parent that ends meanwhile has to be looked for again.
+        for _ in 0..100 {
+            let Some(parent) = process.parent() else { continue };
+            if parent.pid == std::process::id() {
+                return Some(process);
+            }
+            // crun ends a moment before the process of its that is the parent.
+            if let Some(parent) = parent.open() {
+                wait(&parent, end.saturating_duration_since(Instant::now())).ok()?;
+            }
+        }
+        None
     }
 
     /// Returns the identity of a process of a container by the id that the runtime wrote down; none if
@@ -110,9 +125,14 @@ fn stat(pid: u32) -> Option<(u64, u8)> {
 
 #[cfg(test)]
 mod tests {
-    use std::process::Command;
+    use std::io::{BufRead as _, BufReader};
+    use std::process::{Command, Stdio};
+    use std::thread;
+
+    use rustix::process::{getpid, set_child_subreaper};
 
     use super::*;
+    use crate::sys::tests::with_few_descriptors;
 
     #[test]
     fn a_killed_process_is_not_running() {
@@ -136,9 +156,41 @@ mod tests {
         assert_eq!(Identity::of_child(child.id()), Some(identity), "it was not collected");
         child.wait().unwrap();
         assert_eq!(Identity::of_child(child.id()), None);
-        for pid in [1, std::process::id(), u32::MAX] {
-            assert_eq!(Identity::of_child(pid), None, "{pid}");
-        }
+        assert_eq!(Identity::of_child(u32::MAX), None);
+    }
+
+    #[test]
+    fn an_orphan_is_found_as_soon_as_it_is_one() {
+        let test = "sys::identity::tests::an_orphan_is_found_as_soon_as_it_is_one";
+        // What becomes an orphan is the whole process's child.
+        with_few_descriptors(test, || {
+            set_child_subreaper(Some(getpid())).unwrap();
+            let mut parent = Command::new("sh")
+                .args(["-c", "sleep 1000 <&- & echo $!; read line"])
+                .stdin(Stdio::piped())
+                .stdout(Stdio::piped())
+                .spawn()
+                .unwrap();
+            let mut line = String::new();
+            BufReader::new(parent.stdout.take().unwrap()).read_line(&mut line).unwrap();
+            let pid = line.trim().parse().unwrap();
+            let finding = thread::spawn(move || Identity::of_child(pid));
+            // It waits for the parent to end.
+            let waits = || {
+                fs::read_dir("/proc/self/fd").unwrap().flatten().any(|fd| {
+                    fs::read_link(fd.path()).is_ok_and(|to| to.to_string_lossy().contains("pidfd"))
+                })
+            };
+            while !waits() {
+                thread::yield_now();
+            }
+            assert!(!finding.is_finished());
+            drop(parent.stdin.take());
+            let found = finding.join().unwrap().expect("it is ours now");
+            assert_eq!(found, Identity::of(pid).unwrap());
+            found.kill(Duration::from_secs(10)).unwrap();
+            parent.wait().unwrap();
+        });
     }
 
     #[test]
@@ -158,7 +210,7 @@ mod tests {
             if let Some(Ok(pid)) = text.split_whitespace().next().map(str::parse) {
                 break Identity::of(pid).unwrap();
             }
-            std::thread::yield_now();
+            thread::yield_now();
         };
         assert_eq!(Identity::of_container(own.pid, inner), None);
         assert_eq!(Identity::of_container(inner.pid, inner), Some(inner));

@@ -1,4 +1,4 @@
-//! What GARM's calls of `garm-provider-oci` take, with the runtime alone beside them on the same
+//! What GARM's calls of `garm-provider-runc` take, with the runtime alone beside them on the same
 //! bundle, on one machine in turn. Prints medians of the time on the clock.
 //!
 //! `cargo bench --bench garm --features full`, as root; needs runc, crun, docker-registry and

@@ -101,7 +101,7 @@ impl Http {
             let config = Agent::config_builder()
                 .http_status_as_error(false)
                 .max_redirects(0)
-                .user_agent(concat!("garm-provider-oci/", env!("CARGO_PKG_VERSION")))
+                .user_agent(concat!("garm-provider-runc/", env!("CARGO_PKG_VERSION")))
                 .proxy(proxy)
                 .timeout_connect(Some(connect))
                 .timeout_resolve(Some(connect))

@@ -316,7 +316,7 @@ impl Guest for Container<'_> {
 
     fn note(&mut self, text: &str) {
         // A log that cannot be written must not end the runner.
-        let _ = self.log.add(Stream::Stderr, format!("garm-provider-oci: {text}\n").as_bytes());
+        let _ = self.log.add(Stream::Stderr, format!("garm-provider-runc: {text}\n").as_bytes());
     }
 
     fn write(

@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn row_28_filter_that_hangs_or_floods_fails_within_bounds() {
+    fn filter_that_hangs_or_floods_fails_within_bounds() {
         let mut hook = sh("cat; sleep 1000 & wait");
         hook.timeout = Some(1);
         let error = filter(&[&hook], b"{}".to_vec(), &FilterOptions::new("/")).unwrap_err();

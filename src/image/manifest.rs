@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn row_23_a_type_that_does_not_fit_the_content_is_refused() {
+    fn a_type_that_does_not_fit_the_content_is_refused() {
         let both = with(manifest(), "manifests", json!([]));
         let index = index(&["linux/amd64"]);
         let untyped_index = with(index.clone(), "mediaType", Value::Null);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn row_22_a_manifest_that_is_too_large_or_has_a_bad_digest_is_refused() {
+    fn a_manifest_that_is_too_large_or_has_a_bad_digest_is_refused() {
         let padding = " ".repeat(usize::try_from(MAX_MANIFEST_BYTES).unwrap());
         let text = format!("{}{padding}", manifest());
         assert!(matches!(Document::parse(text.as_bytes(), None), Err(ManifestError::TooLarge)));

@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn row_19_host_scheme_and_port_make_an_origin() {
+    fn host_scheme_and_port_make_an_origin() {
         let base = origin("https://a.example/v2/x").unwrap();
         for same in ["https://a.example", "https://A.example:443/y?z"] {
             assert_eq!(origin(same), Some(base.clone()), "{same}");

@@ -1,4 +1,4 @@
-//! What containers may do, seen from inside: row 7 of the list of threats.
+//! What containers may do, seen from inside.
 
 use std::collections::HashMap;
 use std::fs;

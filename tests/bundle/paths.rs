@@ -1,4 +1,4 @@
-//! Paths that an image or a request sends elsewhere: rows 1 to 5 and 10 of the list of threats.
+//! Paths that an image or a request sends elsewhere.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -164,7 +164,7 @@ fn mount_targets_do_not_lead_out_of_the_container() {
 }
 
 #[test]
-fn row_3_no_volume_takes_the_place_of_the_devices() {
+fn no_volume_takes_the_place_of_the_devices() {
     for (target, link) in [("/dev", None), ("/link", Some("/dev")), ("/link/", Some("dev"))] {
         for is_volume in [true, false] {
             let mut parts = Parts::new("cat /proc/keys");
@@ -189,7 +189,7 @@ fn row_3_no_volume_takes_the_place_of_the_devices() {
 }
 
 #[test]
-fn row_3_a_mount_is_not_led_to_the_devices_by_a_link_in_another_one() {
+fn a_mount_is_not_led_to_the_devices_by_a_link_in_another_one() {
     let mut parts = Parts::new("true");
     let outer = bind(&parts, "/work");
     symlink("/dev", parts.host("source/link")).unwrap();

@@ -162,7 +162,12 @@ fn strict_gives_hooks_without_an_environment_an_empty_one() {
     let env = TestEnv::new();
     env.hook("usr/a.json", r#""always": true"#, r#""createContainer""#);
     let ran = env.run(&["inject", "--strict"]);
-    assert!(ran.stdout.contains("\"env\": []"), "row 27: {} {}", ran.stdout, ran.stderr);
+    assert!(
+        ran.stdout.contains("\"env\": []"),
+        "the image's environment would reach the hook: {} {}",
+        ran.stdout,
+        ran.stderr
+    );
     assert!(!env.run(&["inject"]).stdout.contains("\"env\""));
 }
 

@@ -68,7 +68,7 @@ impl Place {
 }
 
 #[test]
-fn row_30_a_swapped_link_to_the_bundle_does_not_redirect_the_writing() {
+fn a_swapped_link_to_the_bundle_does_not_redirect_the_writing() {
     for wrapped in [true, false] {
         let place = Place::new();
         let hooks = place.hooks("ln -sfn theirs bundle");
@@ -80,7 +80,7 @@ fn row_30_a_swapped_link_to_the_bundle_does_not_redirect_the_writing() {
 }
 
 #[test]
-fn row_30_a_configuration_that_became_a_link_is_not_written_through() {
+fn a_configuration_that_became_a_link_is_not_written_through() {
     for wrapped in [true, false] {
         let place = Place::new();
         let hooks = place.hooks("ln -sf ../theirs/config.json ours/config.json");
@@ -92,7 +92,7 @@ fn row_30_a_configuration_that_became_a_link_is_not_written_through() {
 }
 
 #[test]
-fn row_30_a_link_is_followed_once_in_place_and_never_by_the_wrapper() {
+fn a_link_is_followed_once_in_place_and_never_by_the_wrapper() {
     let place = Place::new();
     fs::rename(place.path("ours/config.json"), place.path("real.json")).unwrap();
     symlink("../real.json", place.path("ours/config.json")).unwrap();

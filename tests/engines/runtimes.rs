@@ -155,7 +155,7 @@ fn environments(runtime: Runtime, options: &[&str]) -> [String; 3] {
 }
 
 #[test]
-fn row_27_strict_keeps_every_environment_from_hooks() {
+fn strict_keeps_every_environment_from_hooks() {
     for runtime in Runtime::ALL {
         for environment in environments(runtime, &["--strict"]) {
             assert_eq!(environment, "", "{runtime}");
@@ -165,7 +165,7 @@ fn row_27_strict_keeps_every_environment_from_hooks() {
 
 /// What the option is for: without it a hook gets what its runtime has at the time.
 #[test]
-fn row_27_without_strict_environments_reach_hooks() {
+fn without_strict_environments_reach_hooks() {
     let [create_runtime, create_container, poststop] = environments(Runtime::Runc, &[]);
     assert!(create_container.contains("LD_PRELOAD=/image.so\n"), "{create_container}");
     assert!(create_container.contains("FROM_IMAGE=1\n"), "{create_container}");

@@ -87,7 +87,7 @@ fn a_bad_hook_file_fails_the_create_with_one_line_in_the_log() {
 }
 
 #[test]
-fn row_26_a_hook_that_others_can_change_is_refused_unless_told_otherwise() {
+fn a_hook_that_others_can_change_is_refused_unless_told_otherwise() {
     let setup = Setup::new();
     let file = setup.matching();
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
@@ -98,7 +98,7 @@ fn row_26_a_hook_that_others_can_change_is_refused_unless_told_otherwise() {
 }
 
 #[test]
-fn row_30_a_configuration_behind_a_link_is_refused() {
+fn a_configuration_behind_a_link_is_refused() {
     let setup = Setup::new();
     setup.matching();
     fs::rename(setup.path("config.json"), setup.path("elsewhere.json")).unwrap();

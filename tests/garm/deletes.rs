@@ -103,7 +103,7 @@ fn an_instance_whose_container_was_killed_is_listed_and_deleted() {
 }
 
 #[test]
-fn row_34_controllers_on_one_host_never_see_each_others_instances() {
+fn controllers_on_one_host_never_see_each_others_instances() {
     with_each_runtime("", |world| {
         let one = world.provider().of_controller("11111111-1111-1111-1111-111111111111");
         let two = world.provider().of_controller("22222222-2222-2222-2222-222222222222");

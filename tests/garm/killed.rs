@@ -16,7 +16,7 @@ use crate::support::leftovers::{Snapshot, containers, no_cgroup_of};
 const KILLS: u32 = 6;
 
 #[test]
-fn row_31_whatever_is_killed_is_finished_by_the_next_call() {
+fn whatever_is_killed_is_finished_by_the_next_call() {
     with_each_runtime("", |world| {
         let took = Took::measure(world);
         let delete = |world: &mut &World<'_>| {

@@ -39,7 +39,7 @@ fn a_flavor_is_what_an_instance_has() {
 }
 
 #[test]
-fn row_34_extra_specs_change_a_flavor_up_to_the_ceilings_of_the_admin() {
+fn extra_specs_change_a_flavor_up_to_the_ceilings_of_the_admin() {
     with_each_runtime(FLAVORS, |world| {
         let with = |extra_specs: Value| json!({"flavor": "small", "extra_specs": extra_specs});
         let record = world.run(
@@ -115,7 +115,7 @@ fn an_instance_that_fills_its_disk_fills_nobody_elses() {
 }
 
 #[test]
-fn row_35_the_metadata_address_and_the_host_are_out_of_reach() {
+fn the_metadata_address_and_the_host_are_out_of_reach() {
     with_each_runtime("", |world| {
         let host = world.host();
         // Whoever listens everywhere on the host is there for instances only if the admin says so.
@@ -210,7 +210,7 @@ fn only_flavors_that_allow_it_are_privileged() {
 }
 
 #[test]
-fn row_35_instances_do_not_reach_each_other() {
+fn instances_do_not_reach_each_other() {
     with_each_runtime("", |world| {
         let one =
             world.create("one", "nc -ll -p 7777 -e echo reached & echo up; sleep 1000", json!({}));

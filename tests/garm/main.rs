@@ -1,4 +1,4 @@
-//! `garm-provider-oci` as GARM calls it, with real runc and crun, a real registry and a server that
+//! `garm-provider-runc` as GARM calls it, with real runc and crun, a real registry and a server that
 //! plays GARM. As root.
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]

@@ -23,7 +23,7 @@ fn end_with(world: &World<'_>, name: &str, times: u32) {
 }
 
 #[test]
-fn row_10_depth_keeps_no_instance_from_being_deleted() {
+fn depth_keeps_no_instance_from_being_deleted() {
     with_each_runtime("", |world| {
         world.warm_up();
         let before = Snapshot::take(&world.installation);

@@ -17,7 +17,7 @@ const SEARCH: &str = "grep -rsl canary[-]token / --exclude-dir=proc --exclude-di
     grep canary[-]token | sed 's/^/@ found /'; true";
 
 #[test]
-fn row_34_the_credentials_of_a_runner_are_in_memory_and_its_own() {
+fn the_credentials_of_a_runner_are_in_memory_and_its_own() {
     with_each_runtime("", |world| {
         let record = world.run("one", "true", json!({}));
         for name in [".runner", ".credentials", ".credentials_rsaparams"] {
@@ -33,7 +33,7 @@ fn row_34_the_credentials_of_a_runner_are_in_memory_and_its_own() {
 }
 
 #[test]
-fn row_34_the_token_of_an_instance_is_not_in_it() {
+fn the_token_of_an_instance_is_not_in_it() {
     with_each_runtime("", |world| {
         let search = encode(SEARCH.as_bytes());
         let fields =
@@ -54,7 +54,7 @@ fn row_34_the_token_of_an_instance_is_not_in_it() {
 }
 
 #[test]
-fn row_32_no_secret_is_in_arguments_logs_or_files_that_others_read() {
+fn no_secret_is_in_arguments_logs_or_files_that_others_read() {
     with_each_runtime("", |world| {
         world.garm.require_download_token("canary-download");
         let search = "while :; do cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' '; done";

@@ -73,7 +73,7 @@ fn the_user_cannot_choose_which_settings_root_reads() {
             assert_eq!(ended.status.code(), Some(1), "{file}");
             let said = ended.stderr();
             let named =
-                if file.is_empty() { "/etc/oci-hooks/garm-provider-oci.toml" } else { file };
+                if file.is_empty() { "/etc/oci-hooks/garm-provider-runc.toml" } else { file };
             let expected = format!("the call names the settings {named}, expected {settings}");
             assert!(said.contains(&expected), "{file}: {said}");
             assert_eq!(ended.stdout(), "");

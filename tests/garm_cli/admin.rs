@@ -62,7 +62,7 @@ fn completions_are_of_this_program() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = env.run(&["completions", shell]);
         assert_eq!(ran.code, Some(0));
-        assert!(ran.stdout.contains("garm-provider-oci") && ran.stdout.contains("instances"));
+        assert!(ran.stdout.contains("garm-provider-runc") && ran.stdout.contains("instances"));
     }
     assert!(env.run(&["completions", "--help"]).stdout.contains("bash_completion.d/garm-provider"));
 }
@@ -86,7 +86,7 @@ fn settings_in_force_are_those_of_the_file_and_defaults() {
 
 #[test]
 fn the_file_to_start_from_is_the_documented_one() {
-    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/garm-provider-oci.toml");
+    let documented = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/garm-provider-runc.toml");
     let ran = environment().run(&["config", "--default"]);
     assert_eq!(ran.stdout, fs::read_to_string(documented).unwrap());
 }

@@ -1,4 +1,4 @@
-//! The program `garm-provider-oci` without instances that run: these need no root.
+//! The program `garm-provider-runc` without instances that run: these need no root.
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
@@ -8,7 +8,7 @@ mod calls;
 mod env;
 
 /// The program, for [`env`].
-const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-oci");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-runc");
 
 /// Where its golden files are.
-const DATA: &str = "garm-provider-oci/cli";
+const DATA: &str = "garm-provider-runc/cli";

@@ -10,7 +10,7 @@ use crate::archive::{Archive, Fixture, names};
 use tar::EntryType;
 
 #[test]
-fn row_11_names_and_links_do_not_lead_out_of_the_layer() {
+fn names_and_links_do_not_lead_out_of_the_layer() {
     let fixture = Fixture::new();
     let outside = fixture.outside();
     let outside = outside.to_str().unwrap();
@@ -47,7 +47,7 @@ fn row_11_names_and_links_do_not_lead_out_of_the_layer() {
 }
 
 #[test]
-fn row_12_the_root_is_not_replaced() {
+fn the_root_is_not_replaced() {
     let fixture = Fixture::new();
     let outside = fixture.outside();
     for name in ["/", ".", "./", "//", "./."] {
@@ -73,7 +73,7 @@ fn row_12_the_root_is_not_replaced() {
 }
 
 #[test]
-fn row_13_a_directory_replaces_a_link_of_its_name() {
+fn a_directory_replaces_a_link_of_its_name() {
     let fixture = Fixture::new();
     let outside = fixture.outside();
     let archive = Archive::default()
@@ -90,7 +90,7 @@ fn row_13_a_directory_replaces_a_link_of_its_name() {
 }
 
 #[test]
-fn row_15_whiteouts_stay_in_the_layer() {
+fn whiteouts_stay_in_the_layer() {
     let fixture = Fixture::new();
     let outside = fixture.outside();
     let outside = outside.to_str().unwrap();
@@ -148,7 +148,7 @@ fn whiteouts_hide_lower_layers_wherever_they_stand() {
 }
 
 #[test]
-fn row_18_a_race_of_renames_does_not_lead_out_of_the_layer() {
+fn a_race_of_renames_does_not_lead_out_of_the_layer() {
     let fixture = Fixture::new();
     let mut archive = Archive::default();
     for round in 0..2000 {

@@ -18,7 +18,7 @@ fn limit(result: Result<impl std::fmt::Debug, StoreError>) -> Limit {
 }
 
 #[test]
-fn row_17_bytes_are_limited() {
+fn bytes_are_limited() {
     let limits = Limits { bytes: 1 << 20, ..Limits::default() };
     let fixture = Fixture::with_limits(limits);
     let archive = Archive::default().file("zeros", &vec![0; 2 << 20]).finish();
@@ -36,7 +36,7 @@ fn row_17_bytes_are_limited() {
 }
 
 #[test]
-fn row_17_a_blob_larger_than_a_layer_may_be_is_not_even_read() {
+fn a_blob_larger_than_a_layer_may_be_is_not_even_read() {
     struct Unread;
     impl Read for Unread {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
@@ -52,7 +52,7 @@ fn row_17_a_blob_larger_than_a_layer_may_be_is_not_even_read() {
 }
 
 #[test]
-fn row_17_the_ratio_is_limited() {
+fn the_ratio_is_limited() {
     let fixture = Fixture::new();
     let header = Archive::default().header(b"", |header| {
         header.set_path("zeros").unwrap();
@@ -73,13 +73,13 @@ const MEASURED: &str = "TEST_LAYERS_MEASURED";
 const ENTRIES: u64 = 100_000;
 
 #[test]
-fn row_17_entries_are_limited_and_take_no_memory() {
+fn entries_are_limited_and_take_no_memory() {
     if std::env::var_os(MEASURED).is_some() {
         return unpack_many_entries();
     }
     // In a process of its own, whose memory no other test takes.
     let mut measured = Command::new(std::env::current_exe().unwrap());
-    let own_name = "bombs::row_17_entries_are_limited_and_take_no_memory";
+    let own_name = "bombs::entries_are_limited_and_take_no_memory";
     measured.args(["--exact", own_name]).env(MEASURED, "yes");
     let output = crate::support::program::run(&mut measured).success();
     assert!(output.contains("1 passed"), "{own_name} is not what this test is called: {output}");
@@ -110,7 +110,7 @@ fn peak_kib() -> usize {
 }
 
 #[test]
-fn row_17_depth_and_names_are_limited() {
+fn depth_and_names_are_limited() {
     let fixture = Fixture::new();
     let deep = "d/".repeat(1000);
     let archive = Archive::default().pax(&[("path", deep.as_bytes())]).file("x", b"");

@@ -140,7 +140,7 @@ fn similar(
 }
 
 #[test]
-fn row_14_sizes_that_disagree_are_read_as_others_do() {
+fn sizes_that_disagree_are_read_as_others_do() {
     let inner = Archive::default().file("hidden", b"smuggled").finish();
     // The extended header says that the inner archive is data; the plain one says it is not.
     let archive = Archive::default()
@@ -168,7 +168,7 @@ fn row_14_sizes_that_disagree_are_read_as_others_do() {
 }
 
 #[test]
-fn row_14_what_readers_disagree_on_is_refused() {
+fn what_readers_disagree_on_is_refused() {
     let fixture = Fixture::new();
     let new = Archive::default;
     let data = |header: &mut tar::Header| header.set_size(512);
@@ -218,7 +218,7 @@ fn row_14_what_readers_disagree_on_is_refused() {
 }
 
 #[test]
-fn row_16_modes_owners_links_and_nodes_are_those_of_others() {
+fn modes_owners_links_and_nodes_are_those_of_others() {
     let owned = |archive: Archive, name: &str, kind, mode, (uid, gid): (u64, u64)| {
         archive.header(b"", |header| {
             header.set_entry_type(kind);
@@ -257,7 +257,7 @@ fn row_16_modes_owners_links_and_nodes_are_those_of_others() {
 }
 
 #[test]
-fn row_16_times_and_long_names_are_those_of_others() {
+fn times_and_long_names_are_those_of_others() {
     let long = format!("{}/{}", "d".repeat(200), "f".repeat(200));
     let archive = Archive::default()
         .pax(&[("path", long.as_bytes()), ("mtime", b"1234567890.987654321")])
@@ -276,7 +276,7 @@ fn row_16_times_and_long_names_are_those_of_others() {
 }
 
 #[test]
-fn row_16_extended_attributes_follow_the_policy() {
+fn extended_attributes_follow_the_policy() {
     // cap_net_raw+ep, with a line break in it.
     let capability = [1, 0, 0, 2, b'\n', 32, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     let fixture = Fixture::new();
@@ -302,7 +302,7 @@ fn row_16_extended_attributes_follow_the_policy() {
 }
 
 #[test]
-fn row_16_sparse_files_keep_their_holes() {
+fn sparse_files_keep_their_holes() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let source = dir.path().join("source");
     fs::create_dir(&source).unwrap();
@@ -343,7 +343,7 @@ fn row_16_sparse_files_keep_their_holes() {
 }
 
 #[test]
-fn row_16_a_whole_tree_is_what_gnu_tar_makes_of_it() {
+fn a_whole_tree_is_what_gnu_tar_makes_of_it() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let archive = Command::new(find("tar"))
         .args(["--xattrs", "-c", "-C", "/", "etc", "-C", "/usr", "sbin"])

@@ -1,4 +1,4 @@
-//! Importing, and row 22: digests as names.
+//! Importing, and digests as names.
 
 use std::fs;
 use std::path::Path;
@@ -174,7 +174,7 @@ fn an_archive_of_docker_save_is_imported_with_its_links() {
 }
 
 #[test]
-fn row_22_digests_are_not_paths() {
+fn digests_are_not_paths() {
     for text in ["sha256:../../x", "sha256:", "sha256:A", &format!("sha256:{}/", "a".repeat(63))] {
         text.parse::<Digest>().unwrap_err();
     }
@@ -191,7 +191,7 @@ fn row_22_digests_are_not_paths() {
 }
 
 #[test]
-fn row_22_content_that_does_not_fit_its_digest_is_refused() {
+fn content_that_does_not_fit_its_digest_is_refused() {
     let layers = layers();
     let original = Fixture::new();
     let layout = original.outside().join("layout");

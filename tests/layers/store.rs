@@ -54,7 +54,7 @@ fn find(store: &Store, name: &str) -> Option<Image> {
 }
 
 #[test]
-fn row_18_who_wants_the_same_layer_waits_and_gets_it() {
+fn who_wants_the_same_layer_waits_and_gets_it() {
     let fixture = Fixture::new();
     let archive = archive("a");
     let blob = gzip(&archive);
@@ -77,7 +77,7 @@ fn row_18_who_wants_the_same_layer_waits_and_gets_it() {
 }
 
 #[test]
-fn row_18_a_layer_is_there_as_a_whole_or_not_at_all() {
+fn a_layer_is_there_as_a_whole_or_not_at_all() {
     let fixture = Fixture::new();
     let archive = archive("a");
     let blob = gzip(&archive);
@@ -129,7 +129,7 @@ fn a_layer_that_is_there_is_given_to_nobody_without_its_blob() {
 
 /// Not a test of its own: what the process does that is killed.
 #[test]
-fn row_18_helper_that_is_killed() {
+fn helper_that_is_killed() {
     let Some(dir) = std::env::var_os(KILLED).map(std::path::PathBuf::from) else { return };
     let (root, run) = (dir.join("root"), dir.join("run"));
     let store = Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap();
@@ -154,7 +154,7 @@ impl Read for Stuck {
 
 fn start_and_kill(fixture: &Fixture) {
     let mut child: Child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "store::row_18_helper_that_is_killed"])
+        .args(["--exact", "store::helper_that_is_killed"])
         .env(KILLED, fixture.path())
         .stdout(std::process::Stdio::null())
         .spawn()
@@ -174,7 +174,7 @@ fn start_and_kill(fixture: &Fixture) {
 }
 
 #[test]
-fn row_18_what_a_killed_process_leaves_is_pruned() {
+fn what_a_killed_process_leaves_is_pruned() {
     let fixture = Fixture::new();
     start_and_kill(&fixture);
     assert!(names_of_layers(&fixture)[0].starts_with(".tmp-"));
@@ -185,7 +185,7 @@ fn row_18_what_a_killed_process_leaves_is_pruned() {
 }
 
 #[test]
-fn row_18_the_next_process_goes_on_where_one_was_killed() {
+fn the_next_process_goes_on_where_one_was_killed() {
     let fixture = Fixture::new();
     start_and_kill(&fixture);
     let layer = fixture.unpack_blob(&archive("a"), <[u8]>::to_vec).unwrap();

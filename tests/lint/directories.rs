@@ -155,7 +155,7 @@ fn files_that_are_not_read_are_noted() {
 }
 
 #[test]
-fn row_26_whoever_may_write_is_found() {
+fn whoever_may_write_is_found() {
     let dirs = Dirs::new();
     let file = dirs.write("etc/a.json", HOOK);
     set_mode(&file, 0o666);
@@ -198,7 +198,7 @@ fn whoever_may_write_by_an_acl_is_found() {
 }
 
 #[test]
-fn row_26_a_program_reached_through_an_open_directory_is_found() {
+fn a_program_reached_through_an_open_directory_is_found() {
     let dirs = Dirs::new();
     let program = dirs.program("a", 0o755);
     let open = dirs.path("open");

@@ -9,7 +9,7 @@ use crate::host::{self, Host, ip, nft, set};
 use crate::{SHORT, TIMEOUT, ask, at, endpoint, expect_unreachable, serve, serve_in, within};
 
 #[test]
-fn row_35_one_job_does_not_reach_another() {
+fn one_job_does_not_reach_another() {
     let host = Host::new();
     host.run(|| {
         set("net/ipv6/conf/all/forwarding", "1");
@@ -35,7 +35,7 @@ fn row_35_one_job_does_not_reach_another() {
 }
 
 #[test]
-fn row_35_metadata_addresses_are_out_of_reach() {
+fn metadata_addresses_are_out_of_reach() {
     let host = Host::new();
     host.outside(|| {
         serve("[::]:80");
@@ -66,7 +66,7 @@ fn row_35_metadata_addresses_are_out_of_reach() {
 }
 
 #[test]
-fn row_35_the_hosts_loopback_is_out_of_reach() {
+fn the_hosts_loopback_is_out_of_reach() {
     let host = Host::new();
     host.run(|| {
         let network = host.network("loopback");

@@ -10,7 +10,7 @@ use crate::setup::{Content, Puller, basic, chain, login, noise, read};
 use crate::support::http::{Response, Server};
 
 #[test]
-fn row_24_a_moved_tag_is_seen() {
+fn a_moved_tag_is_seen() {
     let current = Arc::new(Mutex::new(Content::new(&[b"old"])));
     let server = Server::start({
         let current = Arc::clone(&current);
@@ -131,7 +131,7 @@ fn shared(content: &Content, private: &Arc<AtomicBool>) -> Server {
 }
 
 #[test]
-fn row_25_a_private_image_in_the_store_needs_authorisation_of_each_job() {
+fn a_private_image_in_the_store_needs_authorisation_of_each_job() {
     let private = Arc::new(AtomicBool::new(true));
     let server = shared(&Content::new(&[b"a"]), &private);
     let address = server.address();
@@ -171,7 +171,7 @@ fn row_25_a_private_image_in_the_store_needs_authorisation_of_each_job() {
 }
 
 #[test]
-fn row_25_an_image_that_became_private_or_public_is_known_as_that() {
+fn an_image_that_became_private_or_public_is_known_as_that() {
     let private = Arc::new(AtomicBool::new(false));
     let server = shared(&Content::new(&[b"a"]), &private);
     let mut puller = Puller::with_login(&server.address(), "a", "a");

@@ -66,7 +66,7 @@ fn refused(
 }
 
 #[test]
-fn row_22_a_layer_with_another_digest_or_size_is_refused() {
+fn a_layer_with_another_digest_or_size_is_refused() {
     let content = Content::new(&[&noise(300_000)]);
     let layer = content.layer_path(0);
     let change = |edit: fn(&mut Vec<u8>)| {
@@ -90,7 +90,7 @@ fn row_22_a_layer_with_another_digest_or_size_is_refused() {
 }
 
 #[test]
-fn row_22_a_layer_without_a_length_is_read_no_further_than_its_descriptor_says() {
+fn a_layer_without_a_length_is_read_no_further_than_its_descriptor_says() {
     let content = Content::new(&[&noise(1000)]);
     let layer = content.layer_path(0);
     let error = refused(&content, move |path, mut response| {
@@ -108,7 +108,7 @@ fn row_22_a_layer_without_a_length_is_read_no_further_than_its_descriptor_says()
 }
 
 #[test]
-fn row_22_bytes_after_the_end_of_the_compressed_archive_count() {
+fn bytes_after_the_end_of_the_compressed_archive_count() {
     let plain = archive("0", b"a");
     let mut blob = gzip(&plain);
     blob.extend_from_slice(b"trailing");
@@ -128,7 +128,7 @@ fn row_22_bytes_after_the_end_of_the_compressed_archive_count() {
 }
 
 #[test]
-fn row_22_a_layer_that_is_not_the_one_in_the_configuration_is_refused() {
+fn a_layer_that_is_not_the_one_in_the_configuration_is_refused() {
     let mut content = Content::new(&[b"good"]);
     content.layers = vec![gzip(&archive("0", b"evil"))];
     content.manifest["layers"][0] = descriptor(crate::setup::GZIP, &content.layers[0]);
@@ -137,7 +137,7 @@ fn row_22_a_layer_that_is_not_the_one_in_the_configuration_is_refused() {
 }
 
 #[test]
-fn row_22_a_manifest_by_digest_must_have_it() {
+fn a_manifest_by_digest_must_have_it() {
     let content = Content::new(&[b"a"]);
     let digest = Digest::of(b"something else");
     let manifest = content.clone();
@@ -155,7 +155,7 @@ fn row_22_a_manifest_by_digest_must_have_it() {
 }
 
 #[test]
-fn row_22_a_configuration_with_another_digest_or_size_is_refused() {
+fn a_configuration_with_another_digest_or_size_is_refused() {
     let content = Content::new(&[b"a"]);
     let path = format!("/v2/test/image/blobs/{}", Digest::of(&content.config));
     for edit in [
@@ -180,7 +180,7 @@ fn row_22_a_configuration_with_another_digest_or_size_is_refused() {
 }
 
 #[test]
-fn row_22_a_manifest_is_capped_and_its_digests_are_no_paths() {
+fn a_manifest_is_capped_and_its_digests_are_no_paths() {
     let mut content = Content::new(&[b"a"]);
     let error = refused(&content, |path, mut response| {
         if path.ends_with("/manifests/latest") {
@@ -195,7 +195,7 @@ fn row_22_a_manifest_is_capped_and_its_digests_are_no_paths() {
 }
 
 #[test]
-fn row_23_a_manifest_that_is_announced_as_something_else_is_refused() {
+fn a_manifest_that_is_announced_as_something_else_is_refused() {
     let content = Content::new(&[b"a"]);
     for announced in [media_type::OCI_INDEX, media_type::DOCKER_MANIFEST, "text/html"] {
         let error = refused(&content, move |_, mut response| {
@@ -254,7 +254,7 @@ fn the_image_for_the_platform_is_taken_from_an_index() {
 }
 
 #[test]
-fn row_23_an_index_in_the_place_of_a_manifest_is_refused() {
+fn an_index_in_the_place_of_a_manifest_is_refused() {
     let content = Content::new(&[b"a"]);
     let nested = json!({
         "schemaVersion": 2, "mediaType": media_type::OCI_INDEX,

@@ -40,7 +40,7 @@ fn a_password_is_sent_when_asked_for_and_only_to_its_registry() {
 }
 
 #[test]
-fn row_19_authorization_is_dropped_on_a_redirect_to_another_port_or_host() {
+fn authorization_is_dropped_on_a_redirect_to_another_port_or_host() {
     let content = Content::new(&[b"a"]);
     let storage = content.serve();
     for host in ["127.0.0.1", "localhost"] {
@@ -62,7 +62,7 @@ fn row_19_authorization_is_dropped_on_a_redirect_to_another_port_or_host() {
 }
 
 #[test]
-fn row_19_authorization_does_not_come_back_by_a_second_redirect() {
+fn authorization_does_not_come_back_by_a_second_redirect() {
     let content = Content::new(&[b"a"]);
     let home = Arc::new(OnceLock::new());
     let bounce = Server::start({
@@ -86,7 +86,7 @@ fn row_19_authorization_does_not_come_back_by_a_second_redirect() {
 }
 
 #[test]
-fn row_19_authorization_stays_on_a_redirect_within_the_registry() {
+fn authorization_stays_on_a_redirect_within_the_registry() {
     let content = Content::new(&[b"a"]);
     let (first, layer) = (content.clone(), content.layer_path(0));
     let server = Server::start(move |request| match request.header("authorization") {
@@ -145,7 +145,7 @@ fn a_token_is_fetched_once_and_for_reading_alone() {
 }
 
 #[test]
-fn row_20_a_realm_at_a_metadata_address_is_refused() {
+fn a_realm_at_a_metadata_address_is_refused() {
     for realm in [
         "http://169.254.169.254/latest/api/token",
         "https://169.254.169.254/",
@@ -164,7 +164,7 @@ fn row_20_a_realm_at_a_metadata_address_is_refused() {
 }
 
 #[test]
-fn row_20_a_realm_without_tls_is_refused_if_the_registry_has_it() {
+fn a_realm_without_tls_is_refused_if_the_registry_has_it() {
     let tokens = Server::start(|_| Response::ok(json!({"token": "token"}).to_string()));
     let realm = format!("http://{}/token", tokens.address());
     let data = program::repository("tests/data/registry");
@@ -200,7 +200,7 @@ fn realms_that_are_no_address_or_give_no_token_are_refused() {
 }
 
 #[test]
-fn row_21_foreign_layers_never_get_credentials() {
+fn foreign_layers_never_get_credentials() {
     let mut content = Content::new(&[b"a"]);
     let elsewhere = {
         let layer = content.layers[0].clone();
@@ -226,7 +226,7 @@ fn row_21_foreign_layers_never_get_credentials() {
 }
 
 #[test]
-fn row_21_a_foreign_layer_is_not_fetched_from_a_metadata_address() {
+fn a_foreign_layer_is_not_fetched_from_a_metadata_address() {
     let mut content = Content::new(&[b"a"]);
     content.manifest["layers"][0]["urls"] = json!(["http://169.254.169.254/latest/meta-data"]);
     let layer = content.layer_path(0);

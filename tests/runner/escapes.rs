@@ -1,4 +1,4 @@
-//! What hostile images and jobs try to get out: rows 1 to 6 of the list of threats.
+//! How hostile images and jobs try to get out.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -14,7 +14,7 @@ use crate::support::github_runner::{Runner, merge, volume};
 use crate::support::program;
 
 #[test]
-fn row_1_a_container_cannot_write_to_the_runtime() {
+fn a_container_cannot_write_to_the_runtime() {
     let hashes = || {
         ["runc", "crun", "bash"].map(|name| {
             let content = fs::read(program::find(name)).unwrap();
@@ -43,7 +43,7 @@ fn row_1_a_container_cannot_write_to_the_runtime() {
 }
 
 #[test]
-fn row_2_no_directory_of_the_host_is_reached_by_a_descriptor() {
+fn no_directory_of_the_host_is_reached_by_a_descriptor() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
         for fd in [3, 7, 8] {
@@ -73,7 +73,7 @@ fn row_2_no_directory_of_the_host_is_reached_by_a_descriptor() {
 }
 
 #[test]
-fn row_3_links_in_an_image_do_not_lead_to_the_host() {
+fn links_in_an_image_do_not_lead_to_the_host() {
     with_each_runtime("", |installation| {
         let canary = Canary::new(installation.host());
         let mut runner = runner(installation, "runner-1");
@@ -92,7 +92,7 @@ fn row_3_links_in_an_image_do_not_lead_to_the_host() {
 }
 
 #[test]
-fn row_4_a_mount_target_that_becomes_a_link_stays_inside() {
+fn a_mount_target_that_becomes_a_link_stays_inside() {
     with_each_runtime("", |installation| {
         let canary = Canary::new(installation.host());
         let mut runner = runner(installation, "runner-1");
@@ -126,7 +126,7 @@ fn row_4_a_mount_target_that_becomes_a_link_stays_inside() {
 }
 
 #[test]
-fn row_5_a_working_directory_is_made_inside() {
+fn a_working_directory_is_made_inside() {
     with_each_runtime("", |installation| {
         let canary = Canary::new(installation.host());
         let mut runner = runner(installation, "runner-1");
@@ -146,7 +146,7 @@ fn row_5_a_working_directory_is_made_inside() {
 }
 
 #[test]
-fn row_6_a_build_reaches_nothing_of_the_host() {
+fn a_build_reaches_nothing_of_the_host() {
     with_each_runtime("", |installation| {
         let canary = Canary::new(installation.host());
         let secret = fs::read_to_string("/etc/shadow").unwrap();

@@ -19,7 +19,7 @@ use crate::support::runtime::Runtime;
 const KILLS: u32 = 5;
 
 #[test]
-fn row_31_whatever_is_killed_leaves_nothing_after_cleanup() {
+fn whatever_is_killed_leaves_nothing_after_cleanup() {
     with_each_runtime("", |installation| {
         let mut bystander = runner(installation, "bystander");
         bystander.prepare(bystander.job_container("node:22"), &[redis()]);
@@ -96,7 +96,7 @@ fn whatever_a_killed_command_leaves_is_found() {
 
 /// `prune` is for machines whose runner is gone too: no `cleanup_job` will come.
 #[test]
-fn row_31_prune_removes_what_a_runner_that_is_gone_left() {
+fn prune_removes_what_a_runner_that_is_gone_left() {
     with_each_runtime("", |installation| {
         // As beside Docker: jobs have rules there too.
         installation.host().shell("iptables -P FORWARD DROP; ip6tables -P FORWARD DROP");
@@ -137,7 +137,7 @@ fn what_a_dying_runtime_made_last_goes_with_the_next_call() {
 
 /// Each build is of another Dockerfile, so that none has been made before.
 #[test]
-fn row_31_a_killed_build_leaves_nothing_after_cleanup() {
+fn a_killed_build_leaves_nothing_after_cleanup() {
     with_each_runtime("", |installation| {
         let mut victim = runner(installation, "victim");
         let build = |victim: &mut Runner<'_>, number| {

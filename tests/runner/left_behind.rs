@@ -1,4 +1,4 @@
-//! What a job leaves in the runner's directories, row 9 of what was found: no devices, nothing that gives
+//! What a job leaves in the runner's directories: no devices, nothing that gives
 //! anybody somebody else's rights, and no files of others.
 
 use std::fs;

@@ -60,7 +60,7 @@ fn clear_work(host: &Host, runner: &Runner<'_>) {
 }
 
 #[test]
-fn row_10_depth_and_odd_names_keep_no_command_from_removing_them() {
+fn depth_and_odd_names_keep_no_command_from_removing_them() {
     with_each_runtime("", |installation| {
         let host = installation.host();
         let mut runner = runner(installation, "runner-1");

@@ -1,4 +1,4 @@
-//! What a step may do, and what it may not ask for: rows 7 to 10 of the list of threats.
+//! What a step may do, and what it may not ask for.
 
 use std::os::unix::net::UnixListener;
 
@@ -9,7 +9,7 @@ use crate::support::github_runner::{merge, volume};
 use crate::support::leftovers::Snapshot;
 
 #[test]
-fn row_7_a_step_has_few_rights() {
+fn a_step_has_few_rights() {
     with_each_runtime("", |installation| {
         let outside = installation.host().shell("readlink /proc/self/ns/*");
         let mut runner = runner(installation, "runner-1");
@@ -45,7 +45,7 @@ fn row_7_a_step_has_few_rights() {
 }
 
 #[test]
-fn row_8_dangerous_options_are_refused_by_name() {
+fn dangerous_options_are_refused_by_name() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
         for options in [
@@ -95,7 +95,7 @@ fn row_8_dangerous_options_are_refused_by_name() {
 }
 
 #[test]
-fn row_9_the_socket_of_docker_is_not_passed_on_and_a_line_says_so() {
+fn the_socket_of_docker_is_not_passed_on_and_a_line_says_so() {
     with_each_runtime("", |installation| {
         let host = installation.host();
         let _socket = host.enter(|| UnixListener::bind("/run/docker.sock")).unwrap();
@@ -111,7 +111,7 @@ fn row_9_the_socket_of_docker_is_not_passed_on_and_a_line_says_so() {
 }
 
 #[test]
-fn row_10_users_that_cannot_be_are_errors() {
+fn users_that_cannot_be_are_errors() {
     with_each_runtime("", |installation| {
         let mut runner = runner(installation, "runner-1");
         for tag in ["large", "negative", "unknown", "group"] {

@@ -1,4 +1,4 @@
-//! Passwords and what they protect: rows 25 and 32 of the list of threats.
+//! Passwords and what they protect.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -15,7 +15,7 @@ use crate::support::hub::{Login, Name, Registry};
 use crate::support::program;
 
 #[test]
-fn row_25_a_private_image_in_the_store_is_not_for_other_jobs() {
+fn a_private_image_in_the_store_is_not_for_other_jobs() {
     with_each_runtime("", |installation| {
         let login = Login("octocat", "right");
         let _ghcr = Registry::start(installation.host(), Name::Ghcr, Some(login));
@@ -42,7 +42,7 @@ fn row_25_a_private_image_in_the_store_is_not_for_other_jobs() {
 const CANARIES: [&str; 3] = ["cAnArY-password-7f3a", "cAnArY-step-91bd", "cAnArY-service-c0de"];
 
 #[test]
-fn row_32_secrets_are_in_no_command_line_log_or_file() {
+fn secrets_are_in_no_command_line_log_or_file() {
     let [password, step, service] = CANARIES;
     with_each_runtime("", |installation| {
         let host = installation.host();

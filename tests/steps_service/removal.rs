@@ -25,7 +25,7 @@ fn jobs(server: &Server) -> Vec<PathBuf> {
 }
 
 #[test]
-fn row_10_depth_keeps_no_job_from_being_removed() {
+fn depth_keeps_no_job_from_being_removed() {
     block_on(async {
         let mut server = Server::limited();
         let mut client = server.gitlab();

@@ -162,7 +162,7 @@ fn findings_point_into_patterns() {
 }
 
 #[test]
-fn row_27_a_hook_that_would_get_the_environment_of_the_image_is_a_warning() {
+fn a_hook_that_would_get_the_environment_of_the_image_is_a_warning() {
     let hook = |env: &str, stage: &str| {
         format!(
             r#"{{"version": "1.0.0", "hook": {{"path": "/bin/true", "timeout": 1{env}}},

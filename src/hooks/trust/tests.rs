@@ -23,7 +23,7 @@ fn fault(path: &Path) -> Option<PathBuf> {
 }
 
 #[test]
-fn row_26_a_writable_file_or_directory_on_the_way_is_found() {
+fn a_writable_file_or_directory_on_the_way_is_found() {
     let (temp, file) = tree();
     assert_eq!(fault(&file), None);
     for path in [file.clone(), temp.path().join("a"), temp.path().join("a/b")] {
@@ -35,7 +35,7 @@ fn row_26_a_writable_file_or_directory_on_the_way_is_found() {
 }
 
 #[test]
-fn row_26_links_are_followed_and_what_they_lead_through_is_checked() {
+fn links_are_followed_and_what_they_lead_through_is_checked() {
     let (temp, file) = tree();
     let open = temp.path().join("open");
     fs::create_dir(&open).unwrap();
@@ -76,7 +76,7 @@ fn directories_in_common_are_looked_at_once() {
 }
 
 #[test]
-fn row_26_a_foreign_owner_is_found() {
+fn a_foreign_owner_is_found() {
     let (_temp, file) = tree();
     let nobody_is_trusted = TrustOptions { uids: vec![] };
     let error = check_path(&file, &nobody_is_trusted).unwrap_err();

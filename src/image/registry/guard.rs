@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn row_20_only_a_registry_on_the_loopback_interface_leads_there() {
+    fn only_a_registry_on_the_loopback_interface_leads_there() {
         let lookup = |registry: &str, target: &str| {
             let guard = Guard::new(registry.parse().unwrap(), None);
             let timeout = NextTimeout::default();
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn row_20_internal_addresses_are_known_in_every_form() {
+    fn internal_addresses_are_known_in_every_form() {
         for internal in [
             "127.0.0.1",
             "127.9.9.9",

@@ -140,7 +140,7 @@ fn signals_have_their_default_actions() {
 }
 
 #[test]
-fn row_28_unread_input_and_closed_pipes_are_no_errors() {
+fn unread_input_and_closed_pipes_are_no_errors() {
     let input = vec![b'x'; 1 << 20];
     for script in ["exit 0", "exec <&-; echo ok", "exec >&- 2>&-; exit 0", "head -c 1 >/dev/null"] {
         let mut program = sh(script);
@@ -150,7 +150,7 @@ fn row_28_unread_input_and_closed_pipes_are_no_errors() {
 }
 
 #[test]
-fn row_28_unread_input_does_not_outlast_the_deadline() {
+fn unread_input_does_not_outlast_the_deadline() {
     let input = vec![b'x'; 1 << 20];
     let mut program = sh("exec sleep 1000");
     program.stdin = &input;
@@ -162,7 +162,7 @@ fn row_28_unread_input_does_not_outlast_the_deadline() {
 }
 
 #[test]
-fn row_28_endless_output_is_cut_and_its_writer_killed() {
+fn endless_output_is_cut_and_its_writer_killed() {
     let mut program = sh("echo $$ >&2; exec cat /dev/zero");
     program.stdout = Limit::Kill(100_000);
     let finished = program.run().unwrap();
@@ -179,7 +179,7 @@ fn row_28_endless_output_is_cut_and_its_writer_killed() {
 }
 
 #[test]
-fn row_28_standard_error_keeps_its_head() {
+fn standard_error_keeps_its_head() {
     let mut program = sh("echo head >&2; head -c 3000000 /dev/zero >&2; echo out");
     program.stderr = Limit::Truncate(10);
     let finished = program.run().unwrap();
@@ -194,7 +194,7 @@ fn row_28_standard_error_keeps_its_head() {
 }
 
 #[test]
-fn row_28_deadline_kills_the_whole_process_group() {
+fn deadline_kills_the_whole_process_group() {
     let mut program = sh("sleep 1000 & echo $! $$; wait");
     program.timeout = Some(Duration::from_secs(1));
     let finished = program.run().unwrap();
@@ -205,7 +205,7 @@ fn row_28_deadline_kills_the_whole_process_group() {
 }
 
 #[test]
-fn row_28_descendant_outside_the_group_cannot_hold_us_past_the_deadline() {
+fn descendant_outside_the_group_cannot_hold_us_past_the_deadline() {
     // The descendant leaves a way to end it: it reads from a pipe that closes with this test.
     let (reader, writer) = io::pipe().unwrap();
     let gate = format!("/proc/{}/fd/{}", std::process::id(), reader.as_raw_fd());

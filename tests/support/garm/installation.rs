@@ -1,4 +1,4 @@
-//! `garm-provider-oci` as an administrator installs it on a host, with settings for tests.
+//! `garm-provider-runc` as an administrator installs it on a host, with settings for tests.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -14,7 +14,7 @@ use super::super::runtime::Runtime;
 use super::images;
 use super::record::Record;
 
-const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-oci");
+const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-runc");
 
 /// The program with its settings, and a registry that has the images.
 pub(crate) struct Installation<'h> {
@@ -55,12 +55,12 @@ impl<'h> Installation<'h> {
 
     /// Returns the installed program.
     pub(crate) fn program(&self) -> PathBuf {
-        self.host.path().join("bin/garm-provider-oci")
+        self.host.path().join("bin/garm-provider-runc")
     }
 
     /// Returns the file that GARM names as the provider's own.
     pub(crate) fn settings(&self) -> PathBuf {
-        self.host.path().join("garm-provider-oci.toml")
+        self.host.path().join("garm-provider-runc.toml")
     }
 
     pub(crate) fn log_directory(&self) -> PathBuf {

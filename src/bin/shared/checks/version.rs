@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn row_03_versions_below_the_fixed_ones_are_named() {
+    fn versions_below_the_fixed_ones_are_named() {
         let of_2025 = ["CVE-2025-31133", "CVE-2025-52565", "CVE-2025-52881"];
         assert_eq!(holes("runc", "1.4.3"), <[&str; 0]>::default());
         assert_eq!(holes("runc", "1.3.6"), <[&str; 0]>::default());

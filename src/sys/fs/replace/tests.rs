@@ -200,7 +200,7 @@ fn failure_leaves_no_file_behind() {
 }
 
 #[test]
-fn row_30_directory_swapped_after_reading_does_not_redirect_the_writing() {
+fn directory_swapped_after_reading_does_not_redirect_the_writing() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     for (directory, content) in [("bundle", "ours"), ("victim", "theirs")] {
@@ -221,7 +221,7 @@ fn row_30_directory_swapped_after_reading_does_not_redirect_the_writing() {
 }
 
 #[test]
-fn row_30_file_swapped_for_a_link_is_neither_read_nor_written_through() {
+fn file_swapped_for_a_link_is_neither_read_nor_written_through() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     fs::write(at("config.json"), "ours").unwrap();
@@ -237,7 +237,7 @@ fn row_30_file_swapped_for_a_link_is_neither_read_nor_written_through() {
 }
 
 #[test]
-fn row_30_racing_swaps_never_change_another_file() {
+fn racing_swaps_never_change_another_file() {
     let root = tempfile::tempdir().unwrap();
     let at = |name: &str| root.path().join(name);
     for (directory, content) in [("bundle", "ours"), ("victim", "theirs")] {

@@ -1,4 +1,4 @@
-//! `garm-provider-oci pull`.
+//! `garm-provider-runc pull`.
 
 use clap::Args;
 use oci_hooks::image::{Platform, PullRequest, pull};

@@ -12,11 +12,11 @@ Without a command it carries out what GARM asks for by GARM_COMMAND and other va
 The commands are for people.
 
 Examples:
-  garm-provider-oci doctor                  What is missing on this machine?
-  garm-provider-oci pull ubuntu-24.04       Have an image before an instance needs it
-  garm-provider-oci instances               What is there, of all pools?
-  garm-provider-oci logs garm-x7k2 -f       What does the runner of an instance say?
-  garm-provider-oci prune --size 20GB       Remove the images unused for the longest time
+  garm-provider-runc doctor                  What is missing on this machine?
+  garm-provider-runc pull ubuntu-24.04       Have an image before an instance needs it
+  garm-provider-runc instances               What is there, of all pools?
+  garm-provider-runc logs garm-x7k2 -f       What does the runner of an instance say?
+  garm-provider-runc prune --size 20GB       Remove the images unused for the longest time
 
 Exit status:
   0   done
@@ -27,7 +27,7 @@ Exit status:
 
 /// Run GARM's runners as OCI containers on runc, crun or youki, without a daemon
 #[derive(Debug, Parser)]
-#[command(name = "garm-provider-oci", version, after_help = HELP, max_term_width = 100)]
+#[command(name = "garm-provider-runc", version, after_help = HELP, max_term_width = 100)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -39,7 +39,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
-    /// Read the settings from FILE instead of /etc/oci-hooks/garm-provider-oci.toml
+    /// Read the settings from FILE instead of /etc/oci-hooks/garm-provider-runc.toml
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 
@@ -58,7 +58,7 @@ pub(crate) enum Format {
     /// For people
     #[default]
     Human,
-    /// For programs; described in garm-provider-oci(1)
+    /// For programs; described in garm-provider-runc(1)
     Json,
 }
 

@@ -1,6 +1,6 @@
 //! The man pages of this program, made from its command line and from `man/parts`.
 //!
-//! `UPDATE_GOLDEN=1 cargo test --features garm --bin garm-provider-oci man` writes them anew.
+//! `UPDATE_GOLDEN=1 cargo test --features garm --bin garm-provider-runc man` writes them anew.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -15,8 +15,8 @@ use crate::pages::{Pages, man};
 use crate::settings::{FILE, FILE_VARIABLE};
 use crate::shared::relayed::PROXY_VARIABLES;
 
-const DESCRIPTION: &str = include_str!("../../../man/parts/garm-provider-oci-description.roff");
-const REFERENCE: &str = include_str!("../../../man/parts/garm-provider-oci-reference.roff");
+const DESCRIPTION: &str = include_str!("../../../man/parts/garm-provider-runc-description.roff");
+const REFERENCE: &str = include_str!("../../../man/parts/garm-provider-runc-reference.roff");
 
 const GLOBAL_OPTIONS: &str = "\
 .SH \"GLOBAL OPTIONS\"
@@ -32,19 +32,19 @@ const SEE_ALSO: &str = "\
 #[test]
 fn pages_are_those_of_the_command_line() {
     let pages = Pages {
-        program: "garm-provider-oci",
+        program: "garm-provider-runc",
         manual: "GARM's provider",
         description: DESCRIPTION,
         reference: REFERENCE,
         global_options: GLOBAL_OPTIONS,
         see_also: SEE_ALSO,
     };
-    pages.check(Cli::command(), |name| name.starts_with("garm-provider-oci"));
+    pages.check(Cli::command(), |name| name.starts_with("garm-provider-runc"));
 }
 
 #[test]
 fn every_key_of_the_json_output_is_described() {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/garm-provider-oci/cli");
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/garm-provider-runc/cli");
     let mut keys = BTreeSet::new();
     for entry in fs::read_dir(data).unwrap() {
         let path = entry.unwrap().path();
@@ -57,12 +57,12 @@ fn every_key_of_the_json_output_is_described() {
     let is_described = |key: &&String| REFERENCE.contains(&format!("\\fB{key}\\fR"));
     let missing: Vec<_> = keys.iter().filter(|key| !is_described(key)).collect();
     assert!(!keys.is_empty());
-    assert!(missing.is_empty(), "not in man/parts/garm-provider-oci-reference.roff: {missing:?}");
+    assert!(missing.is_empty(), "not in man/parts/garm-provider-runc-reference.roff: {missing:?}");
 }
 
 #[test]
 fn files_variables_and_extra_specs_are_described() {
-    let page = fs::read_to_string(man("garm-provider-oci.1")).unwrap().replace("\\-", "-");
+    let page = fs::read_to_string(man("garm-provider-runc.1")).unwrap().replace("\\-", "-");
     for name in PROXY_VARIABLES.into_iter().chain([FILE, FILE_VARIABLE]) {
         assert!(page.contains(name), "{name}");
     }

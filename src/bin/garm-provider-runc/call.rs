@@ -5,7 +5,6 @@
 use std::env;
 use std::error::Error;
 use std::io::{self, IsTerminal as _, Read, Write as _};
-use std::path::Path;
 use std::process::ExitCode;
 
 use oci_hooks::garm::{
@@ -17,9 +16,8 @@ use oci_hooks::sys::error::chain;
 use serde::Serialize;
 
 use crate::relay::{self, RelayError};
-use crate::settings::Settings;
 use crate::shared::host::HostError;
-use crate::shared::read::{Loaded, SettingsError};
+use crate::shared::read::SettingsError;
 use crate::{settings, supervise};
 
 /// More of a message is for nobody: GARM keeps it in its database.
@@ -127,8 +125,7 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
         Command::GetExtraSpecsJsonSchema => return write(schema::EXTRA_SPECS.trim_end()),
         _ => {}
     }
-    let config = call.config_file.as_deref();
-    let loaded: Loaded<Settings> = Loaded::read(config, Path::new(settings::FILE))?;
+    let loaded = settings::read(call.config_file.as_deref())?;
     let settings = loaded.settings;
     let garm = settings.garm()?;
     if let Command::ValidatePoolInfo { image, flavor, extra_specs } = &call.command {

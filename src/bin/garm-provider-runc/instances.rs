@@ -1,4 +1,4 @@
-//! `garm-provider-oci instances`.
+//! `garm-provider-runc instances`.
 
 use clap::Args;
 use jiff::Timestamp;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::env;
+use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
@@ -19,18 +20,20 @@ use crate::shared::read::{Loaded, SettingsError};
 use crate::shared::sections::{Hooks, Registry, Runtime, Store};
 
 /// The file of settings that is read if it exists.
-pub(crate) const FILE: &str = "/etc/oci-hooks/garm-provider-oci.toml";
+pub(crate) const FILE: &str = "/etc/oci-hooks/garm-provider-runc.toml";
+/// What [`FILE`] was before the program was renamed: read in its absence.
+const FORMER_FILE: &str = "/etc/oci-hooks/garm-provider-oci.toml";
 /// Names another file of settings, which must exist; GARM sets it.
 pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
 
 /// What the help of `config` shows.
 pub(crate) const CONFIG_EXAMPLES: &str = "\
 Examples:
-  garm-provider-oci config --default > /etc/oci-hooks/garm-provider-oci.toml   A file to start from
-  garm-provider-oci config                                                     What is in force";
+  garm-provider-runc config --default > /etc/oci-hooks/garm-provider-runc.toml   A file to start from
+  garm-provider-runc config                                                     What is in force";
 
 /// The file of settings with every default, each explained.
-pub(crate) const TEMPLATE: &str = include_str!("../../../docs/garm-provider-oci.toml");
+pub(crate) const TEMPLATE: &str = include_str!("../../../docs/garm-provider-runc.toml");
 
 /// More than all the world's authorities take.
 const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
@@ -38,7 +41,34 @@ const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
 /// Reads the file that is named, or that the variable names, or the usual one if it exists.
 pub(crate) fn load(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
     let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
+    read(named.or(variable.as_deref()))
+}
+
+/// Reads the file that is named, or the usual one if it exists.
+pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
+    read_or_former(named, Path::new(FILE), Path::new(FORMER_FILE))
+}
+
+fn read_or_former(
+    named: Option<&Path>,
+    usual: &Path,
+    former: &Path,
+) -> Result<Loaded<Settings>, SettingsError> {
+    let loaded = Loaded::read(named, usual)?;
+    if loaded.path.is_some() {
+        return Ok(loaded);
+    }
+    let loaded = Loaded::read(None, former)?;
+    if loaded.path.is_some() {
+        // If standard error is gone there is nobody to tell.
+        let _ = writeln!(
+            io::stderr().lock(),
+            "warning: settings read from {}: rename the file to {}",
+            former.display(),
+            usual.display()
+        );
+    }
+    Ok(loaded)
 }
 
 /// The settings, as they are written.

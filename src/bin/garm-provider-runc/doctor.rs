@@ -1,4 +1,4 @@
-//! `garm-provider-oci doctor`.
+//! `garm-provider-runc doctor`.
 
 use clap::Args;
 use oci_hooks::sys::error::chain;

@@ -1,4 +1,4 @@
-//! `garm-provider-oci`: GARM runs its runners as OCI containers. See `garm-provider-oci --help`.
+//! `garm-provider-runc`: GARM runs its runners as OCI containers. See `garm-provider-runc --help`.
 
 mod call;
 mod cli;

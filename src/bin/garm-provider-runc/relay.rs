@@ -156,7 +156,7 @@ fn root_reads_the_usual_settings_or_those_that_sudoers_names() {
     for (named, config) in [
         (Some("/etc/shadow"), None),
         (Some("/etc/oci-hooks/../shadow"), None),
-        (Some("/etc/oci-hooks//garm-provider-oci.toml"), None),
+        (Some("/etc/oci-hooks//garm-provider-runc.toml"), None),
         (Some(other), None),
         (Some(usual), Some(other)),
         (Some("/etc/shadow"), Some(other)),

@@ -1,4 +1,4 @@
-//! `garm-provider-oci prune`.
+//! `garm-provider-runc prune`.
 
 use clap::Args;
 use oci_hooks::garm;
@@ -15,8 +15,8 @@ use crate::shared::set_aside::still_set_aside;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  garm-provider-oci prune                        What is left over, and images as the settings say
-  garm-provider-oci prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+  garm-provider-runc prune                        What is left over, and images as the settings say
+  garm-provider-runc prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
 
 GARM deletes its instances itself. Those that ended long ago it has given up; those whose creation was
 interrupted go at once. Images that instances use stay, and instances that run are not touched.")]

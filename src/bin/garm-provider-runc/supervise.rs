@@ -1,4 +1,4 @@
-//! `garm-provider-oci supervise`: what stays with an instance.
+//! `garm-provider-runc supervise`: what stays with an instance.
 
 use std::path::Path;
 

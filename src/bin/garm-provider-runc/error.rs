@@ -51,7 +51,7 @@ impl Error {
         match self {
             Error::Settings(SettingsError::Trust { source: error, .. }) => error.hint(),
             Error::NoLog { .. } => {
-                Some("`garm-provider-oci instances` shows the instances there are".to_owned())
+                Some("`garm-provider-runc instances` shows the instances there are".to_owned())
             }
             _ => None,
         }

@@ -1,4 +1,4 @@
-//! `garm-provider-oci logs`.
+//! `garm-provider-runc logs`.
 
 use std::path::Path;
 use std::thread;

@@ -41,6 +41,7 @@ pub mod garm;
 pub mod hooks;
 #[cfg(feature = "engine")]
 pub mod image;
+pub mod json;
 #[cfg(feature = "engine")]
 pub mod network;
 #[cfg(feature = "engine")]

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::hooks::json::{Document, Kind, Value};
+use oci_hooks::json::{Document, Kind, Value};
 
 fuzz_target!(|text: &[u8]| {
     let serde = serde_json::from_slice::<serde_json::Value>(text);

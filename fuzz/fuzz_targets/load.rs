@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use libfuzzer_sys::fuzz_target;
 use oci_hooks::hooks::consumer::{PODMAN, SchemaRule};
-use oci_hooks::hooks::json::{Document, Member, Value};
+use oci_hooks::json::{Document, Member, Value};
 use oci_hooks::hooks::lint::{self, LintOptions, Severity};
 use oci_hooks::hooks::migrate::{MigrateOptions, migrate};
 use oci_hooks::hooks::{

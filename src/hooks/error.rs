@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use super::PatternError;
-use super::json::{Location, SyntaxError};
+use crate::json::{Location, SyntaxError};
 use crate::sys::fs::{PathError, ReadError};
 
 /// What is wrong with a hook file.

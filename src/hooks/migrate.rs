@@ -19,12 +19,12 @@ use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::OsStrExt;
 
-use super::json::{Document, Location, folds_to};
 use super::schema::KEYS_0_1_0;
 use super::{
     Definition, Draft, DraftWhen, Fault, HookError, OciStage, PathCheck, Pattern, SchemaOptions,
     Stage, Version,
 };
+use crate::json::{Document, Location, folds_to};
 
 /// How to migrate.
 #[derive(Clone, Copy, Debug, Default)]

@@ -45,7 +45,6 @@ mod draft;
 mod error;
 pub mod filter;
 mod hook;
-pub mod json;
 #[cfg(feature = "lint")]
 pub mod lint;
 mod load;

@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use oci_hooks::hooks::consumer::PODMAN;
-use oci_hooks::hooks::json::{Document, Kind, Value};
 use oci_hooks::hooks::{
     Command, Config, Consumer, Definition, HookFile, HookSet, InjectOptions, OciStage, PathCheck,
     SchemaOptions, Target,
 };
+use oci_hooks::json::{Document, Kind, Value};
 use proptest::prelude::*;
 
 /// JSON as somebody might write it: odd spaces, escapes, numbers, keys that repeat.

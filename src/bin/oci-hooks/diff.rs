@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use oci_hooks::hooks::json::Document;
+use oci_hooks::json::Document;
 use similar::{ChangeTag, TextDiff};
 
 use crate::context::Context;

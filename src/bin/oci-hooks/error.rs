@@ -5,7 +5,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
-use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::lint::Finding;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
@@ -14,6 +13,7 @@ use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::hooks::{
     ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
 };
+use oci_hooks::json::Location;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;

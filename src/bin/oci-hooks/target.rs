@@ -5,8 +5,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::json::{Document, Location};
 use oci_hooks::hooks::{Config, ConfigError, Consumer, Target, TargetOverrides};
+use oci_hooks::json::{Document, Location};
 use oci_hooks::sys::fs::PathContext;
 
 use crate::context::read_limited;
@@ -86,13 +86,13 @@ fn read_annotations(path: &Path) -> Result<BTreeMap<String, String>, Error> {
         };
         annotations.insert(key.into_owned(), value.into_owned());
     }
-    if document.root().kind() != oci_hooks::hooks::json::Kind::Object {
+    if document.root().kind() != oci_hooks::json::Kind::Object {
         return Err(not_strings(path, document.root()));
     }
     Ok(annotations)
 }
 
-fn not_strings(path: &Path, value: oci_hooks::hooks::json::Value<'_>) -> Error {
+fn not_strings(path: &Path, value: oci_hooks::json::Value<'_>) -> Error {
     Error::Config {
         path: path.to_owned(),
         source: ConfigError::Type {

@@ -1,6 +1,6 @@
 //! What can be wrong with a configuration.
 
-use crate::hooks::json::{Location, SyntaxError};
+use crate::json::{Location, SyntaxError};
 
 /// What is wrong with a `config.json`.
 #[derive(Debug, thiserror::Error)]

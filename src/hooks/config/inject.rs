@@ -6,8 +6,8 @@ use serde::Serialize;
 
 use super::ConfigError;
 use super::read::{Config, member};
-use crate::hooks::json::{Kind, Value};
 use crate::hooks::{Hook, OciStage, Selection};
+use crate::json::{Kind, Value};
 
 /// How hooks are added.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::ConfigError;
 use crate::hooks::consumer::BindMountRule;
-use crate::hooks::json::{Document, Kind, Location, Value, folds_to};
 use crate::hooks::{Command, Target, TargetOverrides};
+use crate::json::{Document, Kind, Location, Value, folds_to};
 
 /// A `config.json` of the [runtime specification].
 ///

@@ -5,7 +5,7 @@ use super::sink::Sink;
 use super::{Severity, keys, rules, schema};
 use crate::hooks::Version;
 use crate::hooks::consumer::BindMountsFalse;
-use crate::hooks::json::Kind;
+use crate::json::Kind;
 
 /// Checks the conditions and tells if they can hold.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
@@ -46,7 +46,7 @@ pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
 
     let conditions = fields.conditions();
     // What is of a wrong type was meant to be a condition.
-    let in_when = |value: &crate::hooks::json::Value<'_>| {
+    let in_when = |value: &crate::json::Value<'_>| {
         fields.when.is_some_and(|when| {
             let (outer, inner) = (when.value.span(), value.span());
             outer.start <= inner.start && inner.end <= outer.end

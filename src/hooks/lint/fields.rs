@@ -6,8 +6,8 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::hooks::Version;
-use crate::hooks::json::{Document, Kind, Member, Value, folds_to};
 use crate::hooks::schema::MASK_PROGRAM;
+use crate::json::{Document, Kind, Member, Value, folds_to};
 
 /// The fields of a hook file. Of a field that repeats, the last counts; objects merge.
 #[derive(Debug)]

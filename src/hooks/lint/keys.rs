@@ -6,8 +6,8 @@ use super::fields::{Fields, Place};
 use super::sink::Sink;
 use super::spelling::closest;
 use super::{Finding, Fix, Severity, rules, schema};
-use crate::hooks::json::{Document, Kind, Location, Member, Value};
 use crate::hooks::{OciStage, Version};
+use crate::json::{Document, Kind, Location, Member, Value};
 
 /// Checks all keys, and strings and nulls.
 pub(super) fn check(document: &Document<'_>, fields: &Fields<'_>, sink: &mut Sink<'_>) {

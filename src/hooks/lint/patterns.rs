@@ -8,9 +8,9 @@ use super::sink::Sink;
 use super::source::source_span;
 use super::{Fix, Severity, rules};
 use crate::hooks::consumer::PatternScope;
-use crate::hooks::json::Value;
 use crate::hooks::pattern::syntax::{self, Ast, ConstructKind};
 use crate::hooks::{PatternError, PatternPlace};
+use crate::json::Value;
 
 /// The longest pattern whose style is looked at. No longer one is written by hand.
 const MAX_STYLE_BYTES: usize = 4096;

@@ -4,7 +4,7 @@ use super::sink::Sink;
 use super::{Finding, rules, text};
 use crate::hooks::HookError;
 use crate::hooks::consumer::SchemaRule;
-use crate::hooks::json::{Document, Location};
+use crate::json::{Document, Location};
 
 /// Reads the document as the stricter of the others do; stages are looked at where they stand.
 pub(super) fn check(document: &Document<'_>, sink: &mut Sink<'_>) {

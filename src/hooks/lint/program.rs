@@ -10,9 +10,9 @@ use std::path::Path;
 use super::fields::Fields;
 use super::sink::Sink;
 use super::{FileChecks, LintOptions, Rule, Severity, rules};
-use crate::hooks::json::{Kind, Value};
 use crate::hooks::trust::{Checker, TrustError};
 use crate::hooks::{HookError, OciStage, Version};
+use crate::json::{Kind, Value};
 
 /// The greatest timeout that runtimes can count in nanoseconds.
 const MAX_TIMEOUT_SECONDS: i64 = i64::MAX / 1_000_000_000;

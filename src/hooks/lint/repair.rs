@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use super::sink::Sink;
 use super::{Fix, Rule, rules};
-use crate::hooks::json::{SyntaxError, SyntaxErrorKind};
+use crate::json::{SyntaxError, SyntaxErrorKind};
 
 /// A text that is not JSON, with its slips blanked out.
 pub(super) struct Repaired {
@@ -194,7 +194,7 @@ fn with_space_around(text: &[u8], span: &Range<usize>) -> Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::json::Document;
+    use crate::json::Document;
 
     fn slips(text: &str) -> Vec<(&'static str, String)> {
         let repaired = Repaired::new(text.as_bytes());

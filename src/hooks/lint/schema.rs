@@ -4,8 +4,8 @@ use super::fields::{Fields, Place};
 use super::sink::Sink;
 use super::source::quote;
 use super::{Fix, rules};
-use crate::hooks::json::{Kind, Member, Value, folds_to};
 use crate::hooks::{HookError, OciStage, Version};
+use crate::json::{Kind, Member, Value, folds_to};
 
 /// Checks the version, the types and what is missing.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {

@@ -4,7 +4,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use super::{Finding, LintOptions, Rule, rules};
-use crate::hooks::json::{Location, Value};
+use crate::json::{Location, Value};
 
 /// The most findings about one text. Who has more corrects some first.
 const MAX_FINDINGS: usize = 200;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::hooks::json::Value;
+use crate::json::Value;
 
 /// Returns the bytes of the file that a range of a decoded string was written with.
 ///
@@ -82,7 +82,7 @@ pub(super) fn quote(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::hooks::json::Document;
+    use crate::json::Document;
 
     #[test]
     fn places_are_found_behind_escapes_and_broken_text() {

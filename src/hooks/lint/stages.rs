@@ -4,8 +4,8 @@ use super::fields::{Fields, List};
 use super::sink::Sink;
 use super::spelling::closest;
 use super::{Fix, rules, schema};
-use crate::hooks::json::Value;
 use crate::hooks::{HookError, OciStage};
+use crate::json::Value;
 
 /// Checks the stages and tells if there are any.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {

@@ -6,8 +6,8 @@ use std::path::Path;
 use proptest::prelude::*;
 
 use super::*;
-use crate::hooks::json::Document;
 use crate::hooks::{Consumer, consumer};
+use crate::json::Document;
 
 fn options_for(name: &str) -> LintOptions {
     match name {

@@ -10,8 +10,8 @@ use super::{
     FileChecks, Finding, LintOptions, apply, conditions, keys, patterns, portability, program,
     rules, schema, stages,
 };
-use crate::hooks::json::{Document, Kind, Location};
 use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
+use crate::json::{Document, Kind, Location};
 
 /// Lints the text of a hook file.
 ///

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::hooks::json::{Kind, Value, folds_to};
 use crate::hooks::{Fault, HookError};
+use crate::json::{Kind, Value, folds_to};
 
 /// A decoded string and where it stood.
 #[derive(Clone, Debug, Default)]

@@ -8,8 +8,8 @@ use serde::Serialize;
 use super::decode::{Decoder, Text};
 use super::{strict, v0_1_0, v1_0_0, validate};
 use crate::hooks::consumer::SchemaRule;
-use crate::hooks::json::{Document, Location, Value};
 use crate::hooks::{Fault, Hook, HookError, Stage, When};
+use crate::json::{Document, Location, Value};
 
 /// A hook, when it applies, and at which stages.
 #[derive(Clone, Debug, Serialize)]

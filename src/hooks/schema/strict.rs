@@ -1,8 +1,8 @@
 //! What Sarus' JSON schema asks for beyond what Go decodes.
 
 use super::{Definition, Version};
-use crate::hooks::json::Value;
 use crate::hooks::{Fault, HookError};
+use crate::json::Value;
 
 /// Checks a definition that is valid for podman.
 pub(super) fn check(definition: &Definition, root: Value<'_>) -> Result<(), Fault> {

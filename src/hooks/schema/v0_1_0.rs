@@ -3,8 +3,8 @@
 use super::Version;
 use super::decode::{Decoder, Text, TextList};
 use super::v1_0_0::Raw;
-use crate::hooks::json::Value;
 use crate::hooks::{Combine, Fault, HookError};
+use crate::json::Value;
 
 /// Reads the fields of a 0.1.0 file.
 pub(super) fn decode(root: Value<'_>) -> Result<Raw<'_>, Fault> {

@@ -2,8 +2,8 @@
 
 use super::Version;
 use super::decode::{Decoder, Text, TextList, TextMap};
-use crate::hooks::json::Value;
 use crate::hooks::{Combine, Fault};
+use crate::json::Value;
 
 /// A definition before its values are checked; the form both schemas are read into.
 pub(super) struct Raw<'d> {

@@ -6,8 +6,8 @@ use std::io;
 use super::decode::Text;
 use super::v1_0_0::Raw;
 use super::{Definition, FoundPrograms, PathCheck, SchemaOptions};
-use crate::hooks::json::Value;
 use crate::hooks::{AnnotationPattern, Fault, Hook, HookError, Pattern, PatternPlace, Stage, When};
+use crate::json::Value;
 
 /// Checks a decoded file and compiles its patterns.
 pub(super) fn validate(

@@ -1,6 +1,6 @@
 //! A line of such a file.
 
-use crate::hooks::json::{self, Document, Kind, SyntaxError, SyntaxErrorKind};
+use crate::json::{self, Document, Kind, SyntaxError, SyntaxErrorKind};
 
 use super::super::Value;
 use super::error::LineFault;

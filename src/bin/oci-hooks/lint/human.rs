@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use annotate_snippets::renderer::DecorStyle;
 use annotate_snippets::{AnnotationKind, Group, Level, Origin, Renderer, Snippet};
-use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::lint::{Finding, LintedFile, Report, Severity};
+use oci_hooks::json::Location;
 
 use crate::context::Context;
 use crate::error::Error;

@@ -1,7 +1,7 @@
 //! Findings for programs: an array, stable and documented.
 
-use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::lint::{Finding, LintedFile, Report};
+use oci_hooks::json::Location;
 use serde::Serialize;
 
 use super::span::Region;

@@ -5,8 +5,8 @@
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::lint::{Finding, FixPolicy, LintedFile, Report, Rule, rules};
+use oci_hooks::json::Location;
 use serde_json::{Value, json};
 
 use super::span::Region;

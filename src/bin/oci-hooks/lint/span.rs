@@ -1,7 +1,7 @@
 //! Where findings end, which they do not say themselves.
 
-use oci_hooks::hooks::json::Location;
 use oci_hooks::hooks::lint::LintedFile;
+use oci_hooks::json::Location;
 
 /// The start and the end of a place, lines and columns from 1; the end is behind the last character.
 pub(super) struct Region {

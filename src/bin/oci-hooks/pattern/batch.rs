@@ -5,7 +5,7 @@ use std::path::Path;
 
 use oci_hooks::hooks::Pattern;
 use oci_hooks::hooks::consumer::PatternScope;
-use oci_hooks::hooks::json::{Document, Kind};
+use oci_hooks::json::{Document, Kind};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 

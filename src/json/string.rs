@@ -71,7 +71,7 @@ fn push_lossy(text: &mut String, bytes: &[u8]) {
 /// Tells if Go takes `key` for the ASCII field name `name`.
 ///
 /// Go compares by Unicode simple folding. Outside ASCII only U+017F and U+212A fold to ASCII letters.
-pub(in crate::hooks) fn folds_to(key: &str, name: &str) -> bool {
+pub(crate) fn folds_to(key: &str, name: &str) -> bool {
     let fold = |c| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',

@@ -17,7 +17,7 @@ use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
 use crate::sys::cgroup;
-use crate::sys::fs::{PathContext as _, unpredictable};
+use crate::sys::fs::{PathContext as _, random_u64};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
 
@@ -95,7 +95,7 @@ struct Parts<'a> {
 
 /// Returns an id that no other container has.
 pub fn new_id() -> String {
-    (0..4).map(|_| format!("{:016x}", unpredictable())).collect()
+    (0..4).map(|_| format!("{:016x}", random_u64())).collect()
 }
 
 impl Engine {

@@ -103,7 +103,7 @@ pub(super) fn build(hook: &Hook<'_>, dockerfile: &Path) -> Result<Image, BuildEr
     // Before anything is made, which could be removed as something that a killed build left.
     let _lock = FileLock::shared(&engine.disk.join(LOCK))?;
     make_private(&temporary)?;
-    let unique = crate::sys::fs::unpredictable();
+    let unique = crate::sys::fs::random_u64();
     let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
     let name = format!("{LAYOUT}{unique:016x}");
     let layout = storage.join(&name);

@@ -9,7 +9,7 @@ mod helper;
 use std::fmt;
 
 use super::digest::Digest;
-use crate::sys::fs::unpredictable;
+use crate::sys::fs::random_u64;
 
 pub use file::{CredentialFile, CredentialFileError};
 pub use helper::{HelperError, Helpers};
@@ -83,7 +83,7 @@ impl Credential {
 impl Login {
     /// Returns a text by which the same login is recognised later, without being one.
     pub fn fingerprint(&self) -> String {
-        self.fingerprint_with(&format!("{:016x}{:016x}", unpredictable(), unpredictable()))
+        self.fingerprint_with(&format!("{:016x}{:016x}", random_u64(), random_u64()))
     }
 
     /// Returns whether a fingerprint was made of this login.

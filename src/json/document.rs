@@ -29,17 +29,11 @@ pub(super) struct Node {
 /// What a JSON value is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// `null`.
     Null,
-    /// `true` or `false`.
     Bool,
-    /// A number.
     Number,
-    /// A string.
     String,
-    /// An array.
     Array,
-    /// An object.
     Object,
 }
 
@@ -60,9 +54,7 @@ impl Kind {
 /// Where in a text something is, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// The bytes it takes.
     pub span: Range<usize>,
-    /// Line, from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
@@ -119,14 +111,12 @@ pub struct Value<'d> {
 /// A key of an object and its value.
 #[derive(Clone, Copy, Debug)]
 pub struct Member<'d> {
-    /// The key, a string.
     pub key: Value<'d>,
-    /// The value.
     pub value: Value<'d>,
 }
 
 impl Member<'_> {
-    /// Tells if the key is exactly `name`.
+    /// Returns whether the key is exactly `name`.
     pub fn is_named(&self, name: &str) -> bool {
         self.key.as_str().is_some_and(|key| key == name)
     }
@@ -142,7 +132,7 @@ impl<'d> Value<'d> {
         self.node().kind
     }
 
-    /// Tells if this is `null`.
+    /// Returns whether this is `null`.
     pub fn is_null(self) -> bool {
         self.kind() == Kind::Null
     }

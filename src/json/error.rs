@@ -5,7 +5,6 @@ use std::fmt;
 /// A text that is not JSON.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntaxError {
-    /// What is wrong.
     pub kind: SyntaxErrorKind,
     /// The byte at which it was noticed.
     pub offset: usize,

@@ -68,7 +68,7 @@ fn push_lossy(text: &mut String, bytes: &[u8]) {
     }
 }
 
-/// Tells if Go takes `key` for the ASCII field name `name`.
+/// Returns whether Go takes `key` for the ASCII field name `name`.
 ///
 /// Go compares by Unicode simple folding. Outside ASCII only U+017F and U+212A fold to ASCII letters.
 pub(crate) fn folds_to(key: &str, name: &str) -> bool {

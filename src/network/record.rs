@@ -16,7 +16,7 @@ use super::netlink::{self, Netlink};
 use super::port::Published;
 use super::subnet::{CONTAINERS, Plan, Subnet};
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, read_if_there, unpredictable,
+    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, random_u64, read_if_there,
 };
 use crate::sys::lock::FileLock;
 use crate::sys::userns::PrivateIds;
@@ -142,7 +142,7 @@ pub(super) fn claim(
 
 /// Returns a name for the host's end of a link. Not from the id: such names are short.
 fn link_name() -> Interface {
-    let name = format!("{LINK}{:011x}", unpredictable() & 0xfff_ffff_ffff);
+    let name = format!("{LINK}{:011x}", random_u64() & 0xfff_ffff_ffff);
     name.parse().expect("it has 15 letters and digits")
 }
 

@@ -15,7 +15,7 @@ use super::error::NetworkError;
 use super::firewall;
 use super::port::{PortMapping, Protocol, Published};
 use super::record::Records;
-use crate::sys::fs::unpredictable;
+use crate::sys::fs::random_u64;
 
 /// How many ports there have to be above those of the kernel; else it is its own that are taken.
 const ENOUGH: u16 = 1000;
@@ -93,7 +93,7 @@ fn any_free(
     let ports = nobodys(kernel.ok().and_then(|text| parse_range(&text)).unwrap_or(KERNEL));
     let count = u64::from(ports.end() - ports.start()) + 1;
     // Jobs that start at once would all try the same ones otherwise.
-    let start = unpredictable() % count;
+    let start = random_u64() % count;
     for step in 0..count {
         let offset = u16::try_from((start + step) % count).expect("it is less than the count");
         let port = ports.start() + offset;

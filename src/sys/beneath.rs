@@ -132,7 +132,7 @@ fn open_made(directory: BorrowedFd<'_>, name: &OsStr) -> Result<OwnedFd, Errno> 
     open_strictly(directory, name, DIRECTORY, Mode::empty())
 }
 
-/// Tells if a directory is still as one of ours is made: whoever put another one in its place is somebody
+/// Returns whether a directory is still as one of ours is made: whoever put another one in its place is somebody
 /// else, or has put something into it.
 fn is_new(directory: BorrowedFd<'_>) -> Result<bool, Errno> {
     let stat = fstat(directory)?;

@@ -10,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
+use tracing::debug;
 
 pub use events::{Events, events};
 pub use processes::{limit_all, share_of_processes};
@@ -29,11 +30,13 @@ const PARENTS_TIMEOUT: Duration = Duration::from_millis(200);
 /// Kills everything in a cgroup, named as in `linux.cgroupsPath`, and in its children. Returns whether
 /// nothing runs there any more.
 pub fn kill(path: &str) -> bool {
+    debug!(cgroup = path, "kill all processes of a cgroup");
     each(path, kill_in)
 }
 
 /// Kills everything in a cgroup, and removes it and its children. Returns whether it is gone.
 pub fn remove(path: &str) -> bool {
+    debug!(cgroup = path, "remove a cgroup");
     each(path, remove_directory)
 }
 
@@ -54,6 +57,7 @@ fn each(path: &str, act: fn(&Path) -> bool) -> bool {
 /// Returns whether it is in that cgroup now in any hierarchy: some do not take a process until they
 /// are told more.
 pub fn enter(path: &str) -> bool {
+    debug!(cgroup = path, "enter a cgroup");
     let path = path.trim_start_matches('/');
     let _parents = keep_parents();
     let mut entered = false;
@@ -65,7 +69,7 @@ pub fn enter(path: &str) -> bool {
     entered
 }
 
-/// Tells if a process is in the cgroup of a container with this id, or in one below it.
+/// Returns whether a process is in the cgroup of a container with this id, or in one below it.
 pub fn is_of(pid: u32, id: &str) -> bool {
     let text = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
     // By the id alone, which nobody else has: what is above it depends on whose cgroups we see.

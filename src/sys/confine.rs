@@ -24,6 +24,7 @@ use rustix::thread::{
     LinkNameSpaceType, UnshareFlags, move_into_link_name_space, set_thread_groups,
     set_thread_res_gid, set_thread_res_uid, unshare_unsafe,
 };
+use tracing::debug;
 
 use super::detached::{Depth, Detached};
 use super::fs::PathError;
@@ -98,6 +99,7 @@ impl Confinement {
     /// Runs a command so, to its end. It is the first process of a namespace of processes: whatever it
     /// started ends with it. It is killed if we are.
     pub fn run(self, command: &mut Command) -> io::Result<ExitStatus> {
+        debug!(program = ?command.get_program(), args = ?command.get_args(), "execute confined");
         self.apply(command);
         spawn::die_with_us(command);
         // Where the next process goes is said of a thread, and is said once.

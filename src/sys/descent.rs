@@ -159,7 +159,6 @@ impl Default for Pending {
 
 /// How many bytes of names of directories may wait to be gone into; then a directory is read on later.
 pub(crate) struct Bounds {
-    /// Of one directory.
     pub(crate) here: usize,
     /// Of all directories on the way.
     pub(crate) all: usize,

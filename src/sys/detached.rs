@@ -15,6 +15,7 @@ use rustix::mount::{
     FsMountFlags, FsOpenFlags, MountAttrFlags, MoveMountFlags, OpenTreeFlags, fsconfig_create,
     fsconfig_set_flag, fsconfig_set_string, fsmount, fsopen, move_mount, open_tree,
 };
+use tracing::debug;
 
 use super::beneath::retry;
 use super::fs::{PathContext as _, PathError};
@@ -32,13 +33,10 @@ pub enum Depth {
 /// What a mount lets nobody do, and what it shows otherwise than it is on disk.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Attributes<'a> {
-    /// Nothing can be changed.
     pub read_only: bool,
     /// Set-user-ID bits and file capabilities have no effect.
     pub no_suid: bool,
-    /// Devices cannot be opened.
     pub no_dev: bool,
-    /// Programs cannot be executed.
     pub no_exec: bool,
     /// The user namespace of a [`Mapping`](super::userns::Mapping) by which owners are seen.
     pub owners: Option<BorrowedFd<'a>>,
@@ -78,6 +76,7 @@ impl Detached {
         if depth == Depth::Recursive {
             flags |= OpenTreeFlags::AT_RECURSIVE;
         }
+        debug!(path = %name.display(), "copy a mount");
         let tree = open_tree(file, c"", flags).at("copy the mount of", &name)?;
         Ok(Detached { tree, name, is_dir, depth })
     }
@@ -85,6 +84,7 @@ impl Detached {
     /// Makes a file system in memory, with options as `size=64m`, `mode=700` or `noexec`.
     pub fn memory(options: &[String]) -> Result<Self, PathError> {
         let name = PathBuf::from("tmpfs");
+        debug!(?options, "make a tmpfs");
         let made = (|| {
             let context = fsopen(c"tmpfs", FsOpenFlags::FSOPEN_CLOEXEC)?;
             let mut attributes = MountAttrFlags::empty();
@@ -108,7 +108,7 @@ impl Detached {
         })
     }
 
-    /// Tells if it is a directory; anything else is mounted on a file.
+    /// Returns whether it is a directory; anything else is mounted on a file.
     pub fn is_dir(&self) -> bool {
         self.is_dir
     }
@@ -119,12 +119,14 @@ impl Detached {
     ///
     /// The source is `EINVAL` if its file system cannot map owners.
     pub fn set(&self, attributes: &Attributes<'_>) -> Result<(), PathError> {
+        debug!(path = %self.name.display(), ?attributes, "set the attributes of a mount");
         set_attributes(self.tree.as_fd(), attributes, self.depth)
             .at("set the attributes of the mount of", &self.name)
     }
 
     /// Attaches it to a path of our own.
     pub fn attach(&self, target: &Path) -> Result<(), PathError> {
+        debug!(source = %self.name.display(), on = %target.display(), "mount");
         let empty = MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH;
         move_mount(self.tree.as_fd(), c"", CWD, target, empty).at("mount on", target)
     }
@@ -135,6 +137,8 @@ impl Detached {
     ///
     /// The source is `ELOOP` if one does.
     pub fn attach_beneath(&self, above: &Detached, relative: &Path) -> Result<(), PathError> {
+        let above_name = above.name.display();
+        debug!(source = %self.name.display(), beneath = %above_name, on = %relative.display(), "mount");
         let target = above.open(relative).at("mount on", &above.name.join(relative))?;
         let empty =
             MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH | MoveMountFlags::MOVE_MOUNT_T_EMPTY_PATH;
@@ -266,7 +270,7 @@ fn set_attributes(tree: BorrowedFd<'_>, wanted: &Attributes<'_>, depth: Depth) -
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Tells if it is the file system or the kernel that cannot map owners.
+/// Returns whether it is the file system or the kernel that cannot map owners.
 pub fn cannot_map_owners(error: &PathError) -> bool {
     [Errno::INVAL, Errno::NOSYS, Errno::PERM, Errno::OPNOTSUPP]
         .iter()

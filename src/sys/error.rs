@@ -14,7 +14,7 @@ pub fn chain(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-/// Tells if an error comes of a file system, or a quota of one, with no room left.
+/// Returns whether an error comes of a file system, or a quota of one, with no room left.
 pub fn is_full(error: &(dyn Error + 'static)) -> bool {
     let mut cause = Some(error);
     while let Some(error) = cause {

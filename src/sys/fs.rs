@@ -23,7 +23,6 @@ pub struct PathError {
     pub action: &'static str,
     /// The path it could not be done to.
     pub path: PathBuf,
-    /// Why.
     pub source: io::Error,
 }
 
@@ -47,7 +46,7 @@ impl<T, E: Into<io::Error>> PathContext<T> for Result<T, E> {
 }
 
 /// Returns a number for a file name that nobody else has and nobody could have guessed.
-pub fn unpredictable() -> u64 {
+pub fn random_u64() -> u64 {
     // The standard library keys its hash maps from the kernel's random numbers, and each
     // `RandomState` differently.
     RandomState::new().hash_one(std::process::id())

@@ -39,7 +39,6 @@ pub struct Report {
     pub changed: u64,
     /// The number of devices that were removed, by each of their names.
     pub removed_devices: u64,
-    /// What went wrong.
     pub problems: Problems,
 }
 
@@ -208,7 +207,7 @@ impl GiveBack {
         (is_theirs && self.private.contains(&gid)).then_some((uid, self.owner.1))
     }
 
-    /// Tells if something belongs to the user, or to nobody on the host.
+    /// Returns whether something belongs to the user, or to nobody on the host.
     fn may_change(&self, uid: u32) -> bool {
         uid == self.owner.0 || self.private.contains(&uid)
     }
@@ -218,7 +217,6 @@ impl GiveBack {
 #[derive(PartialEq, Eq)]
 enum Next {
     Nothing,
-    /// It is a directory.
     Enter,
 }
 
@@ -369,7 +367,7 @@ fn give(file: &OwnedFd, (uid, gid): (u32, u32)) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Tells if a file has capabilities, or may have some: it is then opened to be sure.
+/// Returns whether a file has capabilities, or may have some: it is then opened to be sure.
 fn has_capabilities(here: BorrowedFd<'_>, name: &CStr) -> bool {
     let found = match capability_bytes(here, name) {
         Err(Errno::NOSYS) => capability_bytes_by_link(here, name),

@@ -59,7 +59,7 @@ impl HostFile {
         FileType::from_raw_mode(self.stat.st_mode)
     }
 
-    /// Tells if it is a directory.
+    /// Returns whether it is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind().is_dir()
     }
@@ -74,13 +74,13 @@ impl HostFile {
         &self.stat
     }
 
-    /// Tells if both are one file.
+    /// Returns whether both are one file.
     pub fn is_same(&self, other: &HostFile) -> bool {
         let id = |file: &HostFile| (file.stat.st_dev, file.stat.st_ino);
         id(self) == id(other)
     }
 
-    /// Tells if it is a file that its name led to when it was opened, and still is.
+    /// Returns whether it is a file that its name led to when it was opened, and still is.
     ///
     /// For messages and for files that runtimes insist on looking at by name; nothing is decided by it.
     pub fn has_name(&self, name: &Path) -> bool {

@@ -16,7 +16,6 @@ const ADOPTION: Duration = Duration::from_secs(10);
 /// A process, told from a later one with the same id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
-    /// The process id.
     pub pid: u32,
     /// When it started, in clock ticks since the boot: field 22 of `/proc/PID/stat`.
     pub start: u64,

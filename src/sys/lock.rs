@@ -5,6 +5,8 @@ use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 
+use tracing::trace;
+
 use crate::sys::fs::{PathContext as _, PathError, Who};
 
 /// A held lock. It is released when this is dropped, and by the kernel when the process dies.
@@ -21,6 +23,7 @@ impl FileLock {
     /// Waits until nobody else holds the lock, and takes it.
     pub fn exclusive(path: &Path) -> Result<Self, PathError> {
         let file = open(path)?;
+        trace!(path = %path.display(), "lock");
         file.lock().at("lock", path)?;
         Ok(FileLock { file })
     }
@@ -28,6 +31,7 @@ impl FileLock {
     /// Waits until nobody holds the lock exclusively, and shares it.
     pub fn shared(path: &Path) -> Result<Self, PathError> {
         let file = open(path)?;
+        trace!(path = %path.display(), "lock shared");
         file.lock_shared().at("lock", path)?;
         Ok(FileLock { file })
     }

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
+use tracing::debug;
 
 use super::fs::{PathContext as _, PathError};
 
@@ -49,7 +50,6 @@ struct Info {
     /// Device and inode of the file.
     device: u64,
     inode: u64,
-    /// Everything else.
     rest: [u64; 27],
 }
 
@@ -69,6 +69,7 @@ pub fn mount_file(
         Some(found) => found,
         None => attach(&backing)?,
     };
+    debug!(file = %file.display(), device = %path.display(), on = %target.display(), "mount a file");
     mount(&path, target, kind, flags, options).at("mount a file on", target)
 }
 

@@ -5,7 +5,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 /// An address that only a machine of a cloud has something behind.
 #[derive(Clone, Copy, Debug)]
 pub struct Metadata {
-    /// The address.
     pub address: IpAddr,
     /// Whose it is, and what for.
     pub cloud: &'static str,
@@ -121,7 +120,7 @@ pub const METADATA: &[Metadata] = &[
     v4([100, 80, 80, 80], "UCloud", "https://docs.ucloud.cn/uhost/guide/metadata/metadata-server"),
 ];
 
-/// Tells if an address is one of them. Link-local addresses count only if they are in the table.
+/// Returns whether an address is one of them. Link-local addresses count only if they are in the table.
 pub fn is_metadata(address: IpAddr) -> bool {
     METADATA.iter().any(|metadata| metadata.address == address)
 }

@@ -45,6 +45,8 @@ pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;
 #[cfg(feature = "engine")]
+mod thread;
+#[cfg(feature = "engine")]
 pub mod trash;
 #[cfg(feature = "engine")]
 pub mod tree;
@@ -52,6 +54,8 @@ pub mod tree;
 pub mod usage;
 #[cfg(feature = "engine")]
 pub mod userns;
+#[cfg(feature = "engine")]
+pub mod users;
 
 #[cfg(all(test, feature = "engine"))]
 pub mod tests;

@@ -13,6 +13,8 @@ use rustix::mount::{
     move_mount, open_tree, unmount as unmount_once,
 };
 
+use tracing::debug;
+
 use super::fs::{PathContext, PathError};
 
 /// An overlay to mount.
@@ -53,6 +55,7 @@ impl Overlay<'_> {
     /// Since Linux 6.5 layers are added one by one, up to 500 of them; before that, all must fit into
     /// one page of options, which with short names about 220 do.
     pub fn mount(&self, target: &Path) -> Result<(), PathError> {
+        debug!(on = %target.display(), layers = self.lowers.len(), "mount an overlay");
         match self.by_layers() {
             Ok(mount) => attach(mount.as_fd(), target),
             // An older kernel does not know the option, and says so when all are given.
@@ -66,6 +69,7 @@ impl Overlay<'_> {
     ///
     /// An older kernel has to mount it: on the target, in the calling thread's mount namespace.
     pub fn make(&self, target: &Path) -> Result<OwnedFd, PathError> {
+        debug!(path = %target.display(), layers = self.lowers.len(), "make an overlay");
         let made = match self.by_layers() {
             Err(Errno::INVAL | Errno::NOSYS) => self.mount_by_options(target).and_then(|()| {
                 let clone = OpenTreeFlags::OPEN_TREE_CLONE | OpenTreeFlags::OPEN_TREE_CLOEXEC;
@@ -152,6 +156,7 @@ fn escaped(path: &Path) -> impl Iterator<Item = u8> {
 
 /// Mounts an overlay that was made before.
 pub fn attach_overlay(overlay: BorrowedFd<'_>, target: &Path) -> Result<(), PathError> {
+    debug!(on = %target.display(), "mount an overlay");
     attach(overlay, target).at("mount an overlay on", target)
 }
 
@@ -163,6 +168,7 @@ fn attach(mount: BorrowedFd<'_>, target: &Path) -> Result<(), Errno> {
 pub fn memory(target: &Path, mode: u32, size_bytes: Option<u64>) -> Result<(), PathError> {
     let size = size_bytes.map_or(String::new(), |bytes| format!(",size={bytes}"));
     let options = CString::new(format!("mode={mode:o}{size}")).expect("there is no NUL in it");
+    debug!(on = %target.display(), size_bytes, "mount a tmpfs");
     mount(c"tmpfs", target, c"tmpfs", MountFlags::NOSUID, Some(options.as_c_str()))
         .at("mount on", target)
 }
@@ -172,7 +178,7 @@ pub fn memory(target: &Path, mode: u32, size_bytes: Option<u64>) -> Result<(), P
 pub fn unmount(target: &Path) -> Result<(), PathError> {
     loop {
         match unmount_once(target, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
-            Ok(()) => {}
+            Ok(()) => debug!(on = %target.display(), "unmount"),
             // Nothing is mounted there, or nothing is there.
             Err(Errno::INVAL | Errno::NOENT) => return Ok(()),
             Err(error) => return Err(PathError::new("unmount", target, error)),

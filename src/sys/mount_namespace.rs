@@ -3,16 +3,16 @@
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::process::CommandExt as _;
-use std::panic::resume_unwind;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::mount::{MountPropagationFlags, mount_change};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
+use tracing::debug;
 
 use super::fs::{PathContext as _, PathError};
+use super::thread;
 
 /// A copy of this process's mount namespace with more in it.
 ///
@@ -26,7 +26,7 @@ impl MountNamespace {
     pub fn new<E: From<PathError> + Send>(
         work: impl FnOnce() -> Result<(), E> + Send,
     ) -> Result<Self, E> {
-        in_thread(|| {
+        thread::run(|| {
             enter_new().at("make a mount namespace of", Path::new("/"))?;
             work()?;
             let path = Path::new("/proc/thread-self/ns/mnt");
@@ -67,7 +67,7 @@ impl From<OwnedFd> for MountNamespace {
 pub fn within_new<T: Send, E: From<PathError> + Send>(
     work: impl FnOnce() -> Result<T, E> + Send,
 ) -> Result<T, E> {
-    in_thread(|| {
+    thread::run(|| {
         enter_new().at("make a mount namespace of", Path::new("/"))?;
         work()
     })
@@ -75,6 +75,7 @@ pub fn within_new<T: Send, E: From<PathError> + Send>(
 
 /// Parts the calling thread from the mounts of the process.
 fn enter_new() -> io::Result<()> {
+    debug!("make a mount namespace");
     #[expect(unsafe_code, reason = "rustix calls it unsafe for what other flags do")]
     // SAFETY: of what threads share, the root and working directory are parted from with the mounts;
     // this thread ends with what it came for.
@@ -83,10 +84,4 @@ fn enter_new() -> io::Result<()> {
     }
     let flags = MountPropagationFlags::DOWNSTREAM | MountPropagationFlags::REC;
     Ok(mount_change(c"/", flags)?)
-}
-
-/// Runs something on a thread of its own: the mounts of a thread cannot be given back.
-fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let result = thread::scope(|scope| scope.spawn(work).join());
-    result.unwrap_or_else(|panic| resume_unwind(panic))
 }

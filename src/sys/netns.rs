@@ -4,9 +4,7 @@ use std::fs::{self, OpenOptions};
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::thread;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::Errno;
@@ -15,10 +13,11 @@ use rustix::thread::{
     LinkNameSpaceType, ThreadNameSpaceType, UnshareFlags, move_into_link_name_space,
     move_into_thread_name_spaces, unshare_unsafe,
 };
+use tracing::debug;
 
 use super::fs::{PathContext as _, PathError};
 use super::identity::Identity;
-use super::userns;
+use super::{thread, userns};
 
 /// Makes a network namespace, pins it on a file that is made for it, and returns what `work` returns,
 /// which runs inside. It belongs to a user namespace if one is given, to this process's otherwise.
@@ -32,7 +31,7 @@ pub fn create<T: Send>(
         self::pin(namespace.as_fd(), pin)?;
         return within(pin, work);
     }
-    in_thread(|| {
+    thread::run(|| {
         enter_new().at("make a network namespace for", pin)?;
         // That of the thread: the process as a whole stays where it is.
         self::pin(current()?.as_fd(), pin)?;
@@ -44,13 +43,15 @@ pub fn create<T: Send>(
 pub fn pin(namespace: BorrowedFd<'_>, pin: &Path) -> Result<(), PathError> {
     OpenOptions::new().write(true).create_new(true).mode(0o600).open(pin).at("create", pin)?;
     let name = format!("/proc/self/fd/{}", namespace.as_raw_fd());
+    debug!(on = %pin.display(), "mount a namespace");
     mount_bind(name, pin).at("mount a namespace on", pin)
 }
 
 /// Returns what `work` returns, which runs inside a pinned network namespace.
 pub fn within<T: Send>(pin: &Path, work: impl FnOnce() -> T + Send) -> Result<T, PathError> {
-    in_thread(|| {
+    thread::run(|| {
         let namespace = open(pin)?;
+        debug!(namespace = %pin.display(), "enter the network namespace");
         move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
             .at("enter the network namespace", pin)?;
         Ok(work())
@@ -66,7 +67,7 @@ pub fn within_process<T: Send>(
     work: impl FnOnce() -> T + Send,
 ) -> Result<Option<T>, PathError> {
     let Some(opened) = process.open() else { return Ok(None) };
-    in_thread(|| {
+    thread::run(|| {
         let kind = ThreadNameSpaceType::NETWORK;
         match move_into_thread_name_spaces(opened.as_fd(), kind) {
             Ok(()) => Ok(Some(work())),
@@ -94,6 +95,7 @@ pub fn current() -> Result<OwnedFd, PathError> {
 
 /// Takes a pin away, mounted or not. The namespace goes with its last process.
 pub fn unpin(pin: &Path) -> Result<(), PathError> {
+    debug!(on = %pin.display(), "unmount a namespace");
     loop {
         match unmount(pin, UnmountFlags::DETACH | UnmountFlags::NOFOLLOW) {
             // A killed process may have mounted it twice.
@@ -116,10 +118,4 @@ fn enter_new() -> io::Result<()> {
         unshare_unsafe(UnshareFlags::NEWNET)?;
     }
     Ok(())
-}
-
-/// Runs something on a thread of its own: which namespace a thread is in cannot always be undone.
-fn in_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
-    let result = thread::scope(|scope| scope.spawn(work).join());
-    result.unwrap_or_else(|panic| resume_unwind(panic))
 }

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use tracing::debug;
 
 use child::Child;
 use pipe::{Input, Output};
@@ -46,7 +47,6 @@ pub struct Program<'a> {
     pub argv: Vec<&'a OsStr>,
     /// The whole environment; of two entries with the same name the last one counts.
     pub env: Vec<(&'a OsStr, &'a OsStr)>,
-    /// The working directory.
     pub cwd: &'a Path,
     /// What the program can read from its standard input. Not reading it is no error.
     pub stdin: &'a [u8],
@@ -73,7 +73,6 @@ pub enum Limit {
 /// What is known of a program that ran.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished {
-    /// How it ended.
     pub end: End,
     /// What it wrote to standard output, up to the limit.
     pub stdout: Vec<u8>,
@@ -109,7 +108,6 @@ pub enum RunError {
     Execute {
         /// The program, as it was named.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// It started, but could not be followed; it has been killed.
@@ -117,7 +115,6 @@ pub enum RunError {
     Follow {
         /// The program, as it was named.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
     /// It was killed, but hangs in the kernel.
@@ -176,6 +173,7 @@ impl<'a> Program<'a> {
         }
         streams.take_what_is_left().map_err(follow)?;
         let status = child.reap().map_err(follow)?;
+        debug!(program = %self.path.display(), %status, duration = ?start.elapsed(), "ended");
         Ok(Finished {
             end: match stop {
                 Stop::Deadline => End::TimedOut,

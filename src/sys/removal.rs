@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, openat};
 use rustix::io::Errno;
+use tracing::debug;
 
 use super::descent::{Bounds, Descent, Lister, Pending, look};
 use super::fs::{PathContext as _, PathError};
@@ -45,6 +46,7 @@ pub fn remove_all(parent: BorrowedFd<'_>, name: &[u8]) -> io::Result<()> {
 /// Removes what a path leads to, as [`remove_all`] does; the error says which part of it stays. Symbolic
 /// links in its last component are not followed.
 pub fn remove_tree(path: &Path) -> Result<(), PathError> {
+    debug!(path = %path.display(), "remove a tree");
     remove_tree_until(path, Instant::now() + LONGEST)
 }
 
@@ -62,7 +64,6 @@ fn remove_tree_until(path: &Path, end: Instant) -> Result<(), PathError> {
 /// What is to be removed.
 struct Tree<'a> {
     name: &'a [u8],
-    /// Its path for messages.
     shown: &'a Path,
     /// When it is given up.
     end: Instant,

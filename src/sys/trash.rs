@@ -10,7 +10,9 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::fs::{PathContext as _, PathError, unpredictable};
+use tracing::debug;
+
+use super::fs::{PathContext as _, PathError, random_u64};
 use super::removal::remove_tree;
 use super::usage::disk_bytes;
 
@@ -27,7 +29,6 @@ pub struct Trash {
 #[derive(Debug, thiserror::Error)]
 #[error("set aside as {} until it can be removed, which prune tries again", path.display())]
 pub struct SetAside {
-    /// Where it is now.
     pub path: PathBuf,
     /// What of it could not be removed where it was, and why.
     pub source: PathError,
@@ -64,8 +65,9 @@ impl Trash {
     pub fn remove(&self, path: &Path) -> Result<(), PathError> {
         let Err(source) = remove_tree(path) else { return Ok(()) };
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        let aside = self.dir.join(format!("{:016x}-{name}", unpredictable()));
+        let aside = self.dir.join(format!("{:016x}-{name}", random_u64()));
         DirBuilder::new().recursive(true).mode(0o700).create(&self.dir).at("make", &self.dir)?;
+        debug!(path = %path.display(), to = %aside.display(), %source, "set aside");
         match fs::rename(path, &aside) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

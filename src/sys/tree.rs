@@ -57,7 +57,6 @@ impl From<Purpose> for CopyOptions {
 pub struct OwnerShift {
     /// The first id of the range.
     pub from: u32,
-    /// What that becomes.
     pub to: u32,
     /// The number of ids; those outside the range stay as they are.
     pub count: u32,

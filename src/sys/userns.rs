@@ -25,9 +25,7 @@ pub struct IdRange {
 /// What is in no run is seen as owned by nobody; whoever is in no run cannot make files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mapping {
-    /// Users.
     pub uids: Vec<IdRange>,
-    /// Groups.
     pub gids: Vec<IdRange>,
 }
 
@@ -38,7 +36,6 @@ pub struct Mapping {
 pub struct PrivateIds {
     /// The first one: root in the container.
     pub first: u32,
-    /// How many there are.
     pub count: u32,
 }
 
@@ -124,7 +121,7 @@ impl Mapping {
     }
 }
 
-/// Tells if a process is in the user namespace of this one; one that is gone is in none.
+/// Returns whether a process is in the user namespace of this one; one that is gone is in none.
 pub fn shares_with(pid: u32) -> bool {
     let of = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
     of("self").is_some_and(|own| of(&pid.to_string()) == Some(own))
@@ -149,11 +146,13 @@ pub fn network_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {
 
 /// The namespaces that a child is made to be in.
 enum Namespaces<'a> {
-    /// A new user namespace.
     NewUser,
     /// A new network namespace of an existing user namespace. The number of the error that came up,
     /// or 0, is told by a pipe.
-    NewNetworkOf { user: BorrowedFd<'a>, tell: &'a OwnedFd },
+    NewNetworkOf {
+        user: BorrowedFd<'a>,
+        tell: &'a OwnedFd,
+    },
 }
 
 /// All numbers but the last, which the kernel keeps for "none".

@@ -59,7 +59,9 @@ fn features(source: &Source) -> Vec<Finding> {
             let attribute = before.rfind('\n').map_or(0, |line| line + 1);
             let next = source.code[*at..].split_once('\n').map_or("", |(_, next)| next);
             let is_declared = ["mod ", "pub mod ", "pub use "].iter().any(|d| next.starts_with(d));
-            !(is_list && before[attribute..].starts_with("#[cfg(") && is_declared)
+            // What the compiler is asked to build for, which is no feature of ours.
+            let is_target = before.ends_with("target_");
+            !(is_target || is_list && before[attribute..].starts_with("#[cfg(") && is_declared)
         })
         .map(|(at, _)| {
             source.finding(

@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use oci_hooks::container_hook;
 use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::sys::error::{chain, is_full};
-use oci_hooks::sys::fs::unpredictable;
+use oci_hooks::sys::fs::random_u64;
 
 use crate::progress::{Lines, outdated};
 use crate::{Exit, environment};
@@ -65,7 +65,7 @@ impl container_hook::Log for Log {
     }
 
     fn output(&self, name: &str, text: &[u8]) {
-        write(&quoted(name, &String::from_utf8_lossy(text), unpredictable()));
+        write(&quoted(name, &String::from_utf8_lossy(text), random_u64()));
     }
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::sys::fs::{PathContext as _, PathError, unpredictable};
+use oci_hooks::sys::fs::{PathContext as _, PathError, random_u64};
 
 use crate::Exit;
 use crate::error::Error;
@@ -27,7 +27,7 @@ pub(crate) struct BootstrapArgs {
 pub(crate) fn run(args: &BootstrapArgs) -> Result<Exit, Error> {
     let dir = &args.dir;
     fs::create_dir_all(dir).at("make", dir)?;
-    let scratch = dir.join(format!(".step-runner-{:016x}", unpredictable()));
+    let scratch = dir.join(format!(".step-runner-{:016x}", random_u64()));
     let copied = copy(&scratch, &dir.join("step-runner"));
     if copied.is_err() {
         // The first failure is what there is to tell.

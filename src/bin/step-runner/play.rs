@@ -16,7 +16,7 @@ use oci_hooks::step_runner::log::{Masking, Plain};
 use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::trace;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
-use oci_hooks::sys::fs::{PathContext as _, unpredictable};
+use oci_hooks::sys::fs::{PathContext as _, random_u64};
 use oci_hooks::sys::removal::remove_tree;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -174,7 +174,7 @@ struct Scratch(PathBuf);
 impl Scratch {
     fn new() -> Result<Self, Error> {
         // Nobody can take the names of those to come.
-        let name = format!("step-runner-job-{:016x}", unpredictable());
+        let name = format!("step-runner-job-{:016x}", random_u64());
         let path = std::env::temp_dir().join(name);
         // A name that is taken is somebody else's, who must not be trusted with it.
         DirBuilder::new().mode(0o700).create(&path).at("make", &path)?;

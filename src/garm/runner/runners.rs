@@ -20,8 +20,8 @@ use crate::garm::bootstrap::Tool;
 use crate::garm::http::{Http, Retry, shown};
 use crate::image::{Digest, Limits, Pace};
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
-    unpredictable,
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, random_u64,
+    read_if_there,
 };
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
@@ -246,7 +246,7 @@ impl Runners {
             if is_recent || in_use.contains(key) {
                 continue;
             }
-            let gone = self.dir.join(format!("{GONE}{:016x}", unpredictable()));
+            let gone = self.dir.join(format!("{GONE}{:016x}", random_u64()));
             let layer = self.dir.join(key);
             fs::rename(&layer, &gone).at("rename", &layer)?;
             drop(lock);

@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{Capture, CaptureError};
 use crate::sys::error::chain;
-use crate::sys::fs::{
-    Durability, FileAt, ReplaceOptions, Symlinks, make_directories, unpredictable,
-};
+use crate::sys::fs::{Durability, FileAt, ReplaceOptions, Symlinks, make_directories, random_u64};
 use crate::sys::process::{End, Finished, RunError};
 
 /// A record as it is written. Bytes that are not UTF-8 become U+FFFD.
@@ -96,7 +94,7 @@ impl<'a> Record<'a> {
     pub(super) fn write(&self, directory: &Path) -> Result<PathBuf, CaptureError> {
         make_directories(directory, 0o700).map_err(CaptureError::Directory)?;
         let time = self.started.replace(['-', ':'], "");
-        let name = format!("{time}-{:016x}.json", unpredictable());
+        let name = format!("{time}-{:016x}.json", random_u64());
         let path = directory.join(name);
         let mut json = serde_json::to_vec_pretty(self).expect("it is made of text and numbers");
         json.push(b'\n');

@@ -13,7 +13,7 @@ use super::open::{Store, names, read_record, read_whole, write_record};
 use super::served::{self, Served};
 use crate::image::layer::{Blob, Unpacked, prove, unpack};
 use crate::image::{Descriptor, Digest, Pace};
-use crate::sys::fs::{PathContext as _, PathError, unpredictable};
+use crate::sys::fs::{PathContext as _, PathError, random_u64};
 
 /// More than any layer takes. A record that says so is broken, and sums of sizes stay numbers.
 const MAX_SIZE_BYTES: u64 = 1 << 48;
@@ -217,7 +217,7 @@ impl Store {
     /// Takes a layer away, so that nobody sees it half removed, and returns what is left to
     /// remove.
     pub(super) fn take_away(&self, dir: &Path) -> Result<Option<PathBuf>, PathError> {
-        let gone = self.layers_dir().join(format!(".gone-{:016x}", unpredictable()));
+        let gone = self.layers_dir().join(format!(".gone-{:016x}", random_u64()));
         match fs::rename(dir, &gone) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             result => result.at("rename", dir).map(|()| Some(gone)),

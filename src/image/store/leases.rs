@@ -14,7 +14,7 @@ use super::error::StoreError;
 use super::images::Image;
 use super::open::{Store, names, read_record, write_record};
 use crate::image::Digest;
-use crate::sys::fs::{PathContext as _, PathError, unpredictable};
+use crate::sys::fs::{PathContext as _, PathError, random_u64};
 use crate::sys::removal::remove_tree;
 
 const RESERVED: &str = ".reserved-";
@@ -96,7 +96,7 @@ impl Store {
     /// Keeps layers from being removed, whether they are there yet or not, while they are looked
     /// for, unpacked and made an image.
     pub fn reserve(&self, diff_ids: &[Digest]) -> Result<Reservation, StoreError> {
-        let path = self.leases_dir().join(format!("{RESERVED}{:016x}", unpredictable()));
+        let path = self.leases_dir().join(format!("{RESERVED}{:016x}", random_u64()));
         // Nobody looks at reservations meanwhile, so nobody finds one without content or lock.
         let _shared = self.share()?;
         let mut options = OpenOptions::new();

@@ -24,7 +24,6 @@ pub enum ReadError {
     /// It holds more than the caller takes.
     #[error("{} has {size_bytes} bytes, more than {limit_bytes}", path.display())]
     TooLarge {
-        /// Its path.
         path: PathBuf,
         /// Its size, or of one that grows, how much was seen of it.
         size_bytes: u64,
@@ -33,12 +32,7 @@ pub enum ReadError {
     },
     /// It is something else than a file.
     #[error("{} is a {kind}, not a file", path.display())]
-    NotAFile {
-        /// Its path.
-        path: PathBuf,
-        /// What it is.
-        kind: FileKind,
-    },
+    NotAFile { path: PathBuf, kind: FileKind },
 }
 
 impl ReadError {
@@ -59,17 +53,12 @@ impl ReadError {
 /// What a path names if it is not a regular file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileKind {
-    /// A directory.
     Directory,
     /// A symbolic link, where none is followed.
     Symlink,
-    /// A named pipe.
     Fifo,
-    /// A socket.
     Socket,
-    /// A character device.
     CharacterDevice,
-    /// A block device.
     BlockDevice,
     /// Something this program does not know.
     Unknown,

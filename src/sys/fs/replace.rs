@@ -9,9 +9,10 @@ use rustix::fs::{
     readlinkat, renameat, renameat_with, statat, unlinkat,
 };
 use rustix::io::{Errno, retry_on_intr};
+use tracing::debug;
 
 use super::read::{FileKind, READ_FLAGS, ReadError, irregular, read_opened};
-use super::{PathContext as _, PathError, Who, own_links, unpredictable};
+use super::{PathContext as _, PathError, Who, own_links, random_u64};
 
 /// How many symbolic links in a row are followed, as in the kernel.
 pub(super) const MAX_SYMLINKS: usize = 40;
@@ -46,7 +47,6 @@ pub enum Symlinks {
     /// Take the file it points to, and leave the link as it is. Links of others than root and this
     /// user are refused, here and in the rest of the path.
     Follow,
-    /// Refuse it.
     Refuse,
 }
 
@@ -108,40 +108,23 @@ impl Eq for FileId {}
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplaceError {
-    /// The system says so.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The path has no file name, as `/` and `..` have none.
     #[error("{} does not name a file", path.display())]
-    NoFileName {
-        /// The path.
-        path: PathBuf,
-    },
+    NoFileName { path: PathBuf },
     /// What is there is not a regular file.
     #[error("{} is a {kind}, not a file", path.display())]
-    NotAFile {
-        /// The path.
-        path: PathBuf,
-        /// What is there.
-        kind: FileKind,
-    },
+    NotAFile { path: PathBuf, kind: FileKind },
     /// Somebody else decides what the path leads to.
     #[error(
         "{} is a symbolic link of {}, who could have it lead to any file: name the file that is \
          meant, or remove the link", path.display(), Who::User(*owner).named()
     )]
-    ForeignLink {
-        /// The link.
-        path: PathBuf,
-        /// Whose it is.
-        owner: u32,
-    },
+    ForeignLink { path: PathBuf, owner: u32 },
     /// The file is not as it was expected to be any more.
     #[error("{} was changed by someone else since it was read", path.display())]
-    Changed {
-        /// The path.
-        path: PathBuf,
-    },
+    Changed { path: PathBuf },
 }
 
 impl FileAt {
@@ -280,7 +263,7 @@ struct Temporary<'a> {
 impl<'a> Temporary<'a> {
     fn create(directory: &'a OwnedFd) -> rustix::io::Result<Self> {
         // Does not end in `.json`: in a directory of hooks nobody may take it for one.
-        let name = format!(".oci-hooks-{:016x}.tmp", unpredictable());
+        let name = format!(".oci-hooks-{:016x}.tmp", random_u64());
         let flags =
             OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = openat(directory, &name, flags, Mode::RUSR | Mode::WUSR)?;
@@ -308,6 +291,7 @@ impl<'a> Temporary<'a> {
     /// Gives the file its real name.
     fn name(&mut self, name: &OsStr, flags: RenameFlags) -> rustix::io::Result<()> {
         let Some(old) = &self.name else { return Ok(()) };
+        debug!(from = ?old, to = ?name, "rename");
         if flags.is_empty() {
             renameat(self.directory, old, self.directory, name)?;
         } else {

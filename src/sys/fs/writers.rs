@@ -17,9 +17,7 @@ use super::read_bounded;
 /// Somebody who may change a file, and by what.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Writer {
-    /// Who.
     pub who: Who,
-    /// What permits it.
     pub by: PermittedBy,
 }
 
@@ -27,11 +25,9 @@ pub struct Writer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Who {
-    /// A user.
     User(u32),
     /// All members of a group.
     Group(u32),
-    /// All users.
     Everyone,
     /// A user or group of a file server, by the name they have there.
     Principal(String),
@@ -41,7 +37,6 @@ pub enum Who {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum PermittedBy {
-    /// Its permission bits.
     Mode,
     /// An entry of its POSIX ACL.
     Acl,
@@ -120,9 +115,7 @@ const MAX_ATTRIBUTE_BYTES: usize = 64 << 10;
 #[derive(PartialEq)]
 enum Attribute {
     Value(Vec<u8>),
-    /// The file has none.
     None,
-    /// Files there have none.
     Unsupported,
 }
 

@@ -8,6 +8,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use tracing::debug;
 
 use super::pipe::{Input, Output};
 use super::{Deadline, Program, Streams};
@@ -53,6 +54,7 @@ impl Child {
         if program.dies_with_us {
             die_with_us(&mut command);
         }
+        debug!(program = %program.path.display(), argv = ?program.argv, "execute");
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let mut child = Child { child, pid, pidfd: None, unreaped: true };

@@ -168,7 +168,7 @@ fn while_swapping<T>(swap: impl Fn() + Sync, work: impl FnOnce() -> T) -> T {
     })
 }
 
-/// Tells if somebody wins one of the tries that there is time for.
+/// Returns whether somebody wins one of the tries that there is time for.
 fn is_beaten(mut one: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while start.elapsed() < DEADLINE {

@@ -5,12 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
-use oci_hooks::sys::caller::{ids_by_name, is_root};
+use oci_hooks::sys::caller::is_root;
 use oci_hooks::sys::fs::{
     Expected, FileAt, PathContext as _, PathError, ReadError, ReplaceError, ReplaceOptions,
     Symlinks, make_directories,
 };
 use oci_hooks::sys::host_file::HostFile;
+use oci_hooks::sys::users::ids_by_name;
 use serde::Serialize;
 use toml_edit::{Array, DocumentMut, Item, TomlError, Value};
 

@@ -7,7 +7,7 @@ use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::rootfs::{self, Backing};
 use oci_hooks::runtime::DEFAULT_PATH;
 use oci_hooks::sys::error::chain;
-use oci_hooks::sys::fs::{PathContext as _, unpredictable};
+use oci_hooks::sys::fs::{PathContext as _, random_u64};
 use oci_hooks::sys::mount;
 use oci_hooks::sys::quantity::human;
 use oci_hooks::sys::removal::remove_tree;
@@ -129,7 +129,7 @@ pub(crate) fn in_trial<T>(
     store: &Store,
     run: impl FnOnce(&Path) -> Result<T, TrialError>,
 ) -> Result<T, TrialError> {
-    let trial = &existing(&store.root).join(format!(".doctor-{:016x}", unpredictable()));
+    let trial = &existing(&store.root).join(format!(".doctor-{:016x}", random_u64()));
     fs::create_dir(trial).at("make the directory", trial)?;
     let mut undo = Rollback::new();
     undo.push(|| {

@@ -1,0 +1,197 @@
+//! The users of this host, as its user database (NSS) has them.
+//!
+//! A statically linked program has no modules of the database but those for `/etc/passwd` and
+//! `/etc/group`: it asks for the users of a directory such as LDAP by way of `getent`, the host's own
+//! program. To load the host's modules would be to load its C library, of whatever version, into a
+//! process that runs as root.
+
+use std::ffi::{CStr, CString, OsStr};
+use std::io;
+use std::path::Path;
+use std::ptr;
+use std::time::Duration;
+
+use super::process::{End, Program};
+
+/// More than any entry of a user takes.
+const MAX_ENTRY_BYTES: usize = 1 << 20;
+
+/// More groups than the kernel lets anybody have.
+const MAX_GROUPS: usize = 65_536;
+
+/// Returns the ids of the user and group of a user whose name the system's user database (NSS) has;
+/// none if it does not have it.
+///
+/// # Errors
+///
+/// Fails if the database cannot be asked.
+#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
+pub fn ids_by_name(name: &str) -> io::Result<Option<(u32, u32)>> {
+    let Ok(name) = CString::new(name) else { return Ok(None) };
+    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
+        // SAFETY: the name is a string with its end; the structure, the buffer of the length that is
+        // given, and the result live through the call, which writes to nothing else.
+        unsafe { libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    };
+    let found = look_up(find, |entry| (entry.pw_uid, entry.pw_gid))?;
+    Ok(found
+        .or_else(|| name.to_str().ok().and_then(getent_passwd).map(|user| (user.uid, user.gid))))
+}
+
+/// Asks the database for a user, and returns what `read` makes of their entry.
+#[expect(unsafe_code, reason = "the C library fills a structure that rustix does not have")]
+fn look_up<T>(
+    find: impl Fn(*mut libc::passwd, &mut [libc::c_char], *mut *mut libc::passwd) -> libc::c_int,
+    read: impl FnOnce(&libc::passwd) -> T,
+) -> io::Result<Option<T>> {
+    let mut buffer: Vec<libc::c_char> = vec![0; 1024];
+    loop {
+        // SAFETY: all zeros is a value of the structure: null pointers and numbers.
+        let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
+        let mut found = ptr::null_mut();
+        match find(&raw mut entry, &mut buffer, &raw mut found) {
+            0 if found.is_null() => return Ok(None),
+            // The buffer, which its strings are in, is still there.
+            0 => return Ok(Some(read(&entry))),
+            libc::ERANGE if buffer.len() < MAX_ENTRY_BYTES => buffer.resize(buffer.len() * 2, 0),
+            // So some databases say that they do not know somebody.
+            libc::ENOENT | libc::ESRCH => return Ok(None),
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
+    }
+}
+
+/// Returns the supplementary groups of a user, as `initgroups` would set them; none for a user whom the
+/// database does not have.
+#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
+pub(super) fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
+    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
+        // SAFETY: the structure, the buffer of the length that is given, and the result live through
+        // the call, which writes to nothing else.
+        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    };
+    // SAFETY: an entry that was found has a name, a string with its end, in the buffer.
+    let name = look_up(find, |entry| unsafe { CStr::from_ptr(entry.pw_name) }.to_owned());
+    let Ok(Some(name)) = name else { return getent_groups(uid, gid) };
+    let mut groups: Vec<libc::gid_t> = vec![0; 64];
+    loop {
+        let mut count = libc::c_int::try_from(groups.len()).expect("there are few");
+        // SAFETY: the name is a string with its end, and the list has room for so many groups.
+        let result =
+            unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
+        let wanted = usize::try_from(count).unwrap_or_default();
+        if result >= 0 {
+            groups.truncate(wanted);
+            return groups;
+        }
+        if wanted <= groups.len() || wanted > MAX_GROUPS {
+            return Vec::new();
+        }
+        groups.resize(wanted, 0);
+    }
+}
+
+/// A user in the output of `getent passwd`.
+#[derive(Debug, PartialEq, Eq)]
+struct User {
+    name: String,
+    uid: u32,
+    gid: u32,
+}
+
+/// Where `getent` is: root does not search for it in a caller's `PATH`.
+const GETENT: &str = "/usr/bin/getent";
+
+/// Time for a directory to answer.
+const GETENT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Has `getent` look a key up in a database, if this program cannot do so itself.
+fn getent(database: &str, key: &str) -> Option<String> {
+    if !cfg!(target_feature = "crt-static") {
+        return None;
+    }
+    let mut program = Program::new(Path::new(GETENT), Path::new("/"));
+    program.argv = ["getent", database, "--", key].map(OsStr::new).to_vec();
+    program.timeout = Some(GETENT_TIMEOUT);
+    let finished = program.run().ok()?;
+    (finished.end == End::Exited(0)).then(|| String::from_utf8(finished.stdout).ok())?
+}
+
+fn getent_passwd(key: &str) -> Option<User> {
+    parse_passwd(&getent("passwd", key)?)
+}
+
+fn getent_groups(uid: u32, gid: u32) -> Vec<u32> {
+    let user = getent_passwd(&uid.to_string()).filter(|user| user.uid == uid);
+    let found = user.and_then(|user| Some(parse_groups(&getent("initgroups", &user.name)?, gid)));
+    found.unwrap_or_default()
+}
+
+/// Reads `name:password:uid:gid:…`.
+fn parse_passwd(text: &str) -> Option<User> {
+    let mut fields = text.lines().next()?.split(':');
+    let name = fields.next()?.to_owned();
+    let uid = fields.nth(1)?.parse().ok()?;
+    Some(User { name, uid, gid: fields.next()?.parse().ok()? })
+}
+
+/// Reads `name gid gid …`, and puts the user's own group first.
+fn parse_groups(text: &str, gid: u32) -> Vec<u32> {
+    let others = text.split_whitespace().skip(1).filter_map(|word| word.parse().ok());
+    std::iter::once(gid).chain(others.filter(|other| *other != gid)).take(MAX_GROUPS).collect()
+}
+
+/// Has a statically linked program look names up in files and by DNS alone, whatever
+/// `/etc/nsswitch.conf` says: see this module for why. To be called before the first look-up; does
+/// nothing in a program that is linked dynamically.
+#[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
+#[expect(unsafe_code, reason = "the C library alone knows how it looks names up")]
+pub fn use_files_and_dns() {
+    unsafe extern "C" {
+        fn __nss_configure_lookup(
+            database: *const libc::c_char,
+            services: *const libc::c_char,
+        ) -> libc::c_int;
+    }
+    for (database, services) in
+        [(c"passwd", c"files"), (c"group", c"files"), (c"hosts", c"files dns")]
+    {
+        // SAFETY: both are strings with their ends, which live as long as the program. It fails only
+        // for a database or service that it does not know.
+        unsafe { __nss_configure_lookup(database.as_ptr(), services.as_ptr()) };
+    }
+}
+
+/// See the statically linked program's.
+#[cfg(not(all(target_env = "gnu", target_feature = "crt-static")))]
+pub fn use_files_and_dns() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_come_from_the_database_of_users() {
+        assert_eq!(supplementary_groups(0, 0).first(), Some(&0));
+        assert_eq!(supplementary_groups(0x7fff_fff0, 0x7fff_fff0), [0_u32; 0]);
+    }
+
+    #[test]
+    fn users_are_found_by_their_name() {
+        assert_eq!(ids_by_name("root").unwrap(), Some((0, 0)));
+        for name in ["no-such-user-anywhere", "", "ro\0ot"] {
+            assert_eq!(ids_by_name(name).unwrap(), None, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn what_getent_prints_is_read() {
+        let user = User { name: "jo".to_owned(), uid: 70_001, gid: 70_000 };
+        assert_eq!(parse_passwd("jo:*:70001:70000:Jo:/home/jo:/bin/sh\n"), Some(user));
+        for text in ["", "jo", "jo:x:", "jo:x:1", "jo:x:a:1", "jo:x:1:-1:"] {
+            assert_eq!(parse_passwd(text), None, "{text:?}");
+        }
+        assert_eq!(parse_groups("jo                    24 70000 27 x\n", 70_000), [70_000, 24, 27]);
+        assert_eq!(parse_groups("jo\n", 70_000), [70_000]);
+    }
+}

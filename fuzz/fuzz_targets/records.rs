@@ -10,7 +10,8 @@ use libfuzzer_sys::fuzz_target;
 use oci_hooks::container::{
     Ended, Engine, LogReader, MonitorProgram, Record, last_lines, read_json_if_there,
 };
-use oci_hooks::container_hook::{Job, RunnerFiles, worker_log};
+use oci_hooks::container_hook::engine::Job;
+use oci_hooks::container_hook::{RunnerFiles, worker_log};
 use oci_hooks::garm::record::{Records, controllers};
 use oci_hooks::image::{Digest, Platform, PrunePolicy, Reference};
 use oci_hooks::network::{Network, NetworkOptions};

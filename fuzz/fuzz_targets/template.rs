@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::container_hook::pod;
+use oci_hooks::container_hook::engine::pod;
 use oci_hooks::container_hook::template::{Base, Template};
 
 const POD: &str = r#"{

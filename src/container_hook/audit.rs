@@ -12,16 +12,14 @@ use std::path::Path;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use super::context::HookContext;
 use super::error::HookError;
-use super::hook::Hook;
-use super::launch::Started;
-use super::options::{CreateOptions, NetworkMode};
+use super::options::CreateOptions;
 use super::policy::{Policy, PolicyError, Refused};
 use super::runner::{JOB_VARIABLES, Runner};
 use super::runner_files::RunnerFilesError;
 use super::volumes::Volume;
-use crate::bundle::{self, MountSource};
-use crate::network::{Endpoint, Protocol};
+use crate::network::Protocol;
 use crate::sys::append::AppendFile;
 use crate::sys::error::chain;
 use crate::sys::fs::PathError;
@@ -167,7 +165,7 @@ impl AuditLog {
         Ok(AuditLog { file: path.map(AppendFile::open).transpose()? })
     }
 
-    fn write(
+    pub(super) fn write(
         &self,
         runner: &Runner,
         subject: &str,
@@ -195,78 +193,14 @@ impl AuditLog {
     }
 }
 
-/// Writes down a container that is about to be made, with everything of the host that it gets.
-pub(super) fn container(
-    hook: &Hook<'_>,
-    started: &Started<'_>,
-    options: &bundle::Options,
-    runtime: &Path,
-) -> Result<(), AuditError> {
-    let Started { plan, image, id, .. } = started;
-    let own = AuditEvent::Container {
-        container: id.clone(),
-        role: plan.role.name().to_owned(),
-        image: image.reference.to_string(),
-        digest: image.digest.to_string(),
-        runtime: runtime.display().to_string(),
-        network: match plan.network_mode() {
-            NetworkMode::Job => "job",
-            NetworkMode::Host => "host",
-            NetworkMode::None => "none",
-        }
-        .to_owned(),
-        user_namespace: options.user_namespace.is_some(),
-        privileged: options.security.privileged,
-        capabilities: options.security.cap_add.clone(),
-    };
-    let mounts = options.mounts.iter().map(|mount| {
-        let (kind, source) = match &mount.source {
-            MountSource::Bind { file, .. } => ("bind", Some(file.display().to_string())),
-            MountSource::Trusted { path, .. } => ("bind", Some(path.display().to_string())),
-            MountSource::Volume { path, .. } => ("volume", Some(path.display().to_string())),
-            MountSource::Tmpfs(_) => ("tmpfs", None),
-        };
-        AuditEvent::Mount {
-            container: id.clone(),
-            kind: kind.to_owned(),
-            source,
-            target: mount.target.display().to_string(),
-            read_only: mount.read_only,
-        }
-    });
-    let devices = options.devices.iter().map(|device| AuditEvent::Device {
-        container: id.clone(),
-        source: device.host.display().to_string(),
-        target: device.container.display().to_string(),
-    });
-    hook.audit.write(hook.runner, &plan.title, [own].into_iter().chain(mounts).chain(devices))
-}
-
-/// Writes down the ports of the host that lead to a container.
-pub(super) fn ports(
-    hook: &Hook<'_>,
-    subject: &str,
-    id: &str,
-    endpoint: &Endpoint,
-) -> Result<(), AuditError> {
-    let ports = endpoint.published.iter().map(|port| AuditEvent::Port {
-        container: id.to_owned(),
-        host_ip: port.host_ip,
-        host_port: port.host_port,
-        container_port: port.container_port,
-        protocol: port.protocol,
-    });
-    hook.audit.write(hook.runner, subject, ports)
-}
-
 /// Writes down what this machine's policy allows of what was asked for, where the default would not.
 pub(super) fn allowed(
-    hook: &Hook<'_>,
+    context: &HookContext<'_>,
     subject: &str,
     asked: &CreateOptions,
     volumes: &[Volume],
 ) -> Result<(), AuditError> {
-    if hook.audit.file.is_none() {
+    if context.audit.file.is_none() {
         return Ok(());
     }
     let default = Policy::default();
@@ -275,16 +209,16 @@ pub(super) fn allowed(
         volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
     );
     let events = beyond.into_iter().map(|beyond| AuditEvent::Allowed { option: beyond.option });
-    hook.audit.write(hook.runner, subject, events)
+    context.audit.write(context.runner, subject, events)
 }
 
 /// Writes down what was refused, if that is why a call failed.
-pub(super) fn refused(hook: &Hook<'_>, error: &HookError) -> Result<(), AuditError> {
+pub(super) fn refused(context: &HookContext<'_>, error: &HookError) -> Result<(), AuditError> {
     let (subject, error) = match error {
         HookError::In { container, source } => (container.as_str(), &**source),
         error => ("", error),
     };
-    hook.audit.write(hook.runner, subject, refusals(error))
+    context.audit.write(context.runner, subject, refusals(error))
 }
 
 fn refusals(error: &HookError) -> Vec<AuditEvent> {

@@ -1,17 +1,17 @@
 //! Why a command of the runner could not be carried out.
 
+use std::error::Error;
 use std::path::PathBuf;
 
+use super::engine::pod::{Fault, Faults};
 use super::options::OptionError;
-use super::pod::{Fault, Faults};
 use super::policy::{PolicyError, Refused};
 use super::request::RequestError;
 use super::template::TemplateError;
 use super::volumes::VolumeError;
 use super::words::WordsError;
-use crate::container::ContainerError;
-use crate::image::{PullError, ReferenceError, StoreError};
-use crate::network::{NetworkError, PortError};
+use crate::image::{PlatformError, ReferenceError};
+use crate::network::PortError;
 use crate::sys::fs::PathError;
 use crate::yaml::Place;
 
@@ -61,23 +61,11 @@ pub enum HookError {
     #[error(transparent)]
     Reference(#[from] ReferenceError),
     /// The platform is none.
+    #[error("--platform")]
+    Platform(#[source] PlatformError),
+    /// What carries the command out failed.
     #[error(transparent)]
-    Fetch(#[from] super::fetch::FetchError),
-    /// The image cannot be had.
-    #[error(transparent)]
-    Pull(Box<PullError>),
-    /// The store failed.
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    /// The image cannot be built.
-    #[error(transparent)]
-    Build(#[from] super::build::BuildError),
-    /// The network failed.
-    #[error(transparent)]
-    Network(#[from] NetworkError),
-    /// A container failed.
-    #[error(transparent)]
-    Container(#[from] ContainerError),
+    Backend(Box<dyn Error + Send + Sync>),
     /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
@@ -132,14 +120,6 @@ pub enum HookError {
     /// Services did not come up.
     #[error("{}", .0.join("; "))]
     Unhealthy(Vec<String>),
-    /// The runtime cannot be executed.
-    #[error("cannot execute {}", program.display())]
-    Execute {
-        /// The runtime.
-        program: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
 }
 
 impl From<Fault> for HookError {
@@ -152,13 +132,6 @@ impl From<TemplateError> for HookError {
     fn from(error: TemplateError) -> Self {
         // Larger than most others.
         HookError::Template(Box::new(error))
-    }
-}
-
-impl From<PullError> for HookError {
-    fn from(error: PullError) -> Self {
-        // Larger than all others.
-        HookError::Pull(Box::new(error))
     }
 }
 

@@ -1,71 +1,13 @@
-//! What the admin decides: values that programs read from a configuration.
+//! What the admin decides for all backends.
 
-use std::net::IpAddr;
-
-use super::build::BuildOptions;
-use super::pod::TemplateSettings;
 use super::policy::Policy;
-use crate::bundle::HookOptions;
-use crate::image::PullPolicy;
+use super::template::TemplateSettings;
 
-/// How jobs are run on this machine.
-#[derive(Clone, Debug)]
+/// What jobs may ask for, and what all of them get.
+#[derive(Clone, Debug, Default)]
 pub struct Settings {
     /// What `options:` and `volumes:` may ask for.
     pub policy: Policy,
-    /// Whether a registry is asked about an image that is there already.
-    pub pull: PullPolicy,
-    /// Which hooks.d hooks containers get; none at all if absent.
-    pub hooks: Option<HookOptions>,
-    /// Resolvers instead of the host's.
-    pub dns: Vec<IpAddr>,
-    /// How much of a service's output is kept, in bytes.
-    pub log_bytes: u64,
-    /// Whether set-user-ID programs such as `sudo` work in containers.
-    pub allow_new_privileges: bool,
-    /// Kubernetes' "restricted" profile for all containers.
-    pub restricted: bool,
-    /// Whether containers have a user namespace of their own: root in one is nobody on the host.
-    pub user_namespace: bool,
-    /// Whether files that containers make in the runner's directories belong to its user.
-    pub runner_owns_files: bool,
-    /// The limit of memory of a container that asks for none, in bytes.
-    pub memory_bytes: Option<u64>,
-    /// The limit of processes of a container that asks for none; -1 for any. If not said, what the
-    /// host can spare, shared by all its jobs.
-    pub pids_limit: Option<i64>,
-    /// How many files each process of a container may have open; as many as the runner if not said.
-    pub open_files: Option<u64>,
-    /// The limit of what a container writes to its root file system and the volumes that are its
-    /// alone, in bytes.
-    pub disk_bytes: Option<u64>,
-    /// The limit of what all named volumes of a runner take together, in bytes.
-    pub volumes_bytes: Option<u64>,
-    /// How Dockerfile actions are built.
-    pub build: BuildOptions,
     /// The pod template, which changes what jobs get.
     pub template: TemplateSettings,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            policy: Policy::default(),
-            pull: PullPolicy::Always,
-            hooks: Some(HookOptions::default()),
-            dns: Vec::new(),
-            log_bytes: 16 << 20,
-            allow_new_privileges: false,
-            restricted: false,
-            user_namespace: true,
-            runner_owns_files: true,
-            memory_bytes: None,
-            pids_limit: None,
-            open_files: None,
-            disk_bytes: None,
-            volumes_bytes: None,
-            build: BuildOptions::default(),
-            template: TemplateSettings::default(),
-        }
-    }
 }

@@ -5,20 +5,20 @@ use serde_json::{Map, Value};
 
 /// The state of a job that was prepared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(super) struct State {
+pub struct JobState {
     /// Whose state this is: other hooks have other ones.
     hook: String,
     /// The job container; none if the steps run on the host.
-    pub(super) container: Option<String>,
+    pub container: Option<String>,
     /// The services, in the order of the request.
-    pub(super) services: Vec<String>,
+    pub services: Vec<String>,
 }
 
 const HOOK: &str = "oci-hooks";
 
-impl State {
+impl JobState {
     pub(super) fn new(container: Option<String>, services: Vec<String>) -> Self {
-        State { hook: HOOK.to_owned(), container, services }
+        JobState { hook: HOOK.to_owned(), container, services }
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -27,7 +27,7 @@ impl State {
 
     /// Reads a state; none if there is none or if it is not one of ours.
     pub(super) fn read(state: Option<&Map<String, Value>>) -> Option<Self> {
-        let state: State = serde_json::from_value(Value::Object(state?.clone())).ok()?;
+        let state: JobState = serde_json::from_value(Value::Object(state?.clone())).ok()?;
         (state.hook == HOOK).then_some(state)
     }
 }
@@ -38,10 +38,10 @@ mod tests {
 
     #[test]
     fn only_our_own_state_is_read() {
-        let state = State::new(Some("a".into()), vec!["b".into()]);
-        assert_eq!(State::read(state.to_json().as_object()), Some(state));
+        let state = JobState::new(Some("a".into()), vec!["b".into()]);
+        assert_eq!(JobState::read(state.to_json().as_object()), Some(state));
         let foreign = serde_json::json!({"network": "n", "container": "c", "services": ["s"]});
-        assert_eq!(State::read(foreign.as_object()), None);
-        assert_eq!(State::read(None), None);
+        assert_eq!(JobState::read(foreign.as_object()), None);
+        assert_eq!(JobState::read(None), None);
     }
 }

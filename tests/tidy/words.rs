@@ -15,17 +15,17 @@ struct Rule {
 /// only root and the administrator can name and replace, and for messages.
 const OWN_PATHS: [&str; 7] = [
     // Records in the run directory.
-    "src/container_hook/job.rs",
+    "src/container_hook/engine/job.rs",
     // Removing old builds from the store.
-    "src/container_hook/build.rs",
+    "src/container_hook/engine/build.rs",
     // Opening what is open already anew, to read it.
-    "src/container_hook/build/snapshot.rs",
+    "src/container_hook/engine/build/snapshot.rs",
     // What is said of a path before it is opened beneath what the policy allows.
     "src/container_hook/policy/paths.rs",
     // Objects and volumes of the administrator's template, and directories of volumes in the store.
-    "src/container_hook/pod/objects.rs",
-    "src/container_hook/pod/storage.rs",
-    "src/container_hook/pod/volumes.rs",
+    "src/container_hook/engine/pod/objects.rs",
+    "src/container_hook/engine/pod/storage.rs",
+    "src/container_hook/engine/pod/volumes.rs",
 ];
 
 /// Where people have trees of their own linted: nobody else changes them meanwhile.

@@ -1,7 +1,8 @@
 //! The library's values, from the settings.
 
-use oci_hooks::container_hook::pod::TemplateSettings;
-use oci_hooks::container_hook::{self, BuildOptions};
+use oci_hooks::container_hook;
+use oci_hooks::container_hook::engine::{BuildOptions, EngineSettings};
+use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::NetworkOptions;
 
 use crate::environment;
@@ -19,10 +20,23 @@ pub(crate) fn network(settings: &Settings) -> NetworkOptions {
     }
 }
 
-/// Returns what the admin decides on jobs.
-pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Settings, HostError> {
-    Ok(container_hook::Settings {
+/// Returns what jobs may ask for.
+pub(crate) fn hook_settings(settings: &Settings) -> container_hook::Settings {
+    container_hook::Settings {
         policy: settings.policy.clone(),
+        template: TemplateSettings {
+            file: settings.template.file.clone(),
+            config_maps: settings.template.config_maps.clone(),
+            secrets: settings.template.secrets.clone(),
+            seccomp_profiles: settings.template.seccomp_profiles.clone(),
+            runtime_classes: settings.template.runtime_classes.clone(),
+        },
+    }
+}
+
+/// Returns how jobs are run on this host.
+pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, HostError> {
+    Ok(EngineSettings {
         pull: settings.store.pull.into(),
         hooks: settings.hooks.options()?,
         dns: settings.network.dns.clone(),
@@ -41,20 +55,15 @@ pub(crate) fn hook_settings(settings: &Settings) -> Result<container_hook::Setti
             options: settings.build.options.clone(),
             env: environment::proxies(),
         },
-        template: TemplateSettings {
-            file: settings.template.file.clone(),
-            config_maps: settings.template.config_maps.clone(),
-            secrets: settings.template.secrets.clone(),
-            seccomp_profiles: settings.template.seccomp_profiles.clone(),
-            runtime_classes: settings.template.runtime_classes.clone(),
-        },
     })
 }
 
 #[test]
 fn defaults_are_those_of_the_library() {
-    let mut settings = hook_settings(&Settings::default()).unwrap();
+    let settings = hook_settings(&Settings::default());
+    assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
+    let mut settings = engine_settings(&Settings::default()).unwrap();
     // These are of the machine.
     settings.build.env.clear();
-    assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
+    assert_eq!(format!("{settings:?}"), format!("{:?}", EngineSettings::default()));
 }

@@ -5,8 +5,9 @@ use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
 use oci_hooks::container_hook::audit::AuditLog;
+use oci_hooks::container_hook::engine::EngineBackend;
 use oci_hooks::container_hook::request::{Command, Request};
-use oci_hooks::container_hook::{Hook, HookError, Log as _, Outcome};
+use oci_hooks::container_hook::{HookContext, HookError, Log as _, Outcome};
 use oci_hooks::sys::error::chain;
 
 use crate::Exit;
@@ -42,7 +43,7 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let settings = settings::load(config)?.settings;
     let runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;
-    let mut hook_settings = engine::hook_settings(&settings)?;
+    let mut hook_settings = engine::hook_settings(&settings);
     // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
     let makes_containers =
         matches!(request.command, Command::PrepareJob(_) | Command::RunContainerStep(_));
@@ -52,17 +53,16 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     };
     let audit = settings.audit.file.as_deref().filter(|_| makes_containers);
     let audit = AuditLog::open(audit).map_err(|error| Box::new(error.into()))?;
-    let hook = Hook {
+    let context = HookContext { settings: &hook_settings, runner: &runner, audit: &audit, log };
+    let backend = EngineBackend {
+        context,
+        settings: &engine::engine_settings(&settings)?,
         engine: &engine,
         network: &engine::network(&settings),
         registries: &settings.host().registries(|name| std::env::var(name).ok())?,
         credentials: &settings.host().credentials()?,
-        settings: &hook_settings,
-        runner: &runner,
-        audit: &audit,
-        log,
     };
-    let outcome = hook.run(&request, &signals::pass_on).map_err(Box::new);
+    let outcome = context.run(&backend, &request, &signals::pass_on).map_err(Box::new);
     for aside in engine.store.trash().take_set_aside() {
         log.warning(&chain(&aside));
     }

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 
 use clap::CommandFactory as _;
-use oci_hooks::container_hook::pod::{FIELDS, Field, Treatment};
+use oci_hooks::container_hook::engine::pod::{FIELDS, Field, Treatment};
 use serde_json::Value;
 
 use crate::cli::Cli;

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use clap::Args;
-use oci_hooks::container_hook::{Abandoned, HookError, remove_abandoned, remove_builds};
+use oci_hooks::container_hook::HookError;
+use oci_hooks::container_hook::engine::{Abandoned, remove_abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use serde::Serialize;

@@ -5,8 +5,8 @@ use std::env;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
-use oci_hooks::container_hook::pod::TemplateSettings;
 use oci_hooks::container_hook::policy::Policy;
+use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::{Interface, Subnet};
 use oci_hooks::sys::quantity::Size;
 use oci_hooks::sys::text;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::{Args, Subcommand, ValueEnum};
-use oci_hooks::container_hook::pod;
+use oci_hooks::container_hook::engine::pod;
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::template::{Base, Merged, Note, Remark, Template, base};
 use oci_hooks::sys::fs::read_bounded;

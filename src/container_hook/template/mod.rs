@@ -20,6 +20,7 @@ mod node;
 mod note;
 mod quantity;
 mod read;
+mod settings;
 #[cfg(test)]
 mod tests;
 
@@ -28,5 +29,6 @@ pub use error::{Problem, TemplateError};
 pub use merged::{Merged, Origin};
 pub use note::{Note, Remark};
 pub use read::{MAX_BYTES, Template};
+pub use settings::TemplateSettings;
 
 pub use crate::yaml::{Place, Position};

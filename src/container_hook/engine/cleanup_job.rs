@@ -1,0 +1,207 @@
+//! `cleanup_job`: nothing of the job is left.
+
+use super::backend::EngineBackend;
+use super::build::remove_builds;
+use super::give_back;
+use super::job::{AllJobs, Job, Jobs, Lent};
+use super::pod;
+use crate::bundle;
+use crate::container::{ContainerError, Engine, Record};
+use crate::container_hook::error::HookError;
+use crate::network::{Network, NetworkOptions, remove_trial};
+use crate::sys::cgroup;
+use crate::sys::error::chain;
+
+pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+    let owner = backend.context.runner.owner();
+    let _lock = backend.jobs().lock(&owner)?;
+    let containers = containers(backend.engine, &owner)?;
+    report_all_limits(backend, &containers);
+    for problem in backend.engine.stop_all(&containers) {
+        backend.context.log.warning(&problem);
+    }
+    remove_all(backend)
+}
+
+/// Says which limits a runner's job met that did not come up.
+pub(super) fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+    report_all_limits(backend, &containers(backend.engine, &backend.context.runner.owner())?);
+    Ok(())
+}
+
+fn report_all_limits(backend: &EngineBackend<'_>, containers: &[Record]) {
+    for container in containers {
+        report_limits(backend, container);
+    }
+    if backend.engine.are_volumes_full(&backend.context.runner.owner()) {
+        backend.context.log.warning("the named volumes of this runner are full");
+    }
+}
+
+/// Says which limits a container met that is about to be removed.
+pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
+    for hit in backend.engine.limits_hit(container) {
+        backend.context.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
+    }
+}
+
+/// Removes everything of the runner: what the state of the job says does not matter, since a
+/// `prepare_job` that was killed has none.
+pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
+    let owner = backend.context.runner.owner();
+    let (job, lent) = match backend.jobs().read(&owner) {
+        Err(error) if error.is_unreadable_record() => {
+            let problem = chain(&error);
+            backend
+                .context
+                .log
+                .warning(&format!("{problem}: what its containers do not tell stays for prune"));
+            let directories = vec![backend.context.runner.work().to_owned()];
+            (None, Some(Lent { user: backend.context.runner.user, directories }))
+        }
+        job => {
+            let job = job?;
+            let lent = job.as_ref().and_then(|job| job.lent.clone());
+            (job, lent)
+        }
+    };
+    remove_owned(backend.engine, backend.network, &owner, job.as_ref())?;
+    if let Some(lent) = &lent {
+        give_back::by_runner(backend, lent);
+    }
+    // Of builds that were killed.
+    if let Err(error) = remove_builds(&backend.engine.disk, &backend.engine.trash(), None) {
+        backend.context.log.warning(&chain(&error));
+    }
+    backend.jobs().remove(&owner)
+}
+
+fn containers(engine: &Engine, owner: &str) -> Result<Vec<Record>, HookError> {
+    let mut containers = engine.containers()?;
+    containers.retain(|record| record.owner == owner);
+    Ok(containers)
+}
+
+fn remove_owned(
+    engine: &Engine,
+    network: &NetworkOptions,
+    owner: &str,
+    job: Option<&Job>,
+) -> Result<(), HookError> {
+    let containers = containers(engine, owner)?;
+    // Those of steps that ran without a job come with the containers.
+    let mut networks: Vec<_> =
+        containers.iter().filter_map(|record| record.network.as_ref()).collect();
+    networks.extend(job.map(|job| &job.network));
+    networks.sort();
+    networks.dedup();
+    let remove = |id: &&String| Network::remove_id(network, id);
+    // Those whose records cannot be read may be in one of the networks.
+    engine.remove_unrecorded()?;
+    engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
+    // What a dying runtime made last.
+    engine.remove_unrecorded()?;
+    bundle::remove_unfinished(&engine.volumes_of(owner))?;
+    engine.unmount_volumes(owner)?;
+    engine.store.sweep_reservations()?;
+    networks.iter().try_for_each(|id| pod::remove(engine, id, None))?;
+    cgroup::remove_if_empty(cgroup::PARENT);
+    Ok(())
+}
+
+/// What was left of jobs.
+#[derive(Debug, Default)]
+pub struct Abandoned {
+    /// How many jobs and parts of jobs were removed.
+    pub removed: usize,
+    /// Which records cannot be read, and why. What is damaged is removed as soon as nobody uses it, what
+    /// another version may have written is not.
+    pub unreadable: Vec<String>,
+}
+
+/// Removes the jobs whose runners are gone without having cleaned up, and what is left of containers
+/// of an earlier boot.
+pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Abandoned, HookError> {
+    remove_trial(network)?;
+    let jobs = Jobs::new(&engine.run);
+    // Before the jobs, whose records are there before their networks are.
+    let networks = Network::ids(network)?;
+    let mut abandoned = Abandoned { removed: 0, unreadable: unreadable(engine, network)? };
+    let AllJobs { known, unreadable } = jobs.all()?;
+    for job in known {
+        if job.worker.is_some_and(|worker| worker.is_running()) {
+            continue;
+        }
+        let _lock = jobs.lock(&job.owner)?;
+        remove_owned(engine, network, &job.owner, Some(&job))?;
+        job.lent.as_ref().map(give_back::by_root).transpose()?;
+        jobs.remove(&job.owner)?;
+        abandoned.removed += 1;
+    }
+    for (owner, error) in unreadable {
+        abandoned.unreadable.push(chain(&error));
+        abandoned.removed += usize::from(remove_unreadable(engine, network, (&owner, &error))?);
+    }
+    abandoned.removed += engine.remove_strays()?;
+    abandoned.removed += remove_unnamed(engine, network, &networks)?;
+    Ok(abandoned)
+}
+
+/// Returns which records of containers and networks cannot be read.
+fn unreadable(engine: &Engine, network: &NetworkOptions) -> Result<Vec<String>, HookError> {
+    let containers = engine.unreadable()?;
+    let networks = Network::unreadable(network)?;
+    let mut problems: Vec<_> = containers.iter().map(|error| chain(error)).collect();
+    problems.extend(networks.iter().map(|(_, error)| chain(error)));
+    Ok(problems)
+}
+
+/// Removes a job whose record is damaged, if nothing of it runs any more.
+fn remove_unreadable(
+    engine: &Engine,
+    network: &NetworkOptions,
+    (owner, error): (&str, &ContainerError),
+) -> Result<bool, HookError> {
+    let jobs = Jobs::new(&engine.run);
+    let runs = |record: &Record| record.process.is_some_and(|process| process.is_running());
+    if error.is_of_other_version() || containers(engine, owner)?.iter().any(runs) {
+        return Ok(false);
+    }
+    let _lock = jobs.lock(owner)?;
+    if jobs.read(owner).is_ok() {
+        // The next job of the runner has begun.
+        return Ok(false);
+    }
+    remove_owned(engine, network, owner, None)?;
+    jobs.remove(owner)?;
+    Ok(true)
+}
+
+/// Removes volumes and networks of jobs that no job names.
+fn remove_unnamed(
+    engine: &Engine,
+    network: &NetworkOptions,
+    networks: &[String],
+) -> Result<usize, HookError> {
+    // Listed after the directories were: one that is made meanwhile has its job's record already.
+    let volumes = pod::list(engine)?;
+    let AllJobs { known, unreadable } = Jobs::new(&engine.run).all()?;
+    if !unreadable.is_empty() {
+        return Ok(0);
+    }
+    let is_unnamed = |id: &&String| !known.iter().any(|job| job.network == **id);
+    let mut removed = 0;
+    for id in volumes.iter().filter(is_unnamed) {
+        pod::remove(engine, id, None)?;
+        removed += 1;
+    }
+    // Others have networks too, with other names.
+    let is_of_job = |id: &&String| id.len() == 12 && id.bytes().all(|b| b.is_ascii_hexdigit());
+    let left = Network::ids(network)?;
+    let networks = networks.iter().filter(|id| left.contains(id));
+    for id in networks.filter(is_of_job).filter(is_unnamed) {
+        Network::remove_id(network, id)?;
+        removed += 1;
+    }
+    Ok(removed)
+}

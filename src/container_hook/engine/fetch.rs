@@ -1,0 +1,52 @@
+//! The image of a container: pulled, or built.
+
+use std::path::Path;
+
+use super::backend::EngineBackend;
+use super::build::build;
+use super::plan::Plan;
+use crate::container_hook::error::HookError;
+use crate::container_hook::options::Pull;
+use crate::container_hook::request::{ImageSource, Registry};
+use crate::image::{Credential, Image, Login, PullPolicy, PullRequest, Reference, Secret, pull};
+
+/// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
+pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
+    let reference = match (&plan.reference, &plan.args.source) {
+        (Some(reference), _) => reference,
+        (None, ImageSource::Dockerfile(path)) => {
+            return Ok(build(backend, Path::new(path))?);
+        }
+        (None, ImageSource::Image(_)) => unreachable!("an image's name was parsed before"),
+    };
+    let policy = match plan.options.pull {
+        None => backend.settings.pull,
+        Some(Pull::Always) => PullPolicy::Always,
+        Some(Pull::Missing) => PullPolicy::Missing,
+        Some(Pull::Never) => PullPolicy::Never,
+    };
+    let mut credentials = backend.credentials.clone();
+    if let Some(registry) = &plan.args.registry {
+        credentials = credentials.with_login(credential(registry, reference));
+    }
+    if let Some(overlay) = plan.overlay {
+        for file in overlay.logins(backend)? {
+            credentials = credentials.with_file(file);
+        }
+    }
+    let request = PullRequest {
+        reference,
+        platform: &plan.platform,
+        credentials: &credentials,
+        policy,
+        progress: backend.context.log,
+    };
+    Ok(pull(&backend.engine.store, backend.registries, &request)?)
+}
+
+/// Returns the login that the runner sent, for the registry of its image alone.
+fn credential(registry: &Registry, reference: &Reference) -> Credential {
+    let password = Secret::new(registry.password.expose());
+    let login = Login::Password { username: registry.username.clone(), password };
+    Credential::new(reference.registry(), login)
+}

@@ -1,0 +1,89 @@
+//! The runner's directories after a job: what containers left there belongs to the runner's user, is
+//! no device, and gives nobody somebody else's rights.
+
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+
+use super::backend::EngineBackend;
+use super::job::Lent;
+use super::plan::Plan;
+use crate::container_hook::error::HookError;
+use crate::sys::caller::{Caller, is_root};
+use crate::sys::error::chain;
+use crate::sys::give_back::{GiveBack, Report, give_back};
+use crate::sys::host_file::{HostFile, HostRoot};
+use crate::sys::userns::PrivateIds;
+
+/// Returns the directories that containers of a job can write to: the work directory, and those of the
+/// others that are not in it.
+pub(super) fn lent(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Lent {
+    let work = backend.context.runner.work();
+    let mut directories: Vec<PathBuf> = Vec::new();
+    for path in plans.iter().flat_map(|plan| plan.writable(backend)) {
+        let path = if path.starts_with(work) { work } else { path };
+        if !directories.iter().any(|known| path.starts_with(known)) {
+            directories.push(path.to_owned());
+        }
+    }
+    Lent { user: backend.context.runner.user, directories }
+}
+
+/// Gives the directories back as far as the runner may name them; what goes wrong is told.
+pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
+    for path in &lent.directories {
+        let report = match backend.context.runner.files.open(path) {
+            Ok(dir) => give(&dir, path, lent.user).map_err(|error| chain(&error)),
+            Err(error) => Err(chain(&error)),
+        };
+        match report {
+            Ok(report) => tell(backend, path, &report),
+            Err(problem) => backend.context.log.warning(&problem),
+        }
+    }
+}
+
+/// Gives the directories of a job back whose runner is gone.
+pub(super) fn by_root(lent: &Lent) -> Result<(), HookError> {
+    let (uid, gid) = lent.user;
+    for path in &lent.directories {
+        let root = if is_root(uid) {
+            HostRoot::open_trusted(path)
+        } else {
+            HostRoot::open_as(path, &Caller { uid, gid, groups: Vec::new() })
+        };
+        // What the runner's user has replaced or removed since is theirs.
+        if let Ok(root) = root {
+            give(root.dir(), path, lent.user)?;
+        }
+    }
+    Ok(())
+}
+
+fn give(dir: &HostFile, path: &Path, owner: (u32, u32)) -> Result<Report, HookError> {
+    Ok(give_back(dir.as_fd(), path, &GiveBack { owner, private: PrivateIds::ALL })?)
+}
+
+fn tell(backend: &EngineBackend<'_>, path: &Path, report: &Report) {
+    let Report { changed, removed_devices, problems } = report;
+    if *changed > 0 {
+        let path = path.display();
+        backend
+            .context
+            .log
+            .debug(&format!("{path}: {changed} files given back to the runner's user"));
+    }
+    if *removed_devices > 0 {
+        let path = path.display();
+        backend
+            .context
+            .log
+            .warning(&format!("{path}: {removed_devices} device nodes of the job removed"));
+    }
+    for problem in &problems.first {
+        backend.context.log.warning(&chain(problem));
+    }
+    if problems.count > problems.first.len() as u64 {
+        let path = path.display();
+        backend.context.log.warning(&format!("{path}: {} problems in all", problems.count));
+    }
+}

@@ -1,0 +1,33 @@
+//! The backend of one host: the containers of jobs, by an OCI runtime.
+//!
+//! `commands` is what the runner asks for, `backend` what each command uses. A container of the request
+//! is checked and planned (`plan`) before anything is made, then launched with its helpers (`launch`).
+
+mod alpine;
+mod audit;
+mod backend;
+mod build;
+mod cleanup_job;
+mod commands;
+mod confine;
+mod error;
+mod fetch;
+mod give_back;
+mod job;
+mod launch;
+mod mounts;
+mod network;
+mod plan;
+pub mod pod;
+mod prepare_job;
+mod run_container_step;
+mod run_script_step;
+mod settings;
+
+pub use backend::EngineBackend;
+pub use build::{BuildError, BuildOptions, ContextError, RemovedBuilds, remove_builds};
+pub use cleanup_job::{Abandoned, remove_abandoned};
+pub use error::EngineError;
+pub use job::{Job, Lent};
+pub use network::Peer;
+pub use settings::EngineSettings;

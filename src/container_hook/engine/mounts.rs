@@ -1,0 +1,138 @@
+//! Files and directories of the host, as mounts of a container: opened when the request is checked,
+//! and mounted by descriptor later, whatever has their names by then.
+
+use std::path::{Path, PathBuf};
+
+use rustix::io::Errno;
+
+use super::backend::EngineBackend;
+use crate::bundle::{self, Mount, MountSource};
+use crate::container_hook::error::HookError;
+use crate::container_hook::runner_files::RunnerFilesError;
+use crate::container_hook::volumes::{Propagation, Source, Volume};
+use crate::sys::host_file::HostFile;
+
+/// A `volumes:` entry, a `--volume` or a `--mount`, with the file of the host that it mounts.
+pub(super) struct OpenVolume {
+    volume: Volume,
+    /// None for volumes of ours.
+    file: Option<HostFile>,
+}
+
+impl OpenVolume {
+    /// Opens what a workflow mounts, if the policy allows that.
+    pub(super) fn open(backend: &EngineBackend<'_>, volume: Volume) -> Result<Self, HookError> {
+        let file = match &volume.source {
+            Source::Bind { path, create } => {
+                let owner = create.then_some(backend.context.runner.user);
+                let caller = backend.context.runner.files.caller();
+                Some(backend.context.settings.policy.open_bind_mount(path, owner, caller)?)
+            }
+            Source::Named(_) | Source::Anonymous => None,
+        };
+        Ok(OpenVolume { volume, file })
+    }
+
+    /// Opens what the administrator's settings name.
+    pub(super) fn open_trusted(volume: Volume) -> Result<Self, HookError> {
+        let file = match &volume.source {
+            Source::Bind { path, .. } => Some(HostFile::open_trusted(path)?),
+            Source::Named(_) | Source::Anonymous => None,
+        };
+        Ok(OpenVolume { volume, file })
+    }
+
+    /// Says whether it is a volume with a name.
+    pub(super) fn has_name(&self) -> bool {
+        matches!(self.volume.source, Source::Named(_))
+    }
+
+    /// Returns the mount; `own` is where a volume of this container's own would be.
+    pub(super) fn mount(&self, backend: &EngineBackend<'_>, own: PathBuf) -> Mount {
+        let volume = &self.volume;
+        let source = match (&self.file, &volume.source) {
+            (Some(file), _) => MountSource::Bind {
+                file: file.clone(),
+                propagation: match volume.propagation {
+                    None => bundle::Propagation::Private,
+                    Some(Propagation::Slave) => bundle::Propagation::Slave,
+                    Some(Propagation::Shared) => bundle::Propagation::Shared,
+                },
+                recursive: volume.recursive,
+            },
+            (None, Source::Named(name)) => {
+                let path = backend.volume(name);
+                MountSource::Volume { path, copy: volume.copy, is_shared: true }
+            }
+            (None, _) => MountSource::Volume { path: own, copy: volume.copy, is_shared: false },
+        };
+        Mount {
+            target: PathBuf::from(&volume.target),
+            source,
+            read_only: volume.read_only,
+            subpath: None,
+            ownership: self.file.as_ref().and_then(|_| backend.ownership()),
+        }
+    }
+}
+
+/// One of the runner's own directories that a request mounts.
+pub(super) struct RunnerMount {
+    /// As the request names it.
+    source: PathBuf,
+    target: PathBuf,
+    file: HostFile,
+    read_only: bool,
+}
+
+impl RunnerMount {
+    pub(super) fn open(
+        backend: &EngineBackend<'_>,
+        source: &Path,
+        target: &str,
+        read_only: bool,
+    ) -> Result<Self, HookError> {
+        let file = runner_directory(backend, source)?;
+        Ok(RunnerMount { source: source.to_owned(), target: target.into(), file, read_only })
+    }
+
+    /// Returns the path of the request, if the container can write there.
+    pub(super) fn writable(&self) -> Option<&Path> {
+        (!self.read_only).then_some(&self.source)
+    }
+
+    pub(super) fn mount(&self, backend: &EngineBackend<'_>) -> Mount {
+        Mount {
+            target: self.target.clone(),
+            source: MountSource::Bind {
+                file: self.file.clone(),
+                propagation: bundle::Propagation::Private,
+                recursive: true,
+            },
+            read_only: self.read_only,
+            subpath: None,
+            ownership: backend.ownership(),
+        }
+    }
+}
+
+/// Opens one of the runner's own directories, made if it is missing: the runner counts on Docker for
+/// that.
+pub(super) fn runner_directory(
+    backend: &EngineBackend<'_>,
+    path: &Path,
+) -> Result<HostFile, HookError> {
+    let opened = backend.context.runner.files.open_or_make_dir(path, backend.context.runner.user);
+    opened.map_err(|error| match error {
+        // Jobs can write in the runner's work directory, and put links there.
+        RunnerFilesError::Path(error)
+            if [Errno::LOOP, Errno::XDEV]
+                .map(Some)
+                .contains(&Errno::from_io_error(&error.source)) =>
+        {
+            let work = backend.context.runner.work().to_owned();
+            HookError::Escapes { path: path.to_owned(), work }
+        }
+        error => error.into(),
+    })
+}

@@ -1,0 +1,98 @@
+//! The network of a job, and who is reached by which name in it.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+
+use super::backend::EngineBackend;
+use super::plan::{Connection, Plan};
+use crate::bundle::HostEntry;
+use crate::container_hook::error::HookError;
+use crate::container_hook::options::NetworkMode;
+use crate::network::{Endpoint, EndpointRequest, Network, NetworkRequest, PortMapping};
+use crate::sys::userns::PrivateIds;
+
+/// A container as others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its names, the one to show first.
+    pub names: Vec<String>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
+}
+
+/// The network of a job.
+pub(super) struct JobNetwork {
+    id: String,
+    network: Network,
+}
+
+impl JobNetwork {
+    pub(super) fn id(&self) -> &str {
+        &self.id
+    }
+
+    pub(super) fn create(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
+        let request =
+            NetworkRequest { id: id.to_owned(), user_namespace: backend.settings.user_namespace };
+        Ok(JobNetwork { id: id.to_owned(), network: Network::create(backend.network, &request)? })
+    }
+
+    pub(super) fn open(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
+        Ok(JobNetwork { id: id.to_owned(), network: Network::open(backend.network, id)? })
+    }
+
+    /// Returns the pinned user namespace of the job's containers; none if they are in the host's.
+    pub(super) fn user_namespace(&self) -> Option<PathBuf> {
+        self.network.user_namespace()
+    }
+
+    /// Returns ids of the host that nobody but the job has.
+    pub(super) fn private_ids(&self) -> PrivateIds {
+        self.network.private_ids()
+    }
+
+    /// Connects a container and publishes its ports.
+    pub(super) fn attach(
+        &mut self,
+        id: &str,
+        ports: Vec<PortMapping>,
+    ) -> Result<Endpoint, HookError> {
+        // The beginning of an id is enough for a name that is seen by people.
+        let request = EndpointRequest { name: id[..12].to_owned(), ports };
+        Ok(self.network.attach(&request)?)
+    }
+
+    /// Takes a container's end away.
+    pub(super) fn detach(&mut self, id: &str) -> Result<(), HookError> {
+        Ok(self.network.detach(&id[..12])?)
+    }
+
+    /// Returns how a container is connected, with an endpoint if it is on this network.
+    pub(super) fn connection<'a>(
+        &self,
+        plan: &Plan<'_>,
+        endpoint: Option<&'a Endpoint>,
+        peers: &[Peer],
+    ) -> Connection<'a> {
+        match (plan.options.network.mode, endpoint) {
+            (NetworkMode::Job, Some(endpoint)) => Connection::Job {
+                endpoint,
+                gateway: self.network.host_address(),
+                hosts: peers
+                    .iter()
+                    .filter(|peer| !peer.names.is_empty() && peer.addresses != endpoint.addresses)
+                    .flat_map(|peer| {
+                        peer.addresses.iter().map(|address| HostEntry {
+                            address: *address,
+                            names: peer.names.clone(),
+                        })
+                    })
+                    .collect(),
+            },
+            (NetworkMode::Host, _) => Connection::Host,
+            _ => Connection::None,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! How a container of a job is connected, and what it calls the others.
+
+use std::net::IpAddr;
+
+use super::Plan;
+use crate::bundle::{self, Dns, HostEntry, Namespace};
+use crate::container_hook::engine::backend::EngineBackend;
+use crate::container_hook::options::HostAddress;
+use crate::network::Endpoint;
+
+/// How a container is connected.
+pub(in crate::container_hook) enum Connection<'a> {
+    /// To the job's network.
+    Job {
+        /// Its end.
+        endpoint: &'a Endpoint,
+        /// The host's address there.
+        gateway: Option<IpAddr>,
+        /// Everybody's names.
+        hosts: Vec<HostEntry>,
+    },
+    /// With the host's own interfaces.
+    Host,
+    /// Not at all.
+    None,
+}
+
+impl Connection<'_> {
+    /// Returns the container's own addresses.
+    pub(super) fn addresses(&self) -> &[IpAddr] {
+        match self {
+            Connection::Job { endpoint, .. } => &endpoint.addresses,
+            Connection::Host | Connection::None => &[],
+        }
+    }
+
+    pub(super) fn gateway(&self) -> Option<IpAddr> {
+        match self {
+            Connection::Job { gateway, .. } => *gateway,
+            Connection::Host | Connection::None => None,
+        }
+    }
+}
+
+impl Plan<'_> {
+    /// Connects the container, which has further names for itself if there are any.
+    pub(super) fn connect(
+        &self,
+        backend: &EngineBackend<'_>,
+        connection: &Connection<'_>,
+        (options, further): (&mut bundle::Options, Option<String>),
+    ) {
+        let asked = &self.options.network;
+        let servers = if asked.dns.is_empty() { &backend.settings.dns } else { &asked.dns };
+        let dns = Dns {
+            loopback_works: matches!(connection, Connection::Host),
+            servers: servers.clone(),
+            search: asked.dns_search.clone(),
+            options: asked.dns_options.clone(),
+            ..Dns::default()
+        };
+        let mut gateway_address = None;
+        let mut hosts = Vec::new();
+        match connection {
+            Connection::Job { endpoint, gateway, hosts: names } => {
+                options.namespaces.network = Namespace::Path(endpoint.netns.clone());
+                gateway_address = *gateway;
+                hosts.extend(names.iter().cloned());
+                let own = options.hostname.clone();
+                for address in &endpoint.addresses {
+                    let own = own.iter().chain(&further).chain(&self.names);
+                    let names = own.cloned().collect();
+                    hosts.push(HostEntry { address: *address, names });
+                }
+                options.dns = Some(dns);
+            }
+            Connection::Host => {
+                options.namespaces.network = Namespace::Host;
+                options.dns = Some(dns);
+            }
+            Connection::None => options.namespaces.network = Namespace::Private,
+        }
+        for host in &asked.hosts {
+            let address = match host.address {
+                HostAddress::Address(address) => Some(address),
+                HostAddress::Gateway => gateway_address,
+            };
+            if let Some(address) = address {
+                hosts.push(HostEntry { address, names: vec![host.name.clone()] });
+            }
+        }
+        options.hosts = Some(hosts);
+    }
+}

@@ -5,23 +5,18 @@
 //! neither variables nor arguments.
 
 use std::collections::BTreeMap;
-use std::io;
 use std::net::IpAddr;
 use std::path::Path;
 
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
-use super::context::HookContext;
-use super::error::HookError;
 use super::options::CreateOptions;
-use super::policy::{Policy, PolicyError, Refused};
+use super::policy::Policy;
 use super::runner::{JOB_VARIABLES, Runner};
-use super::runner_files::RunnerFilesError;
 use super::volumes::Volume;
 use crate::network::Protocol;
 use crate::sys::append::AppendFile;
-use crate::sys::error::chain;
 use crate::sys::fs::PathError;
 
 /// The file that events are written to, if the admin wants any.
@@ -191,54 +186,25 @@ impl AuditLog {
         }
         if lines.is_empty() { Ok(()) } else { Ok(file.append(lines.as_bytes())?) }
     }
-}
 
-/// Writes down what this machine's policy allows of what was asked for, where the default would not.
-pub(super) fn allowed(
-    context: &HookContext<'_>,
-    subject: &str,
-    asked: &CreateOptions,
-    volumes: &[Volume],
-) -> Result<(), AuditError> {
-    if context.audit.file.is_none() {
-        return Ok(());
-    }
-    let default = Policy::default();
-    let mut beyond = asked.clone().check(&default).err().map_or_else(Vec::new, |all| all.0);
-    beyond.extend(
-        volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
-    );
-    let events = beyond.into_iter().map(|beyond| AuditEvent::Allowed { option: beyond.option });
-    context.audit.write(context.runner, subject, events)
-}
-
-/// Writes down what was refused, if that is why a call failed.
-pub(super) fn refused(context: &HookContext<'_>, error: &HookError) -> Result<(), AuditError> {
-    let (subject, error) = match error {
-        HookError::In { container, source } => (container.as_str(), &**source),
-        error => ("", error),
-    };
-    context.audit.write(context.runner, subject, refusals(error))
-}
-
-fn refusals(error: &HookError) -> Vec<AuditEvent> {
-    let refused = |Refused { option, advice }: &Refused| AuditEvent::Refused {
-        option: option.clone(),
-        reason: advice.clone(),
-    };
-    match error {
-        HookError::Policy(PolicyError(all)) => all.iter().map(refused).collect(),
-        HookError::Refused(one) => vec![refused(one)],
-        // A path with a slip in it is no attempt at anything.
-        HookError::Files(RunnerFilesError::Path(error))
-            if error.source.kind() == io::ErrorKind::NotFound =>
-        {
-            Vec::new()
+    /// Writes down what this machine's policy allows of what was written in the workflow, where the
+    /// default would not.
+    pub(super) fn allowed(
+        &self,
+        runner: &Runner,
+        subject: &str,
+        options: &CreateOptions,
+        volumes: &[Volume],
+    ) -> Result<(), AuditError> {
+        if self.file.is_none() {
+            return Ok(());
         }
-        HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
-            let option = "a file or container of the request".to_owned();
-            vec![AuditEvent::Refused { option, reason: chain(error) }]
-        }
-        _ => Vec::new(),
+        let default = Policy::default();
+        let mut beyond = options.clone().check(&default).err().map_or_else(Vec::new, |all| all.0);
+        beyond.extend(
+            volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
+        );
+        let events = beyond.into_iter().map(|beyond| AuditEvent::Allowed { option: beyond.option });
+        self.write(runner, subject, events)
     }
 }

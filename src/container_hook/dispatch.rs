@@ -1,6 +1,5 @@
 //! Which command of the runner is which call of the backend.
 
-use super::audit;
 use super::backend::{Backend, Outcome};
 use super::context::HookContext;
 use super::error::HookError;
@@ -24,7 +23,8 @@ impl HookContext<'_> {
     ) -> Result<Outcome, HookError> {
         let result = self.dispatch(backend, request, pass_on).inspect_err(|error| {
             // The request's own fault is what people want to hear of.
-            if let Err(unwritten) = audit::refused(self, error) {
+            let (subject, refusals) = error.refusals();
+            if let Err(unwritten) = self.audit.write(self.runner, subject, refusals) {
                 self.log.warning(&chain(&unwritten));
             }
         });

@@ -1,17 +1,21 @@
 //! Why a command of the runner could not be carried out.
 
 use std::error::Error;
+use std::io;
 use std::path::PathBuf;
 
-use super::engine::pod::{Fault, Faults};
+use super::audit::{AuditError, AuditEvent};
 use super::options::OptionError;
 use super::policy::{PolicyError, Refused};
 use super::request::RequestError;
-use super::template::TemplateError;
+use super::response::ResponseError;
+use super::runner_files::RunnerFilesError;
+use super::template::{Fault, Faults, TemplateError};
 use super::volumes::VolumeError;
 use super::words::WordsError;
 use crate::image::{PlatformError, ReferenceError};
 use crate::network::PortError;
+use crate::sys::error::chain;
 use crate::sys::fs::PathError;
 use crate::yaml::Place;
 
@@ -24,10 +28,10 @@ pub enum HookError {
     Request(#[from] RequestError),
     /// The answer has no place.
     #[error(transparent)]
-    Response(#[from] super::response::ResponseError),
+    Response(#[from] ResponseError),
     /// A file that the request names cannot be used.
     #[error(transparent)]
-    Files(#[from] super::runner_files::RunnerFilesError),
+    Files(#[from] RunnerFilesError),
     /// What is wrong is said of one of the request's containers.
     #[error("{container}")]
     In {
@@ -56,7 +60,7 @@ pub enum HookError {
     Port(#[from] PortError),
     /// What is done cannot be written down.
     #[error(transparent)]
-    Audit(#[from] super::audit::AuditError),
+    Audit(#[from] AuditError),
     /// The image's name is none.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
@@ -157,6 +161,37 @@ impl HookError {
                 place.map_or(HookError::Pod(Faults(faults)), unsaid)
             }
             error => error,
+        }
+    }
+
+    /// Returns which container was refused what, for the audit log; nothing if that is not why the call
+    /// failed.
+    pub(super) fn refusals(&self) -> (&str, Vec<AuditEvent>) {
+        match self {
+            HookError::In { container, source } => (container, source.refused()),
+            error => ("", error.refused()),
+        }
+    }
+
+    fn refused(&self) -> Vec<AuditEvent> {
+        let refused = |Refused { option, advice }: &Refused| AuditEvent::Refused {
+            option: option.clone(),
+            reason: advice.clone(),
+        };
+        match self {
+            HookError::Policy(PolicyError(all)) => all.iter().map(refused).collect(),
+            HookError::Refused(one) => vec![refused(one)],
+            // A path with a slip in it is no attempt at anything.
+            HookError::Files(RunnerFilesError::Path(error))
+                if error.source.kind() == io::ErrorKind::NotFound =>
+            {
+                Vec::new()
+            }
+            HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
+                let option = "a file or container of the request".to_owned();
+                vec![AuditEvent::Refused { option, reason: chain(self) }]
+            }
+            _ => Vec::new(),
         }
     }
 

@@ -14,6 +14,7 @@ pub mod engine;
 mod error;
 mod log;
 pub mod options;
+mod plan;
 pub mod policy;
 pub mod request;
 pub mod response;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::container_hook::HookError;
-use oci_hooks::container_hook::engine::pod::Faults;
 use oci_hooks::container_hook::request::RequestError;
+use oci_hooks::container_hook::template::Faults;
 use oci_hooks::container_hook::template::TemplateError;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::image::{ImportError, PullError, StoreError};

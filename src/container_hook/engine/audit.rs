@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::backend::EngineBackend;
-use super::launch::Started;
+use super::pending::PendingContainer;
 use crate::bundle::{self, MountSource};
 use crate::container_hook::audit::{AuditError, AuditEvent};
 use crate::container_hook::options::NetworkMode;
@@ -12,14 +12,14 @@ use crate::network::Endpoint;
 /// Writes down a container that is about to be made, with everything of the host that it gets.
 pub(super) fn container(
     backend: &EngineBackend<'_>,
-    started: &Started<'_>,
+    container: &PendingContainer<'_>,
     options: &bundle::Options,
     runtime: &Path,
 ) -> Result<(), AuditError> {
-    let Started { plan, image, id, .. } = started;
+    let PendingContainer { plan, image, id, .. } = container;
     let own = AuditEvent::Container {
         container: id.clone(),
-        role: plan.role.name().to_owned(),
+        role: plan.container.role.name().to_owned(),
         image: image.reference.to_string(),
         digest: image.digest.to_string(),
         runtime: runtime.display().to_string(),
@@ -55,7 +55,7 @@ pub(super) fn container(
     });
     backend.context.audit.write(
         backend.context.runner,
-        &plan.title,
+        &plan.container.title,
         [own].into_iter().chain(mounts).chain(devices),
     )
 }

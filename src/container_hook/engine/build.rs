@@ -26,23 +26,6 @@ use crate::sys::usage::disk_bytes;
 
 pub use snapshot::ContextError;
 
-/// How images are built.
-#[derive(Clone, Debug)]
-pub struct BuildOptions {
-    /// buildah, as a path or a name.
-    pub program: PathBuf,
-    /// Options for every call, as `--storage-driver=vfs`.
-    pub options: Vec<String>,
-    /// Variables it gets besides `PATH` and `HOME`, as proxies.
-    pub env: Vec<(String, String)>,
-}
-
-impl Default for BuildOptions {
-    fn default() -> Self {
-        BuildOptions { program: PathBuf::from("buildah"), options: Vec::new(), env: Vec::new() }
-    }
-}
-
 /// Where each user's runners have a directory, by its number, for buildah's storage and what is built
 /// from; and the lock that each build shares.
 const BUILDAH: &str = "buildah";

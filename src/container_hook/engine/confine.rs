@@ -33,11 +33,6 @@ pub(super) fn limit(
     own.cpuset_cpus.clone_from(&asked.cpuset_cpus);
     own.cpuset_mems.clone_from(&asked.cpuset_mems);
     own.blkio_weight = asked.blkio_weight;
-    own.pids_limit = match asked.pids {
-        None => Some(backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend))),
-        Some(0) => Some(-1),
-        Some(pids) => i64::try_from(pids).ok(),
-    };
     let limit = |value: u64| (value != u64::MAX).then_some(value);
     let asked = all.ulimits.iter();
     let mut limits: BTreeMap<_, _> =
@@ -52,6 +47,15 @@ pub(super) fn limit(
     let limits = limits.into_iter();
     options.rlimits =
         limits.filter_map(|(name, (soft, hard))| Rlimit::new(name, soft, hard)).collect();
+}
+
+/// Returns how many processes a container may have; -1 for any.
+pub(super) fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
+    match all.resources.pids {
+        None => Some(backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend))),
+        Some(0) => Some(-1),
+        Some(pids) => i64::try_from(pids).ok(),
+    }
 }
 
 /// Returns how many processes a container has of those of the host, which all jobs share.
@@ -89,7 +93,6 @@ pub(super) fn confine(
     options.namespaces.uts = host(HostNamespace::Uts);
     options.namespaces.cgroup = host(HostNamespace::Cgroup);
     if options.namespaces.uts == Namespace::Host {
-        options.hostname = None;
         options.domainname = None;
     }
     if all.ipc == Ipc::None {

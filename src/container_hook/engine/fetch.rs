@@ -12,31 +12,30 @@ use crate::image::{Credential, Image, Login, PullPolicy, PullRequest, Reference,
 
 /// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
 pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
-    let reference = match (&plan.reference, &plan.args.source) {
+    let container = &plan.container;
+    let reference = match (&container.reference, &container.args.source) {
         (Some(reference), _) => reference,
         (None, ImageSource::Dockerfile(path)) => {
             return Ok(build(backend, Path::new(path))?);
         }
         (None, ImageSource::Image(_)) => unreachable!("an image's name was parsed before"),
     };
-    let policy = match plan.options.pull {
+    let policy = match container.options.pull {
         None => backend.settings.pull,
         Some(Pull::Always) => PullPolicy::Always,
         Some(Pull::Missing) => PullPolicy::Missing,
         Some(Pull::Never) => PullPolicy::Never,
     };
     let mut credentials = backend.credentials.clone();
-    if let Some(registry) = &plan.args.registry {
+    if let Some(registry) = &container.args.registry {
         credentials = credentials.with_login(credential(registry, reference));
     }
-    if let Some(overlay) = plan.overlay {
-        for file in overlay.logins(backend)? {
-            credentials = credentials.with_file(file);
-        }
+    for file in &plan.additions.logins {
+        credentials = credentials.with_file(file.clone());
     }
     let request = PullRequest {
         reference,
-        platform: &plan.platform,
+        platform: &container.platform,
         credentials: &credentials,
         policy,
         progress: backend.context.log,

@@ -19,7 +19,7 @@ use crate::sys::userns::PrivateIds;
 pub(super) fn lent(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Lent {
     let work = backend.context.runner.work();
     let mut directories: Vec<PathBuf> = Vec::new();
-    for path in plans.iter().flat_map(|plan| plan.writable(backend)) {
+    for path in plans.iter().flat_map(Plan::writable) {
         let path = if path.starts_with(work) { work } else { path };
         if !directories.iter().any(|known| path.starts_with(known)) {
             directories.push(path.to_owned());
@@ -36,7 +36,7 @@ pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
             Err(error) => Err(chain(&error)),
         };
         match report {
-            Ok(report) => tell(backend, path, &report),
+            Ok(report) => report_changes(backend, path, &report),
             Err(problem) => backend.context.log.warning(&problem),
         }
     }
@@ -63,7 +63,7 @@ fn give(dir: &HostFile, path: &Path, owner: (u32, u32)) -> Result<Report, HookEr
     Ok(give_back(dir.as_fd(), path, &GiveBack { owner, private: PrivateIds::ALL })?)
 }
 
-fn tell(backend: &EngineBackend<'_>, path: &Path, report: &Report) {
+fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &Report) {
     let Report { changed, removed_devices, problems } = report;
     if *changed > 0 {
         let path = path.display();

@@ -3,11 +3,11 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use super::network::Peer;
 use crate::container::{ContainerError, make_private, read_json_if_there, write_json};
 use crate::container_hook::error::HookError;
 use crate::container_hook::runner::Runner;
@@ -37,6 +37,15 @@ pub struct Job {
     /// records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lent: Option<Lent>,
+}
+
+/// A container as others see it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    /// Its names, the one to show first.
+    pub names: Vec<String>,
+    /// Its addresses.
+    pub addresses: Vec<IpAddr>,
 }
 
 /// Directories of a runner, and whose they are.

@@ -1,45 +1,24 @@
 //! Starting the containers of a job or a step, and waiting until they are fit for it.
 
-use std::path::Path;
 use std::time::Duration;
 
 use super::alpine::is_alpine;
 use super::audit;
 use super::backend::EngineBackend;
 use super::cleanup_job::report_limits;
-use super::network::{JobNetwork, Peer};
-use super::plan::{Plan, Surroundings};
+use super::pending::{LaunchContext, PendingContainer};
+use super::plan::{BundleInputs, Plan};
 use super::pod;
-use crate::container::{Prepared, Record, Role, Spec, Verdict, Wait};
+use crate::container::{Prepared, Record, Spec, Verdict, Wait};
 use crate::container_hook::error::HookError;
-use crate::image::Image;
-use crate::network::Endpoint;
+use crate::container_hook::plan::Role;
 use crate::rootfs::Backing;
 
 /// How many of the last lines of a container are shown when it does not come up.
 const SHOWN_LINES: usize = 100;
 
-/// How long an init container may take: longer than the runner lets any job.
-const LONGEST: Duration = Duration::from_secs(35 * 24 * 3600);
-
-/// A container on its way.
-pub(super) struct Started<'a> {
-    pub(super) plan: &'a Plan<'a>,
-    pub(super) image: Image,
-    pub(super) id: String,
-    pub(super) endpoint: Option<Endpoint>,
-}
-
-/// What all containers of a job or step are started in.
-#[derive(Clone, Copy)]
-pub(super) struct Within<'a> {
-    pub(super) network: &'a JobNetwork,
-    pub(super) peers: &'a [Peer],
-    /// Where the volumes of the pod are.
-    pub(super) volumes: &'a Path,
-    /// The process whose process namespace all but the first share.
-    pub(super) process: Option<u32>,
-}
+/// The time that an init container has: longer than the runner lets any job.
+const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
 
 /// A container that runs.
 pub(super) struct Launched {
@@ -62,34 +41,38 @@ pub(super) fn mount_volumes(
 /// Makes a container, short of its start.
 pub(super) fn prepare<'h>(
     backend: &EngineBackend<'h>,
-    container: &Started<'_>,
-    within: Within<'_>,
+    container: &PendingContainer<'_>,
+    context: LaunchContext<'_>,
 ) -> Result<Prepared<'h>, HookError> {
-    let Started { plan, image, id, endpoint } = container;
-    let surroundings = Surroundings {
-        connection: within.network.connection(plan, endpoint.as_ref(), within.peers),
-        volumes: within.volumes,
-        process: within.process,
-        user_namespace: within.network.user_namespace(),
-        private_ids: within.network.private_ids(),
+    let PendingContainer { plan, image, id, endpoint } = container;
+    let inputs = BundleInputs {
+        connection: context.network.connection(
+            plan.network_mode(),
+            endpoint.as_ref(),
+            context.peers,
+        ),
+        volumes: context.volumes,
+        process: context.process,
+        user_namespace: context.network.user_namespace(),
+        private_ids: context.network.private_ids(),
     };
-    let options = plan.bundle(backend, image, id, &surroundings)?;
-    let runtime = plan.overlay.map(|overlay| overlay.runtime(backend)).transpose()?.flatten();
+    let options = plan.bundle(backend, image, id, &inputs)?;
+    let runtime = plan.additions.runtime.clone();
     let program = &runtime.as_ref().unwrap_or(&backend.engine.runtime).program;
     audit::container(backend, container, &options, program)?;
     let prepared = backend.engine.prepare(Spec {
         id: id.clone(),
-        name: plan.name(),
+        name: plan.container.name(),
         owner: backend.context.runner.owner(),
-        role: plan.role,
+        role: plan.container.role.into(),
         image,
         layers: Vec::new(),
         disk_bytes: backend.settings.disk_bytes,
         options,
-        network: Some(within.network.id().to_owned()),
+        network: Some(context.network.id().to_owned()),
         output: plan.output(backend),
         runtime,
-        stop: plan.stop(image, container.address())?,
+        stop: plan.stop(image, container.address()),
     })?;
     report(backend, plan, &prepared);
     Ok(prepared)
@@ -98,18 +81,18 @@ pub(super) fn prepare<'h>(
 /// Starts one container.
 pub(super) fn launch(
     backend: &EngineBackend<'_>,
-    container: &Started<'_>,
-    within: Within<'_>,
+    container: &PendingContainer<'_>,
+    context: LaunchContext<'_>,
 ) -> Result<Launched, HookError> {
     let plan = container.plan;
-    let prepared = prepare(backend, container, within)?;
-    let is_alpine = plan.role == Role::Job && is_alpine(&prepared.rootfs.path);
+    let prepared = prepare(backend, container, context)?;
+    let is_alpine = plan.container.role == Role::Job && is_alpine(&prepared.rootfs.path);
     let record = prepared.start()?;
-    if let Some(overlay) = plan.overlay
-        && let Some(action) = overlay.post_start(container.address())?
-        && let Err(how) = backend.engine.check(&record, &action, pod::POST_START)?
+    if let Some(action) = plan.additions.post_start(container.address())
+        && let Err(how) = backend.engine.check(&record, &action, pod::POST_START_TIMEOUT)?
+        && let Some(fault) = plan.additions.post_start_failed(&how)
     {
-        return Err(overlay.post_start_failed(&how).into());
+        return Err(fault.into());
     }
     Ok(Launched { record, is_alpine })
 }
@@ -118,35 +101,36 @@ pub(super) fn launch(
 /// are waited for until they have ended, sidecars until they are healthy.
 pub(super) fn launch_helpers(
     backend: &EngineBackend<'_>,
-    helpers: &[Started<'_>],
-    within: Within<'_>,
+    helpers: &[PendingContainer<'_>],
+    context: LaunchContext<'_>,
 ) -> Result<(), HookError> {
     for helper in helpers {
-        launch_helper(backend, helper, within).map_err(HookError::of(&helper.plan.title))?;
+        launch_helper(backend, helper, context)
+            .map_err(HookError::of(&helper.plan.container.title))?;
     }
     Ok(())
 }
 
 fn launch_helper(
     backend: &EngineBackend<'_>,
-    helper: &Started<'_>,
-    within: Within<'_>,
+    helper: &PendingContainer<'_>,
+    context: LaunchContext<'_>,
 ) -> Result<(), HookError> {
-    let Launched { record, .. } = launch(backend, helper, within)?;
-    if helper.plan.role == Role::Sidecar {
+    let Launched { record, .. } = launch(backend, helper, context)?;
+    if helper.plan.container.role == Role::Sidecar {
         return match check_health(backend, helper, &record)? {
             Some(problem) => Err(HookError::Unhealthy(vec![problem])),
             None => Ok(()),
         };
     }
-    let code = match backend.engine.wait(&record, LONGEST)? {
+    let code = match backend.engine.wait(&record, INIT_TIMEOUT)? {
         Wait::Ended { code } => code,
         Wait::Running => None,
     };
     report_limits(backend, &record);
     if code != Some(0) {
         show_output(backend, helper.plan, &record)?;
-        return Err(HookError::Init { container: helper.plan.title.clone(), code });
+        return Err(HookError::Init { container: helper.plan.container.title.clone(), code });
     }
     Ok(backend.engine.remove(&record)?)
 }
@@ -154,13 +138,13 @@ fn launch_helper(
 /// Waits for all containers that say how their health is found out, all at once.
 pub(super) fn wait_until_healthy(
     backend: &EngineBackend<'_>,
-    containers: &[Started<'_>],
+    containers: &[PendingContainer<'_>],
     launched: &[Launched],
 ) -> Result<(), HookError> {
     let all: Vec<_> = containers.iter().zip(launched).collect();
     let results = in_parallel(&all, |(container, launched)| {
         check_health(backend, container, &launched.record)
-            .map_err(HookError::of(&container.plan.title))
+            .map_err(HookError::of(&container.plan.container.title))
     });
     let problems: Vec<_> = results.into_iter().collect::<Result<_, _>>()?;
     let problems: Vec<_> = problems.into_iter().flatten().collect();
@@ -170,11 +154,11 @@ pub(super) fn wait_until_healthy(
 /// Waits until a container is healthy; returns what is wrong and shows what it wrote, if it is not.
 fn check_health(
     backend: &EngineBackend<'_>,
-    container: &Started<'_>,
+    container: &PendingContainer<'_>,
     record: &Record,
 ) -> Result<Option<String>, HookError> {
     let plan = container.plan;
-    for health in plan.health(&container.image.config, container.address())? {
+    for health in plan.health(&container.image.config, container.address()) {
         let verdict = backend.engine.wait_until_healthy(record, &health)?;
         if let Some(problem) = unhealthy(backend, plan, verdict) {
             show_output(backend, plan, record)?;
@@ -190,20 +174,20 @@ fn unhealthy(backend: &EngineBackend<'_>, plan: &Plan<'_>, verdict: Verdict) -> 
         Verdict::Healthy { after } => {
             backend.context.log.line(&format!(
                 "{} is healthy after {} ms",
-                plan.title,
+                plan.container.title,
                 after.as_millis()
             ));
             None
         }
         Verdict::Unhealthy { checks, last } => Some(format!(
             "{} is unhealthy: {checks} checks failed, the last with {last}",
-            plan.title
+            plan.container.title
         )),
         Verdict::Ended { code: Some(code) } => {
-            Some(format!("{} ended with code {code} before it was healthy", plan.title))
+            Some(format!("{} ended with code {code} before it was healthy", plan.container.title))
         }
         Verdict::Ended { code: None } => {
-            Some(format!("{} ended before it was healthy", plan.title))
+            Some(format!("{} ended before it was healthy", plan.container.title))
         }
     }
 }
@@ -215,8 +199,8 @@ fn show_output(
 ) -> Result<(), HookError> {
     let lines = backend.engine.logs(record, SHOWN_LINES)?;
     let texts: Vec<_> = lines.into_iter().map(|line| line.text).collect();
-    backend.context.log.group(&format!("Last output of {}", plan.title));
-    backend.context.log.output(&plan.name(), &texts.join(&b'\n'));
+    backend.context.log.group(&format!("Last output of {}", plan.container.title));
+    backend.context.log.output(&plan.container.name(), &texts.join(&b'\n'));
     backend.context.log.end_group();
     Ok(())
 }
@@ -225,28 +209,25 @@ fn show_output(
 fn report(backend: &EngineBackend<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>) {
     if let Backing::Copy { reason } = &prepared.rootfs.backing {
         backend.context.log.warning(&format!(
-            "{}: the image is copied, which takes time and space, because there is no overlay: {reason}",
-            plan.title
+            "{}: overlayfs unavailable ({reason}): copying the image, which is slower and uses more disk",
+            plan.container.title
         ));
     }
     for warning in &prepared.bundle.warnings {
-        backend.context.log.warning(&format!("{}: {warning}", plan.title));
+        backend.context.log.warning(&format!("{}: {warning}", plan.container.title));
     }
     for problem in &prepared.bundle.problems {
-        backend.context.log.warning(&format!("{}: {problem}", plan.title));
+        backend.context.log.warning(&format!("{}: {problem}", plan.container.title));
     }
     for file in &prepared.bundle.hooks {
-        backend.context.log.debug(&format!("{}: gets the hook of {}", plan.title, file.display()));
+        backend.context.log.debug(&format!(
+            "{}: injecting hook {}",
+            plan.container.title,
+            file.display()
+        ));
     }
     for text in &prepared.bundle.said {
-        backend.context.log.output(&plan.name(), text.as_bytes());
-    }
-}
-
-impl Started<'_> {
-    /// Returns the container's own address.
-    fn address(&self) -> Option<std::net::IpAddr> {
-        self.endpoint.as_ref().and_then(|endpoint| endpoint.addresses.first().copied())
+        backend.context.log.output(&plan.container.name(), text.as_bytes());
     }
 }
 

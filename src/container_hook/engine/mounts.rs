@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::backend::EngineBackend;
 use crate::bundle::{self, Mount, MountSource};
 use crate::container_hook::error::HookError;
+use crate::container_hook::request;
 use crate::container_hook::runner_files::RunnerFilesError;
 use crate::container_hook::volumes::{Propagation, Source, Volume};
 use crate::sys::host_file::HostFile;
@@ -86,14 +87,15 @@ pub(super) struct RunnerMount {
 }
 
 impl RunnerMount {
+    /// Opens a directory that a request mounts; none if the mount names none.
     pub(super) fn open(
         backend: &EngineBackend<'_>,
-        source: &Path,
-        target: &str,
-        read_only: bool,
-    ) -> Result<Self, HookError> {
-        let file = runner_directory(backend, source)?;
-        Ok(RunnerMount { source: source.to_owned(), target: target.into(), file, read_only })
+        mount: &request::Mount,
+    ) -> Option<Result<Self, HookError>> {
+        let source = mount.source.as_ref().map(PathBuf::from)?;
+        let (target, read_only) = (PathBuf::from(&mount.target), mount.read_only);
+        let file = runner_directory(backend, &source);
+        Some(file.map(|file| RunnerMount { source, target, file, read_only }))
     }
 
     /// Returns the path of the request, if the container can write there.

@@ -3,23 +3,42 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use serde::{Deserialize, Serialize};
-
 use super::backend::EngineBackend;
-use super::plan::{Connection, Plan};
+use super::job::Peer;
+use super::pod::Addresses;
 use crate::bundle::HostEntry;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
 use crate::network::{Endpoint, EndpointRequest, Network, NetworkRequest, PortMapping};
 use crate::sys::userns::PrivateIds;
 
-/// A container as others see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    /// Its names, the one to show first.
-    pub names: Vec<String>,
-    /// Its addresses.
-    pub addresses: Vec<IpAddr>,
+/// How a container is connected.
+pub(super) enum Connection<'a> {
+    /// To the job's network.
+    Job {
+        /// Its end.
+        endpoint: &'a Endpoint,
+        /// The host's address there.
+        gateway: Option<IpAddr>,
+        /// Everybody's names.
+        hosts: Vec<HostEntry>,
+    },
+    /// With the host's own interfaces.
+    Host,
+    /// Not at all.
+    None,
+}
+
+impl Connection<'_> {
+    /// Returns the addresses of the container and of the host in its network.
+    pub(super) fn addresses(&self) -> Addresses<'_> {
+        match self {
+            Connection::Job { endpoint, gateway, .. } => {
+                Addresses { own: &endpoint.addresses, host: *gateway }
+            }
+            Connection::Host | Connection::None => Addresses::default(),
+        }
+    }
 }
 
 /// The network of a job.
@@ -72,11 +91,11 @@ impl JobNetwork {
     /// Returns how a container is connected, with an endpoint if it is on this network.
     pub(super) fn connection<'a>(
         &self,
-        plan: &Plan<'_>,
+        mode: NetworkMode,
         endpoint: Option<&'a Endpoint>,
         peers: &[Peer],
     ) -> Connection<'a> {
-        match (plan.options.network.mode, endpoint) {
+        match (mode, endpoint) {
             (NetworkMode::Job, Some(endpoint)) => Connection::Job {
                 endpoint,
                 gateway: self.network.host_address(),

@@ -7,15 +7,15 @@ use super::backend::EngineBackend;
 use super::cleanup_job;
 use super::fetch;
 use super::give_back;
-use super::launch::{Started, Within, in_parallel, launch_helpers, mount_volumes, prepare};
-use super::network::{JobNetwork, Peer};
-use super::plan::{Asked, Plan};
+use super::launch::{in_parallel, launch_helpers, mount_volumes, prepare};
+use super::network::JobNetwork;
+use super::pending::{LaunchContext, PendingContainer};
+use super::plan::Plan;
 use super::pod::{self, Pod};
-use super::prepare_job::helper_plan;
-use crate::container::{Record, Role, new_id};
+use crate::container::{Record, new_id};
 use crate::container_hook::error::HookError;
+use crate::container_hook::plan::{ContainerRequest, Role};
 use crate::container_hook::request::ContainerArgs;
-use crate::image::Image;
 
 pub(super) fn run(
     backend: &EngineBackend<'_>,
@@ -26,8 +26,9 @@ pub(super) fn run(
     let jobs = backend.jobs();
     let pod = Pod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
-    let images =
-        in_parallel(&plans, |plan| fetch::image(backend, plan).map_err(HookError::of(&plan.title)));
+    let images = in_parallel(&plans, |plan| {
+        fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
+    });
     let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
 
     let _lock = jobs.lock(&owner)?;
@@ -44,10 +45,21 @@ pub(super) fn run(
     };
     let peers = job.map(|job| job.peers).unwrap_or_default();
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
-    let parts = plans.iter().zip(images).zip(&ids).map(|((plan, image), id)| (plan, image, id));
-    let result = mount_volumes(backend, &plans).and_then(|()| {
-        run_in(backend, parts.collect(), pod.as_ref(), &mut network, &peers, pass_on)
+    let pending = plans.iter().zip(images).zip(&ids).map(|((plan, image), id)| PendingContainer {
+        plan,
+        image,
+        id: id.clone(),
+        endpoint: None,
     });
+    let mut pending: Vec<_> = pending.collect();
+    let result = mount_volumes(backend, &plans)
+        .and_then(|()| attach(backend, &mut network, &mut pending))
+        .and_then(|()| {
+            let volumes = pod::directory(backend.engine, network.id(), &ids[0][..12]);
+            let (network, peers) = (&network, &peers[..]);
+            let context = LaunchContext { network, peers, volumes: &volumes, process: None };
+            run_in(backend, pod.as_ref(), &pending, context, pass_on)
+        });
     let cleaned = if is_alone {
         cleanup_job::remove_all(backend)
     } else {
@@ -66,50 +78,51 @@ fn plan<'a>(
     pod: Option<&'a Pod>,
 ) -> Result<Vec<Plan<'a>>, HookError> {
     let overlay = pod.and_then(|pod| pod.main.as_ref());
-    let asked = Asked { args: step, role: Role::Step, names: Vec::new(), overlay };
-    let mut plans = vec![Plan::new(backend, asked)?];
+    let mut plans = vec![Plan::new(backend, ContainerRequest::new(step, Role::Step), overlay)?];
     let mode = plans[0].network_mode();
     for helper in pod.map_or(&[][..], |pod| &pod.helpers) {
-        plans.push(helper_plan(backend, helper, Some(mode))?);
+        plans.push(Plan::of_helper(backend, helper, Some(mode))?);
     }
     Ok(plans)
 }
 
+/// Connects the step; what only the template has shares its end.
+fn attach(
+    backend: &EngineBackend<'_>,
+    network: &mut JobNetwork,
+    pending: &mut [PendingContainer<'_>],
+) -> Result<(), HookError> {
+    let step = &pending[0];
+    if !step.plan.is_connected() {
+        return Ok(());
+    }
+    let title = &step.plan.container.title;
+    let ports = pending.iter().flat_map(|one| one.plan.container.ports.iter().cloned()).collect();
+    let endpoint = network.attach(&step.id, ports).map_err(HookError::of(title))?;
+    audit::ports(backend, title, &step.id, &endpoint)?;
+    for one in pending {
+        one.endpoint = Some(endpoint.clone());
+    }
+    Ok(())
+}
+
 fn run_in(
     backend: &EngineBackend<'_>,
-    parts: Vec<(&Plan<'_>, Image, &String)>,
     pod: Option<&Pod>,
-    network: &mut JobNetwork,
-    peers: &[Peer],
+    pending: &[PendingContainer<'_>],
+    context: LaunchContext<'_>,
     pass_on: &dyn Fn(u32),
 ) -> Result<ExitStatus, HookError> {
-    let (plan, id) = (parts[0].0, parts[0].2);
-    let of_step = || HookError::of(&plan.title);
-    let endpoint = if plan.is_connected() {
-        let ports = parts.iter().flat_map(|(plan, ..)| plan.ports.iter().cloned()).collect();
-        let endpoint = network.attach(id, ports).map_err(of_step())?;
-        audit::ports(backend, &plan.title, id, &endpoint)?;
-        Some(endpoint)
-    } else {
-        None
-    };
-    let volumes = pod::directory(backend.engine, network.id(), &id[..12]);
+    let (step, helpers) = (&pending[0], &pending[1..]);
+    let title = &step.plan.container.title;
     if let Some(pod) = pod {
-        pod::make(backend, pod, &volumes)?;
+        pod::make(pod, context.volumes)?;
     }
-    let starting = parts.into_iter().map(|(plan, image, id)| Started {
-        plan,
-        image,
-        id: id.clone(),
-        endpoint: endpoint.clone(),
-    });
-    let starting: Vec<_> = starting.collect();
-    let within = Within { network, peers, volumes: &volumes, process: None };
-    launch_helpers(backend, &starting[1..], within)?;
-    let prepared = prepare(backend, &starting[0], within).map_err(of_step())?;
-    let ran = prepared.run(pass_on).map_err(HookError::from).map_err(of_step())?;
+    launch_helpers(backend, helpers, context)?;
+    let prepared = prepare(backend, step, context).map_err(HookError::of(title))?;
+    let ran = prepared.run(pass_on).map_err(HookError::from).map_err(HookError::of(title))?;
     for hit in ran.limits_hit {
-        backend.context.log.warning(&format!("{} {hit}", plan.title));
+        backend.context.log.warning(&format!("{title} {hit}"));
     }
     Ok(ran.status)
 }

@@ -1,8 +1,8 @@
 //! How the admin wants jobs to be run on this host.
 
 use std::net::IpAddr;
+use std::path::PathBuf;
 
-use super::build::BuildOptions;
 use crate::bundle::HookOptions;
 use crate::image::PullPolicy;
 
@@ -59,5 +59,22 @@ impl Default for EngineSettings {
             volumes_bytes: None,
             build: BuildOptions::default(),
         }
+    }
+}
+
+/// How images are built.
+#[derive(Clone, Debug)]
+pub struct BuildOptions {
+    /// buildah, as a path or a name.
+    pub program: PathBuf,
+    /// Options for every call, as `--storage-driver=vfs`.
+    pub options: Vec<String>,
+    /// Variables it gets besides `PATH` and `HOME`, as proxies.
+    pub env: Vec<(String, String)>,
+}
+
+impl Default for BuildOptions {
+    fn default() -> Self {
+        BuildOptions { program: PathBuf::from("buildah"), options: Vec::new(), env: Vec::new() }
     }
 }

@@ -122,12 +122,30 @@ fn contains(requested: &BTreeSet<String>, mut pointer: &str) -> bool {
     }
 }
 
-/// Returns the pod of a job. `runner` is the name of the runner.
+/// Returns the pod of a job, whose services have the names of the request. `runner` is the name of the
+/// runner.
 ///
 /// # Errors
 ///
 /// Fails if arguments, options or ports of a container cannot be understood.
 pub fn job(args: &PrepareJob, runner: &str) -> Result<Base, HookError> {
+    let titles = container_names(&args.services);
+    let names = args.services.iter().zip(titles).map(|(service, title)| {
+        let options = service.create_options.as_deref().unwrap_or_default();
+        let options = CreateOptions::parse(options).map_err(HookError::from);
+        let options = options.map_err(HookError::of(&format!("service {title}")))?;
+        Ok(ServiceNames::new(service.context_name.as_deref(), &options, "").given)
+    });
+    let names = names.collect::<Result<Vec<_>, HookError>>()?;
+    job_with_names(args, runner, names)
+}
+
+/// Returns the pod of a job, whose services have these names.
+pub(in crate::container_hook) fn job_with_names(
+    args: &PrepareJob,
+    runner: &str,
+    service_names: Vec<Vec<String>>,
+) -> Result<Base, HookError> {
     let mut made = Made::default();
     let mut targets = Vec::new();
     if let Some(container) = &args.container {
@@ -136,12 +154,12 @@ pub fn job(args: &PrepareJob, runner: &str) -> Result<Base, HookError> {
         targets.push(Target::Job);
     }
     let names = container_names(&args.services);
-    for (service, name) in args.services.iter().zip(names) {
+    for ((service, name), names) in args.services.iter().zip(names).zip(service_names) {
         let title = format!("service {name}");
-        let (container, target) =
+        let container =
             service_container(service, name, &mut made).map_err(HookError::of(&title))?;
         made.containers.push(container);
-        targets.push(target);
+        targets.push(Target::Service { names });
     }
 
     let directory = args.container.as_ref().and_then(|args| args.working_directory.as_deref());
@@ -224,9 +242,7 @@ fn service_container(
     args: &ContainerArgs,
     name: String,
     made: &mut Made,
-) -> Result<(Container, Target), HookError> {
-    let options = CreateOptions::parse(args.create_options.as_deref().unwrap_or_default())?;
-    let names = ServiceNames::new(args.context_name.as_deref(), &options, "").given;
+) -> Result<Container, HookError> {
     made.request(&["name", "image", "ports", "workingDir", "command", "args"]);
     // A shell's words are as they shall be.
     let is_shell = args.entry_point_args.starts_with(&["sh".to_owned(), "-c".to_owned()]);
@@ -234,7 +250,7 @@ fn service_container(
         true => args.entry_point_args.clone(),
         false => words::rejoin(&args.entry_point_args)?,
     };
-    let container = Container {
+    Ok(Container {
         name,
         image: Some(image(args).to_owned()),
         ports: Some(ports(args)?),
@@ -244,8 +260,7 @@ fn service_container(
         env: Some(made.env(args)),
         volume_mounts: Some(mounts("")),
         ..Container::default()
-    };
-    Ok((container, Target::Service { names }))
+    })
 }
 
 /// Returns the names of the services' containers: those of their images, numbered if they repeat.

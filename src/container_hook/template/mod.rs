@@ -14,6 +14,7 @@ pub mod base;
 mod deserialize;
 mod emit;
 mod error;
+pub(super) mod fault;
 mod merge;
 mod merged;
 mod node;
@@ -26,6 +27,8 @@ mod tests;
 
 pub use base::{Base, Target};
 pub use error::{Problem, TemplateError};
+pub(super) use fault::FieldPath;
+pub use fault::{Fault, Faults};
 pub use merged::{Merged, Origin};
 pub use note::{Note, Remark};
 pub use read::{MAX_BYTES, Template};

@@ -1,56 +1,20 @@
 //! How a container of a job is connected, and what it calls the others.
 
-use std::net::IpAddr;
-
 use super::Plan;
 use crate::bundle::{self, Dns, HostEntry, Namespace};
 use crate::container_hook::engine::backend::EngineBackend;
+use crate::container_hook::engine::network::Connection;
 use crate::container_hook::options::HostAddress;
-use crate::network::Endpoint;
-
-/// How a container is connected.
-pub(in crate::container_hook) enum Connection<'a> {
-    /// To the job's network.
-    Job {
-        /// Its end.
-        endpoint: &'a Endpoint,
-        /// The host's address there.
-        gateway: Option<IpAddr>,
-        /// Everybody's names.
-        hosts: Vec<HostEntry>,
-    },
-    /// With the host's own interfaces.
-    Host,
-    /// Not at all.
-    None,
-}
-
-impl Connection<'_> {
-    /// Returns the container's own addresses.
-    pub(super) fn addresses(&self) -> &[IpAddr] {
-        match self {
-            Connection::Job { endpoint, .. } => &endpoint.addresses,
-            Connection::Host | Connection::None => &[],
-        }
-    }
-
-    pub(super) fn gateway(&self) -> Option<IpAddr> {
-        match self {
-            Connection::Job { gateway, .. } => *gateway,
-            Connection::Host | Connection::None => None,
-        }
-    }
-}
 
 impl Plan<'_> {
-    /// Connects the container, which has further names for itself if there are any.
+    /// Connects the container.
     pub(super) fn connect(
         &self,
         backend: &EngineBackend<'_>,
         connection: &Connection<'_>,
-        (options, further): (&mut bundle::Options, Option<String>),
+        options: &mut bundle::Options,
     ) {
-        let asked = &self.options.network;
+        let asked = &self.container.options.network;
         let servers = if asked.dns.is_empty() { &backend.settings.dns } else { &asked.dns };
         let dns = Dns {
             loopback_works: matches!(connection, Connection::Host),
@@ -68,7 +32,10 @@ impl Plan<'_> {
                 hosts.extend(names.iter().cloned());
                 let own = options.hostname.clone();
                 for address in &endpoint.addresses {
-                    let own = own.iter().chain(&further).chain(&self.names);
+                    let own = own
+                        .iter()
+                        .chain(&self.additions.second_hostname)
+                        .chain(&self.container.names);
                     let names = own.cloned().collect();
                     hosts.push(HostEntry { address: *address, names });
                 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::fault::{Fault, Faults, Place};
 use super::fields::{Field, Treatment};
 use crate::container_hook::template::Merged;
+use crate::container_hook::template::{Fault, Faults, FieldPath};
 
 /// Checks each field that a template has in a merged pod; `file` is the template. Returns what means
 /// nothing, a line for each reason.
@@ -18,7 +18,7 @@ use crate::container_hook::template::Merged;
 pub fn check(merged: &Arc<Merged>, file: &str) -> Result<Vec<String>, Faults> {
     let pod = serde_json::to_value(&merged.pod).expect("a pod has only keys that are strings");
     let mut found = Found::default();
-    found.look_into(&pod, "", &Place::top(Arc::clone(merged), file));
+    found.look_into(&pod, "", &FieldPath::top(Arc::clone(merged), file));
     if !found.faults.is_empty() {
         return Err(Faults(found.faults));
     }
@@ -38,7 +38,7 @@ struct Found {
 }
 
 impl Found {
-    fn look_into(&mut self, value: &Value, path: &str, place: &Place) {
+    fn look_into(&mut self, value: &Value, path: &str, place: &FieldPath) {
         match value {
             Value::Array(items) => {
                 for (at, item) in items.iter().enumerate() {
@@ -56,7 +56,7 @@ impl Found {
         }
     }
 
-    fn field(&mut self, value: &Value, path: String, place: &Place) {
+    fn field(&mut self, value: &Value, path: String, place: &FieldPath) {
         match Field::find(&path).map(|field| field.treatment) {
             Some(Treatment::Applied(_)) if Field::has_fields(&path) => {
                 self.look_into(value, &path, place);
@@ -79,8 +79,8 @@ impl Found {
 mod tests {
     use serde_json::json;
 
-    use super::super::fault::tests::merged;
     use super::*;
+    use crate::container_hook::template::fault::tests::merged;
 
     fn checked(template: Value) -> Result<Vec<String>, String> {
         check(&merged(&template).0, "/t").map_err(|faults| faults.to_string())

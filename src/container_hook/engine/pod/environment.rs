@@ -9,20 +9,64 @@ use k8s_openapi::api::core::v1::{
 };
 
 use super::expand::expand;
-use super::fault::{Fault, Place};
 use super::objects::{Kind, Reference};
-use super::overlay::Facts;
-use super::parts::Wide;
+use super::pod_fields::PodFields;
 use super::quantity::Quantity;
 use super::resources;
 use crate::container_hook::template::TemplateSettings;
+use crate::container_hook::template::{Fault, FieldPath};
 
 /// What values are made from.
 #[derive(Clone, Copy)]
 pub(super) struct Sources<'a> {
     pub(super) settings: &'a TemplateSettings,
-    pub(super) wide: &'a Wide,
-    pub(super) facts: &'a Facts<'a>,
+    pub(super) pod: &'a PodFields,
+}
+
+/// The addresses of a container; none before it is connected.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::container_hook::engine) struct Addresses<'a> {
+    pub(in crate::container_hook::engine) own: &'a [IpAddr],
+    /// The host's in the container's network.
+    pub(in crate::container_hook::engine) host: Option<IpAddr>,
+}
+
+/// A variable of the template.
+#[derive(Clone, Debug)]
+pub(super) struct Variable {
+    name: String,
+    value: Value,
+}
+
+/// A value, as far as it is known before the container has its addresses.
+#[derive(Clone, Debug)]
+pub(super) enum Value {
+    Text(String),
+    /// Each `$(NAME)` in it is replaced.
+    Expandable(String),
+    PodIp,
+    PodIps,
+    HostIp,
+}
+
+impl Value {
+    fn text(&self, environment: &Environment, addresses: Addresses<'_>) -> String {
+        match self {
+            Value::Expandable(text) => environment.expand(text),
+            other => other.at(addresses),
+        }
+    }
+
+    /// Returns the value of a container with these addresses, without expansion.
+    pub(super) fn at(&self, addresses: Addresses<'_>) -> String {
+        let mut own = addresses.own.iter().map(IpAddr::to_string);
+        match self {
+            Value::Text(text) | Value::Expandable(text) => text.clone(),
+            Value::PodIp => own.next().unwrap_or_default(),
+            Value::PodIps => own.collect::<Vec<_>>().join(","),
+            Value::HostIp => addresses.host.map(|host| host.to_string()).unwrap_or_default(),
+        }
+    }
 }
 
 /// The environment of a container.
@@ -34,23 +78,55 @@ pub(super) struct Environment {
 }
 
 impl Environment {
-    /// Returns the environment of a container that has these variables of the workflow.
-    ///
-    /// The first variables of the container are `given` by the request. Of the template, those of
-    /// `envFrom` come first; a value may name what comes before it.
+    /// Returns the environment of a container that has these variables of the workflow; a value of the
+    /// template may name what comes before it.
     pub(super) fn new(
         workflow: &[String],
-        (container, given): (&Container, usize),
-        place: &Place,
-        sources: Sources<'_>,
-    ) -> Result<Self, Fault> {
+        variables: &[Variable],
+        addresses: Addresses<'_>,
+    ) -> Self {
         let pairs = workflow.iter().filter_map(|pair| pair.split_once('='));
         let known = pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
         let mut environment = Environment { known, added: Vec::new() };
+        for Variable { name, value } in variables {
+            let value = value.text(&environment, addresses);
+            environment.added.push(format!("{name}={value}"));
+            environment.known.insert(name.clone(), value);
+        }
+        environment
+    }
+
+    /// Replaces each `$(NAME)`.
+    pub(super) fn expand(&self, text: &str) -> String {
+        expand(text, |name| self.known.get(name).cloned())
+    }
+}
+
+impl Variable {
+    fn new(name: &str, value: Value, place: &FieldPath) -> Result<Self, Fault> {
+        let has_nul =
+            matches!(&value, Value::Text(text) | Value::Expandable(text) if text.contains('\0'));
+        if name.is_empty() || name.contains(['=', '\0']) || has_nul {
+            return Err(place.fault(format!("{name:?} cannot be a variable with this value")));
+        }
+        Ok(Variable { name: name.to_owned(), value })
+    }
+}
+
+impl Sources<'_> {
+    /// Returns the variables that the template has for a container, of which the first are `given` by
+    /// the request. Those of `envFrom` come first.
+    pub(super) fn variables(
+        self,
+        container: &Container,
+        given: usize,
+        place: &FieldPath,
+    ) -> Result<Vec<Variable>, Fault> {
+        let mut variables = Vec::new();
         for (at, source) in container.env_from.iter().flatten().enumerate() {
             let place = place.at("envFrom").item(at);
-            for (name, value) in sources.all_of(source, &place)? {
-                environment.set(&name, value, &place)?;
+            for (name, value) in self.all_of(source, &place)? {
+                variables.push(Variable::new(&name, Value::Text(value), &place)?);
             }
         }
         for (at, variable) in container.env.iter().flatten().enumerate().skip(given) {
@@ -61,34 +137,22 @@ impl Environment {
                 }
                 (_, Some(source)) => {
                     let requirements = container.resources.as_ref();
-                    sources.value_from(source, requirements, &place.at("valueFrom"))?
+                    self.value_from(source, requirements, &place.at("valueFrom"))?
                 }
-                (value, None) => Some(environment.expand(value.as_deref().unwrap_or_default())),
+                (value, None) => Some(Value::Expandable(value.clone().unwrap_or_default())),
             };
             if let Some(value) = value {
-                environment.set(&variable.name, value, &place)?;
+                variables.push(Variable::new(&variable.name, value, &place)?);
             }
         }
-        Ok(environment)
+        Ok(variables)
     }
 
-    fn set(&mut self, name: &str, value: String, place: &Place) -> Result<(), Fault> {
-        if name.is_empty() || name.contains(['=', '\0']) || value.contains('\0') {
-            return Err(place.fault(format!("{name:?} cannot be a variable with this value")));
-        }
-        self.added.push(format!("{name}={value}"));
-        self.known.insert(name.to_owned(), value);
-        Ok(())
-    }
-
-    /// Replaces each `$(NAME)`.
-    pub(super) fn expand(&self, text: &str) -> String {
-        expand(text, |name| self.known.get(name).cloned())
-    }
-}
-
-impl Sources<'_> {
-    fn all_of(self, source: &EnvFromSource, place: &Place) -> Result<Vec<(String, String)>, Fault> {
+    fn all_of(
+        self,
+        source: &EnvFromSource,
+        place: &FieldPath,
+    ) -> Result<Vec<(String, String)>, Fault> {
         let (reference, place) = match (&source.config_map_ref, &source.secret_ref) {
             (Some(map), None) => {
                 let (name, optional) = (map.name.as_str(), map.optional);
@@ -113,8 +177,8 @@ impl Sources<'_> {
         self,
         source: &EnvVarSource,
         requirements: Option<&ResourceRequirements>,
-        place: &Place,
-    ) -> Result<Option<String>, Fault> {
+        place: &FieldPath,
+    ) -> Result<Option<Value>, Fault> {
         let (reference, key, place) = match (&source.config_map_key_ref, &source.secret_key_ref) {
             (Some(map), _) => {
                 let (name, optional) = (map.name.as_str(), map.optional);
@@ -131,37 +195,32 @@ impl Sources<'_> {
                     (Some(field), _) => self.field(field, &place.at("fieldRef")).map(Some),
                     (_, Some(resource)) => {
                         let place = place.at("resourceFieldRef");
-                        resource_field(resource, requirements, &place).map(Some)
+                        resource_field(resource, requirements, &place).map(Value::Text).map(Some)
                     }
                     (None, None) => Err(place.fault("says nothing of where the value is")),
                 };
             }
         };
         let content = reference.key(key, self.settings, &place)?;
-        content.map(|content| text(content, key, &place)).transpose()
+        content.map(|content| text(content, key, &place).map(Value::Text)).transpose()
     }
 
     /// Returns a field of the pod.
     pub(super) fn field(
         self,
         selector: &ObjectFieldSelector,
-        place: &Place,
-    ) -> Result<String, Fault> {
-        let metadata = &self.wide.metadata;
-        let addresses =
-            |list: &[IpAddr]| list.iter().map(IpAddr::to_string).collect::<Vec<_>>().join(",");
-        let first = |list: &[IpAddr]| list.first().map(IpAddr::to_string).unwrap_or_default();
+        place: &FieldPath,
+    ) -> Result<Value, Fault> {
+        let metadata = &self.pod.metadata;
         let path = selector.field_path.as_str();
-        Ok(match path {
+        Ok(Value::Text(match path {
             "metadata.name" => metadata.name.clone().unwrap_or_default(),
             "metadata.namespace" => metadata.namespace.clone().unwrap_or("default".to_owned()),
             "metadata.labels" => lines(metadata.labels.as_ref()),
             "metadata.annotations" => lines(metadata.annotations.as_ref()),
-            "status.podIP" => first(self.facts.addresses),
-            "status.podIPs" => addresses(self.facts.addresses),
-            "status.hostIP" | "status.hostIPs" => {
-                self.facts.host.map(|host| host.to_string()).unwrap_or_default()
-            }
+            "status.podIP" => return Ok(Value::PodIp),
+            "status.podIPs" => return Ok(Value::PodIps),
+            "status.hostIP" | "status.hostIPs" => return Ok(Value::HostIp),
             _ => {
                 let value = |kind: &str, all: Option<&BTreeMap<String, String>>| {
                     let key = path.strip_prefix(kind)?.strip_prefix("['")?.strip_suffix("']")?;
@@ -177,7 +236,7 @@ impl Sources<'_> {
                         ))
                     })?
             }
-        })
+        }))
     }
 }
 
@@ -185,7 +244,7 @@ impl Sources<'_> {
 pub(super) fn resource_field(
     selector: &ResourceFieldSelector,
     requirements: Option<&ResourceRequirements>,
-    place: &Place,
+    place: &FieldPath,
 ) -> Result<String, Fault> {
     let resource = &selector.resource;
     let quantity = resources::quantity(requirements, resource).ok_or_else(|| {
@@ -205,21 +264,20 @@ fn lines(map: Option<&BTreeMap<String, String>>) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-fn text(content: Vec<u8>, key: &str, place: &Place) -> Result<String, Fault> {
+fn text(content: Vec<u8>, key: &str, place: &FieldPath) -> Result<String, Fault> {
     String::from_utf8(content).map_err(|_| place.fault(format!("{key} is not UTF-8")))
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
-    use super::super::fault::tests::merged;
     use super::super::parts::tests::pod;
     use super::*;
     use crate::container_hook::template::Target;
-    use crate::image::ImageConfig;
+    use crate::container_hook::template::fault::tests::merged;
 
-    fn added(job: Value, workflow: &[&str]) -> Result<Vec<String>, String> {
+    fn added(job: serde_json::Value, workflow: &[&str]) -> Result<Vec<String>, String> {
         let mut job = job;
         job["name"] = "$job".into();
         let metadata = json!({"labels": {"team": "a"}, "annotations": {"x/y": "b"}});
@@ -227,19 +285,18 @@ mod tests {
         let (merged, place) = merged(&template);
         let pod = pod(&merged, place, &[Target::Job]).unwrap();
         let overlay = pod.main.unwrap();
-        let image = ImageConfig::default();
         let address = ["10.1.2.3".parse().unwrap()];
-        let facts = Facts { addresses: &address, ..Facts::unknown(&image) };
+        let addresses = Addresses { own: &address, host: None };
         let settings = TemplateSettings {
             config_maps: "/nowhere".into(),
             secrets: "/nowhere".into(),
             ..TemplateSettings::default()
         };
-        let sources = Sources { settings: &settings, wide: &pod.wide, facts: &facts };
+        let sources = Sources { settings: &settings, pod: &pod.fields };
         let workflow: Vec<_> = workflow.iter().map(ToString::to_string).collect();
-        let container = (&overlay.container, overlay.given.env);
-        Environment::new(&workflow, container, &overlay.place, sources)
-            .map(|environment| environment.added)
+        sources
+            .variables(&overlay.container, overlay.given.env, &overlay.place)
+            .map(|variables| Environment::new(&workflow, &variables, addresses).added)
             .map_err(|fault| fault.to_string())
     }
 

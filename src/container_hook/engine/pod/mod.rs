@@ -5,23 +5,24 @@
 //!
 //! 1. [`FIELDS`] says of each field of a pod whether it is applied, means nothing here, or is
 //!    refused; [`check`] asks it about all that the template says.
-//! 2. `Pod` takes what the template adds apart: an `Overlay` for each container of the request, and a
-//!    `Helper` for each init container and sidecar.
-//! 3. `Overlay::apply` puts it into the container's
-//!    [`Options`](crate::bundle::Options), over what the workflow asked for. It is called twice: to
-//!    find faults before anything is made, and when addresses and directories are known.
+//! 2. `Pod` takes what the template adds apart: an `Overlay` for each container of the request, and
+//!    a `TemplateContainer` for each init container and sidecar.
+//! 3. `Overlay::resolve` reads and checks it once, when the container is planned, and puts what is
+//!    known by then into its [`Options`](crate::bundle::Options), over what the workflow asked for.
+//! 4. `Additions::apply` adds the rest when the image, addresses and directories are known.
 //!
 //! Services keep their own networks and names. All others of the pod share the job container's.
 
+mod additions;
 mod check;
 mod environment;
 mod expand;
-mod fault;
 mod fields;
 mod mounts;
 mod objects;
 mod overlay;
 mod parts;
+mod pod_fields;
 mod probes;
 mod quantity;
 mod resources;
@@ -30,10 +31,11 @@ mod storage;
 mod volumes;
 
 pub use check::check;
-pub use fault::{Fault, Faults};
 pub use fields::{FIELDS, Field, Treatment};
 
-pub(super) use overlay::{Facts, Overlay};
-pub(super) use parts::{Helper, Pod};
-pub(super) use probes::POST_START;
+pub(super) use additions::{Additions, Facts};
+pub(super) use environment::Addresses;
+pub(super) use overlay::Overlay;
+pub(super) use parts::{Pod, TemplateContainer};
+pub(super) use probes::POST_START_TIMEOUT;
 pub(super) use storage::{directory, list, make, remove};

@@ -4,41 +4,197 @@ use std::path::{Component, Path, PathBuf};
 
 use k8s_openapi::api::core::v1::VolumeMount;
 
-use super::environment::{Environment, Sources};
-use super::fault::{Fault, Place};
-use super::overlay::{Facts, Overlay};
-use super::volumes::{Backing, below, check_socket};
-use crate::bundle::{self, Mount, MountSource, Propagation};
-use crate::container::Role;
+use super::environment::Environment;
+use super::overlay::Overlay;
+use super::volumes::{Backing, Backings, below, check_socket};
+use crate::bundle::{Mount, MountSource, Ownership, Propagation};
 use crate::container_hook::engine::backend::EngineBackend;
 use crate::container_hook::engine::mounts::runner_directory;
 use crate::container_hook::error::HookError;
+use crate::container_hook::plan::Role;
+use crate::container_hook::template::{Fault, FieldPath};
+use crate::sys::host_file::HostFile;
+
+/// A mount of the template, checked.
+#[derive(Debug)]
+pub(super) struct MountPlan {
+    target: PathBuf,
+    source: PlannedSource,
+    propagation: Propagation,
+    read_only: bool,
+    subpath: Subpath,
+}
+
+/// What a mount shows.
+#[derive(Debug)]
+enum PlannedSource {
+    /// A file or directory of the host that the administrator names.
+    Host(PathBuf),
+    /// A volume of ours, by its name in the pod.
+    Volume(String),
+    /// The runner's own directories: several for its volume `github`.
+    Runner { directories: Vec<OpenDirectory>, ownership: Option<Ownership> },
+}
+
+/// A directory of the runner that a mount shows.
+#[derive(Debug)]
+struct OpenDirectory {
+    path: PathBuf,
+    file: HostFile,
+    /// Where it is in the volume.
+    below: PathBuf,
+    read_only: bool,
+}
+
+/// What of a volume is mounted, in which `$(NAME)` may stand.
+#[derive(Debug)]
+enum Subpath {
+    All,
+    Path(String, FieldPath),
+    Expandable(String, FieldPath),
+}
+
+impl Subpath {
+    fn new(wanted: &VolumeMount, place: &FieldPath) -> Result<Self, Fault> {
+        match (&wanted.sub_path, &wanted.sub_path_expr) {
+            (Some(path), None) => Ok(Subpath::Path(path.clone(), place.at("subPath"))),
+            (None, Some(path)) => Ok(Subpath::Expandable(path.clone(), place.at("subPathExpr"))),
+            (None, None) => Ok(Subpath::All),
+            (Some(_), Some(_)) => Err(place.fault("has both `subPath` and `subPathExpr`")),
+        }
+    }
+
+    /// Returns the path below the volume's top; none for all of it.
+    fn expand(&self, environment: &Environment) -> Result<Option<PathBuf>, Fault> {
+        let (path, place) = match self {
+            Subpath::All => return Ok(None),
+            Subpath::Path(path, place) => (path.clone(), place),
+            Subpath::Expandable(path, place) => (environment.expand(path), place),
+        };
+        if path.is_empty() {
+            return Ok(None);
+        }
+        let problem = "has to be a path below the volume's top, without `..`";
+        below(&path).map(Some).ok_or_else(|| place.fault(problem))
+    }
+}
+
+impl MountPlan {
+    /// Returns the mounts in a container with this environment; `volumes` is the directory of the pod's
+    /// volumes.
+    pub(super) fn mounts(
+        &self,
+        environment: &Environment,
+        volumes: &Path,
+    ) -> Result<Vec<Mount>, Fault> {
+        let subpath = self.subpath.expand(environment)?;
+        let (propagation, recursive) = (self.propagation, true);
+        let mount = |path| Mount {
+            target: self.target.clone(),
+            source: MountSource::Trusted { path, propagation, recursive },
+            subpath: subpath.clone(),
+            read_only: self.read_only,
+            ownership: None,
+        };
+        Ok(match &self.source {
+            PlannedSource::Host(path) => vec![mount(path.clone())],
+            PlannedSource::Volume(name) => vec![mount(volumes.join(name))],
+            PlannedSource::Runner { directories, ownership } => {
+                let mounts = directories.iter().filter_map(|directory| {
+                    let (target, subpath) = directory.place(&self.target, subpath.as_deref())?;
+                    let file = directory.file.clone();
+                    Some(Mount {
+                        target,
+                        source: MountSource::Bind { file, propagation, recursive },
+                        subpath,
+                        read_only: self.read_only || directory.read_only,
+                        ownership: *ownership,
+                    })
+                });
+                mounts.collect()
+            }
+        })
+    }
+
+    /// Returns whether the mount is at a path of the container.
+    pub(super) fn is_at(&self, path: &Path) -> bool {
+        path.components().eq(self.target.components())
+    }
+
+    /// Returns the runner's directories that can be written to.
+    pub(super) fn writable(&self) -> impl Iterator<Item = &Path> {
+        let directories = match &self.source {
+            PlannedSource::Runner { directories, .. } if !self.read_only => &directories[..],
+            _ => &[],
+        };
+        let writable = directories.iter().filter(|directory| !directory.read_only);
+        writable.map(|directory| directory.path.as_path())
+    }
+}
+
+impl OpenDirectory {
+    /// Returns where the directory is mounted, and what of it, if a volume with it has this target and
+    /// subpath; none if the subpath leaves it out.
+    fn place(&self, target: &Path, subpath: Option<&Path>) -> Option<(PathBuf, Option<PathBuf>)> {
+        match subpath {
+            _ if self.below.as_os_str().is_empty() => {
+                Some((target.to_owned(), subpath.map(Path::to_owned)))
+            }
+            // What is mounted below the volume's top is mounted below the target, or alone.
+            None => Some((target.join(&self.below), None)),
+            Some(path) => {
+                let rest = path.strip_prefix(&self.below).ok()?.to_owned();
+                Some((target.to_owned(), (!rest.as_os_str().is_empty()).then_some(rest)))
+            }
+        }
+    }
+}
 
 impl Overlay {
-    /// Adds mounts, in place of what the workflow has at the same path.
+    /// Checks the mounts of a container and opens the runner's directories among them; `environment`
+    /// is what is known of it before the container has addresses.
     pub(super) fn mounts(
         &self,
         backend: &EngineBackend<'_>,
-        facts: &Facts<'_>,
         environment: &Environment,
-        options: &mut bundle::Options,
-    ) -> Result<(), HookError> {
+    ) -> Result<Vec<MountPlan>, HookError> {
         let wanted = self.container.volume_mounts.iter().flatten();
-        for (at, wanted) in wanted.enumerate().skip(self.given.mounts) {
+        let plans = wanted.enumerate().skip(self.given.mounts).map(|(at, wanted)| {
             let place = self.place.at("volumeMounts").item(at);
-            let target = self.target(wanted, &place)?;
-            let mounts = self.mount(backend, facts, environment, (wanted, &place))?;
-            options.mounts.retain(|mount| mount.target.components().ne(target.components()));
-            options.mounts.extend(mounts);
-        }
-        Ok(())
+            let target = self.target(wanted, &place)?.to_owned();
+            let subpath = Subpath::new(wanted, &place)?;
+            let below = subpath.expand(environment)?;
+            let propagation = propagation(backend, wanted, &place)?;
+            let source = match self.runner_source(backend, wanted, &place)? {
+                Some(_) if propagation != Propagation::Private => {
+                    let problem = "is not for the runner's directories: remove it";
+                    return Err(place.at("mountPropagation").fault(problem).into());
+                }
+                Some(source) => source,
+                None => {
+                    let backing = self.backing(wanted, propagation, &place)?;
+                    if let Backing::Host { path, .. } = backing {
+                        let all = below.as_ref().map_or(path.clone(), |below| path.join(below));
+                        check_socket(&all, &backend.context.settings.policy, &place)?;
+                        PlannedSource::Host(path.clone())
+                    } else {
+                        PlannedSource::Volume(wanted.name.clone())
+                    }
+                }
+            };
+            let is_files = matches!(self.volumes.get(&wanted.name), Some(Backing::Files(_)))
+                && matches!(source, PlannedSource::Volume(_));
+            let read_only = wanted.read_only == Some(true) || is_files;
+            Ok(MountPlan { target, source, propagation, read_only, subpath })
+        });
+        plans.collect()
     }
 
-    fn target<'a>(&self, wanted: &'a VolumeMount, place: &Place) -> Result<&'a Path, Fault> {
+    fn target<'a>(&self, wanted: &'a VolumeMount, place: &FieldPath) -> Result<&'a Path, Fault> {
         let target = Path::new(&wanted.mount_path);
         let is_there = |other: &str| Path::new(other).components().eq(target.components());
         let is_ours = matches!(self.role, Role::Job | Role::Step)
-            && self.wide.system_mounts.iter().any(|mount| is_there(&mount.target));
+            && self.pod.system_mounts.iter().any(|mount| is_there(&mount.target));
         let goes_up = target.components().any(|part| part == Component::ParentDir);
         let problem = if !target.is_absolute() || goes_up || target == Path::new("/") {
             "has to be an absolute path below /, without `..`"
@@ -52,113 +208,66 @@ impl Overlay {
         Err(place.at("mountPath").fault(problem))
     }
 
-    /// Returns what a mount of the template is: several for the runner's `github`.
-    fn mount(
+    /// Returns the runner's directories that a mount shows; none if it shows another volume.
+    fn runner_source(
         &self,
         backend: &EngineBackend<'_>,
-        facts: &Facts<'_>,
-        environment: &Environment,
-        (wanted, place): (&VolumeMount, &Place),
-    ) -> Result<Vec<Mount>, HookError> {
-        let subpath = match (&wanted.sub_path, &wanted.sub_path_expr) {
-            (Some(path), None) => Some((path.clone(), place.at("subPath"))),
-            (None, Some(path)) => Some((environment.expand(path), place.at("subPathExpr"))),
-            (None, None) => None,
-            (Some(_), Some(_)) => {
-                return Err(place.fault("has both `subPath` and `subPathExpr`").into());
-            }
+        wanted: &VolumeMount,
+        place: &FieldPath,
+    ) -> Result<Option<PlannedSource>, HookError> {
+        let work = backend.context.runner.work();
+        let Some(found) = self.pod.runner_volume(work, &wanted.name, place)? else {
+            return Ok(None);
         };
-        let subpath = subpath.filter(|(path, _)| !path.is_empty()).map(|(path, place)| {
-            let problem = "has to be a path below the volume's top, without `..`";
-            below(&path).ok_or_else(|| place.fault(problem))
+        let directories = found.into_iter().map(|found| {
+            let file = runner_directory(backend, &found.path)?;
+            let (path, below, read_only) = (found.path, found.below, found.read_only);
+            Ok(OpenDirectory { path, file, below, read_only })
         });
-        let subpath = subpath.transpose()?;
-        let propagation = match wanted.mount_propagation.as_deref() {
-            None | Some("None") => Propagation::Private,
-            Some("HostToContainer") => Propagation::Slave,
-            Some("Bidirectional") if backend.context.settings.policy.shared_mounts => {
-                Propagation::Shared
-            }
-            Some("Bidirectional") => {
-                let problem = "makes mounts on the host: remove it, or set `shared-mounts = true` \
-                               under [policy] of the settings";
-                return Err(place.at("mountPropagation").fault(problem).into());
-            }
-            Some(other) => {
-                let problem = format!("{other:?} is no propagation");
-                return Err(place.at("mountPropagation").fault(problem).into());
-            }
-        };
-        if wanted.recursive_read_only.as_deref() == Some("Enabled") {
-            let problem = "is not to be had: write `IfPossible`";
-            return Err(place.at("recursiveReadOnly").fault(problem).into());
-        }
-        let is_read_only = wanted.read_only == Some(true);
-        let mount = |source| Mount {
-            target: PathBuf::from(&wanted.mount_path),
-            source,
-            subpath: subpath.clone(),
-            read_only: is_read_only,
-            ownership: None,
-        };
-        if let Some(sources) = self.wide.runner_volume(backend, &wanted.name, place)? {
-            if propagation != Propagation::Private {
-                let problem = "is not for the runner's directories: remove it";
-                return Err(place.at("mountPropagation").fault(problem).into());
-            }
-            let mounts = sources.into_iter().filter_map(|(below, source)| {
-                let recursive = true;
-                let opened = match facts.volumes {
-                    // Only what is wrong with the template is looked for.
-                    None => Ok(trusted(source.path.clone(), propagation)),
-                    Some(_) => runner_directory(backend, &source.path)
-                        .map(|file| MountSource::Bind { file, propagation, recursive }),
-                };
-                let mut mount = match opened {
-                    Ok(source) => mount(source),
-                    Err(error) => return Some(Err(error)),
-                };
-                mount.read_only |= source.read_only;
-                mount.ownership = backend.ownership();
-                // What is mounted below the volume's top is mounted below the target, or alone.
-                if !below.as_os_str().is_empty() {
-                    match &subpath {
-                        None => mount.target.push(below),
-                        Some(path) => {
-                            let rest = path.strip_prefix(&below).ok()?.to_owned();
-                            mount.subpath = (!rest.as_os_str().is_empty()).then_some(rest);
-                        }
-                    }
-                }
-                Some(Ok(mount))
-            });
-            return mounts.collect();
-        }
-        let (volume, volume_place) = self.wide.volume(&wanted.name).ok_or_else(|| {
+        let directories = directories.collect::<Result<_, HookError>>()?;
+        Ok(Some(PlannedSource::Runner { directories, ownership: backend.ownership() }))
+    }
+
+    /// Returns where what is in the volume of a mount comes from.
+    fn backing(
+        &self,
+        wanted: &VolumeMount,
+        propagation: Propagation,
+        place: &FieldPath,
+    ) -> Result<&Backing, Fault> {
+        let volumes: &Backings = &self.volumes;
+        let backing = volumes.get(&wanted.name).ok_or_else(|| {
             place.at("name").fault(format!("there is no volume {:?} in the pod", wanted.name))
         })?;
-        let sources =
-            Sources { settings: &backend.context.settings.template, wide: &self.wide, facts };
-        let backing = sources.backing(volume, &volume_place, &backend.context.settings.policy)?;
         if propagation == Propagation::Shared && !matches!(backing, Backing::Host { .. }) {
             // What a container mounted there would be removed with the volume.
             let problem = "is only for volumes with `hostPath`";
-            return Err(place.at("mountPropagation").fault(problem).into());
+            return Err(place.at("mountPropagation").fault(problem));
         }
-        let own = facts.volumes.unwrap_or(Path::new("/")).join(&volume.name);
-        Ok(vec![match backing {
-            Backing::Host { path, .. } => {
-                let all = subpath.as_ref().map_or(path.clone(), |below| path.join(below));
-                check_socket(&all, &backend.context.settings.policy, place)?;
-                mount(trusted(path, propagation))
-            }
-            Backing::Empty { .. } => mount(trusted(own, propagation)),
-            Backing::Files(_) => Mount { read_only: true, ..mount(trusted(own, propagation)) },
-        }])
+        Ok(backing)
     }
 }
 
-/// Returns the source of what the administrator's template names, or is in a directory of ours.
-fn trusted(path: PathBuf, propagation: Propagation) -> MountSource {
-    MountSource::Trusted { path, propagation, recursive: true }
+fn propagation(
+    backend: &EngineBackend<'_>,
+    wanted: &VolumeMount,
+    place: &FieldPath,
+) -> Result<Propagation, Fault> {
+    if wanted.recursive_read_only.as_deref() == Some("Enabled") {
+        let problem = "is not supported: write `IfPossible`";
+        return Err(place.at("recursiveReadOnly").fault(problem));
+    }
+    let place = place.at("mountPropagation");
+    match wanted.mount_propagation.as_deref() {
+        None | Some("None") => Ok(Propagation::Private),
+        Some("HostToContainer") => Ok(Propagation::Slave),
+        Some("Bidirectional") if backend.context.settings.policy.shared_mounts => {
+            Ok(Propagation::Shared)
+        }
+        Some("Bidirectional") => Err(place.fault(
+            "makes mounts on the host: remove it, or set `shared-mounts = true` \
+                 under [policy] of the settings",
+        )),
+        Some(other) => Err(place.fault(format!("{other:?} is no propagation"))),
+    }
 }

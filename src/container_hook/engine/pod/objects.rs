@@ -5,8 +5,8 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use super::fault::{Fault, Place};
 use crate::container_hook::template::TemplateSettings;
+use crate::container_hook::template::{Fault, FieldPath};
 use crate::sys::error::chain;
 use crate::sys::fs::read_bounded;
 
@@ -52,7 +52,7 @@ impl Reference<'_> {
     pub(super) fn object(
         self,
         settings: &TemplateSettings,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<Option<Object>, Fault> {
         if !is_name(self.name) {
             return Err(place.fault(format!("{:?} is no name of an object", self.name)));
@@ -83,7 +83,7 @@ impl Reference<'_> {
         self,
         key: &str,
         settings: &TemplateSettings,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<Option<Vec<u8>>, Fault> {
         let Some(mut object) = self.object(settings, place)? else { return Ok(None) };
         match object.remove(key) {
@@ -95,7 +95,7 @@ impl Reference<'_> {
         }
     }
 
-    fn missing<T>(self, place: &Place, what: &str) -> Result<Option<T>, Fault> {
+    fn missing<T>(self, place: &FieldPath, what: &str) -> Result<Option<T>, Fault> {
         if self.optional == Some(true) {
             return Ok(None);
         }
@@ -115,8 +115,8 @@ fn is_name(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::fault::tests::merged;
     use super::*;
+    use crate::container_hook::template::fault::tests::merged;
 
     #[test]
     fn objects_are_directories_with_a_file_for_each_key() {

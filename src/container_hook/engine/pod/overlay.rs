@@ -1,27 +1,33 @@
 //! What a template says of one container, put over what the workflow asked for.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, PodSecurityContext, SecurityContext};
 
-use super::environment::{Environment, Sources};
-use super::fault::{Fault, Place};
-use super::parts::Wide;
-use super::security::Contexts;
+use super::additions::{Additions, DnsChange, PostStart};
+use super::environment::{Addresses, Environment, Sources};
+use super::pod_fields::PodFields;
+use super::security::{Contexts, User};
+use super::volumes::Backings;
 use super::{probes, resources};
-use crate::bundle::{self, Dns, HostEntry, Namespace};
-use crate::container::{Check, Health, Role, Stop};
+use crate::bundle::{self, HostEntry};
 use crate::container_hook::engine::backend::EngineBackend;
-use crate::container_hook::engine::plan::LABEL;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::{
     CreateOptions, Namespace as HostNamespace, NetworkMode, Pull,
 };
-use crate::image::{CredentialFile, ImageConfig};
+use crate::container_hook::plan::Role;
+use crate::container_hook::policy::Policy;
+use crate::container_hook::runner::LABEL;
+use crate::container_hook::template::{Fault, FieldPath};
 use crate::network::{PortMapping, Protocol};
 use crate::runtime::Runtime;
+
+/// What runs, with which arguments, and in which directory.
+type Command = (Option<Vec<String>>, Option<Vec<String>>, Option<PathBuf>);
 
 /// What a template says of one container.
 #[derive(Debug)]
@@ -33,9 +39,11 @@ pub(in crate::container_hook::engine) struct Overlay {
     /// How much of its lists the request gives.
     pub(super) given: Given,
     /// Where it is in the pod.
-    pub(super) place: Place,
+    pub(super) place: FieldPath,
     /// What it says of the whole pod.
-    pub(super) wide: Arc<Wide>,
+    pub(super) pod: Arc<PodFields>,
+    /// Where what is in the pod's volumes comes from.
+    pub(super) volumes: Arc<Backings>,
 }
 
 /// How many items at the beginning of lists are not of the template.
@@ -46,88 +54,69 @@ pub(super) struct Given {
     pub(super) ports: usize,
 }
 
-/// What is known when a container is about to be made.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::container_hook::engine) struct Facts<'a> {
-    /// What its image says.
-    pub(in crate::container_hook::engine) image: &'a ImageConfig,
-    /// Its addresses.
-    pub(in crate::container_hook::engine) addresses: &'a [IpAddr],
-    /// The host's address in its network.
-    pub(in crate::container_hook::engine) host: Option<IpAddr>,
-    /// Where the pod's volumes are; none as long as nothing is to be made.
-    pub(in crate::container_hook::engine) volumes: Option<&'a Path>,
-    /// The process whose process namespace it is in, if that is not one of its own.
-    pub(in crate::container_hook::engine) process: Option<u32>,
-}
-
-impl<'a> Facts<'a> {
-    /// Returns what is known before anything is made.
-    pub(in crate::container_hook::engine) fn unknown(image: &'a ImageConfig) -> Self {
-        Facts { image, addresses: &[], host: None, volumes: None, process: None }
-    }
-}
-
 impl Overlay {
-    /// Applies all that is part of the container's configuration.
-    pub(in crate::container_hook::engine) fn apply(
+    /// Reads and checks what the template says of a container. What needs neither its image nor its
+    /// addresses is put into `base`, which has what the workflow asked for; the rest is returned.
+    pub(in crate::container_hook::engine) fn resolve(
         &self,
         backend: &EngineBackend<'_>,
-        facts: &Facts<'_>,
-        options: &mut bundle::Options,
-    ) -> Result<(), HookError> {
-        let sources =
-            Sources { settings: &backend.context.settings.template, wide: &self.wide, facts };
-        let container = (&self.container, self.given.env);
-        let environment = Environment::new(&options.env, container, &self.place, sources)?;
-        self.command(&environment, options)?;
-        self.mounts(backend, facts, &environment, options)?;
-        options.env.extend(environment.added);
-        resources::apply(&self.container, &self.place, &mut options.resources)?;
-        self.security(backend, facts, options)?;
-        self.names(options)?;
-        if let Some(pid) = facts.process {
-            options.namespaces.pid = Namespace::Path(format!("/proc/{pid}/ns/pid").into());
-        }
-        let metadata = &self.wide.metadata;
-        for (key, value) in metadata.labels.iter().flatten() {
-            options.annotations.insert(format!("{LABEL}{key}"), value.clone());
-        }
-        // Keys of ours are faults, so this replaces none of them.
-        options.annotations.extend(
-            metadata.annotations.iter().flatten().map(|(key, value)| (key.clone(), value.clone())),
-        );
-        Ok(())
+        workflow_env: &[String],
+        base: &mut bundle::Options,
+    ) -> Result<Additions, HookError> {
+        let sources = Sources { settings: &backend.context.settings.template, pod: &self.pod };
+        let env = sources.variables(&self.container, self.given.env, &self.place)?;
+        let environment = Environment::new(workflow_env, &env, Addresses::default());
+        let (command, args, working_dir) = self.command()?;
+        let mounts = self.mounts(backend, &environment)?;
+        resources::apply(&self.container, &self.place, &mut base.resources)?;
+        let user = self.security(backend, base)?;
+        let (hostname, second_hostname) = self.hostname();
+        let place = self.place.at("lifecycle/postStart");
+        let post_start = probes::post_start(&self.container, &place)?;
+        let grace_seconds = self.pod.spec.termination_grace_period_seconds;
+        Ok(Additions {
+            command,
+            args,
+            working_dir,
+            runs_command: self.runs_command(),
+            env,
+            mounts,
+            user,
+            hosts: self.hosts()?,
+            dns: Some(self.dns()?),
+            annotations: self.annotations(),
+            hostname,
+            second_hostname,
+            checks: probes::checks(&self.container, &self.place)?,
+            post_start: post_start.map(|action| PostStart { action, place }),
+            stop: probes::stop(&self.container, &self.place, grace_seconds)?,
+            runtime: self.runtime(backend)?,
+            logins: self.pod.logins(&backend.context.settings.template)?,
+        })
     }
 
-    /// Sets what runs, and where. A container step has what the action says.
-    fn command(
-        &self,
-        environment: &Environment,
-        options: &mut bundle::Options,
-    ) -> Result<(), Fault> {
+    /// Returns what runs, with which arguments, and where. A container step has what the action says.
+    fn command(&self) -> Result<Command, Fault> {
         if self.role == Role::Step {
-            return Ok(());
+            return Ok((None, None, None));
         }
-        let words = |words: &[String]| words.iter().map(|word| environment.expand(word)).collect();
-        // As for Docker, another program makes the arguments of the old one meaningless.
-        if let Some(command) = self.container.command.as_deref().filter(|words| !words.is_empty()) {
-            options.entrypoint = Some(words(command));
-            options.args.clear();
+        let dir = self.container.working_dir.as_deref();
+        if dir.is_some_and(|dir| !dir.starts_with('/')) {
+            return Err(self.place.at("workingDir").fault("has to be an absolute path"));
         }
-        if let Some(args) = &self.container.args {
-            options.args = words(args);
-        }
-        if let Some(dir) = &self.container.working_dir {
-            if !dir.starts_with('/') {
-                return Err(self.place.at("workingDir").fault("has to be an absolute path"));
-            }
-            options.cwd = Some(dir.into());
-        }
-        Ok(())
+        let command = self.container.command.clone().filter(|words| !words.is_empty());
+        Ok((command, self.container.args.clone(), dir.map(PathBuf::from)))
     }
 
-    /// Tells if the template says what the container runs.
+    fn annotations(&self) -> BTreeMap<String, String> {
+        let metadata = &self.pod.metadata;
+        let labels = metadata.labels.iter().flatten();
+        let labels = labels.map(|(key, value)| (format!("{LABEL}{key}"), value.clone()));
+        let own = metadata.annotations.iter().flatten();
+        labels.chain(own.map(|(key, value)| (key.clone(), value.clone()))).collect()
+    }
+
+    /// Returns whether the template says what the container runs.
     pub(in crate::container_hook::engine) fn runs_command(&self) -> bool {
         let says = |words: &Option<Vec<String>>| words.as_ref().is_some_and(|w| !w.is_empty());
         says(&self.container.command) || says(&self.container.args)
@@ -136,31 +125,36 @@ impl Overlay {
     fn security(
         &self,
         backend: &EngineBackend<'_>,
-        facts: &Facts<'_>,
-        options: &mut bundle::Options,
-    ) -> Result<(), Fault> {
+        base: &mut bundle::Options,
+    ) -> Result<User, Fault> {
         let none = (SecurityContext::default(), PodSecurityContext::default());
-        let (own, pod) = (&self.container.security_context, &self.wide.spec.security_context);
-        let place = self.wide.place.at("spec/securityContext");
+        let (own, pod) = (&self.container.security_context, &self.pod.spec.security_context);
+        let place = self.pod.place.at("spec/securityContext");
         Contexts {
             container: (own.as_ref().unwrap_or(&none.0), &self.place.at("securityContext")),
             pod: (pod.as_ref().unwrap_or(&none.1), &place),
         }
-        .apply(backend.context.settings, facts.image, options)
+        .apply(backend.context.settings, base)
     }
 
-    /// Sets the names of other hosts and where they are looked up.
-    fn names(&self, options: &mut bundle::Options) -> Result<(), Fault> {
-        let (spec, place) = (&self.wide.spec, self.wide.place.at("spec"));
-        for (at, alias) in spec.host_aliases.iter().flatten().enumerate() {
+    /// Returns the names of other hosts.
+    fn hosts(&self) -> Result<Vec<HostEntry>, Fault> {
+        let place = self.pod.place.at("spec");
+        let aliases = self.pod.spec.host_aliases.iter().flatten().enumerate();
+        let hosts = aliases.map(|(at, alias)| {
             let address = alias.ip.parse().map_err(|_| {
                 let problem = format!("{:?} is no address", alias.ip);
                 place.at("hostAliases").item(at).at("ip").fault(problem)
             })?;
-            let names = alias.hostnames.clone().unwrap_or_default();
-            options.hosts.get_or_insert_default().push(HostEntry { address, names });
-        }
-        let leaves_out = match spec.dns_policy.as_deref() {
+            Ok(HostEntry { address, names: alias.hostnames.clone().unwrap_or_default() })
+        });
+        hosts.collect()
+    }
+
+    /// Returns what changes where names are looked up.
+    fn dns(&self) -> Result<DnsChange, Fault> {
+        let (spec, place) = (&self.pod.spec, self.pod.place.at("spec"));
+        let replaces = match spec.dns_policy.as_deref() {
             Some("None") => true,
             None | Some("ClusterFirst" | "ClusterFirstWithHostNet" | "Default") => false,
             Some(other) => {
@@ -176,45 +170,37 @@ impl Overlay {
             })
         });
         let servers: Vec<IpAddr> = servers.collect::<Result<_, _>>()?;
-        if leaves_out && servers.is_empty() {
+        if replaces && servers.is_empty() {
             return Err(place.at("dnsPolicy").fault("needs `dnsConfig.nameservers`"));
         }
-        let Some(dns) = &mut options.dns else { return Ok(()) };
-        if leaves_out {
-            *dns = Dns { host_files: Vec::new(), ..Dns::default() };
-        } else if dns.servers.is_empty() {
-            dns.append = true;
-        }
-        dns.servers.extend(servers);
-        dns.search.extend(config.searches.into_iter().flatten());
-        dns.options.extend(config.options.into_iter().flatten().map(|option| {
+        let options = config.options.into_iter().flatten().map(|option| {
             let name = option.name.unwrap_or_default();
             option.value.map_or(name.clone(), |value| format!("{name}:{value}"))
-        }));
-        Ok(())
+        });
+        let search = config.searches.into_iter().flatten().collect();
+        Ok(DnsChange { replaces, servers, search, options: options.collect() })
     }
 
-    /// Returns the host name, and further names of the container's own address.
-    pub(in crate::container_hook::engine) fn hostname(&self) -> Option<(String, Option<String>)> {
-        if self.role == Role::Service {
-            return None;
-        }
-        let spec = &self.wide.spec;
-        let name = spec.hostname.clone()?;
+    /// Returns the host name, and another name of the container's own address.
+    fn hostname(&self) -> (Option<String>, Option<String>) {
+        let spec = &self.pod.spec;
+        let Some(name) = spec.hostname.clone().filter(|_| self.role != Role::Service) else {
+            return (None, None);
+        };
         let full = spec.subdomain.as_ref().map(|domain| format!("{name}.{domain}"));
-        Some(match full {
-            Some(full) if spec.set_hostname_as_fqdn == Some(true) => (full, Some(name)),
-            full => (name, full),
-        })
+        match full {
+            Some(full) if spec.set_hostname_as_fqdn == Some(true) => (Some(full), Some(name)),
+            full => (Some(name), full),
+        }
     }
 
     /// Puts the container into namespaces of the host, if the policy allows that.
     pub(in crate::container_hook::engine) fn share_with_host(
         &self,
-        backend: &EngineBackend<'_>,
+        policy: &Policy,
         options: &mut CreateOptions,
     ) -> Result<(), Fault> {
-        let spec = &self.wide.spec;
+        let spec = &self.pod.spec;
         for (field, asked, namespace) in [
             ("hostNetwork", spec.host_network, HostNamespace::Network),
             ("hostPID", spec.host_pid, HostNamespace::Pid),
@@ -224,8 +210,8 @@ impl Overlay {
             if asked != Some(true) || (is_network && self.role == Role::Service) {
                 continue;
             }
-            if !backend.context.settings.policy.host_namespaces.contains(&namespace) {
-                return Err(self.wide.place.at("spec").at(field).fault(format!(
+            if !policy.host_namespaces.contains(&namespace) {
+                return Err(self.pod.place.at("spec").at(field).fault(format!(
                     "reaches into this machine: remove it, or set `host-namespaces = [{:?}]` \
                      under [policy] of the settings",
                     namespace.name()
@@ -285,22 +271,14 @@ impl Overlay {
         }
     }
 
-    /// Returns logins for registries.
-    pub(in crate::container_hook::engine) fn logins(
-        &self,
-        backend: &EngineBackend<'_>,
-    ) -> Result<Vec<CredentialFile>, Fault> {
-        self.wide.logins(&backend.context.settings.template)
-    }
-
     /// Returns what runs the container, if that is not what runs all others.
     pub(in crate::container_hook::engine) fn runtime(
         &self,
         backend: &EngineBackend<'_>,
     ) -> Result<Option<Runtime>, Fault> {
-        let Some(class) = &self.wide.spec.runtime_class_name else { return Ok(None) };
+        let Some(class) = &self.pod.spec.runtime_class_name else { return Ok(None) };
         let Some(program) = backend.context.settings.template.runtime_classes.get(class) else {
-            return Err(self.wide.place.at("spec/runtimeClassName").fault(format!(
+            return Err(self.pod.place.at("spec/runtimeClassName").fault(format!(
                 "{class:?} is not known: name its program under [template.runtime-classes] of the \
                  settings"
             )));
@@ -308,36 +286,5 @@ impl Overlay {
         let own = &backend.engine.runtime;
         let runtime = Runtime::new(program.clone(), own.root.clone());
         Ok(Some(Runtime { systemd_cgroup: own.systemd_cgroup, ..runtime }))
-    }
-
-    /// Returns the checks that the container has to pass, if the template has any.
-    pub(in crate::container_hook::engine) fn checks(
-        &self,
-        address: Option<IpAddr>,
-    ) -> Result<Vec<Health>, Fault> {
-        probes::checks(&self.container, &self.place, address)
-    }
-
-    /// Returns what is done once the container has started.
-    pub(in crate::container_hook::engine) fn post_start(
-        &self,
-        address: Option<IpAddr>,
-    ) -> Result<Option<Check>, Fault> {
-        probes::post_start(&self.container, &self.place, address)
-    }
-
-    /// Returns how the container is ended; `signal` is the image's.
-    pub(in crate::container_hook::engine) fn stop(
-        &self,
-        address: Option<IpAddr>,
-        signal: Option<&str>,
-    ) -> Result<Option<Stop>, Fault> {
-        let grace_seconds = self.wide.spec.termination_grace_period_seconds;
-        probes::stop(&self.container, &self.place, address, (grace_seconds, signal))
-    }
-
-    /// Returns the error of a `postStart` hook that failed.
-    pub(in crate::container_hook::engine) fn post_start_failed(&self, how: &str) -> Fault {
-        self.place.at("lifecycle/postStart").fault(how)
     }
 }

@@ -8,50 +8,75 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
-use super::fault::{Fault, Place};
 use crate::container::{Check, Health, Stop};
+use crate::container_hook::template::{Fault, FieldPath};
 
 /// How long a `postStart` hook may take: Kubernetes waits for ever.
-pub(in crate::container_hook::engine) const POST_START: Duration = Duration::from_secs(600);
+pub(in crate::container_hook::engine) const POST_START_TIMEOUT: Duration = Duration::from_secs(600);
 /// What Kubernetes lets a container that is to end have.
 const GRACE_SECONDS: i64 = 30;
 
+/// A check of something that may be at the container's own address, which is not known yet.
+#[derive(Clone, Debug)]
+pub(super) enum Action {
+    /// The address does not matter.
+    Check(Check),
+    OwnTcp {
+        port: u16,
+    },
+    OwnHttp {
+        scheme: &'static str,
+        port: u16,
+        path: String,
+        headers: Vec<(String, String)>,
+    },
+}
+
+/// A probe; what its check says of an address does not hold.
+#[derive(Clone, Debug)]
+pub(super) struct HealthPlan {
+    action: Action,
+    health: Health,
+}
+
+/// How a container is ended.
+#[derive(Clone, Debug)]
+pub(super) struct StopPlan {
+    before: Option<Action>,
+    /// None for that of the image.
+    signal: Option<String>,
+    grace: Duration,
+}
+
 /// Returns the checks that a container has to pass before the job begins, in their order.
-pub(super) fn checks(
-    container: &Container,
-    place: &Place,
-    address: Option<IpAddr>,
-) -> Result<Vec<Health>, Fault> {
+pub(super) fn checks(container: &Container, place: &FieldPath) -> Result<Vec<HealthPlan>, Fault> {
     let probes = [
         ("startupProbe", &container.startup_probe),
         ("readinessProbe", &container.readiness_probe),
         ("livenessProbe", &container.liveness_probe),
     ];
     let probes = probes.into_iter().filter_map(|(name, probe)| Some((name, probe.as_ref()?)));
-    let target = Target { container, address };
+    let target = Target { container };
     probes.map(|(name, probe)| target.health(probe, &place.at(name))).collect()
 }
 
-/// Returns what is done when a container has started.
+/// Returns what is done when a container has started; `place` is that of the handler.
 pub(super) fn post_start(
     container: &Container,
-    place: &Place,
-    address: Option<IpAddr>,
-) -> Result<Option<Check>, Fault> {
+    place: &FieldPath,
+) -> Result<Option<Action>, Fault> {
     let lifecycle = container.lifecycle.as_ref();
     let Some(handler) = lifecycle.and_then(|all| all.post_start.as_ref()) else { return Ok(None) };
-    let place = place.at("lifecycle/postStart");
-    Target { container, address }.handler(handler, &place).map(Some)
+    Target { container }.handler(handler, place).map(Some)
 }
 
 /// Returns how a container is ended, if the template says anything of it; `grace_seconds` is of the
-/// pod, `signal` of the image.
+/// pod.
 pub(super) fn stop(
     container: &Container,
-    place: &Place,
-    address: Option<IpAddr>,
-    (grace_seconds, signal): (Option<i64>, Option<&str>),
-) -> Result<Option<Stop>, Fault> {
+    place: &FieldPath,
+    grace_seconds: Option<i64>,
+) -> Result<Option<StopPlan>, Fault> {
     let place = place.at("lifecycle");
     let lifecycle = container.lifecycle.as_ref();
     let handler = lifecycle.and_then(|all| all.pre_stop.as_ref());
@@ -59,28 +84,58 @@ pub(super) fn stop(
     if handler.is_none() && own_signal.is_none() && grace_seconds.is_none() {
         return Ok(None);
     }
-    let target = Target { container, address };
+    let target = Target { container };
     let before =
         handler.map(|handler| target.handler(handler, &place.at("preStop"))).transpose()?;
     let seconds = grace_seconds.unwrap_or(GRACE_SECONDS);
-    Ok(Some(Stop {
+    Ok(Some(StopPlan {
         before,
-        signal: Some(own_signal.or(signal).unwrap_or("SIGTERM").to_owned()),
+        signal: own_signal.map(str::to_owned),
         grace: Duration::from_secs(u64::try_from(seconds).unwrap_or(0)),
     }))
+}
+
+impl Action {
+    /// Returns the check; a container without an address is alone with its loopback.
+    pub(super) fn at(&self, address: Option<IpAddr>) -> Check {
+        let own = |port| SocketAddr::new(address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port);
+        match self {
+            Action::Check(check) => check.clone(),
+            Action::OwnTcp { port } => Check::Tcp(own(*port)),
+            Action::OwnHttp { scheme, port, path, headers } => Check::Http {
+                url: format!("{scheme}://{}/{path}", own(*port)),
+                headers: headers.clone(),
+            },
+        }
+    }
+}
+
+impl HealthPlan {
+    pub(super) fn at(&self, address: Option<IpAddr>) -> Health {
+        Health { check: self.action.at(address), ..self.health.clone() }
+    }
+}
+
+impl StopPlan {
+    /// Returns how a container with this address is ended; `signal` is the image's.
+    pub(super) fn at(&self, address: Option<IpAddr>, signal: Option<&str>) -> Stop {
+        Stop {
+            before: self.before.as_ref().map(|action| action.at(address)),
+            signal: Some(self.signal.as_deref().or(signal).unwrap_or("SIGTERM").to_owned()),
+            grace: self.grace,
+        }
+    }
 }
 
 /// What checks are made of.
 #[derive(Clone, Copy)]
 struct Target<'a> {
     container: &'a Container,
-    /// Its own address; without one it is alone with its loopback.
-    address: Option<IpAddr>,
 }
 
 impl Target<'_> {
-    fn health(self, probe: &Probe, place: &Place) -> Result<Health, Fault> {
-        let check = match (&probe.exec, &probe.http_get, &probe.tcp_socket) {
+    fn health(self, probe: &Probe, place: &FieldPath) -> Result<HealthPlan, Fault> {
+        let action = match (&probe.exec, &probe.http_get, &probe.tcp_socket) {
             (Some(action), None, None) => command(action, &place.at("exec"))?,
             (None, Some(action), None) => self.http(action, &place.at("httpGet"))?,
             (None, None, Some(action)) => self.tcp(action, &place.at("tcpSocket"))?,
@@ -94,29 +149,31 @@ impl Target<'_> {
             let value = value.and_then(|value| u32::try_from(value).ok());
             value.filter(|value| *value > 0).unwrap_or(default)
         };
-        Ok(Health {
-            check,
+        let health = Health {
+            check: action.at(None),
             interval: seconds(probe.period_seconds, 10),
             timeout: seconds(probe.timeout_seconds, 1),
             start_period: seconds(probe.initial_delay_seconds, 0),
             start_interval: seconds(probe.period_seconds, 10),
             retries: count(probe.failure_threshold, 3),
             successes: count(probe.success_threshold, 1),
-        })
+        };
+        Ok(HealthPlan { action, health })
     }
 
-    fn handler(self, handler: &LifecycleHandler, place: &Place) -> Result<Check, Fault> {
+    fn handler(self, handler: &LifecycleHandler, place: &FieldPath) -> Result<Action, Fault> {
         match (&handler.exec, &handler.http_get, &handler.sleep) {
             (Some(action), None, None) => command(action, &place.at("exec")),
             (None, Some(action), None) => self.http(action, &place.at("httpGet")),
             (None, None, Some(action)) => {
-                Ok(Check::Sleep(Duration::from_secs(u64::try_from(action.seconds).unwrap_or(0))))
+                let seconds = u64::try_from(action.seconds).unwrap_or(0);
+                Ok(Action::Check(Check::Sleep(Duration::from_secs(seconds))))
             }
             _ => Err(place.fault("needs one of `exec`, `httpGet` and `sleep`")),
         }
     }
 
-    fn http(self, action: &HTTPGetAction, place: &Place) -> Result<Check, Fault> {
+    fn http(self, action: &HTTPGetAction, place: &FieldPath) -> Result<Action, Fault> {
         let scheme = match action.scheme.as_deref() {
             None | Some("HTTP") => "http",
             Some("HTTPS") => "https",
@@ -126,34 +183,28 @@ impl Target<'_> {
             }
         };
         let port = self.port(&action.port, place)?;
-        let host = match &action.host {
-            Some(host) => host.clone(),
-            None => {
-                self.own(port).to_string().rsplit_once(':').expect("it has a port").0.to_owned()
-            }
-        };
         let path = action.path.as_deref().unwrap_or("/").trim_start_matches('/');
         let headers = action.http_headers.iter().flatten();
-        Ok(Check::Http {
-            url: format!("{scheme}://{host}:{port}/{path}"),
-            headers: headers.map(|one| (one.name.clone(), one.value.clone())).collect(),
+        let headers = headers.map(|one| (one.name.clone(), one.value.clone())).collect();
+        Ok(match &action.host {
+            Some(host) => {
+                let url = format!("{scheme}://{host}:{port}/{path}");
+                Action::Check(Check::Http { url, headers })
+            }
+            None => Action::OwnHttp { scheme, port, path: path.to_owned(), headers },
         })
     }
 
-    fn tcp(self, action: &TCPSocketAction, place: &Place) -> Result<Check, Fault> {
+    fn tcp(self, action: &TCPSocketAction, place: &FieldPath) -> Result<Action, Fault> {
         let port = self.port(&action.port, place)?;
-        let Some(host) = &action.host else { return Ok(Check::Tcp(self.own(port))) };
+        let Some(host) = &action.host else { return Ok(Action::OwnTcp { port }) };
         let address: IpAddr = host
             .parse()
             .map_err(|_| place.at("host").fault(format!("{host:?} is no address: write one")))?;
-        Ok(Check::Tcp(SocketAddr::new(address, port)))
+        Ok(Action::Check(Check::Tcp(SocketAddr::new(address, port))))
     }
 
-    fn own(self, port: u16) -> SocketAddr {
-        SocketAddr::new(self.address.unwrap_or(IpAddr::from([127, 0, 0, 1])), port)
-    }
-
-    fn port(self, port: &IntOrString, place: &Place) -> Result<u16, Fault> {
+    fn port(self, port: &IntOrString, place: &FieldPath) -> Result<u16, Fault> {
         let number = match port {
             IntOrString::Int(number) => Some(*number),
             IntOrString::String(name) => {
@@ -170,9 +221,9 @@ impl Target<'_> {
     }
 }
 
-fn command(action: &ExecAction, place: &Place) -> Result<Check, Fault> {
+fn command(action: &ExecAction, place: &FieldPath) -> Result<Action, Fault> {
     match &action.command {
-        Some(command) if !command.is_empty() => Ok(Check::Command(command.clone())),
+        Some(command) if !command.is_empty() => Ok(Action::Check(Check::Command(command.clone()))),
         _ => Err(place.at("command").fault("is empty: name a program")),
     }
 }
@@ -181,16 +232,16 @@ fn command(action: &ExecAction, place: &Place) -> Result<Check, Fault> {
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::fault::tests::merged;
     use super::*;
+    use crate::container_hook::template::fault::tests::merged;
 
     fn checked(probe: &Value, address: Option<&str>) -> Result<Health, String> {
         let ports = json!([{"name": "web", "containerPort": 8080}]);
         let container = json!({"name": "a", "ports": ports, "readinessProbe": probe});
         let container: Container = serde_json::from_value(container).unwrap();
         let address = address.map(|address| address.parse().unwrap());
-        checks(&container, &merged(&json!({})).1, address)
-            .map(|mut all| all.remove(0))
+        checks(&container, &merged(&json!({})).1)
+            .map(|all| all[0].at(address))
             .map_err(|fault| fault.problem)
     }
 
@@ -240,7 +291,8 @@ mod tests {
         let stopped = |lifecycle: Value, grace| {
             let container = json!({"name": "a", "lifecycle": lifecycle});
             let container = serde_json::from_value(container).unwrap();
-            stop(&container, &place, None, (grace, Some("SIGQUIT"))).unwrap()
+            let stop = stop(&container, &place, grace).unwrap();
+            stop.map(|stop| stop.at(None, Some("SIGQUIT")))
         };
         assert_eq!(stopped(json!({}), None), None);
         let asked = stopped(json!({}), Some(5)).unwrap();

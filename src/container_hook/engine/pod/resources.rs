@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use super::fault::{Fault, Place};
 use super::quantity::Quantity;
 use crate::bundle::Resources;
+use crate::container_hook::template::{Fault, FieldPath};
 
 /// What Kubernetes weighs a whole processor with.
 const SHARES: u64 = 1024;
@@ -15,7 +15,11 @@ const SHARES: u64 = 1024;
 const LEAST_SHARES: u64 = 2;
 
 /// Sets what a container says of its resources.
-pub(super) fn apply(container: &Container, place: &Place, to: &mut Resources) -> Result<(), Fault> {
+pub(super) fn apply(
+    container: &Container,
+    place: &FieldPath,
+    to: &mut Resources,
+) -> Result<(), Fault> {
     let Some(asked) = &container.resources else { return Ok(()) };
     let place = place.at("resources");
     for (name, quantity) in quantities(asked.limits.as_ref(), &place.at("limits"))? {
@@ -64,7 +68,7 @@ pub(super) fn quantity(asked: Option<&ResourceRequirements>, resource: &str) -> 
 /// Reads quantities; those that a cgroup cannot have are faults.
 fn quantities<'a>(
     all: Option<&'a BTreeMap<String, Text>>,
-    place: &Place,
+    place: &FieldPath,
 ) -> Result<Vec<(&'a str, Quantity)>, Fault> {
     let mut read = Vec::new();
     for (name, text) in all.into_iter().flatten() {
@@ -98,8 +102,8 @@ fn quantities<'a>(
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::fault::tests::merged;
     use super::*;
+    use crate::container_hook::template::fault::tests::merged;
 
     fn applied(resources: Value) -> Result<Resources, String> {
         let template = json!({"spec": {"containers": [{"name": "$job", "resources": resources}]}});

@@ -8,10 +8,10 @@ use k8s_openapi::api::core::v1::{
 
 use rustix::thread::CapabilitySet;
 
-use super::fault::{Fault, Place};
 use crate::bundle::{self, Seccomp};
 use crate::container_hook::options::capability;
 use crate::container_hook::settings::Settings;
+use crate::container_hook::template::{Fault, FieldPath};
 use crate::image::ImageConfig;
 use crate::sys::error::chain;
 use crate::sys::fs::read_bounded;
@@ -22,20 +22,27 @@ const MAX_PROFILE_BYTES: u64 = 1 << 20;
 /// What a container and its pod say of its security.
 #[derive(Clone, Copy)]
 pub(super) struct Contexts<'a> {
-    pub(super) container: (&'a SecurityContext, &'a Place),
-    pub(super) pod: (&'a PodSecurityContext, &'a Place),
+    pub(super) container: (&'a SecurityContext, &'a FieldPath),
+    pub(super) pod: (&'a PodSecurityContext, &'a FieldPath),
+}
+
+/// The ids that a container runs as, as far as the template says them.
+#[derive(Clone, Debug, Default)]
+pub(super) struct User {
+    user: Option<String>,
+    group: Option<String>,
 }
 
 impl Contexts<'_> {
-    /// Applies them: what the container says wins over what the pod says.
+    /// Applies them: what the container says wins over what the pod says. Returns who the container
+    /// runs as.
     pub(super) fn apply(
         self,
         settings: &Settings,
-        image: &ImageConfig,
         options: &mut bundle::Options,
-    ) -> Result<(), Fault> {
+    ) -> Result<User, Fault> {
         let (own, place) = self.container;
-        self.user(image, options)?;
+        let user = self.user(options)?;
         let security = &mut options.security;
         security.non_root |= own.run_as_non_root.or(self.pod.0.run_as_non_root).unwrap_or(false);
         options.read_only |= own.read_only_root_filesystem == Some(true);
@@ -94,23 +101,14 @@ impl Contexts<'_> {
             }
             options.sysctls.insert(sysctl.name.clone(), sysctl.value.clone());
         }
-        Ok(())
+        Ok(user)
     }
 
-    /// Sets who the container runs as.
-    fn user(self, image: &ImageConfig, options: &mut bundle::Options) -> Result<(), Fault> {
+    /// Returns who the container runs as, and sets its supplementary groups.
+    fn user(self, options: &mut bundle::Options) -> Result<User, Fault> {
         let ((own, place), (pod, pod_place)) = (self.container, self.pod);
         let user = pick(("runAsUser", own.run_as_user, place), (pod.run_as_user, pod_place))?;
         let group = pick(("runAsGroup", own.run_as_group, place), (pod.run_as_group, pod_place))?;
-        if user.is_some() || group.is_some() {
-            let words = options.user.as_deref().unwrap_or(&image.user);
-            let (old_user, old_group) = words.split_once(':').unwrap_or((words, ""));
-            // Another user's group is not this one's.
-            let old_group = if user.is_some() { "" } else { old_group };
-            let user = user.unwrap_or_else(|| old_user.to_owned());
-            let group = group.unwrap_or_else(|| old_group.to_owned());
-            options.user = Some(if group.is_empty() { user } else { format!("{user}:{group}") });
-        }
         match pod.supplemental_groups_policy.as_deref() {
             None | Some("Merge") => {}
             Some(_) => {
@@ -125,13 +123,30 @@ impl Contexts<'_> {
         if let Some(group) = pod.fs_group {
             options.groups.push(number(group, &pod_place.at("fsGroup"))?);
         }
-        Ok(())
+        Ok(User { user, group })
+    }
+}
+
+impl User {
+    /// Sets who the container runs as, over what the workflow or the image says.
+    pub(super) fn apply(&self, image: &ImageConfig, options: &mut bundle::Options) {
+        if self.user.is_none() && self.group.is_none() {
+            return;
+        }
+        let words = options.user.as_deref().unwrap_or(&image.user);
+        let (old_user, old_group) = words.split_once(':').unwrap_or((words, ""));
+        // Another user's group is not this one's.
+        let old_group = if self.user.is_some() { "" } else { old_group };
+        let user = self.user.as_deref().unwrap_or(old_user);
+        let group = self.group.as_deref().unwrap_or(old_group);
+        options.user =
+            Some(if group.is_empty() { user.to_owned() } else { format!("{user}:{group}") });
     }
 }
 
 fn pick(
-    (field, own, place): (&str, Option<i64>, &Place),
-    (pod, pod_place): (Option<i64>, &Place),
+    (field, own, place): (&str, Option<i64>, &FieldPath),
+    (pod, pod_place): (Option<i64>, &FieldPath),
 ) -> Result<Option<String>, Fault> {
     match (own, pod) {
         (Some(id), _) => number(id, &place.at(field)).map(Some),
@@ -140,7 +155,7 @@ fn pick(
     }
 }
 
-fn number(id: i64, place: &Place) -> Result<String, Fault> {
+fn number(id: i64, place: &FieldPath) -> Result<String, Fault> {
     match u32::try_from(id) {
         Ok(id) if id <= i32::MAX.cast_unsigned() => Ok(id.to_string()),
         _ => Err(place.fault(format!("{id} is no user or group: they go from 0 to 2147483647"))),
@@ -150,7 +165,7 @@ fn number(id: i64, place: &Place) -> Result<String, Fault> {
 /// Adds to the workflow's capabilities and takes away from them: what the template says last counts.
 fn merge_capabilities(
     asked: &Capabilities,
-    place: &Place,
+    place: &FieldPath,
     security: &mut bundle::Security,
 ) -> Result<(), Fault> {
     let named = |field: &str, names: Option<&Vec<String>>| {
@@ -177,7 +192,11 @@ fn merge_capabilities(
     Ok(())
 }
 
-fn seccomp(profile: &SeccompProfile, place: &Place, settings: &Settings) -> Result<Seccomp, Fault> {
+fn seccomp(
+    profile: &SeccompProfile,
+    place: &FieldPath,
+    settings: &Settings,
+) -> Result<Seccomp, Fault> {
     match profile.type_.as_str() {
         "RuntimeDefault" => Ok(Seccomp::Default),
         "Unconfined" => Ok(Seccomp::Unconfined),
@@ -205,7 +224,7 @@ fn seccomp(profile: &SeccompProfile, place: &Place, settings: &Settings) -> Resu
     }
 }
 
-fn apparmor(profile: &AppArmorProfile, place: &Place) -> Result<Option<String>, Fault> {
+fn apparmor(profile: &AppArmorProfile, place: &FieldPath) -> Result<Option<String>, Fault> {
     match (profile.type_.as_str(), &profile.localhost_profile) {
         // There is none of our own.
         ("RuntimeDefault", _) => Ok(None),
@@ -224,8 +243,8 @@ fn apparmor(profile: &AppArmorProfile, place: &Place) -> Result<Option<String>, 
 mod tests {
     use serde_json::{Value, json};
 
-    use super::super::fault::tests::merged;
     use super::*;
+    use crate::container_hook::template::fault::tests::merged;
 
     fn applied(own: Value, pod: Value, asked: &bundle::Options) -> Result<bundle::Options, String> {
         let (own, pod) =
@@ -234,9 +253,12 @@ mod tests {
         let image = ImageConfig { user: "app:staff".to_owned(), ..ImageConfig::default() };
         let mut options = asked.clone();
         Contexts { container: (&own, &place), pod: (&pod, &place) }
-            .apply(&Settings::default(), &image, &mut options)
+            .apply(&Settings::default(), &mut options)
             .map_err(|fault| fault.problem)
-            .map(|()| options)
+            .map(|user| {
+                user.apply(&image, &mut options);
+                options
+            })
     }
 
     #[test]

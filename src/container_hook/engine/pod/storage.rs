@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use super::parts::Pod;
 use super::volumes::{Backing, Create, File};
 use crate::container::{Engine, make_private};
-use crate::container_hook::engine::backend::EngineBackend;
 use crate::container_hook::error::HookError;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::mount;
@@ -30,19 +29,18 @@ pub(in crate::container_hook::engine) fn directory(
 
 /// Makes the volumes of a pod in its directory.
 pub(in crate::container_hook::engine) fn make(
-    backend: &EngineBackend<'_>,
     pod: &Pod,
     directory: &Path,
 ) -> Result<(), HookError> {
-    let group = pod.wide.fs_group();
-    for (volume, backing) in pod.wide.backings(backend)? {
-        let path = directory.join(&volume.name);
+    let group = pod.fields.fs_group();
+    for (volume, backing) in pod.volumes.iter() {
+        let path = directory.join(volume);
         match backing {
             Backing::Empty { is_memory, size_bytes } => {
                 make_private(directory)?;
                 fs::create_dir(&path).at("make the directory", &path)?;
-                if is_memory {
-                    mount::memory(&path, 0o777, size_bytes)?;
+                if *is_memory {
+                    mount::memory(&path, 0o777, *size_bytes)?;
                 }
                 let set_group_id = if group.is_some() { 0o2000 } else { 0 };
                 set(&path, 0o777 | set_group_id, group)?;
@@ -52,15 +50,15 @@ pub(in crate::container_hook::engine) fn make(
                 fs::create_dir(&path).at("make the directory", &path)?;
                 set(&path, 0o755, group)?;
                 for file in files {
-                    write(&path, &file, group)?;
+                    write(&path, file, group)?;
                 }
             }
             Backing::Host { path, create: Create::Directory } => {
-                fs::create_dir_all(&path).at("make the directory", &path)?;
+                fs::create_dir_all(path).at("make the directory", path)?;
             }
             Backing::Host { path, create: Create::File } => {
-                let file = OpenOptions::new().append(true).create(true).mode(0o644).open(&path);
-                file.at("make", &path)?;
+                let file = OpenOptions::new().append(true).create(true).mode(0o644).open(path);
+                file.at("make", path)?;
             }
             Backing::Host { create: Create::Nothing, .. } => {}
         }

@@ -1,5 +1,6 @@
 //! `volumes` of the pod: where what is in them comes from.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::io;
 use std::os::unix::fs::FileTypeExt as _;
@@ -9,11 +10,11 @@ use k8s_openapi::api::core::v1::{
     DownwardAPIVolumeFile, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath, Volume,
 };
 
-use super::environment::{Sources, resource_field};
-use super::fault::{Fault, Place};
+use super::environment::{Addresses, Sources, resource_field};
 use super::objects::{Kind, Reference};
 use super::quantity::Quantity;
 use crate::container_hook::policy::{Policy, is_engine_socket};
+use crate::container_hook::template::{Fault, FieldPath};
 
 /// Where what is in a volume comes from.
 #[derive(Debug, PartialEq, Eq)]
@@ -56,12 +57,24 @@ pub(super) struct File {
 /// What files of objects have if nobody says otherwise.
 const DEFAULT_MODE: u32 = 0o644;
 
+/// Where what is in each volume of a template comes from, by the volume's name.
+pub(super) type Backings = BTreeMap<String, Backing>;
+
 impl Sources<'_> {
+    /// Returns where what is in all volumes comes from. What is wrong with one is wrong whether it is
+    /// mounted or not.
+    pub(super) fn backings(self, policy: &Policy) -> Result<Backings, Fault> {
+        let backings = self.pod.volumes().map(|(volume, place)| {
+            Ok((volume.name.clone(), self.backing(volume, &place, policy)?))
+        });
+        backings.collect()
+    }
+
     /// Returns where what is in a volume comes from.
-    pub(super) fn backing(
+    fn backing(
         self,
         volume: &Volume,
-        place: &Place,
+        place: &FieldPath,
         policy: &Policy,
     ) -> Result<Backing, Fault> {
         let empty = |source| empty_dir(source, &place.at("emptyDir"));
@@ -114,7 +127,7 @@ impl Sources<'_> {
     }
 }
 
-fn empty_dir(source: &EmptyDirVolumeSource, place: &Place) -> Result<Backing, Fault> {
+fn empty_dir(source: &EmptyDirVolumeSource, place: &FieldPath) -> Result<Backing, Fault> {
     let is_memory = match source.medium.as_deref() {
         None | Some("") => false,
         Some("Memory") => true,
@@ -139,7 +152,7 @@ fn empty_dir(source: &EmptyDirVolumeSource, place: &Place) -> Result<Backing, Fa
 /// as good as root.
 fn host_path(
     source: &HostPathVolumeSource,
-    place: &Place,
+    place: &FieldPath,
     policy: &Policy,
 ) -> Result<Backing, Fault> {
     let path = PathBuf::from(&source.path);
@@ -183,7 +196,7 @@ fn host_path(
 }
 
 /// Refuses the socket of a container engine, by whatever path, unless workflows may mount it too.
-pub(super) fn check_socket(path: &Path, policy: &Policy, place: &Place) -> Result<(), Fault> {
+pub(super) fn check_socket(path: &Path, policy: &Policy, place: &FieldPath) -> Result<(), Fault> {
     let Ok(real) = fs::canonicalize(path) else { return Ok(()) };
     if !(is_engine_socket(path) || is_engine_socket(&real)) || policy.allows_path(&real) {
         return Ok(());
@@ -204,7 +217,7 @@ struct Files<'a> {
 }
 
 impl Files<'_> {
-    fn set_mode(&mut self, mode: Option<i32>, place: &Place) -> Result<(), Fault> {
+    fn set_mode(&mut self, mode: Option<i32>, place: &FieldPath) -> Result<(), Fault> {
         if let Some(mode) = mode {
             self.mode = permissions(mode, &place.at("defaultMode"))?;
         }
@@ -215,7 +228,7 @@ impl Files<'_> {
         &mut self,
         reference: Reference<'_>,
         items: Option<&[KeyToPath]>,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<(), Fault> {
         let object = reference.object(self.sources.settings, place)?;
         let Some(mut object) = object else { return Ok(()) };
@@ -242,16 +255,20 @@ impl Files<'_> {
     fn fields(
         &mut self,
         items: Option<&[DownwardAPIVolumeFile]>,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<(), Fault> {
         for (at, item) in items.into_iter().flatten().enumerate() {
             let place = place.at("items").item(at);
             let value = match (&item.field_ref, &item.resource_field_ref) {
-                (Some(field), _) => self.sources.field(field, &place.at("fieldRef"))?,
+                (Some(field), _) => {
+                    // The pod has no addresses yet.
+                    let value = self.sources.field(field, &place.at("fieldRef"))?;
+                    value.at(Addresses::default())
+                }
                 (None, Some(resource)) => {
                     let place = place.at("resourceFieldRef");
                     let name = resource.container_name.as_deref().unwrap_or_default();
-                    let container = self.sources.wide.container(name).ok_or_else(|| {
+                    let container = self.sources.pod.container(name).ok_or_else(|| {
                         place.at("containerName").fault("names no container of the template")
                     })?;
                     resource_field(resource, container.resources.as_ref(), &place)?
@@ -268,7 +285,7 @@ impl Files<'_> {
         path: &str,
         mode: Option<i32>,
         content: Vec<u8>,
-        place: &Place,
+        place: &FieldPath,
     ) -> Result<(), Fault> {
         let path = below(path)
             .ok_or_else(|| place.at("path").fault("has to be a path below the volume's top"))?;
@@ -278,7 +295,7 @@ impl Files<'_> {
     }
 }
 
-fn permissions(mode: i32, place: &Place) -> Result<u32, Fault> {
+fn permissions(mode: i32, place: &FieldPath) -> Result<u32, Fault> {
     let problem = "goes from 0 to 511: YAML reads 0644 as a number of tens, 0o644 as you mean it";
     let mode = u32::try_from(mode).ok().filter(|mode| *mode <= 0o777);
     mode.ok_or_else(|| place.fault(problem))
@@ -295,8 +312,8 @@ pub(super) fn below(path: &str) -> Option<PathBuf> {
 mod tests {
     use serde_json::json;
 
-    use super::super::fault::tests::merged;
     use super::*;
+    use crate::container_hook::template::fault::tests::merged;
 
     #[test]
     fn files_of_the_host_have_to_be_of_their_type() {

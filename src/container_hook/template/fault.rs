@@ -3,7 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use crate::container_hook::template::{Merged, Origin, Position};
+use super::merged::{Merged, Origin};
+use crate::yaml::Position;
 
 /// Something in a template that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,23 +42,23 @@ impl From<Fault> for Faults {
     }
 }
 
-/// A place in a merged pod.
+/// The path of a field in a merged pod.
 #[derive(Clone, Debug)]
-pub(super) struct Place {
+pub(in crate::container_hook) struct FieldPath {
     merged: Arc<Merged>,
     file: Arc<str>,
     path: String,
 }
 
-impl Place {
+impl FieldPath {
     /// Returns the place of the whole pod; `file` is the template.
-    pub(super) fn top(merged: Arc<Merged>, file: &str) -> Self {
-        Place { merged, file: file.into(), path: String::new() }
+    pub(in crate::container_hook) fn top(merged: Arc<Merged>, file: &str) -> Self {
+        FieldPath { merged, file: file.into(), path: String::new() }
     }
 
     /// Goes to a field, or further down if it has slashes.
-    pub(super) fn at(&self, field: &str) -> Self {
-        Place {
+    pub(in crate::container_hook) fn at(&self, field: &str) -> Self {
+        FieldPath {
             merged: Arc::clone(&self.merged),
             file: Arc::clone(&self.file),
             path: format!("{}/{field}", self.path),
@@ -65,22 +66,22 @@ impl Place {
     }
 
     /// Goes to an item of a list.
-    pub(super) fn item(&self, number: usize) -> Self {
+    pub(in crate::container_hook) fn item(&self, number: usize) -> Self {
         self.at(&number.to_string())
     }
 
     /// Goes to a key that anybody may have written.
-    pub(super) fn key(&self, key: &str) -> Self {
+    pub(in crate::container_hook) fn key(&self, key: &str) -> Self {
         self.at(&key.replace('~', "~0").replace('/', "~1"))
     }
 
-    /// Tells if it is the template that says what is here.
-    pub(super) fn is_from_template(&self) -> bool {
+    /// Returns whether the value is the template's.
+    pub(in crate::container_hook) fn is_from_template(&self) -> bool {
         matches!(self.merged.origin(&self.path), Some(Origin::Template(_)))
     }
 
     /// Returns what is wrong here.
-    pub(super) fn fault(&self, problem: impl Into<String>) -> Fault {
+    pub(in crate::container_hook) fn fault(&self, problem: impl Into<String>) -> Fault {
         // What is missing is missing from what is above it.
         let mut path = self.path.as_str();
         let position = loop {
@@ -101,18 +102,18 @@ impl Place {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::container_hook) mod tests {
     use serde_json::Value;
 
     use super::*;
     use crate::container_hook::template::{Base, Template};
 
     /// Merges a template into the smallest pod of a job.
-    pub(in crate::container_hook::engine) fn merged(template: &Value) -> (Arc<Merged>, Place) {
+    pub(in crate::container_hook) fn merged(template: &Value) -> (Arc<Merged>, FieldPath) {
         let base = Base::parse("pod", "spec: {containers: [{name: job, image: a}]}").unwrap();
         let template = Template::parse("/t", &template.to_string()).unwrap();
         let merged = Arc::new(template.merge_job(base).unwrap());
-        let place = Place::top(Arc::clone(&merged), "/t");
+        let place = FieldPath::top(Arc::clone(&merged), "/t");
         (merged, place)
     }
 
@@ -121,7 +122,7 @@ pub(super) mod tests {
         let base = Base::parse("pod", "spec: {containers: [{name: job, image: a}]}").unwrap();
         let text = "spec:\n  containers:\n  - name: $job\n    tty: true\n";
         let merged = Template::parse("/t", text).unwrap().merge_job(base).unwrap();
-        let job = Place::top(Arc::new(merged), "/t").at("spec/containers").item(0);
+        let job = FieldPath::top(Arc::new(merged), "/t").at("spec/containers").item(0);
         let said = job.at("tty").fault("no").to_string();
         assert!(
             said.starts_with("/t:4:") && said.ends_with(": /spec/containers/0/tty: no"),

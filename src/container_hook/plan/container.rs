@@ -1,0 +1,154 @@
+//! A container of the request, checked as far as that is possible without making anything.
+
+use std::path::Path;
+
+use super::request::ContainerRequest;
+use super::role::Role;
+use crate::container_hook::context::HookContext;
+use crate::container_hook::error::HookError;
+use crate::container_hook::options::CreateOptions;
+use crate::container_hook::policy::is_engine_socket;
+use crate::container_hook::request::{ContainerArgs, ImageSource, Mount};
+use crate::container_hook::volumes::Volume;
+use crate::container_hook::words;
+use crate::image::{Platform, Reference};
+use crate::network::PortMapping;
+use crate::sys::host_file::HostFile;
+
+/// A container that the policy allows.
+pub(in crate::container_hook) struct ContainerPlan<'a> {
+    pub(in crate::container_hook) args: &'a ContainerArgs,
+    pub(in crate::container_hook) role: Role,
+    /// How messages call it: `job container`, `service redis`.
+    pub(in crate::container_hook) title: String,
+    /// What other containers call it.
+    pub(in crate::container_hook) names: Vec<String>,
+    pub(in crate::container_hook) options: CreateOptions,
+    pub(in crate::container_hook) ports: Vec<PortMapping>,
+    /// None for Dockerfiles.
+    pub(in crate::container_hook) reference: Option<Reference>,
+    pub(in crate::container_hook) platform: Platform,
+    /// The arguments of its program, split as the runner meant them.
+    pub(in crate::container_hook) program_args: Vec<String>,
+    /// Those of `volumes:`, then those of `options:`; paths of bind mounts are resolved.
+    pub(in crate::container_hook) volumes: Vec<Volume>,
+    /// The runner's own directories.
+    pub(in crate::container_hook) runner_mounts: Vec<&'a Mount>,
+}
+
+impl<'a> ContainerPlan<'a> {
+    /// Checks a container: all that its text tells.
+    pub(in crate::container_hook) fn new(
+        context: &HookContext<'_>,
+        request: ContainerRequest<'a>,
+    ) -> Result<Self, HookError> {
+        let title = request.role.title(request.names.first().map(String::as_str));
+        let plan = Self::check(context, request, &title);
+        plan.map(|plan| ContainerPlan { title: title.clone(), ..plan })
+            .map_err(HookError::of(&title))
+    }
+
+    fn check(
+        context: &HookContext<'_>,
+        request: ContainerRequest<'a>,
+        title: &str,
+    ) -> Result<Self, HookError> {
+        let ContainerRequest { args, options, role, names, shared_network } = request;
+        let written_options = options?;
+        let mut options = written_options.clone();
+        options.check(&context.settings.policy)?;
+        for ignored in &options.without_effect {
+            context
+                .log
+                .line(&format!("{title}: {} has no effect: {}", ignored.option, ignored.reason));
+        }
+        let mut ports = Vec::new();
+        for text in args.port_mappings.iter().chain(&options.network.publish) {
+            ports.extend(PortMapping::parse(text)?);
+        }
+        let reference = match &args.source {
+            ImageSource::Image(image) => Some(image.parse::<Reference>()?),
+            ImageSource::Dockerfile(_) => None,
+        };
+        let platform = match &options.platform {
+            Some(platform) => platform.parse().map_err(HookError::Platform)?,
+            None => Platform::host(),
+        };
+        let mounts = args.user_mounts.iter().map(Volume::from_mount);
+        let written_volumes: Vec<_> = mounts.collect::<Result<_, _>>()?;
+        let mut volumes = written_volumes.clone();
+        for volume in &mut volumes {
+            context.settings.policy.check_volume(volume)?;
+        }
+        context.audit.allowed(context.runner, title, &written_options, &written_volumes)?;
+        volumes.extend(options.volumes.iter().cloned());
+        if let Some(mode) = shared_network {
+            options.network.mode = mode;
+        }
+        let program_args = words::rejoin(&args.entry_point_args)?;
+        let runner_mounts = runner_mounts(context, args, title);
+        Ok(ContainerPlan {
+            args,
+            role,
+            title: String::new(),
+            names,
+            options,
+            ports,
+            reference,
+            platform,
+            program_args,
+            volumes,
+            runner_mounts,
+        })
+    }
+
+    /// Returns the name that people see.
+    pub(in crate::container_hook) fn name(&self) -> String {
+        let image =
+            || self.reference.as_ref().map_or("dockerfile", Reference::base_name).to_owned();
+        self.options.name.clone().or_else(|| self.names.first().cloned()).unwrap_or_else(image)
+    }
+
+    /// Returns the variables: those of `--env`, then the request's, then ours.
+    pub(in crate::container_hook) fn env(&self) -> Vec<String> {
+        let asked = self.options.env.iter().map(|variable| match &variable.value {
+            Some(value) => format!("{}={value}", variable.name),
+            None => variable.name.clone(),
+        });
+        let sent = &self.args.environment.0;
+        let sent_pairs = sent.iter().map(|(name, value)| format!("{name}={value}"));
+        let mut env: Vec<_> = asked.chain(sent_pairs).collect();
+        if self.role.is_helper() {
+            return env;
+        }
+        env.push("GITHUB_ACTIONS=true".to_owned());
+        let has_ci = env.iter().any(|pair| pair.starts_with("CI="));
+        if !has_ci {
+            env.push("CI=true".to_owned());
+        }
+        env
+    }
+}
+
+/// Returns the directories of the runner that a container gets: all but the socket of a container
+/// engine, which the runner names on every machine.
+fn runner_mounts<'a>(
+    context: &HookContext<'_>,
+    args: &'a ContainerArgs,
+    title: &str,
+) -> Vec<&'a Mount> {
+    let mut mounts = Vec::new();
+    for mount in &args.system_mounts {
+        let Some(source) = mount.source.as_deref().map(Path::new) else { continue };
+        if !is_engine_socket(source) {
+            mounts.push(mount);
+        } else if HostFile::open_trusted(source).is_ok() {
+            // Where there is none, there is nothing to report.
+            context.log.line(&format!(
+                "{title}: {} is not mounted: it would make the container root of this machine",
+                source.display()
+            ));
+        }
+    }
+    mounts
+}

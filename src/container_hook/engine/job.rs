@@ -139,7 +139,7 @@ impl Jobs {
 
 #[cfg(test)]
 mod tests {
-    use super::super::runner::tests::runner;
+    use crate::container_hook::runner::tests::runner;
     use super::*;
     use crate::sys::tests::Damage;
 

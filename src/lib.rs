@@ -44,6 +44,9 @@ pub mod image;
 pub mod json;
 #[cfg(feature = "engine")]
 pub mod network;
+#[doc(hidden)]
+#[cfg(any(feature = "program", feature = "runtime-wrapper"))]
+pub mod program;
 #[cfg(feature = "engine")]
 pub mod rootfs;
 #[cfg(any(feature = "runtime-wrapper", feature = "engine"))]

@@ -7,10 +7,7 @@
 use std::io::Read as _;
 
 use libfuzzer_sys::fuzz_target;
-
-#[expect(dead_code, reason = "programs use more of it")]
-#[path = "../../src/bin/shared/relayed.rs"]
-mod relayed;
+use oci_hooks::program::relayed;
 
 const MAX_BYTES: u64 = 64;
 

@@ -1,16 +1,16 @@
 //! One look at a container from outside or by a program in it: what health checks are made of.
 
 use std::fs;
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
 use std::thread;
 use std::time::Duration;
 
-use serde::{Deserialize, Serialize};
 use ureq::Agent;
 use ureq::tls::TlsConfig;
 
 use super::engine::Engine;
 use super::error::ContainerError;
+use super::lifecycle::Check;
 use super::record::{Record, write_json};
 use crate::bundle::ExecOptions;
 use crate::sys::error::chain;
@@ -20,24 +20,6 @@ use crate::sys::process::{End, Finished};
 
 /// How much of what a check writes is worth showing.
 const SHOWN_BYTES: usize = 4096;
-
-/// Something that a container is to do or to answer.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Check {
-    /// A program in it ends with code 0.
-    Command(Vec<String>),
-    /// A request from its network is answered with a code from 200 to 399; certificates do not count.
-    Http {
-        /// `http` or `https`, with the host and the port.
-        url: String,
-        /// Headers of the request.
-        headers: Vec<(String, String)>,
-    },
-    /// A connection from its network is accepted.
-    Tcp(SocketAddr),
-    /// Time passes.
-    Sleep(Duration),
-}
 
 impl Engine {
     /// Makes a check; says how it failed, if it did.

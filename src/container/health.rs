@@ -4,9 +4,9 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::check::Check;
 use super::engine::Engine;
 use super::error::ContainerError;
+use super::lifecycle::Check;
 use super::record::Record;
 use crate::image::Healthcheck;
 

@@ -9,7 +9,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use super::error::ContainerError;
-use super::stop::Stop;
+use super::lifecycle::Stop;
 use crate::runtime::Runtime;
 use crate::sys::cgroup;
 use crate::sys::fs::{

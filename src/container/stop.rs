@@ -1,26 +1,13 @@
 //! Ending containers as they wish: told first, killed when their time is up.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use serde::{Deserialize, Serialize};
-
-use super::check::Check;
 use super::engine::Engine;
+use super::lifecycle::Check;
 use super::record::{Record, Role};
 use crate::sys::error::chain;
 use crate::sys::identity;
-
-/// How a container is ended.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Stop {
-    /// What is done in it first.
-    pub before: Option<Check>,
-    /// The signal that asks it to end; none if it takes no notice of any.
-    pub signal: Option<String>,
-    /// How long all of that may take.
-    pub grace: Duration,
-}
 
 impl Engine {
     /// Asks all those containers to end that were made to be asked, and waits until they have or

@@ -3,13 +3,15 @@
 use crate::source::{Finding, Source};
 
 /// The modules of the library, lowest layer first. A module names only modules of layers below its own.
-const LAYERS: [&[&str]; 5] = [
+const LAYERS: [&[&str]; 6] = [
     &["json", "sys", "yaml"],
     &["hooks", "image", "runtime", "network"],
     &["bundle", "rootfs"],
     &["container"],
     // Each speaks one protocol; none names another.
     &["container_hook", "garm", "step_runner"],
+    // What the programs share.
+    &["program"],
 ];
 
 fn layer(module: &str) -> Option<usize> {
@@ -150,6 +152,7 @@ mod tests {
                 "use super::{beneath, super::hooks::Hook};",
                 "1: `sys` must not name `hooks`",
             ),
+            ("src/garm/a.rs", "use crate::program::b;", "1: `garm` must not name `program`"),
             ("src/images/mod.rs", "", "1: give `images` a place in tests/tidy/layers.rs"),
         ] {
             assert_eq!(found(path, text), [format!("{path}:{expected}")]);

@@ -46,12 +46,18 @@ fn is_inline_module(item: &str) -> bool {
     item.contains("mod ") && item.contains('{')
 }
 
-/// Finds features that are named elsewhere than on the modules and names of `lib.rs`, `hooks/mod.rs` and
-/// `sys/mod.rs`.
+/// Where features are named.
+const LISTS: [&str; 5] = [
+    "src/lib.rs",
+    "src/hooks/mod.rs",
+    "src/program/mod.rs",
+    "src/program/testing/mod.rs",
+    "src/sys/mod.rs",
+];
+
+/// Finds features that are named elsewhere than on the modules and names of [`LISTS`].
 fn features(source: &Source) -> Vec<Finding> {
-    let is_list = ["src/lib.rs", "src/hooks/mod.rs", "src/sys/mod.rs"]
-        .iter()
-        .any(|list| source.path.ends_with(list));
+    let is_list = LISTS.iter().any(|list| source.path.ends_with(list));
     let named = source.code.match_indices("feature =").chain(source.code.match_indices("feature="));
     named
         .filter(|(at, _)| {
@@ -66,7 +72,7 @@ fn features(source: &Source) -> Vec<Finding> {
         .map(|(at, _)| {
             source.finding(
                 at,
-                "features stand on `mod` and `pub use` in lib.rs, hooks/mod.rs and sys/mod.rs",
+                format!("features stand on `mod` and `pub use` in {}", LISTS.join(", ")),
             )
         })
         .collect()

@@ -31,6 +31,11 @@ const OWN_PATHS: [&str; 7] = [
 /// Where people have trees of their own linted: nobody else changes them meanwhile.
 const OWN_TREES: [&str; 2] = ["src/bin/oci-hooks/lint/tree.rs", "src/bin/step-runner/lint.rs"];
 
+/// Returns whether a file is of the library that others use: what programs share is half a program.
+fn is_library_proper(source: &Source) -> bool {
+    source.is_library() && !source.is_below("src/program")
+}
+
 const RULES: [Rule; 8] = [
     Rule {
         words: &["#[ignore"],
@@ -54,7 +59,7 @@ const RULES: [Rule; 8] = [
     Rule {
         words: &["print!", "println!", "eprint!", "eprintln!"],
         message: "the library never prints: return it",
-        applies: Source::is_library,
+        applies: is_library_proper,
         in_tests: true,
     },
     Rule {
@@ -70,7 +75,7 @@ const RULES: [Rule; 8] = [
             "env::temp_dir",
         ],
         message: "the library takes values: programs exit and know where they run",
-        applies: Source::is_library,
+        applies: is_library_proper,
         in_tests: true,
     },
     Rule {
@@ -205,6 +210,7 @@ mod tests {
             count("src/a.rs", "/// println!(\"\")\nconst A: &str = \"todo!\"; fn my_dbg!() {}"),
             0
         );
+        assert_eq!(count("src/program/a.rs", "println!(); std::env::var_os()"), 0);
         assert_eq!(
             count("src/bin/a/main.rs", "println!(); std::env::var_os(); process::exit()"),
             0

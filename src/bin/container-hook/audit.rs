@@ -7,13 +7,14 @@ use std::path::Path;
 
 use clap::Args;
 use oci_hooks::container_hook::audit::{AuditEvent, AuditLine};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::lines::visible;
+use oci_hooks::program::table;
 use oci_hooks::sys::fs::PathContext as _;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::shared::lines::visible;
-use crate::table;
+use crate::settings::Settings;
 
 /// Show the audit log: containers of jobs, what of the host they had, and what was refused
 #[derive(Debug, Args)]
@@ -50,7 +51,7 @@ pub(crate) struct AuditArgs {
 const EVENTS: [&str; 6] = ["allowed", "container", "device", "mount", "port", "refused"];
 
 pub(crate) fn run(args: &AuditArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings()?.settings;
+    let settings = context.settings::<Settings>()?.settings;
     let path = settings.audit.file.as_deref().ok_or(Error::NoAudit)?;
     let (lines, unreadable) = args.read(path)?;
     if unreadable > 0 {

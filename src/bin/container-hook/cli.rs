@@ -3,12 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::config::ConfigArgs;
+use oci_hooks::program::context::{Color, Context};
+use oci_hooks::program::monitor::MonitorArgs;
 
-use crate::context::Color;
-use crate::{
-    audit, completions, config, doctor, images, import, install, logs, monitor, prune, ps, pull,
-    relay, rmi, template,
-};
+use crate::{audit, doctor, images, import, install, logs, prune, ps, pull, relay, rmi, template};
 
 const HELP: &str = "\
 Without a command it reads a request of GitHub's runner from standard input and carries it out.
@@ -54,6 +54,13 @@ pub(crate) struct GlobalArgs {
     pub(crate) color: Color,
 }
 
+impl GlobalArgs {
+    /// Returns the environment of a command with these options.
+    pub(crate) fn context(&self) -> Context {
+        Context::new(self.color, self.format == Format::Json).with_config(self.config.clone())
+    }
+}
+
 /// How results are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -65,6 +72,15 @@ pub(crate) enum Format {
     /// For both; only container-hook-template(1) has it, by default
     Yaml,
 }
+
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  container-hook config --default > /etc/oci-hooks/container-hook.toml   A file to start from
+  container-hook config                                                  What is in force";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  container-hook completions bash > /etc/bash_completion.d/container-hook";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -79,9 +95,11 @@ pub(crate) enum Command {
     Rmi(rmi::RmiArgs),
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
-    Config(config::ConfigArgs),
-    Completions(completions::CompletionsArgs),
+    #[command(after_help = CONFIG_EXAMPLES)]
+    Config(ConfigArgs),
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
     Relay(relay::RelayArgs),
     AsRoot(relay::AsRootArgs),
-    Monitor(monitor::MonitorArgs),
+    Monitor(MonitorArgs),
 }

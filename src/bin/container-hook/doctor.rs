@@ -8,12 +8,13 @@ mod runner;
 use std::path::Path;
 
 use clap::Args;
+use oci_hooks::program::checks::{host, network, report, runtimes, storage};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::engine;
 use crate::error::Error;
-use crate::shared::checks::{host, network, report, runtimes, storage};
+use crate::settings::Settings;
 
 /// Check what containers need on this machine, and say how to mend what is missing
 #[derive(Debug, Args)]
@@ -22,13 +23,13 @@ Run it as root, as the hook runs. Exit status is 0 if nothing has to be mended, 
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
-    let loaded = context.settings()?;
+    let loaded = context.settings::<Settings>()?;
     let settings = &loaded.settings;
     let mut checks = vec![runner::user(), runner::settings(&loaded)];
     checks.push(host::kernel(Some(ownership::IDMAPPED_OVERLAY)));
     checks.extend([host::cgroups(), host::cgroup_controllers(), ownership::user_namespaces()]);
     checks.extend(runtimes::checks(settings.host()));
-    checks.extend(storage::checks(&settings.store));
+    checks.extend(storage::checks(settings.host()));
     checks.extend(ownership::idmapped_mounts(&settings.store));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
@@ -41,5 +42,5 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
         checks.extend(network::resolver());
     }
     checks.extend(runner::checks(settings));
-    report(&checks, context)
+    Ok(report(&checks, context)?)
 }

@@ -4,10 +4,10 @@ use oci_hooks::container_hook;
 use oci_hooks::container_hook::engine::{BuildOptions, EngineSettings};
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::NetworkOptions;
+use oci_hooks::program::host::HostError;
 
 use crate::environment;
 use crate::settings::{Ownership, Settings};
-use crate::shared::host::HostError;
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {

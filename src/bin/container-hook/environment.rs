@@ -7,12 +7,12 @@ use std::path::{Path, PathBuf};
 use oci_hooks::container_hook::worker_log::diag;
 use oci_hooks::container_hook::{JOB_VARIABLES, Runner, RunnerFiles, RunnerFilesError};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
+use oci_hooks::program::relayed::{PROXY_VARIABLES, sudo_caller};
 use oci_hooks::sys::caller::{Caller, is_root};
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::identity::Identity;
 
 use crate::settings::{self, Settings};
-use crate::shared::relayed::{PROXY_VARIABLES, sudo_caller};
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
 const RUNNER_VARIABLES: [&str; 5] =

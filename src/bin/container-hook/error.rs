@@ -1,6 +1,5 @@
 //! What can go wrong in a command, and how it is told.
 
-use std::io;
 use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
@@ -10,14 +9,16 @@ use oci_hooks::container_hook::template::Faults;
 use oci_hooks::container_hook::template::TemplateError;
 use oci_hooks::hooks::trust::TrustError;
 use oci_hooks::image::{ImportError, PullError, StoreError};
+use oci_hooks::program::context::OutputError;
+use oci_hooks::program::exit::Failure;
+use oci_hooks::program::host::HostError;
+use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::is_full;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
+use crate::directories::DirectoriesError;
 use crate::environment::TEMPLATE_VARIABLE;
-use crate::install::DirectoriesError;
 use crate::log::FULL;
-use crate::shared::host::HostError;
-use crate::shared::read::SettingsError;
 use crate::stdin::StdinError;
 
 /// Why a command could not do its work.
@@ -29,8 +30,8 @@ pub(crate) enum Error {
     Replace(#[from] ReplaceError),
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    #[error("cannot write to standard output")]
-    Output(#[source] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[error(
         "the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@"
     )]
@@ -78,14 +79,12 @@ pub(crate) enum Error {
     NoYaml,
 }
 
-impl Error {
-    /// Tells if whoever read the output has gone.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+impl Failure for Error {
+    fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.is_broken_pipe())
     }
 
-    /// Returns what to do about it, where the message does not say.
-    pub(crate) fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Error::NotPlain { .. } => Some("use another directory".to_owned()),
             Error::Trust(error) | Error::Settings(SettingsError::Trust { source: error, .. }) => {

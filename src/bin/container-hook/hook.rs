@@ -8,15 +8,15 @@ use oci_hooks::container_hook::audit::AuditLog;
 use oci_hooks::container_hook::engine::EngineBackend;
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{HookContext, HookError, Log as _, Outcome};
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::host::HostError;
+use oci_hooks::program::settings_file::{FileSettings as _, SettingsError};
 use oci_hooks::sys::error::chain;
 
-use crate::Exit;
 use crate::engine;
 use crate::environment::{self, EnvironmentError};
 use crate::log::Log;
-use crate::settings;
-use crate::shared::host::HostError;
-use crate::shared::read::SettingsError;
+use crate::settings::Settings;
 use crate::signals;
 use crate::stdin::{self, StdinError};
 
@@ -40,7 +40,7 @@ pub(crate) enum CallError {
 /// Carries out the request on standard input.
 pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
-    let settings = settings::load(config)?.settings;
+    let settings = Settings::load(config)?.settings;
     let runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;
     let mut hook_settings = engine::hook_settings(&settings);

@@ -5,13 +5,14 @@ use std::time::SystemTime;
 use clap::Args;
 use jiff::Timestamp;
 use oci_hooks::image::Summary;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::quantity::{counted, human};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::table::{self, ago};
+use crate::settings::Settings;
 
 /// List the images in the store
 #[derive(Debug, Args)]
@@ -42,7 +43,7 @@ impl From<&Summary> for Json {
 }
 
 pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = context.settings()?.settings.host().store()?;
+    let store = context.settings::<Settings>()?.settings.host().store()?;
     let images = store.images()?;
     if context.is_json() {
         context.json(&images.iter().map(Json::from).collect::<Vec<_>>())?;

@@ -4,10 +4,11 @@ use std::path::PathBuf;
 
 use clap::Args;
 use oci_hooks::image::Reference;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
+use crate::settings::Settings;
 
 /// Put an image from a file or directory into the store
 #[derive(Debug, Args)]
@@ -27,8 +28,8 @@ pub(crate) struct ImportArgs {
 }
 
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = context.settings()?.settings.host().store()?;
+    let store = context.settings::<Settings>()?.settings.host().store()?;
     let image = store.import(&args.path, &args.reference)?;
-    crate::shared::pulled::report(&image, context)?;
+    oci_hooks::program::pulled::report(&image, context)?;
     Ok(Exit::Done)
 }

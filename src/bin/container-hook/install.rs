@@ -1,23 +1,19 @@
 //! `container-hook install`.
 
-mod directories;
-
 use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::trust::{self, TrustOptions};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::relayed::{AS_ROOT, check_this_program, this_program};
 use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks, make_directories};
 use serde::Serialize;
 
-use directories::{Directories, Recorded};
-
-use crate::Exit;
-use crate::context::Context;
+use crate::directories::{Directories, Recorded, RunnerArgs};
 use crate::error::Error;
-use crate::settings;
-use crate::shared::relayed::{AS_ROOT, check_this_program, this_program};
 
-pub(crate) use directories::DirectoriesError;
+use crate::settings::{self, Settings};
 
 /// Write the script that GitHub's runner calls, and say what the runner needs
 #[derive(Debug, Args)]
@@ -43,17 +39,8 @@ pub(crate) struct InstallArgs {
     #[arg(long)]
     sudo: bool,
 
-    /// The user of the runner, for sudo
-    #[arg(long, value_name = "USER", default_value = "runner", value_parser = user_name)]
-    runner_user: String,
-
-    /// Record a directory of the runner, which belongs to its user (can be repeated)
-    #[arg(long, value_name = "DIR", requires = "sudo")]
-    runner_dir: Vec<PathBuf>,
-
-    /// Record a tool cache outside of the runner's directories, of its user or root (can be repeated)
-    #[arg(long, value_name = "DIR", requires = "sudo")]
-    tool_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    runner: RunnerArgs,
 }
 
 /// What was installed, and what has to be done.
@@ -81,15 +68,14 @@ pub(crate) fn run(
     let program_text = plain(&program)?;
 
     // All of it is checked before anything is written.
-    let directories = Directories::find(args)?;
-    let asks_to_record = !(args.runner_dir.is_empty() && args.tool_dir.is_empty());
+    let directories = Directories::find(&args.runner)?;
     if args.sudo {
-        let settings = context.settings()?.settings;
-        if args.runner_dir.is_empty() && settings.runner.directories.is_empty() {
+        let settings = context.settings::<Settings>()?.settings;
+        if args.runner.runner_dir.is_empty() && settings.runner.directories.is_empty() {
             return Err(Error::NoRunnerDirectory);
         }
     }
-    for (given, real) in directories.renamed(args) {
+    for (given, real) in directories.renamed(&args.runner) {
         context.note(&format!("{} is recorded as {}", given.display(), real.display()));
     }
 
@@ -112,8 +98,9 @@ pub(crate) fn run(
     FileAt::open(&script, Symlinks::Refuse)?.replace(text.as_bytes(), &options)?;
 
     let record = || directories.record(&settings::path(config));
-    let recorded = asks_to_record.then(record).transpose()?;
-    let sudoers = || format!("{} ALL=(root) NOPASSWD: {program_text} {AS_ROOT}", args.runner_user);
+    let recorded = (!args.runner.is_empty()).then(record).transpose()?;
+    let sudoers =
+        || format!("{} ALL=(root) NOPASSWD: {program_text} {AS_ROOT}", args.runner.runner_user);
     report(
         &Installed {
             environment: format!("ACTIONS_RUNNER_CONTAINER_HOOKS={script_text}"),
@@ -169,12 +156,4 @@ fn plain(path: &Path) -> Result<&str, Error> {
     path.to_str()
         .filter(|text| text.chars().all(is_plain))
         .ok_or_else(|| Error::NotPlain { path: path.to_owned() })
-}
-
-fn user_name(text: &str) -> Result<String, &'static str> {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
-    if text.is_empty() || text.starts_with('-') || !text.chars().all(is_plain) {
-        return Err("a user's name has letters, digits, `.`, `_` and `-`");
-    }
-    Ok(text.to_owned())
 }

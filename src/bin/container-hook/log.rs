@@ -9,11 +9,12 @@ use std::process::ExitCode;
 
 use oci_hooks::container_hook;
 use oci_hooks::image::{Progress, ProgressEvent};
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::progress::{Lines, outdated};
 use oci_hooks::sys::error::{chain, is_full};
 use oci_hooks::sys::fs::random_u64;
 
-use crate::progress::{Lines, outdated};
-use crate::{Exit, environment};
+use crate::environment;
 
 /// What to do about a disk that is full.
 pub(crate) const FULL: &str = "make room on the file system that this is on, which is full; `container-hook prune --all` removes all \

@@ -1,11 +1,12 @@
 //! `container-hook logs`.
 
 use clap::Args;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::lines;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::shared::lines;
+use crate::settings::Settings;
 
 /// Show what a service wrote
 #[derive(Debug, Args)]
@@ -25,7 +26,7 @@ pub(crate) struct LogsArgs {
 }
 
 pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = context.settings()?.settings.host().existing()?;
+    let engine = context.settings::<Settings>()?.settings.host().existing()?;
     let record = engine.find(&args.id)?;
     let lines = engine.logs(&record, args.tail.unwrap_or(usize::MAX))?;
     if context.is_json() {

@@ -2,6 +2,7 @@
 
 mod audit;
 mod cli;
+mod directories;
 mod doctor;
 mod engine;
 mod environment;
@@ -14,62 +15,26 @@ mod log;
 mod logs;
 #[cfg(test)]
 mod man;
-#[cfg(test)]
-#[path = "../pages.rs"]
-mod pages;
 mod prune;
 mod ps;
 mod pull;
 mod relay;
 mod rmi;
 mod settings;
-#[path = "../shared/mod.rs"]
-mod shared;
 mod signals;
 mod stdin;
-#[path = "../oci-hooks/style.rs"]
-mod style;
 mod template;
 
 use std::io::IsTerminal as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::{ExitCode, ExitStatus};
+use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-
 use cli::{Cli, Command, Format};
-use context::Context;
 use error::Error;
-use shared::{completions, config, context, monitor, progress, table};
-
-/// How a command ended that could do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exit {
-    /// It was done, and all is well.
-    Done,
-    /// Something is not as it should be.
-    Findings,
-    /// Whatever the step says.
-    Code(u8),
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        match exit {
-            Exit::Done => ExitCode::SUCCESS,
-            Exit::Findings => ExitCode::FAILURE,
-            Exit::Code(code) => ExitCode::from(code),
-        }
-    }
-}
-
-impl From<ExitStatus> for Exit {
-    /// As a shell has it: of a process that was killed, 128 and the signal.
-    fn from(status: ExitStatus) -> Self {
-        let code = status.code().or(status.signal().map(|signal| 128 + signal));
-        Exit::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1))
-    }
-}
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::{Exit, exit_code};
+use oci_hooks::program::{config, monitor};
+use settings::Settings;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -87,21 +52,16 @@ fn main() -> ExitCode {
         }
         Some(command) => command,
     };
-    let mut context = Context::new(&cli.global);
+    let mut context = cli.global.context();
     let result = run(&cli, command, &mut context);
-    let result = result.and_then(|exit| context.flush().map(|()| exit));
-    match result {
-        Ok(exit) => exit.into(),
-        // Whoever read the output has what they wanted.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(error) => {
-            context.show_error(&error);
-            match command {
-                Command::Template(_) => ExitCode::from(2),
-                _ => ExitCode::FAILURE,
-            }
+    let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));
+    exit_code(result, |error| {
+        context.show_error(error);
+        match command {
+            Command::Template(_) => ExitCode::from(2),
+            _ => ExitCode::FAILURE,
         }
-    }
+    })
 }
 
 fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Error> {
@@ -120,9 +80,15 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         Command::Rmi(args) => rmi::run(args, context),
         Command::Prune(args) => prune::run(args, context),
         Command::Template(args) => template::run(args, context),
-        Command::Config(args) => config::run(args, context),
-        Command::Completions(args) => completions::run(args, context),
-        Command::Monitor(args) => monitor::run(args),
+        Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
+        Command::Completions(args) => {
+            args.run(Cli::command(), context)?;
+            Ok(Exit::Done)
+        }
+        Command::Monitor(args) => {
+            monitor::run(args)?;
+            Ok(Exit::Done)
+        }
         Command::Relay(_) | Command::AsRoot(_) => unreachable!("these have a log of their own"),
     }
 }

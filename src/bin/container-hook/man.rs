@@ -8,11 +8,11 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use oci_hooks::container_hook::engine::pod::{FIELDS, Field, Treatment};
+use oci_hooks::program::testing::pages::{Pages, man};
 use serde_json::Value;
 
 use crate::cli::Cli;
 use crate::environment;
-use crate::pages::{Pages, man};
 use crate::settings::{FILE, FILE_VARIABLE};
 
 const DESCRIPTION: &str = include_str!("../../../man/parts/container-hook-description.roff");

@@ -6,15 +6,16 @@ use clap::Args;
 use oci_hooks::container_hook::HookError;
 use oci_hooks::container_hook::engine::{Abandoned, remove_abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::set_aside::still_set_aside;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::engine;
 use crate::error::Error;
 use crate::images::Json as ImageJson;
-use crate::shared::set_aside::still_set_aside;
+use crate::settings::Settings;
 
 /// Remove images by age and size, and what killed jobs left behind
 #[derive(Debug, Args)]
@@ -53,7 +54,7 @@ struct Json {
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings()?.settings;
+    let settings = context.settings::<Settings>()?.settings;
     let engine = settings.host().existing()?;
     // Containers of killed jobs hold their images.
     let Abandoned { removed: jobs, mut unreadable } =

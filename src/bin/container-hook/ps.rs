@@ -3,14 +3,15 @@
 use clap::Args;
 use jiff::Timestamp;
 use oci_hooks::container::{Engine, Record};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::identity::Identity;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::table::{self, ago};
+use crate::settings::Settings;
 
 /// List the containers of jobs
 #[derive(Debug, Args)]
@@ -59,7 +60,7 @@ impl Json {
 }
 
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = context.settings()?.settings.host().existing()?;
+    let engine = context.settings::<Settings>()?.settings.host().existing()?;
     for error in engine.unreadable()? {
         context.note(&chain(&error));
     }

@@ -15,12 +15,14 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use clap::Args;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::relayed::{
+    AS_ROOT, find, message, read_message, sudo_caller, this_program,
+};
 use oci_hooks::runtime::{DEFAULT_PATH, FindError};
 use oci_hooks::sys::fs::{PathContext as _, PathError};
 use oci_hooks::sys::spawn;
 
-use crate::Exit;
-use crate::shared::relayed::{AS_ROOT, find, message, read_message, sudo_caller, this_program};
 use crate::stdin::{self, StdinError};
 use crate::{environment, signals};
 

@@ -2,11 +2,12 @@
 
 use clap::Args;
 use oci_hooks::image::{Reference, StoreError};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
 use crate::images::Json;
+use crate::settings::Settings;
 
 /// Remove images from the store
 #[derive(Debug, Args)]
@@ -19,7 +20,7 @@ pub(crate) struct RmiArgs {
 }
 
 pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = context.settings()?.settings.host().store()?;
+    let store = context.settings::<Settings>()?.settings.host().store()?;
     let (mut removed, mut missing) = (Vec::new(), Vec::new());
     let result = args.references.iter().try_for_each(|reference| {
         let images = store.remove(reference)?;

@@ -8,13 +8,12 @@ use std::path::{Path, PathBuf};
 use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::{Interface, Subnet};
+use oci_hooks::program::host::Host;
+use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
+use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::quantity::Size;
 use oci_hooks::sys::text;
 use serde::{Deserialize, Serialize};
-
-use crate::shared::host::Host;
-use crate::shared::read::{Loaded, SettingsError};
-use crate::shared::sections::{Hooks, Registry, Runtime, Store};
 
 /// The file of settings that is read if it exists.
 pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
@@ -26,21 +25,6 @@ pub(crate) fn path(named: Option<&Path>) -> PathBuf {
     let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
     named.map(Path::to_owned).or_else(variable).unwrap_or_else(|| PathBuf::from(FILE))
 }
-
-/// Reads the file that is named, or that the variable names, or the usual one if it exists.
-pub(crate) fn load(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
-    let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
-    Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
-}
-
-/// What the help of `config` shows.
-pub(crate) const CONFIG_EXAMPLES: &str = "\
-Examples:
-  container-hook config --default > /etc/oci-hooks/container-hook.toml   A file to start from
-  container-hook config                                                  What is in force";
-
-/// The file of settings with every default, each explained.
-pub(crate) const TEMPLATE: &str = include_str!("../../../docs/container-hook.toml");
 
 /// The settings, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -219,21 +203,40 @@ impl Default for Template {
     }
 }
 
-impl Settings {
-    /// Returns what they say of this machine.
-    pub(crate) fn host(&self) -> Host<'_> {
-        Host { runtime: &self.runtime, store: &self.store, registry: &self.registry }
-    }
+impl FileSettings for Settings {
+    const TEMPLATE: &'static str = include_str!("../../../docs/container-hook.toml");
 
-    /// Returns the settings as a file of settings has them.
-    pub(crate) fn to_toml(&self) -> String {
-        toml::to_string(self).expect("tables of plain values")
+    fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
+        let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
+        Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
+    }
+}
+
+impl Settings {
+    /// Returns what they say about this machine.
+    pub(crate) fn host(&self) -> Host<'_> {
+        Host {
+            program: env!("CARGO_BIN_NAME"),
+            runtime: &self.runtime,
+            store: &self.store,
+            registry: &self.registry,
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use oci_hooks::program::testing::settings::{check_positions, check_secrecy};
+
     use super::*;
+
+    const TEMPLATE: &str = Settings::TEMPLATE;
+
+    #[test]
+    fn mistakes_name_line_and_column_and_quote_nothing() {
+        check_positions::<Settings>();
+        check_secrecy::<Settings>();
+    }
 
     /// The template with what is commented out put into force.
     fn uncommented() -> String {

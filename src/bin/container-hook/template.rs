@@ -8,10 +8,10 @@ use clap::{Args, Subcommand, ValueEnum};
 use oci_hooks::container_hook::engine::pod;
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::template::{Base, Merged, Note, Remark, Template, base};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
 use oci_hooks::sys::fs::read_bounded;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::error::Error;
 use crate::stdin;

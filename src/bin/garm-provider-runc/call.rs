@@ -12,12 +12,13 @@ use oci_hooks::garm::{
     MAX_DOCUMENT_BYTES, PlanError, Provider, ProviderError, plan, schema,
 };
 use oci_hooks::image::Silent;
+use oci_hooks::program::context::OutputError;
+use oci_hooks::program::host::HostError;
+use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::chain;
 use serde::Serialize;
 
 use crate::relay::{self, RelayError};
-use crate::shared::host::HostError;
-use crate::shared::read::SettingsError;
 use crate::{settings, supervise};
 
 /// More of a message is for nobody: GARM keeps it in its database.
@@ -38,8 +39,8 @@ pub(crate) enum Failure {
     Provider(#[from] ProviderError),
     #[error(transparent)]
     Relay(#[from] RelayError),
-    #[error("cannot write to standard output")]
-    Output(#[source] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
 }
 
 impl Failure {
@@ -193,12 +194,12 @@ fn validate(
 }
 
 fn answer<T: Serialize>(value: &T) -> Result<(), Failure> {
-    write(&serde_json::to_string(value).map_err(|error| Failure::Output(error.into()))?)
+    write(&serde_json::to_string(value).map_err(io::Error::from).map_err(OutputError::from)?)
 }
 
 /// Writes all that is ever written to standard output.
 fn write(text: &str) -> Result<(), Failure> {
     let mut stdout = io::stdout().lock();
     let written = stdout.write_all(text.as_bytes()).and_then(|()| stdout.write_all(b"\n"));
-    written.and_then(|()| stdout.flush()).map_err(Failure::Output)
+    written.and_then(|()| stdout.flush()).map_err(|error| OutputError::from(error).into())
 }

@@ -3,9 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::config::ConfigArgs;
+use oci_hooks::program::context::{Color, Context};
+use oci_hooks::program::monitor::MonitorArgs;
 
-use crate::context::Color;
-use crate::{completions, config, doctor, instances, logs, monitor, prune, pull, relay, supervise};
+use crate::{as_root, doctor, instances, logs, prune, pull, supervise};
 
 const HELP: &str = "\
 Without a command it carries out what GARM asks for by GARM_COMMAND and other variables.
@@ -52,6 +55,13 @@ pub(crate) struct GlobalArgs {
     pub(crate) color: Color,
 }
 
+impl GlobalArgs {
+    /// Returns the environment of a command with these options.
+    pub(crate) fn context(&self) -> Context {
+        Context::new(self.color, self.format == Format::Json).with_config(self.config.clone())
+    }
+}
+
 /// How results are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
@@ -62,6 +72,15 @@ pub(crate) enum Format {
     Json,
 }
 
+const CONFIG_EXAMPLES: &str = "\
+Examples:
+  garm-provider-runc config --default > /etc/oci-hooks/garm-provider-runc.toml   A file to start from
+  garm-provider-runc config                                                     What is in force";
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  garm-provider-runc completions bash > /etc/bash_completion.d/garm-provider-runc";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Instances(instances::InstancesArgs),
@@ -69,9 +88,11 @@ pub(crate) enum Command {
     Doctor(doctor::DoctorArgs),
     Pull(pull::PullArgs),
     Prune(prune::PruneArgs),
-    Config(config::ConfigArgs),
-    Completions(completions::CompletionsArgs),
-    AsRoot(relay::AsRootArgs),
+    #[command(after_help = CONFIG_EXAMPLES)]
+    Config(ConfigArgs),
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+    AsRoot(as_root::AsRootArgs),
     Supervise(supervise::SuperviseArgs),
-    Monitor(monitor::MonitorArgs),
+    Monitor(MonitorArgs),
 }

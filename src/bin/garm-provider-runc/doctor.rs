@@ -1,16 +1,16 @@
 //! `garm-provider-runc doctor`.
 
 use clap::Args;
+use oci_hooks::program::checks::{Check, host, network, report, runtimes, storage};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::relayed::{check_this_program, find};
+use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::error::chain;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
 use crate::relay::{command_line, sudoers_line};
 use crate::settings::Settings;
-use crate::shared::checks::{Check, host, network, report, runtimes, storage};
-use crate::shared::read::Loaded;
-use crate::shared::relayed::{check_this_program, find};
 
 /// Check what instances need on this machine, and say how to mend what is missing
 #[derive(Debug, Args)]
@@ -19,12 +19,12 @@ Run it as root, as instances are root's. Exit status is 0 if nothing has to be m
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
-    let loaded = context.settings()?;
+    let loaded = context.settings::<Settings>()?;
     let settings = &loaded.settings;
     let mut checks = vec![user(), settings_file(&loaded), program(&loaded)];
     checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));
-    checks.extend(storage::checks(&settings.store));
+    checks.extend(storage::checks(settings.host()));
     let has_disks = settings.flavors.values().any(|flavor| flavor.disk.is_some());
     checks.extend(has_disks.then(storage::limited_disks));
     checks.push(storage::permissions("logs", &settings.log.directory));
@@ -35,7 +35,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(certificates(settings));
     checks.extend(mounts(settings));
     checks.extend(nesting(settings));
-    report(&checks, context)
+    Ok(report(&checks, context)?)
 }
 
 fn user() -> Check {

@@ -1,15 +1,15 @@
 //! What can go wrong in a command for people, and how it is told.
 
-use std::io;
 use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::garm::{ProviderError, SupervisorError};
 use oci_hooks::image::{PullError, ReferenceError, StoreError};
+use oci_hooks::program::context::OutputError;
+use oci_hooks::program::exit::Failure;
+use oci_hooks::program::host::HostError;
+use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::fs::PathError;
-
-use crate::shared::host::HostError;
-use crate::shared::read::SettingsError;
 
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -18,8 +18,8 @@ pub(crate) enum Error {
     Path(#[from] PathError),
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    #[error("cannot write to standard output")]
-    Output(#[source] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]
@@ -40,14 +40,12 @@ pub(crate) enum Error {
     NoLog { name: String, directory: PathBuf },
 }
 
-impl Error {
-    /// Tells if whoever read the output has gone.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+impl Failure for Error {
+    fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.is_broken_pipe())
     }
 
-    /// Returns what to do about it, where the message does not say.
-    pub(crate) fn hint(&self) -> Option<String> {
+    fn hint(&self) -> Option<String> {
         match self {
             Error::Settings(SettingsError::Trust { source: error, .. }) => error.hint(),
             Error::NoLog { .. } => {

@@ -5,13 +5,14 @@ use jiff::Timestamp;
 use oci_hooks::container::Engine;
 use oci_hooks::garm::record::{Claim, Files, controllers};
 use oci_hooks::garm::{ProviderError, Status, instance};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::error::chain;
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::table::{self, ago};
+use crate::settings::Settings;
 
 /// List the instances of all pools
 #[derive(Debug, Args)]
@@ -70,7 +71,7 @@ impl Json {
 }
 
 pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = context.settings()?.settings.host().existing()?;
+    let engine = context.settings::<Settings>()?.settings.host().existing()?;
     let mut instances = Vec::new();
     for records in controllers(&engine.run)? {
         let claims = records.claims()?;

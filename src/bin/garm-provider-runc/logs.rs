@@ -9,11 +9,12 @@ use oci_hooks::container::{Engine, LogReader, last_lines};
 use oci_hooks::garm::logs::last;
 use oci_hooks::garm::record::controllers;
 use oci_hooks::garm::{Status, instance};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::lines;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::shared::lines;
+use crate::settings::Settings;
 
 /// How long to wait until a log is looked at again.
 const PERIOD: Duration = Duration::from_millis(200);
@@ -41,7 +42,7 @@ pub(crate) struct LogsArgs {
 }
 
 pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings()?.settings;
+    let settings = context.settings::<Settings>()?.settings;
     let directory = &settings.log.directory;
     let path = last(directory, &args.name)?
         .ok_or_else(|| Error::NoLog { name: args.name.clone(), directory: directory.clone() })?;

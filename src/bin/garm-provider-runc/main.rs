@@ -1,5 +1,6 @@
 //! `garm-provider-runc`: GARM runs its runners as OCI containers. See `garm-provider-runc --help`.
 
+mod as_root;
 mod call;
 mod cli;
 mod doctor;
@@ -8,48 +9,24 @@ mod instances;
 mod logs;
 #[cfg(test)]
 mod man;
-#[cfg(test)]
-#[path = "../pages.rs"]
-mod pages;
 mod prune;
 mod pull;
 mod relay;
 mod settings;
-#[path = "../shared/mod.rs"]
-mod shared;
-#[path = "../oci-hooks/style.rs"]
-mod style;
 mod supervise;
 
 use std::env;
 use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
-use oci_hooks::garm::COMMAND_VARIABLE;
-use oci_hooks::sys::spawn;
-
 use cli::{Cli, Command};
-use context::Context;
 use error::Error;
-use shared::{completions, config, context, monitor, progress, table};
-
-/// How a command for people ended that could do its work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Exit {
-    /// It was done, and all is well.
-    Done,
-    /// Something is not as it should be.
-    Findings,
-}
-
-impl From<Exit> for ExitCode {
-    fn from(exit: Exit) -> Self {
-        match exit {
-            Exit::Done => ExitCode::SUCCESS,
-            Exit::Findings => ExitCode::FAILURE,
-        }
-    }
-}
+use oci_hooks::garm::COMMAND_VARIABLE;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::{Exit, exit_code};
+use oci_hooks::program::{config, monitor};
+use oci_hooks::sys::spawn;
+use settings::Settings;
 
 fn main() -> ExitCode {
     // GARM waits for everyone who has its pipes; what it starts us with besides is for nobody.
@@ -63,7 +40,7 @@ fn main() -> ExitCode {
     }
     let cli = Cli::parse();
     let command = match &cli.command {
-        Some(Command::AsRoot(_)) => return relay::as_root(cli.global.config.as_deref()),
+        Some(Command::AsRoot(_)) => return as_root::run(cli.global.config.as_deref()),
         None => {
             // If standard output is gone there is nobody to tell.
             let _ = Cli::command().print_help();
@@ -71,18 +48,13 @@ fn main() -> ExitCode {
         }
         Some(command) => command,
     };
-    let mut context = Context::new(&cli.global);
+    let mut context = cli.global.context();
     let result = run(command, &mut context);
-    let result = result.and_then(|exit| context.flush().map(|()| exit));
-    match result {
-        Ok(exit) => exit.into(),
-        // Whoever read the output has what they wanted.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(error) => {
-            context.show_error(&error);
-            ExitCode::FAILURE
-        }
-    }
+    let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));
+    exit_code(result, |error| {
+        context.show_error(error);
+        ExitCode::FAILURE
+    })
 }
 
 fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
@@ -92,10 +64,16 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Doctor(args) => doctor::run(args, context),
         Command::Pull(args) => pull::run(args, context),
         Command::Prune(args) => prune::run(args, context),
-        Command::Config(args) => config::run(args, context),
-        Command::Completions(args) => completions::run(args, context),
+        Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
+        Command::Completions(args) => {
+            args.run(Cli::command(), context)?;
+            Ok(Exit::Done)
+        }
         Command::Supervise(args) => supervise::run(args, context),
-        Command::Monitor(args) => monitor::run(args),
+        Command::Monitor(args) => {
+            monitor::run(args)?;
+            Ok(Exit::Done)
+        }
         Command::AsRoot(_) => unreachable!("it speaks to GARM"),
     }
 }

@@ -8,12 +8,12 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use oci_hooks::garm::schema;
+use oci_hooks::program::relayed::PROXY_VARIABLES;
+use oci_hooks::program::testing::pages::{Pages, man};
 use serde_json::Value;
 
 use crate::cli::Cli;
-use crate::pages::{Pages, man};
 use crate::settings::{FILE, FILE_VARIABLE};
-use crate::shared::relayed::PROXY_VARIABLES;
 
 const DESCRIPTION: &str = include_str!("../../../man/parts/garm-provider-runc-description.roff");
 const REFERENCE: &str = include_str!("../../../man/parts/garm-provider-runc-reference.roff");

@@ -3,13 +3,14 @@
 use clap::Args;
 use oci_hooks::garm;
 use oci_hooks::image::PrunePolicy;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::set_aside::still_set_aside;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use serde::Serialize;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::shared::set_aside::still_set_aside;
+use crate::settings::Settings;
 
 /// Remove images by age and size, and instances, runners and logs that nobody needs any more
 #[derive(Debug, Args)]
@@ -55,7 +56,7 @@ struct Json {
 }
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings()?.settings;
+    let settings = context.settings::<Settings>()?.settings;
     let engine = settings.host().existing()?;
     // Instances hold their images.
     let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, args.ended.0)?;

@@ -2,13 +2,14 @@
 
 use clap::Args;
 use oci_hooks::image::{Platform, PullRequest, pull};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::progress::Bar;
+use oci_hooks::program::pulled;
+use oci_hooks::program::sections::Pull;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::progress::Bar;
-use crate::shared::pulled;
-use crate::shared::sections::Pull;
+use crate::settings::Settings;
 
 /// Fetch an image from its registry, before an instance needs it
 #[derive(Debug, Args)]
@@ -29,7 +30,7 @@ pub(crate) struct PullArgs {
 }
 
 pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings()?.settings;
+    let settings = context.settings::<Settings>()?.settings;
     let reference = match settings.images.get(&args.image) {
         Some(image) => image.reference.clone(),
         None => args

@@ -1,4 +1,4 @@
-//! GARM's user is not root, but instances are root's: a call goes to root by sudo.
+//! The near end of sudo: GARM's user is not root, but instances are root's, and so a call goes to root.
 //!
 //! Which settings root reads is root's to say: those in the usual place, or those that the line in
 //! sudoers names, `--config FILE as-root`. Who calls can name no others.
@@ -9,24 +9,15 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
-use std::io::{self, BufReader, Write as _};
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
-use std::thread;
 
-use clap::Args;
-use oci_hooks::garm::MAX_DOCUMENT_BYTES;
+use oci_hooks::program::relayed::{AS_ROOT, PROXY_VARIABLES, find, message, this_program};
 use oci_hooks::runtime::FindError;
 use oci_hooks::sys::fs::{PathContext as _, PathError};
-use rustix::process::{Signal, getpid, kill_process};
 
-use crate::shared::relayed::{AS_ROOT, PROXY_VARIABLES, find, message, read_message, this_program};
-use crate::{call, settings};
-
-/// Carry out a call of GARM as root: what sudo allows GARM's user to call
-#[derive(Debug, Args)]
-#[command(hide = true)]
-pub(crate) struct AsRootArgs {}
+use crate::settings;
 
 /// Why a call did not get to the other end.
 #[derive(Debug, thiserror::Error)]
@@ -40,13 +31,6 @@ pub(crate) enum RelayError {
          \"{line}\" into a file in /etc/sudoers.d", path.display(), settings::FILE
     )]
     OtherSettings { path: PathBuf, line: String },
-    #[error(
-        "the call names the settings {}, expected {}, which sudoers allows", named.display(),
-        allowed.display()
-    )]
-    NotTheSettings { named: PathBuf, allowed: PathBuf },
-    #[error("this is not a call that was handed on")]
-    NotRelayed(#[source] io::Error),
 }
 
 /// Hands this call to root, and returns how it ended.
@@ -96,82 +80,13 @@ fn allows(sudo: &Path, command: &[OsString]) -> Result<bool, RelayError> {
     Ok(list.status().at("execute", sudo)?.success())
 }
 
-/// Carries out a call of the other end, with the settings that sudo allowed to be named.
-pub(crate) fn as_root(config: Option<&Path>) -> ExitCode {
-    let mut input = BufReader::new(io::stdin());
-    match read_message(&mut input, MAX_DOCUMENT_BYTES) {
-        Ok((variables, stdin)) => {
-            thread::spawn(move || end_with_caller(input));
-            let variable = |name: &str| variables.get(name).filter(|_| is_relayed(name)).cloned();
-            // Before anything is looked at by that name.
-            match check_settings(variable(settings::FILE_VARIABLE), config) {
-                Ok(()) => call::of_relay(variable, &stdin),
-                Err(error) => call::refused(&error),
-            }
-        }
-        Err(error) => call::refused(&RelayError::NotRelayed(error)),
-    }
-}
-
-/// Checks that a call names the settings that root says it may, by the same path.
-fn check_settings(named: Option<String>, config: Option<&Path>) -> Result<(), RelayError> {
-    let usual = Path::new(settings::FILE);
-    let named = named.filter(|path| !path.is_empty()).map_or_else(|| usual.into(), PathBuf::from);
-    let allowed = config.unwrap_or(usual);
-    // Compared as text: `a/../b` may lead elsewhere.
-    if named.as_os_str() == allowed.as_os_str() {
-        Ok(())
-    } else {
-        Err(RelayError::NotTheSettings { named, allowed: allowed.into() })
-    }
-}
-
-/// Waits until the other end is gone, and ends this process as GARM ended that one: GARM waits for all
-/// who have its pipes, and a call may be killed at any moment.
-fn end_with_caller(mut input: impl io::Read) {
-    let _ = io::copy(&mut input, &mut io::sink());
-    let _ = kill_process(getpid(), Signal::KILL);
-}
-
 fn variables() -> BTreeMap<String, String> {
     let texts =
         env::vars_os().filter_map(|(n, v)| Some((n.into_string().ok()?, v.into_string().ok()?)));
     texts.filter(|(name, _)| is_relayed(name)).collect()
 }
 
-fn is_relayed(name: &str) -> bool {
+/// Returns whether a variable goes to the other end.
+pub(crate) fn is_relayed(name: &str) -> bool {
     name.starts_with("GARM_") || PROXY_VARIABLES.contains(&name)
-}
-
-#[test]
-fn root_reads_the_usual_settings_or_those_that_sudoers_names() {
-    let check = |named: Option<&str>, config: Option<&str>| {
-        check_settings(named.map(str::to_owned), config.map(Path::new)).is_ok()
-    };
-    let (usual, other) = (settings::FILE, "/etc/other.toml");
-    for (named, config) in [(None, None), (Some(""), None), (Some(usual), None)] {
-        assert!(check(named, config), "{named:?}");
-    }
-    assert!(check(Some(other), Some(other)));
-    for (named, config) in [
-        (Some("/etc/shadow"), None),
-        (Some("/etc/oci-hooks/../shadow"), None),
-        (Some("/etc/oci-hooks//garm-provider-runc.toml"), None),
-        (Some(other), None),
-        (Some(usual), Some(other)),
-        (Some("/etc/shadow"), Some(other)),
-        (None, Some(other)),
-    ] {
-        assert!(!check(named, config), "{named:?} {config:?}");
-    }
-}
-
-#[test]
-fn only_what_is_garms_gets_past() {
-    for name in ["GARM_COMMAND", "GARM_POOL_EXTRASPECS", "https_proxy", "NO_PROXY"] {
-        assert!(is_relayed(name), "{name}");
-    }
-    for name in ["LD_PRELOAD", "PATH", "HOME", "SUDO_UID", "XGARM_COMMAND", "all_proxy"] {
-        assert!(!is_relayed(name), "{name}");
-    }
 }

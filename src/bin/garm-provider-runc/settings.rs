@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, Write as _};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use oci_hooks::garm::{
     self, Boot, Cache, Flavor, ImageSettings, Limits, Log, MountSettings, NetworkSettings,
     ProxySettings,
 };
 use oci_hooks::network::{Interface, NetworkOptions, Subnet};
+use oci_hooks::program::host::{Host, HostError};
+use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
+use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::fs::read_bounded;
 use oci_hooks::sys::text;
 use serde::{Deserialize, Serialize};
-
-use crate::shared::host::{Host, HostError};
-use crate::shared::read::{Loaded, SettingsError};
-use crate::shared::sections::{Hooks, Registry, Runtime, Store};
 
 /// The file of settings that is read if it exists.
 pub(crate) const FILE: &str = "/etc/oci-hooks/garm-provider-runc.toml";
@@ -26,23 +25,8 @@ const FORMER_FILE: &str = "/etc/oci-hooks/garm-provider-oci.toml";
 /// Names another file of settings, which must exist; GARM sets it.
 pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
 
-/// What the help of `config` shows.
-pub(crate) const CONFIG_EXAMPLES: &str = "\
-Examples:
-  garm-provider-runc config --default > /etc/oci-hooks/garm-provider-runc.toml   A file to start from
-  garm-provider-runc config                                                     What is in force";
-
-/// The file of settings with every default, each explained.
-pub(crate) const TEMPLATE: &str = include_str!("../../../docs/garm-provider-runc.toml");
-
 /// More than all the world's authorities take.
 const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
-
-/// Reads the file that is named, or that the variable names, or the usual one if it exists.
-pub(crate) fn load(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
-    let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty()).map(PathBuf::from);
-    read(named.or(variable.as_deref()))
-}
 
 /// Reads the file that is named, or the usual one if it exists.
 pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
@@ -125,10 +109,24 @@ impl Default for Network {
     }
 }
 
+impl FileSettings for Settings {
+    const TEMPLATE: &'static str = include_str!("../../../docs/garm-provider-runc.toml");
+
+    fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
+        let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty());
+        read(named.or(variable.as_deref().map(Path::new)))
+    }
+}
+
 impl Settings {
-    /// Returns what they say of this machine.
+    /// Returns what they say about this machine.
     pub(crate) fn host(&self) -> Host<'_> {
-        Host { runtime: &self.runtime, store: &self.store, registry: &self.registry }
+        Host {
+            program: env!("CARGO_BIN_NAME"),
+            runtime: &self.runtime,
+            store: &self.store,
+            registry: &self.registry,
+        }
     }
 
     /// Returns where networks of instances get their addresses from.
@@ -181,11 +179,6 @@ impl Settings {
             };
             Some(proxy.clone())
         })
-    }
-
-    /// Returns the settings as a file of settings has them.
-    pub(crate) fn to_toml(&self) -> String {
-        toml::to_string(self).expect("tables of plain values")
     }
 }
 

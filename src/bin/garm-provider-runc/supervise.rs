@@ -4,12 +4,13 @@ use std::path::Path;
 
 use clap::Args;
 use oci_hooks::garm::{SupervisorProgram, supervise};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::relayed::this_program;
 use oci_hooks::sys::fs::PathError;
 
-use crate::Exit;
-use crate::context::Context;
 use crate::error::Error;
-use crate::shared::relayed::this_program;
+use crate::settings::Settings;
 
 /// Bring a runner up and stay until it ends: what this program calls by itself
 #[derive(Debug, Args)]
@@ -33,7 +34,7 @@ pub(crate) fn program(config: Option<&Path>) -> Result<SupervisorProgram, PathEr
 }
 
 pub(crate) fn run(args: &SuperviseArgs, context: &Context) -> Result<Exit, Error> {
-    let engine = context.settings()?.settings.host().existing()?;
+    let engine = context.settings::<Settings>()?.settings.host().existing()?;
     supervise(&engine, &args.controller, &args.name)?;
     Ok(Exit::Done)
 }

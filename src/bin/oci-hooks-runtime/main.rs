@@ -4,8 +4,6 @@
 //! runtime; oci-hooks-runtime(1) describes its settings.
 
 mod inject;
-#[path = "../shared/mistake.rs"]
-mod mistake;
 mod settings;
 
 use std::env;

@@ -6,10 +6,9 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::{Consumer, OciStage, consumer};
+use oci_hooks::program::mistake::Mistake;
 use oci_hooks::sys::fs::PathError;
 use serde::Deserialize;
-
-use crate::mistake::Mistake;
 
 /// The settings file that is read if it exists.
 const FILE: &str = "/etc/oci-hooks/runtime.toml";

@@ -1,14 +1,13 @@
 //! The command line.
 
-use std::path::PathBuf;
-
-use clap::{Args, Parser, Subcommand, ValueEnum};
-use oci_hooks::hooks::Consumer;
+use clap::{Parser, Subcommand};
+use oci_hooks::program::completions::CompletionsArgs;
 
 use crate::error::Error;
+use crate::global::{GlobalArgs, OutputFormat};
 use crate::{
-    completions, disable, enable, explain, inject, install, lint, list, migrate, monitor, new,
-    pattern, remove, run_hook, schema, show, validate,
+    disable, enable, explain, inject, install, lint, list, migrate, monitor, new, pattern, remove,
+    run_hook, schema, show, validate,
 };
 
 const EXAMPLES: &str = "\
@@ -50,70 +49,10 @@ impl Cli {
     }
 }
 
-/// Options of all commands.
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Global options")]
-pub(crate) struct GlobalArgs {
-    /// Read hook files from DIR instead of the consumer's directories (can be repeated, in order of
-    /// increasing precedence)
-    #[arg(long, global = true, value_name = "DIR")]
-    pub(crate) hooks_dir: Vec<PathBuf>,
-
-    /// Read, match and inject as CONSUMER does
-    #[arg(long = "as", global = true, value_name = "CONSUMER", default_value = "podman", value_parser = consumer_parser())]
-    pub(crate) consumer: Consumer,
-
-    /// Format of the output
-    #[arg(long, global = true, value_enum, value_name = "FORMAT")]
-    pub(crate) format: Option<OutputFormat>,
-
-    /// Format of errors and warnings on standard error
-    #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
-    pub(crate) error_format: Format,
-
-    /// Use colours
-    #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
-    pub(crate) color: Color,
-
-    /// Say more
-    #[arg(long, short, global = true)]
-    pub(crate) verbose: bool,
-}
-
-/// How results are shown.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum OutputFormat {
-    /// For people
-    Human,
-    /// For programs; described in oci-hooks(1)
-    Json,
-    /// SARIF 2.1.0, for code scanning (only lint)
-    Sarif,
-    /// Annotations of GitHub Actions (only lint)
-    Github,
-}
-
-/// How something is said on standard error.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Format {
-    /// For people
-    #[default]
-    Human,
-    /// For programs; described in oci-hooks(1)
-    Json,
-}
-
-/// When colours are used.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set
-    #[default]
-    Auto,
-    /// Always
-    Always,
-    /// Never
-    Never,
-}
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  oci-hooks completions bash > /etc/bash_completion.d/oci-hooks
+  oci-hooks completions fish > ~/.config/fish/completions/oci-hooks.fish";
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
@@ -133,13 +72,6 @@ pub(crate) enum Command {
     Enable(enable::EnableArgs),
     Monitor(monitor::MonitorArgs),
     RunHook(run_hook::RunHookArgs),
-    Completions(completions::CompletionsArgs),
-}
-
-pub(crate) fn consumer_parser() -> impl clap::builder::TypedValueParser<Value = Consumer> {
-    use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
-
-    let names = Consumer::ALL.map(|c| PossibleValue::new(c.name).help(c.about));
-    PossibleValuesParser::new(names)
-        .map(|name| Consumer::from_name(&name).expect("the parser knows only these names"))
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
 }

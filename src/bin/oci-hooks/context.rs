@@ -2,17 +2,17 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::io::{self, BufWriter, IsTerminal, Read, Write};
+use std::io::{self, IsTerminal, Read, Write as _};
 use std::path::{Path, PathBuf};
 
-use anstream::{AutoStream, ColorChoice};
 use oci_hooks::hooks::{Consumer, HookError, LoadOptions, Problem};
+use oci_hooks::program::context as program;
+use oci_hooks::program::style::{self, Paint};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
-use crate::cli::{Color, Format, GlobalArgs, OutputFormat};
 use crate::error::{Diagnostic, Error};
-use crate::style::{self, Paint};
+use crate::global::{Format, GlobalArgs, OutputFormat};
 
 /// The most a configuration may hold.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
@@ -30,32 +30,26 @@ pub(crate) struct Context {
     pub(crate) paint: Paint,
     hooks_dirs: Vec<PathBuf>,
     error_format: Format,
-    error_paint: Paint,
-    out: BufWriter<io::Stdout>,
+    output: program::Context,
 }
 
 impl Context {
     pub(crate) fn new(global: &GlobalArgs) -> Self {
-        let enabled = |auto| match global.color {
-            Color::Always => true,
-            Color::Never => false,
-            Color::Auto => auto != ColorChoice::Never,
-        };
+        let output = program::Context::new(global.color, global.format == Some(OutputFormat::Json));
         Context {
             consumer: global.consumer.clone(),
             format: global.format,
             verbose: global.verbose,
-            paint: Paint { enabled: enabled(AutoStream::choice(&io::stdout())) },
+            paint: output.paint,
             hooks_dirs: global.hooks_dir.clone(),
             error_format: global.error_format,
-            error_paint: Paint { enabled: enabled(AutoStream::choice(&io::stderr())) },
-            out: BufWriter::new(io::stdout()),
+            output,
         }
     }
 
-    /// Tells if output is for programs.
+    /// Returns whether output is for programs.
     pub(crate) fn is_json(&self) -> bool {
-        self.format == Some(OutputFormat::Json)
+        self.output.is_json()
     }
 
     /// Returns what to load: the directories given, or those of the consumer.
@@ -117,23 +111,21 @@ impl Context {
 
     /// Writes to standard output.
     pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
-        self.out.write_all(bytes.as_ref()).map_err(Error::Output)
+        Ok(self.output.write(bytes)?)
     }
 
     /// Writes a line to standard output.
     pub(crate) fn line(&mut self, line: impl AsRef<str>) -> Result<(), Error> {
-        self.write(line.as_ref())?;
-        self.write("\n")
+        Ok(self.output.line(line)?)
     }
 
     /// Writes a JSON document to standard output.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
-        let text = serde_json::to_string_pretty(value).map_err(|e| Error::Output(e.into()))?;
-        self.line(text)
+        Ok(self.output.json(value)?)
     }
 
     pub(crate) fn flush(&mut self) -> Result<(), Error> {
-        self.out.flush().map_err(Error::Output)
+        Ok(self.output.flush()?)
     }
 
     /// Says on standard error what the user should know.
@@ -144,7 +136,7 @@ impl Context {
     /// Says on standard error what may help.
     pub(crate) fn note(&self, text: &str) {
         if self.error_format == Format::Human {
-            self.err_line(&format!("{} {text}", self.error_paint.paint(style::HINT, "note:")));
+            self.output.note(text);
         }
     }
 
@@ -154,23 +146,16 @@ impl Context {
 
     fn say(&self, style: anstyle::Style, level: &str, diagnostic: &Diagnostic) {
         if self.error_format == Format::Json {
-            return self.err_line(&diagnostic.to_json(level));
+            return self.output.error_line(&diagnostic.to_json(level));
         }
-        let level = self.error_paint.paint(style, format_args!("{level}:"));
-        self.err_line(&format!("{level} {diagnostic}"));
-        if let Some(hint) = &diagnostic.hint {
-            self.err_line(&format!("  {} {hint}", self.error_paint.paint(style::HINT, "hint:")));
-        }
+        let level = self.output.error_paint.paint(style, format_args!("{level}:"));
+        self.output.error_line(&format!("{level} {diagnostic}"));
+        self.output.hint(diagnostic.hint.as_deref());
     }
 
     /// Hands on to people what another program wrote.
     pub(crate) fn relay(&self, bytes: &[u8]) {
         let _ = io::stderr().lock().write_all(bytes);
-    }
-
-    fn err_line(&self, line: &str) {
-        // If standard error is gone there is nobody to tell.
-        let _ = writeln!(io::stderr().lock(), "{line}");
     }
 }
 

@@ -14,6 +14,8 @@ use oci_hooks::hooks::{
     ConfigError, Fault, FilterError, HookError, MatchError, PatternError, Problem,
 };
 use oci_hooks::json::Location;
+use oci_hooks::program::context::OutputError;
+use oci_hooks::program::exit::Failure;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
@@ -27,8 +29,8 @@ pub(crate) enum Error {
     Monitor(#[from] MonitorError),
     #[error("cannot wait for events")]
     Wait(#[source] io::Error),
-    #[error("cannot write to standard output")]
-    Output(#[source] io::Error),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[error("{} is larger than {} MiB", path.display(), limit_bytes >> 20)]
     TooLarge { path: PathBuf, limit_bytes: u64 },
     #[error(transparent)]
@@ -65,12 +67,13 @@ pub(crate) enum Error {
     NoSuchHook { name: String },
 }
 
-impl Error {
-    /// Tells if whoever read the output has gone.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
-        matches!(self, Error::Output(error) if error.kind() == io::ErrorKind::BrokenPipe)
+impl Failure for Error {
+    fn is_broken_pipe(&self) -> bool {
+        matches!(self, Error::Output(error) if error.is_broken_pipe())
     }
+}
 
+impl Error {
     /// Returns the error as it is told.
     pub(crate) fn diagnostic(&self) -> Diagnostic {
         let simple = |class, path: Option<&Path>| Diagnostic {

@@ -22,9 +22,9 @@ use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::sys::fs::PathContext;
 
 use crate::Exit;
-use crate::cli::{OutputFormat, consumer_parser};
 use crate::context::Context;
 use crate::error::Error;
+use crate::global::{OutputFormat, consumer_parser};
 
 /// Find mistakes in hook files before a container does
 #[derive(Debug, Args)]

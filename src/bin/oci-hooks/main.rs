@@ -2,13 +2,13 @@
 
 mod changes;
 mod cli;
-mod completions;
 mod context;
 mod diff;
 mod disable;
 mod enable;
 mod error;
 mod explain;
+mod global;
 mod inject;
 mod install;
 mod lint;
@@ -18,21 +18,19 @@ mod man;
 mod migrate;
 mod monitor;
 mod new;
-#[cfg(test)]
-#[path = "../pages.rs"]
-mod pages;
 mod pattern;
 mod remove;
 mod run_hook;
 mod schema;
 mod show;
-mod style;
 mod target;
 mod validate;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::{CommandFactory as _, Parser};
+use oci_hooks::program::exit::exit_code;
+use oci_hooks::program::style;
 
 use cli::{Cli, Command};
 use context::Context;
@@ -67,15 +65,10 @@ fn main() -> ExitCode {
     let mut context = Context::new(&cli.global);
     let result = cli.check_format().and_then(|()| run(&cli.command, &mut context));
     let result = result.and_then(|exit| context.flush().map(|()| exit));
-    match result {
-        Ok(exit) => exit.into(),
-        // Whoever read the output has what they wanted.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(error) => {
-            context.show_error(&error);
-            ExitCode::from(COULD_NOT_TELL)
-        }
-    }
+    exit_code(result, |error| {
+        context.show_error(error);
+        ExitCode::from(COULD_NOT_TELL)
+    })
 }
 
 fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
@@ -96,6 +89,9 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Enable(args) => enable::run(args, context),
         Command::Monitor(args) => monitor::run(args, context),
         Command::RunHook(args) => run_hook::run(args, context),
-        Command::Completions(args) => completions::run(args, context),
+        Command::Completions(args) => {
+            context.write(args.script(Cli::command()))?;
+            Ok(Exit::Yes)
+        }
     }
 }

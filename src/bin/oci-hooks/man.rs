@@ -10,10 +10,10 @@ use clap::CommandFactory as _;
 use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::hooks::lint::{self, Level, LintOptions, Rule, Severity};
 use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
+use oci_hooks::program::testing::pages::{Pages, man};
 use serde_json::Value;
 
 use crate::cli::Cli;
-use crate::pages::{Pages, man};
 
 const DESCRIPTION: &str = include_str!("../../../man/parts/description.roff");
 const REFERENCE: &str = include_str!("../../../man/parts/reference.roff");

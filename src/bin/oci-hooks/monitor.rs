@@ -11,20 +11,20 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use command::{Batch, Runner};
+use event::SnapshotJson;
 use jiff::Timestamp;
+use notify::Notify;
 use oci_hooks::hooks::Loaded;
 use oci_hooks::hooks::monitor::{Change, Monitor, MonitorOptions};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use signals::Signals;
 
 use crate::Exit;
-use crate::cli::OutputFormat;
 use crate::context::Context;
 use crate::error::Error;
-use command::{Batch, Runner};
-use event::SnapshotJson;
-use notify::Notify;
-use signals::Signals;
+use crate::global::OutputFormat;
 
 /// Follow the hook directories and print what changes
 #[derive(Debug, Args)]

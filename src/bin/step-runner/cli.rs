@@ -1,8 +1,9 @@
 //! The command line.
 
 use clap::{Parser, Subcommand};
+use oci_hooks::program::completions::CompletionsArgs;
 
-use crate::{bootstrap, ci, completions, lint, proxy, run, schema, serve};
+use crate::{bootstrap, ci, lint, proxy, run, schema, serve};
 
 const HELP: &str = "\
 Examples:
@@ -24,6 +25,10 @@ pub(crate) struct Cli {
     pub(crate) command: Command,
 }
 
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  step-runner completions bash > /etc/bash_completion.d/step-runner";
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
     Run(Box<run::RunArgs>),
@@ -33,5 +38,6 @@ pub(crate) enum Command {
     Serve(serve::ServeArgs),
     Proxy(proxy::ProxyArgs),
     Bootstrap(bootstrap::BootstrapArgs),
-    Completions(completions::CompletionsArgs),
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
 }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use oci_hooks::image::RegistryError;
+use oci_hooks::program::exit::Failure;
 use oci_hooks::step_runner::Type;
 use oci_hooks::step_runner::document::{DocumentError, ReferenceError};
 use oci_hooks::step_runner::engine::StepError;
@@ -69,9 +70,8 @@ pub(crate) enum Error {
     Broken(#[source] io::Error),
 }
 
-impl Error {
-    /// Tells if whoever read the output has gone.
-    pub(crate) fn is_broken_pipe(&self) -> bool {
+impl Failure for Error {
+    fn is_broken_pipe(&self) -> bool {
         matches!(self, Error::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
     }
 }

@@ -3,16 +3,12 @@
 mod bootstrap;
 mod ci;
 mod cli;
-mod completions;
 mod environment;
 mod error;
 mod first;
 mod lint;
 #[cfg(test)]
 mod man;
-#[cfg(test)]
-#[path = "../pages.rs"]
-mod pages;
 mod play;
 mod proxy;
 mod report;
@@ -24,12 +20,15 @@ mod size;
 mod time;
 mod tree;
 
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::{CommandFactory as _, Parser as _};
+use oci_hooks::program::exit::exit_code;
 use oci_hooks::sys::spawn::keep_descriptors;
 
 use cli::{Cli, Command};
+use error::Error;
 
 /// How a command ended that could do its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,15 +65,13 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Proxy(args) => proxy::run(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),
-        Command::Completions(args) => completions::run(&args),
-    };
-    match result {
-        Ok(exit) => exit.into(),
-        // Whoever read the output has what they wanted.
-        Err(error) if error.is_broken_pipe() => ExitCode::SUCCESS,
-        Err(error) => {
-            report::error(&oci_hooks::sys::error::chain(&error));
-            ExitCode::FAILURE
+        Command::Completions(args) => {
+            let script = args.script(Cli::command());
+            io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done)
         }
-    }
+    };
+    exit_code(result, |error| {
+        report::error(&oci_hooks::sys::error::chain(error));
+        ExitCode::FAILURE
+    })
 }

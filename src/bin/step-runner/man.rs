@@ -3,10 +3,10 @@
 //! `UPDATE_GOLDEN=1 cargo test --features step-runner --bin step-runner man` writes them anew.
 
 use clap::CommandFactory as _;
+use oci_hooks::program::testing::pages::{Pages, man};
 
 use crate::cli::Cli;
 use crate::environment;
-use crate::pages::{Pages, man};
 
 const DESCRIPTION: &str = include_str!("../../../man/parts/step-runner-description.roff");
 const REFERENCE: &str = include_str!("../../../man/parts/step-runner-reference.roff");

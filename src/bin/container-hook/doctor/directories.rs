@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
+use oci_hooks::program::checks::Check;
 use oci_hooks::sys::caller::is_root;
 
 use crate::settings::Settings;
-use crate::shared::checks::Check;
 
 const NAME: &str = "runner directories";
 const RECORD: &str = "container-hook install --sudo --runner-user USER --runner-dir DIR SCRIPT_DIR";

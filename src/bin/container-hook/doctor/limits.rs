@@ -4,10 +4,10 @@ use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
+use oci_hooks::program::checks::Check;
 use serde::Deserialize;
 
 use crate::settings::Settings;
-use crate::shared::checks::Check;
 
 /// Where a runner has its own settings.
 const RUNNER_SETTINGS: &str = ".runner";

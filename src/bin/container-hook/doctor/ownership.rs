@@ -4,16 +4,15 @@ use std::fs;
 use std::os::fd::AsFd as _;
 
 use oci_hooks::container_hook::policy::Policy;
+use oci_hooks::program::checks::Check;
+use oci_hooks::program::checks::storage::in_trial;
+use oci_hooks::program::sections::Store;
 use oci_hooks::sys::detached::{Attributes, Depth, Detached};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
 use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::userns::Mapping;
 use semver::Version;
-
-use crate::shared::checks::Check;
-use crate::shared::checks::storage::in_trial;
-use crate::shared::sections::Store;
 
 /// From here on overlayfs can be idmapped itself.
 pub(super) const IDMAPPED_OVERLAY: (Version, &str) = (

@@ -8,15 +8,15 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use oci_hooks::program::checks::Check;
+use oci_hooks::program::relayed::{AS_ROOT, check_this_program, find, this_program};
+use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Program};
 
 use super::{directories, limits};
 use crate::settings::Settings;
-use crate::shared::checks::Check;
-use crate::shared::read::Loaded;
-use crate::shared::relayed::{AS_ROOT, check_this_program, find, this_program};
 
 /// The runner's program that waits for jobs.
 const LISTENER: &str = "Runner.Listener";

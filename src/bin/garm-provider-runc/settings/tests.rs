@@ -1,9 +1,18 @@
 use std::collections::BTreeSet;
 
 use oci_hooks::garm::schema;
+use oci_hooks::program::testing::settings::{check_positions, check_secrecy};
 use serde_json::Value;
 
 use super::*;
+
+const TEMPLATE: &str = Settings::TEMPLATE;
+
+#[test]
+fn mistakes_name_line_and_column_and_quote_nothing() {
+    check_positions::<Settings>();
+    check_secrecy::<Settings>();
+}
 
 /// A value for each key that has no default.
 const ALL: &str = r#"

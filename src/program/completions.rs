@@ -1,0 +1,28 @@
+//! `completions`: the scripts by which shells complete command lines.
+
+use clap::{Args, Command};
+use clap_complete::Shell;
+
+use super::context::{Context, OutputError};
+
+/// Print the completion script for a shell
+#[derive(Debug, Args)]
+pub struct CompletionsArgs {
+    /// The shell
+    shell: Shell,
+}
+
+impl CompletionsArgs {
+    /// Returns the script for a program with this command line.
+    pub fn script(&self, mut program: Command) -> Vec<u8> {
+        let mut script = Vec::new();
+        let name = program.get_name().to_owned();
+        clap_complete::generate(self.shell, &mut program, name, &mut script);
+        script
+    }
+
+    /// Prints the script for a program with this command line.
+    pub fn run(&self, program: Command, context: &mut Context) -> Result<(), OutputError> {
+        context.write(self.script(program))
+    }
+}

@@ -1,0 +1,43 @@
+//! What the programs of this package share, compiled once. It is no part of the library's interface.
+//!
+//! This is the top layer: it may name all other modules, and none of them names it. It is half a program, and so
+//! may do what the rest of the library never does: print, read the environment, and say with which code to exit.
+//! A program brings what is its own: its command line, its type of errors ([`exit::Failure`]) and its settings
+//! ([`settings_file::FileSettings`]).
+
+#[cfg(feature = "engine-program")]
+pub mod checks;
+#[cfg(feature = "program")]
+pub mod completions;
+#[cfg(feature = "engine-program")]
+pub mod config;
+#[cfg(feature = "program")]
+pub mod context;
+#[cfg(feature = "program")]
+pub mod exit;
+#[cfg(feature = "engine-program")]
+pub mod host;
+#[cfg(feature = "engine-program")]
+pub mod lines;
+#[cfg(any(feature = "engine-program", feature = "runtime-wrapper"))]
+pub mod mistake;
+#[cfg(feature = "engine-program")]
+pub mod monitor;
+#[cfg(feature = "engine-program")]
+pub mod progress;
+#[cfg(feature = "engine-program")]
+pub mod pulled;
+#[cfg(feature = "engine-program")]
+pub mod relayed;
+#[cfg(feature = "engine-program")]
+pub mod sections;
+#[cfg(feature = "engine-program")]
+pub mod set_aside;
+#[cfg(feature = "engine-program")]
+pub mod settings_file;
+#[cfg(feature = "program")]
+pub mod style;
+#[cfg(feature = "engine-program")]
+pub mod table;
+#[cfg(feature = "program-tests")]
+pub mod testing;

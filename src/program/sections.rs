@@ -1,0 +1,147 @@
+//! Sections of files of settings that the programs have in common.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::host::HostError;
+use crate::bundle::HookOptions;
+use crate::hooks::Consumer;
+use crate::image::PullPolicy;
+use crate::sys::quantity::{Age, Size};
+
+/// What runs containers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Runtime {
+    pub order: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub path: Option<PathBuf>,
+    pub systemd_cgroup: bool,
+}
+
+impl Default for Runtime {
+    fn default() -> Self {
+        let order = crate::runtime::KNOWN.map(str::to_owned).to_vec();
+        Runtime { order, path: None, systemd_cgroup: false }
+    }
+}
+
+/// Where images are, and how long.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Store {
+    pub root: PathBuf,
+    pub run: PathBuf,
+    pub pull: Pull,
+    pub logins: Vec<PathBuf>,
+    pub max_layer_size: Size,
+    pub max_layer_files: u64,
+    pub min_pull_speed: Size,
+    pub max_pull_time: Age,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_age: Option<Age>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub keep_size: Option<Size>,
+}
+
+impl Default for Store {
+    fn default() -> Self {
+        Store {
+            root: "/var/lib/oci-hooks".into(),
+            run: "/run/oci-hooks".into(),
+            pull: Pull::default(),
+            logins: Vec::new(),
+            max_layer_size: Size(64 << 30),
+            max_layer_files: 4_000_000,
+            min_pull_speed: Size(10 << 10),
+            max_pull_time: Age(Duration::from_secs(6 * 3600)),
+            keep_age: None,
+            keep_size: None,
+        }
+    }
+}
+
+/// When a registry is asked for an image.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Pull {
+    /// Each time, whether the name means another image by now
+    #[default]
+    Always,
+    /// If the image is not there
+    Missing,
+    /// As always, but an image that is there will do if the registry does not answer
+    Newer,
+    /// Never: images are imported or pulled by hand
+    Never,
+}
+
+impl From<Pull> for PullPolicy {
+    fn from(pull: Pull) -> Self {
+        match pull {
+            Pull::Always => PullPolicy::Always,
+            Pull::Missing => PullPolicy::Missing,
+            Pull::Newer => PullPolicy::Newer,
+            Pull::Never => PullPolicy::Never,
+        }
+    }
+}
+
+/// Which hooks.d hooks containers get.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Hooks {
+    pub enabled: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub dirs: Option<Vec<PathBuf>>,
+    #[serde(rename = "as")]
+    pub consumer: String,
+    pub strict: bool,
+    pub skip_bad_files: bool,
+    pub precreate: bool,
+}
+
+impl Default for Hooks {
+    fn default() -> Self {
+        Hooks {
+            enabled: true,
+            dirs: None,
+            consumer: crate::hooks::consumer::PODMAN.name.to_owned(),
+            strict: true,
+            skip_bad_files: false,
+            precreate: true,
+        }
+    }
+}
+
+impl Hooks {
+    /// Returns what hooks are looked for by; none if there are to be none.
+    pub fn options(&self) -> Result<Option<HookOptions>, HostError> {
+        if !self.enabled {
+            return Ok(None);
+        }
+        let consumer = Consumer::from_name(&self.consumer).ok_or_else(|| HostError::Consumer {
+            name: self.consumer.clone(),
+            known: Consumer::ALL.map(|consumer| consumer.name).join(", "),
+        })?;
+        Ok(Some(HookOptions {
+            dirs: self.dirs.clone(),
+            consumer,
+            strict: self.strict,
+            skip_bad_files: self.skip_bad_files,
+            precreate: self.precreate,
+        }))
+    }
+}
+
+/// How a registry is reached.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Registry {
+    pub insecure: bool,
+    pub mirrors: Vec<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca: Option<PathBuf>,
+}

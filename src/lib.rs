@@ -40,6 +40,8 @@ pub mod container_hook;
 pub mod garm;
 pub mod hooks;
 #[cfg(feature = "engine")]
+mod http;
+#[cfg(feature = "engine")]
 pub mod image;
 pub mod json;
 #[cfg(feature = "engine")]

@@ -12,14 +12,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use ureq::Agent;
 use ureq::http::{Response, Uri};
-use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{Certificate, RootCerts};
 
 pub use error::HttpError;
 
-use crate::image::{Origin, is_direct, proxy_at, redacted, resolve};
-
-/// As many as browsers follow at most.
-const MAX_REDIRECTS: usize = 10;
+use crate::http::{
+    AgentOptions, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, certificates, config, is_direct,
+    proxy_at, redacted, redirect, tls,
+};
 
 /// How long a server may take until a connection stands.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -98,18 +98,13 @@ impl Http {
 
     fn within(options: &HttpOptions, connect: Duration, idle: Duration) -> Result<Self, HttpError> {
         let agent = |roots: &RootCerts, proxy| {
-            let config = Agent::config_builder()
-                .http_status_as_error(false)
-                .max_redirects(0)
-                .user_agent(concat!("garm-provider-runc/", env!("CARGO_PKG_VERSION")))
-                .proxy(proxy)
-                .timeout_connect(Some(connect))
-                .timeout_resolve(Some(connect))
-                .timeout_recv_response(Some(idle))
-                .timeout_per_read(Some(idle))
-                .tls_config(TlsConfig::builder().root_certs(roots.clone()).build())
-                .build();
-            Agent::new_with_config(config)
+            Agent::new_with_config(config(AgentOptions {
+                user_agent: concat!("garm-provider-runc/", env!("CARGO_PKG_VERSION")),
+                proxy,
+                tls: tls(roots.clone(), false),
+                connect_timeout: connect,
+                idle_timeout: idle,
+            }))
         };
         let roots = root_certificates(&options.ca_pem)?;
         let proxied = |address: &str| match address {
@@ -208,17 +203,11 @@ impl Http {
                     return Err(HttpError::Status { method, url, status, message });
                 }
             };
-            let location = String::from_utf8_lossy(location.as_bytes());
-            let target = shown(&location);
-            let refuse = |reason| HttpError::Redirect { method, url, target, reason };
-            let Some((next, next_origin)) = resolve(&uri, &location)
-                .and_then(|target| Origin::of(&target).map(|origin| (target, origin)))
-            else {
-                return Err(refuse("that is not the address of a web server"));
-            };
-            if origin.is_https && !next_origin.is_https {
-                return Err(refuse("that is not encrypted, and it itself is"));
-            }
+            let next = redirect((&uri, &origin), location, |_| false);
+            let (next, next_origin) = next.map_err(|reason| {
+                let target = shown(&String::from_utf8_lossy(location.as_bytes()));
+                HttpError::Redirect { method, url, target, reason }
+            })?;
             // Once gone it stays away: who comes back was sent by somebody else.
             if next_origin != origin {
                 bearer = None;
@@ -226,7 +215,7 @@ impl Http {
             (uri, origin) = (next, next_origin);
         }
         let target = shown(&uri.to_string());
-        let reason = "these are too many redirects";
+        let reason = TOO_MANY_REDIRECTS;
         Err(HttpError::Redirect { method, url: shown(url), target, reason })
     }
 
@@ -297,13 +286,9 @@ fn root_certificates(pem: &str) -> Result<RootCerts, HttpError> {
     if pem.trim().is_empty() {
         return Ok(RootCerts::PlatformVerifier);
     }
-    let mut certificates = Vec::new();
-    for item in parse_pem(pem.as_bytes()) {
-        let item = item.map_err(|error| HttpError::Certificates { source: error.into_io() })?;
-        if let PemItem::Certificate(certificate) = item {
-            certificates.push(certificate);
-        }
-    }
+    let found = certificates(pem.as_bytes());
+    let mut certificates =
+        found.map_err(|error| HttpError::Certificates { source: error.into_io() })?;
     if certificates.is_empty() {
         let source = io::Error::new(io::ErrorKind::InvalidData, "there is no certificate in them");
         return Err(HttpError::Certificates { source });

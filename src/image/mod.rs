@@ -13,11 +13,9 @@ mod digest;
 mod import;
 mod layer;
 mod manifest;
-mod origin;
 mod pace;
 mod platform;
 mod progress;
-mod proxy;
 mod pull;
 mod reference;
 mod registry;
@@ -34,11 +32,9 @@ pub use layer::{Limit, Limits, UnpackError, unpack_archive};
 pub use manifest::{
     Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
 };
-pub(crate) use origin::{Origin, resolve};
 pub use pace::{Meter, Pace, TooSlow};
 pub use platform::{Platform, PlatformError};
 pub use progress::{Progress, ProgressEvent, Silent};
-pub(crate) use proxy::{is_direct, proxy_at, redacted};
 pub use pull::{PullError, PullPolicy, PullRequest, pull};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{

@@ -4,7 +4,7 @@ use crate::source::{Finding, Source};
 
 /// The modules of the library, lowest layer first. A module names only modules of layers below its own.
 const LAYERS: [&[&str]; 6] = [
-    &["json", "sys", "yaml"],
+    &["http", "json", "sys", "yaml"],
     &["hooks", "image", "runtime", "network"],
     &["bundle", "rootfs"],
     &["container"],

@@ -5,7 +5,7 @@ use std::fs;
 use std::sync::{Arc, OnceLock};
 
 use ureq::http::{Response, Uri};
-use ureq::tls::{PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, Proxy};
 
@@ -13,11 +13,11 @@ use super::error::RegistryError;
 use super::failure::explain;
 use super::guard::Guard;
 use super::options::{ClientOptions, RegistryOptions};
-use crate::image::{Origin, is_direct, proxy_at, redacted, resolve};
+use crate::http::{
+    AgentOptions, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, config, is_direct, proxy_at, redacted,
+    redirect, tls,
+};
 use crate::sys::fs::{PathContext as _, PathError};
-
-/// As many as browsers follow at most.
-const MAX_REDIRECTS: usize = 10;
 
 /// Options and what was made of them once for all servers.
 #[derive(Debug)]
@@ -90,10 +90,7 @@ impl Settings {
 
     fn tls(&self, origin: &Origin) -> TlsConfig {
         let roots = self.roots.get(configured_name(&origin.server())).cloned();
-        TlsConfig::builder()
-            .root_certs(roots.unwrap_or(RootCerts::PlatformVerifier))
-            .disable_verification(self.is_insecure(origin))
-            .build()
+        tls(roots.unwrap_or(RootCerts::PlatformVerifier), self.is_insecure(origin))
     }
 }
 
@@ -104,18 +101,13 @@ impl Endpoint {
         let host = if name == "docker.io" { "registry-1.docker.io" } else { name };
         let origin = Origin::of_registry(host, true)?;
         let options = &settings.options;
-        let config = Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .user_agent(&options.user_agent)
-            .proxy(settings.proxy(&origin))
-            .timeout_connect(Some(options.connect_timeout))
-            .timeout_resolve(Some(options.connect_timeout))
-            .timeout_recv_response(Some(options.idle_timeout))
-            .timeout_per_read(Some(options.idle_timeout))
-            .tls_config(settings.tls(&origin))
-            .max_idle_connections_per_host(8)
-            .build();
+        let config = config(AgentOptions {
+            user_agent: &options.user_agent,
+            proxy: settings.proxy(&origin),
+            tls: settings.tls(&origin),
+            connect_timeout: options.connect_timeout,
+            idle_timeout: options.idle_timeout,
+        });
         let uri = format!("https://{host}/").parse().ok()?;
         let proxy_host = settings.proxy.as_ref().map(|proxy| proxy.host().to_owned());
         let agent =
@@ -168,18 +160,12 @@ impl Endpoint {
             let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let location = response.headers().get("location").filter(|_| is_redirect);
             let Some(location) = location else { return Ok(Answer { response, origin }) };
-            let location = String::from_utf8_lossy(location.as_bytes());
-            let refuse = |reason| RegistryError::Redirect {
+            let next = redirect((&uri, &origin), location, |next| self.settings.is_insecure(next));
+            let (target, next) = next.map_err(|reason| RegistryError::Redirect {
                 server: origin.server(),
-                target: shown(&location),
+                target: shown(&String::from_utf8_lossy(location.as_bytes())),
                 reason,
-            };
-            let target = resolve(&uri, &location).ok_or_else(|| refuse("not an address"))?;
-            let next = Origin::of(&target)
-                .ok_or_else(|| refuse("not an address of a web server without a login in it"))?;
-            if origin.is_https && !next.is_https && !self.settings.is_insecure(&next) {
-                return Err(refuse("that is not encrypted, and the server itself is"));
-            }
+            })?;
             // Once gone they stay away: who comes back was sent by somebody else.
             if next != origin {
                 authorization = None;
@@ -189,7 +175,7 @@ impl Endpoint {
         Err(RegistryError::Redirect {
             server: self.name.clone(),
             target: shown(&uri.to_string()),
-            reason: "too many redirects",
+            reason: TOO_MANY_REDIRECTS,
         })
     }
 
@@ -244,12 +230,8 @@ fn root_certificates(registry: &RegistryOptions) -> Result<RootCerts, PathError>
     let mut certificates = Vec::new();
     for path in &registry.ca_files {
         let text = fs::read(path).at("read", path)?;
-        for item in parse_pem(&text) {
-            let item = item.map_err(ureq::Error::into_io).at("find certificates in", path)?;
-            if let PemItem::Certificate(certificate) = item {
-                certificates.push(certificate);
-            }
-        }
+        let found = crate::http::certificates(&text).map_err(ureq::Error::into_io);
+        certificates.extend(found.at("find certificates in", path)?);
     }
     Ok(RootCerts::new_with_certs(&certificates))
 }

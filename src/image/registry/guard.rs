@@ -9,7 +9,7 @@ use ureq::http::Uri;
 use ureq::unversioned::resolver::{DefaultResolver, ResolvedSocketAddrs, Resolver};
 use ureq::unversioned::transport::NextTimeout;
 
-use crate::image::origin::canonical;
+use crate::http::canonical;
 use crate::sys::metadata::is_metadata;
 
 /// An address that only this machine or its network has, where a server could send us to do harm.

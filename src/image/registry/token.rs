@@ -11,7 +11,7 @@ use ureq::http::Uri;
 use super::budget::Budget;
 use super::endpoint::{Endpoint, Request};
 use super::error::RegistryError;
-use crate::image::Origin;
+use crate::http::Origin;
 use crate::image::credentials::Login;
 
 /// More than any token needs.

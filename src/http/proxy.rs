@@ -27,7 +27,7 @@ pub(crate) fn redacted(address: &str) -> String {
     }
 }
 
-/// Tells if a server is reached directly: it is this machine, or on the list.
+/// Returns whether a server is reached directly: it is this machine, or on the list.
 pub(crate) fn is_direct(origin: &Origin, list: &[String]) -> bool {
     origin.is_loopback()
         || list.iter().any(|entry| fits(&entry.trim().to_ascii_lowercase(), origin))

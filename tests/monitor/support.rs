@@ -98,7 +98,7 @@ impl Tree {
     }
 }
 
-/// A monitor on a tree. As nothing is read from the kernel outside of its calls, all that a test
+/// A monitor on a tree. As each of its calls takes note of all that happened before it, what a test
 /// does between two of them comes in one batch.
 pub(crate) struct Followed<'t> {
     pub(crate) tree: &'t Tree,

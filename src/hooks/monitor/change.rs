@@ -10,9 +10,7 @@ use crate::hooks::{Definition, EntryState, HookFile, Loaded, Problem, When};
 /// What became of one hook file, or of a hook directory that cannot be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// The file or directory.
     pub path: PathBuf,
-    /// What became of it.
     pub kind: ChangeKind,
 }
 
@@ -27,10 +25,7 @@ pub enum ChangeKind {
     /// It is in force with another definition. Reformatting a file does not change it.
     Changed,
     /// A file of the same name in a later directory hides it.
-    Masked {
-        /// That file.
-        by: PathBuf,
-    },
+    Masked { by: PathBuf },
     /// It cannot be used: one of the problems is about it.
     Broken {
         /// Whether what it said before is in force.

@@ -12,22 +12,12 @@ pub enum MonitorError {
     Setup(#[source] io::Error),
     /// All inotify watches of the user are taken.
     #[error("no inotify watch is left for {}", path.display())]
-    WatchLimit {
-        /// The directory.
-        path: PathBuf,
-        /// What the kernel said.
-        source: io::Error,
-    },
+    WatchLimit { path: PathBuf, source: io::Error },
     /// A directory cannot be watched.
     #[error("cannot watch {}", path.display())]
-    Watch {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        source: io::Error,
-    },
-    /// Events cannot be read or waited for.
-    #[error("cannot read inotify events")]
+    Watch { path: PathBuf, source: io::Error },
+    /// Events cannot be waited for.
+    #[error("cannot wait for inotify events")]
     Read(#[source] io::Error),
 }
 

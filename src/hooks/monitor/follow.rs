@@ -32,7 +32,6 @@ const MAX_ROUNDS: usize = 4;
 /// What to follow, and how.
 #[derive(Clone, Debug)]
 pub struct MonitorOptions {
-    /// What to load.
     pub load: LoadOptions,
     /// How long the directories must be quiet before they are loaded: 100 ms, at most an hour. When
     /// they are never quiet, they are loaded after ten times as long.
@@ -55,7 +54,8 @@ impl Default for MonitorOptions {
 /// Follows hook directories.
 ///
 /// It does all its work in [`Monitor::wait`], or in [`Monitor::poll`] for callers with an event loop
-/// of their own; there is no thread behind it.
+/// of their own. The thread behind it, of the `notify` crate, only reads events, and ends with it;
+/// whoever forks, or enters namespaces that no process with threads can, does that first.
 ///
 /// See [the module](super) for what is seen, and for what becomes of broken files.
 pub struct Monitor {
@@ -109,14 +109,12 @@ impl Stopper {
     }
 }
 
-/// Why [`Monitor::wait`] returned.
+/// The reasons for which [`Monitor::wait`] returns.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// Hooks changed; there is at least one change.
     Changed(Vec<Change>),
-    /// The deadline is over.
     Deadline,
-    /// Somebody called [`Stopper::stop`].
     Stopped,
 }
 
@@ -158,7 +156,7 @@ impl Monitor {
         self.current.clone()
     }
 
-    /// Returns what ends [`Monitor::wait`].
+    /// Returns a handle that ends [`Monitor::wait`].
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
@@ -261,7 +259,7 @@ impl Monitor {
         }
     }
 
-    /// Waits for events or a point in time, and tells if the monitor was stopped.
+    /// Waits for events or a point in time, and returns whether the monitor was stopped.
     fn sleep(&self, until: Option<Instant>) -> Result<bool, MonitorError> {
         let left = until.map(|until| until.saturating_duration_since(Instant::now()));
         // A time too long to express is no limit.

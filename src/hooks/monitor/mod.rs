@@ -1,6 +1,7 @@
 //! Following the hook directories as they change.
 //!
-//! A [`Monitor`] watches the directories with inotify and, once they are quiet, loads them again. A
+//! A [`Monitor`] watches the directories with inotify (by the `notify` crate) and, once they are quiet,
+//! loads them again. A
 //! new set of hooks is built aside and then takes the place of the old one; who matches against the
 //! old one meanwhile is not disturbed.
 //!
@@ -59,6 +60,8 @@
 mod change;
 mod error;
 mod follow;
+mod interest;
+mod mark;
 mod watch;
 
 pub use change::{Change, ChangeKind, diff};

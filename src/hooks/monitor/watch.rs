@@ -5,120 +5,143 @@
 //! directory needs nothing else: the nearest one that exists is watched for its name. Links are
 //! followed component by component, as the kernel does, with a watch at each step.
 
-use std::collections::{HashMap, HashSet};
-use std::ffi::{OsStr, OsString};
+use std::collections::HashMap;
+use std::ffi::OsString;
 use std::fs;
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
+use notify::event::{Event, EventKindMask};
+use notify::{Config, ErrorKind, INotifyWatcher, RecursiveMode, WatchPathConfig, Watcher};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::MonitorError;
+use super::interest::{Interest, Interests};
+use super::mark::Mark;
 use crate::hooks::set::is_hook_file_name;
 
 /// As many links as the kernel follows in one path.
 const MAX_LINKS: usize = 40;
 
-/// What happens to names in a directory.
-const NAMES: WatchFlags = WatchFlags::ATTRIB
-    .union(WatchFlags::CREATE)
-    .union(WatchFlags::DELETE)
-    .union(WatchFlags::DELETE_SELF)
-    .union(WatchFlags::MOVE)
-    .union(WatchFlags::MOVE_SELF)
-    .union(WatchFlags::ONLYDIR)
-    .union(WatchFlags::DONT_FOLLOW);
-
-/// The same, and what is written to the files in it.
-const CONTENTS: WatchFlags = NAMES.union(WatchFlags::MODIFY).union(WatchFlags::CLOSE_WRITE);
-
-/// Events are a few dozen bytes each; one read takes hundreds of them.
-const BUFFER_BYTES: usize = 16 << 10;
-
-/// So that somebody who writes without end cannot keep us here.
-const MAX_EVENTS_AT_ONCE: usize = 1 << 16;
-
-/// The watches of a monitor.
+/// The watches of a monitor. The thread of `notify` reads the events and gives them to [`Shared`].
 pub(super) struct Watches {
-    inotify: OwnedFd,
-    /// What matters in a directory, by watch descriptor.
-    interests: HashMap<i32, Interest>,
+    notify: INotifyWatcher,
+    shared: Arc<Shared>,
     max_watches: usize,
-    buffer: Box<[MaybeUninit<u8>]>,
 }
 
-/// Which names in a directory matter.
-#[derive(Default)]
-struct Interest {
-    hook_files: bool,
-    names: HashSet<OsString>,
+/// What the thread of `notify` and the monitor have in common.
+struct Shared {
+    interests: Mutex<Interests>,
+    /// An eventfd, readable when there was an event that matters.
+    signal: OwnedFd,
+    mark: Option<Mark>,
 }
 
-impl Interest {
-    fn is_in(&self, name: &OsStr) -> bool {
-        self.names.contains(name) || (self.hook_files && is_hook_file_name(name))
+impl Shared {
+    fn interests(&self) -> MutexGuard<'_, Interests> {
+        // Nothing panics while it is locked.
+        self.interests.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn handle(&self, event: Result<Event, notify::Error>) {
+        if let (Ok(event), Some(mark)) = (&event, &self.mark)
+            && mark.take(event)
+        {
+            return;
+        }
+        // After an error nobody knows what was missed.
+        if event.map_or(true, |event| self.interests().take_note(&event)) {
+            // It fails only when the counter is full, and then it is readable anyway.
+            let _ = rustix::io::write(&self.signal, &1_u64.to_ne_bytes());
+        }
     }
 }
 
 impl AsFd for Watches {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inotify.as_fd()
+        self.shared.signal.as_fd()
     }
 }
 
 impl Watches {
     pub(super) fn new(max_watches: usize) -> Result<Self, MonitorError> {
-        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)
+        let signal = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|errno| MonitorError::Setup(errno.into()))?;
-        let buffer = vec![MaybeUninit::uninit(); BUFFER_BYTES].into_boxed_slice();
-        Ok(Watches { inotify, interests: HashMap::new(), max_watches, buffer })
+        let shared =
+            Arc::new(Shared { interests: Mutex::default(), signal, mark: Mark::new().ok() });
+        let handler = {
+            let shared = Arc::clone(&shared);
+            move |event| shared.handle(event)
+        };
+        // Whoever opens a file or reads it, as loading does, is no event.
+        let config =
+            Config::default().with_event_kinds(EventKindMask::CORE | EventKindMask::ACCESS_CLOSE);
+        let mut notify = INotifyWatcher::new(handler, config)
+            .map_err(|error| MonitorError::Setup(io_error(error)))?;
+        if let Some(mark) = &shared.mark {
+            mark.watch(&mut notify);
+        }
+        Ok(Watches { notify, shared, max_watches })
     }
 
-    /// Reads the events there are, and tells if one of them matters.
+    /// Returns whether something that matters happened since the last call, up to this moment.
     pub(super) fn read(&mut self) -> Result<bool, MonitorError> {
-        let mut matters = false;
-        let mut reader = Reader::new(&self.inotify, &mut self.buffer);
-        for _ in 0..MAX_EVENTS_AT_ONCE {
-            let event = match reader.next() {
-                Ok(event) => event,
-                Err(Errno::AGAIN) => break,
-                Err(Errno::INTR) => continue,
-                Err(errno) => return Err(MonitorError::Read(errno.into())),
-            };
-            if event.events().contains(ReadFlags::QUEUE_OVERFLOW) {
-                matters = true;
-            } else if let Some(interest) = self.interests.get(&event.wd()) {
-                matters |= match event.file_name() {
-                    Some(name) => interest.is_in(OsStr::from_bytes(name.to_bytes())),
-                    None => true,
-                };
-            }
+        if let Some(mark) = &self.shared.mark {
+            mark.wait();
         }
-        Ok(matters)
+        match rustix::io::read(&self.shared.signal, &mut [0; 8]) {
+            Ok(_) => Ok(true),
+            Err(Errno::AGAIN) => Ok(false),
+            Err(errno) => Err(MonitorError::Read(errno.into())),
+        }
     }
 
     /// Starts to work out anew what must be watched. Watches in use stay until [`Survey::finish`].
     pub(super) fn survey(&mut self) -> Survey<'_> {
-        Survey { watches: self, interests: HashMap::new(), by_path: HashMap::new(), unwatched: 0 }
+        let anew = self.shared.interests().begin();
+        Survey {
+            watches: self,
+            anew,
+            watched: HashMap::new(),
+            inodes: HashMap::new(),
+            unwatched: 0,
+        }
+    }
+
+    /// Has `notify` watch a directory whose path has no links.
+    fn add(&mut self, dir: &Path, anew: bool) -> Result<(), io::Error> {
+        if !anew && self.shared.interests().is_current(dir) {
+            return Ok(());
+        }
+        // It fails for directories that are not watched any more.
+        let _ = self.notify.unwatch(dir);
+        let config =
+            WatchPathConfig::new(RecursiveMode::NonRecursive).with_dereference_symlinks(false);
+        self.notify.watch_with(dir, config).map_err(io_error)
     }
 }
 
 /// A new set of watches in the making.
 pub(super) struct Survey<'w> {
     watches: &'w mut Watches,
-    interests: HashMap<i32, Interest>,
-    /// Directories by real path, with what is watched there.
-    by_path: HashMap<PathBuf, (i32, WatchFlags)>,
+    /// Whether directories that are watched already may be others now.
+    anew: bool,
+    /// Directories by real path, with the path under which each is watched.
+    watched: HashMap<PathBuf, PathBuf>,
+    /// The same by device and inode: a directory that is mounted in several places has one watch, whose
+    /// events come with one path.
+    inodes: HashMap<(u64, u64), PathBuf>,
     unwatched: usize,
 }
 
 /// What to do when there are too many watches.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Need {
-    /// Nothing works without it.
     Must,
     /// A change is noticed late without it.
     May,
@@ -128,8 +151,9 @@ impl Survey<'_> {
     /// Watches a hook directory, and the files that links in it lead to.
     pub(super) fn hook_dir(&mut self, dir: &Path) -> Result<(), MonitorError> {
         let Some(real) = self.follow(dir, Need::Must)? else { return Ok(()) };
-        let Some(interest) = self.watch(&real, CONTENTS, Need::Must)? else { return Ok(()) };
-        interest.hook_files = true;
+        if !self.watch(&real, Need::Must, |interest| interest.hook_files = true)? {
+            return Ok(());
+        }
         // Whoever cannot list a directory is told so when it is loaded.
         for entry in fs::read_dir(&real).into_iter().flatten().flatten() {
             let is_link = entry.file_type().is_ok_and(|kind| kind.is_symlink());
@@ -137,10 +161,10 @@ impl Survey<'_> {
                 continue;
             }
             let Some(file) = self.follow(&entry.path(), Need::May)? else { continue };
-            if let (Some(parent), Some(name)) = (file.parent(), file.file_name())
-                && let Some(interest) = self.watch(parent, CONTENTS, Need::May)?
-            {
-                interest.names.insert(name.to_owned());
+            if let (Some(parent), Some(name)) = (file.parent(), file.file_name()) {
+                self.watch(parent, Need::May, |interest| {
+                    interest.files.insert(name.to_owned());
+                })?;
             }
         }
         Ok(())
@@ -153,11 +177,11 @@ impl Survey<'_> {
 
     /// Puts the new set in place of the old one, and returns how many directories it lacks.
     pub(super) fn finish(self) -> usize {
-        for wd in self.watches.interests.keys().filter(|wd| !self.interests.contains_key(wd)) {
-            // It fails for directories that are gone: the kernel has removed their watches.
-            let _ = inotify::remove_watch(&self.watches.inotify, *wd);
+        let old = self.watches.shared.interests().finish();
+        for dir in old {
+            // It fails for directories that are gone: they are not watched any more.
+            let _ = self.watches.notify.unwatch(&dir);
         }
-        self.watches.interests = self.interests;
         self.unwatched
     }
 
@@ -180,8 +204,11 @@ impl Survey<'_> {
                 continue;
             }
             // The watch comes before the look, so that what changes after the look is an event.
-            let Some(interest) = self.watch(&real, NAMES, need)? else { return Ok(None) };
-            interest.names.insert(component.clone());
+            if !self.watch(&real, need, |interest| {
+                interest.names.insert(component.clone());
+            })? {
+                return Ok(None);
+            }
             real.push(component);
             match fs::read_link(&real) {
                 Ok(target) => {
@@ -199,40 +226,72 @@ impl Survey<'_> {
         Ok(Some(real))
     }
 
-    /// Watches a directory whose path has no links. Returns none if that cannot be.
+    /// Watches a directory whose path has no links, and notes what matters there. Returns whether
+    /// it can be watched.
     fn watch(
         &mut self,
         dir: &Path,
-        flags: WatchFlags,
         need: Need,
-    ) -> Result<Option<&mut Interest>, MonitorError> {
-        let known = self.by_path.get(dir).copied();
-        if let Some((wd, has)) = known
-            && has.contains(flags)
-        {
-            return Ok(Some(self.interests.entry(wd).or_default()));
+        note: impl FnOnce(&mut Interest),
+    ) -> Result<bool, MonitorError> {
+        if let Some(watched) = self.watched.get(dir) {
+            note(self.watches.shared.interests().next(watched));
+            return Ok(true);
         }
-        if known.is_none() && need == Need::May && self.by_path.len() >= self.watches.max_watches {
+        if need == Need::May && self.watched.len() >= self.watches.max_watches {
             self.unwatched += 1;
-            return Ok(None);
+            return Ok(false);
         }
-        // Another path may lead to the same directory, where more is asked for already.
-        match inotify::add_watch(&self.watches.inotify, dir, flags | WatchFlags::MASK_ADD) {
-            Ok(wd) => {
-                self.by_path.insert(dir.to_owned(), (wd, flags));
-                Ok(Some(self.interests.entry(wd).or_default()))
-            }
+        let inode = match fs::symlink_metadata(dir) {
+            Ok(metadata) if metadata.is_dir() => (metadata.dev(), metadata.ino()),
             // It went away, and the watch on its parent has told so.
-            Err(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(None),
-            Err(Errno::NOSPC) if need == Need::Must => {
-                Err(MonitorError::WatchLimit { path: dir.to_owned(), source: Errno::NOSPC.into() })
-            }
-            Err(Errno::ACCESS | Errno::NOSPC) => {
-                self.unwatched += 1;
-                Ok(None)
-            }
-            Err(errno) => Err(MonitorError::Watch { path: dir.to_owned(), source: errno.into() }),
+            Ok(_) => return Ok(false),
+            Err(error) => return self.unwatchable(dir, need, error),
+        };
+        let path = self.inodes.entry(inode).or_insert_with(|| dir.to_owned()).clone();
+        // What matters comes first: events that nobody waits for are dropped.
+        note(self.watches.shared.interests().next(&path));
+        if path == dir
+            && let Err(error) = self.watches.add(dir, self.anew)
+        {
+            self.inodes.remove(&inode);
+            self.watches.shared.interests().drop_next(dir);
+            return self.unwatchable(dir, need, error);
         }
+        self.watched.insert(dir.to_owned(), path);
+        Ok(true)
+    }
+
+    /// Decides what comes of a directory that cannot be watched.
+    fn unwatchable(
+        &mut self,
+        dir: &Path,
+        need: Need,
+        source: io::Error,
+    ) -> Result<bool, MonitorError> {
+        let path = dir.to_owned();
+        match Errno::from_io_error(&source) {
+            // It went away, and the watch on its parent has told so.
+            Some(Errno::NOENT | Errno::NOTDIR | Errno::LOOP | Errno::NAMETOOLONG) => Ok(false),
+            Some(Errno::NOSPC) if need == Need::Must => {
+                Err(MonitorError::WatchLimit { path, source })
+            }
+            Some(Errno::ACCESS | Errno::NOSPC) => {
+                self.unwatched += 1;
+                Ok(false)
+            }
+            _ => Err(MonitorError::Watch { path, source }),
+        }
+    }
+}
+
+/// Returns what the kernel said.
+fn io_error(error: notify::Error) -> io::Error {
+    match error.kind {
+        ErrorKind::Io(error) => error,
+        ErrorKind::PathNotFound => Errno::NOENT.into(),
+        ErrorKind::MaxFilesWatch => Errno::NOSPC.into(),
+        _ => io::Error::other(error),
     }
 }
 
@@ -240,4 +299,41 @@ impl Survey<'_> {
 fn push_components(stack: &mut Vec<OsString>, path: &Path) {
     let components = path.components().filter(|component| *component != Component::CurDir);
     stack.extend(components.rev().map(|component| component.as_os_str().to_owned()));
+}
+
+#[cfg(test)]
+mod tests {
+    use std::thread;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+
+    #[test]
+    fn watches_that_nobody_needs_are_given_back() {
+        let dir = tempfile::tempdir().unwrap();
+        let program = dir.path().join("program");
+        let mut watches = Watches::new(1024).unwrap();
+        let watched = |watches: &Watches| {
+            let paths = watches.notify.watched_paths().unwrap();
+            paths.iter().any(|(path, _)| path == dir.path())
+        };
+        let mut survey = watches.survey();
+        survey.file(&program).unwrap();
+        assert_eq!(survey.finish(), 0);
+        assert!(watched(&watches));
+        assert_eq!(watches.survey().finish(), 0);
+        assert!(!watched(&watches));
+    }
+
+    #[test]
+    fn thread_ends_with_the_watches() {
+        let watches = Watches::new(1024).unwrap();
+        let shared = Arc::downgrade(&watches.shared);
+        drop(watches);
+        let deadline = Instant::now() + Duration::from_secs(180);
+        while shared.strong_count() > 0 {
+            assert!(Instant::now() < deadline, "the thread of notify goes on");
+            thread::yield_now();
+        }
+    }
 }

@@ -4,7 +4,6 @@
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "a bench prints and may panic")]
 
 use std::io::Write as _;
-use std::net::Ipv4Addr;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -38,7 +37,7 @@ fn main() {
 fn options(dir: &Path) -> NetworkOptions {
     NetworkOptions {
         run: dir.join("run"),
-        pool: Subnet::<Ipv4Addr>::default(),
+        pool: Subnet::default(),
         pool6: Subnet::default(),
         host_access: true,
         uplinks: Vec::new(),
@@ -80,16 +79,16 @@ fn ours(options: &NetworkOptions) {
     println!("remove, with three containers and a published port {remove:.2} ms");
 }
 
-/// The same links by `ip`: one batch on the host, one in the hub, one in the container.
+/// The same links by `ip`: one batch on the host, one in the bridge namespace, one in the container.
 fn batch() {
     let (mut up, mut down) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         let name = |what: &str| format!("ocihbench{what}{round}");
-        let (hub, container, link) = (name("h"), name("c"), format!("ob{round}"));
+        let (bridge, container, link) = (name("h"), name("c"), format!("ob{round}"));
         let mut laps = Laps::start();
-        run_batch(&[], &format!("netns add {hub}\nnetns add {container}\n"));
+        run_batch(&[], &format!("netns add {bridge}\nnetns add {container}\n"));
         run_batch(
-            &["-n", &hub],
+            &["-n", &bridge],
             &format!(
                 "link add bridge type bridge\nlink set bridge up\n\
                  link add port type veth peer name eth0 netns {container}\n\
@@ -112,7 +111,7 @@ fn batch() {
             ),
         );
         laps.lap();
-        run_batch(&[], &format!("netns del {container}\nnetns del {hub}\nlink del {link}\n"));
+        run_batch(&[], &format!("netns del {container}\nnetns del {bridge}\nlink del {link}\n"));
         laps.lap();
         up.push(laps.laps[0]);
         down.push(laps.laps[1]);

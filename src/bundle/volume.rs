@@ -12,7 +12,8 @@ use std::path::{Path, PathBuf};
 use super::BundleError;
 use super::mounts::Container;
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
+    read_if_there,
 };
 use crate::sys::host_file::HostFile;
 use crate::sys::lock::FileLock;
@@ -64,10 +65,6 @@ fn beside(path: &Path, end: &str) -> PathBuf {
     // Names of volumes begin with a letter or digit.
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     path.with_file_name(format!(".{name}{end}"))
-}
-
-fn make_private(path: &Path) -> Result<(), PathError> {
-    DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
 }
 
 fn is_empty(path: &Path) -> Result<bool, PathError> {

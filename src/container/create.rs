@@ -11,13 +11,13 @@ use super::error::ContainerError;
 use super::lifecycle::Stop;
 use super::limits::LimitHit;
 use super::monitor;
-use super::record::{Directory, Record, Role, make_private};
+use super::record::{Directory, Record, Role};
 use crate::bundle::{self, Bundle};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
 use crate::sys::cgroup;
-use crate::sys::fs::{PathContext as _, random_u64};
+use crate::sys::fs::{PathContext as _, make_private, random_u64};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
 

@@ -12,13 +12,15 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use super::error::ContainerError;
 use super::logs::{LogLine, last_lines};
 use super::monitor::MonitorProgram;
-use super::record::{self, Directory, Record, make_private};
+use super::record::{self, Directory, Record};
 use crate::bundle;
 use crate::image::Store;
 use crate::rootfs;
 use crate::runtime::Runtime;
 use crate::sys::cgroup;
-use crate::sys::fs::{Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks};
+use crate::sys::fs::{
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
+};
 use crate::sys::init;
 use crate::sys::lock::FileLock;
 use crate::sys::trash::{Emptied, Trash};

@@ -32,5 +32,5 @@ pub use lifecycle::{Check, Stop};
 pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
-pub use record::{Directory, Ended, Record, Role, make_private, read_json_if_there, write_json};
+pub use record::{Directory, Ended, Record, Role, read_json_if_there, write_json};
 pub use wait::Wait;

@@ -13,7 +13,7 @@ use super::lifecycle::Stop;
 use crate::runtime::Runtime;
 use crate::sys::cgroup;
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_bounded,
+    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, make_private, read_bounded,
     read_if_there,
 };
 use crate::sys::identity::Identity;
@@ -226,13 +226,6 @@ fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
     };
     let names = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
     Ok(names.collect())
-}
-
-/// Makes a directory that only its owner can look into, and its parents.
-pub fn make_private(path: &Path) -> Result<(), PathError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
 }
 
 /// Writes a value as JSON for whoever comes later; readers see the old or the new.

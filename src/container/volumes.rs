@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 use super::disk::{self, Life};
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::record::make_private;
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::mount::unmount;
 
 /// What the name of a file system ends in that is not finished.

@@ -21,13 +21,13 @@ use super::runner::{self, Located, RunnerLayer, RunnerUser, Runners};
 use super::supervisor::Task;
 use super::{Bootstrap, logs, remove};
 use crate::bundle::{Dns, HostEntry, Init, Mount, MountSource, Namespace, Options, Tmpfs};
-use crate::container::{Output, Prepared, Role, Spec, make_private, new_id};
+use crate::container::{Output, Prepared, Role, Spec, new_id};
 use crate::image::{Image, PullRequest, pull};
 use crate::network::{
     Endpoint, EndpointRequest, Network, NetworkError, NetworkOptions, NetworkRequest,
 };
 use crate::rootfs::Backing;
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
 
 /// What all annotations of ours begin with.

@@ -13,9 +13,9 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::instance::Instance;
-use crate::container::{ContainerError, Engine, make_private, read_json_if_there, write_json};
+use crate::container::{ContainerError, Engine, read_json_if_there, write_json};
 use crate::image::Digest;
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;

@@ -12,7 +12,6 @@ use crate::sys::process::RunError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
     /// A record cannot be read.
@@ -23,48 +22,26 @@ pub enum NetworkError {
     Write(#[from] ReplaceError),
     /// A record holds something else.
     #[error("{} is not a record of this version", path.display())]
-    Record {
-        /// The record.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
+    Record { path: PathBuf, source: serde_json::Error },
     /// There is no such network.
-    #[error("there is no network {id}: prepare_job did not run or was cleaned up")]
-    Unknown {
-        /// The network.
-        id: String,
-    },
-    /// There is one already.
-    #[error("there is a network {id} already")]
-    Exists {
-        /// The network.
-        id: String,
-    },
+    #[error("network {id} does not exist: prepare_job did not run or was cleaned up")]
+    Unknown { id: String },
+    #[error("network {id} already exists")]
+    Exists { id: String },
     /// A name is none for a network or a container: it names files.
     #[error(
-        "{name:?} is no name for a network or a container: use letters, digits, `-`, `_` and `.`"
+        "invalid name {name:?} of a network or a container: use letters, digits, `-`, `_` and `.`"
     )]
-    Name {
-        /// The name.
-        name: String,
-    },
+    Name { name: String },
     /// A container is connected already.
-    #[error("container {name} is on network {id} already")]
-    Attached {
-        /// The container.
-        name: String,
-        /// The network.
-        id: String,
-    },
+    #[error("container {name} is already connected to network {id}")]
+    Attached { name: String, id: String },
     /// The kernel does not make a link, an address or a route.
     #[error("cannot {action} for network {id}")]
     Link {
         /// What could not be done.
         action: &'static str,
-        /// The network.
         id: String,
-        /// Why.
         source: io::Error,
     },
     /// All networks of the pool are in use.
@@ -73,77 +50,48 @@ pub enum NetworkError {
          configure a larger pool"
     )]
     PoolEmpty {
-        /// The pool.
         pool: String,
         /// How many networks it has.
         count: u32,
     },
     /// A network has no address left.
     #[error("network {id} is full: it has addresses for 253 containers")]
-    Full {
-        /// The network.
-        id: String,
-    },
+    Full { id: String },
     /// A port of the host is not free.
     #[error(
         "port {port}/{protocol} of the host is in use{}{}: publish another one, or none to get a free one",
         host_ip.map_or_else(String::new, |ip| format!(" on {ip}")),
         holder.as_ref().map_or_else(String::new, |holder| format!(", by {holder}"))
     )]
-    PortInUse {
-        /// The address.
-        host_ip: Option<IpAddr>,
-        /// The port.
-        port: u16,
-        /// The protocol.
-        protocol: Protocol,
-        /// Who has it.
-        holder: Option<String>,
-    },
+    PortInUse { host_ip: Option<IpAddr>, port: u16, protocol: Protocol, holder: Option<String> },
     /// No port of the host is free, of those that are nobody's in particular.
     #[error("all ports of the host are in use")]
     NoPort,
     /// A port is to be published on an address that the host does not have.
     #[error("cannot publish a port on {host_ip}: the host does not have this address")]
-    HostAddress {
-        /// The address.
-        host_ip: IpAddr,
-    },
+    HostAddress { host_ip: IpAddr },
     /// A port is to be published on the IPv6 loopback address.
     #[error(
-        "cannot publish a port on ::1: the kernel passes nothing on from there; publish on 127.0.0.1,          or on all addresses"
+        "cannot publish a port on ::1: the kernel forwards nothing from there; publish on 127.0.0.1, \
+         or on all addresses"
     )]
     Loopback6,
     /// The host does not let a port be used.
     #[error("cannot use port {port}/{protocol} of the host")]
-    Bind {
-        /// The port.
-        port: u16,
-        /// The protocol.
-        protocol: Protocol,
-        /// Why.
-        source: io::Error,
-    },
+    Bind { port: u16, protocol: Protocol, source: io::Error },
     /// The packet filter does not take a change.
     #[error("cannot {action} in the packet filter: the kernel needs nf_tables, and CAP_NET_ADMIN")]
     Firewall {
         /// What could not be done.
         action: &'static str,
-        /// Why.
         source: io::Error,
     },
-    /// There is no nft.
     #[error("networks need nft: install nftables")]
     NoNft,
-    /// nft cannot be run.
     #[error(transparent)]
     Run(#[from] RunError),
-    /// nft says no.
-    #[error("nft does not take the rules: {message}")]
-    Nft {
-        /// What it says.
-        message: String,
-    },
+    #[error("nft rejects the rules: {message}")]
+    Nft { message: String },
 }
 
 impl NetworkError {

@@ -221,7 +221,7 @@ fn remove_unused(nftables: &Nftables) -> io::Result<bool> {
     nftables.remove(&now, table, &rules)
 }
 
-/// Publishes ports.
+/// Publishes ports: adds elements to the maps of the table.
 pub(super) fn publish(destination: Destination<'_>) -> Result<(), NetworkError> {
     change(destination, |nftables, elements| nftables.add(TABLE, elements))
         .map_err(because("publish ports"))

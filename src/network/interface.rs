@@ -16,8 +16,8 @@ pub struct Interface(String);
 /// A text that is no name of an interface.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no name of an interface: write one that `ip link` shows, of at most 15 bytes, as \
-     \"br1\""
+    "invalid interface name {text:?}: expected one that `ip link` shows, of at most 15 bytes, \
+     for example \"br1\""
 )]
 pub struct InterfaceError {
     text: String,
@@ -57,7 +57,7 @@ impl fmt::Display for Interface {
 }
 
 impl Interface {
-    /// Returns the name.
+    /// Returns the name, as `ip link` shows it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

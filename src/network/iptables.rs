@@ -35,7 +35,7 @@ pub(super) fn missing(nftables: &Nftables) -> io::Result<String> {
     Ok(script)
 }
 
-/// Returns our rules.
+/// Returns the rules that are ours.
 pub(super) fn ours(nftables: &Nftables) -> io::Result<Vec<Place>> {
     let mut rules = ours_of(nftables, IPV4)?;
     rules.extend(ours_of(nftables, IPV6)?);

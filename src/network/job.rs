@@ -3,11 +3,13 @@
 
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::panic::resume_unwind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::thread;
+
+use ipnet::{Ipv4Net, Ipv6Net};
 
 use super::error::NetworkError;
 use super::firewall;
@@ -30,9 +32,9 @@ pub struct NetworkOptions {
     /// What does not outlive a boot, as `/run/oci-hooks`.
     pub run: PathBuf,
     /// Where networks get IPv4 addresses from.
-    pub pool: Subnet<Ipv4Addr>,
+    pub pool: Subnet<Ipv4Net>,
     /// Where networks get IPv6 addresses from.
-    pub pool6: Subnet<Ipv6Addr>,
+    pub pool6: Subnet<Ipv6Net>,
     /// Whether containers reach services of the host by its addresses; never by its loopback.
     pub host_access: bool,
     /// Interfaces that containers reach the world by, besides those of the host's default routes, though
@@ -40,10 +42,27 @@ pub struct NetworkOptions {
     pub uplinks: Vec<Interface>,
 }
 
-/// The pin of a network's bridge.
-const HUB: &str = "hub.netns";
+#[cfg(test)]
+impl NetworkOptions {
+    /// Returns those with the default pools.
+    pub(super) fn for_test(run: &Path) -> Self {
+        NetworkOptions {
+            run: run.to_owned(),
+            pool: Subnet::default(),
+            pool6: Subnet::default(),
+            host_access: false,
+            uplinks: Vec::new(),
+        }
+    }
+}
 
-/// A network to make.
+/// The pin of a network's bridge namespace. Not to be taken for a container of that name.
+const BRIDGE: &str = "bridge.netns";
+
+/// What older versions of this program call it: their jobs may still run.
+const OLD_BRIDGE: &str = "hub.netns";
+
+/// What a network is to be called, and whose ids its containers have.
 #[derive(Clone, Debug)]
 pub struct NetworkRequest {
     /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
@@ -53,7 +72,7 @@ pub struct NetworkRequest {
     pub user_namespace: bool,
 }
 
-/// A container to connect.
+/// A container that is to be connected.
 #[derive(Clone, Debug)]
 pub struct EndpointRequest {
     /// A name that no other container of the network has, of the same characters as an id.
@@ -62,14 +81,13 @@ pub struct EndpointRequest {
     pub ports: Vec<PortMapping>,
 }
 
-/// A connected container.
+/// What a connected container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its network namespace, pinned.
+    /// The pin of its network namespace, a file.
     pub netns: PathBuf,
-    /// Its addresses, IPv4 first.
+    /// The IPv4 address, then the IPv6 address if the host has IPv6.
     pub addresses: Vec<IpAddr>,
-    /// What is published.
     pub published: Vec<Published>,
 }
 
@@ -96,27 +114,27 @@ impl Network {
         let record = claim(options, request, &others)?;
         undo.push(|| drop(Network::remove_id(options, id)));
         let network = Network { options: options.clone(), record };
-        // nft takes as long to load the table as the kernel takes to make the hub.
+        // nft takes as long to load the table as the kernel takes to make the bridge.
         thread::scope(|scope| {
             let entered = scope.spawn(|| {
                 let _lock = lock;
                 let others: Vec<_> = others.iter().map(|other| other.member(options)).collect();
                 firewall::enter(&network.record.member(options), &others)
             });
-            let made = network.make_hub(request);
+            let made = network.make_bridge(request);
             entered.join().unwrap_or_else(|panic| resume_unwind(panic)).and(made)
         })?;
         undo.disarm();
         Ok(network)
     }
 
-    fn make_hub(&self, request: &NetworkRequest) -> Result<(), NetworkError> {
+    fn make_bridge(&self, request: &NetworkRequest) -> Result<(), NetworkError> {
         if request.user_namespace {
             let pin = self.user_pin();
             let namespace = Mapping::shifted(self.private_ids()).namespace();
             netns::pin(namespace.at("make a user namespace for", &pin)?.as_fd(), &pin)?;
         }
-        link::make_hub(&self.record, self.record.plan(&self.options), &self.hub())
+        link::make_bridge(&self.record, self.record.plan(&self.options), &self.bridge_pin())
     }
 
     /// Opens a network that another process made.
@@ -160,7 +178,7 @@ impl Network {
         let netns = self.pin(name);
         let owner = self.user_namespace().map(|pin| netns::open(&pin)).transpose()?;
         let owner = owner.as_ref().map(OwnedFd::as_fd);
-        link::connect(&self.record, plan, endpoint.number, [&self.hub(), &netns], owner)?;
+        link::connect(&self.record, plan, endpoint.number, [&self.bridge_pin(), &netns], owner)?;
         let Pair { v4, v6 } = plan.container(endpoint.number);
         firewall::publish((&endpoint.published, Pair { v4, v6 }))?;
         undo.disarm();
@@ -213,7 +231,7 @@ impl Network {
 
     /// Removes a network, whatever is left of it; none is fine.
     ///
-    /// With its pin gone the kernel takes the hub apart, and all links end there. That is in its own
+    /// With its pin gone the kernel takes the bridge namespace apart, and all links end there. That is in its own
     /// time, of milliseconds. A container that still runs keeps its namespace, and is alone in it.
     pub fn remove_id(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
         check_name(id)?;
@@ -232,7 +250,7 @@ impl Network {
             // Whoever was killed before it wrote the record had not made anything.
             Err(NetworkError::Unknown { .. }) => None,
             Err(error) if error.is_unreadable() => {
-                unrecorded::leave(options, &directory.join(HUB))?
+                unrecorded::leave(options, &bridge_pin(&directory))?
             }
             Err(error) => return Err(error),
         };
@@ -266,14 +284,18 @@ impl Network {
         directory(&self.options, &self.record.id).join("job.userns")
     }
 
-    fn hub(&self) -> PathBuf {
-        // Not to be taken for a container of that name.
-        directory(&self.options, &self.record.id).join(HUB)
+    fn bridge_pin(&self) -> PathBuf {
+        bridge_pin(&directory(&self.options, &self.record.id))
     }
 
     fn pin(&self, name: &str) -> PathBuf {
         directory(&self.options, &self.record.id).join(format!("{name}.container.netns"))
     }
+}
+
+fn bridge_pin(directory: &Path) -> PathBuf {
+    let old = directory.join(OLD_BRIDGE);
+    if old.exists() { old } else { directory.join(BRIDGE) }
 }
 
 fn read(options: &NetworkOptions, id: &str) -> Result<Record, NetworkError> {

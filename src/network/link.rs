@@ -22,20 +22,20 @@ const ETH0: u32 = 1000;
 /// The number of `lo`, in every namespace.
 const LOOPBACK: u32 = 1;
 
-/// Makes the hub, with its bridge, and the link between it and the host.
+/// Makes the bridge namespace, with its bridge, and the link between it and the host.
 ///
-/// The hub only switches. It has no address, and the packet filter of the host sees all that goes
+/// The bridge only switches. It has no address, and the packet filter of the host sees all that goes
 /// further than to another container of the job.
-pub(super) fn make_hub(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
+pub(super) fn make_bridge(record: &Record, plan: Plan, pin: &Path) -> Result<(), NetworkError> {
     let because = |action| because(record, action);
-    let hub = netns::create(pin, None, || {
+    let bridge_namespace = netns::create(pin, None, || {
         // Neither is there anything for the bridge to configure itself with.
         if fs::exists("/proc/sys/net/ipv6")? {
             set("net/ipv6/conf/default/disable_ipv6", "1")?;
         }
         Netlink::open()
     })?
-    .map_err(because("open the hub"))?;
+    .map_err(because("open the bridge namespace"))?;
     let host = netns::current()?;
     let mtu = record.mtu;
     let bridge = NewLink { name: "bridge", index: BRIDGE, mtu, ..NewLink::default() };
@@ -47,8 +47,9 @@ pub(super) fn make_hub(record: &Record, plan: Plan, pin: &Path) -> Result<(), Ne
         mac: Some(plan.host().mac()),
         group: if record.host_access { HOST_ACCESS } else { 0 },
     };
-    hub.add_bridge(&bridge).map_err(because("make the bridge"))?;
-    hub.add_pair(&uplink, BRIDGE, &on_host, host.as_fd())
+    bridge_namespace.add_bridge(&bridge).map_err(because("make the bridge"))?;
+    bridge_namespace
+        .add_pair(&uplink, BRIDGE, &on_host, host.as_fd())
         .map_err(because("make the link to the host"))?;
     link_host(record, plan).map_err(because("link the host"))
 }
@@ -79,7 +80,7 @@ pub(super) fn connect(
     record: &Record,
     plan: Plan,
     number: u32,
-    [hub, pin]: [&Path; 2],
+    [bridge, pin]: [&Path; 2],
     owner: Option<BorrowedFd<'_>>,
 ) -> Result<(), NetworkError> {
     let because = |action| because(record, action);
@@ -93,7 +94,8 @@ pub(super) fn connect(
     })?
     .map_err(because("open the namespace of a container"))?;
     let namespace = namespace?;
-    let hub = netns::within(hub, Netlink::open)?.map_err(because("open the hub"))?;
+    let bridge =
+        netns::within(bridge, Netlink::open)?.map_err(because("open the bridge namespace"))?;
 
     let addresses = plan.container(number);
     let name = format!("port{number}");
@@ -102,7 +104,7 @@ pub(super) fn connect(
     let mac = Some(addresses.mac());
     let eth0 = NewLink { name: "eth0", index: ETH0, mtu, mac, ..NewLink::default() };
     let connect = || {
-        hub.add_pair(&port, BRIDGE, &eth0, namespace.as_fd())?;
+        bridge.add_pair(&port, BRIDGE, &eth0, namespace.as_fd())?;
         inside.set_up(LOOPBACK)?;
         inside.add_address(ETH0, addresses.v4.into(), Plan::PREFIX)?;
         if record.ipv6 {
@@ -131,7 +133,7 @@ fn set(name: &str, value: &str) -> io::Result<()> {
     if fs::read_to_string(&path)?.trim() == value { Ok(()) } else { fs::write(path, value) }
 }
 
-/// Says whether the calling thread's namespace passes IPv6 on.
+/// Returns whether the calling thread's namespace forwards IPv6.
 pub(super) fn forwards_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/all/forwarding")
         .is_ok_and(|value| value.trim() == "1")

@@ -5,6 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsRawFd as _, BorrowedFd};
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
@@ -25,7 +26,7 @@ pub(super) struct Netlink {
     socket: Socket,
 }
 
-/// A link to make.
+/// A link that is to be made.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NewLink<'a> {
     pub(super) name: &'a str,
@@ -106,7 +107,7 @@ impl Netlink {
         self.request(RouteNetlinkMessage::NewLink(link), NEW)
     }
 
-    /// Brings a link up.
+    /// Brings up a link by its index.
     pub(super) fn set_up(&self, index: u32) -> io::Result<()> {
         let mut link = LinkMessage::default();
         link.header.index = index;
@@ -207,28 +208,28 @@ fn family(address: IpAddr) -> AddressFamily {
 
 /// The routes of the calling thread's namespace in one family.
 #[derive(Debug)]
-pub(super) struct Routes<A> {
+pub(super) struct Routes<N> {
     /// What they lead to, but for those to everywhere.
-    pub(super) networks: Vec<(A, u8)>,
+    pub(super) networks: Vec<N>,
     /// The links of those to everywhere, the preferred one first.
     pub(super) defaults: Vec<String>,
 }
 
-impl<A> Routes<A> {
-    fn add(&mut self, link: &str, address: A, prefix: u8) {
+impl<N> Routes<N> {
+    fn add(&mut self, link: &str, prefix: u8, network: N) {
         match prefix {
             // The kernel's own route for what it has none to.
             0 if link == "lo" => {}
             0 => self.defaults.push(link.to_owned()),
             // VPNs that want everything take it in two halves.
             1 => {}
-            _ => self.networks.push((address, prefix)),
+            _ => self.networks.push(network),
         }
     }
 }
 
-/// Reads the IPv4 routes.
-pub(super) fn routes() -> io::Result<Routes<Ipv4Addr>> {
+/// Reads the IPv4 routes of the thread's namespace.
+pub(super) fn routes() -> io::Result<Routes<Ipv4Net>> {
     let table = fs::read_to_string("/proc/thread-self/net/route")?;
     let mut routes = Routes { networks: Vec::new(), defaults: Vec::new() };
     for line in table.lines().skip(1) {
@@ -239,13 +240,13 @@ pub(super) fn routes() -> io::Result<Routes<Ipv4Addr>> {
         // Written as they are in memory.
         let address = Ipv4Addr::from(destination.to_ne_bytes());
         let prefix = u8::try_from(mask.count_ones()).expect("there are 32 bits");
-        routes.add(link, address, prefix);
+        routes.add(link, prefix, Ipv4Net::new_assert(address, prefix));
     }
     Ok(routes)
 }
 
 /// Reads the IPv6 routes, but for those to single addresses.
-pub(super) fn routes6() -> io::Result<Routes<Ipv6Addr>> {
+pub(super) fn routes6() -> io::Result<Routes<Ipv6Net>> {
     let mut routes = Routes { networks: Vec::new(), defaults: Vec::new() };
     let table = match fs::read_to_string("/proc/thread-self/net/ipv6_route") {
         // No IPv6 at all.
@@ -258,7 +259,7 @@ pub(super) fn routes6() -> io::Result<Routes<Ipv6Addr>> {
         let address = u128::from_str_radix(destination, 16);
         let (Ok(address), Ok(prefix)) = (address, u8::from_str_radix(prefix, 16)) else { continue };
         if prefix < 128 {
-            routes.add(link, Ipv6Addr::from(address), prefix);
+            routes.add(link, prefix, Ipv6Net::new_assert(Ipv6Addr::from(address), prefix));
         }
     }
     Ok(routes)

@@ -13,9 +13,9 @@ use super::nfnetlink::{attribute, contents, errors, find, find_all, message, nes
 
 /// `NFPROTO_INET`: both IPv4 and IPv6.
 pub(super) const INET: u8 = 1;
-/// `NFPROTO_IPV4`.
+/// `NFPROTO_IPV4` of `linux/netfilter.h`, as tables and chains have it.
 pub(super) const IPV4: u8 = 2;
-/// `NFPROTO_IPV6`.
+/// `NFPROTO_IPV6` of the same.
 pub(super) const IPV6: u8 = 10;
 
 // From linux/netlink.h, linux/netfilter/nfnetlink.h and linux/netfilter/nf_tables.h.
@@ -101,7 +101,7 @@ impl Nftables {
         Ok(self.chain(family, table, chain)?.is_some())
     }
 
-    /// Tells if a chain drops what none of its rules speaks of.
+    /// Returns whether a chain drops what none of its rules speaks of.
     pub(super) fn drops(&self, family: u8, table: &str, chain: &str) -> io::Result<bool> {
         let Some(answer) = self.chain(family, table, chain)? else { return Ok(false) };
         let chains = contents(&answer, NFTABLES << 8 | NEW_CHAIN);
@@ -127,7 +127,7 @@ impl Nftables {
         Ok(rules.into_iter().filter_map(rule).collect())
     }
 
-    /// Tells if a set has no elements, or is not there.
+    /// Returns whether a set has no elements, or is not there.
     pub(super) fn is_empty(&self, table: &str, set: &'static str) -> io::Result<bool> {
         Ok(self.elements(table, set)?.is_empty())
     }

@@ -10,9 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// TCP.
     Tcp,
-    /// UDP.
     Udp,
 }
 
@@ -32,22 +30,17 @@ pub struct PortMapping {
     pub host_ip: Option<IpAddr>,
     /// The ports of the host of which one is taken; any free one if none.
     pub host_ports: Option<RangeInclusive<u16>>,
-    /// The container's port.
     pub container_port: u16,
-    /// The protocol of both.
     pub protocol: Protocol,
 }
 
-/// A published port.
+/// A port of a container that the host publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Published {
-    /// The container's port.
     pub container_port: u16,
-    /// The protocol.
     pub protocol: Protocol,
     /// The host's address; all of them if none.
     pub host_ip: Option<IpAddr>,
-    /// The host's port.
     pub host_port: u16,
 }
 

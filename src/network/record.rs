@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use serde::{Deserialize, Serialize};
 
 use super::error::NetworkError;
@@ -16,7 +16,8 @@ use super::netlink::{self, Netlink};
 use super::port::Published;
 use super::subnet::{CONTAINERS, Plan, Subnet};
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, random_u64, read_if_there,
+    Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, make_private, random_u64,
+    read_if_there,
 };
 use crate::sys::lock::FileLock;
 use crate::sys::userns::PrivateIds;
@@ -164,7 +165,7 @@ fn mtu(link: &str) -> Option<u32> {
     Netlink::open().ok()?.link(netlink::index(link).ok()?).ok()?.mtu
 }
 
-/// Says whether links that are made in the calling thread's namespace have IPv6.
+/// Returns whether links that are made in the calling thread's namespace have IPv6.
 fn has_ipv6() -> bool {
     fs::read_to_string("/proc/sys/net/ipv6/conf/default/disable_ipv6")
         .is_ok_and(|value| value.trim() == "0")
@@ -207,7 +208,7 @@ pub(super) fn read(path: &Path) -> Result<Option<Record>, NetworkError> {
 /// Refuses numbers that no network or container of ours has: addresses are reckoned from them.
 fn checked(record: Record) -> serde_json::Result<Record> {
     let refuse = |what| Err(serde::de::Error::custom(what));
-    let pools = (record.pool.parse::<Subnet<Ipv4Addr>>(), record.pool6.parse::<Subnet<Ipv6Addr>>());
+    let pools = (record.pool.parse::<Subnet<Ipv4Net>>(), record.pool6.parse::<Subnet<Ipv6Net>>());
     let (Ok(pool), Ok(pool6)) = pools else { return refuse("a pool is no block of addresses") };
     if record.number >= pool.count().min(pool6.count()) {
         return refuse("the number of the network is not one of its pools");
@@ -231,13 +232,6 @@ pub(super) fn write(options: &NetworkOptions, record: &Record) -> Result<(), Net
     Ok(FileAt::open(&path, Symlinks::Refuse)?.replace(&text, &replace)?)
 }
 
-pub(super) fn make_private(path: &Path) -> Result<(), NetworkError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-
-    let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-    Ok(made.at("make the directory", path)?)
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -250,13 +244,7 @@ mod tests {
     fn one_record_that_cannot_be_read_hides_no_other() {
         for damage in Damage::ALL {
             let dir = tempfile::tempdir().unwrap();
-            let options = NetworkOptions {
-                run: dir.path().to_owned(),
-                pool: Subnet::default(),
-                pool6: Subnet::default(),
-                host_access: false,
-                uplinks: Vec::new(),
-            };
+            let options = NetworkOptions::for_test(dir.path());
             for id in ["good", "bad"] {
                 let record = json!({
                     "id": id, "number": 1, "pool": "10.213.0.0/16", "pool6": "fd00::/48",
@@ -270,7 +258,7 @@ mod tests {
             let Records { known, unreadable } = records(&options).unwrap();
             assert_eq!((known.len(), unreadable.len()), (1, 1), "{damage:?}");
             assert!(unreadable[0].1.to_string().contains("bad/record.json"), "{unreadable:?}");
-            // There is no hub: nothing of it is anywhere else.
+            // There is no bridge namespace: nothing of it is anywhere else.
             Network::remove_id(&options, "bad").unwrap();
             assert!(!directory(&options, "bad").exists(), "{damage:?}");
         }

@@ -4,14 +4,11 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A block of addresses.
+use ipnet::{Ipv4Net, Ipv6Net};
+
+/// A block of addresses, [`Ipv4Net`] or [`Ipv6Net`], that has room for networks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Subnet<A> {
-    /// The first address.
-    address: A,
-    /// How many bits all of them share.
-    prefix: u8,
-}
+pub struct Subnet<N>(N);
 
 /// A text that is no block of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -31,90 +28,87 @@ const PREFIX6: u8 = 64;
 /// How many containers a network has addresses for.
 pub(super) const CONTAINERS: u32 = 253;
 
-impl Default for Subnet<Ipv4Addr> {
+impl Default for Subnet<Ipv4Net> {
     fn default() -> Self {
         // Neither Docker's nor podman's, libvirt's or Kubernetes' usual ones.
-        Subnet { address: Ipv4Addr::new(10, 213, 0, 0), prefix: 16 }
+        Subnet(Ipv4Net::new_assert(Ipv4Addr::new(10, 213, 0, 0), 16))
     }
 }
 
-impl Default for Subnet<Ipv6Addr> {
+impl Default for Subnet<Ipv6Net> {
     fn default() -> Self {
-        Subnet { address: Ipv6Addr::new(0xfd6f, 0x6369, 0x686b, 0, 0, 0, 0, 0), prefix: 48 }
+        Subnet(Ipv6Net::new_assert(Ipv6Addr::new(0xfd6f, 0x6369, 0x686b, 0, 0, 0, 0, 0), 48))
     }
 }
 
-impl<A: fmt::Display> fmt::Display for Subnet<A> {
+impl<N: fmt::Display> fmt::Display for Subnet<N> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.address, self.prefix)
+        self.0.fmt(f)
     }
 }
 
-impl FromStr for Subnet<Ipv4Addr> {
+impl FromStr for Subnet<Ipv4Net> {
     type Err = SubnetError;
 
     fn from_str(text: &str) -> Result<Self, SubnetError> {
-        let error =
-            || SubnetError { text: text.to_owned(), example: "10.213.0.0/16", longest: PREFIX };
-        let (address, prefix) = parse::<Ipv4Addr>(text, PREFIX).ok_or_else(error)?;
-        Ok(Subnet { address: Ipv4Addr::from(u32::from(address) & mask(prefix)), prefix })
+        let example = "10.213.0.0/16";
+        let error = || SubnetError { text: text.to_owned(), example, longest: PREFIX };
+        let (address, prefix) = parse(text, PREFIX).ok_or_else(error)?;
+        Ok(Subnet(Ipv4Net::new(address, prefix).map_err(|_| error())?.trunc()))
     }
 }
 
-impl FromStr for Subnet<Ipv6Addr> {
+impl FromStr for Subnet<Ipv6Net> {
     type Err = SubnetError;
 
     fn from_str(text: &str) -> Result<Self, SubnetError> {
         let example = "fd00:1234:5678::/48";
         let error = || SubnetError { text: text.to_owned(), example, longest: PREFIX6 };
-        let (address, prefix) = parse::<Ipv6Addr>(text, PREFIX6).ok_or_else(error)?;
-        Ok(Subnet { address: Ipv6Addr::from(u128::from(address) & mask6(prefix)), prefix })
+        let (address, prefix) = parse(text, PREFIX6).ok_or_else(error)?;
+        Ok(Subnet(Ipv6Net::new(address, prefix).map_err(|_| error())?.trunc()))
     }
 }
 
+/// Reads addresses as the standard library does: `ipnet` takes `010.0.0.0`, which others read as octal.
 fn parse<A: FromStr>(text: &str, longest: u8) -> Option<(A, u8)> {
     let (address, prefix) = text.split_once('/')?;
     let prefix = prefix.parse().ok().filter(|prefix| (1..=longest).contains(prefix))?;
     Some((address.parse().ok()?, prefix))
 }
 
-fn mask(prefix: u8) -> u32 {
-    u32::MAX.checked_shl(32 - u32::from(prefix)).unwrap_or(0)
-}
-
-fn mask6(prefix: u8) -> u128 {
-    u128::MAX.checked_shl(128 - u32::from(prefix)).unwrap_or(0)
-}
-
-impl Subnet<Ipv4Addr> {
+impl Subnet<Ipv4Net> {
     /// Returns how many networks there are in the pool.
     pub(super) fn count(self) -> u32 {
-        1 << (PREFIX - self.prefix)
+        1 << (PREFIX - self.0.prefix_len())
     }
 
-    /// Says whether the network with this number shares an address with one of these.
-    pub(super) fn clashes(self, number: u32, routes: &[(Ipv4Addr, u8)]) -> bool {
-        let own = u32::from(self.address) + (number << (32 - PREFIX));
-        routes.iter().any(|&(address, prefix)| {
-            let common = mask(prefix.min(PREFIX));
-            u32::from(address) & common == own & common
-        })
+    fn network(self, number: u32) -> Ipv4Net {
+        let first = self.0.addr().to_bits() + (number << (32 - PREFIX));
+        Ipv4Net::new_assert(Ipv4Addr::from_bits(first), PREFIX)
+    }
+
+    /// Returns whether the network with this number shares an address with one of these.
+    pub(super) fn clashes(self, number: u32, routes: &[Ipv4Net]) -> bool {
+        let own = self.network(number);
+        routes.iter().any(|route| route.contains(&own) || own.contains(route))
     }
 }
 
-impl Subnet<Ipv6Addr> {
+impl Subnet<Ipv6Net> {
     /// Returns how many networks there are in the pool, if not too many to count.
     pub(super) fn count(self) -> u32 {
-        1_u32.checked_shl(u32::from(PREFIX6 - self.prefix)).unwrap_or(u32::MAX)
+        1_u32.checked_shl(u32::from(PREFIX6 - self.0.prefix_len())).unwrap_or(u32::MAX)
     }
 
-    /// Says whether the network with this number shares an address with one of these.
-    pub(super) fn clashes(self, number: u32, routes: &[(Ipv6Addr, u8)]) -> bool {
-        let own = u128::from(self.address) + (u128::from(number) << (128 - PREFIX6));
-        routes.iter().any(|&(address, prefix)| {
-            let common = mask6(prefix.min(PREFIX6));
-            u128::from(address) & common == own & common
-        })
+    fn network(self, number: u32) -> Ipv6Net {
+        let first = self.0.addr().to_bits() + (u128::from(number) << (128 - PREFIX6));
+        Ipv6Net::new_assert(Ipv6Addr::from_bits(first), PREFIX6)
+    }
+
+    /// Returns whether the network with this number shares an address with one of these.
+    pub(super) fn clashes(self, number: u32, routes: &[Ipv6Net]) -> bool {
+        let own = self.network(number);
+        routes.iter().any(|route| route.contains(&own) || own.contains(route))
     }
 }
 
@@ -142,8 +136,8 @@ impl Pair {
 /// The addresses of one network.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Plan {
-    v4: u32,
-    v6: u128,
+    v4: Ipv4Net,
+    v6: Ipv6Net,
 }
 
 impl Plan {
@@ -151,26 +145,23 @@ impl Plan {
     pub(super) const PREFIX6: u8 = PREFIX6;
 
     /// Returns the addresses of the network with this number.
-    pub(super) fn new(pool: Subnet<Ipv4Addr>, pool6: Subnet<Ipv6Addr>, number: u32) -> Self {
-        Plan {
-            v4: u32::from(pool.address) + (number << (32 - PREFIX)),
-            v6: u128::from(pool6.address) + (u128::from(number) << (128 - PREFIX6)),
-        }
+    pub(super) fn new(pool: Subnet<Ipv4Net>, pool6: Subnet<Ipv6Net>, number: u32) -> Self {
+        Plan { v4: pool.network(number), v6: pool6.network(number) }
     }
 
     /// Returns those of the network that an address of version 4 is in, by the pools of now.
-    pub(super) fn around(v4: Ipv4Addr, pool: Subnet<Ipv4Addr>, pool6: Subnet<Ipv6Addr>) -> Self {
-        let first = u32::from(v4) & mask(PREFIX);
-        let number = first.wrapping_sub(u32::from(pool.address)) >> (32 - PREFIX);
+    pub(super) fn around(v4: Ipv4Addr, pool: Subnet<Ipv4Net>, pool6: Subnet<Ipv6Net>) -> Self {
+        let v4 = Ipv4Net::new_assert(v4, PREFIX).trunc();
+        let number = v4.addr().to_bits().wrapping_sub(pool.0.addr().to_bits()) >> (32 - PREFIX);
         let number = if number < pool.count().min(pool6.count()) { number } else { 0 };
-        Plan { v4: first, ..Plan::new(pool, pool6, number) }
+        Plan { v4, ..Plan::new(pool, pool6, number) }
     }
 
     /// Returns whether an address is one of the network's.
     pub(super) fn has(self, address: IpAddr) -> bool {
         match address {
-            IpAddr::V4(v4) => u32::from(v4) & mask(PREFIX) == self.v4,
-            IpAddr::V6(v6) => u128::from(v6) & mask6(PREFIX6) == self.v6,
+            IpAddr::V4(v4) => self.v4.contains(&v4),
+            IpAddr::V6(v6) => self.v6.contains(&v6),
         }
     }
 
@@ -185,7 +176,10 @@ impl Plan {
     }
 
     fn at(self, last: u32) -> Pair {
-        Pair { v4: Ipv4Addr::from(self.v4 + last), v6: Ipv6Addr::from(self.v6 + u128::from(last)) }
+        Pair {
+            v4: Ipv4Addr::from_bits(self.v4.addr().to_bits() + last),
+            v6: Ipv6Addr::from_bits(self.v6.addr().to_bits() + u128::from(last)),
+        }
     }
 }
 
@@ -195,7 +189,7 @@ mod tests {
 
     #[test]
     fn networks_of_a_pool_do_not_overlap() {
-        let pool: Subnet<Ipv4Addr> = "10.213.7.9/16".parse().unwrap();
+        let pool: Subnet<Ipv4Net> = "10.213.7.9/16".parse().unwrap();
         assert_eq!(pool.to_string(), "10.213.0.0/16");
         assert_eq!(pool.count(), 256);
         let plan = Plan::new(pool, Subnet::default(), 3);
@@ -208,19 +202,24 @@ mod tests {
 
     #[test]
     fn what_the_host_has_routes_to_is_left_alone() {
-        let pool = Subnet::<Ipv4Addr>::default();
-        let route = |text: &str, prefix| (text.parse::<Ipv4Addr>().unwrap(), prefix);
-        assert!(pool.clashes(3, &[route("10.213.3.128", 25)]));
-        assert!(pool.clashes(3, &[route("10.0.0.0", 8)]));
-        assert!(!pool.clashes(3, &[route("10.213.4.0", 24), route("192.168.0.0", 16)]));
+        let pool = Subnet::<Ipv4Net>::default();
+        let route = |text: &str| text.parse::<Ipv4Net>().unwrap();
+        assert!(pool.clashes(3, &[route("10.213.3.128/25")]));
+        assert!(pool.clashes(3, &[route("10.0.0.0/8")]));
+        assert!(!pool.clashes(3, &[route("10.213.4.0/24"), route("192.168.0.0/16")]));
     }
 
     #[test]
     fn blocks_too_small_for_a_network_are_refused() {
-        for text in ["10.0.0.0", "10.0.0.0/25", "10.0.0.0/0", "x/8", "fd00::/48"] {
-            assert!(text.parse::<Subnet<Ipv4Addr>>().is_err(), "{text}");
+        for text in ["10.0.0.0", "10.0.0.0/25", "010.0.0.0/8", "10.0.0.0/0", "x/8", "fd00::/48"] {
+            assert!(text.parse::<Subnet<Ipv4Net>>().is_err(), "{text}");
         }
-        assert!("fd00::/65".parse::<Subnet<Ipv6Addr>>().is_err());
-        assert!("fd00:1::/64".parse::<Subnet<Ipv6Addr>>().is_ok());
+        let error = "10.0.0.0/25".parse::<Subnet<Ipv4Net>>().unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "\"10.0.0.0/25\" is no block of addresses: write one such as 10.213.0.0/16, of at most 24 bits"
+        );
+        assert!("fd00::/65".parse::<Subnet<Ipv6Net>>().is_err());
+        assert!("fd00:1::/64".parse::<Subnet<Ipv6Net>>().is_ok());
     }
 }

@@ -37,7 +37,6 @@ const LAST: &str = "postrouting";
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Passage {
-    /// They leave the host.
     Open,
     /// The host does not know where to: it has no default route, or does not forward IPv6.
     Nowhere,
@@ -52,9 +51,7 @@ pub enum Passage {
 pub struct Barrier {
     /// The family of the table, as nft names it.
     pub family: &'static str,
-    /// The table.
     pub table: String,
-    /// The chain.
     pub chain: String,
     /// The rule, as nft shows it; none if it is the policy of the chain.
     pub rule: Option<String>,

@@ -32,7 +32,7 @@ const CONNECT: Duration = Duration::from_millis(50);
 const ANSWER: Duration = Duration::from_secs(5);
 const STEP: Duration = Duration::from_millis(5);
 
-/// Tells what becomes of packets that a job sends to the world: by IPv4, and by IPv6.
+/// Returns what becomes of packets that a job sends to the world: by IPv4, and by IPv6.
 pub fn try_passage(options: &NetworkOptions) -> Result<[Passage; 2], NetworkError> {
     remove_trial(options)?;
     let request = NetworkRequest { id: ID.to_owned(), user_namespace: false };

@@ -13,20 +13,20 @@ use super::record::LINK;
 use super::subnet::{Pair, Plan};
 use crate::sys::netns;
 
-/// Takes a network out of the firewall, given the pin of its hub. Without a hub, or a link of that to the
-/// host, nothing gets through to it anyway.
+/// Takes a network out of the firewall, given the pin of its bridge namespace. Without that, or a link from
+/// it to the host, nothing gets through to it anyway.
 pub(super) fn leave(
     options: &NetworkOptions,
-    hub: &Path,
+    bridge: &Path,
 ) -> Result<Option<Nftables>, NetworkError> {
-    let Some((link, address)) = host_end(hub) else { return Ok(None) };
+    let Some((link, address)) = host_end(bridge) else { return Ok(None) };
     let plan = Plan::around(address, options.pool, options.pool6);
     firewall::leave_unrecorded(&link, plan).map(Some)
 }
 
-/// Returns the host's end of a hub's link, and the host's address there.
-fn host_end(hub: &Path) -> Option<(Interface, std::net::Ipv4Addr)> {
-    let uplink = netns::within(hub, || Netlink::open()?.link(UPLINK)).ok()?.ok()?;
+/// Returns the host's end of a bridge namespace's link, and the host's address there.
+fn host_end(bridge: &Path) -> Option<(Interface, std::net::Ipv4Addr)> {
+    let uplink = netns::within(bridge, || Netlink::open()?.link(UPLINK)).ok()?.ok()?;
     let FoundLink { name, mac, .. } = Netlink::open().ok()?.link(uplink.peer?).ok()?;
     // Not somebody else's that has its number by now.
     let link = name.starts_with(LINK).then(|| name.parse().ok())??;
@@ -42,7 +42,7 @@ mod tests {
 
     use super::*;
     use crate::network::record::{RECORD, directory};
-    use crate::network::{EndpointRequest, Network, NetworkRequest, PortMapping, Subnet};
+    use crate::network::{EndpointRequest, Network, NetworkRequest, PortMapping};
     use crate::sys::tests::Damage;
 
     const APART: &str = "UNRECORDED_TEST_APART";
@@ -70,13 +70,7 @@ mod tests {
         }
         for damage in Damage::ALL {
             let dir = tempfile::tempdir().unwrap();
-            let options = NetworkOptions {
-                run: dir.path().to_owned(),
-                pool: Subnet::default(),
-                pool6: Subnet::default(),
-                host_access: false,
-                uplinks: Vec::new(),
-            };
+            let options = NetworkOptions::for_test(dir.path());
             let make = |id: &str| {
                 let request = NetworkRequest { id: id.to_owned(), user_namespace: false };
                 Network::create(&options, &request).unwrap()

@@ -6,8 +6,10 @@ mod read;
 mod replace;
 mod writers;
 
+use std::fs::DirBuilder;
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 pub use own_links::{make_directories, make_directory, open_directory};
@@ -43,6 +45,11 @@ impl<T, E: Into<io::Error>> PathContext<T> for Result<T, E> {
     fn at(self, action: &'static str, path: &Path) -> Result<T, PathError> {
         self.map_err(|source| PathError::new(action, path, source))
     }
+}
+
+/// Makes a directory that only its owner can look into, and its parents.
+pub fn make_private(path: &Path) -> Result<(), PathError> {
+    DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
 }
 
 /// Returns a number for a file name that nobody else has and nobody could have guessed.

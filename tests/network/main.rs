@@ -81,7 +81,7 @@ fn ask_for(address: &str, timeout: Duration) -> io::Result<IpAddr> {
     Ok(answer.parse().unwrap())
 }
 
-/// Says whether a server is out of reach.
+/// Returns whether a server is out of reach.
 #[track_caller]
 fn expect_unreachable(address: &str) {
     assert!(ask_for(address, SHORT).is_err(), "{address} can be reached");

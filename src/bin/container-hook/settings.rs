@@ -2,9 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::{Interface, Subnet};
@@ -61,9 +62,9 @@ pub(crate) struct Runner {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
     #[serde(with = "text")]
-    pub(crate) pool: Subnet<Ipv4Addr>,
+    pub(crate) pool: Subnet<Ipv4Net>,
     #[serde(with = "text")]
-    pub(crate) pool6: Subnet<Ipv6Addr>,
+    pub(crate) pool6: Subnet<Ipv6Net>,
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) uplinks: Vec<Interface>,

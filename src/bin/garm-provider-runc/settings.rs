@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, Write as _};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::path::Path;
 
+use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks::garm::{
     self, Boot, Cache, Flavor, ImageSettings, Limits, Log, MountSettings, NetworkSettings,
     ProxySettings,
@@ -88,9 +89,9 @@ pub(crate) struct Settings {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
     #[serde(with = "text")]
-    pub(crate) pool: Subnet<Ipv4Addr>,
+    pub(crate) pool: Subnet<Ipv4Net>,
     #[serde(with = "text")]
-    pub(crate) pool6: Subnet<Ipv6Addr>,
+    pub(crate) pool6: Subnet<Ipv6Net>,
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) uplinks: Vec<Interface>,

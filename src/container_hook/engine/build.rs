@@ -12,13 +12,12 @@ use std::time::Duration;
 use snapshot::{LIMITS, Target};
 
 use super::backend::EngineBackend;
-use crate::container::make_private;
 use crate::image::{
     Algorithm, Digest, Hasher, Image, ImportError, Platform, Reference, StoreError,
 };
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine::{self, Confinement};
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::container::{ContainerError, make_private, read_json_if_there, write_json};
+use crate::container::{ContainerError, read_json_if_there, write_json};
 use crate::container_hook::error::HookError;
 use crate::container_hook::runner::Runner;
-use crate::sys::fs::PathContext as _;
+use crate::sys::fs::{PathContext as _, make_private};
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;

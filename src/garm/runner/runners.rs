@@ -14,14 +14,14 @@ use super::choose::{forge_of, name_of};
 use super::download::{Download, DownloadEvent};
 use super::error::RunnerError;
 use super::unpack::{HOME, Making, names};
-use crate::container::{Engine, make_private};
+use crate::container::Engine;
 use crate::garm::boot::Forge;
 use crate::garm::bootstrap::Tool;
 use crate::garm::http::{Http, Retry, shown};
 use crate::image::{Digest, Limits, Pace};
 use crate::sys::fs::{
-    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, random_u64,
-    read_if_there,
+    Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
+    random_u64, read_if_there,
 };
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;

@@ -96,7 +96,7 @@ impl EventJson<'_> {
     }
 }
 
-/// Everything that is loaded.
+/// All hooks, directories and problems of a load.
 #[derive(Serialize)]
 pub(super) struct SnapshotJson<'a> {
     event: &'static str,

@@ -15,7 +15,7 @@ pub(super) const VARIABLE: &str = "NOTIFY_SOCKET";
 pub(super) struct Notify(Option<(UnixDatagram, SocketAddr)>);
 
 impl Notify {
-    /// Finds the service manager.
+    /// Finds the service manager by the environment.
     pub(super) fn from_env() -> Self {
         Notify(env::var_os(VARIABLE).and_then(open))
     }
@@ -28,7 +28,7 @@ impl Notify {
         }
     }
 
-    /// Tells that everything is read again. The time lets systemd know which of its requests for it
+    /// Reports that everything is read again. The time lets systemd know which of its requests for it
     /// this answers.
     pub(super) fn send_reloading(&self) {
         let now = clock_gettime(ClockId::Monotonic);

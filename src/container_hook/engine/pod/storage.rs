@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 
 use super::parts::Pod;
 use super::volumes::{Backing, Create, File};
-use crate::container::{Engine, make_private};
+use crate::container::Engine;
 use crate::container_hook::error::HookError;
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::mount;
 
 /// The group that volumes belong to.

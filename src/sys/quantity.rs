@@ -38,16 +38,17 @@ pub struct QuantityError {
     example: &'static str,
 }
 
-/// Splits a text into its number and its unit, and multiplies; units may be written in any case.
-fn parse(text: &str, units: &[(&str, u64)], without_unit: Option<u64>) -> Option<u64> {
+/// Splits a text into its number and what follows, and multiplies by what that stands for.
+pub fn whole(text: &str, factor: impl FnOnce(&str) -> Option<u64>) -> Option<u64> {
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (number, unit) = (text[..digits].parse::<u64>().ok()?, text[digits..].trim());
-    let factor = if unit.is_empty() {
-        without_unit?
-    } else {
-        units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit))?.1
-    };
-    number.checked_mul(factor)
+    let (number, unit) = text.split_at(digits);
+    number.parse::<u64>().ok()?.checked_mul(factor(unit)?)
+}
+
+/// Finds a unit, which may be written in any case and after spaces.
+fn find(units: &[(&str, u64)], unit: &str) -> Option<u64> {
+    let unit = unit.trim();
+    units.iter().find(|(name, _)| name.eq_ignore_ascii_case(unit)).map(|(_, factor)| *factor)
 }
 
 impl FromStr for Size {
@@ -56,7 +57,8 @@ impl FromStr for Size {
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let example = "20GB, 512MiB or a number of bytes";
         let error = || QuantityError { text: text.to_owned(), what: "size", example };
-        parse(text, &SIZES, Some(1)).map(Size).ok_or_else(error)
+        let factor = |unit: &str| if unit.trim().is_empty() { Some(1) } else { find(&SIZES, unit) };
+        whole(text, factor).map(Size).ok_or_else(error)
     }
 }
 
@@ -66,7 +68,7 @@ impl FromStr for Age {
     fn from_str(text: &str) -> Result<Self, QuantityError> {
         let example = "7d, 12h or 30m";
         let error = || QuantityError { text: text.to_owned(), what: "age", example };
-        let seconds = parse(text, &AGES, None).ok_or_else(error)?;
+        let seconds = whole(text, |unit| find(&AGES, unit)).ok_or_else(error)?;
         Ok(Age(Duration::from_secs(seconds)))
     }
 }

@@ -1,13 +1,19 @@
 //! Sizes on the command line.
 
+use oci_hooks::sys::quantity::whole;
+
 /// Reads a size in bytes such as `4096`, `512K`, `64M` or `4G`.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
-    let (number, shift) = match text.strip_suffix(['K', 'M', 'G', 'T']) {
-        Some(number) => (number, 10 * (1 + "KMGT".find(&text[number.len()..]).unwrap_or(0))),
-        None => (text, 0),
+    let factor = |unit: &str| match unit {
+        "" => Some(1),
+        "K" => Some(1 << 10),
+        "M" => Some(1 << 20),
+        "G" => Some(1 << 30),
+        "T" => Some(1 << 40),
+        _ => None,
     };
-    let size = number.parse::<u64>().ok().and_then(|size| size.checked_mul(1 << shift));
-    size.ok_or_else(|| "a number of bytes is expected: 4096, 512K, 64M, 4G".to_owned())
+    whole(text.strip_prefix('+').unwrap_or(text), factor)
+        .ok_or_else(|| "a number of bytes is expected: 4096, 512K, 64M, 4G".to_owned())
 }
 
 #[cfg(test)]

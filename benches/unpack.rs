@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oci_hooks::image::{Descriptor, Digest, Limits, Store, StoreOptions};
+use oci_hooks::image::{Descriptor, Digest, Limits, MediaType, Store, StoreOptions};
 
 /// Compressed size of each layer.
 const LAYERS_MIB: [u64; 6] = [48, 28, 60, 8, 4, 1];
@@ -140,14 +140,7 @@ fn layers(dir: &Path) -> Vec<Layer> {
         let (diff_id, _) = hash(&archive);
         fs::remove_file(&archive).unwrap();
         let (digest, size) = hash(&path);
-        let descriptor = Descriptor {
-            media_type: String::new(),
-            digest,
-            size,
-            urls: Vec::new(),
-            annotations: [].into(),
-            platform: None,
-        };
+        let descriptor = Descriptor::new(MediaType::ImageLayerGzip, digest, size);
         Layer { path, descriptor, diff_id }
     });
     layers.collect()

@@ -7,7 +7,7 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use oci_hooks::image::{Descriptor, Digest, unpack_archive};
+use oci_hooks::image::{Descriptor, Digest, MediaType, unpack_archive};
 
 #[path = "parts/archive.rs"]
 mod archive;
@@ -36,14 +36,7 @@ fuzz_target!(|input: &[u8]| {
 fn layer(scratch: &Scratch, archive: &[u8]) {
     let store = scratch.store();
     let digest = Digest::of(archive);
-    let blob = Descriptor {
-        media_type: "application/vnd.oci.image.layer.v1.tar".to_owned(),
-        digest: digest.clone(),
-        size: archive.len() as u64,
-        urls: Vec::new(),
-        annotations: Default::default(),
-        platform: None,
-    };
+    let blob = Descriptor::new(MediaType::ImageLayer, digest.clone(), archive.len() as u64);
     match store.unpack_layer(&blob, &digest, archive) {
         // Nothing is left of what was refused.
         Err(error) => {

@@ -3,6 +3,7 @@
 
 use std::net::IpAddr;
 
+use ipnet::IpNet;
 use ureq::Proxy;
 
 use super::origin::Origin;
@@ -38,10 +39,8 @@ fn fits(entry: &str, origin: &Origin) -> bool {
     if entry == "*" {
         return true;
     }
-    if let Some((network, prefix)) = entry.split_once('/') {
-        let (network, prefix) = (network.parse(), prefix.parse());
-        return matches!((network, prefix, host.parse()), (Ok(network), Ok(prefix), Ok(host))
-            if contains(network, prefix, host));
+    if let Ok(network) = entry.parse::<IpNet>() {
+        return host.parse::<IpAddr>().is_ok_and(|host| network.contains(&host));
     }
     // An IPv6 address has colons of its own.
     let (name, port) = match entry.parse::<IpAddr>() {
@@ -59,20 +58,6 @@ fn fits(entry: &str, origin: &Origin) -> bool {
     }
     let is_below = host.strip_suffix(domain).is_some_and(|rest| rest.ends_with('.'));
     is_below || (!is_below_only && host == domain)
-}
-
-fn contains(network: IpAddr, prefix: u32, host: IpAddr) -> bool {
-    match (network, host) {
-        (IpAddr::V4(network), IpAddr::V4(host)) if prefix <= 32 => {
-            let mask = u32::MAX.checked_shl(32 - prefix).unwrap_or(0);
-            u32::from(network) & mask == u32::from(host) & mask
-        }
-        (IpAddr::V6(network), IpAddr::V6(host)) if prefix <= 128 => {
-            let mask = u128::MAX.checked_shl(128 - prefix).unwrap_or(0);
-            u128::from(network) & mask == u128::from(host) & mask
-        }
-        _ => false,
-    }
 }
 
 #[cfg(test)]

@@ -11,19 +11,19 @@ use super::platform::Platform;
 
 /// The document that a manifest's `config` names, as far as it matters here.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Configuration {
     /// What the image runs on.
     #[serde(flatten)]
     pub platform: Platform,
-    /// What containers run with.
     #[serde(default, deserialize_with = "or_default")]
     pub config: ImageConfig,
-    /// The layers.
     pub rootfs: RootFs,
 }
 
 /// The layers as the configuration names them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RootFs {
     /// The digests of the layers before compression, lowest first.
     #[serde(default, deserialize_with = "or_default")]
@@ -34,7 +34,6 @@ pub struct RootFs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ImageConfig {
-    /// The environment, `NAME=VALUE` each.
     #[serde(deserialize_with = "or_default")]
     pub env: Vec<String>,
     /// What is executed, if anything is named.
@@ -55,7 +54,6 @@ pub struct ImageConfig {
     /// The ports that the image serves, as `80/tcp`.
     #[serde(deserialize_with = "keys", serialize_with = "as_keys")]
     pub exposed_ports: BTreeSet<String>,
-    /// Labels.
     #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
     /// The signal that ends the container, as a name or a number.
@@ -100,7 +98,6 @@ pub const MAX_LAYERS: usize = 499;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigurationError {
-    /// It cannot be read.
     #[error("the image configuration is malformed")]
     Malformed(#[from] serde_json::Error),
     /// No file system can be made of it.
@@ -108,10 +105,7 @@ pub enum ConfigurationError {
         "the image has {layers} layers, expected {MAX_LAYERS} at most: build it with fewer, as with \
          several commands in one RUN"
     )]
-    Layers {
-        /// How many it has.
-        layers: usize,
-    },
+    Layers { layers: usize },
 }
 
 impl Configuration {

@@ -23,12 +23,7 @@ pub struct Secret(String);
 #[non_exhaustive]
 pub enum Login {
     /// A name and a password or an access token.
-    Password {
-        /// The name.
-        username: String,
-        /// The password.
-        password: Secret,
-    },
+    Password { username: String, password: Secret },
     /// A refresh token for the registry's token server.
     IdentityToken(Secret),
     /// A token that the registry takes as it is.
@@ -40,7 +35,6 @@ pub enum Login {
 pub struct Credential {
     /// The registry, or part of one: `HOST[:PORT][/NAMESPACE]`.
     scope: String,
-    /// How to log in.
     login: Login,
 }
 

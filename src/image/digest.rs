@@ -1,14 +1,17 @@
 //! Digests: what content is called by.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use oci_spec::image::{Digest as SpecDigest, DigestAlgorithm};
+use serde::{Deserialize, Serialize, Serializer};
 use sha2::{Digest as _, Sha256, Sha512};
 
 /// The digest of some content, as `sha256:` or `sha512:` and lower-case hexadecimal digits.
 ///
-/// One that exists is well-formed, so it can be a file name: there is no `/` and no `..` in it.
+/// One that exists is well-formed, so it can be a file name, and can be checked: the specification
+/// allows algorithms that nobody here can compute.
 ///
 /// ```
 /// use oci_hooks::image::Digest;
@@ -18,23 +21,26 @@ use sha2::{Digest as _, Sha256, Sha512};
 /// assert!(digest.to_string().starts_with("sha256:2cf24dba"));
 /// assert!("sha256:../../etc/passwd".parse::<Digest>().is_err());
 /// ```
-#[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Digest(Box<str>);
+#[derive(Clone, PartialEq, Eq, Hash, Deserialize)]
+#[serde(try_from = "SpecDigest")]
+pub struct Digest(Box<SpecDigest>);
 
 /// A way to compute digests that the OCI image specification registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Algorithm {
-    /// SHA-256, which nearly everything uses.
+    /// What nearly everything uses.
     Sha256,
-    /// SHA-512.
     Sha512,
 }
 
 /// A text that is not a digest.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a digest: \"sha256:\" and 64 hexadecimal digits, or \"sha512:\" and 128")]
+#[error(
+    "invalid digest {text:?}: expected \"sha256:\" and 64 lower-case hexadecimal digits, or \"sha512:\" \
+     and 128"
+)]
+#[non_exhaustive]
 pub struct DigestError {
-    /// The text.
     pub text: String,
 }
 
@@ -44,13 +50,6 @@ impl Algorithm {
         match self {
             Algorithm::Sha256 => "sha256",
             Algorithm::Sha512 => "sha512",
-        }
-    }
-
-    fn hex_len(self) -> usize {
-        match self {
-            Algorithm::Sha256 => 64,
-            Algorithm::Sha512 => 128,
         }
     }
 }
@@ -63,17 +62,20 @@ impl Digest {
 
     /// Returns how it was computed.
     pub fn algorithm(&self) -> Algorithm {
-        if self.0.starts_with("sha256:") { Algorithm::Sha256 } else { Algorithm::Sha512 }
+        match self.0.algorithm() {
+            DigestAlgorithm::Sha256 => Algorithm::Sha256,
+            _ => Algorithm::Sha512,
+        }
     }
 
-    /// Returns the hexadecimal digits.
+    /// Returns the hexadecimal digits, without the algorithm.
     pub fn hex(&self) -> &str {
-        &self.0[self.algorithm().name().len() + 1..]
+        self.0.digest()
     }
 
-    /// Returns the whole digest.
+    /// Returns the algorithm and the digits.
     pub fn as_str(&self) -> &str {
-        &self.0
+        (*self.0).as_ref()
     }
 
     /// Returns whether this is the digest of these bytes.
@@ -86,38 +88,50 @@ impl FromStr for Digest {
     type Err = DigestError;
 
     fn from_str(text: &str) -> Result<Self, DigestError> {
-        let is_valid = [Algorithm::Sha256, Algorithm::Sha512].into_iter().any(|algorithm| {
-            let hex = text.strip_prefix(algorithm.name()).and_then(|rest| rest.strip_prefix(':'));
-            hex.is_some_and(|hex| {
-                hex.len() == algorithm.hex_len()
-                    && hex.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
-            })
-        });
-        if is_valid { Ok(Digest(text.into())) } else { Err(DigestError { text: text.to_owned() }) }
+        let digest = text.parse().map_err(|_| DigestError { text: text.to_owned() });
+        digest.and_then(|digest: SpecDigest| digest.try_into())
+    }
+}
+
+impl TryFrom<SpecDigest> for Digest {
+    type Error = DigestError;
+
+    /// Accepts the algorithms that are computed here.
+    fn try_from(digest: SpecDigest) -> Result<Self, DigestError> {
+        match digest.algorithm() {
+            DigestAlgorithm::Sha256 | DigestAlgorithm::Sha512 => Ok(Digest(Box::new(digest))),
+            _ => Err(DigestError { text: digest.to_string() }),
+        }
+    }
+}
+
+impl Ord for Digest {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.as_str().cmp(other.as_str())
+    }
+}
+
+impl PartialOrd for Digest {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
     }
 }
 
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl fmt::Debug for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(self.as_str())
     }
 }
 
 impl Serialize for Digest {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&self.0)
-    }
-}
-
-impl<'de> Deserialize<'de> for Digest {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer)?.parse().map_err(serde::de::Error::custom)
+        serializer.serialize_str(self.as_str())
     }
 }
 
@@ -132,7 +146,7 @@ enum State {
 }
 
 impl Hasher {
-    /// Returns one that has seen nothing.
+    /// Returns a hasher that has seen nothing.
     pub fn new(algorithm: Algorithm) -> Self {
         Hasher(match algorithm {
             Algorithm::Sha256 => State::Sha256(Sha256::new()),
@@ -140,7 +154,7 @@ impl Hasher {
         })
     }
 
-    /// Takes in more bytes.
+    /// Hashes the bytes that come next.
     pub fn update(&mut self, bytes: &[u8]) {
         match &mut self.0 {
             State::Sha256(state) => state.update(bytes),
@@ -171,14 +185,14 @@ impl fmt::Debug for Hasher {
 
 fn digest(algorithm: Algorithm, bytes: &[u8]) -> Digest {
     const HEX: &[u8; 16] = b"0123456789abcdef";
-    let mut text = String::with_capacity(algorithm.name().len() + 1 + algorithm.hex_len());
+    let mut text = String::with_capacity(algorithm.name().len() + 1 + 2 * bytes.len());
     text.push_str(algorithm.name());
     text.push(':');
     for byte in bytes {
         text.push(char::from(HEX[usize::from(byte >> 4)]));
         text.push(char::from(HEX[usize::from(byte & 15)]));
     }
-    Digest(text.into())
+    text.parse().expect("it has the digits of its algorithm")
 }
 
 #[cfg(test)]
@@ -209,6 +223,8 @@ mod tests {
             format!("sha256:{hex}a"),
             format!("sha512:{hex}"),
             format!("md5:{hex}"),
+            format!("sha384:{}", "a".repeat(96)),
+            format!("blake3:{hex}"),
             format!("SHA256:{hex}"),
             format!("sha256:{}/", &hex[1..]),
             format!(" sha256:{hex}"),

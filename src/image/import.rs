@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
+use oci_spec::image::{ANNOTATION_REF_NAME, MediaType};
 use serde::Deserialize;
 
 pub use error::ImportError;
@@ -21,15 +22,13 @@ use super::layer::Blob;
 use super::store::{Image, NewImage, Store};
 use super::{
     Configuration, Descriptor, Digest, Document, Index, MAX_MANIFEST_BYTES, Platform, Reference,
-    media_type,
 };
 
 /// Indexes may name indexes, but not without end.
 const MAX_INDEXES: usize = 4;
 
-/// What tells the images of an OCI layout apart: the name, or only its tag, and what Docker adds for
-/// the name where the first is the tag.
-const REFERENCE_ANNOTATION: &str = "org.opencontainers.image.ref.name";
+/// What Docker adds to the images of an OCI layout for the name, where `ANNOTATION_REF_NAME` has only
+/// the tag.
 const NAME_ANNOTATION: &str = "io.containerd.image.name";
 
 /// One image in `manifest.json` of `docker save`.
@@ -150,7 +149,7 @@ impl Store {
 /// Finds the image in an OCI layout.
 fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found, ImportError> {
     let bytes = read(files, "index.json", MAX_MANIFEST_BYTES)?;
-    let mut document = Document::parse(&bytes, Some(media_type::OCI_INDEX))?;
+    let mut document = Document::parse(&bytes, Some(MediaType::ImageIndex.as_ref()))?;
     let mut digest = Digest::of(&bytes);
     for _ in 0..MAX_INDEXES {
         let index = match document {
@@ -168,7 +167,7 @@ fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found
         };
         let chosen = index.choose(host)?;
         let bytes = blob(files, chosen)?;
-        document = Document::parse(&bytes, Some(&chosen.media_type))?;
+        document = Document::parse(&bytes, Some(chosen.media_type.as_ref()))?;
         digest = chosen.digest.clone();
     }
     Err(ImportError::Indexes)
@@ -197,7 +196,7 @@ fn named(mut index: Index, reference: &Reference) -> Result<Index, ImportError> 
 }
 
 fn names(descriptor: &Descriptor) -> impl Iterator<Item = &String> {
-    [NAME_ANNOTATION, REFERENCE_ANNOTATION]
+    [NAME_ANNOTATION, ANNOTATION_REF_NAME]
         .into_iter()
         .filter_map(|annotation| descriptor.annotations.get(annotation))
 }

@@ -1,103 +1,61 @@
 //! Manifests and indexes: what registries and OCI layouts hold, in both Docker's and OCI's form.
 //!
+//! The types of `oci-spec` read them. What is used of them is copied into the types here, whose
+//! digests can be checked.
+//!
 //! The two forms have the same fields, and a document of one kind could be read as the other. So
 //! the type that a document is announced with, the type it states, and the fields it has must
 //! agree ([CVE-2021-41190](https://github.com/advisories/GHSA-mc8v-mgrf-8f4m)).
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use oci_spec::image::{
+    Descriptor as SpecDescriptor, ImageIndex, ImageManifest, MediaType, Os, ToDockerV2S2 as _,
+};
+use serde::{Deserialize, Deserializer};
 
-use super::digest::Digest;
+use super::digest::{Digest, DigestError};
 use super::platform::Platform;
 
-/// The types of documents and layers, as in `Content-Type` and `mediaType`.
-pub mod media_type {
-    /// An OCI manifest.
-    pub const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
-    /// An OCI index.
-    pub const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
-    /// An OCI image configuration.
-    pub const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
-    /// Docker's manifest, schema 2.
-    pub const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
-    /// Docker's index.
-    pub const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
-    /// Docker's image configuration.
-    pub const DOCKER_CONFIG: &str = "application/vnd.docker.container.image.v1+json";
-    /// What OCI puts for a configuration that is none.
-    pub const EMPTY: &str = "application/vnd.oci.empty.v1+json";
-}
-
-/// A manifest larger than this is refused, as by most registries.
+/// A manifest larger than this is rejected, as by most registries.
 pub const MAX_MANIFEST_BYTES: u64 = 4 << 20;
 
 /// Where some content is: its type, size and digest.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Descriptor {
-    /// The type of the content.
-    #[serde(default)]
-    pub media_type: String,
-    /// The digest of the content.
+    pub media_type: MediaType,
     pub digest: Digest,
-    /// The size of the content in bytes.
+    /// Of the content, in bytes.
     pub size: u64,
     /// Where else the content can be had: foreign layers.
-    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "Vec::is_empty")]
     pub urls: Vec<String>,
-    /// What anybody wanted to add.
-    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
+    pub annotations: HashMap<String, String>,
     /// What the content runs on, in an index.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub platform: Option<Platform>,
 }
 
 /// One image: its configuration and layers.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Manifest {
-    /// Always 2.
-    pub schema_version: u32,
-    /// Its own type; OCI lets it be left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
     /// What it is, if it is no image.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub artifact_type: Option<String>,
-    /// The image configuration.
+    pub artifact_type: Option<MediaType>,
     pub config: Descriptor,
-    /// The layers, lowest first.
     pub layers: Vec<Descriptor>,
-    /// What anybody wanted to add.
-    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
 }
 
 /// The manifests of one image for several platforms.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Index {
-    /// Always 2.
-    pub schema_version: u32,
-    /// Its own type; OCI lets it be left out.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub media_type: Option<String>,
-    /// The manifests.
-    #[serde(deserialize_with = "or_default")]
     pub manifests: Vec<Descriptor>,
-    /// What anybody wanted to add.
-    #[serde(default, deserialize_with = "or_default", skip_serializing_if = "BTreeMap::is_empty")]
-    pub annotations: BTreeMap<String, String>,
 }
 
-/// What stands behind a tag: one image, or several.
+/// What stands behind a tag: one image, or one for each of several platforms.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Document {
-    /// One image.
-    Manifest(Manifest),
-    /// One image for each of several platforms.
+    Manifest(Box<Manifest>),
     Index(Index),
 }
 
@@ -105,23 +63,19 @@ pub enum Document {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
-    /// It is too large.
-    #[error("the manifest has more than {MAX_MANIFEST_BYTES} bytes")]
+    #[error("the manifest is too large (limit {MAX_MANIFEST_BYTES} bytes)")]
     TooLarge,
     /// It is not JSON, or fields are missing or of the wrong type.
     #[error("the manifest is malformed")]
     Malformed(#[source] serde_json::Error),
     /// It is of a schema that Docker gave up in 2019.
     #[error(
-        "the manifest has schema version {version}, only 2 is known: push the image again \
-         with a current program"
+        "unsupported manifest schema version {version}, expected 2: push the image again with a \
+         current program"
     )]
-    Schema {
-        /// The version.
-        version: u64,
-    },
+    Schema { version: u64 },
     /// It says that it is of another type than it was announced with.
-    #[error("the manifest was announced as {announced:?}, but says that it is {stated:?}")]
+    #[error("media type mismatch: announced as {announced:?}, but the manifest says {stated:?}")]
     TypeMismatch {
         /// The type from the registry or the descriptor.
         announced: String,
@@ -129,28 +83,23 @@ pub enum ManifestError {
         stated: String,
     },
     /// It has fields of both manifest and index, or not those of its type.
-    #[error("the fields of the manifest do not fit its type {media_type:?}")]
+    #[error("the fields of the manifest do not match its media type {media_type:?}")]
     FieldMismatch {
         /// Its type; empty if it was announced as anything and says nothing.
         media_type: String,
     },
     /// It is of a type that is not an image.
-    #[error("{media_type:?} is not an image that can be run")]
-    NotAnImage {
-        /// The type.
-        media_type: String,
-    },
+    #[error("unsupported media type {media_type:?}: not an image that can be run")]
+    NotAnImage { media_type: String },
+    /// It names content by a digest that cannot be checked.
+    #[error("the manifest has an unsupported digest")]
+    Digest(#[from] DigestError),
     /// An index names another one for the platform.
     #[error("the index names another index instead of an image: name the image by its digest")]
     NestedIndex,
     /// The index has nothing for the platform.
-    #[error("there is no image for {wanted}: there are {}", list(available))]
-    NoPlatform {
-        /// The platform.
-        wanted: Platform,
-        /// What there is.
-        available: Vec<Platform>,
-    },
+    #[error("no image for platform {wanted}: available are {}", list(available))]
+    NoPlatform { wanted: Platform, available: Vec<Platform> },
 }
 
 /// The fields by which documents are told apart.
@@ -203,35 +152,87 @@ impl Document {
         };
         match media_type {
             None => {}
-            Some(media_type::OCI_INDEX | media_type::DOCKER_INDEX) if is_index => {}
-            Some(media_type::OCI_MANIFEST | media_type::DOCKER_MANIFEST) if !is_index => {}
-            Some(
-                media_type::OCI_INDEX
-                | media_type::DOCKER_INDEX
-                | media_type::OCI_MANIFEST
-                | media_type::DOCKER_MANIFEST,
-            ) => return Err(mismatch()),
-            Some(other) => {
-                return Err(ManifestError::NotAnImage { media_type: other.to_owned() });
-            }
+            Some(text) => match of_oci(text) {
+                MediaType::ImageIndex if is_index => {}
+                MediaType::ImageManifest if !is_index => {}
+                MediaType::ImageIndex | MediaType::ImageManifest => return Err(mismatch()),
+                other => {
+                    return Err(ManifestError::NotAnImage { media_type: other.to_string() });
+                }
+            },
         }
-        let document = if is_index {
-            serde_json::from_slice(bytes).map(Document::Index)
+        if is_index {
+            let index: ImageIndex =
+                serde_json::from_slice(bytes).map_err(ManifestError::Malformed)?;
+            Ok(Document::Index(Index::try_from(&index)?))
         } else {
-            serde_json::from_slice(bytes).map(Document::Manifest)
-        };
-        document.map_err(ManifestError::Malformed)
+            let manifest: ImageManifest =
+                serde_json::from_slice(bytes).map_err(ManifestError::Malformed)?;
+            Ok(Document::Manifest(Box::new(Manifest::try_from(&manifest)?)))
+        }
+    }
+
+    /// Returns the types of documents that can be read, as a registry is asked for them.
+    pub(super) fn accepted_types() -> String {
+        let types = [MediaType::ImageIndex, MediaType::ImageManifest];
+        let docker = types.iter().filter_map(|known| known.to_docker_v2s2().ok());
+        let all: Vec<_> = types.iter().map(AsRef::as_ref).chain(docker).collect();
+        all.join(", ")
+    }
+}
+
+impl Descriptor {
+    /// Returns a descriptor of content that is in the same repository, and no more than it needs.
+    pub fn new(media_type: MediaType, digest: Digest, size: u64) -> Self {
+        let (urls, annotations) = (Vec::new(), HashMap::new());
+        Descriptor { media_type, digest, size, urls, annotations, platform: None }
+    }
+}
+
+impl TryFrom<&SpecDescriptor> for Descriptor {
+    type Error = DigestError;
+
+    fn try_from(descriptor: &SpecDescriptor) -> Result<Self, DigestError> {
+        Ok(Descriptor {
+            media_type: descriptor.media_type().clone(),
+            digest: descriptor.digest().clone().try_into()?,
+            size: descriptor.size(),
+            urls: descriptor.urls().clone().unwrap_or_default(),
+            annotations: descriptor.annotations().clone().unwrap_or_default(),
+            platform: descriptor.platform().as_ref().map(Platform::from),
+        })
+    }
+}
+
+impl TryFrom<&ImageManifest> for Manifest {
+    type Error = DigestError;
+
+    fn try_from(manifest: &ImageManifest) -> Result<Self, DigestError> {
+        Ok(Manifest {
+            artifact_type: manifest.artifact_type().clone(),
+            config: manifest.config().try_into()?,
+            layers: manifest.layers().iter().map(Descriptor::try_from).collect::<Result<_, _>>()?,
+        })
+    }
+}
+
+impl TryFrom<&ImageIndex> for Index {
+    type Error = DigestError;
+
+    fn try_from(index: &ImageIndex) -> Result<Self, DigestError> {
+        let manifests = index.manifests().iter().map(Descriptor::try_from);
+        Ok(Index { manifests: manifests.collect::<Result<_, _>>()? })
     }
 }
 
 impl Manifest {
     /// Checks that this is an image and not another artifact in its form.
     pub fn check_image(&self) -> Result<(), ManifestError> {
-        let media_type = self.config.media_type.as_str();
-        match media_type {
-            media_type::OCI_CONFIG | media_type::DOCKER_CONFIG => Ok(()),
+        let media_type = &self.config.media_type;
+        match of_oci(media_type.as_ref()) {
+            MediaType::ImageConfig => Ok(()),
             _ => Err(ManifestError::NotAnImage {
-                media_type: self.artifact_type.as_deref().unwrap_or(media_type).to_owned(),
+                media_type: self.artifact_type.as_ref().unwrap_or(media_type).to_string(),
             }),
         }
     }
@@ -252,10 +253,18 @@ impl Index {
         best.map(|(_, descriptor)| descriptor).ok_or_else(|| {
             let platforms = self.manifests.iter().filter_map(|found| found.platform.clone());
             // Build tools add attestations as manifests for this platform.
-            let available = platforms.filter(|found| found.os != "unknown").collect();
+            let available =
+                platforms.filter(|found| found.os != Os::Other("unknown".to_owned())).collect();
             ManifestError::NoPlatform { wanted: wanted.clone(), available }
         })
     }
+}
+
+/// Returns OCI's type for one that may be Docker's of the same content.
+fn of_oci(media_type: &str) -> MediaType {
+    let types = [MediaType::ImageIndex, MediaType::ImageManifest, MediaType::ImageConfig];
+    let is_docker = |known: &MediaType| known.to_docker_v2s2() == Ok(media_type);
+    types.into_iter().find(is_docker).unwrap_or_else(|| media_type.into())
 }
 
 /// Returns a type without its parameters.
@@ -293,6 +302,12 @@ mod tests {
 
     use super::*;
 
+    const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
+    const DOCKER_INDEX: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+    const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+
     fn descriptor(media_type: &str) -> Value {
         json!({"mediaType": media_type, "digest": Digest::of(b"x"), "size": 1})
     }
@@ -300,8 +315,8 @@ mod tests {
     fn manifest() -> Value {
         json!({
             "schemaVersion": 2,
-            "mediaType": media_type::OCI_MANIFEST,
-            "config": descriptor(media_type::OCI_CONFIG),
+            "mediaType": OCI_MANIFEST,
+            "config": descriptor(OCI_CONFIG),
             "layers": [descriptor("application/vnd.oci.image.layer.v1.tar+gzip")],
             "annotations": null,
         })
@@ -312,13 +327,13 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(at, text)| {
-                let mut entry = descriptor(media_type::OCI_MANIFEST);
+                let mut entry = descriptor(OCI_MANIFEST);
                 entry["size"] = at.into();
                 entry["platform"] = json!(text.parse::<Platform>().unwrap());
                 entry
             })
             .collect();
-        json!({"schemaVersion": 2, "mediaType": media_type::OCI_INDEX, "manifests": manifests})
+        json!({"schemaVersion": 2, "mediaType": OCI_INDEX, "manifests": manifests})
     }
 
     fn parse(document: &Value, announced: Option<&str>) -> Result<Document, ManifestError> {
@@ -332,18 +347,17 @@ mod tests {
 
     #[test]
     fn manifests_and_indexes_of_both_forms_are_read() {
-        let docker = with(manifest(), "mediaType", media_type::DOCKER_MANIFEST.into());
-        let docker_index =
-            with(index(&["linux/amd64"]), "mediaType", media_type::DOCKER_INDEX.into());
+        let docker = with(manifest(), "mediaType", DOCKER_MANIFEST.into());
+        let docker_index = with(index(&["linux/amd64"]), "mediaType", DOCKER_INDEX.into());
         let untyped = with(manifest(), "mediaType", Value::Null);
         for (document, announced) in [
-            (manifest(), Some(media_type::OCI_MANIFEST)),
+            (manifest(), Some(OCI_MANIFEST)),
             (manifest(), Some("application/vnd.oci.image.manifest.v1+json; charset=utf-8")),
             (manifest(), None),
             (manifest(), Some("application/json")),
             (untyped.clone(), None),
-            (untyped, Some(media_type::OCI_MANIFEST)),
-            (docker, Some(media_type::DOCKER_MANIFEST)),
+            (untyped, Some(OCI_MANIFEST)),
+            (docker, Some(DOCKER_MANIFEST)),
         ] {
             let Ok(Document::Manifest(read)) = parse(&document, announced) else { panic!() };
             assert_eq!(read.layers.len(), 1);
@@ -361,15 +375,15 @@ mod tests {
         let untyped_index = with(index.clone(), "mediaType", Value::Null);
         for (document, announced) in [
             (both.clone(), None),
-            (both, Some(media_type::OCI_MANIFEST)),
+            (both, Some(OCI_MANIFEST)),
             (with(index.clone(), "layers", json!([])), None),
-            (with(index.clone(), "config", json!({})), Some(media_type::OCI_INDEX)),
+            (with(index.clone(), "config", json!({})), Some(OCI_INDEX)),
             (with(manifest(), "fsLayers", json!([])), None),
-            (manifest(), Some(media_type::OCI_INDEX)),
-            (manifest(), Some(media_type::DOCKER_MANIFEST)),
-            (index, Some(media_type::OCI_MANIFEST)),
-            (untyped_index, Some(media_type::OCI_MANIFEST)),
-            (with(manifest(), "mediaType", media_type::OCI_INDEX.into()), None),
+            (manifest(), Some(OCI_INDEX)),
+            (manifest(), Some(DOCKER_MANIFEST)),
+            (index, Some(OCI_MANIFEST)),
+            (untyped_index, Some(OCI_MANIFEST)),
+            (with(manifest(), "mediaType", OCI_INDEX.into()), None),
             (json!({"schemaVersion": 2}), None),
         ] {
             let error = parse(&document, announced).unwrap_err();
@@ -410,6 +424,8 @@ mod tests {
         let mut bad = manifest();
         bad["layers"][0]["digest"] = "sha256:../../x".into();
         assert!(matches!(parse(&bad, None), Err(ManifestError::Malformed(_))));
+        bad["layers"][0]["digest"] = "blake3:abcd".into();
+        assert!(matches!(parse(&bad, None), Err(ManifestError::Digest(_))));
     }
 
     #[test]
@@ -426,6 +442,31 @@ mod tests {
         assert_eq!(choose(&all, "linux/arm64").unwrap(), 3);
         let error = choose(&all, "linux/riscv64").unwrap_err().to_string();
         assert!(error.ends_with("linux/arm/v7, linux/arm64/v8"), "{error}");
+    }
+
+    #[test]
+    fn registries_are_asked_for_both_forms() {
+        let expected = [OCI_INDEX, OCI_MANIFEST, DOCKER_INDEX, DOCKER_MANIFEST];
+        assert_eq!(Document::accepted_types(), expected.join(", "));
+        let docker_config = "application/vnd.docker.container.image.v1+json";
+        let image = with(manifest(), "config", descriptor(docker_config));
+        let Ok(Document::Manifest(image)) = parse(&image, None) else { panic!() };
+        image.check_image().unwrap();
+    }
+
+    #[test]
+    fn nulls_and_unknown_fields_are_nothing() {
+        let mut document = manifest();
+        for field in ["urls", "annotations", "platform", "data", "artifactType"] {
+            document["layers"][0][field] = Value::Null;
+        }
+        for field in ["subject", "artifactType", "annotations"] {
+            document[field] = Value::Null;
+        }
+        document["vendor"] = json!({"x": [1]});
+        document["layers"][0]["vendor"] = json!("x");
+        let Ok(Document::Manifest(read)) = parse(&document, None) else { panic!() };
+        assert_eq!(read.layers[0].urls, Vec::<String>::new());
     }
 
     #[test]

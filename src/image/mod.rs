@@ -29,9 +29,8 @@ pub use credentials::{
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
 pub use import::ImportError;
 pub use layer::{Limit, Limits, UnpackError, unpack_archive};
-pub use manifest::{
-    Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError, media_type,
-};
+pub use manifest::{Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError};
+pub use oci_spec::image::{Arch, MediaType, Os};
 pub use pace::{Meter, Pace, TooSlow};
 pub use platform::{Platform, PlatformError};
 pub use progress::{Progress, ProgressEvent, Silent};

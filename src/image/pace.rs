@@ -21,10 +21,9 @@ impl Default for Pace {
 
 /// What came in a time that was too long for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TooSlow {
-    /// How much.
     pub bytes: u64,
-    /// In which time.
     pub time: Duration,
 }
 

@@ -3,47 +3,56 @@
 use std::fmt;
 use std::str::FromStr;
 
+use oci_spec::image::{Arch, Os, Platform as SpecPlatform};
 use serde::{Deserialize, Serialize};
 
 /// What an image runs on, in Go's words: `linux/arm64/v8`.
-#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Platform {
-    /// The operating system; always `linux` for what can run here.
-    #[serde(default)]
-    pub os: String,
-    /// The processor, as `GOARCH`: `amd64`, `arm64`.
-    #[serde(default)]
-    pub architecture: String,
-    /// The version of the processor: `v7`.
+    /// Always `linux` for what can run here.
+    #[serde(default = "any_os")]
+    pub os: Os,
+    /// As in `GOARCH`: `amd64`, `arm64`.
+    #[serde(default = "any_architecture")]
+    pub architecture: Arch,
+    /// The version of the CPU: `v7`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub variant: Option<String>,
 }
 
+/// Returns what old image configurations have that name no operating system: it fits all.
+fn any_os() -> Os {
+    Os::Other(String::new())
+}
+
+/// Returns what old image configurations have that name no architecture: it fits all.
+fn any_architecture() -> Arch {
+    Arch::Other(String::new())
+}
+
 /// A text that is not a platform.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is not a platform: OS/ARCHITECTURE or OS/ARCHITECTURE/VARIANT, as linux/arm64")]
+#[error("invalid platform {text:?}: expected OS/ARCHITECTURE[/VARIANT], for example linux/arm64")]
+#[non_exhaustive]
 pub struct PlatformError {
-    /// The text.
     pub text: String,
 }
 
 impl Platform {
     /// Returns the platform that this program was built for.
     pub fn host() -> Self {
-        Platform {
-            os: "linux".to_owned(),
-            architecture: go_architecture(std::env::consts::ARCH).to_owned(),
-            variant: None,
-        }
+        Platform { os: Os::default(), architecture: Arch::default(), variant: None }
     }
 
     /// Returns how well something for another platform runs on this one; none if it does not.
     ///
-    /// Processors of a higher variant run what was made for a lower one, so the highest that
-    /// runs is the best. An empty operating system or architecture fits all.
+    /// CPUs of a higher variant run what was made for a lower one, so the highest that runs is the
+    /// best. An empty operating system or architecture fits all.
     pub(crate) fn suitability(&self, other: &Platform) -> Option<u32> {
-        let fits = |wanted: &str, found: &str| found.is_empty() || wanted == found;
-        if !fits(&self.os, &other.os) || !fits(&self.architecture, &other.architecture) {
+        let fits_os = other.os == any_os() || self.os == other.os;
+        let fits_architecture =
+            other.architecture == any_architecture() || self.architecture == other.architecture;
+        if !fits_os || !fits_architecture {
             return None;
         }
         let (limit, level) = (self.level(), other.level());
@@ -55,10 +64,10 @@ impl Platform {
 
     /// Returns the variant as a number; what is left out means the usual one.
     fn level(&self) -> Option<u32> {
-        let usual = match self.architecture.as_str() {
-            "arm64" => "v8",
-            "arm" => "v7",
-            "amd64" => "v1",
+        let usual = match self.architecture {
+            Arch::ARM64 => "v8",
+            Arch::ARM => "v7",
+            Arch::Amd64 => "v1",
             _ => "v0",
         };
         let variant = self.variant.as_deref().filter(|variant| !variant.is_empty());
@@ -82,10 +91,20 @@ impl FromStr for Platform {
             return Err(PlatformError { text: text.to_owned() });
         }
         Ok(Platform {
-            os: parts[0].to_lowercase(),
-            architecture: go_architecture(&parts[1].to_lowercase()).to_owned(),
+            os: parts[0].to_lowercase().as_str().into(),
+            architecture: go_architecture(&parts[1].to_lowercase()).into(),
             variant: parts.get(2).map(|variant| variant.to_lowercase()),
         })
+    }
+}
+
+impl From<&SpecPlatform> for Platform {
+    fn from(platform: &SpecPlatform) -> Self {
+        Platform {
+            os: platform.os().clone(),
+            architecture: platform.architecture().clone(),
+            variant: platform.variant().clone(),
+        }
     }
 }
 
@@ -99,7 +118,7 @@ impl fmt::Display for Platform {
     }
 }
 
-/// Returns Go's name of a processor that has others too.
+/// Returns Go's name of a CPU architecture that has other names too.
 fn go_architecture(name: &str) -> &str {
     match name {
         "x86_64" | "x86-64" => "amd64",
@@ -126,7 +145,18 @@ mod tests {
         for bad in ["", "linux", "linux/", "/amd64", "linux/arm/v7/x", "linux/a b", "a/../b"] {
             assert!(bad.parse::<Platform>().is_err(), "{bad}");
         }
-        assert_eq!(Platform::host().os, "linux");
+        assert_eq!(Platform::host().os, Os::Linux);
+    }
+
+    #[test]
+    fn what_is_not_named_fits_all() {
+        let old: Platform = serde_json::from_str("{}").unwrap();
+        assert!(platform("linux/riscv64").suitability(&old).is_some());
+        assert_eq!(serde_json::to_string(&old).unwrap(), r#"{"os":"","architecture":""}"#);
+        let unknown = r#"{"os":"linux","architecture":"z80"}"#;
+        let read: Platform = serde_json::from_str(unknown).unwrap();
+        assert_eq!(serde_json::to_string(&read).unwrap(), unknown);
+        assert!(Platform::host().suitability(&read).is_none());
     }
 
     #[test]

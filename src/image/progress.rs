@@ -21,7 +21,6 @@ pub trait Progress: Sync {
 pub enum ProgressEvent<'a> {
     /// The registry said what the image consists of.
     Resolved {
-        /// The image.
         reference: &'a Reference,
         /// The digest of its manifest.
         digest: &'a Digest,
@@ -34,14 +33,12 @@ pub enum ProgressEvent<'a> {
     LayerCached {
         /// The digest of the blob.
         digest: &'a Digest,
-        /// Its size.
         bytes: u64,
     },
     /// A layer is downloaded and unpacked from now on.
     LayerStarted {
         /// The digest of the blob.
         digest: &'a Digest,
-        /// Its size.
         bytes: u64,
     },
     /// Some bytes of a layer came.
@@ -51,7 +48,6 @@ pub enum ProgressEvent<'a> {
         /// How many since the last time.
         bytes: u64,
     },
-    /// A layer is complete.
     LayerDone {
         /// The digest of the blob.
         digest: &'a Digest,
@@ -61,14 +57,12 @@ pub enum ProgressEvent<'a> {
     Waiting,
     /// Something failed and is tried again.
     Retry {
-        /// What failed.
         error: &'a RegistryError,
         /// How long we wait before.
         delay: Duration,
     },
     /// The registry cannot give the image now, and the one in the store, which may be older, is taken.
     Outdated {
-        /// The image.
         reference: &'a Reference,
         /// Why there is no newer one.
         error: &'a PullError,

@@ -27,14 +27,12 @@ pub enum PullPolicy {
     /// Each time; if the registry does not answer, or cannot send all of a newer image, the image in
     /// the store will do.
     Newer,
-    /// At no time.
     Never,
 }
 
 /// An image that is wanted.
 #[derive(Clone, Copy)]
 pub struct PullRequest<'a> {
-    /// Its name.
     pub reference: &'a Reference,
     /// What it will run on.
     pub platform: &'a Platform,
@@ -42,7 +40,6 @@ pub struct PullRequest<'a> {
     pub credentials: &'a Credentials,
     /// When the registry is asked.
     pub policy: PullPolicy,
-    /// Hears what happens.
     pub progress: &'a dyn Progress,
 }
 
@@ -66,24 +63,17 @@ pub enum PullError {
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
     /// It is not in the store, and must not be pulled.
-    #[error("{} is not in the store, and the policy is never to pull", reference.familiar())]
-    NotStored {
-        /// The image.
-        reference: Box<Reference>,
-    },
+    #[error("{} not found in the store, and the pull policy is never", reference.familiar())]
+    NotStored { reference: Box<Reference> },
     /// It is in the store, for others.
     #[error(
-        "{} is in the store, but was pulled with other credentials, and the policy is never to ask \
-         the registry: use another policy", reference.familiar()
+        "{} is in the store, but was pulled with other credentials, and the pull policy is never: use \
+         another policy", reference.familiar()
     )]
-    Private {
-        /// The image.
-        reference: Box<Reference>,
-    },
+    Private { reference: Box<Reference> },
     /// It is for another platform.
     #[error("{} is for {found}, not for {wanted}", reference.familiar())]
     Platform {
-        /// The image.
         reference: Box<Reference>,
         /// The platform that it is for.
         found: Box<Platform>,
@@ -93,7 +83,6 @@ pub enum PullError {
     /// Manifest and configuration contradict each other.
     #[error("{} has {layers} layers, but its configuration has {diff_ids}", reference.familiar())]
     Layers {
-        /// The image.
         reference: Box<Reference>,
         /// How many layers the manifest has.
         layers: usize,

@@ -39,53 +39,36 @@ pub struct Reference {
 #[non_exhaustive]
 pub enum ReferenceError {
     /// There is nothing in it.
-    #[error("the name of the image is empty")]
+    #[error("empty image name")]
     Empty,
     /// It would be taken for an option by any program it is given to.
-    #[error("{0:?} is not the name of an image: it begins with \"-\"")]
+    #[error("invalid image name {0:?}: it begins with \"-\"")]
     Option(String),
-    /// It is an address.
-    #[error("{0:?} is not the name of an image: leave out the part up to \"://\"")]
+    #[error("invalid image name {0:?}: leave out the part up to \"://\"")]
     Scheme(String),
     /// It looks like the identifier of an image, which no registry can be asked for.
-    #[error("{0:?} is an identifier, not the name of an image: use NAME or NAME@sha256:DIGEST")]
+    #[error("invalid image name {0:?}: it is an image ID, expected NAME or NAME@sha256:DIGEST")]
     Identifier(String),
     /// The registry is not a host with an optional port.
-    #[error("{name:?}: {registry:?} is not a registry: HOST or HOST:PORT")]
-    Registry {
-        /// The whole name.
-        name: String,
-        /// Its registry.
-        registry: String,
-    },
+    #[error("{name:?}: invalid registry {registry:?}: expected HOST or HOST:PORT")]
+    Registry { name: String, registry: String },
     /// The repository has capital letters.
     #[error("{name:?}: the repository must be lower case: {}", name.to_lowercase())]
-    UpperCase {
-        /// The whole name.
-        name: String,
-    },
+    UpperCase { name: String },
     /// The repository is not well-formed.
     #[error(
-        "{name:?}: {repository:?} is not a repository: lower-case letters and digits, \
+        "{name:?}: invalid repository {repository:?}: expected lower-case letters and digits, \
          separated by \".\", \"_\", \"__\", \"-\" or \"/\""
     )]
-    Repository {
-        /// The whole name.
-        name: String,
-        /// Its repository.
-        repository: String,
-    },
+    Repository { name: String, repository: String },
     /// The repository is too long.
-    #[error("the repository is longer than {MAX_REPOSITORY_BYTES} characters")]
+    #[error("the repository name is too long (limit {MAX_REPOSITORY_BYTES} characters)")]
     TooLong,
     /// The tag is not well-formed.
-    #[error("{name:?}: {tag:?} is not a tag: up to 128 letters, digits, \"_\", \".\" and \"-\"")]
-    Tag {
-        /// The whole name.
-        name: String,
-        /// Its tag.
-        tag: String,
-    },
+    #[error(
+        "{name:?}: invalid tag {tag:?}: expected up to 128 letters, digits, \"_\", \".\" and \"-\""
+    )]
+    Tag { name: String, tag: String },
     /// The digest is not well-formed.
     #[error(transparent)]
     Digest(#[from] DigestError),

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use oci_hooks::image::{Descriptor, Digest, Layer, Limits, Store, StoreError, StoreOptions};
+use oci_hooks::image::{
+    Descriptor, Digest, Layer, Limits, MediaType, Store, StoreError, StoreOptions,
+};
 use tar::{EntryType, Header};
 
 /// An archive that is written entry by entry, with names that no archiver would write.
@@ -90,14 +92,7 @@ pub(crate) fn gzip(data: &[u8]) -> Vec<u8> {
 }
 
 pub(crate) fn descriptor(blob: &[u8]) -> Descriptor {
-    Descriptor {
-        media_type: String::new(),
-        digest: Digest::of(blob),
-        size: blob.len() as u64,
-        urls: Vec::new(),
-        annotations: [].into(),
-        platform: None,
-    }
+    Descriptor::new(MediaType::ImageLayer, Digest::of(blob), blob.len() as u64)
 }
 
 /// A store in a new directory, beside a tree that nobody may touch.

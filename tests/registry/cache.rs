@@ -148,7 +148,8 @@ fn a_private_image_in_the_store_needs_authorisation_of_each_job() {
             puller.credentials = stranger.clone();
             puller.policy = policy;
             let error = chain(&puller.pull(&address).unwrap_err());
-            let is_refusal = error.contains("known users") || error.contains("other credentials");
+            let is_refusal =
+                error.contains("authentication required") || error.contains("other credentials");
             assert!(is_refusal, "{policy:?}: {error}");
         }
     }

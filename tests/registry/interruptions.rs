@@ -108,11 +108,11 @@ fn overloaded_servers_are_asked_again() {
 #[test]
 fn errors_say_what_to_do() {
     for (response, message) in [
-        (Response::status(404), "there is no test/image:latest in 127.0.0.1"),
-        (Response::status(403), "only to known users"),
+        (Response::status(404), "test/image:latest not found in 127.0.0.1"),
+        (Response::status(403), "authentication required for"),
         (
             Response::status(429).with("retry-after", "3600"),
-            "was asked too often, for 3600 seconds: log in, use a mirror, or wait",
+            "exceeded, for 3600 seconds: log in, use a mirror, or wait",
         ),
         (
             Response {
@@ -124,7 +124,7 @@ fn errors_say_what_to_do() {
         (Response { status: 400, ..Response::ok("<html>") }, "answered 400 to"),
         (
             Response::status(401).with("www-authenticate", "Negotiate"),
-            "wants a login other than by password or token",
+            "unsupported authentication scheme: expected Basic or Bearer",
         ),
     ] {
         let server = Server::start(move |request| match request.path.as_str() {

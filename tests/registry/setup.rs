@@ -11,7 +11,7 @@ use base64::engine::general_purpose::STANDARD;
 use oci_hooks::image::{
     ClientOptions, Credential, Credentials, Digest, Image, Limits, Login, Platform, Progress,
     ProgressEvent, PullError, PullPolicy, PullRequest, Reference, RegistryClient, Retry, Secret,
-    Store, StoreOptions, media_type, pull,
+    Store, StoreOptions, pull,
 };
 use serde_json::{Value, json};
 
@@ -56,6 +56,14 @@ pub(crate) fn noise(len: usize) -> Vec<u8> {
         state.to_le_bytes()[0]
     };
     (0..len).map(|_| next()).collect()
+}
+
+/// The types of documents, as the specifications write them.
+pub(crate) mod media_type {
+    pub(crate) const OCI_MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    pub(crate) const OCI_INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    pub(crate) const OCI_CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+    pub(crate) const DOCKER_MANIFEST: &str = "application/vnd.docker.distribution.manifest.v2+json";
 }
 
 pub(crate) fn descriptor(media_type: &str, bytes: &[u8]) -> Value {

@@ -3,7 +3,7 @@
 
 use std::fs;
 
-use oci_hooks::image::{Descriptor, Digest, Image, NewImage, Platform, Store};
+use oci_hooks::image::{Descriptor, Digest, Image, MediaType, NewImage, Platform, Store};
 use serde_json::json;
 
 use crate::support::{program, rootfs};
@@ -15,8 +15,8 @@ pub(crate) fn image(store: &Store) -> Image {
     rootfs::write_tar(&archive);
     let bytes = fs::read(&archive).unwrap();
     let digest = Digest::of(&bytes);
-    let descriptor = json!({"mediaType": "", "digest": digest.as_str(), "size": bytes.len()});
-    let descriptor: Descriptor = serde_json::from_value(descriptor).unwrap();
+    let size = bytes.len() as u64;
+    let descriptor = Descriptor::new(MediaType::ImageLayer, digest.clone(), size);
     store.unpack_layer(&descriptor, &digest, bytes.as_slice()).unwrap();
     let configuration =
         json!({"os": "linux", "architecture": "", "rootfs": {"diff_ids": [digest.as_str()]}});

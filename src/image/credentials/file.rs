@@ -13,9 +13,7 @@ use crate::image::manifest::or_default;
 /// A file with logins and the names of helper programs.
 #[derive(Clone, Debug, Default)]
 pub struct CredentialFile {
-    /// Logins by scope.
     auths: BTreeMap<String, Login>,
-    /// Helpers by registry.
     helpers: BTreeMap<String, String>,
     /// The helper for all other registries.
     store: Option<String>,

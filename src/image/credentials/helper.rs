@@ -30,7 +30,6 @@ pub struct Helpers {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HelperError {
-    /// It is nowhere.
     #[error("the credential helper docker-credential-{name} is not installed")]
     Missing {
         /// Its name, as the configuration says it.
@@ -41,7 +40,6 @@ pub enum HelperError {
     Run {
         /// Its name, as the configuration says it.
         name: String,
-        /// Why.
         source: RunError,
     },
     /// It did not end well.
@@ -51,9 +49,7 @@ pub enum HelperError {
         name: String,
         /// The registry it was asked for.
         registry: String,
-        /// How it ended.
         ended: String,
-        /// What it said.
         message: String,
     },
     /// It did not write what helpers write.

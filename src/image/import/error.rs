@@ -23,9 +23,8 @@ pub enum ImportError {
     /// The configuration is not usable.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
-    /// There is no image.
     #[error(
-        "{} is no image: it has neither index.json of an OCI layout nor manifest.json of \
+        "{} is not an image: found neither index.json of an OCI layout nor manifest.json of \
          \"docker save\"", path.display()
     )]
     Format {
@@ -34,20 +33,11 @@ pub enum ImportError {
     },
     /// The archive cannot be read as one.
     #[error("cannot read {} as an archive", path.display())]
-    Archive {
-        /// The archive.
-        path: PathBuf,
-        /// Why.
-        source: UnpackError,
-    },
+    Archive { path: PathBuf, source: UnpackError },
     /// The archive holds too many files.
     #[error("{} has more files than any image", path.display())]
-    Entries {
-        /// The archive.
-        path: PathBuf,
-    },
-    /// A file is missing.
-    #[error("the image has no file {name:?}")]
+    Entries { path: PathBuf },
+    #[error("file {name:?} of the image not found")]
     NoFile {
         /// Its name in the layout or archive.
         name: String,
@@ -57,7 +47,6 @@ pub enum ImportError {
     Read {
         /// Its name in the layout or archive.
         name: String,
-        /// Why.
         source: io::Error,
     },
     /// A document is too large.
@@ -67,17 +56,16 @@ pub enum ImportError {
         name: String,
     },
     /// A document is not what its digest says.
-    #[error("{name:?} of the image has not the digest or size that it is named by")]
+    #[error("digest or size mismatch for {name:?} of the image")]
     Digest {
         /// Its name in the layout or archive.
         name: String,
     },
-    /// `manifest.json` is malformed.
     #[error("manifest.json of the image is malformed")]
     Saved(#[source] serde_json::Error),
     /// There are several images, or none.
     #[error(
-        "the archive has not one image, nor one of that name: name one of {}",
+        "ambiguous image: the archive has several, or none of that name: expected one of {}",
         available.iter().map(String::as_str).collect::<Vec<_>>().join(", ")
     )]
     Several {
@@ -86,12 +74,7 @@ pub enum ImportError {
     },
     /// Manifest and configuration do not fit.
     #[error("the image has {files} layers, but its configuration {diff_ids}")]
-    LayerCount {
-        /// Layers of the manifest.
-        files: usize,
-        /// Layers of the configuration.
-        diff_ids: usize,
-    },
+    LayerCount { files: usize, diff_ids: usize },
     /// Indexes that name indexes without end.
     #[error("the image's index leads to too many other indexes")]
     Indexes,

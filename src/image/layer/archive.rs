@@ -34,7 +34,6 @@ impl Source for BufReader<File> {
 /// A tar file that is read from its start to its end.
 pub(in crate::image) struct Archive<R> {
     reader: R,
-    /// How much was read.
     offset: u64,
     /// How much of the current entry's data was not read.
     left: u64,

@@ -23,19 +23,17 @@ pub enum UnpackError {
         name: &'static str,
     },
     /// The blob is not the one that was asked for.
-    #[error("the layer's {what} has the digest {actual} instead of {expected}")]
+    #[error("digest mismatch for the layer's {what}: expected {expected}, got {actual}")]
     Digest {
         /// What was hashed: the blob, or the archive in it.
         what: &'static str,
         /// What the manifest or the configuration says.
         expected: Digest,
-        /// What was read.
         actual: Digest,
     },
     /// The blob has another size than the manifest says.
-    #[error("the layer has {actual} bytes or more instead of {expected}")]
+    #[error("layer size mismatch: expected {expected} bytes, got at least {actual}")]
     Size {
-        /// What the manifest says.
         expected: u64,
         /// What was read until the difference showed.
         actual: u64,
@@ -45,10 +43,8 @@ pub enum UnpackError {
     Archive {
         /// Where in the inflated archive.
         offset: u64,
-        /// What is wrong.
         reason: &'static str,
     },
-    /// An entry is refused.
     #[error("the layer's entry {path:?} {reason}")]
     Entry {
         /// The name of the entry.
@@ -57,11 +53,8 @@ pub enum UnpackError {
         reason: &'static str,
     },
     /// The layer holds more than it may.
-    #[error("the layer has more than {limit}, which is more than is allowed")]
-    Limit {
-        /// What it exceeds.
-        limit: Limit,
-    },
+    #[error("the layer exceeds the limit of {limit}")]
+    Limit { limit: Limit },
     /// The file system refused something.
     #[error("cannot {action} {path:?} of the layer")]
     File {
@@ -69,7 +62,6 @@ pub enum UnpackError {
         action: &'static str,
         /// The name of the entry.
         path: PathBuf,
-        /// Why.
         source: io::Error,
     },
 }

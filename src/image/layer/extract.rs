@@ -52,10 +52,11 @@ pub(super) struct Extractor<'a> {
 /// What is made of an archive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Rules {
-    /// A layer.
     Layer,
     /// A directory with the plain files of the archive, all of one owner.
-    Plain { owner: (u32, u32) },
+    Plain {
+        owner: (u32, u32),
+    },
 }
 
 impl<'a> Extractor<'a> {
@@ -106,13 +107,13 @@ impl<'a> Extractor<'a> {
     fn normalise(&self, entry: &Entry, name: &[u8], path: &mut Vec<u8>) -> Result<(), UnpackError> {
         path.clear();
         if name.len() > MAX_PATH_BYTES {
-            return Err(refused(entry, "has a longer path than Linux can open"));
+            return Err(rejected(entry, "has a longer path than Linux can open"));
         }
         let mut depth = 0;
         for component in name.split(|byte| *byte == b'/') {
             match component {
                 b"" | b"." => continue,
-                b".." => return Err(refused(entry, "has \"..\" in its path")),
+                b".." => return Err(rejected(entry, "has \"..\" in its path")),
                 _ => {}
             }
             if !path.is_empty() {
@@ -136,7 +137,7 @@ impl<'a> Extractor<'a> {
     ) -> Result<(), UnpackError> {
         if path.is_empty() {
             if entry.kind != Kind::Directory {
-                return Err(refused(entry, "would replace the root directory"));
+                return Err(rejected(entry, "would replace the root directory"));
             }
             let root = self.place.root();
             root.mtime = Some(entry.mtime);
@@ -151,7 +152,7 @@ impl<'a> Extractor<'a> {
                 return Ok(());
             }
             if parent.split(|byte| *byte == b'/').any(|part| part.starts_with(WHITEOUT)) {
-                return Err(refused(entry, "is in a directory that is named as a whiteout"));
+                return Err(rejected(entry, "is in a directory that is named as a whiteout"));
             }
             self.enter(parent, entry)?;
             return self.whiteout(entry, name);
@@ -191,7 +192,7 @@ impl<'a> Extractor<'a> {
         }
         let hidden = &name[WHITEOUT.len()..];
         if matches!(hidden, b"" | b"." | b"..") {
-            return Err(refused(entry, "hides no file"));
+            return Err(rejected(entry, "hides no file"));
         }
         let directory = self.place.here().fd.as_fd();
         let result = match mknodat(directory, hidden, FileType::CharacterDevice, Mode::empty(), 0) {
@@ -273,7 +274,7 @@ impl<'a> Extractor<'a> {
         let mut target = Vec::new();
         self.normalise(entry, &entry.target, &mut target)?;
         if target.is_empty() {
-            return Err(refused(entry, "is a link to the root directory"));
+            return Err(rejected(entry, "is a link to the root directory"));
         }
         if target == path {
             return Ok(());
@@ -320,7 +321,7 @@ impl<'a> Extractor<'a> {
 /// Takes from an entry what only layers may have.
 fn make_plain(entry: &mut Entry, (uid, gid): (u32, u32)) -> Result<(), UnpackError> {
     if matches!(entry.kind, Kind::Character | Kind::Block | Kind::Fifo) {
-        return Err(refused(entry, "is neither a file nor a directory nor a link"));
+        return Err(rejected(entry, "is neither a file nor a directory nor a link"));
     }
     (entry.uid, entry.gid) = (uid, gid);
     entry.mode &= 0o777;
@@ -346,7 +347,7 @@ fn path_of(path: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(path))
 }
 
-fn refused(entry: &Entry, reason: &'static str) -> UnpackError {
+fn rejected(entry: &Entry, reason: &'static str) -> UnpackError {
     UnpackError::Entry { path: path_of(&entry.path), reason }
 }
 

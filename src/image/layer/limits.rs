@@ -3,7 +3,7 @@
 /// How much one layer may hold.
 ///
 /// The defaults are far above what images need and far below what hurts a machine; a layer that
-/// needs more is refused with the limit's name.
+/// needs more is rejected with the limit's name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Bytes of the blob, of the archive when inflated, and of a sparse file with its holes.
@@ -11,9 +11,9 @@ pub struct Limits {
     /// How many times larger than the blob the inflated archive may be. The first GiB is free:
     /// a file full of zeros shrinks a thousandfold.
     pub ratio: u64,
-    /// Files, directories, links, whiteouts.
+    /// Files, directories, links and whiteouts together.
     pub entries: u64,
-    /// Components of a path.
+    /// Components of any path in it.
     pub depth: usize,
 }
 
@@ -30,13 +30,9 @@ impl Default for Limits {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Limit {
-    /// [`Limits::bytes`].
     Bytes(u64),
-    /// [`Limits::ratio`].
     Ratio(u64),
-    /// [`Limits::entries`].
     Entries(u64),
-    /// [`Limits::depth`].
     Depth(usize),
 }
 

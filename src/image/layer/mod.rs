@@ -7,13 +7,13 @@
 //! Everything in a layer is hostile. What becomes of the things an archive can hold:
 //!
 //! - Names are relative to the layer, with or without a leading `/`. One with `..` in it is
-//!   refused. A symbolic link on the way to a file that the same layer holds is followed as in a
+//!   rejected. A symbolic link on the way to a file that the same layer holds is followed as in a
 //!   container, so that it cannot leave the layer.
 //! - An entry replaces what an earlier one of the same layer left at its name; a directory that is
 //!   there already only changes its attributes. The layer's own directory stays a directory.
 //! - `.wh.NAME` becomes a whiteout of overlayfs (a character device 0:0) and `.wh..wh..opq` makes
 //!   its directory opaque, wherever in the archive they stand: both hide what lower layers have,
-//!   nothing of the same layer. Other names that start with `.wh.` are refused; those that start
+//!   nothing of the same layer. Other names that start with `.wh.` are rejected; those that start
 //!   with `.wh..wh.` are private to old storage drivers and left out.
 //! - Owners, modes with setuid, setgid and sticky bits, and modification times are kept. A
 //!   container decides by `no_new_privs` what setuid bits are worth; the store can be entered by
@@ -27,7 +27,7 @@
 //!   setuid and setgid bits, and device nodes are left out.
 //! - Holes of sparse files (GNU's four formats) stay holes.
 //!
-//! Where readers of archives disagree on what one says, it is refused: a size in a directory's
+//! Where readers of archives disagree on what one says, it is rejected: a size in a directory's
 //! header, a lone block of zeros before more entries, a name or size for all entries that follow.
 
 mod archive;

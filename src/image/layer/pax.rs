@@ -75,7 +75,7 @@ impl Pax {
     }
 }
 
-/// Refuses an extended header for all entries that follow if it says what some readers apply and
+/// Rejects an extended header for all entries that follow if it says what some readers apply and
 /// others ignore.
 pub(super) fn check_global(data: &[u8]) -> Result<(), &'static str> {
     let mut records = data;

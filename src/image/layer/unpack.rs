@@ -14,7 +14,7 @@ use super::extract::{Extractor, Rules};
 use super::limits::{Limit, Limits, RATIO_FREE_BYTES};
 use crate::image::{Digest, digest::Hasher};
 
-/// Small enough for the processor's cache, large enough for the data of most files.
+/// Small enough for the CPU's cache, large enough for the data of most files.
 const CHUNK_BYTES: usize = 256 << 10;
 
 /// How many chunks wait for the slower of the two threads.
@@ -73,7 +73,7 @@ fn check(hasher: Option<Hasher>, diff_id: &Digest) -> Result<(), UnpackError> {
 /// Unpacks an archive that is no layer, compressed or not, into a directory that it makes. Returns
 /// about how much of the disk it takes.
 ///
-/// What overlays would take for a whiteout is a file or refused. Everything gets this owner, and
+/// What overlays would take for a whiteout is a file or rejected. Everything gets this owner, and
 /// neither set-user-ID bits nor extended attributes are kept. On an error the directory may hold
 /// anything; the caller removes it.
 pub fn unpack_archive(

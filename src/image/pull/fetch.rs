@@ -16,7 +16,7 @@ use crate::image::manifest::{Descriptor, Document, Manifest};
 use crate::image::pace::Pace;
 use crate::image::progress::ProgressEvent;
 use crate::image::registry::{RegistryClient, Repository};
-use crate::image::store::{Claimed, Image, NewImage, Served, Standing, Store, Wanted};
+use crate::image::store::{Image, LayerRequest, LockedLayer, NewImage, Served, Standing, Store};
 
 /// More than any configuration has; it is held in memory.
 const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
@@ -109,7 +109,7 @@ fn resolve(
     match found.document {
         Document::Manifest(manifest) => {
             manifest.check_image()?;
-            Ok(Found::Manifest(found.digest, Box::new(manifest)))
+            Ok(Found::Manifest(found.digest, manifest))
         }
         Document::Index(_) => Err(super::ManifestError::NestedIndex.into()),
     }
@@ -183,9 +183,9 @@ impl Layers<'_> {
         let Work { blob, diff_id } = *work;
         let (digest, progress) = (&blob.digest, self.request.progress);
         let source = format!("{}/{}", self.repository.registry(), self.repository.name());
-        let wanted = Wanted { diff_id, blob: Some(digest), source: &source, pace: self.pace };
-        let claimed = self.store.claim(&wanted)?;
-        if matches!(claimed, Claimed::Made(_)) && self.is_given(work)? {
+        let wanted = LayerRequest { diff_id, blob: Some(digest), source: &source, pace: self.pace };
+        let locked = self.store.lock_layer(&wanted)?;
+        if matches!(locked, LockedLayer::Present(_)) && self.is_given(work)? {
             progress.event(ProgressEvent::LayerCached { digest, bytes: blob.size });
             return Ok(());
         }
@@ -193,15 +193,15 @@ impl Layers<'_> {
         let mut reader = self.repository.blob_reader(blob);
         let input = Stoppable { reader: &mut reader, stop: &self.stop };
         let input = Blob { reader: input, digest: Some(digest), size: blob.size };
-        match claimed {
-            Claimed::Made(_) => {
+        match locked {
+            LockedLayer::Present(_) => {
                 self.store.prove(input, diff_id)?;
                 if reader.is_of_repository() {
                     self.store.note_served(diff_id, &self.served(digest))?;
                 }
             }
-            Claimed::Claim(claim) => {
-                let filled = self.store.fill(claim, input, diff_id)?;
+            LockedLayer::Missing(lock) => {
+                let filled = self.store.fill(lock, input, diff_id)?;
                 let served = reader.is_of_repository().then(|| self.served(digest));
                 self.store.finish(filled, served.as_ref())?;
             }

@@ -14,19 +14,8 @@ use super::failure;
 use super::options::ClientOptions;
 use super::source::Source;
 use crate::image::credentials::{Credentials, HelperError, Login};
-use crate::image::manifest::{MAX_MANIFEST_BYTES, media_type};
+use crate::image::manifest::MAX_MANIFEST_BYTES;
 use crate::image::{Descriptor, Digest, Document, Pace, Progress, ProgressEvent, Reference};
-
-/// What is asked for when a manifest is.
-fn manifest_types() -> String {
-    [
-        media_type::OCI_INDEX,
-        media_type::OCI_MANIFEST,
-        media_type::DOCKER_INDEX,
-        media_type::DOCKER_MANIFEST,
-    ]
-    .join(", ")
-}
 
 /// Reads from registries. One is enough for a program; it keeps connections open.
 #[derive(Debug)]
@@ -55,12 +44,10 @@ pub(super) struct Opened {
 
 /// A document that a registry sent, with the digest that it has.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Fetched {
-    /// What it says.
     pub document: Document,
-    /// Its digest.
     pub digest: Digest,
-    /// As it came.
     pub bytes: Vec<u8>,
 }
 
@@ -158,7 +145,7 @@ impl<'a> Repository<'a> {
 
     /// Fetches what a tag or a digest names.
     pub fn document(&self, target: &str) -> Result<Fetched, RegistryError> {
-        let accept = manifest_types();
+        let accept = Document::accepted_types();
         let path = format!("manifests/{target}");
         self.ask(|source| {
             let request = Request { accept: Some(&accept), ..Request::default() };
@@ -177,7 +164,7 @@ impl<'a> Repository<'a> {
         let fetched = self.document(descriptor.digest.as_str())?;
         self.check_size(descriptor, fetched.bytes.len() as u64)?;
         // The descriptor has a say too: an index must not pass for a manifest.
-        Document::parse(&fetched.bytes, Some(&descriptor.media_type))?;
+        Document::parse(&fetched.bytes, Some(descriptor.media_type.as_ref()))?;
         Ok(fetched)
     }
 
@@ -185,7 +172,7 @@ impl<'a> Repository<'a> {
     ///
     /// Registries need not say the digest.
     pub fn digest_of(&self, target: &str) -> Result<Option<Digest>, RegistryError> {
-        let accept = manifest_types();
+        let accept = Document::accepted_types();
         let path = format!("manifests/{target}");
         self.ask(|source| {
             let request = Request { head: true, accept: Some(&accept), ..Request::default() };

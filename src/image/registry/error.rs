@@ -11,68 +11,37 @@ use crate::sys::fs::PathError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegistryError {
-    /// It wants to know who asks.
-    #[error("{registry} gives {repository} only to known users, or has no such repository: {hint}")]
-    Unauthorized {
-        /// The registry.
-        registry: String,
-        /// The repository.
-        repository: String,
-        /// What to do.
-        hint: &'static str,
-    },
-    /// It knows who asks, and does not give it.
+    /// A login is needed, or the repository does not exist: registries do not say which.
+    #[error("{registry}: authentication required for {repository}, or it does not exist: {hint}")]
+    Unauthorized { registry: String, repository: String, hint: &'static str },
+    /// The login is known, and may not pull.
     #[error(
-        "{registry} does not let this user read {repository}: ask its owner for permission to pull"
+        "{registry}: permission to pull {repository} denied to this user: ask its owner for it"
     )]
-    Forbidden {
-        /// The registry.
-        registry: String,
-        /// The repository.
-        repository: String,
-    },
-    /// It is not there.
-    #[error("there is no {what} in {registry}: check the name")]
-    NotFound {
-        /// The registry.
-        registry: String,
-        /// What was asked for.
-        what: String,
-    },
-    /// It was asked too often.
-    #[error("{registry} was asked too often{}: log in, use a mirror, or wait", wait(*.retry_after))]
+    Forbidden { registry: String, repository: String },
+    #[error("{what} not found in {registry}: check the name")]
+    NotFound { registry: String, what: String },
+    /// The registry's rate limit is exceeded.
+    #[error("rate limit of {registry} exceeded{}: log in, use a mirror, or wait", wait(*.retry_after))]
     RateLimited {
-        /// The registry.
         registry: String,
         /// How long it wants us to wait.
         retry_after: Option<Duration>,
     },
-    /// It answered something else.
     #[error("{server} answered {status} to the request for {what}{}", detail(.message))]
     Status {
         /// The server, which may be one that a registry redirected to.
         server: String,
-        /// What was asked for.
         what: String,
-        /// The HTTP status.
         status: u16,
-        /// What it said.
         message: String,
     },
     /// No connection could be made, or it broke.
     #[error("cannot reach {server}")]
-    Unreachable {
-        /// The server.
-        server: String,
-        /// Why.
-        source: io::Error,
-    },
+    Unreachable { server: String, source: io::Error },
     /// It was silent for too long.
-    #[error("{server} does not answer in time")]
-    Timeout {
-        /// The server.
-        server: String,
-    },
+    #[error("timed out waiting for {server}")]
+    Timeout { server: String },
     /// It sends so little that waiting for it makes no sense.
     #[error(
         "{server} sends {image} too slowly: {received_bytes} bytes in {} s, expected at least \
@@ -82,11 +51,8 @@ pub enum RegistryError {
     TooSlow {
         /// The server, which may be one that a registry redirected to.
         server: String,
-        /// The image.
         image: String,
-        /// How much came.
         received_bytes: u64,
-        /// In which time.
         time: Duration,
         /// How fast it has to be.
         bytes_per_second: u64,
@@ -97,45 +63,28 @@ pub enum RegistryError {
          max-pull-time", limit.as_secs()
     )]
     TooLong {
-        /// The image.
         image: String,
         /// How long it may take.
         limit: Duration,
     },
-    /// It does not encrypt.
     #[error(
         "{server} speaks plain HTTP where HTTPS was expected: if that is right, set insecure = true \
          for {server}"
     )]
-    PlainHttp {
-        /// The server.
-        server: String,
-    },
+    PlainHttp { server: String },
     /// Its certificate is not to be trusted.
     #[error(
-        "cannot trust {server}: name the file of its certificate authority in ca_files for {server}, \
-         or set insecure = true"
+        "cannot trust the certificate of {server}: add its CA certificate to ca_files for {server}, or \
+         set insecure = true"
     )]
-    Tls {
-        /// The server.
-        server: String,
-        /// Why.
-        source: io::Error,
-    },
+    Tls { server: String, source: io::Error },
     /// It does not speak HTTP as it should.
-    #[error("{server} does not speak HTTP correctly")]
-    Protocol {
-        /// The server.
-        server: String,
-        /// What is wrong.
-        source: io::Error,
-    },
-    /// It sent us where we do not go.
+    #[error("invalid HTTP response from {server}")]
+    Protocol { server: String, source: io::Error },
+    /// It redirects to where credentials or requests must not go.
     #[error("{server} redirects to {target:?}: {reason}")]
     Redirect {
-        /// The server.
         server: String,
-        /// Where it sent us.
         target: String,
         /// Why we do not go there.
         reason: &'static str,
@@ -143,33 +92,26 @@ pub enum RegistryError {
     /// Its token server is not one to send credentials to, or gives no token.
     #[error("{registry} names {realm:?} as its token server: {reason}")]
     TokenServer {
-        /// The registry.
         registry: String,
         /// The address of the token server.
         realm: String,
         /// What is wrong with it.
         reason: &'static str,
     },
-    /// Someone sent us into the private parts of this machine's network.
+    /// A server named an address of this machine's private network.
     #[error("{server} leads to {host}, which is {address}: only a registry there may name it")]
     InternalAddress {
         /// The server that named the host.
         server: String,
-        /// The host.
         host: String,
-        /// Its address.
         address: IpAddr,
     },
-    /// It wants to know who asks in a way that is not known here.
-    #[error("{registry} wants a login other than by password or token")]
-    Challenge {
-        /// The registry.
-        registry: String,
-    },
-    /// Content is not what its digest says.
-    #[error("{server} sent something else than {expected}: its digest is {found}")]
+    /// The authentication scheme is neither Basic nor Bearer.
+    #[error("{registry}: unsupported authentication scheme: expected Basic or Bearer")]
+    Challenge { registry: String },
+    /// The content has another digest than it was asked for by.
+    #[error("digest mismatch for content from {server}: expected {expected}, got {found}")]
     Digest {
-        /// The server.
         server: String,
         /// The digest that was asked for.
         expected: Digest,
@@ -177,40 +119,25 @@ pub enum RegistryError {
         found: Digest,
     },
     /// Content is larger or smaller than its descriptor says.
-    #[error("{server} sent {found} bytes or more for {digest}, which has {expected}")]
+    #[error(
+        "size mismatch for {digest} from {server}: expected {expected} bytes, got at least {found}"
+    )]
     Size {
-        /// The server.
         server: String,
-        /// What was asked for.
         digest: Digest,
         /// The size in the descriptor.
         expected: u64,
-        /// How many bytes came.
         found: u64,
     },
     /// A document is larger than such documents may be.
-    #[error("{what} in {server} has more than {limit} bytes")]
-    TooLarge {
-        /// The server.
-        server: String,
-        /// The document.
-        what: String,
-        /// The limit.
-        limit: u64,
-    },
+    #[error("{what} in {server} is too large (limit {limit} bytes)")]
+    TooLarge { server: String, what: String, limit: u64 },
     /// A layer is only on servers that were not configured to be asked.
     #[error(
         "the layer {digest} is not in {registry}, only at {}: set foreign_layers = true to fetch it \
          from there", urls.join(", ")
     )]
-    ForeignLayer {
-        /// The registry.
-        registry: String,
-        /// The layer.
-        digest: Digest,
-        /// Where it is.
-        urls: Vec<String>,
-    },
+    ForeignLayer { registry: String, digest: Digest, urls: Vec<String> },
     /// The manifest is not usable.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -218,17 +145,11 @@ pub enum RegistryError {
     #[error(transparent)]
     CertificateFile(#[from] PathError),
     /// The proxy is not an address.
-    #[error("{proxy:?} is not a proxy: http://[USER:PASSWORD@]HOST:PORT")]
-    Proxy {
-        /// What was configured.
-        proxy: String,
-    },
+    #[error("invalid proxy {proxy:?}: expected http://[USER:PASSWORD@]HOST:PORT")]
+    Proxy { proxy: String },
     /// A mirror is not the name of a registry.
-    #[error("{mirror:?} is not a mirror: HOST[:PORT][/PATH]")]
-    Mirror {
-        /// What was configured.
-        mirror: String,
-    },
+    #[error("invalid mirror {mirror:?}: expected HOST[:PORT][/PATH]")]
+    Mirror { mirror: String },
 }
 
 impl RegistryError {

@@ -20,7 +20,7 @@ pub(super) struct InternalAddress {
     pub(super) address: IpAddr,
 }
 
-/// Looks up hosts, and refuses those in places where only the registry itself may send us.
+/// Looks up hosts, and rejects internal addresses that only the registry itself may name.
 ///
 /// It looks at the address that is then connected to, so that no name and no way of writing an
 /// address gets around it. Behind a proxy only the proxy is looked up here.
@@ -66,8 +66,8 @@ impl Resolver for Guard {
             let is_ours = own.contains(&address)
                 || address.is_loopback() && own.iter().any(IpAddr::is_loopback);
             if !is_ours {
-                let refused = InternalAddress { host: host.to_owned(), address };
-                return Err(Error::Io(std::io::Error::other(refused)));
+                let rejected = InternalAddress { host: host.to_owned(), address };
+                return Err(Error::Io(std::io::Error::other(rejected)));
             }
         }
         Ok(found)

@@ -30,7 +30,6 @@ pub struct ClientOptions {
     pub pace: Pace,
     /// How long an image may take altogether; zero if as long as it takes.
     pub max_time: Duration,
-    /// What we call ourselves.
     pub user_agent: String,
 }
 
@@ -41,7 +40,7 @@ pub struct RegistryOptions {
     ///
     /// Registries on the loopback interface are so without `ca_files`, as in Docker.
     pub insecure: bool,
-    /// Files with certificates of the authorities that its certificate may come from, in PEM; those
+    /// Files with CA certificates that its certificate may be signed by, in PEM; those
     /// of the system do not count then.
     pub ca_files: Vec<PathBuf>,
     /// Registries that are asked first, as `HOST[:PORT][/PATH]`.

@@ -15,7 +15,6 @@ use crate::image::credentials::Login;
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) endpoint: Arc<Endpoint>,
-    /// The repository's name there.
     repository: String,
     login: Option<Login>,
     /// The value of `Authorization` that the server wanted last.

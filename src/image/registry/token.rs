@@ -47,12 +47,12 @@ impl TokenServer<'_> {
         budget: &Arc<Budget>,
     ) -> Result<String, RegistryError> {
         let Asker { endpoint, repository, login } = *asker;
-        let refuse = |reason| self.refuse(endpoint, reason);
-        let realm: Uri = self.realm.parse().map_err(|_| refuse("not an address"))?;
+        let reject = |reason| self.reject(endpoint, reason);
+        let realm: Uri = self.realm.parse().map_err(|_| reject("not an address"))?;
         let origin = Origin::of(&realm)
-            .ok_or_else(|| refuse("not an address of a web server without a login in it"))?;
+            .ok_or_else(|| reject("not an address of a web server without a login in it"))?;
         if endpoint.origin()?.is_https && !origin.is_https {
-            return Err(refuse("that is not encrypted, and the registry itself is"));
+            return Err(reject("that is not encrypted, and the registry itself is"));
         }
         let scope = format!("repository:{repository}:pull");
         let mut form = Vec::new();
@@ -66,7 +66,7 @@ impl TokenServer<'_> {
         } else {
             let separator = if realm.query().is_some() { '&' } else { '?' };
             let uri = format!("{realm}{separator}{}", encode(&form));
-            let uri = uri.parse().map_err(|_| refuse("not an address"))?;
+            let uri = uri.parse().map_err(|_| reject("not an address"))?;
             let authorization = login.and_then(basic);
             let authorization = authorization.as_deref();
             endpoint.send(&uri, Request { authorization, ..Request::default() })?
@@ -98,10 +98,10 @@ impl TokenServer<'_> {
         let token: Option<Token> = serde_json::from_slice(&bytes).ok();
         let token = token.and_then(|token| token.token.or(token.access_token));
         let token = token.filter(|token| !token.is_empty() && token.bytes().all(is_visible));
-        token.ok_or_else(|| refuse("it gives no token"))
+        token.ok_or_else(|| reject("it gives no token"))
     }
 
-    fn refuse(&self, endpoint: &Endpoint, reason: &'static str) -> RegistryError {
+    fn reject(&self, endpoint: &Endpoint, reason: &'static str) -> RegistryError {
         let realm = self.realm.chars().take(200).collect();
         RegistryError::TokenServer { registry: endpoint.name.clone(), realm, reason }
     }

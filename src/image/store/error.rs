@@ -21,7 +21,6 @@ pub enum StoreError {
     /// A record is not what this program writes.
     #[error("{} is damaged: remove it", path.display())]
     Record {
-        /// The record.
         path: PathBuf,
         /// What is wrong with it.
         source: serde_json::Error,
@@ -32,45 +31,24 @@ pub enum StoreError {
          container or the call that it is of",
         path.display()
     )]
-    Lease {
-        /// The lease.
-        path: PathBuf,
-        /// Why.
-        source: Box<StoreError>,
-    },
+    Lease { path: PathBuf, source: Box<StoreError> },
     /// A layer could not be unpacked.
     #[error("cannot unpack the layer {diff_id}")]
-    Unpack {
-        /// Which one.
-        diff_id: Digest,
-        /// Why.
-        source: UnpackError,
-    },
+    Unpack { diff_id: Digest, source: UnpackError },
     /// The image's configuration is not usable.
     #[error(transparent)]
     Configuration(#[from] ConfigurationError),
     /// The image's configuration is not the one that the manifest names.
-    #[error("the image configuration has not the digest {expected}")]
-    ConfigurationDigest {
-        /// What the manifest says.
-        expected: Digest,
-    },
+    #[error("digest mismatch for the image configuration: expected {expected}")]
+    ConfigurationDigest { expected: Digest },
     /// A layer of the image is not in the store, or was removed meanwhile.
-    #[error("the layer {diff_id} of {reference} is not in the store: pull the image again")]
-    NoLayer {
-        /// The image.
-        reference: Box<Reference>,
-        /// Its layer.
-        diff_id: Digest,
-    },
+    #[error("layer {diff_id} of {reference} not found in the store: pull the image again")]
+    NoLayer { reference: Box<Reference>, diff_id: Digest },
     /// A holder's name cannot be a file name.
     #[error(
-        "{holder:?} cannot hold a lease: use at most 128 letters, digits, \"-\", \"_\" and \".\""
+        "invalid lease holder {holder:?}: expected at most 128 letters, digits, \"-\", \"_\" and \".\""
     )]
-    Holder {
-        /// The name.
-        holder: String,
-    },
+    Holder { holder: String },
 }
 
 impl StoreError {

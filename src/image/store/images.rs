@@ -16,6 +16,7 @@ use crate::sys::fs::PathContext as _;
 
 /// An image in the store, ready to run.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Image {
     /// The name it was asked for by.
     pub reference: Reference,
@@ -53,7 +54,6 @@ impl PartialEq for Held {
 /// An image whose layers are in the store, and which is to get a name there.
 #[derive(Clone, Copy, Debug)]
 pub struct NewImage<'a> {
-    /// The name.
     pub reference: &'a Reference,
     /// The platform it was asked for, and will be.
     pub platform: &'a Platform,
@@ -61,7 +61,6 @@ pub struct NewImage<'a> {
     pub digest: &'a Digest,
     /// The digest of its configuration, from the manifest.
     pub id: &'a Digest,
-    /// Its configuration.
     pub configuration: &'a [u8],
     /// The fingerprint of the login that it was pulled with; none if anybody may have it.
     pub access: Option<&'a str>,
@@ -69,8 +68,8 @@ pub struct NewImage<'a> {
 
 /// One line of a list of images.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Summary {
-    /// The name.
     pub reference: Reference,
     /// The platform it was asked for.
     pub platform: Platform,
@@ -163,7 +162,7 @@ impl Store {
     /// Returns all images, by name.
     pub fn images(&self) -> Result<Vec<Summary>, StoreError> {
         let mut images: Vec<_> = self.named()?.into_iter().map(|named| named.summary).collect();
-        images.sort_by_key(|image| (image.reference.to_string(), image.platform.clone()));
+        images.sort_by_key(|image| (image.reference.to_string(), image.platform.to_string()));
         Ok(images)
     }
 

@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use rustix::fs::syncfs;
 use serde::{Deserialize, Serialize};
 
-use super::claims::{self, Claim, Claimed, Wanted};
 use super::error::StoreError;
 use super::open::{Store, names, read_record, read_whole, write_record};
 use super::served::{self, Served};
+use super::unpack_lock::{self, LayerRequest, LockedLayer, UnpackLock};
 use crate::image::layer::{Blob, Unpacked, prove, unpack};
 use crate::image::{Descriptor, Digest, Pace};
 use crate::sys::fs::{PathContext as _, PathError, random_u64};
@@ -20,6 +20,7 @@ const MAX_SIZE_BYTES: u64 = 1 << 48;
 
 /// A layer in the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layer {
     /// The digest of its archive.
     pub diff_id: Digest,
@@ -27,7 +28,6 @@ pub struct Layer {
     pub path: PathBuf,
     /// About how much of the disk it takes.
     pub size_bytes: u64,
-    /// Entries of its archive.
     pub entries: u64,
     /// Whether it hides all layers below it.
     pub is_opaque: bool,
@@ -47,7 +47,7 @@ struct Record {
 
 /// A layer that is unpacked, where nobody sees it yet.
 pub(in crate::image) struct Filled {
-    claim: Claim,
+    lock: UnpackLock,
     diff_id: Digest,
     record: Record,
 }
@@ -104,9 +104,9 @@ impl Store {
         diff_id: &Digest,
     ) -> Result<Layer, StoreError> {
         let pace = Pace::default();
-        match self.claim(&Wanted { diff_id, blob: blob.digest, source: "", pace })? {
-            Claimed::Made(layer) => self.prove(blob, diff_id).map(|()| layer),
-            Claimed::Claim(claim) => self.finish(self.fill(claim, blob, diff_id)?, None),
+        match self.lock_layer(&LayerRequest { diff_id, blob: blob.digest, source: "", pace })? {
+            LockedLayer::Present(layer) => self.prove(blob, diff_id).map(|()| layer),
+            LockedLayer::Missing(lock) => self.finish(self.fill(lock, blob, diff_id)?, None),
         }
     }
 
@@ -123,18 +123,18 @@ impl Store {
     /// Unpacks a layer where nobody sees it yet.
     pub(in crate::image) fn fill(
         &self,
-        claim: Claim,
+        lock: UnpackLock,
         blob: Blob<'_, impl Read + Send>,
         diff_id: &Digest,
     ) -> Result<Filled, StoreError> {
         let Blob { reader, digest, size } = blob;
-        let blob = Blob { reader: claim.watch(reader)?, digest, size };
-        let unpacked = unpack(blob, diff_id, &self.options.limits, &claim.path.join("tree"))
+        let blob = Blob { reader: lock.watch(reader)?, digest, size };
+        let unpacked = unpack(blob, diff_id, &self.options.limits, &lock.path.join("tree"))
             .map_err(|source| StoreError::Unpack { diff_id: diff_id.clone(), source })?;
         let Unpacked { size_bytes, entries, is_opaque } = unpacked;
         let record = Record { size_bytes, entries, is_opaque, boot: Some(self.boot.clone()) };
-        write_record(&claim.path.join("layer.json"), &record)?;
-        Ok(Filled { claim, diff_id: diff_id.clone(), record })
+        write_record(&lock.path.join("layer.json"), &record)?;
+        Ok(Filled { lock, diff_id: diff_id.clone(), record })
     }
 
     /// Has everybody see a layer, and who gave it. Who unpacked it first wins.
@@ -143,13 +143,13 @@ impl Store {
         filled: Filled,
         served: Option<&Served<'_>>,
     ) -> Result<Layer, StoreError> {
-        let Filled { claim, diff_id, record } = filled;
+        let Filled { lock, diff_id, record } = filled;
         if let Some(served) = served {
-            served::note(&claim.path, served)?;
+            served::note(&lock.path, served)?;
         }
         let dir = self.layer_dir(&diff_id);
         let made = Layer::new(&diff_id, &dir, &record);
-        let Some(mut claim) = claim.finish(&dir)? else { return Ok(made) };
+        let Some(mut lock) = lock.finish(&dir)? else { return Ok(made) };
         // Alone, or two would take each other's for what did not survive a power cut.
         let excluded = self.exclude()?;
         let mut gone = Vec::new();
@@ -161,9 +161,9 @@ impl Store {
                 break layer;
             }
             gone.extend(self.take_away(&dir)?);
-            match claim.finish(&dir)? {
+            match lock.finish(&dir)? {
                 None => break made,
-                Some(again) => claim = again,
+                Some(again) => lock = again,
             }
         };
         drop(excluded);
@@ -231,10 +231,10 @@ impl Store {
             let path = layers.join(&name);
             if name.starts_with(".gone-") {
                 self.trash().remove(&path)?;
-            } else if name.starts_with(claims::PREFIX)
-                && let Some(claim) = Claim::take(&path)?
+            } else if name.starts_with(unpack_lock::PREFIX)
+                && let Some(lock) = UnpackLock::take(&path)?
             {
-                claim.discard(self.trash())?;
+                lock.discard(self.trash())?;
             }
         }
         Ok(())

@@ -35,7 +35,6 @@
 //! the layer counts only if a sync was seen ([`Store::settle`], which [`Store::prune`] calls too);
 //! otherwise it is unpacked again.
 
-mod claims;
 mod error;
 mod images;
 mod layers;
@@ -43,9 +42,10 @@ mod leases;
 mod open;
 mod prune;
 mod served;
+mod unpack_lock;
 
-pub(in crate::image) use claims::{Claimed, Wanted};
 pub(in crate::image) use served::{Served, Standing};
+pub(in crate::image) use unpack_lock::{LayerRequest, LockedLayer};
 
 pub use error::StoreError;
 pub use images::{Image, NewImage, Summary};

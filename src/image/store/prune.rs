@@ -23,8 +23,8 @@ pub struct PrunePolicy {
 
 /// What was removed.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Pruned {
-    /// The images.
     pub images: Vec<Summary>,
     /// How many layers, theirs and others.
     pub layers: usize,
@@ -37,10 +37,10 @@ pub struct Pruned {
 
 /// What the store takes of the disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Usage {
     /// How many names of images.
     pub images: usize,
-    /// How many layers.
     pub layers: usize,
     /// About how much of the disk all layers take.
     pub bytes: u64,

@@ -1,4 +1,4 @@
-//! Claims: who unpacks a layer, and who waits for that.
+//! Locks on layers: who unpacks one, and who waits for that.
 
 use std::fs::{self, DirBuilder, File, TryLockError};
 use std::io::{self, ErrorKind, Read};
@@ -18,17 +18,17 @@ use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
 
-/// What the names of claims begin with.
+/// What the names of directories begin with in which layers are unpacked.
 pub(super) const PREFIX: &str = ".tmp-";
 
-/// A file in a claim that is as long as what was read so far. It has no content.
+/// A file in such a directory that is as long as what was read so far. It has no content.
 const RECEIVED: &str = "received";
 
 /// How often those who wait look.
-const POLL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How often those who wait are told what was read so far.
-const TOLD: Duration = Duration::from_millis(250);
+/// How often those who wait can see what was read so far.
+const REPORT_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A layer as somebody wants it.
 ///
@@ -36,7 +36,7 @@ const TOLD: Duration = Duration::from_millis(250);
 /// one may name the layer of another: so the source is a part of it, and nobody waits for a server
 /// other than the one that they were going to ask themselves.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::image) struct Wanted<'a> {
+pub(in crate::image) struct LayerRequest<'a> {
     pub(in crate::image) diff_id: &'a Digest,
     /// The digest of the blob, if it is known.
     pub(in crate::image) blob: Option<&'a Digest>,
@@ -46,9 +46,9 @@ pub(in crate::image) struct Wanted<'a> {
     pub(in crate::image) pace: Pace,
 }
 
-impl Wanted<'_> {
-    /// Returns the name of the claim of those who come first, or overtook others so many times.
-    fn claim_name(&self, overtaken: usize) -> String {
+impl LayerRequest<'_> {
+    /// Returns the name of the directory of those who come first, or overtook others so many times.
+    fn lock_name(&self, overtaken: usize) -> String {
         let blob = self.blob.map_or("", Digest::as_str);
         let key = format!("{} {blob} {} {overtaken}", self.diff_id, self.source);
         format!("{PREFIX}{}", Digest::of(key.as_bytes()).hex())
@@ -56,58 +56,61 @@ impl Wanted<'_> {
 }
 
 /// A layer, or the right to unpack it.
-pub(in crate::image) enum Claimed {
-    Made(Layer),
-    Claim(Claim),
+pub(in crate::image) enum LockedLayer {
+    Present(Layer),
+    Missing(UnpackLock),
 }
 
 /// A directory that a layer is unpacked in, with a lock on the directory itself: it goes where
 /// the directory goes. Dropping it removes the directory.
-pub(in crate::image) struct Claim {
+pub(in crate::image) struct UnpackLock {
     pub(super) path: PathBuf,
     _dir: File,
 }
 
 impl Store {
-    /// Gets the right to unpack a layer, or the layer if it is there.
+    /// Locks a layer that is missing to unpack it; returns the layer if it is there.
     ///
     /// If somebody unpacks the same, this waits as long as they keep up the pace. After that they are
     /// overtaken: both unpack it, and who is done first wins. Of many who wait one overtakes, and the
     /// others wait for that one.
-    pub(in crate::image) fn claim(&self, wanted: &Wanted<'_>) -> Result<Claimed, StoreError> {
+    pub(in crate::image) fn lock_layer(
+        &self,
+        wanted: &LayerRequest<'_>,
+    ) -> Result<LockedLayer, StoreError> {
         let mut overtaken = 0;
         let mut holder = Holder::new(wanted.pace);
         loop {
-            let path = self.layers_dir().join(wanted.claim_name(overtaken));
+            let path = self.layers_dir().join(wanted.lock_name(overtaken));
             if let Some(layer) = self.layer(wanted.diff_id)? {
-                return Ok(Claimed::Made(layer));
+                return Ok(LockedLayer::Present(layer));
             }
             match DirBuilder::new().mode(0o700).create(&path) {
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 result => result.at("make", &path)?,
             }
-            let Some(claim) = Claim::take(&path)? else {
+            let Some(lock) = UnpackLock::take(&path)? else {
                 if holder.is_stuck(&path) {
                     overtaken += 1;
                 } else {
-                    thread::sleep(POLL);
+                    thread::sleep(POLL_INTERVAL);
                 }
                 continue;
             };
             // It may have been made between the look above and the lock.
             if let Some(layer) = self.layer(wanted.diff_id)? {
-                return Ok(Claimed::Made(layer));
+                return Ok(LockedLayer::Present(layer));
             }
-            match claim.clear() {
-                Ok(()) => return Ok(Claimed::Claim(claim)),
+            match lock.clear() {
+                Ok(()) => return Ok(LockedLayer::Missing(lock)),
                 // What cannot be removed must not be in the way for ever.
-                Err(_) => claim.discard(self.trash())?,
+                Err(_) => lock.discard(self.trash())?,
             }
         }
     }
 }
 
-impl Claim {
+impl UnpackLock {
     /// Locks the directory. Returns none if it is gone, or another one stands there by then, or
     /// somebody else has the lock.
     pub(super) fn take(path: &Path) -> Result<Option<Self>, PathError> {
@@ -130,7 +133,7 @@ impl Claim {
         let ours = dir.metadata().at("read", path)?;
         match fs::symlink_metadata(path) {
             Ok(there) if (there.dev(), there.ino()) == (ours.dev(), ours.ino()) => {
-                Ok(Some(Claim { path: path.to_owned(), _dir: dir }))
+                Ok(Some(UnpackLock { path: path.to_owned(), _dir: dir }))
             }
             Ok(_) => Ok(None),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
@@ -142,7 +145,7 @@ impl Claim {
     pub(super) fn watch<R>(&self, reader: R) -> Result<Watched<R>, PathError> {
         let path = self.path.join(RECEIVED);
         let file = File::create(&path).at("make", &path)?;
-        Ok(Watched { reader, file, bytes: 0, told: Instant::now() })
+        Ok(Watched { reader, file, bytes: 0, reported: Instant::now() })
     }
 
     /// Makes the directory the layer. Returns it again if something stands there.
@@ -179,7 +182,7 @@ fn is_in_the_way(error: &io::Error) -> bool {
     there.contains(&error.kind())
 }
 
-impl Drop for Claim {
+impl Drop for UnpackLock {
     fn drop(&mut self) {
         if !self.path.as_os_str().is_empty() {
             // What cannot be removed now is swept later.
@@ -188,21 +191,21 @@ impl Drop for Claim {
     }
 }
 
-/// A reader that tells those who wait how much was read.
+/// A reader that shows those who wait how much was read.
 pub(super) struct Watched<R> {
     reader: R,
     file: File,
     bytes: u64,
-    told: Instant,
+    reported: Instant,
 }
 
 impl<R: Read> Read for Watched<R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let count = self.reader.read(buffer)?;
         self.bytes += count as u64;
-        if self.told.elapsed() >= TOLD {
-            self.told = Instant::now();
-            // Who is not told overtakes us, which only costs time.
+        if self.reported.elapsed() >= REPORT_INTERVAL {
+            self.reported = Instant::now();
+            // Who does not see it overtakes us, which only costs time.
             drop(self.file.set_len(self.bytes));
         }
         Ok(count)

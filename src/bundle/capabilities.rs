@@ -1,7 +1,7 @@
 //! Capabilities of root in a container.
 
+use oci_spec::runtime::{Capabilities, LinuxCapabilities};
 pub(super) use rustix::thread::CapabilitySet;
-use serde_json::{Value, json};
 
 use super::BundleError;
 use super::options::Security;
@@ -69,25 +69,24 @@ fn named(names: &[String]) -> Result<CapabilitySet, BundleError> {
 ///
 /// Nobody but root has any: an executed program of another user would lose them anyway, and until
 /// then they would only be there to be misused. None can be inherited (CVE-2022-24769).
-pub(super) fn to_json(set: CapabilitySet, uid: u32) -> Value {
-    let bounding: Vec<String> = set.iter_names().map(|(name, _)| format!("CAP_{name}")).collect();
-    with_effective(json!(bounding), uid)
-}
-
-/// Returns `process.capabilities` of a user whose processes may have these at most.
-pub(super) fn with_effective(bounding: Value, uid: u32) -> Value {
-    let effective = if uid == 0 { bounding.clone() } else { json!([]) };
-    json!({
-        "bounding": bounding,
-        "effective": effective,
-        "permitted": effective,
-        "inheritable": [],
-        "ambient": [],
-    })
+pub(super) fn of_process(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
+    let bounding: Capabilities =
+        set.iter_names().filter_map(|(name, _)| name.parse().ok()).collect();
+    let effective = if uid == 0 { bounding.clone() } else { Capabilities::new() };
+    let mut capabilities = LinuxCapabilities::default();
+    capabilities
+        .set_bounding(Some(bounding))
+        .set_permitted(Some(effective.clone()))
+        .set_effective(Some(effective))
+        .set_inheritable(Some(Capabilities::new()))
+        .set_ambient(Some(Capabilities::new()));
+    capabilities
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{json, to_value};
+
     use super::*;
 
     fn set(add: &[&str], drop: &[&str]) -> CapabilitySet {
@@ -118,7 +117,7 @@ mod tests {
     fn unknown_names_are_refused() {
         let security = Security { cap_add: vec!["SYS_MAGIC".to_owned()], ..Security::default() };
         let error = capabilities(&security, CapabilitySet::all()).unwrap_err();
-        assert_eq!(error.to_string(), r#"there is no capability "SYS_MAGIC""#);
+        assert_eq!(error.to_string(), r#"unknown capability "SYS_MAGIC""#);
     }
 
     #[test]
@@ -137,10 +136,18 @@ mod tests {
     }
 
     #[test]
+    fn every_capability_can_be_written() {
+        let all = of_process(CapabilitySet::all(), 0);
+        let written = all.bounding().as_ref().unwrap().len();
+        assert_eq!(written, CapabilitySet::all().iter_names().count());
+    }
+
+    #[test]
     fn only_root_has_effective_ones() {
-        let json = to_json(CapabilitySet::KILL, 0);
+        let of_process = |set, uid| to_value(of_process(set, uid)).unwrap();
+        let json = of_process(CapabilitySet::KILL, 0);
         assert_eq!(json["effective"], json!(["CAP_KILL"]));
-        let json = to_json(CapabilitySet::KILL, 1000);
+        let json = of_process(CapabilitySet::KILL, 1000);
         assert_eq!((&json["effective"], &json["bounding"]), (&json!([]), &json!(["CAP_KILL"])));
         assert_eq!((&json["inheritable"], &json["ambient"]), (&json!([]), &json!([])));
     }

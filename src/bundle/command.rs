@@ -10,7 +10,7 @@ pub(super) fn args(image: &ImageConfig, options: &Options) -> Result<Vec<String>
     if let Some(init) = &options.init {
         args.push(Init::TARGET.to_owned());
         args.extend_from_slice(&init.args);
-        if init.alone {
+        if init.idle_only {
             return Ok(args);
         }
     }
@@ -82,10 +82,10 @@ mod tests {
     #[test]
     fn the_init_comes_first_or_alone() {
         let image = ImageConfig { cmd: Some(words("serve")), ..ImageConfig::default() };
-        let mut init = Init { program: "/x".into(), args: words("--"), alone: false };
+        let mut init = Init { program: "/x".into(), args: words("--"), idle_only: false };
         let mut options = Options { init: Some(init.clone()), ..Options::default() };
         assert_eq!(args(&image, &options).unwrap(), ["/dev/init", "--", "serve"]);
-        init.alone = true;
+        init.idle_only = true;
         options.init = Some(init);
         assert_eq!(args(&ImageConfig::default(), &options).unwrap(), ["/dev/init", "--"]);
     }

@@ -1,17 +1,22 @@
 //! The configuration of the runtime specification, put together.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value, json};
+use oci_spec::runtime::{
+    Linux, LinuxIdMappingBuilder, LinuxNamespace, LinuxNamespaceType, Process, Root, Spec,
+    User as ProcessUser,
+};
+use serde::Serialize;
 
 use super::capabilities::{self, CapabilitySet};
 use super::devices::{Devices, Node};
 use super::environment::{DEFAULT_PATH, Environment};
-use super::inside::normal;
 use super::mounts::{Mounts, is_in_proc};
 use super::options::{Namespace, Namespaces, Options};
 use super::resources::oom_score_adj;
-use super::seccomp::seccomp;
+use super::rootfs_dir::normal;
+use super::seccomp::{Filter, seccomp};
 use super::user::User;
 use super::{BundleError, command};
 use crate::image::ImageConfig;
@@ -53,8 +58,25 @@ pub(super) struct Parts<'a> {
     pub(super) devices: &'a Devices,
 }
 
+/// A configuration as it is written: what the types of `oci-spec` hold, and the filter of system calls,
+/// which they cannot hold if it is a profile of the administrator's.
+#[derive(Debug, Serialize)]
+pub(super) struct Config<'a> {
+    #[serde(flatten)]
+    spec: Spec,
+    linux: LinuxConfig<'a>,
+}
+
+#[derive(Debug, Serialize)]
+struct LinuxConfig<'a> {
+    #[serde(flatten)]
+    linux: Linux,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    seccomp: Option<Filter<'a>>,
+}
+
 /// Puts a configuration together.
-pub(super) fn config(parts: &Parts<'_>) -> Result<Value, BundleError> {
+pub(super) fn config<'a>(parts: &Parts<'a>) -> Result<Config<'a>, BundleError> {
     let Parts { options, user, .. } = *parts;
     if options.security.non_root && user.uid == 0 {
         return Err(BundleError::Root);
@@ -62,22 +84,20 @@ pub(super) fn config(parts: &Parts<'_>) -> Result<Value, BundleError> {
     check_restricted(options, user)?;
     let available = capabilities::available();
     let capabilities = capabilities::capabilities(&options.security, available)?;
-    let mut config = json!({
-        "ociVersion": OCI_VERSION,
-        "process": process(parts, capabilities, available)?,
-        "root": {"path": parts.rootfs, "readonly": options.read_only},
-        "mounts": parts.mounts.entries,
-        "linux": linux(parts, capabilities)?,
-        "annotations": options.annotations,
-    });
-    if options.namespaces.uts != Namespace::Host {
-        for (key, name) in [("hostname", &options.hostname), ("domainname", &options.domainname)] {
-            if let Some(name) = name {
-                config[key] = json!(name);
-            }
-        }
-    }
-    Ok(config)
+    let has_uts = options.namespaces.uts != Namespace::Host;
+    let mut root = Root::default();
+    root.set_path(parts.rootfs.into()).set_readonly(Some(options.read_only));
+    let mut spec = Spec::default();
+    spec.set_version(OCI_VERSION.to_owned())
+        .set_process(Some(process(parts, capabilities, available)?))
+        .set_root(Some(root))
+        .set_mounts(Some(parts.mounts.entries.clone()))
+        .set_hostname(options.hostname.clone().filter(|_| has_uts))
+        .set_domainname(options.domainname.clone().filter(|_| has_uts))
+        .set_annotations(Some(options.annotations.clone().into_iter().collect()))
+        .set_linux(None);
+    let seccomp = seccomp(&options.security, capabilities);
+    Ok(Config { spec, linux: LinuxConfig { linux: linux(parts)?, seccomp } })
 }
 
 /// Checks what Kubernetes' "restricted" wants and options could say otherwise.
@@ -104,42 +124,34 @@ fn process(
     parts: &Parts<'_>,
     capabilities: CapabilitySet,
     available: CapabilitySet,
-) -> Result<Value, BundleError> {
+) -> Result<Process, BundleError> {
     let Parts { image, options, user: runs_as, .. } = *parts;
     let security = &options.security;
     let may_raise = available.contains(CapabilitySet::SYS_RESOURCE);
-    let mut process = json!({
-        "terminal": options.tty,
-        "user": user(runs_as),
-        "args": command::args(image, options)?,
-        "env": environment(image, options, runs_as).into_entries(),
-        "cwd": parts.cwd,
-        "capabilities": capabilities::to_json(capabilities, runs_as.uid),
-        "noNewPrivileges": security.restricted
-            || (security.no_new_privileges && !security.privileged),
-    });
-    if !options.rlimits.is_empty() {
-        let limits: Vec<Value> = options.rlimits.iter().map(|l| l.to_json(may_raise)).collect();
-        process["rlimits"] = json!(limits);
-    }
-    if let Some(score) = options.oom_score_adj {
-        process["oomScoreAdj"] = json!(oom_score_adj(score, may_raise));
-    }
-    let labels = [
-        ("apparmorProfile", &security.apparmor_profile),
-        ("selinuxLabel", &security.selinux_label),
-    ];
-    for (key, label) in labels {
-        if let Some(label) = label {
-            process[key] = json!(label);
-        }
-    }
+    let no_new_privileges =
+        security.restricted || (security.no_new_privileges && !security.privileged);
+    let rlimits = options.rlimits.iter().map(|limit| limit.to_spec(may_raise)).collect();
+    let mut process = Process::default();
+    process
+        .set_terminal(Some(options.tty))
+        .set_user(user(runs_as))
+        .set_args(Some(command::args(image, options)?))
+        .set_env(Some(environment(image, options, runs_as).into_entries()))
+        .set_cwd(parts.cwd.into())
+        .set_capabilities(Some(capabilities::of_process(capabilities, runs_as.uid)))
+        .set_no_new_privileges(Some(no_new_privileges))
+        .set_rlimits(Some(rlimits).filter(|limits: &Vec<_>| !limits.is_empty()))
+        .set_oom_score_adj(options.oom_score_adj.map(|score| oom_score_adj(score, may_raise)))
+        .set_apparmor_profile(security.apparmor_profile.clone())
+        .set_selinux_label(security.selinux_label.clone());
     Ok(process)
 }
 
 /// Returns `process.user`.
-pub(super) fn user(user: &User) -> Value {
-    json!({"uid": user.uid, "gid": user.gid, "additionalGids": user.groups})
+pub(super) fn user(user: &User) -> ProcessUser {
+    let mut typed = ProcessUser::default();
+    typed.set_uid(user.uid).set_gid(user.gid).set_additional_gids(Some(user.groups.clone()));
+    typed
 }
 
 fn environment(image: &ImageConfig, options: &Options, user: &User) -> Environment {
@@ -158,87 +170,84 @@ fn environment(image: &ImageConfig, options: &Options, user: &User) -> Environme
     environment
 }
 
-fn linux(parts: &Parts<'_>, capabilities: CapabilitySet) -> Result<Value, BundleError> {
+fn linux(parts: &Parts<'_>) -> Result<Linux, BundleError> {
     let Parts { options, .. } = *parts;
     let security = &options.security;
     let Devices { nodes, rules } = parts.devices;
-    let nodes: Vec<_> = nodes.iter().map(Node::to_json).collect();
-    let mut resources = options.resources.to_json();
-    resources.insert("devices".to_owned(), json!(rules));
-    let mut linux = json!({
-        "namespaces": namespaces(options),
-        "resources": resources,
-        "devices": nodes,
-        "sysctl": sysctls(options)?,
-    });
-    if options.user_namespace.is_some() {
+    let mut resources = options.resources.to_spec();
+    resources.set_devices(Some(rules.clone()));
+    let mappings = options.user_namespace.is_some().then(|| {
         let PrivateIds { first, count } = options.private_ids;
-        let mappings = json!([{"containerID": 0, "hostID": first, "size": count}]);
-        linux["uidMappings"] = mappings.clone();
-        linux["gidMappings"] = mappings;
-    }
-    if let Some(path) = &options.cgroups_path {
-        linux["cgroupsPath"] = json!(path);
-    }
-    if let Some(seccomp) = seccomp(security, capabilities) {
-        linux["seccomp"] = seccomp;
-    }
-    if !security.privileged && !security.unmask {
-        linux["maskedPaths"] = json!(MASKED_PATHS);
-        linux["readonlyPaths"] = json!(READONLY_PATHS);
-    }
-    if let Some(propagation) = parts.mounts.propagation {
-        linux["rootfsPropagation"] = json!(propagation);
-    }
+        let mapping =
+            LinuxIdMappingBuilder::default().container_id(0_u32).host_id(first).size(count);
+        vec![mapping.build().expect("every field has a default")]
+    });
+    let is_masked = !security.privileged && !security.unmask;
+    let paths = |paths: &[&str]| is_masked.then(|| paths.iter().map(ToString::to_string).collect());
+    let mut linux = Linux::default();
+    linux
+        .set_namespaces(Some(namespaces(options)))
+        .set_resources(Some(resources))
+        .set_devices(Some(nodes.iter().map(Node::to_spec).collect()))
+        .set_sysctl(Some(sysctls(options)?))
+        .set_uid_mappings(mappings.clone())
+        .set_gid_mappings(mappings)
+        .set_cgroups_path(options.cgroups_path.as_ref().map(PathBuf::from))
+        .set_masked_paths(paths(&MASKED_PATHS))
+        .set_readonly_paths(paths(&READONLY_PATHS))
+        .set_rootfs_propagation(parts.mounts.propagation.map(str::to_owned));
     Ok(linux)
 }
 
-fn namespaces(options: &Options) -> Vec<Value> {
+fn namespaces(options: &Options) -> Vec<LinuxNamespace> {
     let namespaces = &options.namespaces;
     let user = options.user_namespace.clone().map_or(Namespace::Host, Namespace::Path);
     let kinds = [
-        ("user", &user),
-        ("mount", &Namespace::Private),
-        ("pid", &namespaces.pid),
-        ("ipc", &namespaces.ipc),
-        ("uts", &namespaces.uts),
-        ("cgroup", &namespaces.cgroup),
-        ("network", &namespaces.network),
+        (LinuxNamespaceType::User, &user),
+        (LinuxNamespaceType::Mount, &Namespace::Private),
+        (LinuxNamespaceType::Pid, &namespaces.pid),
+        (LinuxNamespaceType::Ipc, &namespaces.ipc),
+        (LinuxNamespaceType::Uts, &namespaces.uts),
+        (LinuxNamespaceType::Cgroup, &namespaces.cgroup),
+        (LinuxNamespaceType::Network, &namespaces.network),
     ];
-    kinds
-        .into_iter()
-        .filter_map(|(kind, namespace)| match namespace {
-            Namespace::Host => None,
-            Namespace::Private => Some(json!({"type": kind})),
-            Namespace::Path(path) => Some(json!({"type": kind, "path": path})),
-        })
-        .collect()
+    let entry = |(kind, namespace): (_, &Namespace)| {
+        let path = match namespace {
+            Namespace::Host => return None,
+            Namespace::Private => None,
+            Namespace::Path(path) => Some(path.clone()),
+        };
+        let mut entry = LinuxNamespace::default();
+        entry.set_typ(kind).set_path(path);
+        Some(entry)
+    };
+    kinds.into_iter().filter_map(entry).collect()
 }
 
-fn sysctls(options: &Options) -> Result<Map<String, Value>, BundleError> {
+fn sysctls(options: &Options) -> Result<HashMap<String, String>, BundleError> {
     let has_network = options.namespaces.network != Namespace::Host;
-    let mut sysctls = Map::new();
+    let mut sysctls = HashMap::new();
     // As Docker sets them: any user may serve any port and send echo requests.
     if has_network {
-        sysctls.insert("net.ipv4.ip_unprivileged_port_start".to_owned(), json!("0"));
+        sysctls.insert("net.ipv4.ip_unprivileged_port_start".to_owned(), "0".to_owned());
         // Groups that a user namespace does not have cannot be named in it.
         let last = if options.user_namespace.is_some() {
             options.private_ids.count - 1
         } else {
             i32::MAX.cast_unsigned()
         };
-        sysctls.insert("net.ipv4.ping_group_range".to_owned(), json!(format!("0 {last}")));
+        sysctls.insert("net.ipv4.ping_group_range".to_owned(), format!("0 {last}"));
     }
     for (name, value) in &options.sysctls {
         if !owns_sysctl(&options.namespaces, name) {
             return Err(BundleError::Sysctl { name: name.clone() });
         }
-        sysctls.insert(name.clone(), json!(value));
+        sysctls.insert(name.clone(), value.clone());
     }
     Ok(sysctls)
 }
 
-/// Tells if a kernel parameter is of a namespace that a container has for itself.
+/// Returns whether a kernel parameter belongs to a namespace that is the container's own.
 pub fn owns_sysctl(namespaces: &Namespaces, name: &str) -> bool {
     let has_network = namespaces.network != Namespace::Host;
     let has_ipc = namespaces.ipc != Namespace::Host;

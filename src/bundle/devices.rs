@@ -3,8 +3,8 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
+use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
 use rustix::fs::{FileType, major, minor};
-use serde_json::{Value, json};
 
 use crate::sys::fs::PathError;
 use crate::sys::host_file::{HostFile, HostRoot};
@@ -27,13 +27,12 @@ pub struct Access(String);
 /// A rule for the device cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRule {
-    /// `a`, `b` or `c`.
+    /// `a`, `b` or `c`: all, block or character devices.
     pub kind: char,
-    /// The first number; `None` for any.
+    /// `None` for any.
     pub major: Option<u32>,
-    /// The second number; `None` for any.
+    /// `None` for any.
     pub minor: Option<u32>,
-    /// What is allowed.
     pub access: Access,
 }
 
@@ -42,24 +41,16 @@ pub struct DeviceRule {
 #[non_exhaustive]
 pub enum DeviceError {
     /// It is not written as Docker writes one.
-    #[error("{text:?} is not a device: write /dev/NAME[:/dev/NAME][:rwm]")]
-    Syntax {
-        /// What was written.
-        text: String,
-    },
+    #[error("invalid device {text:?}: expected /dev/NAME[:/dev/NAME][:rwm]")]
+    Syntax { text: String },
     /// It is not what may be done with a device.
-    #[error("{text:?} is not an access to a device: write some of r, w and m")]
-    Access {
-        /// What was written.
-        text: String,
-    },
+    #[error("invalid device access {text:?}: expected some of r, w and m")]
+    Access { text: String },
     /// It is not a rule as Docker writes one.
-    #[error("{text:?} is not a device rule: write `c 42:* rmw`")]
-    Rule {
-        /// What was written.
-        text: String,
-    },
-    /// It is something else.
+    #[error(
+        "invalid device rule {text:?}: expected TYPE MAJOR:MINOR ACCESS, for example `c 42:* rmw`"
+    )]
+    Rule { text: String },
     #[error("{path} is not a device")]
     NotADevice {
         /// What it is called on the host.
@@ -144,31 +135,41 @@ impl DeviceRule {
         words.next().is_none().then_some(rule)
     }
 
-    fn to_json(&self) -> Value {
-        let mut rule =
-            json!({"allow": true, "type": self.kind.to_string(), "access": self.access.0});
-        if let Some(major) = self.major {
-            rule["major"] = major.into();
-        }
-        if let Some(minor) = self.minor {
-            rule["minor"] = minor.into();
-        }
+    fn to_spec(&self) -> LinuxDeviceCgroup {
+        let kind = match self.kind {
+            'b' => LinuxDeviceType::B,
+            'c' => LinuxDeviceType::C,
+            _ => LinuxDeviceType::A,
+        };
+        let mut rule = LinuxDeviceCgroup::default();
+        rule.set_allow(true)
+            .set_typ(Some(kind))
+            .set_major(self.major.map(i64::from))
+            .set_minor(self.minor.map(i64::from))
+            .set_access(Some(self.access.0.clone()));
         rule
     }
+}
+
+/// Returns the rule that allows or denies everything with all devices.
+fn every_device(allow: bool) -> LinuxDeviceCgroup {
+    let mut rule = LinuxDeviceCgroup::default();
+    rule.set_allow(allow).set_access(Some(Access::all().0));
+    rule
 }
 
 /// `linux.devices` and the rules of `linux.resources.devices`.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
     pub(super) nodes: Vec<Node>,
-    pub(super) rules: Vec<Value>,
+    pub(super) rules: Vec<LinuxDeviceCgroup>,
 }
 
 /// A device node of a container, as the host has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) path: PathBuf,
-    pub(super) kind: char,
+    pub(super) kind: LinuxDeviceType,
     pub(super) major: u32,
     pub(super) minor: u32,
     pub(super) mode: u32,
@@ -177,18 +178,18 @@ pub(super) struct Node {
 }
 
 /// What the runtimes themselves make in every container, and the terminals.
-const DEFAULT_RULES: [(&str, Option<u32>, Option<u32>, &str); 10] = [
+const DEFAULT_RULES: [&str; 10] = [
     // Making nodes is harmless where opening them is not allowed.
-    ("c", None, None, "m"),
-    ("b", None, None, "m"),
-    ("c", Some(1), Some(3), "rwm"),
-    ("c", Some(1), Some(5), "rwm"),
-    ("c", Some(1), Some(7), "rwm"),
-    ("c", Some(1), Some(8), "rwm"),
-    ("c", Some(1), Some(9), "rwm"),
-    ("c", Some(5), Some(0), "rwm"),
-    ("c", Some(5), Some(2), "rwm"),
-    ("c", Some(136), None, "rwm"),
+    "c *:* m",
+    "b *:* m",
+    "c 1:3 rwm",
+    "c 1:5 rwm",
+    "c 1:7 rwm",
+    "c 1:8 rwm",
+    "c 1:9 rwm",
+    "c 5:0 rwm",
+    "c 5:2 rwm",
+    "c 136:* rwm",
 ];
 
 /// Returns the devices of a container.
@@ -199,21 +200,18 @@ pub(super) fn devices(
 ) -> Result<Devices, DeviceError> {
     let mut devices = Devices::default();
     if privileged {
-        devices.rules.push(json!({"allow": true, "access": "rwm"}));
+        devices.rules.push(every_device(true));
         let host = HostFile::open_trusted(Path::new("/dev"))?;
         devices.add(&Device { host, container: "/dev".into(), access: Access::all() }, 0)?;
     } else {
-        devices.rules.push(json!({"allow": false, "access": "rwm"}));
-        for (kind, major, minor, access) in DEFAULT_RULES {
-            let kind = kind.chars().next().expect("kinds have a letter");
-            let rule = DeviceRule { kind, major, minor, access: Access(access.to_owned()) };
-            devices.rules.push(rule.to_json());
-        }
+        devices.rules.push(every_device(false));
+        let default = DEFAULT_RULES.iter().filter_map(|rule| DeviceRule::parse(rule));
+        devices.rules.extend(default.map(|rule| rule.to_spec()));
     }
     for device in wanted {
         devices.add(device, 0)?;
     }
-    devices.rules.extend(rules.iter().map(DeviceRule::to_json));
+    devices.rules.extend(rules.iter().map(DeviceRule::to_spec));
     Ok(devices)
 }
 
@@ -226,10 +224,10 @@ const MAX_DEPTH: usize = 8;
 impl Devices {
     fn add(&mut self, device: &Device, depth: usize) -> Result<(), DeviceError> {
         let stat = device.host.stat();
-        let kind = match device.host.kind() {
+        let (kind, letter) = match device.host.kind() {
             FileType::Directory => return self.add_directory(device, depth),
-            FileType::CharacterDevice => 'c',
-            FileType::BlockDevice => 'b',
+            FileType::CharacterDevice => (LinuxDeviceType::C, 'c'),
+            FileType::BlockDevice => (LinuxDeviceType::B, 'b'),
             _ => return Err(DeviceError::NotADevice { path: device.host.display().to_string() }),
         };
         let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
@@ -243,8 +241,8 @@ impl Devices {
             gid: stat.st_gid,
         });
         let access = device.access.clone();
-        let rule = DeviceRule { kind, major: Some(major), minor: Some(minor), access };
-        self.rules.push(rule.to_json());
+        let rule = DeviceRule { kind: letter, major: Some(major), minor: Some(minor), access };
+        self.rules.push(rule.to_spec());
         Ok(())
     }
 
@@ -274,21 +272,24 @@ impl Devices {
 }
 
 impl Node {
-    pub(super) fn to_json(&self) -> Value {
-        json!({
-            "path": self.path,
-            "type": self.kind.to_string(),
-            "major": self.major,
-            "minor": self.minor,
-            "fileMode": self.mode,
-            "uid": self.uid,
-            "gid": self.gid,
-        })
+    pub(super) fn to_spec(&self) -> LinuxDevice {
+        let mut device = LinuxDevice::default();
+        device
+            .set_path(self.path.clone())
+            .set_typ(self.kind)
+            .set_major(self.major.into())
+            .set_minor(self.minor.into())
+            .set_file_mode(Some(self.mode))
+            .set_uid(Some(self.uid))
+            .set_gid(Some(self.gid));
+        device
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{json, to_value};
+
     use super::*;
 
     #[test]
@@ -309,7 +310,7 @@ mod tests {
     fn rules_are_read_as_docker_reads_them() {
         let rule: DeviceRule = "c 42:* rmw".parse().unwrap();
         let expected = json!({"allow": true, "type": "c", "major": 42, "access": "rmw"});
-        assert_eq!(rule.to_json(), expected);
+        assert_eq!(to_value(rule.to_spec()).unwrap(), expected);
         for wrong in ["", "c 42 r", "d 1:1 r", "c 1:1 x", "c 1:1 r r", "c -1:1 r"] {
             assert!(wrong.parse::<DeviceRule>().is_err(), "{wrong}");
         }
@@ -322,8 +323,10 @@ mod tests {
         let node = &devices.nodes[0];
         assert_eq!(node.path, Path::new("/dev/nil"));
         assert_eq!((node.major, node.minor), (1, 5));
-        assert_eq!(devices.rules.last().unwrap()["access"], "r");
-        assert_eq!(devices.rules[0], json!({"allow": false, "access": "rwm"}));
+        assert_eq!(devices.rules.last().unwrap().access().as_deref(), Some("r"));
+        assert_eq!(devices.rules.len(), 1 + DEFAULT_RULES.len() + 1);
+        let first = to_value(&devices.rules[0]).unwrap();
+        assert_eq!(first, json!({"allow": false, "access": "rwm"}));
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use std::fs::{self, File};
 use std::io::{self, Write as _};
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::options::{Dns, HostEntry};
 use crate::sys::fs::{PathContext, PathError};
@@ -117,7 +117,7 @@ impl ResolvConf {
     }
 }
 
-/// Tells if a resolver of the host can be reached from another network: not one on its loopback, nor
+/// Returns whether a resolver of the host can be reached from another network: not one on its loopback, nor
 /// one behind a link of the host, as `%eth0` says.
 fn reachable(server: &str) -> bool {
     server.parse().is_ok_and(|address: IpAddr| match address.to_canonical() {
@@ -126,12 +126,6 @@ fn reachable(server: &str) -> bool {
             !address.is_loopback() && !address.is_unspecified() && !address.is_unicast_link_local()
         }
     })
-}
-
-/// Returns the files of the host that resolvers are read from: systemd's own stub listens on
-/// loopback only, and names the real ones in the second.
-pub(super) fn default_host_files() -> Vec<PathBuf> {
-    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"].map(PathBuf::from).to_vec()
 }
 
 #[cfg(test)]

@@ -15,11 +15,12 @@ mod environment;
 mod error;
 mod files;
 mod hooks;
-mod inside;
+mod mount_context;
 mod mounts;
 mod options;
 mod process;
 mod resources;
+mod rootfs_dir;
 mod seccomp;
 mod sources;
 mod stage;
@@ -34,8 +35,8 @@ pub use files::write_hosts;
 pub use hooks::HooksError;
 pub use mounts::unmount;
 pub use options::{
-    Dns, HookOptions, HostEntry, Init, Mount, MountSource, Namespace, Namespaces, Options,
-    Ownership, Propagation, Seccomp, Security, Tmpfs,
+    Dns, HookOptions, HostEntry, IdMapping, Init, Mount, MountSource, Namespace, Namespaces,
+    Options, Propagation, Seccomp, Security, Tmpfs,
 };
 pub use process::{ExecOptions, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};

@@ -4,14 +4,14 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use serde_json::{Value, json};
+use oci_spec::runtime::Mount as Entry;
 
 use super::devices::Node;
-use super::inside::{Inside, normal};
+use super::mount_context::MountContext;
 use super::options::{Mount, MountSource, Namespace, Options, Tmpfs};
+use super::rootfs_dir::{RootfsDir, normal};
 use super::sources::Source;
 use super::stage::{Place, Stage};
-use super::user::User;
 use super::{BundleError, Init, files};
 use crate::image::ImageConfig;
 use crate::sys::fs::{PathContext, PathError};
@@ -50,26 +50,10 @@ pub fn unmount(dir: &Path) -> Result<(), PathError> {
 /// `mounts` of the configuration, and what came up while they were prepared.
 #[derive(Debug)]
 pub(super) struct Mounts {
-    pub(super) entries: Vec<Value>,
-    /// `linux.rootfsPropagation`.
+    pub(super) entries: Vec<Entry>,
     pub(super) propagation: Option<&'static str>,
     /// What the entries name, for the runtime alone.
     pub(super) stage: Stage,
-}
-
-/// Whose mounts are prepared, and where.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Container<'a> {
-    pub(super) image: &'a ImageConfig,
-    pub(super) options: &'a Options,
-    pub(super) inside: &'a Inside,
-    pub(super) user: &'a User,
-    /// The root file system.
-    pub(super) rootfs: &'a Path,
-    /// The bundle.
-    pub(super) dir: &'a Path,
-    /// Devices that are mounted since nobody can make them in the container.
-    pub(super) nodes: &'a [Node],
 }
 
 /// A mount, and where it is once the links of the image are followed.
@@ -90,8 +74,8 @@ enum What<'a> {
 
 /// Prepares the mounts of a container: opens what is mounted, and puts together what is mounted into
 /// something that others can change meanwhile.
-pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
-    let Container { image, options, inside, .. } = container;
+pub(super) fn prepare(container: MountContext<'_>) -> Result<Mounts, BundleError> {
+    let MountContext { image, options, inside, .. } = container;
     let mut wanted = options.mounts.clone();
     for mount in &mut wanted {
         mount.target = checked_target(&mount.target)?;
@@ -107,7 +91,7 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
     }
     let mut entries = own(options);
     let is_asked = |target: &Path| placed.iter().any(|placed| placed.target == target);
-    entries.retain(|entry| !entry["destination"].as_str().is_some_and(|t| is_asked(Path::new(t))));
+    entries.retain(|entry| !is_asked(entry.destination()));
     let engine = engine_mounts(container)?;
     let engine: Vec<_> = engine.into_iter().filter(|mount| !is_asked(&mount.target)).collect();
     placed.splice(0..0, engine);
@@ -118,9 +102,7 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
     let mut stage = Stage::new(stage_root.unwrap_or(container.rootfs), container.rootfs);
     let mut propagation = None;
     let targets: Vec<PathBuf> = placed.iter().map(|placed| placed.target.clone()).collect();
-    let runtimes: Vec<_> =
-        entries.iter().filter_map(|entry| entry["destination"].as_str()).collect();
-    let runtimes: Vec<PathBuf> = runtimes.into_iter().map(PathBuf::from).collect();
+    let runtimes: Vec<PathBuf> = entries.iter().map(|entry| entry.destination().clone()).collect();
     for Placed { target, what } in placed {
         let is_above = |other: &PathBuf| *other != target && other.starts_with(&target);
         let is_below_runtimes = runtimes.iter().any(|other| target.starts_with(other));
@@ -136,12 +118,7 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
                 let words = tmpfs_options(tmpfs, if *read_only { "ro" } else { "rw" });
                 if place == Place::Own {
                     // Nobody has anything to do with it before the container runs.
-                    entries.push(json!({
-                        "destination": text(&target)?,
-                        "type": "tmpfs",
-                        "source": "tmpfs",
-                        "options": words,
-                    }));
+                    entries.push(entry(text(&target)?, "tmpfs", "tmpfs", words));
                     continue;
                 }
                 Source::of_memory(container, words)?
@@ -157,12 +134,7 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
         let path = stage.add(target, source, place);
         // All else comes along with what it is in.
         if place == Place::Own {
-            entries.push(json!({
-                "destination": destination,
-                "type": "bind",
-                "source": text(&path)?,
-                "options": words,
-            }));
+            entries.push(entry(&destination, "bind", text(&path)?, words));
         }
     }
     Ok(Mounts { entries, propagation, stage })
@@ -171,7 +143,8 @@ pub(super) fn prepare(container: Container<'_>) -> Result<Mounts, BundleError> {
 fn depth(path: &Path) -> usize {
     path.components().count()
 }
-/// Tells if a directory of the container is in something mounted, where the image's says nothing.
+
+/// Returns whether a directory of the container is in something mounted, which hides the image's.
 pub(super) fn is_mounted(options: &Options, path: &Path) -> bool {
     options.mounts.iter().any(|mount| normal(path).starts_with(normal(&mount.target)))
 }
@@ -191,7 +164,7 @@ fn checked_target(target: &Path) -> Result<PathBuf, BundleError> {
 ///
 /// Runtimes take `/dev/null` of the container for what hides parts of `/proc`: what somebody else
 /// filled must not take the place of `/dev` (CVE-2025-31133).
-fn real_target(inside: &Inside, mount: &Mount) -> Result<PathBuf, BundleError> {
+fn real_target(inside: &RootfsDir, mount: &Mount) -> Result<PathBuf, BundleError> {
     let target = &mount.target;
     let real = inside.real(target)?;
     if is_in_proc(&real) {
@@ -230,7 +203,7 @@ fn image_volumes(
         }
         let path = root.join(at.to_string());
         let source = MountSource::Volume { path, copy: true, is_shared: false };
-        volumes.push(Mount { target, source, subpath: None, read_only: false, ownership: None });
+        volumes.push(Mount { target, source, subpath: None, read_only: false, id_mapping: None });
     }
     Ok(volumes)
 }
@@ -239,36 +212,50 @@ fn image_volumes(
 const SHM: &str = "/dev/shm";
 
 /// Returns what every container has mounted by the runtime itself.
-fn own(options: &Options) -> Vec<Value> {
+fn own(options: &Options) -> Vec<Entry> {
     let access = if options.security.privileged { "rw" } else { "ro" };
     let shm_bytes = options.shm_size_bytes.unwrap_or(DEFAULT_SHM_BYTES);
     let shm = format!("size={shm_bytes}");
-    let mount = |target: &str, kind: &str, source: &str, options: &[&str]| json!({"destination": target, "type": kind, "source": source, "options": options});
     let mut mounts = vec![
-        mount("/proc", "proc", "proc", &["nosuid", "noexec", "nodev"]),
-        mount("/dev", "tmpfs", "tmpfs", &["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        mount(
+        entry("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
+        entry("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
+        entry(
             "/dev/pts",
             "devpts",
             "devpts",
-            &["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
+            ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
         ),
-        mount("/sys", "sysfs", "sysfs", &["nosuid", "noexec", "nodev", access]),
-        mount("/sys/fs/cgroup", "cgroup", "cgroup", &["nosuid", "noexec", "nodev", access]),
+        entry("/sys", "sysfs", "sysfs", ["nosuid", "noexec", "nodev", access]),
+        entry("/sys/fs/cgroup", "cgroup", "cgroup", ["nosuid", "noexec", "nodev", access]),
     ];
     // Shows the queues of whichever namespace the container is in; the host may not have it mounted.
-    mounts.push(mount("/dev/mqueue", "mqueue", "mqueue", &["nosuid", "noexec", "nodev"]));
+    mounts.push(entry("/dev/mqueue", "mqueue", "mqueue", ["nosuid", "noexec", "nodev"]));
     // That of the host is a mount like others. A size of 0 would be no limit.
     if options.namespaces.ipc != Namespace::Host && shm_bytes > 0 {
         let flags = ["nosuid", "noexec", "nodev", "mode=1777", &shm];
-        mounts.push(mount(SHM, "tmpfs", "shm", &flags));
+        mounts.push(entry(SHM, "tmpfs", "shm", flags));
     }
     mounts
 }
 
+fn entry<O: Into<String>>(
+    destination: &str,
+    kind: &str,
+    source: &str,
+    options: impl IntoIterator<Item = O>,
+) -> Entry {
+    let mut entry = Entry::default();
+    entry
+        .set_destination(destination.into())
+        .set_typ(Some(kind.to_owned()))
+        .set_source(Some(source.into()))
+        .set_options(Some(options.into_iter().map(Into::into).collect()));
+    entry
+}
+
 /// Returns the mounts of the files that the engine gives a container, and of its devices.
-fn engine_mounts(container: Container<'_>) -> Result<Vec<Placed<'_>>, BundleError> {
-    let Container { options, dir, .. } = container;
+fn engine_mounts(container: MountContext<'_>) -> Result<Vec<Placed<'_>>, BundleError> {
+    let MountContext { options, dir, .. } = container;
     let mut mounts = Vec::new();
     let mut file = |path: &Path, target: &str, read_only: bool| {
         let file = HostFile::open_trusted(path)?;
@@ -321,7 +308,7 @@ fn tmpfs_options(tmpfs: &Tmpfs, access: &str) -> Vec<String> {
     options
 }
 
-/// Tells if a path is `/proc` or in it.
+/// Returns whether a path is `/proc` or in it.
 pub(super) fn is_in_proc(path: &Path) -> bool {
     let mut components = path.components();
     components.next() == Some(Component::RootDir)

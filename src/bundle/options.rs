@@ -6,7 +6,6 @@ use std::path::PathBuf;
 
 use super::BundleError;
 use super::devices::{Device, DeviceRule};
-use super::files::default_host_files;
 use super::resources::{Resources, Rlimit};
 use crate::hooks::Consumer;
 use crate::hooks::consumer::PODMAN;
@@ -20,7 +19,6 @@ use crate::sys::userns::PrivateIds;
 pub struct Options {
     /// Replaces the image's entrypoint, and clears its command; an empty one clears both.
     pub entrypoint: Option<Vec<String>>,
-    /// Replaces the image's command.
     pub args: Vec<String>,
     /// An init of ours that runs the command.
     pub init: Option<Init>,
@@ -32,8 +30,8 @@ pub struct Options {
     pub cwd: Option<PathBuf>,
     /// `user|uid[:group|gid]`; else the image's, else root.
     pub user: Option<String>,
-    /// Further groups of the user, by name or number.
-    pub groups: Vec<String>,
+    /// Supplementary groups, by name or number, added to those that the image gives the user.
+    pub supplementary_groups: Vec<String>,
     /// Whether standard streams are a terminal.
     pub tty: bool,
 
@@ -53,9 +51,8 @@ pub struct Options {
     pub read_only: bool,
     /// The size of `/dev/shm`; 64 MiB if not said, and none at all if 0.
     pub shm_size_bytes: Option<u64>,
-    /// Devices of the host.
     pub devices: Vec<Device>,
-    /// Further rules for the device cgroup.
+    /// Rules for the device cgroup, after those of `devices`.
     pub device_rules: Vec<DeviceRule>,
 
     /// Privileges and what takes them away.
@@ -64,7 +61,7 @@ pub struct Options {
     pub resources: Resources,
     /// Limits of its processes, clamped to what this process may set.
     pub rlimits: Vec<Rlimit>,
-    /// How gladly the kernel kills it, raised to this process's own where that is higher.
+    /// OOM score adjustment, -1000 to 1000; raised to this process's own where that is higher.
     pub oom_score_adj: Option<i32>,
     /// Kernel parameters of the container's own namespaces.
     pub sysctls: BTreeMap<String, String>,
@@ -80,7 +77,6 @@ pub struct Options {
 
     /// The host name; the container's own UTS namespace is needed for it.
     pub hostname: Option<String>,
-    /// The NIS domain name.
     pub domainname: Option<String>,
     /// `/etc/hosts`, below the names of loopback; `None` leaves the image's.
     pub hosts: Option<Vec<HostEntry>>,
@@ -110,8 +106,8 @@ pub struct Init {
     pub program: PathBuf,
     /// Its arguments before the command of the container.
     pub args: Vec<String>,
-    /// Whether it runs nothing, whatever the image says, and only keeps the container alive.
-    pub alone: bool,
+    /// Whether it runs no command, whatever the image says, and only keeps the container alive.
+    pub idle_only: bool,
 }
 
 impl Init {
@@ -124,16 +120,14 @@ impl Init {
 pub struct Mount {
     /// Where it is in the container: an absolute path.
     pub target: PathBuf,
-    /// What is mounted.
     pub source: MountSource,
     /// What of a bind or volume is mounted instead of all: a path beneath its top that no symbolic
     /// link leads out of, made as a directory if it is missing.
     pub subpath: Option<PathBuf>,
-    /// Whether it is read-only.
     pub read_only: bool,
-    /// Whose its files are on disk, for binds. If nobody says, they belong on disk to the ids that
+    /// For binds: who owns its files on disk. If nobody is named, they belong on disk to the ids that
     /// they have in the container.
-    pub ownership: Option<Ownership>,
+    pub id_mapping: Option<IdMapping>,
 }
 
 /// What is mounted.
@@ -166,7 +160,6 @@ pub enum MountSource {
         /// Whether other containers may have it at the same time.
         is_shared: bool,
     },
-    /// Memory.
     Tmpfs(Tmpfs),
 }
 
@@ -184,16 +177,14 @@ pub struct Tmpfs {
 /// How mounts spread between a bind mount and where it came from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Propagation {
-    /// Not at all.
     #[default]
     Private,
     /// From the host into the container.
     Slave,
-    /// Both ways.
     Shared,
 }
 
-/// The user of the host that the container's user is on disk, by an idmapped mount.
+/// An idmapped mount: the user and group of the host that the container's user is on disk.
 ///
 /// So what the container makes in a mounted directory belongs to the user who runs the job, root or
 /// not: the container sees files of the host's user as its own user's. Files of other users of the
@@ -201,8 +192,7 @@ pub enum Propagation {
 /// container, which can neither make nor change one. Set-user-ID bits and devices have no effect
 /// there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ownership {
-    /// The user on disk.
+pub struct IdMapping {
     pub host_uid: u32,
     /// The group on disk, for the first group of the container's user.
     pub host_gid: u32,
@@ -227,7 +217,6 @@ pub struct Security {
     pub seccomp: Seccomp,
     /// Whether `/proc` and `/sys` show what the host does not hide by itself.
     pub unmask: bool,
-    /// The AppArmor profile.
     pub apparmor_profile: Option<String>,
     /// The SELinux label of the process.
     pub selinux_label: Option<String>,
@@ -253,10 +242,9 @@ impl Default for Security {
 /// Which system calls are allowed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Seccomp {
-    /// Those that Docker allows.
+    /// Those of Docker's default profile, but device nodes with `CAP_MKNOD` alone.
     #[default]
     Default,
-    /// All.
     Unconfined,
     /// What a `linux.seccomp` object of the runtime specification says.
     Profile(serde_json::Value),
@@ -267,11 +255,9 @@ pub enum Seccomp {
 pub struct Namespaces {
     /// The network; a private one is empty but for a loopback interface that is down.
     pub network: Namespace,
-    /// Process numbers.
     pub pid: Namespace,
     /// System V IPC and POSIX message queues.
     pub ipc: Namespace,
-    /// Host name.
     pub uts: Namespace,
     /// The view of the cgroup tree.
     pub cgroup: Namespace,
@@ -280,10 +266,9 @@ pub struct Namespaces {
 /// Where a namespace comes from.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Namespace {
-    /// The runtime makes one.
+    /// A new one, made by the runtime.
     #[default]
     Private,
-    /// The host's.
     Host,
     /// One that is pinned here.
     Path(PathBuf),
@@ -292,9 +277,7 @@ pub enum Namespace {
 /// A line of `/etc/hosts`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostEntry {
-    /// The address.
     pub address: IpAddr,
-    /// Its names.
     pub names: Vec<String>,
 }
 
@@ -333,14 +316,12 @@ impl Default for Dns {
 pub struct HookOptions {
     /// The directories, in order of increasing precedence; else those of the consumer.
     pub dirs: Option<Vec<PathBuf>>,
-    /// Whose rules they follow.
     pub consumer: Consumer,
-    /// Whether hooks that others than root and this user can change are refused, and those without
+    /// Whether hooks writable by others than root and this user are rejected, and those without
     /// an environment get an empty one.
     pub strict: bool,
     /// Whether a bad hook file is a problem to report only.
     pub skip_bad_files: bool,
-    /// Whether `precreate` hooks run.
     pub precreate: bool,
 }
 
@@ -354,4 +335,10 @@ impl Default for HookOptions {
             precreate: true,
         }
     }
+}
+
+/// Returns the files of the host that resolvers are read from: systemd's own stub listens on
+/// loopback only, and names the real ones in the second.
+fn default_host_files() -> Vec<PathBuf> {
+    ["/etc/resolv.conf", "/run/systemd/resolve/resolv.conf"].map(PathBuf::from).to_vec()
 }

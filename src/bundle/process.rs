@@ -2,16 +2,16 @@
 
 use std::path::PathBuf;
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::environment::Environment;
 use super::mounts::text;
-use super::{BundleError, User, capabilities, config};
+use super::{BundleError, User, config};
 
 /// A process to run in a container that runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ExecOptions {
-    /// Its words.
     pub args: Vec<String>,
     /// `NAME=value`, over the container's environment; a bare `NAME` takes the container's away.
     pub env: Vec<String>,
@@ -25,39 +25,83 @@ pub struct ExecOptions {
     pub tty: bool,
 }
 
+/// The part of a container's config.json that matters here. Precreate hooks may have written it.
+#[derive(Deserialize)]
+struct Container {
+    process: Process,
+}
+
+/// A process: what an exec may change. The rest stays as it is, known to the specification or not.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Process {
+    terminal: Option<bool>,
+    args: Option<Vec<String>>,
+    env: Option<Vec<String>>,
+    cwd: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<Value>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    capabilities: Option<Value>,
+    #[serde(flatten)]
+    rest: Map<String, Value>,
+}
+
+/// Sets of capabilities. Names are not looked at: newer kernels have more than `oci-spec` knows.
+#[derive(Default, Deserialize, Serialize)]
+#[serde(default)]
+struct Capabilities {
+    bounding: Vec<String>,
+    effective: Vec<String>,
+    permitted: Vec<String>,
+    inheritable: Vec<String>,
+    ambient: Vec<String>,
+}
+
+impl Process {
+    /// Makes it one of a user who is not the container's, with what is that user's.
+    fn set_user(&mut self, user: &User) {
+        self.user = serde_json::to_value(config::user(user)).ok();
+        let known = self.capabilities.take().and_then(|sets| Capabilities::deserialize(sets).ok());
+        let bounding = known.unwrap_or_default().bounding;
+        let effective = if user.uid == 0 { bounding.clone() } else { Vec::new() };
+        let permitted = effective.clone();
+        let sets = Capabilities { bounding, effective, permitted, ..Capabilities::default() };
+        self.capabilities = serde_json::to_value(sets).ok();
+    }
+}
+
 /// Returns the process.json of a process that is like the container's own but for these options.
 pub fn process(config: &Value, options: &ExecOptions) -> Result<Value, BundleError> {
     if options.args.is_empty() {
         return Err(BundleError::NoCommand);
     }
-    let mut process = config["process"].clone();
+    let Container { mut process } =
+        Container::deserialize(config).map_err(BundleError::Configuration)?;
     let mut environment = Environment::default();
-    let env = process["env"].as_array().map_or(&[][..], Vec::as_slice);
-    environment.extend(env.iter().filter_map(Value::as_str));
+    environment.extend(process.env.iter().flatten().map(String::as_str));
     if let Some(user) = &options.user {
         environment.set("HOME", &user.home);
+        process.set_user(user);
     }
     environment.extend(options.env.iter().map(String::as_str));
     environment.prepend_path(&options.prepend_path);
     if options.tty {
         environment.set_default("TERM", "xterm");
     }
-    process["args"] = json!(options.args);
-    process["env"] = json!(environment.into_entries());
-    process["terminal"] = json!(options.tty);
+    process.args = Some(options.args.clone());
+    process.env = Some(environment.into_entries());
+    process.terminal = Some(options.tty);
     if let Some(cwd) = &options.cwd {
-        process["cwd"] = json!(text(&config::checked_cwd(cwd)?)?);
+        text(&config::checked_cwd(cwd)?)?.clone_into(&mut process.cwd);
     }
-    if let Some(user) = &options.user {
-        process["user"] = config::user(user);
-        let bounding = process["capabilities"]["bounding"].take();
-        process["capabilities"] = capabilities::with_effective(bounding, user.uid);
-    }
-    Ok(process)
+    serde_json::to_value(process).map_err(BundleError::Configuration)
 }
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::*;
 
     fn container() -> Value {
@@ -66,6 +110,7 @@ mod tests {
             "user": {"uid": 0, "gid": 0},
             "env": ["PATH=/bin", "HOME=/root", "A=1"],
             "capabilities": {"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"]},
+            "vendor": {"kept": null},
         }})
     }
 
@@ -74,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_process_is_like_the_container_but_for_what_is_said() {
+    fn a_process_is_like_the_container_but_for_what_is_asked() {
         let options = ExecOptions {
             env: vec!["A=2".to_owned(), "INPUT_FETCH-DEPTH=0".to_owned()],
             prepend_path: vec!["/tools".to_owned()],
@@ -89,6 +134,7 @@ mod tests {
                 "noNewPrivileges": true, "user": {"uid": 0, "gid": 0},
                 "env": ["PATH=/tools:/bin", "HOME=/root", "A=2", "INPUT_FETCH-DEPTH=0"],
                 "capabilities": {"bounding": ["CAP_KILL"], "effective": ["CAP_KILL"]},
+                "vendor": {"kept": null},
             })
         );
     }

@@ -3,37 +3,39 @@
 use std::fs;
 use std::path::Path;
 
+use oci_spec::runtime::{
+    LinuxBlockIo, LinuxCpu, LinuxMemory, LinuxPids, LinuxResources, PosixRlimit,
+    PosixRlimitBuilder, PosixRlimitType,
+};
 use rustix::process::{Resource, getrlimit};
-use serde_json::{Map, Value, json};
 
-/// What a container may use; what is not said is not limited.
+/// Limits of a container by its cgroup; what is not set is not limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Resources {
-    /// Memory.
     pub memory_bytes: Option<u64>,
-    /// Memory it is pushed back to when there is little.
+    /// Soft limit, to which it is pushed back when memory is short.
     pub memory_reservation_bytes: Option<u64>,
-    /// Memory and swap together; -1 for any. Twice the memory if only that is said.
+    /// Memory and swap together; -1 for no limit, twice `memory_bytes` if only that is set.
     pub memory_swap_bytes: Option<i64>,
-    /// 0 to 100.
+    /// How readily the kernel swaps, 0 to 100.
     pub memory_swappiness: Option<u64>,
-    /// Whether its processes wait for memory instead of being killed.
+    /// Whether processes wait for memory instead of being killed by the OOM killer.
     pub oom_kill_disable: bool,
-    /// Billionths of processors.
+    /// CPUs, in billionths of one.
     pub nano_cpus: Option<u64>,
     /// Weight against others, 1024 being usual.
     pub cpu_shares: Option<u64>,
-    /// Period of the quota, in microseconds.
+    /// Period of the CPU quota, in microseconds.
     pub cpu_period: Option<u64>,
-    /// Time in each period, in microseconds.
+    /// CPU quota: time in each period, in microseconds.
     pub cpu_quota: Option<i64>,
-    /// Processors, as in `0-2,4`.
+    /// CPUs it may run on, as in `0-2,4`.
     pub cpuset_cpus: Option<String>,
-    /// Memory nodes, as in `0,1`.
+    /// Memory nodes it may use, as in `0,1`.
     pub cpuset_mems: Option<String>,
     /// Weight for block devices, 10 to 1000.
     pub blkio_weight: Option<u16>,
-    /// How many processes and threads; 0 or less for any.
+    /// How many processes and threads; 0 or less for no limit.
     pub pids_limit: Option<i64>,
 }
 
@@ -63,50 +65,70 @@ impl Default for Resources {
 
 impl Resources {
     /// Returns `linux.resources`, without the devices.
-    pub(super) fn to_json(&self) -> Map<String, Value> {
+    pub(super) fn to_spec(&self) -> LinuxResources {
+        let block_io = self.blkio_weight.map(|weight| {
+            let mut block_io = LinuxBlockIo::default();
+            block_io.set_weight(Some(weight));
+            block_io
+        });
+        let pids = self.pids_limit.map(|limit| {
+            let mut pids = LinuxPids::default();
+            pids.set_limit(if limit > 0 { limit } else { -1 });
+            pids
+        });
+        let mut resources = LinuxResources::default();
+        resources
+            .set_memory(unless_default(self.memory()))
+            .set_cpu(unless_default(self.cpu()))
+            .set_block_io(block_io)
+            .set_pids(pids);
+        resources
+    }
+
+    fn memory(&self) -> LinuxMemory {
         let doubled = || self.memory_bytes.filter(|_| swap_is_counted()).map(twice);
-        let memory = present([
-            ("limit", self.memory_bytes.map(Value::from)),
-            ("reservation", self.memory_reservation_bytes.map(Value::from)),
-            ("swap", self.memory_swap_bytes.or_else(doubled).map(Value::from)),
-            ("swappiness", self.memory_swappiness.map(Value::from)),
-            ("disableOOMKiller", self.oom_kill_disable.then_some(Value::Bool(true))),
-        ]);
+        let mut memory = LinuxMemory::default();
+        memory
+            .set_limit(self.memory_bytes.map(at_most_i64))
+            .set_reservation(self.memory_reservation_bytes.map(at_most_i64))
+            .set_swap(self.memory_swap_bytes.or_else(doubled))
+            .set_swappiness(self.memory_swappiness)
+            .set_disable_oom_killer(self.oom_kill_disable.then_some(true));
+        memory
+    }
+
+    fn cpu(&self) -> LinuxCpu {
         let (period, quota) = match self.nano_cpus {
             Some(nano) => (Some(PERIOD), i64::try_from(nano / (1_000_000_000 / PERIOD)).ok()),
             None => (self.cpu_period, self.cpu_quota),
         };
-        let cpu = present([
-            ("period", period.map(Value::from)),
-            ("quota", quota.map(Value::from)),
-            ("shares", self.cpu_shares.map(Value::from)),
-            ("cpus", self.cpuset_cpus.clone().map(Value::from)),
-            ("mems", self.cpuset_mems.clone().map(Value::from)),
-        ]);
-        present([
-            ("memory", (!memory.is_empty()).then_some(memory.into())),
-            ("cpu", (!cpu.is_empty()).then_some(cpu.into())),
-            ("blockIO", self.blkio_weight.map(|weight| json!({"weight": weight}))),
-            (
-                "pids",
-                self.pids_limit.map(|limit| json!({"limit": if limit > 0 { limit } else { -1 }})),
-            ),
-        ])
+        let mut cpu = LinuxCpu::default();
+        cpu.set_period(period)
+            .set_quota(quota)
+            .set_shares(self.cpu_shares)
+            .set_cpus(self.cpuset_cpus.clone())
+            .set_mems(self.cpuset_mems.clone());
+        cpu
     }
 }
 
 /// The period of what `--cpus` limits, in microseconds, as in Docker.
 const PERIOD: u64 = 100_000;
 
-fn present<const N: usize>(members: [(&str, Option<Value>); N]) -> Map<String, Value> {
-    members.into_iter().filter_map(|(key, value)| Some((key.to_owned(), value?))).collect()
+fn unless_default<T: Default + PartialEq>(value: T) -> Option<T> {
+    (value != T::default()).then_some(value)
+}
+
+/// Clamps to what the specification's type holds, which is more than any kernel takes for a limit.
+fn at_most_i64(bytes: u64) -> i64 {
+    i64::try_from(bytes).unwrap_or(i64::MAX)
 }
 
 fn twice(bytes: u64) -> i64 {
     bytes.checked_mul(2).and_then(|bytes| i64::try_from(bytes).ok()).unwrap_or(-1)
 }
 
-/// Tells if swap can be limited, which a kernel with cgroups of version 1 has to be told at its boot.
+/// Returns whether swap can be limited, which a kernel with cgroups of version 1 has to be told at its boot.
 fn swap_is_counted() -> bool {
     let version_1 = Path::new("/sys/fs/cgroup/memory");
     !version_1.is_dir() || version_1.join("memory.memsw.limit_in_bytes").exists()
@@ -115,42 +137,41 @@ fn swap_is_counted() -> bool {
 /// A limit of each process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rlimit {
-    /// As in `RLIMIT_NOFILE`.
-    name: &'static str,
+    kind: PosixRlimitType,
     /// `None` for unlimited.
     soft: Option<u64>,
     hard: Option<u64>,
 }
 
 /// Names as `--ulimit` takes them.
-const RLIMITS: [(&str, &str, Resource); 15] = [
-    ("core", "RLIMIT_CORE", Resource::Core),
-    ("cpu", "RLIMIT_CPU", Resource::Cpu),
-    ("data", "RLIMIT_DATA", Resource::Data),
-    ("fsize", "RLIMIT_FSIZE", Resource::Fsize),
-    ("locks", "RLIMIT_LOCKS", Resource::Locks),
-    ("memlock", "RLIMIT_MEMLOCK", Resource::Memlock),
-    ("msgqueue", "RLIMIT_MSGQUEUE", Resource::Msgqueue),
-    ("nice", "RLIMIT_NICE", Resource::Nice),
-    ("nofile", "RLIMIT_NOFILE", Resource::Nofile),
-    ("nproc", "RLIMIT_NPROC", Resource::Nproc),
-    ("rss", "RLIMIT_RSS", Resource::Rss),
-    ("rtprio", "RLIMIT_RTPRIO", Resource::Rtprio),
-    ("rttime", "RLIMIT_RTTIME", Resource::Rttime),
-    ("sigpending", "RLIMIT_SIGPENDING", Resource::Sigpending),
-    ("stack", "RLIMIT_STACK", Resource::Stack),
+const RLIMITS: [(&str, PosixRlimitType, Resource); 15] = [
+    ("core", PosixRlimitType::RlimitCore, Resource::Core),
+    ("cpu", PosixRlimitType::RlimitCpu, Resource::Cpu),
+    ("data", PosixRlimitType::RlimitData, Resource::Data),
+    ("fsize", PosixRlimitType::RlimitFsize, Resource::Fsize),
+    ("locks", PosixRlimitType::RlimitLocks, Resource::Locks),
+    ("memlock", PosixRlimitType::RlimitMemlock, Resource::Memlock),
+    ("msgqueue", PosixRlimitType::RlimitMsgqueue, Resource::Msgqueue),
+    ("nice", PosixRlimitType::RlimitNice, Resource::Nice),
+    ("nofile", PosixRlimitType::RlimitNofile, Resource::Nofile),
+    ("nproc", PosixRlimitType::RlimitNproc, Resource::Nproc),
+    ("rss", PosixRlimitType::RlimitRss, Resource::Rss),
+    ("rtprio", PosixRlimitType::RlimitRtprio, Resource::Rtprio),
+    ("rttime", PosixRlimitType::RlimitRttime, Resource::Rttime),
+    ("sigpending", PosixRlimitType::RlimitSigpending, Resource::Sigpending),
+    ("stack", PosixRlimitType::RlimitStack, Resource::Stack),
 ];
 
 impl Rlimit {
     /// Returns the limit of a name as in `nofile`; `None` as a value is unlimited.
     pub fn new(name: &str, soft: Option<u64>, hard: Option<u64>) -> Option<Self> {
-        let &(_, name, _) = RLIMITS.iter().find(|(short, ..)| *short == name)?;
-        Some(Rlimit { name, soft, hard })
+        let &(_, kind, _) = RLIMITS.iter().find(|(known, ..)| *known == name)?;
+        Some(Rlimit { kind, soft, hard })
     }
 
     /// Returns the entry of `process.rlimits`, with no more than this process may give.
-    pub(super) fn to_json(&self, may_raise: bool) -> Value {
-        let resource = RLIMITS.iter().find(|(_, name, _)| *name == self.name);
+    pub(super) fn to_spec(&self, may_raise: bool) -> PosixRlimit {
+        let resource = RLIMITS.iter().find(|(_, kind, _)| *kind == self.kind);
         let most = resource.and_then(|(.., resource)| match (may_raise, resource) {
             (false, resource) => getrlimit(*resource).maximum,
             // No process may give more, whatever else it may.
@@ -159,7 +180,8 @@ impl Rlimit {
         });
         let hard = self.hard.unwrap_or(UNLIMITED).min(most.unwrap_or(UNLIMITED));
         let soft = self.soft.unwrap_or(UNLIMITED).min(hard);
-        json!({"type": self.name, "soft": soft, "hard": hard})
+        let limit = PosixRlimitBuilder::default().typ(self.kind).soft(soft).hard(hard);
+        limit.build().expect("every field has a default")
     }
 }
 
@@ -180,18 +202,20 @@ pub(super) fn oom_score_adj(wanted: i32, may_lower: bool) -> i32 {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{json, to_value};
+
     use super::*;
 
     #[test]
     fn nothing_said_limits_only_processes() {
-        let json = Value::Object(Resources::default().to_json());
+        let json = to_value(Resources::default().to_spec()).unwrap();
         assert_eq!(json, json!({"pids": {"limit": 32768}}));
     }
 
     #[test]
-    fn processors_become_a_quota() {
+    fn cpus_become_a_quota() {
         let resources = Resources { nano_cpus: Some(1_500_000_000), ..Resources::default() };
-        let json = Value::Object(resources.to_json());
+        let json = to_value(resources.to_spec()).unwrap();
         assert_eq!(json["cpu"], json!({"period": 100_000, "quota": 150_000}));
     }
 
@@ -202,7 +226,7 @@ mod tests {
             memory_swap_bytes: Some(-1),
             ..Resources::default()
         };
-        let json = Value::Object(resources.to_json());
+        let json = to_value(resources.to_spec()).unwrap();
         assert_eq!(json["memory"], json!({"limit": 1 << 30, "swap": -1}));
         assert_eq!(twice(u64::MAX), -1);
     }
@@ -212,12 +236,20 @@ mod tests {
         let limit = Rlimit::new("nofile", Some(1024), None).unwrap();
         let most = getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX);
         let expected = json!({"type": "RLIMIT_NOFILE", "soft": 1024, "hard": most});
-        assert_eq!(limit.to_json(false), expected);
-        assert_eq!(limit.to_json(true)["hard"], nr_open().unwrap());
-        assert_eq!(Rlimit::new("core", None, None).unwrap().to_json(true)["hard"], u64::MAX);
+        assert_eq!(to_value(limit.to_spec(false)).unwrap(), expected);
+        assert_eq!(limit.to_spec(true).hard(), nr_open().unwrap());
+        assert_eq!(Rlimit::new("core", None, None).unwrap().to_spec(true).hard(), u64::MAX);
         let limit = Rlimit::new("core", None, Some(0)).unwrap();
-        assert_eq!(limit.to_json(false), json!({"type": "RLIMIT_CORE", "soft": 0, "hard": 0}));
+        let expected = json!({"type": "RLIMIT_CORE", "soft": 0, "hard": 0});
+        assert_eq!(to_value(limit.to_spec(false)).unwrap(), expected);
         assert_eq!(Rlimit::new("nonsense", None, None), None);
+    }
+
+    #[test]
+    fn every_name_is_that_of_its_limit() {
+        for (name, kind, _) in RLIMITS {
+            assert_eq!(kind.to_string(), format!("RLIMIT_{}", name.to_uppercase()));
+        }
     }
 
     #[test]

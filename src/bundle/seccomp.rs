@@ -1,6 +1,11 @@
 //! Which system calls a container may make.
 
-use serde_json::{Value, json};
+use oci_spec::runtime::{
+    Arch, LinuxSeccomp, LinuxSeccompAction, LinuxSeccompArg, LinuxSeccompArgBuilder,
+    LinuxSeccompOperator, LinuxSyscall,
+};
+use serde::Serialize;
+use serde_json::Value;
 
 use super::capabilities::CapabilitySet;
 use super::options::{Seccomp, Security};
@@ -12,82 +17,115 @@ const NAMESPACE_FLAGS: u32 = 0x7E02_0000;
 const AF_VSOCK: u32 = 40;
 /// What a process may look like to itself: Linux, 32 bits wide, an old version, and "tell me".
 const PERSONALITIES: [u32; 5] = [0, 0x8, 0x2_0000, 0x2_0008, u32::MAX];
-const ENOSYS: i32 = 38;
+const EPERM: u32 = 1;
+const ENOSYS: u32 = 38;
 /// The bits of a mode that say what kind of file it is.
 const FILE_KIND: u32 = 0o170_000;
 /// FIFOs, files (none is one too) and sockets: what `mknod` makes for anybody.
 const PLAIN_KINDS: [u32; 4] = [0o010_000, 0o100_000, 0, 0o140_000];
 const CHARACTER_DEVICE: u32 = 0o020_000;
 /// The calls that make nodes, and which of their arguments is the mode. The device number is next.
-const MAKE_NODE: [(&str, u32); 2] = [("mknod", 1), ("mknodat", 2)];
+const MAKE_NODE: [(&str, usize); 2] = [("mknod", 1), ("mknodat", 2)];
+
+/// `linux.seccomp`.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+pub(super) enum Filter<'a> {
+    Default(LinuxSeccomp),
+    /// The administrator's, passed on as it is: types would reject actions, flags and architectures
+    /// that are newer than they are.
+    Own(&'a Value),
+}
 
 /// Returns `linux.seccomp`, if there is to be one.
-pub(super) fn seccomp(security: &Security, capabilities: CapabilitySet) -> Option<Value> {
+pub(super) fn seccomp(security: &Security, capabilities: CapabilitySet) -> Option<Filter<'_>> {
     match &security.seccomp {
         _ if security.privileged => None,
         Seccomp::Unconfined => None,
-        Seccomp::Profile(profile) => Some(profile.clone()),
-        Seccomp::Default => Some(default(capabilities)),
+        Seccomp::Profile(profile) => Some(Filter::Own(profile)),
+        Seccomp::Default => Some(Filter::Default(default(capabilities))),
     }
 }
 
-fn default(capabilities: CapabilitySet) -> Value {
-    let names: Vec<&str> = groups(LIST)
+fn default(capabilities: CapabilitySet) -> LinuxSeccomp {
+    let names = groups(LIST)
         .filter(|(heading, _)| applies(heading, capabilities, std::env::consts::ARCH))
-        .flat_map(|(_, names)| names)
-        .collect();
-    let mut rules = vec![json!({"names": names, "action": "SCMP_ACT_ALLOW"})];
-    let mut allow = |name: &str, index: u32, value: u32, op: &str| {
-        // `MASKED_EQ` compares what the mask leaves with the second value, zero.
-        let condition = json!({"index": index, "value": value, "op": op});
-        rules.push(json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": [condition]}));
-    };
-    allow("socket", 0, AF_VSOCK, "SCMP_CMP_NE");
-    for personality in PERSONALITIES {
-        allow("personality", 0, personality, "SCMP_CMP_EQ");
-    }
+        .flat_map(|(_, names)| names);
+    let mut rules = vec![allow(names, None)];
+    let socket = condition(0, LinuxSeccompOperator::ScmpCmpNe, AF_VSOCK);
+    rules.push(allow(["socket"], Some(vec![socket])));
+    rules.extend(PERSONALITIES.map(|personality| {
+        let is_it = condition(0, LinuxSeccompOperator::ScmpCmpEq, personality);
+        allow(["personality"], Some(vec![is_it]))
+    }));
     if !capabilities.contains(CapabilitySet::SYS_ADMIN) {
-        let index = u32::from(cfg!(target_arch = "s390x"));
-        allow("clone", index, NAMESPACE_FLAGS, "SCMP_CMP_MASKED_EQ");
+        let index = usize::from(cfg!(target_arch = "s390x"));
+        // Compares what the mask leaves with the second value, zero.
+        let has_none = condition(index, LinuxSeccompOperator::ScmpCmpMaskedEq, NAMESPACE_FLAGS);
+        rules.push(allow(["clone"], Some(vec![has_none])));
         // Its flags are in memory, where a filter cannot see them: C libraries fall back to `clone`.
-        rules.push(json!({"names": ["clone3"], "action": "SCMP_ACT_ERRNO", "errnoRet": ENOSYS}));
+        let mut clone3 = allow(["clone3"], None);
+        clone3.set_action(LinuxSeccompAction::ScmpActErrno).set_errno_ret(Some(ENOSYS));
+        rules.push(clone3);
     }
     if !capabilities.contains(CapabilitySet::MKNOD) {
         rules.extend(MAKE_NODE.into_iter().flat_map(plain_nodes));
     }
-    json!({
-        "defaultAction": "SCMP_ACT_ERRNO",
-        "defaultErrnoRet": 1,
-        "architectures": architectures(std::env::consts::ARCH),
-        "syscalls": rules,
-    })
+    let mut profile = LinuxSeccomp::default();
+    profile
+        .set_default_action(LinuxSeccompAction::ScmpActErrno)
+        .set_default_errno_ret(Some(EPERM))
+        .set_architectures(Some(architectures(std::env::consts::ARCH).to_vec()))
+        .set_syscalls(Some(rules));
+    profile
+}
+
+/// Returns the rule that allows calls, if all conditions hold.
+fn allow<'n>(
+    names: impl IntoIterator<Item = &'n str>,
+    conditions: Option<Vec<LinuxSeccompArg>>,
+) -> LinuxSyscall {
+    let mut rule = LinuxSyscall::default();
+    rule.set_names(names.into_iter().map(str::to_owned).collect())
+        .set_action(LinuxSeccompAction::ScmpActAllow)
+        .set_args(conditions);
+    rule
+}
+
+fn condition(index: usize, operator: LinuxSeccompOperator, value: u32) -> LinuxSeccompArg {
+    built(LinuxSeccompArgBuilder::default().index(index).op(operator).value(value))
+}
+
+fn built(condition: LinuxSeccompArgBuilder) -> LinuxSeccompArg {
+    condition.build().expect("every field has a default")
 }
 
 /// Returns the rules by which a call makes no device nodes.
 ///
 /// The character device 0:0 is none: overlays in containers make such whiteouts.
-fn plain_nodes((name, mode): (&str, u32)) -> Vec<Value> {
+fn plain_nodes((name, mode): (&'static str, usize)) -> Vec<LinuxSyscall> {
     let is_of_kind = |kind: u32| {
         // The kernel looks at no other bits of the mode either to tell what to make.
-        json!({"index": mode, "value": FILE_KIND, "valueTwo": kind, "op": "SCMP_CMP_MASKED_EQ"})
+        let operator = LinuxSeccompOperator::ScmpCmpMaskedEq;
+        let condition = LinuxSeccompArgBuilder::default().index(mode).op(operator);
+        built(condition.value(FILE_KIND).value_two(kind))
     };
-    let rule = |conditions: &[Value]| json!({"names": [name], "action": "SCMP_ACT_ALLOW", "args": conditions});
-    let has_no_number = json!({"index": mode + 1, "value": 0, "op": "SCMP_CMP_EQ"});
-    let mut rules: Vec<Value> =
-        PLAIN_KINDS.into_iter().map(|kind| rule(&[is_of_kind(kind)])).collect();
-    rules.push(rule(&[is_of_kind(CHARACTER_DEVICE), has_no_number]));
+    let has_no_number = condition(mode + 1, LinuxSeccompOperator::ScmpCmpEq, 0);
+    let mut rules: Vec<_> =
+        PLAIN_KINDS.map(|kind| allow([name], Some(vec![is_of_kind(kind)]))).into();
+    rules.push(allow([name], Some(vec![is_of_kind(CHARACTER_DEVICE), has_no_number])));
     rules
 }
 
-fn architectures(processor: &str) -> &'static [&'static str] {
-    match processor {
-        "x86_64" => &["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"],
-        "x86" => &["SCMP_ARCH_X86"],
-        "aarch64" => &["SCMP_ARCH_AARCH64", "SCMP_ARCH_ARM"],
-        "arm" => &["SCMP_ARCH_ARM"],
-        "powerpc64" => &["SCMP_ARCH_PPC64LE"],
-        "riscv64" => &["SCMP_ARCH_RISCV64"],
-        "s390x" => &["SCMP_ARCH_S390X", "SCMP_ARCH_S390"],
+fn architectures(machine: &str) -> &'static [Arch] {
+    match machine {
+        "x86_64" => &[Arch::ScmpArchX86_64, Arch::ScmpArchX86, Arch::ScmpArchX32],
+        "x86" => &[Arch::ScmpArchX86],
+        "aarch64" => &[Arch::ScmpArchAarch64, Arch::ScmpArchArm],
+        "arm" => &[Arch::ScmpArchArm],
+        "powerpc64" => &[Arch::ScmpArchPpc64le],
+        "riscv64" => &[Arch::ScmpArchRiscv64],
+        "s390x" => &[Arch::ScmpArchS390x, Arch::ScmpArchS390],
         // None named, the runtimes take the one they are built for.
         _ => &[],
     }
@@ -106,13 +144,13 @@ fn groups(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     })
 }
 
-fn applies(condition: &str, capabilities: CapabilitySet, processor: &str) -> bool {
+fn applies(condition: &str, capabilities: CapabilitySet, machine: &str) -> bool {
     let mut words = condition.split(' ');
     match words.next() {
         Some("capability") => words
             .filter_map(CapabilitySet::from_name)
             .any(|capability| capabilities.contains(capability)),
-        Some("processor") => words.any(|word| word == processor),
+        Some("processor") => words.any(|word| word == machine),
         _ => true,
     }
 }
@@ -121,8 +159,14 @@ fn applies(condition: &str, capabilities: CapabilitySet, processor: &str) -> boo
 mod tests {
     use std::collections::HashSet;
 
+    use serde_json::json;
+
     use super::super::capabilities::DEFAULT;
     use super::*;
+
+    fn default(capabilities: CapabilitySet) -> Value {
+        serde_json::to_value(super::default(capabilities)).unwrap()
+    }
 
     fn allowed(capabilities: CapabilitySet) -> HashSet<String> {
         let profile = default(capabilities);
@@ -169,7 +213,7 @@ mod tests {
         assert!(!rules.iter().any(|rule| rule["names"][0] == "clone3"));
     }
 
-    /// Tells if a profile lets a call with these arguments through, as the kernel decides it.
+    /// Returns whether a profile lets a call with these arguments through, as the kernel decides it.
     fn lets_through(profile: &Value, name: &str, arguments: &[u64]) -> bool {
         let number = |condition: &Value, key: &str| condition[key].as_u64().unwrap_or_default();
         let holds = |condition: &Value| {
@@ -203,7 +247,7 @@ mod tests {
             (socket, 0, true),
             (character, 0, true),
             (character, 0x103, false),
-            // The kernel takes the lower half; refusing what has an upper one costs nothing.
+            // The kernel takes the lower half; rejecting what has an upper one costs nothing.
             (character, 1 << 32, false),
             (block, 0, false),
             (block, disk, false),
@@ -223,8 +267,30 @@ mod tests {
     }
 
     #[test]
+    fn architectures_are_called_as_libseccomp_calls_them() {
+        let written = serde_json::to_value(architectures("x86_64")).unwrap();
+        assert_eq!(written, json!(["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"]));
+        for machine in ["x86", "aarch64", "arm", "powerpc64", "riscv64", "s390x"] {
+            for name in serde_json::to_value(architectures(machine)).unwrap().as_array().unwrap() {
+                let name = name.as_str().unwrap().strip_prefix("SCMP_ARCH_").unwrap();
+                let known = ["X86", "AARCH64", "ARM", "PPC64LE", "RISCV64", "S390X", "S390"];
+                assert!(known.contains(&name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_profile_of_the_administrator_is_passed_on_as_it_is() {
+        let profile = json!({"defaultAction": "SCMP_ACT_OF_TOMORROW", "vendor": [1]});
+        let security =
+            Security { seccomp: Seccomp::Profile(profile.clone()), ..Security::default() };
+        let written = serde_json::to_value(seccomp(&security, CapabilitySet::all())).unwrap();
+        assert_eq!(written, profile);
+    }
+
+    #[test]
     fn a_privileged_container_has_no_filter() {
         let security = Security { privileged: true, ..Security::default() };
-        assert_eq!(seccomp(&security, CapabilitySet::all()), None);
+        assert!(seccomp(&security, CapabilitySet::all()).is_none());
     }
 }

@@ -8,8 +8,8 @@ use rustix::fs::{StatVfsMountFlags, fstatvfs};
 
 use super::BundleError;
 use super::devices::Node;
-use super::mounts::Container;
-use super::options::{Mount, MountSource, Ownership, Propagation};
+use super::mount_context::MountContext;
+use super::options::{IdMapping, Mount, MountSource, Propagation};
 use super::volume;
 use crate::sys::caller::Caller;
 use crate::sys::detached::{Attributes, Depth, Detached, cannot_map_owners};
@@ -20,19 +20,23 @@ use crate::sys::userns::{Ids, Mapping, PrivateIds};
 /// What is mounted, checked and open.
 #[derive(Debug)]
 pub(super) enum Source {
-    /// Something of the host.
     File(FileSource),
     /// Memory, with options of a tmpfs.
-    Memory { words: Vec<String>, maker: Option<Caller> },
+    Memory {
+        words: Vec<String>,
+        maker: Option<Caller>,
+    },
     /// A device, made on the stage with this owner.
-    Node { node: Node, owner: Ids },
+    Node {
+        node: Node,
+        owner: Ids,
+    },
 }
 
 /// A file or directory, and how it is mounted.
 #[derive(Debug)]
 pub(super) struct FileSource {
     file: HostFile,
-    /// Where, for messages.
     target: PathBuf,
     depth: Depth,
     read_only: bool,
@@ -49,7 +53,7 @@ pub(super) struct FileSource {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owners {
     /// Those of one user as those of the container's user.
-    Of(Ownership),
+    Of(IdMapping),
     /// By the same numbers.
     Same,
 }
@@ -57,7 +61,7 @@ enum Owners {
 impl Source {
     /// Returns the source of a mount that was asked for.
     pub(super) fn of_mount(
-        container: Container<'_>,
+        container: MountContext<'_>,
         mount: &Mount,
         target: &Path,
     ) -> Result<Self, BundleError> {
@@ -77,7 +81,7 @@ impl Source {
         let file = match &mount.subpath {
             None => file,
             Some(path) => {
-                let owner = mount.ownership.map_or(file.owner(), |o| (o.host_uid, o.host_gid));
+                let owner = mount.id_mapping.map_or(file.owner(), |o| (o.host_uid, o.host_gid));
                 file.within(path, owner)?
             }
         };
@@ -90,11 +94,11 @@ impl Source {
             no_suid: !is_volume,
             no_dev: !is_device && !file.has_name(Path::new("/dev")),
             propagation,
-            owners: match mount.ownership {
-                Some(ownership) => Some(Owners::Of(ownership)),
+            owners: match mount.id_mapping {
+                Some(id_mapping) => Some(Owners::Of(id_mapping)),
                 None => has_users.then_some(Owners::Same),
             },
-            maker: maker(container, mount.ownership)?,
+            maker: maker(container, mount.id_mapping)?,
             file,
         }))
     }
@@ -115,7 +119,7 @@ impl Source {
     }
 
     /// Returns the source of a device.
-    pub(super) fn of_node(container: Container<'_>, node: &Node) -> Result<Self, BundleError> {
+    pub(super) fn of_node(container: MountContext<'_>, node: &Node) -> Result<Self, BundleError> {
         let options = container.options;
         // Whom the container does not have cannot be said there; root can do all the same with it.
         let id = |id| options.host_id(id).or_else(|_| options.host_id(0));
@@ -124,7 +128,7 @@ impl Source {
 
     /// Returns the source of memory with options in the words of the container.
     pub(super) fn of_memory(
-        container: Container<'_>,
+        container: MountContext<'_>,
         mut words: Vec<String>,
     ) -> Result<Self, BundleError> {
         for key in ["uid", "gid"] {
@@ -188,15 +192,15 @@ impl FileSource {
 /// Returns with whose access places to mount on are made: the container's user where all is theirs,
 /// else root of the container.
 fn maker(
-    container: Container<'_>,
-    ownership: Option<Ownership>,
+    container: MountContext<'_>,
+    id_mapping: Option<IdMapping>,
 ) -> Result<Option<Caller>, BundleError> {
     let options = container.options;
-    if ownership.is_none() && options.user_namespace.is_none() {
+    if id_mapping.is_none() && options.user_namespace.is_none() {
         return Ok(None);
     }
     let user = container.user;
-    let (uid, gid) = if ownership.is_some() { (user.uid, user.gid) } else { (0, 0) };
+    let (uid, gid) = if id_mapping.is_some() { (user.uid, user.gid) } else { (0, 0) };
     let (uid, gid) = (options.host_id(uid)?, options.host_id(gid)?);
     Ok(Some(Caller { uid, gid, groups: Vec::new() }))
 }

@@ -10,6 +10,7 @@ use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
+use oci_spec::runtime::LinuxDeviceType;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::io::Errno;
 
@@ -60,7 +61,7 @@ impl Stage {
         Stage { root: root.to_owned(), rootfs: rootfs.to_owned(), items: Vec::new() }
     }
 
-    /// Tells if something on the stage is mounted above a path of the container.
+    /// Returns whether something on the stage is mounted above a path of the container.
     pub(super) fn is_above(&self, target: &Path) -> bool {
         self.above(target).is_some()
     }
@@ -198,7 +199,11 @@ fn node_tree(path: &Path, item: &Item) -> Result<Detached, BundleError> {
     let Source::Node { node, owner: (uid, gid) } = &item.source else {
         unreachable!("all others have a mount")
     };
-    let kind = if node.kind == 'b' { FileType::BlockDevice } else { FileType::CharacterDevice };
+    let kind = if node.kind == LinuxDeviceType::B {
+        FileType::BlockDevice
+    } else {
+        FileType::CharacterDevice
+    };
     let mode = Mode::from_raw_mode(node.mode);
     mknodat(CWD, path, kind, mode, makedev(node.major, node.minor)).at("make the device", path)?;
     chown(path, Some(*uid), Some(*gid)).at("set the owner of", path)?;

@@ -2,17 +2,16 @@
 
 use std::path::Path;
 
-use super::inside::Inside;
+use super::rootfs_dir::RootfsDir;
 use crate::sys::fs::PathError;
 
 /// Who a process runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
-    /// The user's number.
     pub uid: u32,
     /// The number of the first group.
     pub gid: u32,
-    /// The numbers of the others.
+    /// Supplementary groups, of which the first group is the first.
     pub groups: Vec<u32>,
     /// The home directory: `/` if the image knows none.
     pub home: String,
@@ -23,23 +22,14 @@ pub struct User {
 #[non_exhaustive]
 pub enum UserError {
     /// The image has no such user.
-    #[error("there is no user {name:?} in /etc/passwd of the image")]
-    UnknownUser {
-        /// The name.
-        name: String,
-    },
+    #[error("user {name:?} not found in /etc/passwd of the image")]
+    UnknownUser { name: String },
     /// The image has no such group.
-    #[error("there is no group {name:?} in /etc/group of the image")]
-    UnknownGroup {
-        /// The name.
-        name: String,
-    },
+    #[error("group {name:?} not found in /etc/group of the image")]
+    UnknownGroup { name: String },
     /// It is a number no user or group can have.
-    #[error("{number} is not a user or group: numbers go from 0 to 2147483647")]
-    OutOfRange {
-        /// The number.
-        number: String,
-    },
+    #[error("invalid user or group ID {number}: expected 0 to 2147483647")]
+    OutOfRange { number: String },
     /// A file of the image cannot be read.
     #[error(transparent)]
     Read(#[from] PathError),
@@ -52,15 +42,23 @@ const MAX_ID: u32 = i32::MAX.cast_unsigned();
 /// Finds a user in the files of a root file system.
 ///
 /// The words are `user`, `user:group` or nothing, which means root; names and numbers both do. Numbers
-/// need not be in the files. `groups` are added to those that the image puts the user in.
-pub fn resolve_user(rootfs: &Path, words: &str, groups: &[String]) -> Result<User, UserError> {
-    resolve(&Inside::open(rootfs)?, words, groups)
+/// need not be in the files. Supplementary groups are added to those that the image puts the user in.
+pub fn resolve_user(
+    rootfs: &Path,
+    words: &str,
+    supplementary: &[String],
+) -> Result<User, UserError> {
+    resolve(&RootfsDir::open(rootfs)?, words, supplementary)
 }
 
-pub(super) fn resolve(inside: &Inside, words: &str, groups: &[String]) -> Result<User, UserError> {
-    let passwd = inside.read("/etc/passwd")?.unwrap_or_default();
-    let group = inside.read("/etc/group")?.unwrap_or_default();
-    UserFiles { passwd: &passwd, group: &group }.resolve(words, groups)
+pub(super) fn resolve(
+    rootfs: &RootfsDir,
+    words: &str,
+    supplementary: &[String],
+) -> Result<User, UserError> {
+    let passwd = rootfs.read("/etc/passwd")?.unwrap_or_default();
+    let group = rootfs.read("/etc/group")?.unwrap_or_default();
+    UserFiles { passwd: &passwd, group: &group }.resolve(words, supplementary)
 }
 
 /// The files of users and groups.
@@ -126,7 +124,7 @@ impl<'a> UserFiles<'a> {
     }
 
     /// Finds a user as [`resolve_user`] does.
-    pub fn resolve(&self, words: &str, further: &[String]) -> Result<User, UserError> {
+    pub fn resolve(&self, words: &str, supplementary: &[String]) -> Result<User, UserError> {
         let (user, group) = words.split_once(':').unwrap_or((words, ""));
         let user = if user.is_empty() { "0" } else { user };
         let number = id(user)?;
@@ -147,7 +145,7 @@ impl<'a> UserFiles<'a> {
         } else {
             self.group(group)?
         };
-        for group in further {
+        for group in supplementary {
             groups.push(self.group(group)?);
         }
         // A set-group-ID program could drop the first group from a process that has it only there.
@@ -241,14 +239,14 @@ mod tests {
     fn unknown_names_are_refused() {
         assert!(matches!(resolve("nobody"), Err(UserError::UnknownUser { .. })));
         assert!(matches!(resolve("app:none"), Err(UserError::UnknownGroup { .. })));
-        let further = ["none".to_owned()];
-        assert!(matches!(IMAGE.resolve("app", &further), Err(UserError::UnknownGroup { .. })));
+        let groups = ["none".to_owned()];
+        assert!(matches!(IMAGE.resolve("app", &groups), Err(UserError::UnknownGroup { .. })));
     }
 
     #[test]
-    fn further_groups_come_last_and_once() {
-        let further = ["wheel".to_owned(), "5".to_owned(), "5".to_owned()];
-        let user = IMAGE.resolve("app:users", &further).unwrap();
+    fn supplementary_groups_come_last_and_once() {
+        let groups = ["wheel".to_owned(), "5".to_owned(), "5".to_owned()];
+        let user = IMAGE.resolve("app:users", &groups).unwrap();
         assert_eq!(user.groups, [100, 10, 5]);
     }
 }

@@ -10,7 +10,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
 use super::BundleError;
-use super::mounts::Container;
+use super::mount_context::MountContext;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
     read_if_there,
@@ -32,7 +32,7 @@ const NEW: &str = ".new";
 /// Opens a volume, which is made if it is missing; an empty one that nobody has gets what the image
 /// has at `fill`, if that is given.
 pub(super) fn open(
-    container: Container<'_>,
+    container: MountContext<'_>,
     path: &Path,
     fill: Option<&Path>,
     is_shared: bool,
@@ -76,7 +76,7 @@ fn is_empty(path: &Path) -> Result<bool, PathError> {
 
 /// Returns a new directory with what the image has at a path; none if it has no directory there.
 fn filled(
-    container: Container<'_>,
+    container: MountContext<'_>,
     path: &Path,
     target: &Path,
 ) -> Result<Option<PathBuf>, BundleError> {

@@ -5,14 +5,13 @@ use std::io::{self, Write as _};
 use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
-
 use super::config::{Parts, checked_cwd, config};
 use super::devices::devices;
 use super::hooks::inject;
-use super::inside::{Inside, Owner};
-use super::mounts::{self, Container, is_in_proc, is_mounted, text};
+use super::mount_context::MountContext;
+use super::mounts::{self, is_in_proc, is_mounted, text};
 use super::options::Options;
+use super::rootfs_dir::{Owner, RootfsDir};
 use super::sources::ContainerIds;
 use super::user::{self, User};
 use super::{BundleError, files};
@@ -26,10 +25,9 @@ use crate::sys::mount_namespace::MountNamespace;
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Bundle {
-    /// Its directory.
     pub dir: PathBuf,
-    /// Its configuration, hooks and all.
-    pub config: Value,
+    /// The text of its config.json, with the hooks that were injected.
+    pub config: Vec<u8>,
     /// Who the container runs as.
     pub user: User,
     /// The signal that asks the container to end, if the image names one.
@@ -38,8 +36,8 @@ pub struct Bundle {
     pub hooks: Vec<PathBuf>,
     /// Hook files that could not be used.
     pub problems: Vec<Problem>,
-    /// The lines that `precreate` hooks wrote to standard error, each with its program before it.
-    pub said: Vec<String>,
+    /// The lines that `precreate` hooks wrote to stderr, each prefixed with its program.
+    pub hook_stderr: Vec<String>,
     /// What is not as it was asked for.
     pub warnings: Vec<String>,
     /// Where the runtime finds the root file system and what is mounted into it: `create` and `run`
@@ -64,7 +62,7 @@ pub fn write(
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         made => made.at("create", dir)?,
     }
-    let inside = Inside::open(rootfs)?;
+    let inside = RootfsDir::open(rootfs)?;
     for path in MOUNT_POINTS {
         if !inside.is_free_or_directory(path)? {
             return Err(BundleError::NotADirectory { path });
@@ -74,7 +72,7 @@ pub fn write(
         inside.create_directories(&Path::new("/").join(path), Owner { uid: root, gid: root })?;
     }
     let words = options.user.as_deref().unwrap_or(&image.user);
-    let user = user::resolve(&inside, words, &options.groups)?;
+    let user = user::resolve(&inside, words, &options.supplementary_groups)?;
     let cwd = working_directory(image, options, &inside, &user)?;
 
     let mut warnings = write_files(options, dir)?;
@@ -86,7 +84,7 @@ pub fn write(
         None => Vec::new(),
     };
     let (inside, user) = (&inside, &user);
-    let container = Container { image, options, inside, user, rootfs, dir, nodes: &nodes };
+    let container = MountContext { image, options, inside, user, rootfs, dir, nodes: &nodes };
     let mounts = mounts::prepare(container)?;
     if options.user_namespace.is_some() {
         mounts.stage.check_reachable()?;
@@ -101,30 +99,30 @@ pub fn write(
         devices: &devices,
     })?;
 
-    let (mut bytes, mut report) = (to_bytes(&config), Report::default());
+    let mut config = serde_json::to_vec(&config).map_err(BundleError::Configuration)?;
+    let mut report = Report::default();
     if let Some(hooks) = &options.hooks {
-        let injected = inject(&bytes, hooks, &options.mounts, dir)?;
-        (bytes, report) = (injected.config, injected.report);
+        let injected = inject(&config, hooks, &options.mounts, dir)?;
+        (config, report) = (injected.config, injected.report);
     }
-    let config = if report.hooks.is_empty() { config } else { parsed(&bytes)? };
     let path = dir.join("config.json");
     let mut file = OpenOptions::new();
     // The environment of a job is in it.
     let file = file.write(true).create(true).truncate(true).mode(0o600).open(&path);
-    file.and_then(|mut file| file.write_all(&bytes)).at("write", &path)?;
-    let (mounts, further) = mounts.stage.make(ContainerIds {
+    file.and_then(|mut file| file.write_all(&config)).at("write", &path)?;
+    let (mounts, of_mounts) = mounts.stage.make(ContainerIds {
         user: (user.uid, user.gid),
         private: options.private_ids,
         namespace: options.user_namespace.as_deref(),
     })?;
-    warnings.extend(further);
+    warnings.extend(of_mounts);
     Ok(Bundle {
         dir: dir.to_owned(),
         mounts,
         config,
         user: user.clone(),
         stop_signal: image.stop_signal.clone(),
-        said: report.precreate_lines(),
+        hook_stderr: report.precreate_lines(),
         hooks: report.hooks.into_iter().map(|hook| hook.file).collect(),
         problems: report.problems,
         warnings,
@@ -135,7 +133,7 @@ pub fn write(
 fn working_directory(
     image: &ImageConfig,
     options: &Options,
-    inside: &Inside,
+    inside: &RootfsDir,
     user: &User,
 ) -> Result<PathBuf, BundleError> {
     let default = if image.working_dir.is_empty() { "/" } else { &image.working_dir };
@@ -176,12 +174,4 @@ fn write_files(options: &Options, dir: &Path) -> Result<Vec<String>, BundleError
         give(&dir.join(files::HOSTNAME))?;
     }
     Ok(warnings)
-}
-
-fn to_bytes(config: &Value) -> Vec<u8> {
-    config.to_string().into_bytes()
-}
-
-fn parsed(config: &[u8]) -> Result<Value, BundleError> {
-    serde_json::from_slice(config).map_err(BundleError::HooksOutput)
 }

@@ -285,7 +285,7 @@ impl<'a> Making<'a> {
     ) -> Result<Options, ProviderError> {
         let mut options = self.plan.options.clone();
         let program = self.provider.engine.init_program()?;
-        options.init = Some(Init { program, args: Vec::new(), alone: true });
+        options.init = Some(Init { program, args: Vec::new(), idle_only: true });
         // All else that runs says who it is.
         options.user = Some("0:0".to_owned());
         options.cwd = Some("/".into());
@@ -299,7 +299,7 @@ impl<'a> Making<'a> {
             }),
             subpath: None,
             read_only: false,
-            ownership: None,
+            id_mapping: None,
         });
         options.namespaces.network = Namespace::Path(endpoint.netns.clone());
         options.dns = Some(Dns { servers: self.plan.dns.clone(), ..Dns::default() });
@@ -401,6 +401,6 @@ fn notes(prepared: &Prepared<'_>) -> Vec<String> {
     let bundle = &prepared.bundle;
     notes.extend(bundle.warnings.iter().map(ToString::to_string));
     notes.extend(bundle.problems.iter().map(ToString::to_string));
-    notes.extend(bundle.said.iter().cloned());
+    notes.extend(bundle.hook_stderr.iter().cloned());
     notes
 }

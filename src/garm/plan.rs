@@ -405,7 +405,7 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
         },
         subpath: None,
         read_only,
-        ownership: None,
+        id_mapping: None,
     }
 }
 

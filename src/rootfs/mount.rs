@@ -36,9 +36,7 @@ pub struct Request<'a> {
 /// A user namespace in which ids from 0 on are private ids of the host.
 #[derive(Clone, Copy, Debug)]
 pub struct UserNamespace<'a> {
-    /// Where it is pinned.
     pub path: &'a Path,
-    /// The ids.
     pub ids: PrivateIds,
 }
 
@@ -53,7 +51,6 @@ impl<'a> Request<'a> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Rootfs {
-    /// Its path.
     pub path: PathBuf,
     /// What it is made of.
     pub backing: Backing,
@@ -126,7 +123,7 @@ pub fn unmount(dir: &Path) -> Result<(), RootfsError> {
     Ok(sys_mount::unmount(&dir.join(MERGED))?)
 }
 
-/// Tells if there is no overlay to be had here: no such file system, no permission, or directories
+/// Returns whether overlays are unavailable here: no such file system, no permission, or directories
 /// that are on an overlay themselves.
 fn has_no_overlay(error: &PathError) -> bool {
     let reasons = [Errno::NODEV, Errno::PERM, Errno::INVAL, Errno::NOSYS, Errno::TOOBIG];

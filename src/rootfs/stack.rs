@@ -29,6 +29,7 @@ pub struct Stack<'a> {
 
 /// Something in layers.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Found {
     /// What it is; never a symbolic link.
     pub kind: FileType,

@@ -25,9 +25,7 @@ const HOOKS_TIMEOUT: Duration = Duration::from_secs(600);
 pub enum Kind {
     /// opencontainers/runc, and whatever calls itself nothing else.
     Runc,
-    /// containers/crun.
     Crun,
-    /// youki-dev/youki.
     Youki,
 }
 
@@ -46,9 +44,7 @@ impl Kind {
 /// A runtime and where it keeps the state of our containers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Runtime {
-    /// Which implementation it is.
     pub kind: Kind,
-    /// The program.
     pub program: PathBuf,
     /// Its `--root`: apart from that of other engines, so that ids cannot clash.
     pub root: PathBuf,
@@ -58,6 +54,7 @@ pub struct Runtime {
 
 /// What a runtime knows of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[non_exhaustive]
 pub struct State {
     /// `creating`, `created`, `running`, `paused` or `stopped`.
     pub status: String,

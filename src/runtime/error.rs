@@ -50,37 +50,29 @@ pub enum RuntimeError {
     /// It ended with an error.
     #[error("{} cannot {action} container {id}: {message}{}", program.display(), Hint(*hint))]
     Failed {
-        /// The runtime.
         program: PathBuf,
         /// What it was called for.
         action: Action,
-        /// The container.
         id: String,
         /// What it said, on one line.
         message: String,
-        /// What to do.
         hint: Option<&'static str>,
     },
     /// It did not end in time.
     #[error("{} did not {action} container {id} within {seconds} seconds", program.display())]
     TimedOut {
-        /// The runtime.
         program: PathBuf,
         /// What it was called for.
         action: Action,
-        /// The container.
         id: String,
-        /// The time it had.
         seconds: u64,
     },
     /// Its answer could not be understood.
-    #[error("cannot understand what {} says to {action} a container", program.display())]
+    #[error("malformed output of {} for {action} of a container", program.display())]
     Answer {
-        /// The runtime.
         program: PathBuf,
         /// What it was called for.
         action: Action,
-        /// Why.
         source: serde_json::Error,
     },
 }
@@ -158,7 +150,7 @@ const HINTS: [(&str, &str); 12] = [
     ("open executable", NOT_EXECUTABLE),
     (
         "exec format error",
-        "the image is for another processor, or a script has no #! line: check --platform",
+        "the image is for another CPU architecture, or a script has no #! line: check --platform",
     ),
     ("exec: \"", NOT_EXECUTABLE),
     (

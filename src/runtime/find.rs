@@ -15,6 +15,7 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 /// There is no runtime.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot find an OCI runtime: no executable {names} in {path}")]
+#[non_exhaustive]
 pub struct FindError {
     names: String,
     path: String,

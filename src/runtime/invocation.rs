@@ -21,9 +21,7 @@ pub struct Invocation {
     pub bundle: Option<PathBuf>,
     /// The configuration file, if it is not the bundle's `config.json` (crun's `--config`).
     pub config: Option<PathBuf>,
-    /// Where errors are logged.
     pub log: Option<PathBuf>,
-    /// How errors are logged.
     pub log_format: LogFormat,
     /// Whether debug messages are logged.
     pub debug: bool,
@@ -72,7 +70,7 @@ impl Invocation {
         invocation
     }
 
-    /// Tells if the command makes a container from a bundle.
+    /// Returns whether the command makes a container from a bundle.
     pub fn makes_container(&self) -> bool {
         self.command.as_ref().is_some_and(|command| command == "create" || command == "run")
     }

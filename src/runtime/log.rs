@@ -11,7 +11,6 @@ use crate::sys::fs::{PathContext, PathError};
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
-    /// `time="…" level=error msg="…"`.
     #[default]
     Text,
     /// One JSON object on a line, which containerd reads the last error from.
@@ -25,7 +24,6 @@ pub enum Level {
     Debug,
     /// Something is not as it should be, but work goes on.
     Warning,
-    /// The command fails.
     Error,
 }
 
@@ -44,7 +42,6 @@ impl Level {
 pub struct Log {
     /// The file to append to; none is standard error.
     pub path: Option<PathBuf>,
-    /// How lines are written.
     pub format: LogFormat,
     /// Whether debug messages are written.
     pub debug: bool,

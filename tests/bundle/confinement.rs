@@ -5,7 +5,7 @@ use std::fs;
 
 use oci_hooks::bundle::{self, ExecOptions, Namespace, Resources, Rlimit};
 
-use crate::container::Parts;
+use crate::container::{Parts, config};
 use crate::support::program;
 use crate::support::runtime::Runtime;
 
@@ -175,7 +175,7 @@ fn nodes_are_made_but_for_devices() {
     for runtime in Runtime::ALL {
         let mut parts = maker_of_nodes();
         let written = parts.write().unwrap();
-        let profile = written.config["linux"]["seccomp"].clone();
+        let profile = config(&written)["linux"]["seccomp"].clone();
         let out = parts.run_written(runtime, &written).success();
         assert_eq!(out, expected_nodes(EPERM), "{runtime}");
         // The filter refuses them, not only the kernel for want of the capability.
@@ -288,7 +288,7 @@ fn an_exec_is_confined_like_the_container() {
             cwd: Some("/tmp".into()),
             ..ExecOptions::default()
         };
-        let process = bundle::process(&bundle.config, &options).unwrap();
+        let process = bundle::process(&config(&bundle), &options).unwrap();
         let file = parts.host("process.json");
         fs::write(&file, process.to_string()).unwrap();
         let out = call(&["exec", "--process", file.to_str().unwrap(), &id]);

@@ -10,6 +10,7 @@ use oci_hooks::image::ImageConfig;
 use oci_hooks::rootfs;
 use oci_hooks::sys::netns;
 use oci_hooks::sys::userns::Mapping;
+use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::support::program::{self, Finished};
@@ -140,4 +141,9 @@ impl Drop for Parts {
             let _ = netns::unpin(pin);
         }
     }
+}
+
+/// Reads the configuration of a bundle.
+pub(crate) fn config(bundle: &Bundle) -> Value {
+    serde_json::from_slice(&bundle.config).unwrap()
 }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use oci_hooks::bundle::{BundleError, HookOptions, HooksError, Mount, MountSource, Tmpfs};
 use serde_json::{Value, json};
 
-use crate::container::Parts;
+use crate::container::{Parts, config};
 use crate::support::runtime::Runtime;
 
 const KEY: &str = "com.github.actions.job";
@@ -59,7 +59,7 @@ fn a_hook_knows_what_was_mounted_by_request() {
                 source: MountSource::Tmpfs(Tmpfs::default()),
                 read_only: false,
                 subpath: None,
-                ownership: None,
+                id_mapping: None,
             });
         }
         add(&mut parts, "a.json", json!({"hasBindMounts": true}), "createRuntime", "true");
@@ -74,8 +74,8 @@ fn a_precreate_hook_changes_the_configuration() {
         let script = "sed s/before/after/; echo changed >&2";
         add(&mut parts, "a.json", json!({"always": true}), "precreate", script);
         let bundle = parts.write().unwrap();
-        assert_eq!(bundle.said, ["/bin/sh: changed"]);
-        assert_eq!(bundle.config["process"]["args"][2], "echo after");
+        assert_eq!(bundle.hook_stderr, ["/bin/sh: changed"]);
+        assert_eq!(config(&bundle)["process"]["args"][2], "echo after");
         assert_eq!(parts.run_written(runtime, &bundle).success(), "after\n", "{runtime}");
     }
 }

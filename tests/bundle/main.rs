@@ -8,7 +8,7 @@ mod support;
 mod confinement;
 mod container;
 mod hooks;
+mod id_mapping;
 mod overlay;
-mod ownership;
 mod paths;
 mod users;

@@ -114,7 +114,7 @@ fn bind(parts: &Parts, target: &str) -> Mount {
         source: MountSource::Trusted { path, propagation: Propagation::Private, recursive: true },
         read_only: false,
         subpath: None,
-        ownership: None,
+        id_mapping: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
 
-use oci_hooks::bundle::{BundleError, Mount, MountSource, Ownership, Propagation, Tmpfs};
+use oci_hooks::bundle::{BundleError, IdMapping, Mount, MountSource, Propagation, Tmpfs};
 use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::userns::PrivateIds;
 
@@ -28,7 +28,7 @@ fn parts(script: &str) -> Parts {
         source: MountSource::Bind { file, propagation, recursive: true },
         subpath: None,
         read_only: false,
-        ownership: Some(Ownership { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
+        id_mapping: Some(IdMapping { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
     });
     parts
 }
@@ -40,7 +40,7 @@ fn volume(parts: &Parts, name: &str, target: &str) -> Mount {
         source: MountSource::Volume { path, copy: true, is_shared: true },
         subpath: None,
         read_only: false,
-        ownership: None,
+        id_mapping: None,
     }
 }
 

@@ -83,7 +83,7 @@ fn an_init_of_its_own_collects_what_steps_leave_and_ends_when_told() {
     with_each_engine(|engine, image| {
         let program = engine.init_program().unwrap();
         let mut spec = spec(image, "");
-        spec.options.init = Some(Init { program, args: Vec::new(), alone: true });
+        spec.options.init = Some(Init { program, args: Vec::new(), idle_only: true });
         let record = engine.prepare(spec).unwrap().start().unwrap();
         let pid = record.process.unwrap().pid;
         let children = || {

@@ -60,7 +60,7 @@ impl Container {
         let options = Options {
             args: [&format!("{DIR}/step-runner"), "serve"].map(str::to_owned).into(),
             env: vec!["STEP_RUNNER_SOCKET=/run/steps.sock".to_owned()],
-            init: Some(Init { program, args: Vec::new(), alone: false }),
+            init: Some(Init { program, args: Vec::new(), idle_only: false }),
             mounts,
             ..Options::default()
         };
@@ -188,6 +188,6 @@ fn mount(from: &Path, to: impl Into<PathBuf>) -> Mount {
         source: MountSource::Trusted { path, propagation: Propagation::Private, recursive: false },
         subpath: None,
         read_only: true,
-        ownership: None,
+        id_mapping: None,
     }
 }

@@ -1,3 +1,5 @@
+use serde_json::{Value, json};
+
 use super::super::stage::Stage;
 use super::*;
 use crate::bundle::Security;
@@ -19,15 +21,17 @@ fn build_for(options: &Options, user: &User) -> Result<Value, BundleError> {
     let mounts = Mounts { entries: Vec::new(), propagation: None, stage };
     let privileged = options.security.privileged;
     let devices = super::super::devices::devices(&options.devices, &[], privileged).unwrap();
-    config(&Parts {
-        image: &image(),
+    let image = image();
+    let parts = Parts {
+        image: &image,
         options,
         rootfs: "/rootfs",
         user,
         cwd: "/",
         mounts: &mounts,
         devices: &devices,
-    })
+    };
+    config(&parts).map(|config| serde_json::to_value(config).unwrap())
 }
 
 fn build(options: &Options) -> Value {

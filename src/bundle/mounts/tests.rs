@@ -1,8 +1,9 @@
 use super::super::options::Propagation;
+use super::super::user::User;
 use super::*;
 
 fn mount(target: &str, source: MountSource) -> Mount {
-    Mount { target: target.into(), source, subpath: None, read_only: false, ownership: None }
+    Mount { target: target.into(), source, subpath: None, read_only: false, id_mapping: None }
 }
 
 fn bind(path: &Path) -> MountSource {
@@ -11,12 +12,12 @@ fn bind(path: &Path) -> MountSource {
 
 fn prepared(options: &Options) -> Result<Mounts, BundleError> {
     let dir = tempfile::tempdir().unwrap();
-    let inside = Inside::open(dir.path()).unwrap();
+    let inside = RootfsDir::open(dir.path()).unwrap();
     prepare_in(&inside, &ImageConfig::default(), options)
 }
 
 fn prepare_in(
-    inside: &Inside,
+    inside: &RootfsDir,
     image: &ImageConfig,
     options: &Options,
 ) -> Result<Mounts, BundleError> {
@@ -24,15 +25,19 @@ fn prepare_in(
     let (rootfs, dir) = (Path::new("/disk/merged"), tempfile::tempdir().unwrap());
     fs::write(dir.path().join("hosts"), "").unwrap();
     let dir = dir.path();
-    prepare(Container { image, options, inside, user: &user, rootfs, dir, nodes: &[] })
+    prepare(MountContext { image, options, inside, user: &user, rootfs, dir, nodes: &[] })
 }
 
 fn with(mounts: Vec<Mount>) -> Options {
     Options { mounts, ..Options::default() }
 }
 
+fn options_of(entry: &Entry) -> &[String] {
+    entry.options().as_deref().unwrap()
+}
+
 fn destinations(mounts: &Mounts) -> Vec<&str> {
-    mounts.entries.iter().map(|mount| mount["destination"].as_str().unwrap()).collect()
+    mounts.entries.iter().map(|mount| mount.destination().to_str().unwrap()).collect()
 }
 
 #[test]
@@ -41,7 +46,7 @@ fn every_container_has_what_programs_expect() {
     let expected =
         ["/proc", "/dev", "/dev/pts", "/sys", "/sys/fs/cgroup", "/dev/mqueue", "/dev/shm"];
     assert_eq!(destinations(&mounts), expected);
-    assert_eq!(mounts.entries[6]["options"][4], "size=67108864");
+    assert_eq!(options_of(&mounts.entries[6])[4], "size=67108864");
 }
 
 #[test]
@@ -60,7 +65,7 @@ fn a_mount_comes_after_those_above_it_and_else_in_its_order() {
     let mounts_of_runtime = &destinations(&mounts)[7..];
     // What has others in it is in the root file system already, and they are in it.
     assert_eq!(mounts_of_runtime, ["/other"]);
-    assert_eq!(mounts.entries[7]["source"], "/disk/mounts/1");
+    assert_eq!(mounts.entries[7].source().as_deref(), Some(Path::new("/disk/mounts/1")));
 }
 
 #[test]
@@ -87,13 +92,16 @@ fn targets_that_cannot_be_are_refused() {
         prepared(&with(mounts)).unwrap_err().to_string()
     };
     for text in ["data", "", "/", "/..", "//"] {
-        assert!(target(text).ends_with("write an absolute path below /"), "{text}");
+        assert!(target(text).ends_with("expected an absolute path below /"), "{text}");
     }
     for text in ["/proc", "/proc/sys", "/x/../proc/self"] {
-        assert!(target(text).ends_with("/proc is the runtime's"), "{text}");
+        assert!(target(text).ends_with("/proc is mounted by the runtime"), "{text}");
     }
     let twice = ["/data", "/x/../data/"].map(|t| mount(t, MountSource::Tmpfs(Tmpfs::default())));
-    assert_eq!(prepared(&with(twice.into())).unwrap_err().to_string(), "two mounts on /data");
+    assert_eq!(
+        prepared(&with(twice.into())).unwrap_err().to_string(),
+        "duplicate mount target /data"
+    );
 }
 
 #[test]
@@ -103,7 +111,10 @@ fn only_the_devices_of_the_host_and_memory_take_the_place_of_the_devices() {
         prepared(&with(vec![mount("/dev", source)])).unwrap();
     }
     let error = prepared(&with(vec![mount("/dev/", bind(dir.path()))])).unwrap_err();
-    assert!(error.to_string().ends_with("on /dev: there the devices are"), "{error}");
+    assert!(
+        error.to_string().ends_with("on /dev: it would hide the container's devices"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -124,7 +135,7 @@ fn volumes_of_the_image_are_filled_from_it_once() {
     fs::create_dir_all(root.join("srv/data")).unwrap();
     fs::write(root.join("srv/data/seed"), "from the image").unwrap();
     std::os::unix::fs::symlink("srv/data", root.join("data")).unwrap();
-    let inside = Inside::open(&root).unwrap();
+    let inside = RootfsDir::open(&root).unwrap();
     let image = ImageConfig {
         volumes: ["/data", "/log/", "/tmp"].map(str::to_owned).into(),
         ..ImageConfig::default()
@@ -170,7 +181,7 @@ fn shared_mounts_need_a_root_that_lets_them_through() {
     ]))
     .unwrap();
     assert_eq!(mounts.propagation, Some("rshared"));
-    let words = mounts.entries[8]["options"].as_array().unwrap();
-    assert_eq!(words[..3], [json!("rbind"), json!("rslave"), json!("rw")]);
-    assert!(words.contains(&json!("nosuid")) && words.contains(&json!("nodev")));
+    let words = options_of(&mounts.entries[8]);
+    assert_eq!(words[..3], ["rbind", "rslave", "rw"]);
+    assert!(["nosuid", "nodev"].iter().all(|word| words.iter().any(|found| found == word)));
 }

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use super::job::Jobs;
 use super::settings::EngineSettings;
-use crate::bundle::Ownership;
+use crate::bundle::IdMapping;
 use crate::container::Engine;
 use crate::container_hook::context::HookContext;
 use crate::image::{Credentials, RegistryClient};
@@ -34,8 +34,8 @@ impl EngineBackend<'_> {
 
     /// Returns whose the files in the runner's directories are to be; none if they are to be as they
     /// are.
-    pub(super) fn ownership(&self) -> Option<Ownership> {
+    pub(super) fn id_mapping(&self) -> Option<IdMapping> {
         let (host_uid, host_gid) = self.context.runner.user;
-        self.settings.runner_owns_files.then_some(Ownership { host_uid, host_gid })
+        self.settings.runner_owns_files.then_some(IdMapping { host_uid, host_gid })
     }
 }

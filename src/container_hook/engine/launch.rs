@@ -226,7 +226,7 @@ fn report(backend: &EngineBackend<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>)
             file.display()
         ));
     }
-    for text in &prepared.bundle.said {
+    for text in &prepared.bundle.hook_stderr {
         backend.context.log.output(&plan.container.name(), text.as_bytes());
     }
 }

@@ -72,7 +72,7 @@ impl OpenVolume {
             source,
             read_only: volume.read_only,
             subpath: None,
-            ownership: self.file.as_ref().and_then(|_| backend.ownership()),
+            id_mapping: self.file.as_ref().and_then(|_| backend.id_mapping()),
         }
     }
 }
@@ -113,7 +113,7 @@ impl RunnerMount {
             },
             read_only: self.read_only,
             subpath: None,
-            ownership: backend.ownership(),
+            id_mapping: backend.id_mapping(),
         }
     }
 }

@@ -203,7 +203,7 @@ impl<'a> Plan<'a> {
         let keeps_alive = self.keeps_alive();
         if keeps_alive || self.container.options.init == Some(true) {
             let program = backend.engine.init_program()?;
-            options.init = Some(Init { program, args: Vec::new(), alone: keeps_alive });
+            options.init = Some(Init { program, args: Vec::new(), idle_only: keeps_alive });
         }
         if keeps_alive {
             options.args.clear();
@@ -283,7 +283,7 @@ impl<'a> Plan<'a> {
                 }),
                 read_only: false,
                 subpath: None,
-                ownership: None,
+                id_mapping: None,
             });
         }
         for (number, volume) in self.volumes.iter().enumerate() {
@@ -310,7 +310,7 @@ fn base_options(
         }),
         cwd: args.working_directory.as_ref().or(asked.workdir.as_ref()).map(PathBuf::from),
         user: asked.user.clone(),
-        groups: asked.groups.clone(),
+        supplementary_groups: asked.groups.clone(),
         devices: devices(backend, asked)?,
         read_only: asked.read_only,
         shm_size_bytes: asked.shm_size_bytes,

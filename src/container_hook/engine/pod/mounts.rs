@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::VolumeMount;
 use super::environment::Environment;
 use super::overlay::Overlay;
 use super::volumes::{Backing, Backings, below, check_socket};
-use crate::bundle::{Mount, MountSource, Ownership, Propagation};
+use crate::bundle::{Mount, MountSource, IdMapping, Propagation};
 use crate::container_hook::engine::backend::EngineBackend;
 use crate::container_hook::engine::mounts::runner_directory;
 use crate::container_hook::error::HookError;
@@ -33,7 +33,7 @@ enum PlannedSource {
     /// A volume of ours, by its name in the pod.
     Volume(String),
     /// The runner's own directories: several for its volume `github`.
-    Runner { directories: Vec<OpenDirectory>, ownership: Option<Ownership> },
+    Runner { directories: Vec<OpenDirectory>, id_mapping: Option<IdMapping> },
 }
 
 /// A directory of the runner that a mount shows.
@@ -94,12 +94,12 @@ impl MountPlan {
             source: MountSource::Trusted { path, propagation, recursive },
             subpath: subpath.clone(),
             read_only: self.read_only,
-            ownership: None,
+            id_mapping: None,
         };
         Ok(match &self.source {
             PlannedSource::Host(path) => vec![mount(path.clone())],
             PlannedSource::Volume(name) => vec![mount(volumes.join(name))],
-            PlannedSource::Runner { directories, ownership } => {
+            PlannedSource::Runner { directories, id_mapping } => {
                 let mounts = directories.iter().filter_map(|directory| {
                     let (target, subpath) = directory.place(&self.target, subpath.as_deref())?;
                     let file = directory.file.clone();
@@ -108,7 +108,7 @@ impl MountPlan {
                         source: MountSource::Bind { file, propagation, recursive },
                         subpath,
                         read_only: self.read_only || directory.read_only,
-                        ownership: *ownership,
+                        id_mapping: *id_mapping,
                     })
                 });
                 mounts.collect()
@@ -225,7 +225,7 @@ impl Overlay {
             Ok(OpenDirectory { path, file, below, read_only })
         });
         let directories = directories.collect::<Result<_, HookError>>()?;
-        Ok(Some(PlannedSource::Runner { directories, ownership: backend.ownership() }))
+        Ok(Some(PlannedSource::Runner { directories, id_mapping: backend.id_mapping() }))
     }
 
     /// Returns where what is in the volume of a mount comes from.

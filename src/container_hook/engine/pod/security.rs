@@ -118,10 +118,12 @@ impl Contexts<'_> {
             }
         }
         for (at, &group) in pod.supplemental_groups.iter().flatten().enumerate() {
-            options.groups.push(number(group, &pod_place.at("supplementalGroups").item(at))?);
+            options
+                .supplementary_groups
+                .push(number(group, &pod_place.at("supplementalGroups").item(at))?);
         }
         if let Some(group) = pod.fs_group {
-            options.groups.push(number(group, &pod_place.at("fsGroup"))?);
+            options.supplementary_groups.push(number(group, &pod_place.at("fsGroup"))?);
         }
         Ok(User { user, group })
     }
@@ -277,7 +279,7 @@ mod tests {
         assert_eq!(user(json!({"runAsGroup": 4}), json!({}), Some("a:b")), some("a:4"));
         let groups = json!({"supplementalGroups": [7], "fsGroup": 8});
         let options = applied(json!({}), groups, &bundle::Options::default()).unwrap();
-        assert_eq!(options.groups, ["7", "8"]);
+        assert_eq!(options.supplementary_groups, ["7", "8"]);
         let options = bundle::Options::default();
         assert!(applied(json!({"runAsUser": -1}), json!({}), &options).is_err());
         assert!(applied(json!({"runAsUser": 4294967296_i64}), json!({}), &options).is_err());

@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, chown};
 use std::path::Path;
 
-use oci_hooks::bundle::{Mount, MountSource, Ownership, Propagation};
+use oci_hooks::bundle::{IdMapping, Mount, MountSource, Propagation};
 use oci_hooks::sys::userns::PrivateIds;
 
 use crate::container::Parts;
@@ -34,7 +34,7 @@ fn parts(directory: &str, script: &str) -> Parts {
         },
         read_only: false,
         subpath: None,
-        ownership: Some(Ownership { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
+        id_mapping: Some(IdMapping { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
     }];
     parts
 }

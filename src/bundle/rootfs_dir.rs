@@ -21,7 +21,7 @@ use crate::sys::fs::{PathContext, PathError};
 
 /// A root file system.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct RootfsDir {
     root: OwnedFd,
     path: PathBuf,
 }
@@ -29,11 +29,11 @@ pub(super) struct Inside {
 /// The most that a file of users or groups may hold.
 const MAX_FILE_BYTES: u64 = 4 << 20;
 
-impl Inside {
+impl RootfsDir {
     pub(super) fn open(path: &Path) -> Result<Self, PathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let root = open(path, flags, Mode::empty()).at("open", path)?;
-        Ok(Inside { root, path: path.to_owned() })
+        Ok(RootfsDir { root, path: path.to_owned() })
     }
 
     /// Reads a file, `None` if there is none.
@@ -62,7 +62,7 @@ impl Inside {
         }
     }
 
-    /// Tells if there is nothing, or a directory that is not reached by a symbolic link.
+    /// Returns whether there is nothing, or a directory that is not reached by a symbolic link.
     pub(super) fn is_free_or_directory(&self, name: &str) -> Result<bool, PathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY;
         match open_strictly(self.root.as_fd(), name, flags, Mode::empty()) {
@@ -210,9 +210,9 @@ mod tests {
 
     use super::*;
 
-    fn root() -> (tempfile::TempDir, Inside) {
+    fn root() -> (tempfile::TempDir, RootfsDir) {
         let dir = tempfile::tempdir().unwrap();
-        let inside = Inside::open(dir.path()).unwrap();
+        let inside = RootfsDir::open(dir.path()).unwrap();
         (dir, inside)
     }
 

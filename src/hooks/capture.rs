@@ -43,16 +43,10 @@ pub struct Recorder {
 pub enum RecorderError {
     /// A hook entry is JSON, which has no other text than Unicode.
     #[error("{} is not valid UTF-8, so no hook entry can name it", path.display())]
-    NotUtf8 {
-        /// The program or directory.
-        path: PathBuf,
-    },
+    NotUtf8 { path: PathBuf },
     /// Hooks run in a directory of the runtime's choice.
     #[error("{} is not an absolute path, as hooks need it", path.display())]
-    Relative {
-        /// The program or directory.
-        path: PathBuf,
-    },
+    Relative { path: PathBuf },
 }
 
 impl Recorder {
@@ -123,7 +117,6 @@ pub struct Capture<'a> {
     pub hook: &'a str,
     /// The stage it runs at.
     pub stage: &'a str,
-    /// Its program.
     pub path: &'a Path,
     /// Its argument vector, `argv[0]` included.
     pub argv: Vec<&'a OsStr>,

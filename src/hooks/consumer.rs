@@ -17,7 +17,7 @@ pub const OVERRIDE_DIR: &str = "/etc/containers/oci/hooks.d";
 pub struct Consumer {
     /// The name on the command line.
     pub name: &'static str,
-    /// One line about it.
+    /// One line about the consumer.
     pub about: &'static str,
     /// Directories it reads by default, in order of increasing precedence.
     pub dirs: &'static [&'static str],
@@ -25,11 +25,10 @@ pub struct Consumer {
     pub extension_stages: &'static [&'static str],
     /// The stage that hooks of stage `prestart` are injected at.
     pub prestart: OciStage,
-    /// How it matches.
     pub matching: Matching,
     /// Which mounts it counts for `hasBindMounts`.
     pub bind_mounts: BindMountRule,
-    /// Whose annotations it matches.
+    /// Which annotations it matches, as a phrase for people.
     pub annotations: &'static str,
     /// How strictly it reads a hook file.
     pub schema: SchemaRule,
@@ -40,23 +39,23 @@ pub struct Consumer {
 pub struct Matching {
     /// What of a text a pattern must match.
     pub scope: PatternScope,
-    /// What `hasBindMounts: false` means.
+    /// The meaning of `hasBindMounts: false` to a consumer.
     pub bind_mounts_false: BindMountsFalse,
 }
 
 /// What of a text a pattern must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatternScope {
-    /// Any part.
+    /// The pattern may match any part.
     Search,
-    /// The whole.
+    /// The pattern must match the whole text.
     Full,
 }
 
-/// What `hasBindMounts: false` means.
+/// The meaning of `hasBindMounts: false` to a consumer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BindMountsFalse {
-    /// It never holds.
+    /// The condition holds for no container.
     Never,
     /// It holds for a container without bind mounts.
     HasNone,
@@ -106,7 +105,7 @@ pub const PODMAN_4: Consumer = Consumer {
     ..PODMAN
 };
 
-/// buildah and `podman build`.
+/// buildah, and podman when it builds images.
 pub const BUILDAH: Consumer = Consumer {
     name: "buildah",
     about: "buildah and podman build",
@@ -115,7 +114,7 @@ pub const BUILDAH: Consumer = Consumer {
     ..PODMAN
 };
 
-/// CRI-O.
+/// CRI-O, the container engine of Kubernetes.
 pub const CRIO: Consumer = Consumer {
     name: "crio",
     about: "CRI-O",
@@ -133,7 +132,7 @@ pub const NRI: Consumer = Consumer {
     ..CRIO
 };
 
-/// Sarus.
+/// Sarus, the container engine for HPC.
 pub const SARUS: Consumer = Consumer {
     name: "sarus",
     about: "Sarus",
@@ -157,7 +156,7 @@ impl Consumer {
 }
 
 impl BindMountRule {
-    /// Tells if a mount of `config.json` is one the user asked for.
+    /// Returns whether a mount of `config.json` is one the user asked for.
     ///
     /// Consumers know what the user asked for; a finished `config.json` does not say it. What they
     /// add by themselves is known by its destination, and for tmpfs (podman's systemd mode) by

@@ -22,11 +22,9 @@ use super::{Hook, Version};
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Draft {
-    /// What is injected.
     pub hook: Hook,
     /// The conditions, all of which must hold; without any the hook never applies.
     pub when: DraftWhen,
-    /// The stages by name.
     pub stages: Vec<String>,
 }
 

@@ -25,22 +25,17 @@ pub enum HookError {
     Type {
         /// What the schema asks for.
         expected: &'static str,
-        /// What is there.
         found: &'static str,
     },
     /// The version is none of those there are.
     #[error("unknown hook version {version:?}")]
-    UnknownVersion {
-        /// The version.
-        version: String,
-    },
+    UnknownVersion { version: String },
     /// A 0.1.0 file without `hook`.
     #[error("missing required property: hook")]
     MissingHook,
     /// A 1.0.0 file without `hook.path`, or an empty path.
     #[error("missing required property: hook.path")]
     MissingPath,
-    /// A file without stages.
     #[error("missing required property: stages")]
     MissingStages,
     /// A 0.1.0 file with both spellings of a property.
@@ -48,28 +43,16 @@ pub enum HookError {
     BothSet(&'static str, &'static str),
     /// The hook's program does not exist.
     #[error("hook program {path:?} does not exist")]
-    PathMissing {
-        /// Its path.
-        path: String,
-    },
+    PathMissing { path: String },
     /// The hook's program cannot be looked up.
     #[error("cannot look up hook program {path:?}")]
-    PathLookup {
-        /// Its path.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
+    PathLookup { path: String, source: io::Error },
     /// A stage is neither one of the runtime specification nor of the consumer.
     #[error("unknown stage {stage:?}")]
-    UnknownStage {
-        /// The stage.
-        stage: String,
-    },
+    UnknownStage { stage: String },
     /// A pattern is not a regular expression.
     #[error("invalid {place} pattern")]
     Pattern {
-        /// Which pattern.
         place: PatternPlace,
         /// What is wrong with it.
         source: PatternError,
@@ -86,7 +69,6 @@ pub enum PatternPlace {
     AnnotationKey,
     /// The value of an annotation.
     AnnotationValue,
-    /// A command.
     Command,
 }
 
@@ -126,7 +108,7 @@ impl HookError {
         }
     }
 
-    /// Tells if the file was not there any more when it was opened, which the reference overlooks.
+    /// Returns whether the file was gone when it was opened, which the reference overlooks.
     pub(super) fn is_vanished(&self) -> bool {
         let not_found = |error: &PathError| error.source.kind() == io::ErrorKind::NotFound;
         matches!(self, HookError::Read(ReadError::Path(error)) if not_found(error))
@@ -163,7 +145,6 @@ impl HookError {
 /// What is wrong with a hook file, and where.
 #[derive(Debug)]
 pub struct Fault {
-    /// What is wrong.
     pub error: HookError,
     /// Where in the file, if it is about its content.
     pub location: Option<Location>,
@@ -174,11 +155,9 @@ pub struct Fault {
 #[error("{}{}", path.display(), position(location.as_ref()))]
 #[non_exhaustive]
 pub struct Problem {
-    /// The file or directory.
     pub path: PathBuf,
     /// Where in the file, if it is about its content.
     pub location: Option<Location>,
-    /// What is wrong.
     pub source: HookError,
     /// Whether podman and CRI-O refuse to work because of it. What is not fatal, they drop in silence.
     pub fatal: bool,
@@ -192,9 +171,7 @@ fn position(location: Option<&Location>) -> String {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot match hook {}", path.display())]
 pub struct MatchError {
-    /// The hook file.
     pub path: PathBuf,
-    /// Why.
     pub source: super::EmptyArgs,
 }
 

@@ -22,7 +22,7 @@ use serde::de::IgnoredAny;
 use super::Hook;
 use crate::sys::process::{End, Finished, Limit, Program, RunError};
 
-/// How filters are run.
+/// Limits and environment for precreate hooks.
 #[derive(Clone, Debug)]
 pub struct FilterOptions {
     /// Their working directory, to which relative paths of programs are relative too.
@@ -52,18 +52,16 @@ impl FilterOptions {
 pub struct Filtered {
     /// The bytes that the last filter wrote.
     pub config: Vec<u8>,
-    /// What each filter did.
     pub runs: Vec<FilterRun>,
 }
 
-/// What one filter did.
+/// The run of one precreate hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FilterRun {
     /// What it wrote to standard error, up to the limit.
     pub stderr: Vec<u8>,
     /// Whether it wrote more than that.
     pub stderr_truncated: bool,
-    /// How long it took.
     pub duration: Duration,
     /// Whether it gave back other bytes than it got; white space counts.
     pub changed: bool,
@@ -103,12 +101,9 @@ impl FilterRun {
 pub struct FilterError {
     /// Its index in the list of filters.
     pub index: usize,
-    /// Its program.
     pub path: String,
-    /// What was wrong.
     #[source]
     pub failure: FilterFailure,
-    /// What it did.
     pub run: FilterRun,
     /// The configuration after the last filter that worked.
     pub config: Vec<u8>,
@@ -141,10 +136,7 @@ pub enum FilterFailure {
     },
     /// It was killed because it did not stop writing.
     #[error("it wrote more than {limit_bytes} bytes")]
-    OutputTooLarge {
-        /// The limit.
-        limit_bytes: u64,
-    },
+    OutputTooLarge { limit_bytes: u64 },
     /// It wrote something that is not exactly one JSON value; nothing, for one.
     #[error("its output is not JSON")]
     NotJson(#[from] serde_json::Error),
@@ -153,16 +145,10 @@ pub enum FilterFailure {
     NotUtf8(#[from] std::str::Utf8Error),
     /// It wrote a JSON value that is no configuration.
     #[error("its output is {found}, not an object")]
-    NotAnObject {
-        /// What it wrote.
-        found: &'static str,
-    },
+    NotAnObject { found: &'static str },
     /// It would have emptied the configuration.
     #[error("its output is {found}, which would leave nothing of the configuration")]
-    Empty {
-        /// `{}` or `null`.
-        found: &'static str,
-    },
+    Empty { found: &'static str },
 }
 
 /// Sends a configuration through filters: each gets on standard input what the one before it wrote

@@ -22,7 +22,6 @@ pub struct LoadOptions {
     pub dirs: Vec<PathBuf>,
     /// Stages the consumer runs by itself.
     pub extension_stages: Vec<String>,
-    /// Whether programs must exist.
     pub path_check: PathCheck,
     /// How strictly the consumer reads.
     pub schema: SchemaRule,
@@ -44,7 +43,6 @@ impl LoadOptions {
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Loaded {
-    /// The hooks in force.
     pub hooks: HookSet,
     /// What stopped files from being hooks, in the order it was met.
     pub problems: Vec<Problem>,
@@ -62,9 +60,7 @@ pub struct Loaded {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Entry {
-    /// The entry.
     pub path: PathBuf,
-    /// What became of it.
     pub state: EntryState,
 }
 
@@ -75,10 +71,7 @@ pub enum EntryState {
     /// It is a hook in force.
     Active,
     /// It is a hook, but a later directory has a file of the same name.
-    Masked {
-        /// That file.
-        by: PathBuf,
-    },
+    Masked { by: PathBuf },
     /// It cannot be used: one of the problems is about it, or about its directory.
     Broken,
     /// It went away while it was opened, or is a symbolic link to nothing.
@@ -281,7 +274,7 @@ pub(super) fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
     Ok(names)
 }
 
-/// Tells if a hook that was good before stays in force in spite of an error.
+/// Returns whether a hook that was good before stays in force in spite of an error.
 ///
 /// Not if somebody took away the file, the directory or the hook's program: a hook without its
 /// program would make every container fail, and the reference ignores it.

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::json::{Document, Location, folds_to};
 
-/// How to migrate.
+/// Options of a migration to schema 1.0.0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct MigrateOptions<'a> {
     /// Stages the consumer runs by itself.
@@ -54,17 +54,14 @@ pub struct Migration {
     /// Those that follow are called `NAME.1.json`, `NAME.2.json`: in the order of injection hardly
     /// anything fits between them and `NAME.json`, as it would with `NAME-1.json`.
     pub files: Vec<MigratedFile>,
-    /// What to know.
     pub remarks: Vec<Remark>,
 }
 
-/// A file to write.
+/// A 1.0.0 hook file to write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MigratedFile {
-    /// Its name.
     pub name: OsString,
-    /// Its content.
     pub text: String,
 }
 
@@ -80,29 +77,18 @@ pub enum Remark {
         conditions: Vec<Condition>,
     },
     /// Conditions were left out because the commands match every program.
-    Implied {
-        /// The conditions.
-        conditions: Vec<Condition>,
-    },
+    Implied { conditions: Vec<Condition> },
     /// What hid the one file must hide all of them.
     HideTogether,
     /// A key that consumers ignore was left out.
-    UnknownKey {
-        /// The key.
-        key: String,
-        /// Where it stands.
-        location: Location,
-    },
+    UnknownKey { key: String, location: Location },
 }
 
 /// A condition of schema 0.1.0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Condition {
-    /// `hasbindmounts`
     BindMounts,
-    /// `annotations`
     Annotations,
-    /// `cmds`
     Commands,
 }
 
@@ -250,7 +236,7 @@ fn conditions(definition: &Definition, remarks: &mut Vec<Remark>) -> Vec<DraftWh
     found.into_iter().map(draft).collect()
 }
 
-/// Tells if a pattern surely matches every text.
+/// Returns whether a pattern surely matches every text.
 ///
 /// What matches the empty text and asks nothing about places in it is found in any text. One `^` at
 /// the start or one `$` at the end changes nothing, as every text has both; the two together do.

@@ -28,7 +28,6 @@ pub use report::{Injected, MatchedHook, PipelineError, PipelineFailure, Precreat
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Pipeline {
-    /// Whose rules hold.
     pub consumer: Consumer,
     /// The directories, and which stages are kept apart.
     pub load: LoadOptions,
@@ -39,7 +38,6 @@ pub struct Pipeline {
     /// Whom to trust: a matching hook that others can change is an error, and hooks without an
     /// environment get an empty one. `None` trusts everybody, as podman and CRI-O do.
     pub strict: Option<TrustOptions>,
-    /// How hooks are added.
     pub inject: InjectOptions,
     /// How `precreate` hooks are run; `None` leaves them to the caller, in [`Report::extension_hooks`].
     pub precreate: Option<FilterOptions>,

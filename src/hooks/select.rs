@@ -26,7 +26,6 @@ pub struct Injection<'a> {
     pub file: &'a HookFile,
     /// The stage it goes to, which for a `prestart` hook is up to the consumer.
     pub stage: Stage,
-    /// What is injected.
     pub hook: Cow<'a, Hook>,
 }
 

@@ -14,9 +14,7 @@ use super::{Definition, EmptyArgs, Outcome, Target};
 pub struct HookFile {
     /// The file's name without its directory; a later directory hides files of the same name.
     pub name: OsString,
-    /// The file.
     pub path: PathBuf,
-    /// What it says.
     pub definition: Definition,
     order: Box<[u8]>,
 }
@@ -40,14 +38,13 @@ pub struct HookSet {
 /// What one hook's conditions say about a container.
 #[derive(Clone, Copy, Debug)]
 pub struct Verdict<'a> {
-    /// The hook.
     pub file: &'a HookFile,
     /// Whether it applies, and why; an error keeps the reference from injecting any hook.
     pub outcome: Result<Outcome<'a>, EmptyArgs>,
 }
 
 impl Verdict<'_> {
-    /// Tells if the hook applies.
+    /// Returns whether the hook applies.
     pub fn matches(&self) -> bool {
         self.outcome.is_ok_and(|outcome| outcome.matched)
     }
@@ -64,7 +61,7 @@ impl HookSet {
         self.files.len()
     }
 
-    /// Tells if there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.files.is_empty()
     }
@@ -124,7 +121,7 @@ pub(super) fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     Cow::Owned(key.into_bytes())
 }
 
-/// Tells if a directory entry is read as a hook file.
+/// Returns whether a directory entry is read as a hook file.
 pub(super) fn is_hook_file_name(name: &OsStr) -> bool {
     // Not `Path::extension`: it has none for `.json`, which counts.
     Path::new(name).as_os_str().as_bytes().ends_with(b".json")

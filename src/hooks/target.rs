@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 /// A container as the conditions of hooks see it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Target {
-    /// What the container runs.
     pub command: Command,
     /// The annotations the consumer matches, which need not be those of `config.json`.
     pub annotations: BTreeMap<String, String>,
@@ -33,6 +32,5 @@ pub enum Command {
     NoProcess,
     /// `process.args` is missing or empty: conditions on the command are errors.
     NoArgs,
-    /// `process.args[0]`.
     Program(String),
 }

@@ -29,7 +29,7 @@ const MAX_SYMLINKS: usize = 40;
 /// How many scripts in a row may be interpreters of each other, as in the kernel.
 const MAX_INTERPRETERS: usize = 5;
 
-/// Whom to trust.
+/// The users whose files are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TrustOptions {
     /// Users who may own and write hooks. So may the groups of the same numbers: root's, and where
@@ -38,7 +38,7 @@ pub struct TrustOptions {
 }
 
 impl Default for TrustOptions {
-    /// Trusts root alone.
+    /// Returns the policy that trusts only root.
     fn default() -> Self {
         TrustOptions { uids: vec![0] }
     }

@@ -13,7 +13,6 @@ use super::{Command, Pattern, Target};
 pub struct When {
     /// Whether all conditions must hold or one is enough.
     pub combine: Combine,
-    /// Holds if true.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub always: Option<bool>,
     /// Holds if true and the container has bind mounts.
@@ -27,7 +26,7 @@ pub struct When {
     pub commands: Vec<Pattern>,
 }
 
-/// How conditions combine.
+/// Whether all conditions must hold, or one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Combine {
@@ -40,9 +39,7 @@ pub enum Combine {
 /// The patterns for the key and the value of one annotation.
 #[derive(Clone, Debug)]
 pub struct AnnotationPattern {
-    /// Matches the key.
     pub key: Pattern,
-    /// Matches the value.
     pub value: Pattern,
 }
 
@@ -50,20 +47,15 @@ pub struct AnnotationPattern {
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub enum Reason<'a> {
-    /// `always` has this value.
     Always(bool),
-    /// `hasBindMounts` has a value.
     BindMounts {
-        /// The value.
         wanted: bool,
         /// Whether the container has bind mounts.
         present: bool,
-        /// Whether the condition holds.
         holds: bool,
     },
     /// An annotation is asked for.
     Annotation {
-        /// The patterns for it.
         pattern: &'a AnnotationPattern,
         /// The first annotation that matches, as key and value.
         found: Option<(&'a str, &'a str)>,
@@ -72,9 +64,7 @@ pub enum Reason<'a> {
     Command {
         /// The patterns, of which one must match.
         patterns: &'a [Pattern],
-        /// The first that does.
         found: Option<&'a Pattern>,
-        /// `process.args[0]`.
         command: &'a str,
     },
     /// Only commands are asked for, and `config.json` has no `process`.
@@ -84,7 +74,7 @@ pub enum Reason<'a> {
 }
 
 impl Reason<'_> {
-    /// Tells if the condition holds.
+    /// Returns whether the condition holds.
     pub fn holds(&self) -> bool {
         match self {
             Reason::Always(value) => *value,
@@ -99,7 +89,6 @@ impl Reason<'_> {
 /// Whether a hook applies to a container, and the condition that decided.
 #[derive(Clone, Copy, Debug)]
 pub struct Outcome<'a> {
-    /// Whether the hook applies.
     pub matched: bool,
     /// The condition that decided: the first to fail or the last to hold where all must hold, the
     /// first to hold or the last to fail where one is enough.

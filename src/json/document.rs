@@ -55,6 +55,7 @@ impl Kind {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location {
     pub span: Range<usize>,
+    /// The line, counted from 1.
     pub line: usize,
     /// Column in characters, from 1.
     pub column: usize,
@@ -89,7 +90,7 @@ impl<'t> Document<'t> {
         self.text
     }
 
-    /// Returns the outermost value.
+    /// Returns the root value of the document.
     pub fn root(&self) -> Value<'_> {
         Value { text: self.text, nodes: &self.nodes, index: 0 }
     }

@@ -6,22 +6,14 @@ use crate::json::{Location, SyntaxError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// It is not JSON.
     #[error("{error}")]
-    Syntax {
-        /// What is wrong.
-        error: SyntaxError,
-        /// Where.
-        location: Location,
-    },
+    Syntax { error: SyntaxError, location: Location },
     /// A value is of the wrong type.
     #[error("expected {expected}, found {found}")]
     Type {
         /// What the runtime specification asks for.
         expected: &'static str,
-        /// What is there.
         found: &'static str,
-        /// Where.
         location: Location,
     },
     /// A key that matters here stands twice, or in other case: runtimes do not agree on its meaning.
@@ -29,7 +21,6 @@ pub enum ConfigError {
     Ambiguous {
         /// The key as it stands.
         key: String,
-        /// Where.
         location: Location,
     },
 }
@@ -44,7 +35,7 @@ impl ConfigError {
         }
     }
 
-    /// Returns where it is.
+    /// Returns line and column of the error.
     pub fn location(&self) -> &Location {
         match self {
             ConfigError::Syntax { location, .. }

@@ -9,7 +9,7 @@ use super::read::{Config, member};
 use crate::hooks::{Hook, OciStage, Selection};
 use crate::json::{Kind, Value};
 
-/// How hooks are added.
+/// Options of [`Config::inject`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct InjectOptions {
     /// Leaves out a hook that already stands at its stage, so that injecting twice changes nothing.
@@ -71,7 +71,7 @@ impl Serialize for Stages<'_> {
     }
 }
 
-/// Tells if an element of a stage is the very hook that would be added.
+/// Returns whether an element of a stage is the very hook that would be added.
 fn is_hook(element: Value<'_>, hook: &Hook) -> bool {
     let strings = |name| -> Vec<String> {
         let list = element.get(name).into_iter().flat_map(Value::elements);

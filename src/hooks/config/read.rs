@@ -16,7 +16,7 @@ pub struct Config<'t> {
 }
 
 impl<'t> Config<'t> {
-    /// Parses a configuration.
+    /// Parses a container's `config.json`.
     pub fn parse(text: &'t [u8]) -> Result<Self, ConfigError> {
         let document = Document::parse(text).map_err(|error| ConfigError::Syntax {
             location: Location::of_span(text, error.offset..error.offset + 1),
@@ -26,7 +26,7 @@ impl<'t> Config<'t> {
         Ok(Config { document })
     }
 
-    /// Returns the parsed text.
+    /// Returns the JSON document as parsed.
     pub fn document(&self) -> &Document<'t> {
         &self.document
     }
@@ -82,7 +82,7 @@ impl<'t> Config<'t> {
         Ok(annotations)
     }
 
-    /// Tells if the user asked for mounts, as far as the configuration shows it.
+    /// Returns whether the user asked for mounts, as far as the configuration shows it.
     pub fn has_bind_mounts(&self, rule: BindMountRule) -> Result<bool, ConfigError> {
         let mounts = member(self.document.root(), "mounts", Kind::Array, "an array of objects")?;
         for mount in mounts.into_iter().flat_map(Value::elements) {

@@ -7,7 +7,7 @@ use crate::hooks::Version;
 use crate::hooks::consumer::BindMountsFalse;
 use crate::json::Kind;
 
-/// Checks the conditions and tells if they can hold.
+/// Checks the conditions and returns whether they can hold.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     let is_new = fields.version == Version::V1_0_0;
     let always = fields.always.and_then(|member| member.value.as_bool());
@@ -124,7 +124,7 @@ fn redundant_always(fields: &Fields<'_>, sink: &mut Sink<'_>) {
         .help("remove `always`, or the other conditions if the hook is for all containers");
 }
 
-/// Tells if a pattern is one of the usual ways to match anything.
+/// Returns whether a pattern is one of the usual ways to match anything.
 pub(super) fn matches_everything(pattern: &str) -> bool {
     let inner = pattern.strip_prefix('^').unwrap_or(pattern);
     let inner = inner.strip_suffix('$').unwrap_or(inner);

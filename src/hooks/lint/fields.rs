@@ -15,7 +15,6 @@ pub(super) struct Fields<'d> {
     pub(super) root: Value<'d>,
     /// The schema the file is meant to follow, which need not be the one it is read by.
     pub(super) version: Version,
-    /// The member `version`.
     pub(super) version_member: Option<Member<'d>>,
     pub(super) hook: Option<Member<'d>>,
     pub(super) path: Option<Value<'d>>,
@@ -38,11 +37,10 @@ pub(super) struct Fields<'d> {
     pub(super) objects: Vec<(Value<'d>, Place)>,
 }
 
-/// A list of strings.
+/// An array of strings in a hook file.
 #[derive(Debug)]
 pub(super) struct List<'d> {
     pub(super) member: Member<'d>,
-    /// The strings in it.
     pub(super) items: Vec<Value<'d>>,
 }
 
@@ -91,7 +89,7 @@ impl Place {
 }
 
 impl<'d> Fields<'d> {
-    /// Tells if the file only hides a hook of its name, as `oci-hooks disable` makes them.
+    /// Returns whether the file only hides a hook of its name, as `oci-hooks disable` makes them.
     pub(super) fn is_mask(&self) -> bool {
         let always = self.always.and_then(|member| member.value.as_bool());
         let path = self.path.and_then(Value::as_str);
@@ -357,7 +355,7 @@ struct OldLists<'d> {
 }
 
 impl List<'_> {
-    /// Returns the decoded strings.
+    /// Returns the strings of the array, decoded.
     pub(super) fn texts(&self) -> Vec<String> {
         self.items.iter().filter_map(|item| Some(item.as_str()?.into_owned())).collect()
     }

@@ -42,11 +42,9 @@ pub struct Finding {
     pub rule: &'static Rule,
     /// How bad it is here, which is up to the rule, the consumer and the options.
     pub severity: Severity,
-    /// The file or directory.
     pub path: PathBuf,
     /// Where in the file, if it is about its content.
     pub location: Option<Location>,
-    /// What is wrong.
     pub message: String,
     /// What to do about it.
     pub help: Option<String>,
@@ -60,11 +58,8 @@ pub struct Finding {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Related {
-    /// The file.
     pub path: PathBuf,
-    /// Where in it.
     pub location: Option<Location>,
-    /// What is there.
     pub message: String,
 }
 
@@ -114,7 +109,6 @@ impl Finding {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct LintedFile {
-    /// The file or directory.
     pub path: PathBuf,
     /// What the file holds, if it could be read and there are findings.
     pub text: Option<Vec<u8>>,

@@ -18,7 +18,7 @@ pub struct Fix {
 }
 
 impl Fix {
-    /// Replaces one range.
+    /// Returns a fix that replaces one range.
     pub(super) fn replace(
         description: impl Into<String>,
         span: Range<usize>,
@@ -27,7 +27,7 @@ impl Fix {
         Fix { description: description.into(), edits: vec![(span, with.into())] }
     }
 
-    /// Removes one range.
+    /// Returns a fix that removes one range.
     pub(super) fn remove(description: impl Into<String>, span: Range<usize>) -> Self {
         Fix::replace(description, span, Vec::new())
     }
@@ -61,7 +61,7 @@ pub fn apply<'f>(text: &[u8], fixes: impl IntoIterator<Item = &'f Fix>) -> Vec<u
     fixed
 }
 
-/// Tells if two ranges overlap, or insert at the same place, where the order would be open.
+/// Returns whether two ranges overlap, or insert at the same place, where the order would be open.
 fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
     (a.start < b.end && b.start < a.end) || a.start == b.start
 }
@@ -70,7 +70,6 @@ fn touches(a: &Range<usize>, b: &Range<usize>) -> bool {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Fixed {
-    /// The text.
     pub text: Vec<u8>,
     /// What was done, in order.
     pub applied: Vec<AppliedFix>,

@@ -57,7 +57,7 @@ fn known(object: Value<'_>, place: Place, sink: &mut Sink<'_>) {
     }
 }
 
-/// Tells if a key is a usual way to write a remark where there are no comments.
+/// Returns whether a key is a usual way to write a remark where there are no comments.
 fn is_remark(key: &str) -> bool {
     ["_", "$", "//", "#", "x-"].iter().any(|start| key.starts_with(start)) || key == "comment"
 }
@@ -90,7 +90,7 @@ fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink:
 /// Members of an object among which it is clear what is meant by a misspelled one.
 const MAX_MEMBERS: usize = 64;
 
-/// Tells if no other member is read as a field, or may be meant to be.
+/// Returns whether no other member is read as a field, or may be meant to be.
 fn is_free(object: Value<'_>, member: Member<'_>, name: &str, place: Place) -> bool {
     // The older schema has two spellings of some fields, which do not go together.
     let stem = |name: &str| name.trim_end_matches('s').to_owned();
@@ -145,7 +145,7 @@ fn duplicates(object: Value<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-/// Tells if reading a string puts a replacement character into it.
+/// Returns whether reading a string puts a replacement character into it.
 fn is_damaged(string: Value<'_>) -> bool {
     let contains = |raw: &[u8], part: &[u8]| raw.windows(part.len()).any(|window| window == part);
     string.as_str().is_some_and(|text| text.contains('\u{fffd}'))
@@ -153,7 +153,7 @@ fn is_damaged(string: Value<'_>) -> bool {
         && !contains(&string.raw().to_ascii_lowercase(), b"\\ufffd")
 }
 
-/// Tells which object a file's conditions stand in, for messages.
+/// Returns which object a file's conditions stand in, for messages.
 pub(super) fn conditions_place(version: Version) -> &'static str {
     match version {
         Version::V0_1_0 => "`cmds`, `annotations` or `hasbindmounts`",

@@ -11,7 +11,6 @@ use crate::hooks::trust::TrustOptions;
 pub struct LintOptions {
     /// The directories for [`lint_dirs`](super::lint_dirs), in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
-    /// Who reads the files.
     pub consumer: Consumer,
     /// Who else may read them; what only they would object to is a note.
     pub others: Vec<Consumer>,
@@ -55,9 +54,7 @@ impl Default for LintOptions {
 /// What is to be done with the findings of a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Leave them out.
     Allow,
-    /// Report them as this.
     Report(Severity),
 }
 

@@ -15,7 +15,7 @@ use crate::json::Value;
 /// The longest pattern whose style is looked at. No longer one is written by hand.
 const MAX_STYLE_BYTES: usize = 4096;
 
-/// Checks all patterns.
+/// Checks all patterns of a hook file.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) {
     for annotation in &fields.annotations {
         one(annotation.key, PatternPlace::AnnotationKey, sink);
@@ -100,7 +100,7 @@ fn joined(list: &List<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-/// Tells if a pattern changes the one that is joined to it.
+/// Returns whether a pattern changes the one that is joined to it.
 fn reaches_out(text: &str, ast: &Ast) -> bool {
     ast.constructs().iter().any(|construct| match construct.kind {
         ConstructKind::Flags => {
@@ -319,12 +319,12 @@ fn anchors(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     }
 }
 
-/// Tells if a pattern starts with something that stands for any text.
+/// Returns whether a pattern starts with something that stands for any text.
 fn starts_open(text: &str) -> bool {
     text.starts_with(".*") || text.starts_with(".+")
 }
 
-/// Tells if a pattern ends with something that stands for any text.
+/// Returns whether a pattern ends with something that stands for any text.
 fn ends_open(text: &str) -> bool {
     text.ends_with(".*") || text.ends_with(".+")
 }

@@ -182,7 +182,7 @@ impl Programs {
         self.trust.as_ref()?.check_additions(directory).err()
     }
 
-    /// Checks the file of the program and tells if it exists.
+    /// Checks the file of the program and returns whether it exists.
     pub(super) fn check(&mut self, fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
         let Some(value) = fields.path else { return true };
         let path = value.as_str().unwrap_or_default();

@@ -25,7 +25,7 @@ struct Slip {
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 impl Repaired {
-    /// Looks for slips.
+    /// Finds and repairs slips in invalid JSON.
     pub(super) fn new(text: &[u8]) -> Self {
         let mut repaired = Repaired { text: text.to_vec(), slips: Vec::new() };
         let mut at = 0;
@@ -131,7 +131,7 @@ impl Repaired {
         }
     }
 
-    /// Tells if the error of the parser is one of the slips.
+    /// Returns whether the error of the parser is one of the slips.
     fn is_explained(&self, error: SyntaxError) -> bool {
         let same_place =
             |slip: &Slip| slip.span.start <= error.offset && error.offset <= slip.span.end;

@@ -35,13 +35,10 @@ pub struct Rule {
     pub severity: Severity,
     /// Whether a file with it is refused by those who read it.
     pub rejects: bool,
-    /// One line about it.
     pub summary: &'static str,
     /// Why it matters and what podman, CRI-O and the runtimes make of it.
     pub explanation: &'static str,
-    /// What is found.
     pub bad: Example,
-    /// How it is right.
     pub good: Example,
     /// Whether it can be corrected without a person, and why or why not.
     pub fix: FixPolicy,
@@ -51,7 +48,6 @@ pub struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Example {
-    /// A hook file.
     Hook(&'static str),
     /// A hook file, and the consumer it matters to.
     HookFor(&'static str, &'static str),
@@ -86,7 +82,7 @@ impl Rule {
     }
 }
 
-/// All rules, by code.
+/// All rules, in the order of their codes.
 pub static ALL: &[&Rule] = &[
     &UNREADABLE_FILE,
     &INVALID_JSON,

@@ -208,7 +208,7 @@ pub(super) fn first(fields: &Fields<'_>) -> std::ops::Range<usize> {
     span.start..(span.start + 1).min(span.end)
 }
 
-/// Says where a key belongs that stands in the wrong object or is another schema's.
+/// Returns where a key belongs that stands in the wrong object or is another schema's.
 pub(super) fn place_of(key: &str, place: Place) -> Option<&'static str> {
     const COMMANDS: &str = "patterns for the command are in `when.commands`";
     const ARGS: &str = "the arguments of the program are in `hook.args`";

@@ -78,17 +78,17 @@ impl<'a> Sink<'a> {
         finding
     }
 
-    /// Tells if nothing more is kept, and so nothing more need be looked for.
+    /// Returns whether nothing more is kept, and so nothing more need be looked for.
     pub(super) fn is_full(&self) -> bool {
         self.findings.len() >= MAX_FINDINGS
     }
 
-    /// Tells if some finding means that the file is refused.
+    /// Returns whether some finding means that the file is refused.
     pub(super) fn rejects(&self) -> bool {
         self.findings.iter().any(|finding| finding.rule.rejects)
     }
 
-    /// Tells if a rule has found something.
+    /// Returns whether a rule has found something.
     pub(super) fn found(&self, rule: &'static Rule) -> bool {
         self.findings.iter().any(|finding| finding.rule.code == rule.code)
     }

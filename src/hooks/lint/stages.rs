@@ -7,7 +7,7 @@ use super::{Fix, rules, schema};
 use crate::hooks::{HookError, OciStage};
 use crate::json::Value;
 
-/// Checks the stages and tells if there are any.
+/// Checks the stages and returns whether there are any.
 pub(super) fn check(fields: &Fields<'_>, sink: &mut Sink<'_>) -> bool {
     let Some(list) = &fields.stages else { return true };
     let elements: Vec<_> = list.member.value.elements().collect();

@@ -37,7 +37,7 @@ pub(super) enum Usability {
     NeverApplies,
     /// It is left out in silence.
     LeftOut,
-    /// It is refused.
+    /// Consumers reject the file.
     Refused,
 }
 
@@ -122,7 +122,7 @@ fn content(
     }
 }
 
-/// Tells if a file has nothing of a hook file, so that what it lacks need not be listed.
+/// Returns whether a file has nothing of a hook file, so that what it lacks need not be listed.
 fn is_about_something_else(fields: &Fields<'_>) -> bool {
     fields.hook.is_none() && fields.when.is_none() && fields.stages.is_none()
 }

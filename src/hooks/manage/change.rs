@@ -20,35 +20,27 @@ pub struct Change {
 #[serde(tag = "action", rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum Step {
-    /// A directory is made.
     CreateDirectory {
-        /// The directory.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },
-    /// A file is written.
     Write {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
         /// Whether it takes the place of one.
         replaces: bool,
-        /// What it holds.
         #[serde(skip)]
         text: Vec<u8>,
     },
     /// A file gets a second name.
     Keep {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
-        /// The name.
         #[serde(serialize_with = "lossy")]
         kept: PathBuf,
     },
     /// A kept file gets its name back.
     Restore {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
         /// The name under which it was kept.
@@ -57,9 +49,7 @@ pub enum Step {
         /// Whether it takes the place of a mask.
         replaces: bool,
     },
-    /// A file is removed.
     Remove {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },
@@ -72,22 +62,18 @@ pub enum Step {
 pub enum Note {
     /// A file hides one of the same name in an earlier directory.
     Masks {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
-        /// What it hides.
         #[serde(serialize_with = "lossy")]
         hidden: PathBuf,
     },
     /// A file in an earlier directory is no longer hidden.
     Uncovers {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },
     /// Exactly this was there already.
     AlreadyThere {
-        /// The file.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },
@@ -99,13 +85,11 @@ pub enum Note {
     },
     /// The hook was enabled already.
     AlreadyEnabled {
-        /// The file in force.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },
     /// The hook that was removed was disabled, and a mask still hides one of the same name.
     StillMasked {
-        /// The mask.
         #[serde(serialize_with = "lossy")]
         path: PathBuf,
     },

@@ -31,14 +31,12 @@ use crate::hooks::LoadOptions;
 pub struct Editor {
     /// The directories, and what the consumer takes for a hook.
     pub options: LoadOptions,
-    /// Whether anything is changed.
     pub mode: Mode,
 }
 
 /// Whether a change is made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// It is made.
     Apply,
     /// It is only worked out.
     Plan,
@@ -49,7 +47,6 @@ pub enum Mode {
 pub enum Overwrite {
     /// It stays, and the change is refused.
     Refuse,
-    /// It goes.
     Replace,
 }
 
@@ -67,7 +64,7 @@ struct Found<'n> {
 }
 
 impl Editor {
-    /// Writes a hook file.
+    /// Installs a hook file into a directory.
     pub fn install(
         &self,
         name: &HookName,

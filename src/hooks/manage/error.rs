@@ -16,28 +16,16 @@ pub enum ManageError {
     Path(#[from] PathError),
     /// No file can have this name.
     #[error("cannot call a hook {name:?}: {reason}")]
-    Name {
-        /// The name.
-        name: OsString,
-        /// Why not.
-        reason: &'static str,
-    },
+    Name { name: OsString, reason: &'static str },
     /// There is no directory to write to.
     #[error("no hook directory is given")]
     NoDirectory,
     /// No directory has a hook of this name.
     #[error("there is no hook named {name:?}")]
-    NoSuchHook {
-        /// The name.
-        name: OsString,
-    },
+    NoSuchHook { name: OsString },
     /// There is another file of this name.
     #[error("{} exists", path.display())]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The hook is disabled.
+    Exists { path: PathBuf },
     #[error("{} disables the hook", path.display())]
     Disabled {
         /// The mask, or the file kept aside.
@@ -45,24 +33,17 @@ pub enum ManageError {
     },
     /// Another hook is kept under the name that is needed.
     #[error("{} is kept for another hook", path.display())]
-    Kept {
-        /// The file kept aside.
-        path: PathBuf,
-    },
+    Kept { path: PathBuf },
     /// The hook belongs to an earlier directory, which is left alone.
     #[error("{} is not in {}", path.display(), dir.display())]
     Elsewhere {
-        /// The hook file.
         path: PathBuf,
         /// The directory that changes go to.
         dir: PathBuf,
     },
     /// The file is no hook: it only disables one.
     #[error("{} only masks a hook", path.display())]
-    OnlyMask {
-        /// The mask.
-        path: PathBuf,
-    },
+    OnlyMask { path: PathBuf },
     /// The file cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),

@@ -15,7 +15,7 @@ pub(super) fn text() -> Vec<u8> {
     .into_bytes()
 }
 
-/// Tells if a text is a mask, perhaps laid out anew.
+/// Returns whether a text is a mask, perhaps laid out anew.
 pub(super) fn is_mask(text: &[u8]) -> bool {
     let options = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
     Definition::parse(text, options).is_ok_and(|definition| definition.is_mask())

@@ -16,7 +16,6 @@ pub enum Destination<'a> {
     Directory(&'a Path),
     /// To the place of the old file and beside it, with its mode and owner.
     Replace {
-        /// The old file.
         path: &'a Path,
         /// Its content when it was read.
         text: &'a [u8],

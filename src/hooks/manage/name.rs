@@ -36,7 +36,7 @@ impl HookName {
         Ok(HookName(name))
     }
 
-    /// Returns the name.
+    /// Returns the name as the operating system has it.
     pub fn as_os_str(&self) -> &OsStr {
         &self.0
     }

@@ -13,7 +13,6 @@ use crate::hooks::{ConfigError, FilterError, Hook, MatchError, Problem, Selectio
 pub struct Injected {
     /// The new configuration, byte for byte the old one if no hook matches.
     pub config: Vec<u8>,
-    /// How it came about.
     pub report: Report,
 }
 
@@ -49,7 +48,6 @@ impl Report {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MatchedHook {
-    /// The file.
     pub file: PathBuf,
     /// The condition that decided, in words.
     pub reason: String,
@@ -63,9 +61,7 @@ pub struct MatchedHook {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PrecreateRun {
-    /// Its hook file.
     pub file: PathBuf,
-    /// Its program.
     pub program: String,
     /// What it wrote, how long it took, and whether it changed the configuration.
     pub run: FilterRun,
@@ -75,10 +71,8 @@ pub struct PrecreateRun {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot add hooks")]
 pub struct PipelineError {
-    /// What was wrong.
     #[source]
     pub failure: PipelineFailure,
-    /// What happened before.
     pub report: Report,
 }
 

@@ -17,9 +17,7 @@ use crate::json::{Document, Location, Value};
 pub struct Definition {
     /// The schema the file follows.
     pub version: Version,
-    /// What is injected.
     pub hook: Hook,
-    /// The conditions.
     pub when: When,
     /// The stages, in the order and as often as the file has them.
     pub stages: Vec<Stage>,
@@ -35,7 +33,7 @@ pub enum Version {
     /// The old one, without a version, of which any condition is enough.
     #[serde(rename = "0.1.0")]
     V0_1_0,
-    /// The current one.
+    /// Schema 1.0.0, the current one.
     #[serde(rename = "1.0.0")]
     V1_0_0,
 }
@@ -88,7 +86,7 @@ pub enum PathCheck {
 }
 
 impl Definition {
-    /// Tells if this never applies and is only there to hide a hook of the same name.
+    /// Returns whether this never applies and is only there to hide a hook of the same name.
     pub fn is_mask(&self) -> bool {
         self.hook.path == MASK_PROGRAM && self.when.always == Some(false)
     }

@@ -8,36 +8,25 @@ use crate::sys::fs::{PathError, PermittedBy, Who, Writer};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    /// Someone else owns it.
     #[error("{} belongs to user {uid}, who could change it", path.display())]
     Owner {
         /// The file, directory or link.
         path: PathBuf,
-        /// Its owner.
         uid: u32,
     },
-    /// Others can write it.
     #[error("{}", writable(path, *mode, writer))]
     Writable {
-        /// The file or directory.
         path: PathBuf,
-        /// The permission bits.
         mode: u32,
         /// Who can, and by what.
         writer: Writer,
     },
     /// The program is looked up from wherever the runtime happens to be.
     #[error("{} is a relative path", path.display())]
-    Relative {
-        /// The path.
-        path: PathBuf,
-    },
+    Relative { path: PathBuf },
     /// It is a script for `env`, which does not say plainly what it starts.
     #[error("{} does not say plainly what `env` is to start", path.display())]
-    Unclear {
-        /// The script.
-        path: PathBuf,
-    },
+    Unclear { path: PathBuf },
     /// It cannot be looked up.
     #[error(transparent)]
     Lookup(#[from] PathError),

@@ -27,7 +27,6 @@ pub(super) struct Interpreter {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Sought {
     pub(super) name: PathBuf,
-    /// As in `PATH`.
     pub(super) path: OsString,
 }
 
@@ -57,7 +56,7 @@ pub(super) fn of(program: &Path) -> io::Result<Option<Interpreter>> {
 }
 
 impl Interpreter {
-    /// Tells if it is a program that looks for another one.
+    /// Returns whether it is a program that looks for another one.
     pub(super) fn is_env(&self) -> bool {
         self.program.file_name().is_some_and(|name| name == "env")
     }

@@ -4,7 +4,6 @@ use super::refused::{GOOD, GOOD_ANNOTATION};
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::Warning;
 
-/// `OH201`
 pub static NO_CONDITION: Rule = Rule {
     code: "OH201",
     name: "no-condition",
@@ -28,7 +27,6 @@ precedence; there it is not reported.",
     fix: FixPolicy::Manual("for which containers the hook is meant is not known"),
 };
 
-/// `OH202`
 pub static ALWAYS_FALSE: Rule = Rule {
     code: "OH202",
     name: "always-false",
@@ -50,7 +48,6 @@ even looked at. It does not mean \"not always, but if the rest holds\"; that is 
     fix: FixPolicy::Manual("without it the hook would run, which may not be wanted"),
 };
 
-/// `OH203`
 pub static BIND_MOUNTS_FALSE: Rule = Rule {
     code: "OH203",
     name: "bind-mounts-false",
@@ -80,7 +77,6 @@ bind mounts. podman has no way to ask for containers without them.",
     fix: FixPolicy::Manual("without it the hook would run, which may not be wanted"),
 };
 
-/// `OH204`
 pub static REDUNDANT_ALWAYS: Rule = Rule {
     code: "OH204",
     name: "redundant-always",
@@ -103,7 +99,6 @@ be started then. If the other conditions match everything anyway, this is a note
     fix: FixPolicy::Manual("either `always` or the other conditions are too much"),
 };
 
-/// `OH205`
 pub static UNREACHABLE_COMMANDS: Rule = Rule {
     code: "OH205",
     name: "unreachable-commands",
@@ -133,7 +128,6 @@ such as one with text after $ or before ^, never matches.",
     fix: FixPolicy::Manual("the condition before it or the pattern may be the mistake"),
 };
 
-/// `OH206`
 pub static COMMAND_LINE_PATTERN: Rule = Rule {
     code: "OH206",
     name: "command-line-pattern",

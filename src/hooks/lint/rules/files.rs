@@ -3,7 +3,6 @@
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::{Error, Note, Warning};
 
-/// `OH401`
 pub static WRITABLE_BY_OTHERS: Rule = Rule {
     code: "OH401",
     name: "writable-by-others",
@@ -29,7 +28,6 @@ the sticky bit such as /tmp is good enough on the way, not as the directory of t
     fix: FixPolicy::Manual("permissions are not changed: somebody may depend on them"),
 };
 
-/// `OH402`
 pub static WRONG_OWNER: Rule = Rule {
     code: "OH402",
     name: "wrong-owner",
@@ -49,7 +47,6 @@ to the user who runs the engine where that is not root.",
     fix: FixPolicy::Manual("owners are not changed: the content was not written by who is trusted"),
 };
 
-/// `OH403`
 pub static DANGLING_SYMLINK: Rule = Rule {
     code: "OH403",
     name: "dangling-symlink",
@@ -69,7 +66,6 @@ a directory of higher precedence such a link does not mask the hook of its name 
     fix: FixPolicy::Manual("what it leads to may come back"),
 };
 
-/// `OH404`
 pub static IGNORED_NAME: Rule = Rule {
     code: "OH404",
     name: "ignored-name",
@@ -84,7 +80,6 @@ which is a good way to put a hook aside, and not gpu.JSON, which is more likely 
     fix: FixPolicy::Manual("reading it may not be wanted"),
 };
 
-/// `OH405`
 pub static HIDDEN_FILE: Rule = Rule {
     code: "OH405",
     name: "hidden-file",
@@ -99,7 +94,6 @@ ls does not show .gpu.json, but podman and CRI-O read it like any other, and eve
     fix: FixPolicy::Manual("another name changes the order"),
 };
 
-/// `OH406`
 pub static NAMES_DIFFER_IN_CASE: Rule = Rule {
     code: "OH406",
     name: "names-differ-in-case",
@@ -116,7 +110,6 @@ that the two run in another order each time.",
     fix: FixPolicy::Manual("masking or another order may be meant"),
 };
 
-/// `OH407`
 pub static MASKED_BUT_BROKEN: Rule = Rule {
     code: "OH407",
     name: "masked-but-broken",
@@ -135,7 +128,6 @@ refuse to work even if a directory of higher precedence has a good one of the sa
     fix: FixPolicy::Manual("what is wrong with it is told by other rules"),
 };
 
-/// `OH408`
 pub static BROKEN_MASK: Rule = Rule {
     code: "OH408",
     name: "broken-mask",
@@ -158,7 +150,6 @@ replace; a hook that was to be turned off still runs.",
     fix: FixPolicy::Manual("what is wrong with it is told by other rules"),
 };
 
-/// `OH409`
 pub static MASKING_HOOK: Rule = Rule {
     code: "OH409",
     name: "masking-hook",
@@ -178,7 +169,6 @@ reported about such a file elsewhere is left out.",
     fix: FixPolicy::Manual("it is most likely meant"),
 };
 
-/// `OH410`
 pub static MISSING_DIRECTORY: Rule = Rule {
     code: "OH410",
     name: "missing-directory",
@@ -196,7 +186,6 @@ named for a purpose.",
     fix: FixPolicy::Manual("it need not exist"),
 };
 
-/// `OH411`
 pub static UNREADABLE_DIRECTORY: Rule = Rule {
     code: "OH411",
     name: "unreadable-directory",

@@ -4,7 +4,6 @@ use super::refused::GOOD_ANNOTATION;
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::{Note, Warning};
 
-/// `OH207`
 pub static UNANCHORED_PATTERN: Rule = Rule {
     code: "OH207",
     name: "unanchored-pattern",
@@ -27,7 +26,6 @@ the whole; write .* where anything may stand. Patterns anchored at one end are t
     fix: FixPolicy::Manual("matching a part may be wanted"),
 };
 
-/// `OH208`
 pub static UNESCAPED_DOT: Rule = Rule {
     code: "OH208",
     name: "unescaped-dot",
@@ -52,7 +50,6 @@ use as an annotation to be matched. A full stop is \\., which in JSON is written
     ),
 };
 
-/// `OH209`
 pub static DOUBLE_ESCAPE: Rule = Rule {
     code: "OH209",
     name: "double-escape",
@@ -78,7 +75,6 @@ annotation there is. It comes from files written by programs that escape once to
     ),
 };
 
-/// `OH210`
 pub static NOT_POSIX: Rule = Rule {
     code: "OH210",
     name: "not-posix",
@@ -108,7 +104,6 @@ and programs that follow the manual page read them differently or not at all.",
     fix: FixPolicy::Manual("it works as it is"),
 };
 
-/// `OH211`
 pub static MISLEADING_ESCAPE: Rule = Rule {
     code: "OH211",
     name: "misleading-escape",
@@ -138,7 +133,6 @@ and \\z.",
     fix: FixPolicy::Manual("a < may be meant, though it is unlikely"),
 };
 
-/// `OH212`
 pub static CONTROL_CHARACTER: Rule = Rule {
     code: "OH212",
     name: "control-character",
@@ -167,7 +161,6 @@ pattern with a control character matches no annotation and no command there is."
     fix: FixPolicy::Automatic("the backslash of \\b is doubled: nobody asks for a backspace"),
 };
 
-/// `OH213`
 pub static EMPTY_PATTERN: Rule = Rule {
     code: "OH213",
     name: "empty-pattern",
@@ -197,7 +190,6 @@ matches every container that has an annotation at all.",
     fix: FixPolicy::Manual("the empty value or any value may be meant"),
 };
 
-/// `OH214`
 pub static GLOB_PATTERN: Rule = Rule {
     code: "OH214",
     name: "glob-pattern",
@@ -227,7 +219,6 @@ expression, any text without a slash [^/]*.",
     fix: FixPolicy::Manual("whether slashes are to match is not known"),
 };
 
-/// `OH215`
 pub static JOINED_PATTERNS: Rule = Rule {
     code: "OH215",
     name: "joined-patterns",
@@ -247,7 +238,6 @@ patterns by themselves become one.",
     fix: FixPolicy::Manual("whether they are to change each other is not known"),
 };
 
-/// `OH216`
 pub static UNMATCHABLE_PATTERN: Rule = Rule {
     code: "OH216",
     name: "unmatchable-pattern",

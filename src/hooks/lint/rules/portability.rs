@@ -4,7 +4,6 @@ use super::refused::GOOD;
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::Note;
 
-/// `OH501`
 pub static STAGE_NOT_PORTABLE: Rule = Rule {
     code: "OH501",
     name: "stage-not-portable",
@@ -28,7 +27,6 @@ also build.",
     fix: FixPolicy::Manual("no other stage can do what precreate does"),
 };
 
-/// `OH502`
 pub static WHOLE_MATCH: Rule = Rule {
     code: "OH502",
     name: "whole-match",
@@ -60,7 +58,6 @@ warning for Sarus, and a note for others only if they are asked to agree with it
     fix: FixPolicy::Manual("which of the two meanings is meant is not known"),
 };
 
-/// `OH503`
 pub static NOT_PORTABLE: Rule = Rule {
     code: "OH503",
     name: "not-portable",

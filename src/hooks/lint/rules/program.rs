@@ -4,7 +4,6 @@ use super::refused::GOOD;
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::{Error, Note, Warning};
 
-/// `OH301`
 pub static PRESTART_DEPRECATED: Rule = Rule {
     code: "OH301",
     name: "prestart-deprecated",
@@ -29,7 +28,6 @@ which runtimes run at nearly the same moment.",
     ),
 };
 
-/// `OH302`
 pub static DOUBLED_PRESTART: Rule = Rule {
     code: "OH302",
     name: "doubled-prestart",
@@ -54,7 +52,6 @@ runs both.",
     ),
 };
 
-/// `OH303`
 pub static REPEATED_STAGE: Rule = Rule {
     code: "OH303",
     name: "repeated-stage",
@@ -76,7 +73,6 @@ hook twice.",
     fix: FixPolicy::Automatic("the repetition is removed: the hook then runs once, as meant"),
 };
 
-/// `OH304`
 pub static NO_STAGES: Rule = Rule {
     code: "OH304",
     name: "no-stages",
@@ -98,7 +94,6 @@ name in a directory of lower precedence; there it is not reported.",
     fix: FixPolicy::Manual("when the hook is to run is not known"),
 };
 
-/// `OH305`
 pub static RELATIVE_PROGRAM: Rule = Rule {
     code: "OH305",
     name: "relative-program",
@@ -122,7 +117,6 @@ and placeholders of a template such as @BINDIR@ must be filled in.",
     fix: FixPolicy::Manual("where the program is, is not known"),
 };
 
-/// `OH306`
 pub static PROGRAM_NOT_A_FILE: Rule = Rule {
     code: "OH306",
     name: "program-not-a-file",
@@ -143,7 +137,6 @@ hook applies to fails to start.",
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-/// `OH307`
 pub static PROGRAM_NOT_EXECUTABLE: Rule = Rule {
     code: "OH307",
     name: "program-not-executable",
@@ -162,7 +155,6 @@ container the hook applies to fail with \"permission denied\".",
     fix: FixPolicy::Manual("files other than the hook file are not changed"),
 };
 
-/// `OH308`
 pub static WRONG_ARGS0: Rule = Rule {
     code: "OH308",
     name: "wrong-args0",
@@ -192,7 +184,6 @@ their name, such as busybox, are left alone.",
     fix: FixPolicy::Manual("the name may be missing or misspelt, or meant as it is"),
 };
 
-/// `OH309`
 pub static MISSING_TIMEOUT: Rule = Rule {
     code: "OH309",
     name: "missing-timeout",
@@ -215,7 +206,6 @@ after the container's end, the container.",
     fix: FixPolicy::Manual("how long the hook may take is not known"),
 };
 
-/// `OH310`
 pub static USELESS_TIMEOUT: Rule = Rule {
     code: "OH310",
     name: "useless-timeout",
@@ -245,7 +235,6 @@ runtimes kill the hook at once if it is zero or negative, or overflows when seco
     fix: FixPolicy::Manual("how long the hook may take is not known"),
 };
 
-/// `OH311`
 pub static MISSING_ENV: Rule = Rule {
     code: "OH311",
     name: "missing-env",
@@ -277,7 +266,6 @@ precreate, get an empty environment, without PATH. Write down what the hook need
     fix: FixPolicy::Manual("what the hook needs is not known"),
 };
 
-/// `OH312`
 pub static MALFORMED_ENV: Rule = Rule {
     code: "OH312",
     name: "malformed-env",
@@ -306,7 +294,6 @@ pub static MALFORMED_ENV: Rule = Rule {
     fix: FixPolicy::Manual("which value is meant is not known"),
 };
 
-/// `OH313`
 pub static PROGRAM_IN_CONTAINER: Rule = Rule {
     code: "OH313",
     name: "program-in-container",

@@ -3,7 +3,6 @@
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::Error;
 
-/// `OH001`
 pub static UNREADABLE_FILE: Rule = Rule {
     code: "OH001",
     name: "unreadable-file",
@@ -19,7 +18,6 @@ any container; a FIFO makes them wait forever.",
     fix: FixPolicy::Manual("what is there was put there by somebody"),
 };
 
-/// `OH002`
 pub static INVALID_JSON: Rule = Rule {
     code: "OH002",
     name: "invalid-json",
@@ -43,7 +41,6 @@ name the file.",
     fix: FixPolicy::Manual("there is more than one way to complete a broken text"),
 };
 
-/// `OH003`
 pub static TRAILING_COMMA: Rule = Rule {
     code: "OH003",
     name: "trailing-comma",
@@ -65,7 +62,6 @@ more. Even an example in the manual page oci-hooks(5) has this mistake.",
     fix: FixPolicy::Automatic("the comma is removed; it cannot mean anything else"),
 };
 
-/// `OH004`
 pub static COMMENT: Rule = Rule {
     code: "OH004",
     name: "comment",
@@ -96,7 +92,6 @@ into a key that nobody reads, such as \"_comment\".",
     fix: FixPolicy::Automatic("the comment is removed; programs never see it anyway"),
 };
 
-/// `OH005`
 pub static BYTE_ORDER_MARK: Rule = Rule {
     code: "OH005",
     name: "byte-order-mark",
@@ -114,7 +109,6 @@ them and refuses the file with \"invalid character 'ï' looking for beginning of
     fix: FixPolicy::Automatic("the three bytes are removed; they say nothing"),
 };
 
-/// `OH006`
 pub static INVALID_ESCAPE: Rule = Rule {
     code: "OH006",
     name: "invalid-escape",
@@ -137,7 +131,6 @@ regular expression needs the other. A single one makes Go refuse the file.",
     fix: FixPolicy::Automatic("the backslash is doubled: in a hook file it belongs to a pattern"),
 };
 
-/// `OH007`
 pub static EMPTY_FILE: Rule = Rule {
     code: "OH007",
     name: "empty-file",
@@ -156,7 +149,6 @@ container. To turn a hook off, put a hook of the same file name there that never
     fix: FixPolicy::Manual("whether a hook is to be turned off or was lost is not known"),
 };
 
-/// `OH008`
 pub static WRONG_TYPE: Rule = Rule {
     code: "OH008",
     name: "wrong-type",
@@ -182,7 +174,6 @@ known field makes it refuse the whole file, even if a later duplicate of the fie
     ),
 };
 
-/// `OH009`
 pub static UNKNOWN_VERSION: Rule = Rule {
     code: "OH009",
     name: "unknown-version",
@@ -204,7 +195,6 @@ a version or with 0.1.0, the old format; a file with any other version is refuse
     fix: FixPolicy::Automatic("1.0.0 is written if `hook` is an object, as only 1.0.0 has it"),
 };
 
-/// `OH010`
 pub static MISSING_VERSION: Rule = Rule {
     code: "OH010",
     name: "missing-version",
@@ -226,7 +216,6 @@ string\", and no container starts.",
     fix: FixPolicy::Automatic("the version is added: with these keys the file can be nothing else"),
 };
 
-/// `OH011`
 pub static MISSING_HOOK: Rule = Rule {
     code: "OH011",
     name: "missing-hook",
@@ -241,7 +230,6 @@ Without it the file is refused with \"missing required property: hook\". New fil
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-/// `OH012`
 pub static MISSING_PATH: Rule = Rule {
     code: "OH012",
     name: "missing-path",
@@ -263,7 +251,6 @@ property: hook.path\", which does not name the file.",
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-/// `OH013`
 pub static MISSING_STAGES: Rule = Rule {
     code: "OH013",
     name: "missing-stages",
@@ -284,7 +271,6 @@ required property: stages\". An empty list is accepted, and the hook is injected
     fix: FixPolicy::Manual("when the hook is to run is not known"),
 };
 
-/// `OH014`
 pub static BOTH_SPELLINGS: Rule = Rule {
     code: "OH014",
     name: "both-spellings",
@@ -301,7 +287,6 @@ same field in two spellings. A file that sets both of a pair is refused, even if
     fix: FixPolicy::Manual("the two may differ, and then either may be meant"),
 };
 
-/// `OH015`
 pub static UNKNOWN_STAGE: Rule = Rule {
     code: "OH015",
     name: "unknown-stage",
@@ -325,7 +310,6 @@ and with it to work at all.",
     fix: FixPolicy::Automatic("wrong case and slight misspellings are corrected; the file was refused anyway"),
 };
 
-/// `OH016`
 pub static INVALID_PATTERN: Rule = Rule {
     code: "OH016",
     name: "invalid-pattern",
@@ -355,7 +339,6 @@ backreferences and no possessive repetition, because it matches in linear time; 
     fix: FixPolicy::Manual("what Go does not have must be said in another way"),
 };
 
-/// `OH017`
 pub static MISSING_PROGRAM: Rule = Rule {
     code: "OH017",
     name: "missing-program",
@@ -380,7 +363,6 @@ ls: cannot access '/usr/bin/gpu-hok': No such file or directory"#,
     fix: FixPolicy::Manual("the program may be misspelt or not installed yet"),
 };
 
-/// `OH018`
 pub static PROGRAM_LOOKUP: Rule = Rule {
     code: "OH018",
     name: "program-lookup",
@@ -404,7 +386,6 @@ ls: cannot access '/usr/bin/gpu-hook/run': Not a directory"#,
     fix: FixPolicy::Manual("which program is meant is not known"),
 };
 
-/// `OH019`
 pub static REFUSED_BY_SCHEMA: Rule = Rule {
     code: "OH019",
     name: "refused-by-schema",
@@ -426,7 +407,6 @@ condition in \"when\", an absolute path and a timeout of at least one second. po
     fix: FixPolicy::Manual("what is missing is not known"),
 };
 
-/// `OH020`
 pub static RUNTIME_HOOKS: Rule = Rule {
     code: "OH020",
     name: "runtime-hooks",

@@ -4,7 +4,6 @@ use super::refused::GOOD;
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::{Note, Warning};
 
-/// `OH101`
 pub static UNKNOWN_KEY: Rule = Rule {
     code: "OH101",
     name: "unknown-key",
@@ -37,7 +36,6 @@ sign or x- and \"comment\" are taken for remarks and not reported.",
     ),
 };
 
-/// `OH102`
 pub static KEY_CASE: Rule = Rule {
     code: "OH102",
     name: "key-case",
@@ -59,7 +57,6 @@ check the schema refuse it, and next to \"stages\" it silently replaces what tha
     fix: FixPolicy::Automatic("the key is written as documented; Go reads both alike"),
 };
 
-/// `OH103`
 pub static DUPLICATE_KEY: Rule = Rule {
     code: "OH103",
     name: "duplicate-key",
@@ -89,7 +86,6 @@ meant as alternatives become one condition, or two that must both hold.",
     fix: FixPolicy::Manual("which of them is meant is not known"),
 };
 
-/// `OH104`
 pub static OLD_SCHEMA: Rule = Rule {
     code: "OH104",
     name: "old-schema",
@@ -112,7 +108,6 @@ environment nor timeout can be set. Sarus refuses it. `oci-hooks migrate` writes
     fix: FixPolicy::Manual("one old file may need several new ones: that is what `migrate` is for"),
 };
 
-/// `OH105`
 pub static NULL_VALUE: Rule = Rule {
     code: "OH105",
     name: "null-value",
@@ -142,7 +137,6 @@ matches everything.",
     fix: FixPolicy::Manual("what was to be there is not known"),
 };
 
-/// `OH106`
 pub static INVALID_TEXT: Rule = Rule {
     code: "OH106",
     name: "invalid-text",
@@ -171,7 +165,6 @@ U+FFFD when the file is read. A path or pattern with that character in it finds 
     fix: FixPolicy::Manual("which character was lost is not known"),
 };
 
-/// `OH107`
 pub static TOO_MANY_FINDINGS: Rule = Rule {
     code: "OH107",
     name: "too-many-findings",

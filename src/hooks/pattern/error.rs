@@ -66,7 +66,7 @@ impl PatternError {
         Self { kind, fragment: fragment.into(), span }
     }
 
-    /// Returns what is wrong.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> PatternErrorKind {
         self.kind

@@ -9,7 +9,7 @@ pub(super) struct Requirements {
     prefix: Literal,
     /// The text ends with it.
     suffix: Literal,
-    /// The text has it.
+    /// The text contains it, anywhere.
     infix: Literal,
     /// Nothing else is asked for.
     pub(super) complete: bool,
@@ -68,7 +68,7 @@ impl Requirements {
         }
     }
 
-    /// Reports whether the text has what is asked for.
+    /// Returns whether the text has what is asked for.
     pub(super) fn hold(&self, ast: &Ast, text: &str) -> bool {
         let literal = |(start, end)| ast.text(start, end);
         if self.exact {
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn plain_patterns_need_no_program() {
+    fn plain_patterns_need_no_automaton() {
         for (pattern, matching, other) in [
             ("", "a", None),
             (".*", "a\nb", None),
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn fixed_parts_are_compared_before_a_program_is_made() {
+    fn fixed_parts_are_compared_before_an_automaton_is_made() {
         let ast = parse("^/usr/(local/)?bin/.*-hook$").unwrap();
         let requirements = Requirements::new(&ast);
         assert!(!requirements.complete);

@@ -4,38 +4,39 @@
 //! are compiled by Go's `regexp`: RE2 syntax in Perl flavour, matched as a search. The manual page
 //! `oci-hooks(5)` speaks of POSIX extended regular expressions, which they never were. Engines
 //! that look alike differ silently (`\d` and `\w` are ASCII here, `$` is the end of the text only,
-//! `[a&&b]` is no intersection), so the syntax and the matching are this module's own:
+//! `[a&&b]` is no intersection), so the syntax is this module's own, and what a pattern means is
+//! spelled out for an engine:
 //!
-//! - [`syntax`] parses and refuses what Go refuses, with the offending fragment;
-//! - a pattern that is a literal, perhaps anchored, is compared as a string;
-//! - any other is compiled, when a text first needs it, to a list of instructions over characters
-//!   that runs all alternatives in step, in time linear in the text, without backtracking.
+//! - [`syntax`] parses and rejects what Go rejects, with the offending fragment;
+//! - a pattern that is a literal, perhaps anchored, is compared as a string, and so are the literals
+//!   that any other begins, ends or goes on with: most texts are answered by that;
+//! - what is left is translated to the tree of `regex-syntax` and compiled by `regex-automata`, when a
+//!   text first needs it: a lazy DFA, in time linear in the text, without backtracking.
 //!
-//! General-purpose engines spend most of their effort on searching long texts fast and pay for it
-//! when compiling. A hook pattern is matched once or twice, against a short text, so here parsing
-//! and compiling cost about as little as one match, and memory stays proportional to the size
-//! limit that Go sets.
+//! Nearly all texts are ASCII. For these the pattern is compiled without the characters beyond, which
+//! takes a tenth of the time; the first other text has it compiled once more.
 //!
 //! # Where this differs from Go
 //!
 //! - Sizes and depths are those of the pattern as written. Go merges common prefixes of
 //!   alternatives first, and does not measure a plain literal: it may judge differently patterns
 //!   of more than three million instructions or close to a thousand levels.
+//! - Go counts a class as one instruction. Here its characters beyond ASCII count as well: thousands of
+//!   `\pL` in one pattern are too large.
 //! - An escaped surrogate such as `\x{d800}` matches nothing. In some patterns Go takes it for
 //!   U+FFFD.
 //! - Text is UTF-8, so what Go does with invalid bytes does not arise.
 //! - Unicode tables are those of the `regex-syntax` crate (Unicode 16); Go's depend on its version
 //!   (15 in Go 1.25, 17 in Go 1.27, which knows four more scripts).
 
-mod character_set;
-mod compiler;
+mod automaton;
 mod error;
 mod literal;
 mod matcher;
-mod program;
 pub mod syntax;
 #[cfg(test)]
 mod tests;
+mod translate;
 mod unicode;
 
 pub use error::{PatternError, PatternErrorKind};

@@ -2,6 +2,7 @@
 
 use proptest::prelude::*;
 
+use super::automaton::Extent;
 use super::{Pattern, PatternErrorKind, syntax};
 
 /// Patterns made of the pieces of the syntax, most of them valid.
@@ -69,7 +70,7 @@ proptest! {
     #[test]
     fn comparing_strings_never_changes_the_answer(pattern in patterns(), text in texts()) {
         if let Ok(pattern) = Pattern::new(pattern) {
-            prop_assert_eq!(pattern.is_match(&text), pattern.program_matches(&text));
+            prop_assert_eq!(pattern.is_match(&text), pattern.automaton_matches(&text, Extent::Part));
         }
     }
 
@@ -148,6 +149,16 @@ fn greatest_patterns_match_within_their_limits() {
     // Also what may be left out counts.
     let optional = format!("(?:{}){{0,1000}}", "[ab]".repeat(3400));
     assert_eq!(refused(&optional), PatternErrorKind::TooLarge);
+}
+
+#[test]
+fn deepest_patterns_are_matched_on_the_stack_of_a_thread() {
+    for (open, close, levels) in [("(", ")*", 499), ("(?:a|b", ")*c", 300), ("(?:", "b?)+", 300)] {
+        let source = format!("{}a{}", open.repeat(levels), close.repeat(levels));
+        let pattern = Pattern::new(source).expect("accepted");
+        assert!(!pattern.is_full_match("a\n"), "{open}{close}");
+        assert!(!pattern.is_full_match("aé"), "{open}{close}");
+    }
 }
 
 #[test]

@@ -6,9 +6,8 @@
 use std::ops::Range;
 
 use super::property::Property;
-use crate::hooks::pattern::unicode::Ranges;
 
-/// A parsed pattern.
+/// The syntax tree of a pattern.
 #[derive(Clone, Debug)]
 pub struct Ast {
     pub(super) nodes: Vec<Node>,
@@ -47,7 +46,7 @@ pub(super) struct Edges {
     pub(super) text_start: bool,
     /// It ends where the text ends.
     pub(super) text_end: bool,
-    /// It has no characters.
+    /// The match takes no characters.
     pub(super) zero_width: bool,
 }
 
@@ -104,7 +103,10 @@ pub(in super::super) struct Class {
     pub(in super::super) ignore_case: bool,
 }
 
-#[derive(Clone, Copy, Debug)]
+/// Inclusive ranges of code points, ascending and apart.
+pub(super) type Ranges = [(u32, u32)];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) enum ClassItem {
     /// Code points, both ends included; surrogates may occur and match nothing.
     Range(u32, u32),
@@ -122,50 +124,49 @@ pub(in super::super) enum ClassItem {
 /// something else there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Construct {
-    /// What it is.
     pub kind: ConstructKind,
     /// Where it stands in the pattern, in bytes.
     pub span: Range<usize>,
 }
 
-/// Kinds of [`Construct`].
+/// What a [`Construct`] is, by its syntax.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ConstructKind {
     /// `\d`, `\s`, `\w` and their opposites.
     PerlClass,
-    /// `\pL`, `\p{Greek}`.
+    /// A Unicode class: `\pL`, `\p{Greek}`.
     UnicodeClass,
-    /// `\b`, `\B`.
+    /// A word boundary: `\b` or `\B`.
     WordBoundary,
-    /// `\A`, `\z`.
+    /// An anchor of the text: `\A` or `\z`.
     TextAnchor,
     /// `\n`, `\x2f`, `\057`: a character by its name or number.
     CharacterEscape,
-    /// `\Q…\E`.
+    /// Quoted text that stands for itself: `\Q…\E`.
     Quotation,
     /// A backslash in brackets, which stands for itself in POSIX.
     BracketEscape,
-    /// `*?`, `+?`, `??`, `{1,2}?`.
+    /// A lazy repetition: `*?`, `+?`, `??`, `{1,2}?`.
     LazyRepetition,
-    /// `(?i)`, `(?i:`.
+    /// A change of flags: `(?i)`, `(?i:`.
     Flags,
-    /// `(?:`.
+    /// A group that captures nothing: `(?:`.
     PlainGroup,
-    /// `(?P<name>`, `(?<name>`.
+    /// A group with a name: `(?P<name>`, `(?<name>`.
     NamedGroup,
     /// `\<`, `\>`, `` \` `` and `\'`: plain characters here, boundaries in GNU tools.
     GnuBoundary,
 }
 
 impl Ast {
-    /// Reports whether a match can only be where the text starts.
+    /// Returns whether a match can only be where the text starts.
     #[must_use]
     pub fn is_anchored_at_start(&self) -> bool {
         self.edges(self.root).text_start
     }
 
-    /// Reports whether a match can only end where the text ends.
+    /// Returns whether a match can only end where the text ends.
     #[must_use]
     pub fn is_anchored_at_end(&self) -> bool {
         self.edges(self.root).text_end
@@ -209,8 +210,14 @@ impl Ast {
         self.nodes[id.index()].kind
     }
 
-    pub(in super::super) fn size(&self) -> usize {
-        self.nodes[self.root.index()].size as usize
+    /// Returns the number of levels, as Go counts them.
+    pub(in super::super) fn height(&self) -> u16 {
+        self.nodes[self.root.index()].height
+    }
+
+    /// Returns what every node is, parts before what they are part of.
+    pub(in super::super) fn kinds(&self) -> impl ExactSizeIterator<Item = Kind> + '_ {
+        self.nodes.iter().map(|node| node.kind)
     }
 
     pub(super) fn edges(&self, id: NodeId) -> Edges {
@@ -258,7 +265,7 @@ impl Ast {
 }
 
 impl NodeId {
-    pub(super) fn index(self) -> usize {
+    pub(in super::super) fn index(self) -> usize {
         self.0 as usize
     }
 }

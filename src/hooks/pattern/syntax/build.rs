@@ -182,7 +182,7 @@ impl Parser<'_> {
     }
 }
 
-/// Reports whether one has the property before any that is not passed.
+/// Returns whether one has the property before any that is not passed.
 fn leads<I: Iterator>(
     mut items: I,
     mut passed: impl FnMut(&I::Item) -> bool,

@@ -1,12 +1,11 @@
 //! Bracket expressions and the classes that have names.
 
-use super::ast::{ClassItem, ConstructKind};
+use super::ast::{ClassItem, ConstructKind, Ranges};
 use super::parser::Parser;
 use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
-use crate::hooks::pattern::unicode::Ranges;
 
 impl Parser<'_> {
-    /// Reads `[…]`.
+    /// Reads a bracket expression, `[…]`.
     pub(super) fn brackets(&mut self) -> Result<(), PatternError> {
         let open = self.at;
         let items = self.ast.items.len();

@@ -51,7 +51,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    /// Reads the flags after `(?`, and reports whether they are a group's.
+    /// Reads the flags after `(?`, and returns whether they are a group's.
     fn read_flags(&mut self, open: usize) -> Result<(Flags, bool), PatternError> {
         let mut flags = self.flags;
         let mut value = true;

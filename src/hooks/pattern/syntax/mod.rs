@@ -11,6 +11,7 @@ mod parser;
 pub(super) mod property;
 mod repetition;
 mod unmatchable;
+mod wide;
 
 pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
 pub use ast::{Ast, Construct, ConstructKind};

@@ -19,7 +19,7 @@ pub fn parse(pattern: &str) -> Result<Ast, PatternError> {
 
 pub(super) struct Parser<'p> {
     pub(super) source: &'p str,
-    /// What is read next.
+    /// The next byte to read.
     pub(super) at: usize,
     pub(super) flags: Flags,
     pub(super) ast: Ast,
@@ -131,6 +131,9 @@ impl<'p> Parser<'p> {
         let root = self.alternation()?;
         if self.outer.is_empty() {
             self.ast.root = root;
+            if self.ast.is_too_wide() {
+                return Err(self.error(PatternErrorKind::TooLarge, 0..self.source.len()));
+            }
             Ok(self.ast)
         } else {
             let open = self.group.open;

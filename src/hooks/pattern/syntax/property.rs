@@ -1,7 +1,7 @@
 //! The names that `\p{…}` takes.
 
 /// A Unicode category or script.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(in super::super) struct Property(u16);
 
 impl Property {

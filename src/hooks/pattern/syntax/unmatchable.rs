@@ -7,12 +7,12 @@ use super::ast::{Ast, Kind, NodeId};
 struct Facts {
     /// It takes at least one character.
     takes_text: bool,
-    /// Nothing matches it.
+    /// No text can match it.
     dead: bool,
 }
 
 impl Ast {
-    /// Reports whether the pattern asks for text before the start of the text or after its end, and
+    /// Returns whether the pattern asks for text before the start of the text or after its end, and
     /// so matches nothing. There are other ways to match nothing; this is the one people meet.
     #[must_use]
     pub fn matches_nothing(&self) -> bool {

@@ -1,0 +1,200 @@
+//! From the syntax tree to that of `regex-syntax`, which `regex-automata` compiles.
+
+use regex_syntax::hir::{
+    Class as HirClass, ClassUnicode, ClassUnicodeRange, Hir, Look, Repetition,
+};
+
+use super::syntax::{Assertion, Ast, Class, ClassItem, Kind, NodeId};
+use super::unicode;
+
+/// The texts that are to be matched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Texts {
+    Ascii,
+    Any,
+}
+
+/// Translates the tree, with Go's meaning of every class and anchor.
+pub(super) fn translate(ast: &Ast, texts: Texts) -> Hir {
+    // Parts come before what they are part of: nothing recurses, however deep groups nest.
+    let mut done: Vec<Hir> = Vec::with_capacity(ast.kinds().len());
+    for kind in ast.kinds() {
+        let hir =
+            node(ast, texts, kind, |id| std::mem::replace(&mut done[id.index()], Hir::empty()));
+        done.push(hir);
+    }
+    done.swap_remove(ast.root().index())
+}
+
+fn node(ast: &Ast, texts: Texts, kind: Kind, mut take: impl FnMut(NodeId) -> Hir) -> Hir {
+    let mut take_all =
+        |start, end| ast.operands(start, end).iter().map(|id| take(*id)).collect::<Vec<_>>();
+    match kind {
+        Kind::Empty => Hir::empty(),
+        Kind::Literal { start, end, ignore_case } => {
+            literal(ast.text(start, end), ignore_case, texts)
+        }
+        Kind::Class(index) => one_of(class(ast, &ast.classes()[index as usize]), texts),
+        Kind::AnyCharacter => one_of(all_but(None), texts),
+        Kind::AnyExceptNewline => one_of(all_but(Some('\n')), texts),
+        Kind::Assertion(assertion) => Hir::look(look(assertion)),
+        // Only the fact of a match counts.
+        Kind::Capture(operand) => take(operand),
+        Kind::Repeat { operand, min, max } => Hir::repetition(Repetition {
+            min: min.into(),
+            max: max.map(u32::from),
+            greedy: true,
+            sub: Box::new(take(operand)),
+        }),
+        Kind::Concatenation { start, end } => Hir::concat(take_all(start, end)),
+        Kind::Alternation { start, end } => Hir::alternation(take_all(start, end)),
+    }
+}
+
+fn literal(text: &str, ignore_case: bool, texts: Texts) -> Hir {
+    if ignore_case {
+        let any_case = |c| with(ClassUnicode::new([ClassUnicodeRange::new(c, c)]), true, false);
+        Hir::concat(text.chars().map(|c| one_of(any_case(c), texts)).collect())
+    } else if texts == Texts::Any || text.is_ascii() {
+        Hir::literal(text.as_bytes())
+    } else {
+        Hir::fail()
+    }
+}
+
+fn one_of(mut class: ClassUnicode, texts: Texts) -> Hir {
+    if texts == Texts::Ascii {
+        class.intersect(&ClassUnicode::new([ClassUnicodeRange::new('\0', '\x7f')]));
+    }
+    Hir::class(HirClass::Unicode(class))
+}
+
+fn all_but(excluded: Option<char>) -> ClassUnicode {
+    let excluded = excluded.map(|c| ClassUnicodeRange::new(c, c));
+    with(ClassUnicode::new(excluded), false, true)
+}
+
+fn look(assertion: Assertion) -> Look {
+    match assertion {
+        Assertion::TextStart => Look::Start,
+        Assertion::TextEnd => Look::End,
+        Assertion::LineStart => Look::StartLF,
+        Assertion::LineEnd => Look::EndLF,
+        Assertion::WordBoundary => Look::WordAscii,
+        Assertion::NoWordBoundary => Look::WordAsciiNegate,
+    }
+}
+
+fn class(ast: &Ast, class: &Class) -> ClassUnicode {
+    // A hostile class names the same thousands of characters again and again.
+    let mut items = ast.items(class).to_vec();
+    items.sort_unstable();
+    items.dedup();
+    let mut ranges = Vec::new();
+    for item in items {
+        let (members, negated) = match item {
+            ClassItem::Range(low, high) => (ClassUnicode::new(scalars(low, high)), false),
+            ClassItem::Named { members, negated } => {
+                let members = members.iter().flat_map(|&(low, high)| scalars(low, high));
+                (ClassUnicode::new(members), negated)
+            }
+            ClassItem::Property { property, negated } => {
+                (unicode::members(property).clone(), negated)
+            }
+        };
+        ranges.extend_from_slice(with(members, class.ignore_case, negated).ranges());
+    }
+    with(ClassUnicode::new(ranges), false, class.negated)
+}
+
+/// Returns the class with the other cases of its members, or all others than these.
+fn with(mut class: ClassUnicode, ignore_case: bool, negated: bool) -> ClassUnicode {
+    if ignore_case {
+        class.case_fold_simple();
+    }
+    if negated {
+        class.negate();
+    }
+    class
+}
+
+/// Returns the range without the surrogates in it, which no text holds.
+fn scalars(low: u32, high: u32) -> impl Iterator<Item = ClassUnicodeRange> {
+    [(low, high.min(0xd7ff)), (low.max(0xe000), high)].into_iter().filter_map(|(low, high)| {
+        let (low, high) = (char::from_u32(low)?, char::from_u32(high)?);
+        (low <= high).then(|| ClassUnicodeRange::new(low, high))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::hooks::Pattern;
+
+    #[test]
+    fn classes_hold_what_they_say() {
+        for (class, members, others) in [
+            ("[a-c]", "abc", "dA\u{e1}"),
+            ("[^a-c]", "dé\n", "abc"),
+            (r"[\w-]", "aZ_9-", "é "),
+            (r"[^\W]", "a_", "é-"),
+            (r"\W", "é \u{17f}", "a"),
+            (r"(?i)\W", "é ", "a\u{17f}\u{212a}"),
+            ("(?i)[k]", "kK\u{212a}", "j"),
+            ("(?i)[^s]", "tß", "sS\u{17f}"),
+            ("(?i)[[:lower:]]", "aZ\u{212a}", "1é"),
+            (r"(?i)\p{Lu}", "aAéÉ", "1漢"),
+            (r"(?i)\P{Lu}", "1漢", "aAéÉ"),
+            (r"[\PL\d]", "1 ", "aé"),
+            (r"[\x{d000}-\x{e000}]", "\u{d000}\u{e000}", "a\u{e001}"),
+            (r"[\x{d800}]", "", "\u{fffd}a"),
+            ("[]a]", "]a", "["),
+            ("[a-]", "a-", "b"),
+            ("[--/]", "-./", ",0"),
+        ] {
+            let pattern = Pattern::new(class).unwrap();
+            let matches = |c: char| pattern.is_match(c.encode_utf8(&mut [0; 4]));
+            assert!(members.chars().all(matches), "{class}");
+            assert!(!others.chars().any(matches), "{class}");
+        }
+    }
+
+    #[test]
+    fn counts_match_as_often_as_they_say() {
+        for body in ["a", "(?:b|a)", "(?:xy|a|)", "[ab]"] {
+            let may_be_empty = body.contains("|)");
+            for (operator, least, most) in [
+                ("*", 0, usize::MAX),
+                ("+", 1, usize::MAX),
+                ("?", 0, 1),
+                ("{0}", 0, 0),
+                ("{1}", 1, 1),
+                ("{3}", 3, 3),
+                ("{0,}", 0, usize::MAX),
+                ("{1,}", 1, usize::MAX),
+                ("{3,}", 3, usize::MAX),
+                ("{0,1}", 0, 1),
+                ("{0,3}", 0, 3),
+                ("{2,4}", 2, 4),
+                ("{2,4}?", 2, 4),
+            ] {
+                let pattern = Pattern::new(format!("{body}{operator}")).unwrap();
+                let least = if may_be_empty { 0 } else { least };
+                for count in 0..6 {
+                    let expected = (least..=most).contains(&count);
+                    assert_eq!(pattern.is_full_match(&"a".repeat(count)), expected, "{pattern}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn alternatives_are_all_tried() {
+        let pattern = Pattern::new("^(?:a|bc||d(?:e|f|)|gh)$").unwrap();
+        for text in ["a", "bc", "", "d", "de", "df", "gh"] {
+            assert!(pattern.is_match(text), "{text}");
+        }
+        for text in ["b", "c", "e", "g", "abc", "dg"] {
+            assert!(!pattern.is_match(text), "{text}");
+        }
+    }
+}

@@ -5,10 +5,10 @@ use clap_complete::Shell;
 
 use super::context::{Context, OutputError};
 
-/// Print the completion script for a shell
+/// Print a shell completion script
 #[derive(Debug, Args)]
 pub struct CompletionsArgs {
-    /// The shell
+    /// Shell to generate completions for
     shell: Shell,
 }
 

@@ -13,7 +13,7 @@ use oci_hooks::sys::fs::{
 
 use crate::settings::Settings;
 
-/// The most a configuration may hold.
+/// Size limit of a configuration.
 const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
 /// Why hooks could not be added.
@@ -25,7 +25,7 @@ pub(crate) enum InjectError {
     Read(#[from] ReadError),
     #[error(transparent)]
     Replace(#[from] ReplaceError),
-    #[error("cannot add hooks to {}", path.display())]
+    #[error("cannot inject hooks into {}", path.display())]
     Config { path: PathBuf, source: ConfigError },
     #[error(transparent)]
     Pipeline(PipelineFailure),
@@ -33,7 +33,7 @@ pub(crate) enum InjectError {
     Log(PathError),
 }
 
-/// Adds the hooks that match to a configuration, which stays as it is when none do.
+/// Injects matching hooks into a configuration, which is not rewritten if none match.
 pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), InjectError> {
     let file = FileAt::open(path, Symlinks::Refuse)?;
     let (text, id) = file.read(MAX_CONFIG_BYTES)?;
@@ -47,14 +47,14 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
         return Ok(());
     }
     if config == text {
-        return write(log, Level::Debug, &format!("{} has these hooks already", path.display()));
+        return write(log, Level::Debug, &format!("{} already has these hooks", path.display()));
     }
     // The engine wrote this file a moment ago without waiting for the disk: after a power cut it
     // writes another one for the next container. Waiting takes longer than all else done here.
     let durability = Durability::Unsynced;
     let expected = Expected::Unchanged(id);
     file.replace(&config, &ReplaceOptions { expected, durability, ..Default::default() })?;
-    write(log, Level::Debug, &format!("added hooks to {}", path.display()))
+    write(log, Level::Debug, &format!("injected hooks into {}", path.display()))
 }
 
 fn pipeline(settings: &Settings, path: &Path) -> Pipeline {
@@ -70,7 +70,7 @@ fn pipeline(settings: &Settings, path: &Path) -> Pipeline {
     pipeline
 }
 
-/// Writes down what happened before an error, and returns that.
+/// Logs the report of a failed injection, and returns its error.
 fn failure(error: PipelineError, path: &Path, log: &Log) -> Result<InjectError, InjectError> {
     write_report(&error.report, log)?;
     Ok(match error.failure {
@@ -91,7 +91,7 @@ fn write_report(report: &Report, log: &Log) -> Result<(), InjectError> {
         )?;
     }
     if report.precreate_skipped {
-        let message = "precreate hooks match but are turned off in the settings";
+        let message = "matching precreate hooks are disabled in the settings";
         write(log, Level::Warning, message)?;
     }
     for line in report.precreate_lines() {

@@ -16,7 +16,7 @@ use oci_hooks::sys::error::chain;
 
 use settings::{Settings, SettingsError};
 
-/// Why the runtime was not called.
+/// An error before the runtime is executed.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -43,14 +43,14 @@ fn main() -> ExitCode {
     if let Err(error) = log.write(Level::Error, &message) {
         report(&chain(&error));
     }
-    // As runc does: the log is for the engine, standard error for whoever called by hand.
+    // As runc does: the log is for the engine, standard error for interactive use.
     if log.path.is_some() {
         report(&message);
     }
     ExitCode::FAILURE
 }
 
-/// Adds hooks if a container is made, then becomes the runtime.
+/// Injects hooks if the command creates a container, then executes the runtime.
 fn run(
     args: &[OsString],
     invocation: &Invocation,
@@ -78,6 +78,6 @@ fn find_runtime(settings: &Settings) -> Result<std::path::PathBuf, FindError> {
 fn report(message: &str) {
     use std::io::Write;
 
-    // If standard error is gone there is nobody to tell.
+    // A closed standard error is no reason to fail.
     let _ = writeln!(std::io::stderr(), "{message}");
 }

@@ -14,30 +14,30 @@ use serde::Deserialize;
 const FILE: &str = "/etc/oci-hooks/runtime.toml";
 /// Names another settings file, which must exist.
 const FILE_VARIABLE: &str = "OCI_HOOKS_RUNTIME_CONFIG";
-/// The runtime to call.
+/// Names the runtime: a path, or a name that is searched for in `PATH`.
 const RUNTIME_VARIABLE: &str = "OCI_HOOKS_RUNTIME";
 /// The hook directories, joined with `:` in order of increasing precedence.
 const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
 
-/// How hooks are added and what is called then.
+/// How hooks are injected, and which runtime is executed.
 #[derive(Debug)]
 pub(crate) struct Settings {
-    /// Name or path of the runtime; none means the first of those that are known.
+    /// Name or path of the runtime; `None` means the first of the known runtimes in `PATH`.
     pub(crate) runtime: Option<OsString>,
-    /// The consumer whose rules hold.
+    /// The consumer whose rules apply.
     pub(crate) consumer: Consumer,
     /// Directories instead of the consumer's.
     pub(crate) hooks_dirs: Option<Vec<PathBuf>>,
-    /// Whether hook files that cannot be loaded are left out, instead of failing.
+    /// Whether hook files that cannot be loaded are skipped, instead of failing.
     pub(crate) skip_bad_files: bool,
-    /// Whether hooks that others than root can change are refused, and hooks without an environment
-    /// get an empty one.
+    /// Whether hooks writable by non-root users are rejected, and hooks without `env` run with an empty
+    /// environment.
     pub(crate) strict: bool,
     /// Whether `precreate` hooks are run.
     pub(crate) precreate: bool,
 }
 
-/// The settings file.
+/// The settings file `/etc/oci-hooks/runtime.toml`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {
@@ -58,20 +58,20 @@ fn yes() -> bool {
     true
 }
 
-/// Why the settings cannot be used.
+/// An error in the settings.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SettingsError {
     #[error(transparent)]
     Read(#[from] PathError),
     #[error("{}:{mistake}", path.display())]
     Parse { path: PathBuf, mistake: Mistake },
-    // Not what it is: the engine shows this to whoever starts a container.
-    #[error("unknown value of `{key}` in {}: it is one of {allowed}", path.display())]
+    // Without the value: the engine shows this to any user who starts a container.
+    #[error("unknown value of `{key}` in {}: expected one of {allowed}", path.display())]
     Value { key: &'static str, allowed: String, path: PathBuf },
 }
 
 impl Settings {
-    /// Reads the settings; variables win over the file.
+    /// Reads the settings; environment variables override the file.
     pub(crate) fn load(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let named = variable(FILE_VARIABLE).map(PathBuf::from);
         let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_win_over_the_file() {
+    fn variables_override_the_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("runtime.toml");
         fs::write(&path, "runtime = \"crun\"\nhooks-dirs = [\"/a\"]\nas = \"crio\"\n").unwrap();
@@ -171,7 +171,7 @@ mod tests {
             said.starts_with("/x.toml:2:1: unknown field, expected one of `runtime`"),
             "{said}"
         );
-        assert!(parse("as = \"docker\"").contains("/x.toml: it is one of podman,"));
+        assert!(parse("as = \"docker\"").contains("/x.toml: expected one of podman,"));
         assert!(Settings::load(|_| Some("/nonexistent".into())).is_err());
     }
 

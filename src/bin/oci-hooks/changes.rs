@@ -1,4 +1,4 @@
-//! What changes of hook files are, and how they are told.
+//! Printing what `install`, `remove`, `disable`, `enable` and `migrate` changed.
 
 use oci_hooks::hooks::manage::{Change, Mode, Note, Step};
 use serde::Serialize;
@@ -7,7 +7,7 @@ use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
 
-/// The JSON form.
+/// A change of hook files, as printed by `--format json`.
 #[derive(Serialize)]
 pub(crate) struct ChangeJson {
     dry_run: bool,
@@ -21,7 +21,7 @@ impl ChangeJson {
     }
 }
 
-/// Tells what was done, and ends the command.
+/// Prints what was done, and ends the command.
 pub(crate) fn report(change: Change, mode: Mode, context: &mut Context) -> Result<Exit, Error> {
     if context.is_json() {
         context.json(&ChangeJson::new(change, mode))?;

@@ -13,16 +13,16 @@ use crate::{
 const EXAMPLES: &str = "\
 Examples:
   oci-hooks explain config.json          Why did my hook not run?
-  oci-hooks inject config.json           The configuration as podman would make it
-  oci-hooks lint                         Find mistakes before a container does
-  oci-hooks monitor                      Follow changes of the directories
+  oci-hooks inject config.json           Print config.json as podman would write it
+  oci-hooks lint                         Check hook files before a container starts
+  oci-hooks monitor                      Watch hook directories for changes
 
 Exit status:
-  0  yes: done, something matches, nothing to complain about
-  1  no: nothing matches, there are findings
-  2  could not tell: wrong usage, a file that cannot be read";
+  0  success: done, a hook matches, no findings
+  1  no match, or findings
+  2  error: bad usage or unreadable input";
 
-/// OCI hooks as podman and CRI-O configure them in hooks.d directories
+/// Explain, lint, inject and manage OCI hooks in hooks.d directories, as podman and CRI-O use them
 #[derive(Debug, Parser)]
 #[command(name = "oci-hooks", version, after_help = EXAMPLES, max_term_width = 100)]
 pub(crate) struct Cli {
@@ -33,14 +33,15 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Refuses the formats of findings where there are none.
+    /// Rejects SARIF and GitHub annotations for commands other than `lint`.
     pub(crate) fn check_format(&self) -> Result<(), Error> {
         match (self.global.format, &self.command) {
             (Some(OutputFormat::Sarif | OutputFormat::Github), command)
                 if !matches!(command, Command::Lint(_)) =>
             {
                 Err(Error::Usage {
-                    message: "only lint has the formats sarif and github".to_owned(),
+                    message: "--format sarif and --format github are only supported by lint"
+                        .to_owned(),
                     hint: Some("use --format json".to_owned()),
                 })
             }

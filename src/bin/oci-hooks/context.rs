@@ -14,19 +14,18 @@ use serde::Serialize;
 use crate::error::{Diagnostic, Error};
 use crate::global::{Format, GlobalArgs, OutputFormat};
 
-/// The most a configuration may hold.
+/// Size limit of a configuration.
 pub(crate) const MAX_CONFIG_BYTES: u64 = 64 << 20;
 
-/// More missing programs than this are counted instead of named, as where a whole set of hooks is not
-/// installed.
-const MANY: usize = 3;
+/// Above this number, hook files with missing programs are counted instead of listed: a whole package of
+/// hooks is not installed.
+const MAX_MISSING_NAMED: usize = 3;
 
-/// The environment of a command.
+/// Global options, output streams and hook directories of a command.
 pub(crate) struct Context {
     pub(crate) consumer: Consumer,
     pub(crate) format: Option<OutputFormat>,
     pub(crate) verbose: bool,
-    /// Colours on standard output.
     pub(crate) paint: Paint,
     hooks_dirs: Vec<PathBuf>,
     error_format: Format,
@@ -47,17 +46,17 @@ impl Context {
         }
     }
 
-    /// Returns whether output is for programs.
+    /// Returns whether output is machine-readable.
     pub(crate) fn is_json(&self) -> bool {
         self.output.is_json()
     }
 
-    /// Returns what to load: the directories given, or those of the consumer.
+    /// Returns load options with the directories of `--hooks-dir`, or else those of the consumer.
     pub(crate) fn load_options(&self) -> LoadOptions {
         self.load_options_as(&self.consumer)
     }
 
-    /// The same for another consumer.
+    /// Returns the load options for another consumer.
     pub(crate) fn load_options_as(&self, consumer: &Consumer) -> LoadOptions {
         let mut options = LoadOptions::for_consumer(consumer);
         if !self.hooks_dirs.is_empty() {
@@ -66,22 +65,23 @@ impl Context {
         options
     }
 
-    /// Warns of hook files that are left out.
+    /// Warns of hook files that are skipped.
     pub(crate) fn warn_of_problems(&self, problems: &[Problem]) {
         let missing = |problem: &&Problem| matches!(problem.source, HookError::PathMissing { .. });
         let many = problems.iter().filter(missing).count();
-        let in_short = many > MANY && !self.verbose && self.error_format == Format::Human;
+        let in_short =
+            many > MAX_MISSING_NAMED && !self.verbose && self.error_format == Format::Human;
         for problem in problems.iter().filter(|problem| !(in_short && missing(problem))) {
             self.warn(&Diagnostic::of_problem(problem));
         }
         if in_short {
             self.note(&format!(
-                "{many} hook files are ignored, as their programs do not exist; --verbose names them"
+                "{many} hook files are skipped: their programs do not exist (--verbose lists them)"
             ));
         }
     }
 
-    /// Warns of directories that were asked for; the consumer's own need not exist.
+    /// Warns of missing directories of `--hooks-dir`; the consumer's own need not exist.
     pub(crate) fn warn_of_missing_dirs(&self, missing: &[PathBuf]) {
         for dir in missing.iter().filter(|dir| self.hooks_dirs.contains(dir)) {
             self.warn(&Diagnostic::new("missing-dir", dir, "directory does not exist"));
@@ -101,7 +101,7 @@ impl Context {
     fn read_input(&self, path: &Path, what: &str) -> Result<Vec<u8>, Error> {
         if path == OsStr::new("-") {
             if io::stdin().is_terminal() {
-                self.note(&format!("reading {what} from the terminal; end it with Ctrl-D"));
+                self.note(&format!("reading {what} from the terminal: press Ctrl-D to end"));
             }
             return read_limited(io::stdin().lock(), Path::new("standard input"));
         }
@@ -109,7 +109,7 @@ impl Context {
         read_limited(file, path)
     }
 
-    /// Writes to standard output.
+    /// Writes bytes to standard output, which is buffered.
     pub(crate) fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), Error> {
         Ok(self.output.write(bytes)?)
     }
@@ -128,12 +128,12 @@ impl Context {
         Ok(self.output.flush()?)
     }
 
-    /// Says on standard error what the user should know.
+    /// Prints a warning on standard error.
     pub(crate) fn warn(&self, diagnostic: &Diagnostic) {
-        self.say(style::WARNING, "warning", diagnostic);
+        self.print(style::WARNING, "warning", diagnostic);
     }
 
-    /// Says on standard error what may help.
+    /// Prints a note on standard error, unless that is machine-readable.
     pub(crate) fn note(&self, text: &str) {
         if self.error_format == Format::Human {
             self.output.note(text);
@@ -141,10 +141,10 @@ impl Context {
     }
 
     pub(crate) fn show_error(&self, error: &Error) {
-        self.say(style::BAD, "error", &error.diagnostic());
+        self.print(style::BAD, "error", &error.diagnostic());
     }
 
-    fn say(&self, style: anstyle::Style, level: &str, diagnostic: &Diagnostic) {
+    fn print(&self, style: anstyle::Style, level: &str, diagnostic: &Diagnostic) {
         if self.error_format == Format::Json {
             return self.output.error_line(&diagnostic.to_json(level));
         }
@@ -153,7 +153,7 @@ impl Context {
         self.output.hint(diagnostic.hint.as_deref());
     }
 
-    /// Hands on to people what another program wrote.
+    /// Forwards the output of another program to standard error.
     pub(crate) fn relay(&self, bytes: &[u8]) {
         let _ = io::stderr().lock().write_all(bytes);
     }
@@ -168,7 +168,7 @@ pub(crate) fn config_path(path: &Path) -> PathBuf {
     }
 }
 
-/// Reads what a configuration may hold at most.
+/// Reads all, up to [`MAX_CONFIG_BYTES`].
 pub(crate) fn read_limited(from: impl Read, path: &Path) -> Result<Vec<u8>, Error> {
     let mut text = Vec::new();
     from.take(MAX_CONFIG_BYTES + 1).read_to_end(&mut text).at("read", path)?;

@@ -1,4 +1,4 @@
-//! Showing what changes.
+//! Unified diffs of JSON texts.
 
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::style;
 
-/// The longest text that is compared: what is kept of each line takes more memory than the line.
+/// Size limit of texts to compare: the diff needs more memory for each line than the line itself.
 const MAX_BYTES: u64 = 8 << 20;
 
 /// Writes the difference between two JSON texts; one-line texts are laid out first.

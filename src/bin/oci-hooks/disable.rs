@@ -11,20 +11,20 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::install::editor;
 
-/// Keep a hook from applying to any container
+/// Disable a hook for all containers
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   oci-hooks disable oci-nvidia-hook
   oci-hooks disable --dry-run oci-nvidia-hook
 
-A hook of an earlier directory is masked by a file of its name that never applies. One of the last
-directory is kept as NAME.json.disabled, which no consumer reads.")]
+A hook in an earlier directory is masked by a file of the same name that never matches. One in the last
+directory is renamed to NAME.json.disabled, which no consumer reads.")]
 pub(crate) struct DisableArgs {
-    /// Name of the hook; .json may be left out
+    /// Name of the hook, with or without .json
     name: OsString,
 
-    /// Say what would be done, and do nothing
+    /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
 }

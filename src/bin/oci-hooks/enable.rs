@@ -11,18 +11,18 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::install::editor;
 
-/// Undo disable
+/// Enable a hook that was disabled
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   oci-hooks enable oci-nvidia-hook
 
-The hook file is what it was, byte for byte.")]
+The hook file is restored byte for byte.")]
 pub(crate) struct EnableArgs {
-    /// Name of the hook; .json may be left out
+    /// Name of the hook, with or without .json
     name: OsString,
 
-    /// Say what would be done, and do nothing
+    /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! What can go wrong in a command, and how it is told.
+//! Errors of commands, and how they are printed.
 
 use std::fmt;
 use std::io;
@@ -20,7 +20,7 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use serde::Serialize;
 
-/// Why a command could not do its work. Its exit code is 2.
+/// An error of a command. Its exit code is 2.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -63,7 +63,7 @@ pub(crate) enum Error {
     Lint(Box<Diagnostic>),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
-    #[error("there is no hook named {name:?}")]
+    #[error("hook {name:?} not found")]
     NoSuchHook { name: String },
 }
 
@@ -74,7 +74,7 @@ impl Failure for Error {
 }
 
 impl Error {
-    /// Returns the error as it is told.
+    /// Returns the error as it is printed.
     pub(crate) fn diagnostic(&self) -> Diagnostic {
         let simple = |class, path: Option<&Path>| Diagnostic {
             class,
@@ -122,17 +122,17 @@ impl Error {
             },
             Error::Usage { hint, .. } => Diagnostic { hint: hint.clone(), ..simple("usage", None) },
             Error::NoSuchHook { .. } => Diagnostic {
-                hint: Some("`oci-hooks list` shows those there are".to_owned()),
+                hint: Some("run `oci-hooks list` to list the hooks in force".to_owned()),
                 ..simple("no-such-hook", None)
             },
         }
     }
 }
 
-/// One thing to tell: an error, a warning or a finding.
+/// An error, a warning or a finding, as it is printed.
 #[derive(Clone, Debug)]
 pub(crate) struct Diagnostic {
-    /// A stable name of the kind of thing.
+    /// A stable identifier of the kind of error, such as `bad-regex`.
     pub(crate) class: &'static str,
     pub(crate) path: Option<PathBuf>,
     pub(crate) location: Option<Location>,
@@ -140,9 +140,9 @@ pub(crate) struct Diagnostic {
     pub(crate) hint: Option<String>,
 }
 
-/// The JSON form, one object on a line.
+/// A diagnostic in JSON, one object on a line.
 #[derive(Serialize)]
-pub(crate) struct Json<'a> {
+pub(crate) struct DiagnosticJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     level: Option<&'a str>,
     class: &'a str,
@@ -203,9 +203,9 @@ impl Diagnostic {
         }
     }
 
-    /// Returns the JSON form.
-    pub(crate) fn json<'a>(&'a self, level: Option<&'a str>) -> Json<'a> {
-        Json {
+    /// Returns the diagnostic as it is serialized.
+    pub(crate) fn json<'a>(&'a self, level: Option<&'a str>) -> DiagnosticJson<'a> {
+        DiagnosticJson {
             level,
             class: self.class,
             path: self.path.as_ref().map(|path| path.to_string_lossy().into_owned()),
@@ -221,7 +221,7 @@ impl Diagnostic {
         serde_json::to_string(&self.json(Some(level))).expect("strings and numbers")
     }
 
-    /// Leaves out of the text the path that the message names already.
+    /// Removes the path from the message, which is printed before it.
     fn without_path_in_text(mut self) -> Self {
         if let Some(path) = &self.path {
             let message = std::mem::take(&mut self.message);
@@ -257,7 +257,7 @@ impl fmt::Display for Diagnostic {
 }
 
 impl Error {
-    /// Returns what kept hooks from being added to a configuration.
+    /// Converts the error of an injection.
     pub(crate) fn of_pipeline(path: &Path, failure: PipelineFailure) -> Self {
         match failure {
             PipelineFailure::Config(source) => Error::Config { path: path.to_owned(), source },
@@ -270,7 +270,7 @@ impl Error {
     }
 }
 
-/// Adds the path of the configuration to what is wrong with it.
+/// Adds the path of the configuration to an error.
 pub(crate) fn in_config<T>(path: &Path, result: Result<T, ConfigError>) -> Result<T, Error> {
     result.map_err(|source| Error::Config { path: path.to_owned(), source })
 }

@@ -1,4 +1,4 @@
-//! `oci-hooks explain`: why a hook ran or did not.
+//! `oci-hooks explain`: why a hook is injected or not.
 
 mod consumers;
 mod human;
@@ -16,7 +16,7 @@ use crate::error::{Error, in_config};
 use crate::target::TargetArgs;
 use report::Report;
 
-/// Tell which hooks apply to a container, and why the others do not
+/// Explain which hooks are injected into a container, and why the others are not
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -25,17 +25,17 @@ Examples:
   oci-hooks explain --consumers config.json
   podman inspect --format '{{.OCIConfigPath}}' NAME | xargs oci-hooks explain
 
-Exit status is 1 when no hook (or not the one asked for) would be injected.")]
+Exit status is 1 when no hook (with --hook: none of those named) would be injected.")]
 pub(crate) struct ExplainArgs {
-    /// The configuration, a bundle directory with one, or - for standard input
+    /// OCI config.json, a bundle directory, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
 
-    /// Explain only hook files of this name (can be repeated); .json may be left out
+    /// Explain only this hook file, named with or without .json (can be repeated)
     #[arg(long, value_name = "NAME")]
     hook: Vec<OsString>,
 
-    /// Compare all consumers, a column each
+    /// Compare all consumers, one column each
     #[arg(long)]
     consumers: bool,
 
@@ -44,7 +44,7 @@ pub(crate) struct ExplainArgs {
 }
 
 impl ExplainArgs {
-    /// Tells if a hook file is one of those asked for.
+    /// Returns whether a hook file is selected by `--hook`.
     fn wants(&self, name: &str) -> bool {
         self.hook.is_empty()
             || self.hook.iter().any(|wanted| {

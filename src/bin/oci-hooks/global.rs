@@ -1,4 +1,4 @@
-//! Options of all commands.
+//! Options that every command accepts.
 
 use std::path::PathBuf;
 
@@ -6,7 +6,7 @@ use clap::{Args, ValueEnum};
 use oci_hooks::hooks::Consumer;
 use oci_hooks::program::context::Color;
 
-/// Options of all commands.
+/// Options that every command accepts.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
@@ -19,7 +19,7 @@ pub(crate) struct GlobalArgs {
     #[arg(long = "as", global = true, value_name = "CONSUMER", default_value = "podman", value_parser = consumer_parser())]
     pub(crate) consumer: Consumer,
 
-    /// Format of the output
+    /// Output format on standard output
     #[arg(long, global = true, value_enum, value_name = "FORMAT")]
     pub(crate) format: Option<OutputFormat>,
 
@@ -27,35 +27,35 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) error_format: Format,
 
-    /// Use colours
+    /// When to use colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) color: Color,
 
-    /// Say more
+    /// Print more detail
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
 }
 
-/// How results are shown.
+/// Format of results on standard output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum OutputFormat {
-    /// For people
+    /// Human-readable
     Human,
-    /// For programs; described in oci-hooks(1)
+    /// Machine-readable, with the keys described in oci-hooks(1)
     Json,
-    /// SARIF 2.1.0, for code scanning (only lint)
+    /// SARIF 2.1.0, for code scanning (lint only)
     Sarif,
-    /// Annotations of GitHub Actions (only lint)
+    /// GitHub Actions annotations (lint only)
     Github,
 }
 
-/// How something is said on standard error.
+/// Format of errors and warnings on standard error.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Human-readable
     #[default]
     Human,
-    /// For programs; described in oci-hooks(1)
+    /// Machine-readable, with the keys described in oci-hooks(1)
     Json,
 }
 

@@ -18,7 +18,7 @@ use crate::diff;
 use crate::error::Error;
 use crate::target::TargetArgs;
 
-/// Add the hooks that match to a configuration, as podman would
+/// Inject matching hooks into a config.json, as podman does
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -27,11 +27,11 @@ Examples:
   oci-hooks inject --in-place --once --as crio /run/bundle
   oci-hooks inject - --annotation com.example.gpu=all < config.json")]
 pub(crate) struct InjectArgs {
-    /// The configuration, a bundle directory with one, or - for standard input
+    /// OCI config.json, a bundle directory, or - for standard input
     #[arg(value_name = "CONFIG|BUNDLE", default_value = "config.json")]
     config: PathBuf,
 
-    /// Show what changes instead of the new configuration
+    /// Print a diff instead of the new configuration
     #[arg(long, conflicts_with_all = ["output", "in_place"])]
     diff: bool,
 
@@ -39,49 +39,48 @@ pub(crate) struct InjectArgs {
     #[arg(long, short, value_name = "FILE", conflicts_with = "in_place")]
     output: Option<PathBuf>,
 
-    /// Write the new configuration over the old one
+    /// Overwrite CONFIG with the new configuration
     #[arg(long)]
     in_place: bool,
 
-    /// Do not add a hook that is there already
+    /// Skip hooks that the configuration already has
     #[arg(long)]
     once: bool,
 
-    /// Refuse hooks that others than root can change, and give hooks without an environment an empty
-    /// one
+    /// Reject hooks writable by non-root users; run hooks without `env` with an empty environment
     #[arg(long)]
     strict: bool,
 
-    /// Leave out hook files that cannot be loaded, where the consumer would give up
+    /// Skip hook files that cannot be loaded, where the consumer would fail
     #[arg(long)]
     lenient: bool,
 
-    /// Keep hooks for stage S apart instead of adding them (can be repeated) [default: precreate, if
-    /// the consumer knows it]
+    /// Treat S as an extension stage: collect its hooks instead of injecting them (can be repeated)
+    /// [default: precreate, if the consumer knows it]
     #[arg(long, value_name = "S")]
     extension_stage: Vec<String>,
 
-    /// Add all hooks; precreate is an unknown stage then
+    /// Treat no stage as an extension stage, so that precreate is unknown
     #[arg(long, conflicts_with = "extension_stage")]
     no_extension_stages: bool,
 
-    /// Write the hooks kept apart to FILE, as JSON: {stage: [hook...]}, or null if there are none
+    /// Write the hooks of extension stages to FILE as JSON: {stage: [hook...]}, or null if there are none
     #[arg(long, value_name = "FILE")]
     extension_out: Option<PathBuf>,
 
-    /// Run the precreate hooks on the new configuration, which they may rewrite
+    /// Run matching precreate hooks, which may rewrite the new configuration
     #[arg(long)]
     run_precreate: bool,
 
-    /// Let a precreate hook return an empty configuration
+    /// Allow a precreate hook to return an empty configuration
     #[arg(long, requires = "run_precreate")]
     allow_empty: bool,
 
-    /// Record what the hooks write and how they end, in DIR
+    /// Record the output and exit status of the injected hooks in DIR
     #[arg(long, value_name = "DIR")]
     capture: Option<PathBuf>,
 
-    /// Inject prestart hooks at this stage [default: as the consumer does]
+    /// Inject prestart hooks at STAGE [default: as the consumer does]
     #[arg(long, value_enum, value_name = "STAGE")]
     prestart: Option<Prestart>,
 
@@ -150,7 +149,7 @@ impl InjectArgs {
         Ok(pipeline)
     }
 
-    /// Says what happened, on standard error.
+    /// Prints warnings and notes of the report on standard error.
     fn show(&self, report: &Report, not_recorded: &[String], context: &Context) {
         context.warn_of_problems(&report.problems);
         context.warn_of_missing_dirs(&report.missing_dirs);
@@ -159,7 +158,7 @@ impl InjectArgs {
         }
         if report.precreate_skipped && self.extension_out.is_none() {
             context.note(
-                "precreate hooks match and are not run: --run-precreate runs them, --extension-out lists them",
+                "matching precreate hooks were not run: --run-precreate runs them, --extension-out lists them",
             );
         }
         for line in report.precreate_lines() {
@@ -168,7 +167,7 @@ impl InjectArgs {
     }
 }
 
-/// The configuration as it was read, and what to replace it by.
+/// The configuration as it was read, with the file to replace for `--in-place`.
 struct Source {
     text: Vec<u8>,
     file: Option<(FileAt, FileId)>,
@@ -181,8 +180,8 @@ impl Source {
         }
         if path == OsStr::new("-") {
             return Err(Error::Usage {
-                message: "standard input cannot be changed in place".to_owned(),
-                hint: Some("leave --in-place out, or name a file".to_owned()),
+                message: "--in-place cannot be combined with standard input".to_owned(),
+                hint: Some("omit --in-place, or name a file".to_owned()),
             });
         }
         let file = FileAt::open(path, Symlinks::Follow)?;
@@ -192,7 +191,7 @@ impl Source {
 }
 
 impl InjectArgs {
-    /// Puts the new configuration where it is wanted.
+    /// Writes the new configuration, or the diff, to its destination.
     fn put(
         &self,
         source: &Source,
@@ -217,14 +216,14 @@ impl InjectArgs {
     }
 }
 
-/// Returns what makes hooks run through `oci-hooks run-hook`, which records what they do.
+/// Returns a recorder, which wraps hooks in `oci-hooks run-hook`.
 fn recorder(dir: &Path) -> Result<Recorder, Error> {
     let dir = std::path::absolute(dir).at("find", dir)?;
     let this = std::env::current_exe().at("find", Path::new("oci-hooks"))?;
     Ok(Recorder::new(&this, &dir)?)
 }
 
-/// Has hooks recorded, and returns notes about those that are not.
+/// Wraps hooks to be recorded, and returns a note for each that cannot be.
 fn record(selection: &mut Selection<'_>, recorder: &Recorder) -> Vec<String> {
     let mut notes = Vec::new();
     for injection in &mut selection.injections {
@@ -232,7 +231,7 @@ fn record(selection: &mut Selection<'_>, recorder: &Recorder) -> Vec<String> {
         match recorder.wrap(&injection.hook, &name, injection.stage.name()) {
             Some(wrapped) => injection.hook = Cow::Owned(wrapped),
             None => notes.push(format!(
-                "{name} is not recorded at {}: it runs inside the container, which has no oci-hooks",
+                "hook {name} is not recorded at {}: it runs inside the container, where oci-hooks is missing",
                 injection.stage
             )),
         }
@@ -251,7 +250,8 @@ fn write_extension_hooks(hooks: &BTreeMap<String, Vec<Hook>>, file: &Path) -> Re
 fn write_file(path: &Path, content: &[u8]) -> Result<(), Error> {
     if path == OsStr::new("-") {
         return Err(Error::Usage {
-            message: "`-` is standard output, where the configuration goes".to_owned(),
+            message: "`-` is not supported here: the configuration goes to standard output"
+                .to_owned(),
             hint: Some("name a file".to_owned()),
         });
     }

@@ -14,7 +14,7 @@ use crate::changes;
 use crate::context::Context;
 use crate::error::{Diagnostic, Error};
 
-/// Check a hook file and put it into the last hook directory
+/// Validate and lint a hook file, and install it in the last hook directory
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,10 +22,9 @@ Examples:
   oci-hooks install --name 50-my-hook draft.json
   oci-hooks install --dry-run --hooks-dir ~/hooks.d my-hook.json
 
-Without --name the file keeps its name. It hides files of the same name in earlier
-directories.")]
+Without --name the file keeps its name. It masks files of the same name in earlier directories.")]
 pub(crate) struct InstallArgs {
-    /// The file, or - for standard input
+    /// Hook file, or - for standard input
     file: PathBuf,
 
     #[command(flatten)]
@@ -35,23 +34,23 @@ pub(crate) struct InstallArgs {
 /// Options of commands that install a hook.
 #[derive(Debug, Args)]
 pub(crate) struct InstallOptions {
-    /// Name of the hook; .json may be left out
+    /// Name of the hook, with or without .json
     #[arg(long)]
     pub(crate) name: Option<OsString>,
 
-    /// Replace a hook of this name
+    /// Replace an existing hook of the same name
     #[arg(long)]
     force: bool,
 
-    /// Say what would be done, and do nothing
+    /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
 
-    /// Accept a hook whose program does not exist here; until it does, consumers ignore the hook
+    /// Accept a hook whose program does not exist; consumers silently skip the hook until it does
     #[arg(long)]
     pub(crate) no_path_check: bool,
 
-    /// Accept a hook that lint finds errors in
+    /// Accept a hook with lint errors
     #[arg(long)]
     no_lint: bool,
 }
@@ -62,8 +61,8 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
         (None, Some(name)) if args.file != OsStr::new("-") => name,
         _ => {
             return Err(Error::Usage {
-                message: "the hook has no name".to_owned(),
-                hint: Some("give it one with --name".to_owned()),
+                message: "a hook from standard input needs a name".to_owned(),
+                hint: Some("pass --name NAME".to_owned()),
             });
         }
     };
@@ -73,7 +72,7 @@ pub(crate) fn run(args: &InstallArgs, context: &mut Context) -> Result<Exit, Err
 }
 
 impl InstallOptions {
-    /// Installs a text that came from `source`, and tells what was done.
+    /// Installs a text that came from `source`, and prints what was done.
     pub(crate) fn install(
         &self,
         name: &HookName,
@@ -90,7 +89,7 @@ impl InstallOptions {
         }
         let overwrite = if self.force { Overwrite::Replace } else { Overwrite::Refuse };
         let change = editor.install(name, text, overwrite).map_err(|error| match error {
-            // The fault is in what was to be installed, not where it would have gone.
+            // The error is in the source, not in the destination.
             ManageError::Invalid(mut problem) => {
                 problem.path = source.to_owned();
                 ManageError::Invalid(problem)
@@ -102,9 +101,9 @@ impl InstallOptions {
 }
 
 impl InstallOptions {
-    /// Refuses a hook that does not work or that others can take over, and warns of what is doubtful.
+    /// Rejects a hook with lint errors, and prints lint warnings.
     ///
-    /// What the loader refuses is left to it.
+    /// A text that the loader rejects passes: the loader reports it.
     fn lint(&self, source: &Path, text: &[u8], context: &Context) -> Result<(), Error> {
         let mut options = LintOptions::for_consumer(&context.consumer);
         if !self.no_path_check {
@@ -133,10 +132,10 @@ impl InstallOptions {
     }
 }
 
-/// The rule about programs that do not exist, of which the loader says the same.
+/// The rule about missing programs, which the loader reports as well.
 const MISSING_PROGRAM: &str = "OH017";
 
-/// Returns the editor of the directories that are asked for.
+/// Returns the editor of the hook directories.
 pub(crate) fn editor(context: &Context, dry_run: bool) -> Editor {
     let mode = if dry_run { Mode::Plan } else { Mode::Apply };
     Editor { options: context.load_options(), mode }

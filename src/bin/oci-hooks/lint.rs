@@ -1,4 +1,4 @@
-//! `oci-hooks lint`: mistakes in hook files.
+//! `oci-hooks lint`: static checks of hook files.
 
 mod catalogue;
 mod fix;
@@ -26,7 +26,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::global::{OutputFormat, consumer_parser};
 
-/// Find mistakes in hook files before a container does
+/// Check hook files for mistakes before a container starts
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -37,50 +37,49 @@ Examples:
   oci-hooks lint --explain OH208
   oci-hooks lint --format github --content-only hooks.d/
 
-Directories are linted together, the later ones masking the earlier. Owners and permissions are wrong if
-others than root and you could change what runs.
+Directories are linted together: files in later ones mask those of the same name in earlier ones. Owners
+and permissions are reported if users other than root and you can change what runs.
 
 Exit status is 1 when there are errors or warnings, with --strict also when there are notes.")]
 pub(crate) struct LintArgs {
-    /// Hook files, directories of them, or - for standard input (default: the directories of the
-    /// consumer)
+    /// Hook files, hook directories, or - for standard input [default: the directories of the consumer]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 
-    /// Lint the directories below too, each by itself: none masks another
+    /// Also lint subdirectories, each on its own: files in one do not mask those in another
     #[arg(long, short, requires = "paths")]
     recursive: bool,
 
-    /// Also note what CONSUMER would make of the files (can be repeated; default: those who read the
-    /// same directories)
+    /// Also report how CONSUMER differs (can be repeated) [default: the consumers that read the same
+    /// directories]
     #[arg(long, value_name = "CONSUMER", value_parser = consumer_parser())]
     also: Vec<Consumer>,
 
-    /// Look at the text alone: programs need not exist, owners and permissions may be any
+    /// Check file contents only, not programs, owners or permissions
     #[arg(long)]
     content_only: bool,
 
-    /// Leave out the findings of RULE, a code or a name (can be repeated)
+    /// Suppress findings of RULE, a code or a name (can be repeated)
     #[arg(long, value_name = "RULE", value_parser = rule)]
     allow: Vec<&'static Rule>,
 
-    /// Make the findings of RULE warnings (can be repeated)
+    /// Report findings of RULE as warnings (can be repeated)
     #[arg(long, value_name = "RULE", value_parser = rule)]
     warn: Vec<&'static Rule>,
 
-    /// Make the findings of RULE errors (can be repeated)
+    /// Report findings of RULE as errors (can be repeated)
     #[arg(long, value_name = "RULE", value_parser = rule)]
     deny: Vec<&'static Rule>,
 
-    /// Exit with 1 for notes, too
+    /// Exit with 1 also for notes
     #[arg(long)]
     strict: bool,
 
-    /// Correct what can be corrected safely, then tell what is left
+    /// Fix what can be fixed safely, then report the remaining findings
     #[arg(long)]
     fix: bool,
 
-    /// Show what --fix would change, and change nothing
+    /// Show what --fix would change without changing it
     #[arg(long)]
     diff: bool,
 
@@ -88,18 +87,18 @@ pub(crate) struct LintArgs {
     #[arg(long, value_name = "RULE", value_parser = rule, conflicts_with_all = ["paths", "fix", "diff"])]
     explain: Option<&'static Rule>,
 
-    /// List all rules
+    /// List all rules with their severity and summary
     #[arg(long, conflicts_with_all = ["paths", "fix", "diff", "explain"])]
     rules: bool,
 }
 
 fn rule(code_or_name: &str) -> Result<&'static Rule, String> {
     Rule::find(code_or_name)
-        .ok_or_else(|| "no such rule; `oci-hooks lint --rules` lists them".to_owned())
+        .ok_or_else(|| "unknown rule; `oci-hooks lint --rules` lists all rules".to_owned())
 }
 
 impl LintArgs {
-    /// Returns what to look for.
+    /// Returns the lint options of the command line.
     fn options(&self, context: &Context) -> LintOptions {
         let mut options = LintOptions::for_consumer(&context.consumer);
         options.dirs = context.load_options().dirs;
@@ -157,10 +156,10 @@ fn show(report: &Report, context: &mut Context) -> Result<(), Error> {
     }
 }
 
-/// What standard input is called in findings.
+/// The path of standard input in findings.
 const STDIN: &str = "<stdin>";
 
-/// What to lint.
+/// Files and directories to lint.
 #[derive(Debug, Default)]
 struct Inputs {
     with_dirs: bool,
@@ -171,7 +170,7 @@ struct Inputs {
 }
 
 impl Inputs {
-    /// Tells directories from files; the directories go to the options.
+    /// Separates directories from files; the directories go to the options.
     fn sort(args: &LintArgs, options: &mut LintOptions, context: &Context) -> Result<Self, Error> {
         let mut inputs = Inputs {
             with_dirs: args.paths.is_empty(),

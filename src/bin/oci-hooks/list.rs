@@ -9,14 +9,14 @@ use crate::context::Context;
 use crate::error::{Diagnostic, Error};
 use crate::style;
 
-/// List the hooks in force, in the order they are injected
+/// List the hooks in force, in the order of injection
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   oci-hooks list
   oci-hooks list --as crio --format json
 
-Exit status is 1 when there are none.")]
+Exit status is 1 when there are no hooks.")]
 pub(crate) struct ListArgs {}
 
 /// One hook, as `list` and `show` print it in JSON.
@@ -57,7 +57,7 @@ pub(crate) fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
     Ok(if loaded.hooks.is_empty() { Exit::No } else { Exit::Yes })
 }
 
-/// Returns the stages of a hook, joined.
+/// Returns the stages of a hook, joined by commas.
 pub(crate) fn stages(file: &HookFile) -> String {
     let stages: Vec<_> = file.definition.stages.iter().map(|stage| stage.name()).collect();
     if stages.is_empty() { "no stage".to_owned() } else { stages.join(",") }

@@ -1,4 +1,4 @@
-//! `oci-hooks`: hook files for people. See `oci-hooks --help`.
+//! `oci-hooks`: explains, lints, injects and manages hook files. See `oci-hooks --help`.
 
 mod changes;
 mod cli;
@@ -36,14 +36,14 @@ use cli::{Cli, Command};
 use context::Context;
 use error::Error;
 
-/// What a command found out.
+/// Exit status of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
-    /// Yes: it was done, it matches, there is nothing to complain about.
+    /// Success: done, a hook matches, no findings.
     Yes,
-    /// No: nothing matches, there are findings.
+    /// No match, or findings.
     No,
-    /// Whatever the program that was run says.
+    /// The exit code of a hook, for `run-hook`.
     Code(u8),
 }
 
@@ -57,8 +57,8 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// Exit code of what could not be done or found out.
-const COULD_NOT_TELL: u8 = 2;
+/// Exit code of an error.
+const ERROR_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     let result = result.and_then(|exit| context.flush().map(|()| exit));
     exit_code(result, |error| {
         context.show_error(error);
-        ExitCode::from(COULD_NOT_TELL)
+        ExitCode::from(ERROR_EXIT_CODE)
     })
 }
 

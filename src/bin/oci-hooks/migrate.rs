@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::diff;
 use crate::error::{Diagnostic, Error};
 
-/// Turn hook files of schema 0.1.0 into schema 1.0.0
+/// Convert hook files from schema 0.1.0 to schema 1.0.0
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -24,62 +24,62 @@ Examples:
   oci-hooks migrate --in-place /etc/containers/oci/hooks.d/*.json
   oci-hooks migrate -o /etc/containers/oci/hooks.d old.json
 
-Of a 0.1.0 file any one condition is enough, in 1.0.0 all must hold. Where there are several,
-NAME.json therefore becomes NAME.json, NAME.1.json and so on, which apply to the same containers,
-but a container that meets several conditions gets the hook several times; a warning says so. On
-standard output such files stand one after the other.
+In 0.1.0 one condition is enough, in 1.0.0 all must match. A file with several conditions,
+NAME.json, therefore becomes NAME.json, NAME.1.json and so on, which match the same containers.
+A container that meets several conditions gets the hook several times, which a warning reports.
+On standard output such files are concatenated.
 
-Files that follow 1.0.0 already are left as they are.")]
+Files of schema 1.0.0 are not changed.")]
 pub(crate) struct MigrateArgs {
-    /// The files, or - for standard input
+    /// Hook files, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Show what changes instead of the new files
+    /// Print a diff instead of the new files
     #[arg(long, conflicts_with_all = ["output", "in_place"])]
     diff: bool,
 
-    /// Write the new files to DIR, where nothing is replaced
+    /// Write new files to DIR; never overwrite
     #[arg(long, short, value_name = "DIR", conflicts_with = "in_place")]
     output: Option<PathBuf>,
 
-    /// Write the new files to the place of the old ones
+    /// Replace the old files by the new ones
     #[arg(long)]
     in_place: bool,
 
-    /// Say what would be written, and write nothing
+    /// Show what would be written without writing it
     #[arg(long)]
     dry_run: bool,
 
-    /// What becomes of the deprecated stage prestart
+    /// What to do with the deprecated stage prestart
     #[arg(long, value_enum, value_name = "STAGE", default_value_t)]
     prestart: Prestart,
 }
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum Prestart {
-    /// It stays; each consumer does with it what it did
+    /// Keep it; each consumer injects it as before
     #[default]
     Keep,
-    /// It becomes createRuntime, as podman 5 and CRI-O inject it anyway
+    /// Replace it by createRuntime, at which podman 5 and CRI-O inject it anyway
     #[value(name = "createRuntime")]
     CreateRuntime,
 }
 
-/// One old file and what became of it.
+/// One file to migrate, with the files that replace it.
 #[derive(Serialize)]
-struct Migrated {
+struct MigratedFile {
     path: String,
-    /// Whether it followed 1.0.0 already.
+    /// Whether the file already follows schema 1.0.0.
     current: bool,
-    files: Vec<FileJson>,
+    files: Vec<NewFileJson>,
     remarks: Vec<Diagnostic>,
     #[serde(skip_serializing_if = "Option::is_none")]
     change: Option<ChangeJson>,
 }
 
 #[derive(Serialize)]
-struct FileJson {
+struct NewFileJson {
     name: String,
     text: String,
 }
@@ -105,7 +105,7 @@ pub(crate) fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Err
 }
 
 impl MigrateArgs {
-    fn file(&self, path: &Path, context: &mut Context) -> Result<Migrated, Error> {
+    fn file(&self, path: &Path, context: &mut Context) -> Result<MigratedFile, Error> {
         let text = context.read_hook(path)?;
         let load_options = context.load_options();
         let options = MigrateOptions {
@@ -118,15 +118,15 @@ impl MigrateArgs {
         let migration = migrate(&name_of(path), &text, options)
             .map_err(|fault| Error::Fault { path: path.to_owned(), fault: Box::new(fault) })?;
         let Some(migration) = migration else {
-            context.note(&format!("{}: follows schema 1.0.0 already", path.display()));
-            return Ok(Migrated::current(path));
+            context.note(&format!("{}: already follows schema 1.0.0", path.display()));
+            return Ok(MigratedFile::current(path));
         };
-        let mut report = Migrated::new(path, &migration);
+        let mut report = MigratedFile::new(path, &migration);
         for remark in &report.remarks {
             context.warn(remark);
         }
         if let Some(destination) = self.destination(path, &text)? {
-            // The program may live on another host.
+            // The program may be installed on another host.
             let load_options =
                 oci_hooks::hooks::LoadOptions { path_check: PathCheck::Skip, ..load_options };
             let mode = if self.dry_run { Mode::Plan } else { Mode::Apply };
@@ -149,8 +149,8 @@ impl MigrateArgs {
         match &self.output {
             Some(dir) => Ok(Some(Destination::Directory(dir))),
             None if self.in_place && path == OsStr::new("-") => Err(Error::Usage {
-                message: "standard input has no place to write to".to_owned(),
-                hint: Some("leave --in-place out, or name a directory with -o".to_owned()),
+                message: "--in-place cannot be combined with standard input".to_owned(),
+                hint: Some("omit --in-place, or name a directory with -o".to_owned()),
             }),
             None if self.in_place => Ok(Some(Destination::Replace { path, text })),
             None => Ok(None),
@@ -178,9 +178,9 @@ impl MigrateArgs {
     }
 }
 
-impl Migrated {
+impl MigratedFile {
     fn current(path: &Path) -> Self {
-        Migrated {
+        MigratedFile {
             path: path.to_string_lossy().into_owned(),
             current: true,
             files: Vec::new(),
@@ -190,15 +190,15 @@ impl Migrated {
     }
 
     fn new(path: &Path, migration: &Migration) -> Self {
-        let files = migration.files.iter().map(|file| FileJson {
+        let files = migration.files.iter().map(|file| NewFileJson {
             name: file.name.to_string_lossy().into_owned(),
             text: file.text.clone(),
         });
-        Migrated {
+        MigratedFile {
             files: files.collect(),
             remarks: migration.remarks.iter().map(|remark| diagnostic(path, remark)).collect(),
             current: false,
-            ..Migrated::current(path)
+            ..MigratedFile::current(path)
         }
     }
 }
@@ -213,7 +213,7 @@ fn diagnostic(path: &Path, remark: &Remark) -> Diagnostic {
     }
 }
 
-/// Returns the name of the new file; standard input has none of its own.
+/// Returns the name of the new file, which is `hook.json` for standard input.
 fn name_of(path: &Path) -> OsString {
     match path.file_name() {
         Some(name) if path != OsStr::new("-") => name.to_owned(),

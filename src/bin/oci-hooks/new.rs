@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::install::InstallOptions;
 
-/// Make a hook file from options
+/// Create a hook file from command-line options
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,63 +20,63 @@ Examples:
       --stage createRuntime --when-annotation '^com\\.example\\.gpu$=^(all|[0-9]+)$'
   oci-hooks new --install --name 50-note --path /usr/bin/note --stage poststop --when-always
 
-All conditions must hold; of several commands, one.")]
+A container must meet all conditions; of several commands, one must match.")]
 pub(crate) struct NewArgs {
-    /// Absolute path of the program
+    /// Absolute path of the hook's program
     #[arg(long, value_name = "PROGRAM")]
     path: PathBuf,
 
-    /// Pass this to the program, after its name (can be repeated)
+    /// Argument of the program, after argv[0] (can be repeated)
     #[arg(long, allow_hyphen_values = true)]
     arg: Vec<String>,
 
-    /// Run the program with this in its environment and nothing else (can be repeated)
+    /// Environment variable of the program; without any, the environment is unspecified (can be repeated)
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     env: Vec<String>,
 
-    /// Kill the program after this time
+    /// Time limit, after which the runtime kills the program
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(i64).range(1..=MAX_TIMEOUT))]
     timeout: Option<i64>,
 
-    /// Run the program at this stage (can be repeated)
+    /// Stage at which the program runs (can be repeated)
     #[arg(long, required = true)]
     stage: Vec<String>,
 
-    /// Put the file into the last hook directory instead of printing it
+    /// Install the file in the last hook directory instead of printing it
     #[arg(long, requires = "name")]
     install: bool,
 
     #[command(flatten)]
     options: InstallOptions,
 
-    // Last, as options after it would stand below its heading.
+    // Last, as clap lists options after it under its heading.
     #[command(flatten)]
     when: WhenArgs,
 }
 
-/// Stands for the path in errors.
+/// The path of the unnamed hook file in errors.
 const UNNAMED: &str = "new hook";
 
-/// The longest timeout podman does not take for a negative one.
+/// The longest timeout in seconds that does not overflow podman's `time.Duration`.
 const MAX_TIMEOUT: i64 = i64::MAX / 1_000_000_000;
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = true)]
 #[command(next_help_heading = "Conditions")]
 struct WhenArgs {
-    /// For every container
+    /// Match every container, without other conditions
     #[arg(long)]
     when_always: bool,
 
-    /// For containers with an annotation whose key and value match (can be repeated)
+    /// Match containers with an annotation whose key and value match these patterns (can be repeated)
     #[arg(long, value_name = "KEY=VALUE", value_parser = crate::target::key_value)]
     when_annotation: Vec<(String, String)>,
 
-    /// For containers whose program matches (can be repeated)
+    /// Match containers whose command (`args[0]`) matches this pattern (can be repeated)
     #[arg(long, value_name = "PATTERN")]
     when_command: Vec<String>,
 
-    /// For containers with mounts the user asked for
+    /// Match containers with bind mounts that the user requested
     #[arg(long)]
     when_has_bind_mounts: bool,
 }
@@ -104,8 +104,8 @@ impl NewArgs {
     fn draft(&self) -> Result<Draft, Error> {
         let Some(path) = self.path.to_str().filter(|path| path.starts_with('/')) else {
             return Err(Error::Usage {
-                message: format!("{:?} is not an absolute path", self.path),
-                hint: Some("consumers look hook.path up as it is, without PATH".to_owned()),
+                message: format!("invalid --path {:?}: expected an absolute path", self.path),
+                hint: Some("consumers do not search PATH for `hook.path`".to_owned()),
             });
         };
         let name = self.path.file_name().map(|name| name.to_string_lossy().into_owned());

@@ -13,7 +13,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::style;
 
-/// Show what a pattern matches
+/// Test what a pattern of a hook file matches
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -21,31 +21,31 @@ Examples:
   oci-hooks pattern --as sarus sh /bin/sh
   echo '{\"pattern\": \"a+\", \"texts\": [\"aa\", \"b\"]}' | oci-hooks pattern --batch
 
-Patterns are in RE2 syntax as Go has it. podman and CRI-O look for them anywhere in the text,
-Sarus matches whole texts.
+Patterns use Go's RE2 syntax. podman and CRI-O search for a match anywhere in the text,
+Sarus matches the whole text.
 
-With --batch, standard input holds a JSON object {\"pattern\", \"texts\"} on each line, and each is
-answered by a line {\"ok\": true, \"matches\": [...]} or {\"ok\": false, \"error\": {...}}.
+With --batch, each line of standard input is a JSON object {\"pattern\", \"texts\"}; for each, a line
+{\"ok\": true, \"matches\": [...]} or {\"ok\": false, \"error\": {...}} is printed.
 
 Exit status is 0 when all texts match, 1 when some do not, 2 when the pattern is invalid. With
---batch it is 0, or 1 if a line was no such object.")]
+--batch it is 0, or 1 if a line is not such an object.")]
 pub(crate) struct PatternArgs {
-    /// The pattern
+    /// Pattern, as in `when.commands` or `when.annotations`
     #[arg(required_unless_present = "batch")]
     pattern: Option<String>,
 
-    /// What to match it with
+    /// Texts to match the pattern against
     #[arg(value_name = "TEXT")]
     texts: Vec<String>,
 
-    /// Answer the questions on standard input
+    /// Read pattern/text pairs from standard input
     #[arg(long, conflicts_with_all = ["pattern", "texts"])]
     batch: bool,
 }
 
-/// What there is to know about a pattern.
+/// The matches of a pattern, as printed by `--format json`.
 #[derive(Serialize)]
-struct Report<'a> {
+struct PatternReport<'a> {
     pattern: &'a str,
     scope: &'static str,
     anchored_at_start: bool,
@@ -56,11 +56,9 @@ struct Report<'a> {
 #[derive(Serialize)]
 struct TextReport<'a> {
     text: &'a str,
-    /// Whether the consumer takes it for a match.
+    /// Whether it matches by the consumer's rules.
     matches: bool,
-    /// Whether a part matches.
     search: bool,
-    /// Whether the whole matches.
     full: bool,
 }
 
@@ -69,7 +67,7 @@ pub(crate) fn run(args: &PatternArgs, context: &mut Context) -> Result<Exit, Err
         return batch::run(context);
     };
     let scope = context.consumer.matching.scope;
-    let report = Report::new(source, &args.texts, scope)
+    let report = PatternReport::new(source, &args.texts, scope)
         .map_err(|error| Error::Pattern { pattern: source.to_owned(), source: error })?;
     if context.is_json() {
         context.json(&report)?;
@@ -79,7 +77,7 @@ pub(crate) fn run(args: &PatternArgs, context: &mut Context) -> Result<Exit, Err
     Ok(if report.texts.iter().all(|text| text.matches) { Exit::Yes } else { Exit::No })
 }
 
-impl<'a> Report<'a> {
+impl<'a> PatternReport<'a> {
     fn new(
         source: &'a str,
         texts: &'a [String],
@@ -91,7 +89,7 @@ impl<'a> Report<'a> {
             let (search, full) = (pattern.is_match(text), pattern.is_full_match(text));
             TextReport { text, matches: matches(&pattern, text, scope), search, full }
         };
-        Ok(Report {
+        Ok(PatternReport {
             pattern: source,
             scope: match scope {
                 PatternScope::Search => "search",
@@ -107,16 +105,16 @@ impl<'a> Report<'a> {
         let title = context.paint.paint(style::TITLE, self.pattern);
         let reading = match (scope, self.anchored_at_start, self.anchored_at_end) {
             (PatternScope::Full, ..) => "matches whole texts",
-            (PatternScope::Search, true, true) => "matches whole texts, as it is anchored",
+            (PatternScope::Search, true, true) => "matches whole texts (anchored at both ends)",
             (PatternScope::Search, true, false) => {
-                "matches at the start of a text, with anything after it"
+                "matches prefixes of a text (anchored at the start)"
             }
             (PatternScope::Search, false, true) => {
-                "matches at the end of a text, with anything before it"
+                "matches suffixes of a text (anchored at the end)"
             }
             (PatternScope::Search, false, false) => "matches anywhere in a text",
         };
-        context.line(format!("{title}  valid; for {} it {reading}", context.consumer.name))?;
+        context.line(format!("{title}  valid; with {} it {reading}", context.consumer.name))?;
         let width = self.texts.iter().map(|text| text.text.chars().count()).max().unwrap_or(0);
         for text in &self.texts {
             let (style, word) =
@@ -129,7 +127,7 @@ impl<'a> Report<'a> {
     }
 }
 
-/// Says which consumers see it differently.
+/// Returns a note on the consumers that match differently.
 fn others(scope: PatternScope, text: &TextReport<'_>) -> String {
     if text.search == text.full {
         return String::new();
@@ -137,8 +135,10 @@ fn others(scope: PatternScope, text: &TextReport<'_>) -> String {
     let other = Consumer::ALL.into_iter().filter(|consumer| consumer.matching.scope != scope);
     let names: Vec<_> = other.map(|consumer| consumer.name).collect();
     match scope {
-        PatternScope::Search => format!("; not of the whole text, as {} asks", names.join(", ")),
-        PatternScope::Full => format!("; a part does, which is enough for {}", names.join(", ")),
+        PatternScope::Search => {
+            format!("; no match of the whole text, as {} requires", names.join(", "))
+        }
+        PatternScope::Full => format!("; a part matches, which is enough for {}", names.join(", ")),
     }
 }
 

@@ -17,12 +17,12 @@ use crate::install::editor;
 Examples:
   oci-hooks remove my-hook
 
-Hooks of earlier directories belong to the packages they came with: disable them instead.")]
+Hooks in earlier directories belong to packages: disable them instead.")]
 pub(crate) struct RemoveArgs {
-    /// Name of the hook; .json may be left out
+    /// Name of the hook, with or without .json
     name: OsString,
 
-    /// Say what would be done, and do nothing
+    /// Show what would be done without doing it
     #[arg(long)]
     dry_run: bool,
 }

@@ -1,4 +1,4 @@
-//! `oci-hooks run-hook`: the recorder that `inject --capture` puts in front of a hook.
+//! `oci-hooks run-hook`: the recorder in which `inject --capture` wraps hooks.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, Write};
@@ -12,27 +12,27 @@ use crate::Exit;
 use crate::context::Context;
 use crate::error::{Diagnostic, Error};
 
-/// How much of each of the hook's outputs is kept.
+/// Size limit of each recorded output stream.
 const OUTPUT_LIMIT_BYTES: u64 = 1 << 20;
 
-/// Run a hook and record what it writes and how it ends
+/// Run a hook and record its output and exit status
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`oci-hooks inject --capture DIR` puts this in front of the hooks it injects. Standard input, outputs
-and the exit code are those of the hook; a signal N becomes 128+N. Each run makes a JSON file in DIR.
+`oci-hooks inject --capture DIR` wraps injected hooks in this command. Standard input, outputs and exit
+code are those of the hook; signal N becomes 128+N. Each run writes a JSON file to DIR.
 
 Example:
   oci-hooks run-hook --capture=/var/log/hooks --hook=gpu.json --stage=createRuntime -- /usr/bin/gpu-hook prestart < state.json")]
 pub(crate) struct RunHookArgs {
-    /// Directory for the record
+    /// Directory in which to write the record
     #[arg(long, value_name = "DIR")]
     capture: PathBuf,
 
-    /// File name of the hook, for the record
+    /// File name of the hook, as recorded
     #[arg(long, value_name = "NAME", default_value = "")]
     hook: String,
 
-    /// Stage the hook runs at, for the record
+    /// Stage of the hook, as recorded
     #[arg(long, value_name = "STAGE", default_value = "")]
     stage: String,
 
@@ -40,14 +40,14 @@ pub(crate) struct RunHookArgs {
     #[arg(long, value_name = "SECONDS", allow_negative_numbers = true)]
     timeout: Option<i64>,
 
-    /// What the hook gets as argv[0] [default: PROGRAM]
+    /// argv[0] of the hook [default: PROGRAM]
     #[arg(long, value_name = "NAME")]
     arg0: Option<OsString>,
 
-    /// The hook's program
+    /// Program of the hook to execute
     program: PathBuf,
 
-    /// Its arguments
+    /// Arguments of the hook, without argv[0]
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     args: Vec<OsString>,
 }
@@ -73,14 +73,14 @@ pub(crate) fn run(args: &RunHookArgs, context: &mut Context) -> Result<Exit, Err
     }
     .run();
 
-    // The container must not fail for want of a record.
+    // A missing record must not fail the container.
     if let Err(error) = captured.record {
         context.warn(&Diagnostic::of_error("capture", &error));
     }
     if let Some(error) = captured.failure {
         context.warn(&Diagnostic::of_error("execute", &error));
     }
-    // If the runtime does not read what the hook writes, neither would it have been told.
+    // A runtime that does not read the output is no reason to fail.
     let _ = io::stderr().write_all(&captured.stderr);
     let _ = context.write(&captured.stdout).and_then(|()| context.flush());
     Ok(Exit::Code(captured.exit_code))

@@ -17,7 +17,7 @@ Examples:
 In Visual Studio Code, set \"json.schemas\" to
   [{\"fileMatch\": [\"**/hooks.d/*.json\"], \"url\": \"file:///home/me/.config/oci-hook.schema.json\"}]
 
-The schema (draft 2020-12) is stricter than consumers: it refuses keys they ignore.")]
+The schema (draft 2020-12) is stricter than consumers: it rejects unknown keys, which they ignore.")]
 pub(crate) struct SchemaArgs {
     /// Version of the hook file format
     #[arg(long, value_enum, value_name = "VERSION", default_value_t)]
@@ -26,11 +26,11 @@ pub(crate) struct SchemaArgs {
 
 #[derive(Clone, Copy, Debug, Default, ValueEnum)]
 enum FileVersion {
-    /// The current one
+    /// Current format of podman and CRI-O
     #[default]
     #[value(name = "1.0.0")]
     V1_0_0,
-    /// The old one
+    /// Old format, converted on load
     #[value(name = "0.1.0")]
     V0_1_0,
 }

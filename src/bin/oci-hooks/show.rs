@@ -13,14 +13,14 @@ use crate::error::{Diagnostic, Error};
 use crate::list::{HookJson, stages};
 use crate::style;
 
-/// Show a hook: what is in force, where it comes from, what it hides
+/// Show the hook file in force and the files it masks
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   oci-hooks show oci-nvidia-hook.json
   oci-hooks show oci-nvidia-hook --format json")]
 pub(crate) struct ShowArgs {
-    /// File name of the hook; .json may be left out
+    /// File name of the hook, with or without .json
     name: OsString,
 }
 
@@ -52,7 +52,7 @@ pub(crate) fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error>
         if let EntryState::Masked { by } = &entry.state
             && by.file_name() == Some(OsStr::new(&name))
         {
-            field("hides", entry.path.display().to_string())?;
+            field("masks", entry.path.display().to_string())?;
         }
     }
     field("schema", definition.version.name().to_owned())?;

@@ -1,4 +1,4 @@
-//! Options for what hooks are matched against.
+//! Options that change what hooks are matched against.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -12,23 +12,23 @@ use oci_hooks::sys::fs::PathContext;
 use crate::context::read_limited;
 use crate::error::{Error, in_config};
 
-/// Options for what hooks are matched against.
+/// Options that change what hooks are matched against.
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Matching options")]
 pub(crate) struct TargetArgs {
-    /// Match against this annotation too (can be repeated; goes before those of files)
+    /// Also match this annotation (can be repeated; overrides files)
     #[arg(long, value_name = "KEY=VALUE", value_parser = key_value)]
     annotation: Vec<(String, String)>,
 
-    /// Match against the annotations in a JSON object of strings
+    /// Also match the annotations in FILE, a JSON object of strings
     #[arg(long, value_name = "FILE")]
     annotations_file: Option<PathBuf>,
 
-    /// Leave the annotations of the configuration out: consumers match those they were given
+    /// Ignore annotations in config.json
     #[arg(long)]
     no_config_annotations: bool,
 
-    /// Whether the user asked for bind mounts; auto looks for mounts that engines do not add by
+    /// Whether the user requested bind mounts; auto detects mounts that engines do not add by
     /// themselves
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
     has_bind_mounts: HasBindMounts,
@@ -43,7 +43,7 @@ enum HasBindMounts {
 }
 
 impl TargetArgs {
-    /// Works out what hooks are matched against.
+    /// Returns what hooks are matched against: the configuration with the overrides.
     pub(crate) fn target(
         &self,
         config: &Config<'_>,
@@ -53,7 +53,7 @@ impl TargetArgs {
         in_config(path, config.target_with(consumer.bind_mounts, &self.overrides()?))
     }
 
-    /// Returns what hooks are matched against beside the configuration.
+    /// Returns what overrides the configuration.
     pub(crate) fn overrides(&self) -> Result<TargetOverrides, Error> {
         let mut overrides = TargetOverrides::default();
         if let Some(file) = &self.annotations_file {

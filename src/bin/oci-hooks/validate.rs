@@ -12,7 +12,7 @@ use crate::context::Context;
 use crate::error::{Diagnostic, Error};
 use crate::style;
 
-/// Tell whether a consumer accepts hook files
+/// Check whether a consumer accepts hook files
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -20,33 +20,33 @@ Examples:
   oci-hooks validate --as crio *.json
   oci-hooks validate --consumers --no-path-check my-hook.json
 
-`oci-hooks lint` finds what is accepted and still wrong.
+`oci-hooks lint` finds mistakes in files that are accepted.
 
-Exit status is 1 when a file is not accepted, with --consumers by any of them.")]
+Exit status is 1 when a file is rejected, with --consumers by any consumer.")]
 pub(crate) struct ValidateArgs {
-    /// The files, or - for standard input
+    /// Hook files, or - for standard input
     #[arg(required = true, value_name = "FILE")]
     files: Vec<PathBuf>,
 
-    /// Ask every consumer
+    /// Check against every consumer
     #[arg(long)]
     consumers: bool,
 
-    /// Accept hooks whose program does not exist here
+    /// Accept hooks whose program does not exist
     #[arg(long)]
     no_path_check: bool,
 }
 
-/// What a consumer says about a file.
+/// Whether a consumer accepts a hook file, and why not.
 #[derive(Serialize)]
-struct Verdict {
+struct ConsumerVerdict {
     accepted: bool,
     version: Option<Version>,
     fault: Option<Diagnostic>,
 }
 
 #[derive(Serialize)]
-struct Row {
+struct ValidatedFile {
     path: String,
     #[serde(flatten)]
     verdicts: Verdicts,
@@ -55,8 +55,8 @@ struct Row {
 #[derive(Serialize)]
 #[serde(untagged)]
 enum Verdicts {
-    One(Box<Verdict>),
-    Each { consumers: BTreeMap<&'static str, Verdict> },
+    One(Box<ConsumerVerdict>),
+    Each { consumers: BTreeMap<&'static str, ConsumerVerdict> },
 }
 
 pub(crate) fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -89,7 +89,7 @@ pub(crate) fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Er
 }
 
 impl ValidateArgs {
-    fn row(&self, path: &Path, text: &[u8], context: &Context) -> Row {
+    fn row(&self, path: &Path, text: &[u8], context: &Context) -> ValidatedFile {
         let verdict = |consumer: &Consumer| {
             let options = context.load_options_as(consumer);
             let schema = SchemaOptions {
@@ -99,11 +99,11 @@ impl ValidateArgs {
             };
             match Definition::parse(text, schema) {
                 Ok(Definition { version, .. }) => {
-                    Verdict { accepted: true, version: Some(version), fault: None }
+                    ConsumerVerdict { accepted: true, version: Some(version), fault: None }
                 }
                 Err(fault) => {
                     let fault = Some(Diagnostic::of_fault(path, &fault));
-                    Verdict { accepted: false, version: None, fault }
+                    ConsumerVerdict { accepted: false, version: None, fault }
                 }
             }
         };
@@ -113,12 +113,12 @@ impl ValidateArgs {
         } else {
             Verdicts::One(Box::new(verdict(&context.consumer)))
         };
-        Row { path: path.to_string_lossy().into_owned(), verdicts }
+        ValidatedFile { path: path.to_string_lossy().into_owned(), verdicts }
     }
 }
 
-impl Row {
-    fn verdicts(&self) -> Box<dyn Iterator<Item = &Verdict> + '_> {
+impl ValidatedFile {
+    fn verdicts(&self) -> Box<dyn Iterator<Item = &ConsumerVerdict> + '_> {
         match &self.verdicts {
             Verdicts::One(verdict) => Box::new(std::iter::once(&**verdict)),
             Verdicts::Each { consumers } => Box::new(consumers.values()),
@@ -126,7 +126,7 @@ impl Row {
     }
 }
 
-fn write_verdict(row: &Row, context: &mut Context) -> Result<(), Error> {
+fn write_verdict(row: &ValidatedFile, context: &mut Context) -> Result<(), Error> {
     for verdict in row.verdicts() {
         if let Some(version) = verdict.version {
             let valid = context.paint.paint(style::GOOD, "valid");
@@ -156,7 +156,7 @@ fn who(names: &[&str]) -> String {
     }
 }
 
-fn write_table(rows: &[Row], context: &mut Context) -> Result<(), Error> {
+fn write_table(rows: &[ValidatedFile], context: &mut Context) -> Result<(), Error> {
     const COLUMN: usize = 9;
     let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");

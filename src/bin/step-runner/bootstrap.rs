@@ -11,16 +11,16 @@ use oci_hooks::sys::fs::{PathContext as _, PathError, random_u64};
 use crate::Exit;
 use crate::error::Error;
 
-/// Copy this program into a directory, as step-runner
+/// Copy this program to a directory, as step-runner
 #[derive(Args, Debug)]
 #[command(after_help = "\
-The directory is made if there is none. A program that is there is replaced as a whole: whoever \
-executes it gets the old one or the new one.
+The directory is created if missing. An existing program is replaced atomically: a process that executes \
+it meanwhile gets the old one or the new one.
 
 Examples:
-  step-runner bootstrap /opt/step-runner       Put it where a container can mount it")]
+  step-runner bootstrap /opt/step-runner       Prepare a directory to mount into a container")]
 pub(crate) struct BootstrapArgs {
-    /// The directory
+    /// Directory to copy the program to
     dir: PathBuf,
 }
 
@@ -30,7 +30,7 @@ pub(crate) fn run(args: &BootstrapArgs) -> Result<Exit, Error> {
     let scratch = dir.join(format!(".step-runner-{:016x}", random_u64()));
     let copied = copy(&scratch, &dir.join("step-runner"));
     if copied.is_err() {
-        // The first failure is what there is to tell.
+        // The first error is the one to report.
         let _ = fs::remove_file(&scratch);
     }
     copied?;
@@ -38,7 +38,7 @@ pub(crate) fn run(args: &BootstrapArgs) -> Result<Exit, Error> {
 }
 
 fn copy(scratch: &Path, target: &Path) -> Result<(), PathError> {
-    // This very file, whatever has its name by now.
+    // The running executable, even if its path was replaced.
     let own = Path::new("/proc/self/exe");
     let mut from = File::open(own).at("open", own)?;
     let mut options = OpenOptions::new();

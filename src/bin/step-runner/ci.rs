@@ -11,14 +11,14 @@ use oci_hooks::step_runner::log::Masking;
 use oci_hooks::sys::fs::PathContext as _;
 
 use crate::error::Error;
-use crate::play::{self, LOG_LEVEL, Report, Wanted};
+use crate::play::{self, JobSpec, LOG_LEVEL, Report};
 use crate::{Exit, environment, resolver};
 
 /// Run the steps in the variable STEPS of a CI job
 #[derive(Args, Debug)]
 #[command(after_help = "\
 STEPS is a YAML list of steps. They run in CI_PROJECT_DIR. The variables CI_*, GITLAB_* and DOCKER_* are \
-those of the job, vars.NAME in expressions; the environment of steps is that of a login.
+job variables, vars.NAME in expressions; steps inherit only login variables such as PATH, USER and LANG.
 
 Example:
   STEPS='[{name: hello, script: echo hello}]' step-runner ci")]
@@ -27,10 +27,10 @@ pub(crate) struct CiArgs {
     report: Report,
 }
 
-/// The variables that are those of the job.
+/// Prefixes of environment variables that become job variables.
 const VARS: [&str; 3] = ["CI_", "GITLAB_", "DOCKER_"];
 
-/// The variables that steps get.
+/// Environment variables that steps inherit.
 const ENV: [&str; 17] = [
     "HTTPS_PROXY",
     "HTTP_PROXY",
@@ -74,11 +74,11 @@ pub(crate) fn run(args: &CiArgs) -> Result<Exit, Error> {
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
     let steps = StepFile { spec: Spec::default(), definition };
     let masking = masking(&vars);
-    let wanted = Wanted { steps, work_dir, env, vars, masking, failed: "failed to run steps: " };
-    play::play(wanted, &resolver::open()?, &args.report)
+    let job = JobSpec { steps, work_dir, env, vars, masking, failed: "failed to run steps: " };
+    play::play(job, &resolver::open()?, &args.report)
 }
 
-/// Returns what must not be seen: the variables by which GitLab lets a job in.
+/// Returns the masking of GitLab's credentials: tokens, passwords and JWTs among the job variables.
 fn masking(vars: &BTreeMap<String, String>) -> Masking {
     let is_secret =
         |name: &str| ["TOKEN", "PASSWORD", "_JWT"].iter().any(|end| name.ends_with(end));

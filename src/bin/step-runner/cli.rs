@@ -7,17 +7,17 @@ use crate::{bootstrap, ci, lint, proxy, run, schema, serve};
 
 const HELP: &str = "\
 Examples:
-  step-runner run ./build --input debug=true   Run a step here and now
-  step-runner lint .                           Find mistakes in step files
-  step-runner serve                            Take jobs at the default socket
-  docker exec -i BUILD step-runner proxy       Talk to the server in a container
+  step-runner run ./build --input debug=true   Run a step locally
+  step-runner lint .                           Check step files for mistakes
+  step-runner serve                            Accept jobs on the default socket
+  docker exec -i BUILD step-runner proxy       Connect to the server in a container
 
 Exit status:
-  0  done
-  1  it could not be done, or a step failed
-  2  the command line is wrong";
+  0  success
+  1  error, or a step failed
+  2  bad usage";
 
-/// Run CI jobs that are made of steps, as GitLab's runner sends them
+/// Run CI jobs made of steps, as GitLab's runner sends them
 #[derive(Debug, Parser)]
 #[command(name = "step-runner", version, after_help = HELP, max_term_width = 100)]
 pub(crate) struct Cli {

@@ -1,4 +1,4 @@
-//! What the environment says.
+//! Environment variables, and the default socket.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -11,11 +11,11 @@ pub(crate) const SOCKET: &str = "STEP_RUNNER_SOCKET";
 /// The name of the socket in its directory.
 pub(crate) const SOCKET_NAME: &str = "step-runner.sock";
 
-/// Where the socket is.
+/// Path of the socket, and who chose it.
 pub(crate) enum Socket {
-    /// Where somebody said.
+    /// Named on the command line or in `STEP_RUNNER_SOCKET`.
     Named(PathBuf),
-    /// In a directory that is this user's alone.
+    /// In a private directory of this user.
     Default(PathBuf),
 }
 
@@ -39,13 +39,13 @@ pub(crate) fn socket() -> Socket {
     Socket::Default(dir.join(SOCKET_NAME))
 }
 
-/// Returns a directory for this user's servers.
+/// Returns the directory in the temporary directory that belongs to this user's servers.
 pub(crate) fn private_dir() -> PathBuf {
     let uid = rustix::process::geteuid().as_raw();
     env::temp_dir().join(format!("step-runner-{uid}"))
 }
 
-/// Returns the variables, but those that are no text: values on the wire are.
+/// Returns the environment variables that are UTF-8, which protobuf strings must be.
 pub(crate) fn variables() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))

@@ -1,4 +1,4 @@
-//! What can go wrong in a command.
+//! Errors of commands.
 
 use std::io;
 use std::path::PathBuf;
@@ -15,7 +15,7 @@ use oci_hooks::step_runner::service::ServeError;
 use oci_hooks::step_runner::socket::SocketError;
 use oci_hooks::sys::fs::PathError;
 
-/// Why a command could not do its work.
+/// An error of a command. Its exit code is 1.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error(transparent)]
@@ -30,15 +30,15 @@ pub(crate) enum Error {
     Masking(#[from] TooMuchToMask),
     #[error("log level: {0} not supported")]
     LogLevel(String),
-    #[error("the variable STEPS is not set: it holds the steps of the job, a YAML list")]
+    #[error("environment variable STEPS is not set: expected a YAML list of steps")]
     NoSteps,
     #[error("reading STEPS: {0}")]
     Steps(Box<DocumentError>),
-    #[error("{}: it has more than {limit} bytes", path.display())]
+    #[error("{}: file too large: limit {limit} bytes", path.display())]
     TooLarge { path: PathBuf, limit: u64 },
-    #[error("{option} {text:?}: write NAME=VALUE")]
+    #[error("invalid {option} {text:?}: expected NAME=VALUE")]
     Pair { option: &'static str, text: String },
-    #[error("--input {name}={text}: the input is declared {kind}; write it as JSON")]
+    #[error("invalid --input {name}={text}: expected a JSON value of type {kind}")]
     Input { name: String, kind: Type, text: String },
     #[error(transparent)]
     Path(#[from] PathError),
@@ -54,19 +54,19 @@ pub(crate) enum Error {
     State(#[from] StateError),
     #[error("cannot start threads")]
     Threads(#[source] io::Error),
-    #[error("cannot listen to signals")]
+    #[error("cannot handle signals")]
     Signals(#[source] io::Error),
     #[error(transparent)]
     Serve(#[from] ServeError),
     #[error("cannot execute {}", name.display())]
     Execute { name: PathBuf, source: io::Error },
-    #[error("cannot follow the command")]
+    #[error("cannot wait for the command")]
     Command(#[source] io::Error),
     #[error("dialing: dial unix {}: connect: {reason}", path.display())]
     Dial { path: PathBuf, reason: String },
-    #[error("the server has closed the connection")]
+    #[error("connection closed by the server")]
     ServerGone,
-    #[error("the connection to the server is broken")]
+    #[error("connection to the server lost")]
     Broken(#[source] io::Error),
 }
 

@@ -1,4 +1,4 @@
-//! Being the first process of a container.
+//! Running as PID 1 of a container.
 
 use std::env;
 use std::os::fd::AsRawFd as _;
@@ -8,10 +8,10 @@ use std::process::{self, Command};
 use oci_hooks::sys::init;
 use oci_hooks::sys::spawn::memory_file;
 
-/// If this is the first process of a container, becomes one that collects the orphans of steps, which
-/// are nobody else's then, and has the server as its child. Its signals and its end are passed on.
+/// If this is PID 1 of a container, executes the init program, which reaps the orphans of steps, runs the
+/// server as its child, and forwards signals and the exit status.
 ///
-/// If that cannot be, it returns: what is lost is that ended orphans stay in the table of processes.
+/// Returns if that fails: then zombies stay in the process table.
 pub(crate) fn become_init() {
     if process::id() != 1 {
         return;
@@ -19,11 +19,11 @@ pub(crate) fn become_init() {
     let (Ok(program), Ok(own)) = (memory_file("init", init::PROGRAM), env::current_exe()) else {
         return;
     };
-    // Its own name by then: what is running is deleted, or is not to be seen here.
+    // The executable was deleted, or is not visible in this mount namespace.
     if !own.exists() {
         return;
     }
     let path = format!("/proc/self/fd/{}", program.as_raw_fd());
-    // It returns only if it fails.
+    // Returns only on error.
     let _ = Command::new(path).arg0("init").arg(own).args(env::args_os().skip(1)).exec();
 }

@@ -14,33 +14,33 @@ use walkdir::{DirEntry, WalkDir};
 use crate::Exit;
 use crate::error::Error;
 
-/// Find mistakes in step files
+/// Check step files for mistakes
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
   step-runner lint build/step.yml          One file
-  step-runner lint .                       All step.yml and func.yml beneath a directory
-  step-runner lint --format json . | jq .  For scripts
+  step-runner lint .                       All step.yml and func.yml in a directory tree
+  step-runner lint --format json . | jq .  Machine-readable findings
 
-Exit status is 0 if there is nothing worse than a note, 1 if there is, 2 if the command line is wrong.")]
+Exit status is 0 without errors and warnings (notes are allowed), 1 with any, 2 on bad usage.")]
 pub(crate) struct LintArgs {
     /// Step files, directories with step files, or - for standard input
     #[arg(value_name = "PATH", default_value = ".")]
     paths: Vec<PathBuf>,
-    /// How findings are printed
+    /// Output format of findings on standard output
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     format: Format,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A line each, for people
+    /// Human-readable, one line per finding
     Text,
-    /// An object a line, for scripts
+    /// Machine-readable, one JSON object per line
     Json,
 }
 
-/// The names that step files have.
+/// File names of step files.
 const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 
 pub(crate) fn run(args: &LintArgs) -> Result<Exit, Error> {
@@ -60,8 +60,8 @@ pub(crate) fn run(args: &LintArgs) -> Result<Exit, Error> {
     Ok(if is_bad { Exit::Failed } else { Exit::Done })
 }
 
-/// Collects the step files that a path stands for: itself, or those in a tree, whose hidden directories are
-/// left out.
+/// Collects the step files of a path: the file itself, or those in a directory tree, without hidden
+/// directories.
 fn find(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
     if path.as_os_str() == "-" {
         files.push(path.to_owned());
@@ -73,7 +73,7 @@ fn find(path: &Path, files: &mut Vec<PathBuf>) -> Result<(), Error> {
         let entry = entry.map_err(|error| {
             let at = error.path().unwrap_or(path).to_owned();
             let source = error.into_io_error().unwrap_or_else(|| rustix::io::Errno::LOOP.into());
-            PathError { action: "look at", path: at, source }
+            PathError { action: "read", path: at, source }
         })?;
         let is_named = entry.depth() == 0 && !path.is_dir();
         let is_step_file = NAMES.iter().any(|name| entry.file_name() == *name);

@@ -1,4 +1,4 @@
-//! `step-runner`: runs CI jobs that are made of steps. See `step-runner --help`.
+//! `step-runner`: runs CI jobs made of steps. See `step-runner --help`.
 
 mod bootstrap;
 mod ci;
@@ -30,14 +30,14 @@ use oci_hooks::sys::spawn::keep_descriptors;
 use cli::{Cli, Command};
 use error::Error;
 
-/// How a command ended that could do its work.
+/// Exit status of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Exit {
-    /// It was done, and all is well.
+    /// Success, without lint findings.
     Done,
-    /// A step failed, or a file has faults.
+    /// A step failed, or a step file has errors or warnings.
     Failed,
-    /// Whatever a command says that was run.
+    /// The exit code of a step's command, or of the command of `serve`.
     Code(u8),
 }
 
@@ -52,9 +52,9 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    // What this was started with is not for the commands of steps.
+    // Commands of steps must not inherit the descriptors that this program was started with.
     if let Err(error) = keep_descriptors() {
-        report::error(&format!("cannot list the open files: {error}"));
+        report::error(&format!("cannot list open file descriptors: {error}"));
         return ExitCode::FAILURE;
     }
     let result = match Cli::parse().command {

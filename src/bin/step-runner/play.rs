@@ -1,4 +1,4 @@
-//! Runs a job here and now, for `run` and `ci`.
+//! Runs a job in this process, for `run` and `ci`.
 
 use std::collections::BTreeMap;
 use std::fs::{DirBuilder, OpenOptions};
@@ -25,21 +25,21 @@ use crate::Exit;
 use crate::error::Error;
 use crate::tree;
 
-/// What is said of a job that ran.
+/// Options of `run` and `ci`: results, exit code and time limits.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// What to print at the end: a tree of the steps on stderr, or their results on stdout
+    /// Output format of results: a tree of the steps on stderr, or JSON on stdout
     ///
-    /// With json, what the steps write goes to stderr.
+    /// With json, the output of the steps goes to stderr.
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     format: Format,
     /// Write the results of the steps to step-results.json
     #[arg(long, alias = "write-steps-results")]
     write_step_results: bool,
-    /// Write the results of the steps to this file
+    /// Write the results of the steps to FILE
     #[arg(long, value_name = "FILE", alias = "step-results-file")]
     results: Option<PathBuf>,
-    /// Format of that file
+    /// Format of the file of results
     #[arg(long, value_name = "FORMAT", alias = "step-results-format", default_value = "json")]
     results_format: ResultsFormat,
     /// Exit with the code of the command that failed instead of 1
@@ -55,39 +55,38 @@ pub(crate) struct Report {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// A tree on stderr, if that is a terminal
+    /// Human-readable tree on stderr, if that is a terminal
     Text,
-    /// The results as JSON on stdout
+    /// Results as JSON on stdout
     Json,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ResultsFormat {
-    /// JSON
     Json,
 }
 
-/// What to run.
-pub(crate) struct Wanted {
+/// A job to run in this process.
+pub(crate) struct JobSpec {
     pub(crate) steps: StepFile,
     pub(crate) work_dir: PathBuf,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
     pub(crate) masking: Masking,
-    /// What is said before the reason if the job fails.
+    /// Prefix of the error message if the job fails.
     pub(crate) failed: &'static str,
 }
 
-/// The file of `--write-step-results`.
+/// File name used by `--write-step-results`.
 const RESULTS: &str = "step-results.json";
 
-/// The time after a cancellation for steps that clean up.
+/// Time limit of cleanup steps (`if: ${{ always() }}`) after a cancellation.
 const CLEANUP: Duration = Duration::from_secs(30);
 
-/// The variable that says how much steps are to say.
+/// The variable with the log level of steps.
 pub(crate) const LOG_LEVEL: &str = "CI_STEPS_LOG_LEVEL";
 
-/// Returns how much steps are to say.
+/// Returns the log level of steps: debug, info, warn or error.
 pub(crate) fn log_level(
     vars: &BTreeMap<String, String>,
     env: &BTreeMap<String, String>,
@@ -95,18 +94,18 @@ pub(crate) fn log_level(
     jobs::log_level(&[vars, env]).map(str::to_owned).map_err(Error::LogLevel)
 }
 
-/// Runs a job; what it writes is seen as it writes it.
-pub(crate) fn play(wanted: Wanted, resolver: &Resolver, report: &Report) -> Result<Exit, Error> {
+/// Runs a job, and prints its output unbuffered.
+pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Result<Exit, Error> {
     let scratch = Scratch::new()?;
     let is_json = report.format == Format::Json;
     let out: Box<dyn io::Write + Send> =
         if is_json { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
-    let mut output = Plain::new(out, Box::new(io::stderr()), &wanted.masking)?;
+    let mut output = Plain::new(out, Box::new(io::stderr()), &spec.masking)?;
     let job = Job {
-        steps: wanted.steps,
-        work_dir: wanted.work_dir,
-        env: wanted.env,
-        vars: wanted.vars,
+        steps: spec.steps,
+        work_dir: spec.work_dir,
+        env: spec.env,
+        vars: spec.vars,
         inputs: BTreeMap::new(),
         scratch: scratch.0.clone(),
         grace: report.grace,
@@ -119,7 +118,7 @@ pub(crate) fn play(wanted: Wanted, resolver: &Resolver, report: &Report) -> Resu
     let outcome = job.run(resolver, &mut output, &cancel, &mut |_| {});
     signals.close();
     output.close().map_err(Error::Print)?;
-    tell(&outcome, report, wanted.failed)?;
+    report_outcome(&outcome, report, spec.failed)?;
     Ok(match outcome.status {
         Status::Success => Exit::Done,
         _ if report.pass_exit_code => Exit::Code(u8::try_from(outcome.exit_code).unwrap_or(1)),
@@ -127,7 +126,7 @@ pub(crate) fn play(wanted: Wanted, resolver: &Resolver, report: &Report) -> Resu
     })
 }
 
-/// Stops the job at a signal, and kills it at the second.
+/// Stops the job at the first signal, and kills it at the second.
 fn listen(cancel: &Cancel) -> Result<signal_hook::iterator::Handle, Error> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::Signals)?;
     let handle = signals.handle();
@@ -140,7 +139,7 @@ fn listen(cancel: &Cancel) -> Result<signal_hook::iterator::Handle, Error> {
     Ok(handle)
 }
 
-fn tell(outcome: &Outcome, report: &Report, failed: &str) -> Result<(), Error> {
+fn report_outcome(outcome: &Outcome, report: &Report, failed: &str) -> Result<(), Error> {
     let debug = std::env::var("CI_STEPS_DEBUG").is_ok_and(|value| value == "true");
     let file = match &report.results {
         Some(path) => Some(path.as_path()),
@@ -168,15 +167,15 @@ fn tell(outcome: &Outcome, report: &Report, failed: &str) -> Result<(), Error> {
     Ok(())
 }
 
-/// A directory for the files of a job, which ends with it.
+/// A private temporary directory, removed on drop.
 struct Scratch(PathBuf);
 
 impl Scratch {
     fn new() -> Result<Self, Error> {
-        // Nobody can take the names of those to come.
+        // Random, so that other users cannot create it first.
         let name = format!("step-runner-job-{:016x}", random_u64());
         let path = std::env::temp_dir().join(name);
-        // A name that is taken is somebody else's, who must not be trusted with it.
+        // An existing directory may belong to another user.
         DirBuilder::new().mode(0o700).create(&path).at("make", &path)?;
         Ok(Scratch(path))
     }
@@ -184,7 +183,7 @@ impl Scratch {
 
 impl Drop for Scratch {
     fn drop(&mut self) {
-        // What cannot be removed is in the directory for temporary files.
+        // What cannot be removed stays in the temporary directory.
         let _ = remove_tree(&self.0);
     }
 }

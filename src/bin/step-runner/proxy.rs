@@ -13,19 +13,19 @@ use crate::Exit;
 use crate::error::Error;
 use crate::{environment, report};
 
-/// Carry bytes between standard input and output and the server's socket
+/// Forward bytes between standard input and output and the server's socket
 #[derive(Args, Debug)]
 #[command(after_help = "\
-Standard output has what the server says and nothing else. It ends when standard input does, or \
-when the server is gone.
+Standard output carries the server's bytes and nothing else. It exits when standard input ends or the \
+server closes the connection.
 
 Examples:
-  docker exec -i BUILD step-runner proxy       Talk to the server in a container")]
+  docker exec -i BUILD step-runner proxy       Connect to the server in a container")]
 pub(crate) struct ProxyArgs {
-    /// Socket of the server; STEP_RUNNER_SOCKET, else the one that serve has by default
+    /// Socket of the server [default: STEP_RUNNER_SOCKET, or else the default socket of serve]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Wait this long for a server that is starting
+    /// How long to retry while the server is starting
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::time::parse)]
     wait: Duration,
 }
@@ -37,7 +37,7 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<Exit, Error> {
     };
     let server = connect(&path, args.wait)
         .map_err(|error| Error::Dial { path, reason: report::reason(&error) })?;
-    // Without the buffers of the standard library: the bytes are not lines.
+    // Unbuffered: the standard library buffers by lines.
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(Error::Threads)?;
     let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Threads)?;
     match carry(&server, File::from(stdin), File::from(stdout)).map_err(Error::Threads)? {

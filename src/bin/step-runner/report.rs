@@ -1,25 +1,25 @@
-//! What is said to people, on standard error.
+//! Messages on standard error, filtered by log level.
 
 use std::io::{self, Write as _};
 
 use clap::ValueEnum;
 
-/// What is worth saying.
+/// Log level of messages on standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Level {
-    /// What could not be done
+    /// Errors that end the server
     Error,
-    /// What should not have happened
+    /// Also unexpected events: orphans, pruned jobs
     Warn,
-    /// What became of jobs
+    /// Also the start and end of jobs
     Info,
-    /// More than that
+    /// Also details for debugging
     Debug,
 }
 
 impl Level {
-    /// Says something if it is worth it.
-    pub(crate) fn say(self, level: Level, text: &str) {
+    /// Prints a message if its level is enabled.
+    pub(crate) fn print(self, level: Level, text: &str) {
         if level <= self {
             let name = match level {
                 Level::Error => "error",
@@ -32,19 +32,19 @@ impl Level {
     }
 }
 
-/// Says why a command could not do its work, as GitLab's step-runner does.
+/// Prints the error of a command in the format of GitLab's step-runner.
 pub(crate) fn error(text: &str) {
     line(&format!("Error: {text}"));
 }
 
-/// Returns what the system says of an error, as Go has it.
+/// Returns the message of an I/O error as Go formats it.
 pub(crate) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error ").next().unwrap_or_default().to_lowercase()
 }
 
-/// Writes a line at once, so that lines of other threads do not come in between.
+/// Writes a line with one call, so that lines of several threads do not mix.
 pub(crate) fn line(text: &str) {
-    // If standard error is gone there is nobody to tell.
+    // A closed standard error is no reason to fail.
     let _ = io::stderr().write_all(format!("{text}\n").as_bytes());
 }

@@ -1,4 +1,4 @@
-//! What finds steps, wherever they are, with what the environment says.
+//! The resolver of step references, configured from the environment.
 
 use std::env;
 use std::path::PathBuf;
@@ -10,7 +10,7 @@ use oci_hooks::step_runner::socket::private_directory;
 use crate::environment;
 use crate::error::Error;
 
-/// Returns what finds steps.
+/// Returns a resolver with the cache directory and proxies of the environment.
 pub(crate) fn open() -> Result<Resolver, Error> {
     let any = |names: [&str; 4]| {
         names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty())
@@ -24,7 +24,7 @@ pub(crate) fn open() -> Result<Resolver, Error> {
     Ok(Resolver::new(Remote { cache: cache()?, registries, credentials: Credentials::default() }))
 }
 
-/// Returns the directory for what is fetched.
+/// Returns the cache directory of remote steps.
 fn cache() -> Result<PathBuf, Error> {
     let below = |name: &str, rest: &str| {
         let dir = env::var_os(name).filter(|dir| !dir.is_empty())?;
@@ -34,7 +34,7 @@ fn cache() -> Result<PathBuf, Error> {
         below("XDG_CACHE_HOME", "step-runner").or_else(|| below("HOME", ".cache/step-runner"));
     own.map_or_else(
         || {
-            // Others can make files beside it, and would have jobs run what they like.
+            // The temporary directory is shared: other users must not provide what jobs run.
             let dir = environment::private_dir();
             private_directory(&dir)?;
             Ok(dir.join("cache"))

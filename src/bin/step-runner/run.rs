@@ -12,17 +12,17 @@ use oci_hooks::step_runner::{Type, Value};
 use oci_hooks::sys::fs::PathContext as _;
 
 use crate::error::Error;
-use crate::play::{self, LOG_LEVEL, Report, Wanted};
+use crate::play::{self, JobSpec, LOG_LEVEL, Report};
 use crate::{Exit, environment, resolver};
 
-/// Run a step here and now
+/// Run a step locally
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Examples:
-  step-runner run ./build --input target=release     The step in ./build/step.yml
-  step-runner run gitlab.com/group/project@v1        The step in its directory steps
-  step-runner run registry.example.com/steps/lint:1  The step in an image
-  step-runner run . --format json | jq .status       What became of it, for scripts
+  step-runner run ./build --input target=release     Step file ./build/step.yml
+  step-runner run gitlab.com/group/project@v1        Directory steps of a git repository
+  step-runner run registry.example.com/steps/lint:1  Container image
+  step-runner run . --format json | jq .status       Machine-readable result
 
 Exit status is 0 if the step succeeded and 1 if it failed; with --pass-exit-code that of the command \
 that failed.")]
@@ -30,50 +30,50 @@ pub(crate) struct RunArgs {
     /// Directory or file of the step, or a reference: URL@REV, IMAGE:TAG, builtin://NAME
     #[arg(value_name = "STEP", required_unless_present_any = ["git_url", "oci_repository"])]
     step: Option<String>,
-    /// Give an input; what is not a string is written as JSON (can be repeated)
+    /// Input of the step; as JSON, unless it is declared a string (can be repeated)
     #[arg(short, long = "input", value_name = "NAME=VALUE")]
     input: Vec<String>,
-    /// Give inputs, separated by commas
+    /// Inputs of the step, separated by commas
     #[arg(long = "inputs", value_name = "NAME=VALUE,…", value_delimiter = ',')]
     inputs: Vec<String>,
-    /// Add a variable to the environment (can be repeated)
+    /// Environment variable of the step (can be repeated)
     #[arg(short, long, value_name = "NAME=VALUE")]
     env: Vec<String>,
-    /// Set a variable of the CI job, `vars.NAME` in expressions (can be repeated)
+    /// Job variable, `vars.NAME` in expressions (can be repeated)
     #[arg(long = "var", alias = "job", value_name = "NAME=VALUE")]
     vars: Vec<String>,
-    /// Directory to run in
+    /// Working directory of the step
     #[arg(short = 'C', long, value_name = "DIR", default_value = ".")]
     directory: PathBuf,
-    /// Repository of the step
+    /// Git repository of the step
     #[arg(long, value_name = "URL", conflicts_with = "step", requires = "git_rev")]
     git_url: Option<String>,
     /// Tag, branch or commit in the repository
     #[arg(long, value_name = "REV", requires = "git_url")]
     git_rev: Option<String>,
-    /// Directory in the repository
+    /// Directory of the step file in the repository
     #[arg(long, value_name = "DIR", requires = "git_url")]
     git_dir: Option<String>,
-    /// Registry of the step's image
+    /// Registry of the step's container image
     #[arg(long, value_name = "HOST", requires = "oci_repository")]
     oci_registry: Option<String>,
-    /// Repository of the step's image
+    /// Image repository of the step
     #[arg(long, value_name = "NAME", conflicts_with_all = ["step", "git_url"], requires = "oci_registry")]
     oci_repository: Option<String>,
     /// Tag of the step's image
     #[arg(long, value_name = "TAG", requires = "oci_repository", default_value = "latest")]
     oci_tag: String,
-    /// Directory in the image
+    /// Directory of the step file in the image
     #[arg(long, value_name = "DIR", requires = "oci_repository")]
     oci_dir: Option<String>,
-    /// Step file in the image
+    /// Name of the step file in the image
     #[arg(long, value_name = "FILE", requires = "oci_repository")]
     oci_filename: Option<String>,
     #[command(flatten)]
     report: Report,
 }
 
-/// What `run` keeps from a step: the variables of a CI job are in `vars`.
+/// Prefixes of environment variables that steps do not inherit: job variables are in `vars`.
 const PREFIXES: [&str; 4] = ["CI_", "GITLAB_", "FF_", "DOCKER_ENV_"];
 
 pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
@@ -86,7 +86,7 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
     let reference = reference(args, &work_dir)?;
 
     let resolver = resolver::open()?;
-    // The inputs are typed as the step declares them.
+    // The step declares the types of its inputs.
     let caller = Caller { dir: &work_dir, vars: &vars, env: &env };
     let given = args.input.iter().chain(&args.inputs).cloned().collect::<Vec<_>>();
     let inputs = match given.is_empty() {
@@ -107,8 +107,8 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
     let run = Run { steps: vec![step], outputs: BTreeMap::new(), delegate: None };
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
     let steps = StepFile { spec: Spec::default(), definition };
-    let wanted = Wanted { steps, work_dir, env, vars, masking: Masking::default(), failed: "" };
-    play::play(wanted, &resolver, &args.report)
+    let job = JobSpec { steps, work_dir, env, vars, masking: Masking::default(), failed: "" };
+    play::play(job, &resolver, &args.report)
 }
 
 fn reference(args: &RunArgs, work_dir: &Path) -> Result<Reference, Error> {
@@ -130,7 +130,7 @@ fn reference(args: &RunArgs, work_dir: &Path) -> Result<Reference, Error> {
         });
     }
     let text = args.step.as_deref().expect("the command line asks for one of them");
-    // A path that is there is meant, with or without `./`.
+    // An existing path takes precedence, with or without `./`.
     let is_path = !text.starts_with(['.', '/']) && work_dir.join(text).exists();
     let text = if is_path { format!("./{text}") } else { text.to_owned() };
     Ok(Reference::parse(&text)?)
@@ -144,7 +144,7 @@ fn pairs(texts: &[String], option: &'static str) -> Result<BTreeMap<String, Stri
     texts.iter().map(pair).collect()
 }
 
-/// Reads inputs as the types that they are declared to be.
+/// Parses inputs as their declared types.
 fn typed(given: &BTreeMap<String, String>, spec: &Spec) -> Result<BTreeMap<String, Value>, Error> {
     let value = |(name, text): (&String, &String)| {
         let kind = spec.inputs.get(name).map_or(Type::String, |input| input.kind);

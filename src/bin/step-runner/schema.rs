@@ -8,7 +8,7 @@ use oci_hooks::step_runner::document;
 use crate::Exit;
 use crate::error::Error;
 
-/// Print the JSON schema of step files
+/// Print the JSON Schema of step files, for editors
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Example:

@@ -30,72 +30,72 @@ use crate::error::Error;
 use crate::report::{self, Level};
 use crate::{Exit, first, resolver};
 
-/// How long clients may read what is left to read when the server ends.
-const LINGER: Duration = Duration::from_secs(5);
+/// How long clients may read the remaining log after the jobs have ended.
+const LINGER_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How long what is left may take to end.
-const LAST: Duration = Duration::from_secs(1);
+/// Shutdown timeout of the async runtime.
+const RUNTIME_SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Take jobs at a socket and run them
+/// Accept jobs on a socket and run them
 #[derive(Args, Debug)]
 #[command(after_help = "\
-When it is ready it says so on standard error: step-runner is listening on socket PATH. At SIGTERM \
-and SIGINT it takes no more jobs, stops those that run, and ends; at a second one it ends at once. \
-What a server left that was killed is ended and removed by the next one at the same socket.
+When ready, it prints to standard error: step-runner is listening on socket PATH. On SIGTERM or \
+SIGINT it accepts no more jobs, stops running ones, and exits; on a second signal it exits at once. \
+Processes and files of a killed server are cleaned up by the next one on the same socket.
 
 Examples:
-  step-runner serve                            At the default socket
-  step-runner serve --socket /run/steps.sock   At another one
-  step-runner serve -- sleep infinity          As long as a command runs
+  step-runner serve                            Listen on the default socket
+  step-runner serve --socket /run/steps.sock   Listen on another socket
+  step-runner serve -- sleep infinity          Serve while a command runs
 
-Exit status is 0 after a signal, and that of the command if there is one.")]
+Exit status is that of COMMAND if there is one, or else 0 after a signal.")]
 pub(crate) struct ServeArgs {
-    /// Directory, which must be there, to make step-runner.sock in
+    /// Existing directory in which to create step-runner.sock
     #[arg(conflicts_with = "socket")]
     dir: Option<PathBuf>,
-    /// Socket to listen on; STEP_RUNNER_SOCKET, else one in a directory of this user's
+    /// Socket to listen on [default: STEP_RUNNER_SOCKET, or else one in a private directory]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// Directory for the files of jobs; one of this user's that belongs to the socket by default
+    /// Directory for the files of jobs [default: a private directory for each socket]
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
-    /// What becomes of the variables that GitLab's runner sends
+    /// How steps see the variables that GitLab's runner sends
     #[arg(long, value_enum, value_name = "WHERE", default_value_t = Variables::Object)]
     variables: Variables,
-    /// Time between SIGTERM and SIGKILL for a command that is stopped
+    /// Time between SIGTERM and SIGKILL when a command is stopped
     #[arg(long, value_name = "TIME", default_value = "5s", value_parser = crate::time::parse)]
     grace: Duration,
-    /// Time for steps that still run when a job is cancelled
+    /// Time limit of cleanup steps after a job is cancelled
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = crate::time::parse)]
     cleanup: Duration,
-    /// Time after which a job is stopped that still runs
+    /// Maximum run time of a job
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::time::parse)]
     max_runtime: Duration,
-    /// Time after its end after which a job is forgotten that nobody has closed
+    /// How long to keep finished jobs that were never closed
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::time::parse)]
     stale_after: Duration,
-    /// Number of jobs there may be, those included that nobody has closed
+    /// Maximum number of jobs, including finished but unclosed ones
     #[arg(long, value_name = "NUMBER", default_value_t = 1000)]
     max_jobs: usize,
-    /// Size up to which the log of a job is kept
+    /// Maximum size of the log of a job
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = crate::size::parse)]
     max_log: u64,
-    /// Time that jobs have to end by themselves when the server is to end
+    /// Shutdown grace period for running jobs
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::time::parse)]
     drain: Duration,
-    /// What is said on standard error
+    /// Log level of messages on standard error
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Warn)]
     log_level: Level,
-    /// Command to run meanwhile; the server ends when it does
+    /// Command to run alongside; the server exits with it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Variables {
-    /// Expressions have them as vars, as they are
+    /// As vars in expressions, not expanded
     Object,
-    /// They are expanded and in the environment, too
+    /// As vars in expressions and in the environment, expanded
     Environment,
 }
 
@@ -106,18 +106,18 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     let listener = listen(&args)?;
     let state = State::open(&state_dir(&args, listener.path())?)?;
     if state.leftovers() > 0 {
-        let text = format!("cleaned up {} jobs of a server that was killed", state.leftovers());
-        level.say(Level::Warn, &text);
+        let text = format!("cleaned up {} after a crashed server", job_count(state.leftovers()));
+        level.print(Level::Warn, &text);
     }
     for aside in state.set_aside() {
-        level.say(Level::Warn, &chain(&aside));
+        level.print(Level::Warn, &chain(&aside));
     }
     let jobs = Jobs::new(settings(&args)?, state, move |event| {
         let worth = match event {
             Event::Pruned { .. } => Level::Warn,
             _ => Level::Info,
         };
-        level.say(worth, &event.to_string());
+        level.print(worth, &event.to_string());
     });
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -129,7 +129,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
         Variables::Environment => jobs::Variables::Environment,
     };
     let server =
-        Server::new(jobs, variables, move |notice| level.say(Level::Warn, &notice.to_string()));
+        Server::new(jobs, variables, move |notice| level.print(Level::Warn, &notice.to_string()));
 
     let (stop, stopped) = watch::channel(false);
     let stop = Arc::new(stop);
@@ -139,13 +139,13 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     heed(signals, stop, companion.as_ref().map(|companion| companion.process.clone()));
     let stopped = async move {
         let mut stopped = stopped;
-        // It fails when nobody is left to say so, which is an end as well.
+        // An error means that all senders are gone, which is a stop as well.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let timing = Timing { drain: args.drain, linger: LINGER };
+    let timing = Timing { drain: args.drain, linger: LINGER_TIMEOUT };
     let served = runtime.block_on(server.serve(&listener, stopped, timing));
-    // With what it runs go the jobs, and with them their files.
-    runtime.shutdown_timeout(LAST);
+    // This drops the jobs, and with them their files.
+    runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     drop(listener);
     served?;
     companion.map_or(Ok(Exit::Done), |companion| companion.end(args.grace))
@@ -167,8 +167,12 @@ fn listen(args: &ServeArgs) -> Result<Listener, Error> {
     Ok(Listener::bind(socket.path())?)
 }
 
-/// Returns where the files of jobs are: the same place for the same socket, so that what a server
-/// left that was killed is found.
+fn job_count(count: usize) -> String {
+    if count == 1 { "1 job".to_owned() } else { format!("{count} jobs") }
+}
+
+/// Returns the directory for the files of jobs. It depends on the socket only, so that the next server
+/// finds what a crashed one left.
 fn state_dir(args: &ServeArgs, socket: &Path) -> Result<PathBuf, Error> {
     if let Some(dir) = &args.state_dir {
         return Ok(dir.clone());
@@ -196,7 +200,7 @@ fn settings(args: &ServeArgs) -> Result<Settings, Error> {
     })
 }
 
-/// Starts the command that the server runs for, if there is one.
+/// Starts the command to run alongside, if there is one.
 fn start(words: &[OsString], socket: &Path) -> Result<Option<Child>, Error> {
     let Some((name, arguments)) = words.split_first() else { return Ok(None) };
     let child = Command::new(name).args(arguments).env(SOCKET, socket).spawn();
@@ -204,30 +208,30 @@ fn start(words: &[OsString], socket: &Path) -> Result<Option<Child>, Error> {
     Ok(Some(child))
 }
 
-/// Stops the server at a signal, which the command gets as well; at a second one ends at once.
+/// Stops the server at a signal, which is forwarded to the command; at a second one exits at once.
 fn heed(mut signals: Signals, stop: Arc<watch::Sender<bool>>, companion: Option<Arc<OwnedFd>>) {
     thread::spawn(move || {
         for signal in signals.forever() {
             if let (Some(process), Some(signal)) = (&companion, Signal::from_named_raw(signal)) {
-                // It may have ended already.
+                // It may have exited already.
                 let _ = pidfd_send_signal(process, signal);
             }
             if stop.send_replace(true) {
-                // It does not return for these signals.
+                // Does not return for these signals.
                 let _ = emulate_default_handler(signal);
             }
         }
     });
 }
 
-/// The command that the server runs for.
+/// The command that runs alongside the server.
 struct Companion {
     process: Arc<OwnedFd>,
     waiter: thread::JoinHandle<io::Result<ExitStatus>>,
 }
 
 impl Companion {
-    /// Waits for the command in another thread, which stops the server then.
+    /// Waits for the command in a thread that then stops the server.
     fn new(mut child: Child, stop: Arc<watch::Sender<bool>>) -> Result<Self, Error> {
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let process = Arc::new(process.map_err(|error| Error::Command(error.into()))?);
@@ -239,14 +243,14 @@ impl Companion {
         Ok(Companion { process, waiter })
     }
 
-    /// Returns how the command ended. It had its signal; if it does not end it is killed.
+    /// Waits for the command, which has been signalled, and kills it after `grace`. Returns its exit code.
     fn end(self, grace: Duration) -> Result<Exit, Error> {
         if !identity::wait(&self.process, grace).map_err(Error::Command)? {
-            // It may have ended just now.
+            // It may have exited meanwhile.
             let _ = pidfd_send_signal(&self.process, Signal::KILL);
         }
         let status = self.waiter.join().expect("waiting does not panic").map_err(Error::Command)?;
-        // As a shell has it: of a process that was killed, 128 and the signal.
+        // As shells do: 128 + signal for a killed process.
         let code = status.code().or(status.signal().map(|signal| 128 + signal));
         Ok(Exit::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
     }

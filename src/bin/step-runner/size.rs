@@ -13,7 +13,7 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         _ => None,
     };
     whole(text.strip_prefix('+').unwrap_or(text), factor)
-        .ok_or_else(|| "a number of bytes is expected: 4096, 512K, 64M, 4G".to_owned())
+        .ok_or_else(|| "expected a size in bytes, for example 4096, 512K, 64M or 4G".to_owned())
 }
 
 #[cfg(test)]

@@ -1,12 +1,13 @@
-//! Times on the command line.
+//! Durations on the command line.
 
 use std::time::Duration;
 
-/// Reads a time such as `90s`, `1h30m` or `0s`.
+/// Parses a duration such as `90s`, `1h30m` or `0s`.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
-    let time: jiff::SignedDuration =
-        text.parse().map_err(|_| "a number with a unit is expected: 90s, 10m, 1h30m".to_owned())?;
-    time.try_into().map_err(|_| "a time cannot be negative".to_owned())
+    let time: jiff::SignedDuration = text
+        .parse()
+        .map_err(|_| "expected a duration with a unit, for example 90s, 10m or 1h30m".to_owned())?;
+    time.try_into().map_err(|_| "expected a duration that is not negative".to_owned())
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The results of steps as a tree, for people.
+//! Human-readable tree of step results.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use anstyle::{AnsiColor, Style};
 use oci_hooks::step_runner::wire::proto::StepResult;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
 
-/// Shows the steps of a job, each beneath the one that called it.
+/// Displays the steps of a job, each below its caller.
 pub(crate) struct Tree<'a>(pub(crate) &'a StepResult);
 
 impl fmt::Display for Tree<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // What `run` calls has no name of its own, and is all there is.
+        // The wrapper that `run` makes has no name.
         let steps = match self.0.sub_step_results.as_slice() {
             [only] if name(only).is_empty() && !only.sub_step_results.is_empty() => {
                 &only.sub_step_results
@@ -37,7 +37,7 @@ fn show(result: &StepResult, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::R
     }
     if !result.outputs.is_empty() {
         let names: Vec<_> = result.outputs.keys().map(String::as_str).collect();
-        write!(f, "  gives {}", names.join(", "))?;
+        write!(f, "  outputs: {}", names.join(", "))?;
     }
     writeln!(f)?;
     result.sub_step_results.iter().try_for_each(|step| show(step, depth + 1, f))

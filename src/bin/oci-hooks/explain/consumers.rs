@@ -1,4 +1,4 @@
-//! `explain --consumers`: the same files through the eyes of each consumer.
+//! `explain --consumers`: what each consumer does with the same hook files.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -7,22 +7,22 @@ use oci_hooks::hooks::{self, Config, Consumer};
 use serde::Serialize;
 
 use super::ExplainArgs;
-use super::report::{Report, State};
+use super::report::{FileState, Report};
 use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
 use crate::style;
 
-/// What becomes of one file, by consumer.
+/// One hook file, with what each consumer does with it.
 #[derive(Serialize)]
-struct Row {
+struct FileByConsumer {
     path: String,
-    consumers: BTreeMap<&'static str, Cell>,
+    consumers: BTreeMap<&'static str, ConsumerOutcome>,
 }
 
 #[derive(Serialize)]
-struct Cell {
-    state: State,
+struct ConsumerOutcome {
+    state: FileState,
     stages: Vec<String>,
     reason: String,
 }
@@ -34,8 +34,8 @@ pub(super) fn run(
     path: &Path,
     context: &mut Context,
 ) -> Result<Exit, Error> {
-    let mut rows: BTreeMap<String, BTreeMap<&'static str, Cell>> = BTreeMap::new();
-    let mut refused = Vec::new();
+    let mut rows: BTreeMap<String, BTreeMap<&'static str, ConsumerOutcome>> = BTreeMap::new();
+    let mut failing = Vec::new();
     let mut injects = false;
     for consumer in Consumer::ALL {
         let target = args.target.target(config, path, &consumer)?;
@@ -43,29 +43,31 @@ pub(super) fn run(
         let report = Report::new(&loaded, &target, &consumer, |name| args.wants(name));
         injects |= report.injects();
         if let Some(fatal) = &report.fatal {
-            refused.push((consumer.name, fatal.clone()));
+            failing.push((consumer.name, fatal.clone()));
         }
         for file in report.directories.into_iter().flat_map(|dir| dir.files) {
-            if file.state != State::Ignored {
-                let cell = Cell { state: file.state, stages: file.stages, reason: file.reason };
-                rows.entry(file.path).or_default().insert(consumer.name, cell);
+            if file.state != FileState::Ignored {
+                let outcome =
+                    ConsumerOutcome { state: file.state, stages: file.stages, reason: file.reason };
+                rows.entry(file.path).or_default().insert(consumer.name, outcome);
             }
         }
     }
-    let rows: Vec<_> = rows.into_iter().map(|(path, consumers)| Row { path, consumers }).collect();
+    let rows: Vec<_> =
+        rows.into_iter().map(|(path, consumers)| FileByConsumer { path, consumers }).collect();
     if context.is_json() {
         context.json(&rows)?;
     } else {
         write_table(&rows, context)?;
-        for (consumer, fatal) in refused {
+        for (consumer, fatal) in failing {
             let consumer = context.paint.paint(style::BAD, consumer);
-            context.line(format!("{consumer} refuses to work because of {fatal}"))?;
+            context.line(format!("{consumer} cannot start any container because of {fatal}"))?;
         }
     }
     Ok(if injects { Exit::Yes } else { Exit::No })
 }
 
-fn write_table(rows: &[Row], context: &mut Context) -> Result<(), Error> {
+fn write_table(rows: &[FileByConsumer], context: &mut Context) -> Result<(), Error> {
     const COLUMN: usize = 9;
     let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
@@ -76,14 +78,15 @@ fn write_table(rows: &[Row], context: &mut Context) -> Result<(), Error> {
     for row in rows {
         let mut line = format!("{:<width$}", row.path);
         for consumer in Consumer::ALL {
-            let (style, word) = match row.consumers.get(consumer.name).map(|cell| cell.state) {
-                Some(State::Injected) => (style::GOOD, "injects"),
-                Some(State::NotMatched) => (style::WARNING, "no match"),
-                Some(State::Masked) => (style::FAINT, "masked"),
-                Some(State::Broken) => (style::BAD, "rejects"),
-                Some(State::NoProgram) => (style::BAD, "drops"),
-                Some(State::MatchError) => (style::BAD, "fails"),
-                Some(State::Ignored) | None => (style::FAINT, "not read"),
+            let (style, word) = match row.consumers.get(consumer.name).map(|outcome| outcome.state)
+            {
+                Some(FileState::Injected) => (style::GOOD, "injects"),
+                Some(FileState::NotMatched) => (style::WARNING, "no match"),
+                Some(FileState::Masked) => (style::FAINT, "masked"),
+                Some(FileState::Broken) => (style::BAD, "rejects"),
+                Some(FileState::NoProgram) => (style::BAD, "drops"),
+                Some(FileState::MatchError) => (style::BAD, "fails"),
+                Some(FileState::Ignored) | None => (style::FAINT, "not read"),
             };
             line += &format!("  {}", context.paint.paint(style, format_args!("{word:<COLUMN$}")));
         }

@@ -1,8 +1,8 @@
-//! `explain` for people.
+//! Human-readable output of `explain`.
 
 use std::path::Path;
 
-use super::report::{File, Report, State};
+use super::report::{FileReport, FileState, Report};
 use crate::context::Context;
 use crate::error::Error;
 use crate::style;
@@ -36,22 +36,22 @@ pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error>
     write_summary(report, context)
 }
 
-fn write_file(file: &File, width: usize, context: &mut Context) -> Result<(), Error> {
+fn write_file(file: &FileReport, width: usize, context: &mut Context) -> Result<(), Error> {
     let (style, mark, word) = match file.state {
-        State::Injected => (style::GOOD, "+", "injected"),
-        State::NotMatched => (style::WARNING, "-", "not injected"),
-        State::MatchError => (style::BAD, "!", "cannot be matched"),
-        State::Masked => (style::FAINT, "-", "masked"),
-        State::Broken => (style::BAD, "!", "broken"),
-        State::NoProgram => (style::BAD, "!", "dropped"),
-        State::Ignored => (style::FAINT, "-", "not read"),
+        FileState::Injected => (style::GOOD, "+", "injected"),
+        FileState::NotMatched => (style::WARNING, "-", "not injected"),
+        FileState::MatchError => (style::BAD, "!", "cannot be matched"),
+        FileState::Masked => (style::FAINT, "-", "masked"),
+        FileState::Broken => (style::BAD, "!", "broken"),
+        FileState::NoProgram => (style::BAD, "!", "dropped"),
+        FileState::Ignored => (style::FAINT, "-", "not read"),
     };
     let mark = context.paint.paint(style, mark);
     let word = context.paint.paint(style, word);
     let name = format!("{:<width$}", file.name);
     let stages = match file.state {
-        State::Injected if file.stages.is_empty() => " at no stage".to_owned(),
-        State::Injected => format!(" at {}", file.stages.join(", ")),
+        FileState::Injected if file.stages.is_empty() => " at no stage".to_owned(),
+        FileState::Injected => format!(" at {}", file.stages.join(", ")),
         _ => String::new(),
     };
     let position = file.problem.as_ref().and_then(|problem| {
@@ -59,12 +59,12 @@ fn write_file(file: &File, width: usize, context: &mut Context) -> Result<(), Er
         Some(format!(" at {}:{} {}", at.line, at.column, at.pointer))
     });
     let reason = match file.state {
-        State::Masked => file.reason.trim_start_matches("masked ").to_owned(),
+        FileState::Masked => file.reason.trim_start_matches("masked ").to_owned(),
         _ => file.reason.clone(),
     };
     let position = position.unwrap_or_default();
     let position = position.trim_end();
-    let separator = if file.state == State::Masked { " " } else { ": " };
+    let separator = if file.state == FileState::Masked { " " } else { ": " };
     context.line(format!("  {mark} {name}  {word}{stages}{position}{separator}{reason}"))?;
     if file.conditions.len() > 1 || context.verbose {
         for condition in &file.conditions {
@@ -84,15 +84,15 @@ fn write_file(file: &File, width: usize, context: &mut Context) -> Result<(), Er
 fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
     if let Some(fatal) = &report.fatal {
         return context.line(format!(
-            "{} {} refuses to start any container because of {}",
+            "{} {} cannot start any container because of {}",
             context.paint.paint(style::BAD, "No hook is injected:"),
             report.consumer,
             fatal.path.as_deref().unwrap_or(Path::new("")).display(),
         ));
     }
-    if let Some(file) = report.files().find(|file| file.state == State::MatchError) {
+    if let Some(file) = report.files().find(|file| file.state == FileState::MatchError) {
         return context.line(format!(
-            "{} {} cannot be matched, and so the container does not start",
+            "{} {} cannot be matched, so the container does not start",
             context.paint.paint(style::BAD, "No hook is injected:"),
             file.path,
         ));

@@ -1,4 +1,4 @@
-//! What `explain` found out, as it is printed in JSON.
+//! The results of `explain`, as printed by `--format json`.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
@@ -10,13 +10,13 @@ use serde::Serialize;
 
 use crate::error::Diagnostic;
 
-/// What each entry of each directory means for a container.
+/// What happens to each entry of each hook directory for a container.
 #[derive(Serialize)]
 pub(super) struct Report {
     pub(super) consumer: &'static str,
     pub(super) target: TargetJson,
-    pub(super) directories: Vec<Directory>,
-    /// What keeps the consumer from starting any container.
+    pub(super) directories: Vec<DirectoryReport>,
+    /// The error that prevents the consumer from starting any container.
     pub(super) fatal: Option<Diagnostic>,
 }
 
@@ -30,42 +30,41 @@ pub(super) struct TargetJson {
 }
 
 #[derive(Serialize)]
-pub(super) struct Directory {
+pub(super) struct DirectoryReport {
     pub(super) path: String,
     pub(super) exists: bool,
-    pub(super) files: Vec<File>,
+    pub(super) files: Vec<FileReport>,
 }
 
 #[derive(Serialize)]
-pub(super) struct File {
+pub(super) struct FileReport {
     pub(super) name: String,
     pub(super) path: String,
-    pub(super) state: State,
+    pub(super) state: FileState,
     /// Position among the hooks that are injected, from 1.
     pub(super) order: Option<usize>,
-    /// Where the hook is injected.
+    /// Stages at which the hook is injected.
     pub(super) stages: Vec<String>,
-    /// What the file asks for and what is there, in the order it is looked at.
+    /// The conditions of the file in the order of evaluation, each with the container's value.
     pub(super) conditions: Vec<Condition>,
-    /// The deciding condition, or why there was nothing to decide.
+    /// The deciding condition, or why none was evaluated.
     pub(super) reason: String,
     pub(super) problem: Option<Diagnostic>,
 }
 
-/// What becomes of a file.
+/// What happens to a hook file; the words are JSON values.
 #[derive(Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub(super) enum State {
+pub(super) enum FileState {
     Injected,
     NotMatched,
-    /// It cannot be matched, and so nothing is injected at all.
+    /// A condition cannot be evaluated, so no hook is injected and the container does not start.
     MatchError,
     Masked,
-    /// It cannot be used.
     Broken,
-    /// Its program does not exist, and so the consumer drops it in silence.
+    /// Its program does not exist, so the consumer silently skips it.
     NoProgram,
-    /// It is no hook file.
+    /// Its name does not end in `.json`.
     Ignored,
 }
 
@@ -94,7 +93,7 @@ impl Report {
                 })
                 .filter(|file| wants(&file.name))
                 .collect();
-            Directory {
+            DirectoryReport {
                 exists: !loaded.missing_dirs.contains(dir),
                 path: dir.to_string_lossy().into_owned(),
                 files,
@@ -115,14 +114,15 @@ impl Report {
         }
     }
 
-    pub(super) fn files(&self) -> impl Iterator<Item = &File> {
+    pub(super) fn files(&self) -> impl Iterator<Item = &FileReport> {
         self.directories.iter().flat_map(|dir| &dir.files)
     }
 
-    /// Tells if any of the files would be injected.
+    /// Returns whether any of the files would be injected.
     pub(super) fn injects(&self) -> bool {
-        let blocked = self.fatal.is_some() || self.files().any(|f| f.state == State::MatchError);
-        !blocked && self.files().any(|file| file.state == State::Injected)
+        let blocked =
+            self.fatal.is_some() || self.files().any(|f| f.state == FileState::MatchError);
+        !blocked && self.files().any(|file| file.state == FileState::Injected)
     }
 }
 
@@ -131,7 +131,7 @@ fn active_files<'l>(
     loaded: &'l Loaded,
     target: &'l Target,
     consumer: &Consumer,
-) -> HashMap<&'l Path, File> {
+) -> HashMap<&'l Path, FileReport> {
     let mut order = 0;
     let verdicts = loaded.hooks.evaluate(target, consumer.matching);
     let files = verdicts.map(|verdict| {
@@ -139,55 +139,55 @@ fn active_files<'l>(
         let when = &file.definition.when;
         let conditions = when.conditions(target, consumer.matching).filter_map(Result::ok);
         let (state, reason) = match verdict.outcome {
-            Ok(outcome) if outcome.matched => (State::Injected, outcome.reason.to_string()),
-            Ok(outcome) => (State::NotMatched, outcome.reason.to_string()),
-            Err(error) => (State::MatchError, error.to_string()),
+            Ok(outcome) if outcome.matched => (FileState::Injected, outcome.reason.to_string()),
+            Ok(outcome) => (FileState::NotMatched, outcome.reason.to_string()),
+            Err(error) => (FileState::MatchError, error.to_string()),
         };
-        let injected = state == State::Injected;
+        let injected = state == FileState::Injected;
         order += usize::from(injected);
-        let explained = File {
+        let explained = FileReport {
             state,
             order: injected.then_some(order),
             stages: file.definition.stages.iter().map(|s| injected_at(s, consumer)).collect(),
             conditions: conditions
                 .map(|reason| Condition { holds: reason.holds(), text: reason.to_string() })
                 .collect(),
-            ..File::of_path(&file.path, reason)
+            ..FileReport::of_path(&file.path, reason)
         };
         (file.path.as_path(), explained)
     });
     files.collect()
 }
 
-/// What is wrong with a file, by its path.
+/// Load errors by the path of the hook file.
 type Problems<'l> = HashMap<&'l Path, &'l Problem>;
 
-/// Explains an entry that is no hook in force.
-fn unused(entry: &Entry, problems: &Problems<'_>) -> File {
+/// Explains an entry that is not a hook in force.
+fn unused(entry: &Entry, problems: &Problems<'_>) -> FileReport {
     let problem = problems.get(entry.path.as_path()).copied();
     let (state, reason) = match &entry.state {
-        EntryState::Masked { by } => (State::Masked, format!("masked by {}", by.display())),
-        EntryState::NotJson => (State::Ignored, "its name does not end in .json".to_owned()),
+        EntryState::Masked { by } => (FileState::Masked, format!("masked by {}", by.display())),
+        EntryState::NotJson => (FileState::Ignored, "its name does not end in .json".to_owned()),
         _ => {
             let missing =
                 matches!(problem, Some(p) if matches!(p.source, HookError::PathMissing { .. }));
             let message = problem.map_or_else(String::new, |p| Diagnostic::of_problem(p).message);
-            (if missing { State::NoProgram } else { State::Broken }, message)
+            (if missing { FileState::NoProgram } else { FileState::Broken }, message)
         }
     };
-    File {
+    FileReport {
         state,
         problem: problem.map(Diagnostic::of_problem),
-        ..File::of_path(&entry.path, reason)
+        ..FileReport::of_path(&entry.path, reason)
     }
 }
 
-impl File {
+impl FileReport {
     fn of_path(path: &Path, reason: String) -> Self {
-        File {
+        FileReport {
             name: path.file_name().unwrap_or_default().to_string_lossy().into_owned(),
             path: path.to_string_lossy().into_owned(),
-            state: State::Ignored,
+            state: FileState::Ignored,
             order: None,
             stages: Vec::new(),
             conditions: Vec::new(),

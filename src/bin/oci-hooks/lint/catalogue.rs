@@ -14,12 +14,12 @@ struct RuleJson {
     rule: &'static str,
     severity: &'static str,
     summary: &'static str,
-    /// Whether --fix corrects it.
+    /// Whether `--fix` fixes findings of this rule.
     fixable: bool,
     explanation: &'static str,
     bad: &'static str,
     good: &'static str,
-    /// What --fix does, or why it does nothing.
+    /// What `--fix` does, or why it does nothing.
     fix: &'static str,
 }
 
@@ -43,7 +43,7 @@ impl RuleJson {
     }
 }
 
-/// Writes all that is known about a rule.
+/// Writes the explanation of a rule, with examples.
 pub(super) fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit, Error> {
     if context.is_json() {
         context.json(&RuleJson::new(rule))?;
@@ -55,8 +55,8 @@ pub(super) fn explain(rule: &'static Rule, context: &mut Context) -> Result<Exit
     example("Wrong", style::BAD, rule.bad, context)?;
     example("Right", style::GOOD, rule.good, context)?;
     let fix = match rule.fix {
-        FixPolicy::Automatic(what) => format!("--fix corrects it: {what}."),
-        FixPolicy::Manual(why) => format!("--fix leaves it alone: {why}."),
+        FixPolicy::Automatic(what) => format!("Fixed by --fix: {what}."),
+        FixPolicy::Manual(why) => format!("Not fixed by --fix: {why}."),
     };
     context.line(format!("\n{fix}"))?;
     Ok(Exit::Yes)

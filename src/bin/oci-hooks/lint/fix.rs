@@ -12,10 +12,10 @@ use crate::context::Context;
 use crate::diff;
 use crate::error::Error;
 
-/// The most a hook file may hold.
+/// Size limit of a hook file.
 const MAX_FILE_BYTES: u64 = 16 << 20;
 
-/// Corrects all files, and says on standard error what was done.
+/// Fixes all files, and prints each fix on standard error.
 pub(super) fn write(
     inputs: &Inputs,
     options: &LintOptions,
@@ -25,7 +25,7 @@ pub(super) fn write(
         let file = match FileAt::open(&path, Symlinks::Follow) {
             Ok(file) => file,
             Err(error @ ReplaceError::ForeignLink { .. }) => return Err(error.into()),
-            // What cannot be read is told by the linter.
+            // The linter reports files that cannot be read.
             Err(_) => continue,
         };
         let Ok((text, id)) = file.read(MAX_FILE_BYTES) else { continue };
@@ -35,12 +35,12 @@ pub(super) fn write(
         }
         let replace = ReplaceOptions { expected: Expected::Unchanged(id), ..Default::default() };
         file.replace(&fixed.text, &replace)?;
-        tell(&path, &fixed, context);
+        print_fixes(&path, &fixed, context);
     }
     Ok(())
 }
 
-/// Writes what the text on standard input becomes.
+/// Writes the fixed text of standard input.
 pub(super) fn stdin(
     text: &[u8],
     options: &LintOptions,
@@ -49,13 +49,13 @@ pub(super) fn stdin(
     let path = Path::new(STDIN);
     let fixed = lint::fix_text(path, text, options);
     context.write(&fixed.text)?;
-    tell(path, &fixed, context);
+    print_fixes(path, &fixed, context);
     let left = lint::lint_text(path, &fixed.text, options);
     let found = left.iter().any(|finding| finding.severity > lint::Severity::Note);
     Ok(if found { Exit::No } else { Exit::Yes })
 }
 
-/// Shows what would change; there is something to do if anything would.
+/// Writes a diff of what `--fix` would change. The exit code is 1 if there is a difference.
 pub(super) fn diff(
     inputs: &Inputs,
     options: &LintOptions,
@@ -79,7 +79,7 @@ pub(super) fn diff(
     Ok(exit)
 }
 
-fn tell(path: &Path, fixed: &Fixed, context: &Context) {
+fn print_fixes(path: &Path, fixed: &Fixed, context: &Context) {
     for applied in &fixed.applied {
         let line = applied.line.map_or_else(String::new, |line| format!(":{line}"));
         let (path, code) = (path.display(), applied.rule.code);
@@ -87,7 +87,7 @@ fn tell(path: &Path, fixed: &Fixed, context: &Context) {
     }
 }
 
-/// Returns the hook files to correct.
+/// Returns the hook files to fix.
 fn files(inputs: &Inputs, options: &LintOptions) -> Result<Vec<PathBuf>, Error> {
     let mut files = Vec::new();
     let dirs = if inputs.with_dirs { options.dirs.as_slice() } else { &[] };

@@ -22,7 +22,7 @@ pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error>
             if let Some(location) = &finding.location {
                 let region = Region::new(location, file);
                 line += &format!(",line={},endLine={}", region.line, region.end_line);
-                // GitHub takes columns only where a place does not go beyond its line.
+                // GitHub accepts columns only for a span within one line.
                 if region.line == region.end_line {
                     line += &format!(",col={},endColumn={}", region.column, region.end_column);
                 }

@@ -1,4 +1,4 @@
-//! Findings for people: the line, and what is wrong with it.
+//! Human-readable findings, each with its source line.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use crate::context::Context;
 use crate::error::Error;
 use crate::style;
 
-/// The most of a line that is shown.
+/// Longest part of a line that is shown.
 const MAX_LINE_BYTES: usize = 120;
 
 /// Writes each finding with its line, and a summary.
@@ -66,7 +66,7 @@ fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
     group
 }
 
-/// One line of a text, cut to what can be read, with the place in it.
+/// One source line, truncated around the span of a finding.
 struct Line {
     text: String,
     span: Range<usize>,
@@ -81,7 +81,7 @@ impl Line {
             text[start..].iter().position(|&b| b == b'\n').map_or(text.len(), |at| start + at);
         let end = first + text[first..end].trim_ascii_end().len().max(start - first);
         let span = start..location.span.end.clamp(start, end.max(start));
-        // A long line is cut around the place.
+        // A long line is truncated around the span.
         let from = if end - first > MAX_LINE_BYTES {
             boundary(text, start.saturating_sub(MAX_LINE_BYTES / 2).max(first))
         } else {
@@ -103,7 +103,7 @@ impl Line {
     }
 }
 
-/// Moves a place to the start of the character that it is in.
+/// Returns the start of the UTF-8 character at an offset.
 fn boundary(text: &[u8], at: usize) -> usize {
     let is_inside = |&&at: &&usize| text.get(at).is_some_and(|byte| byte & 0xC0 == 0x80);
     let candidates = [at, at.saturating_sub(1), at.saturating_sub(2), at.saturating_sub(3)];
@@ -132,14 +132,12 @@ fn summary(report: &Report, context: &mut Context) -> Result<(), Error> {
     context.line(format!("{files}: {}", counts.join(", ")))?;
     let fixable = report.findings().filter(|finding| finding.fix.is_some()).count();
     if fixable > 0 {
-        context.line(format!("--fix corrects {fixable} of them"))?;
+        context.line(format!("{fixable} fixable with --fix"))?;
     }
     if let Some(first) = report.findings().max_by_key(|finding| finding.severity) {
         let command = format!("oci-hooks lint --explain {}", first.rule.code);
-        context.line(format!(
-            "{} tells more about a finding",
-            context.paint.paint(style::TITLE, command)
-        ))?;
+        context
+            .line(format!("{} explains a finding", context.paint.paint(style::TITLE, command)))?;
     }
     Ok(())
 }

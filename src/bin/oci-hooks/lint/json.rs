@@ -1,4 +1,4 @@
-//! Findings for programs: an array, stable and documented.
+//! Machine-readable findings: a JSON array with documented keys.
 
 use oci_hooks::hooks::lint::{Finding, LintedFile, Report};
 use oci_hooks::json::Location;
@@ -15,7 +15,7 @@ struct FindingJson<'a> {
     severity: &'static str,
     path: String,
     #[serde(flatten)]
-    place: Place<'a>,
+    location: SourceLocation<'a>,
     message: &'a str,
     help: Option<&'a str>,
     related: Vec<RelatedJson<'a>>,
@@ -24,7 +24,7 @@ struct FindingJson<'a> {
 
 /// Lines and columns count from 1, columns in characters; the offset is in bytes.
 #[derive(Serialize)]
-struct Place<'a> {
+struct SourceLocation<'a> {
     line: Option<usize>,
     column: Option<usize>,
     end_line: Option<usize>,
@@ -73,7 +73,7 @@ impl<'a> FindingJson<'a> {
             rule: finding.rule.name,
             severity: finding.severity.name(),
             path: finding.path.to_string_lossy().into_owned(),
-            place: Place::new(finding.location.as_ref(), file),
+            location: SourceLocation::new(finding.location.as_ref(), file),
             message: &finding.message,
             help: finding.help.as_deref(),
             related: finding
@@ -103,10 +103,10 @@ impl<'a> FindingJson<'a> {
     }
 }
 
-impl<'a> Place<'a> {
+impl<'a> SourceLocation<'a> {
     fn new(location: Option<&'a Location>, file: &LintedFile) -> Self {
         let region = location.map(|location| Region::new(location, file));
-        Place {
+        SourceLocation {
             line: region.as_ref().map(|region| region.line),
             column: region.as_ref().map(|region| region.column),
             end_line: region.as_ref().map(|region| region.end_line),

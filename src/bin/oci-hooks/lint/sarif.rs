@@ -41,8 +41,8 @@ pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error>
 
 fn descriptor(rule: &Rule) -> Value {
     let fix = match rule.fix {
-        FixPolicy::Automatic(what) => format!("Corrected by --fix: {what}."),
-        FixPolicy::Manual(why) => format!("Not corrected by --fix: {why}."),
+        FixPolicy::Automatic(what) => format!("Fixed by --fix: {what}."),
+        FixPolicy::Manual(why) => format!("Not fixed by --fix: {why}."),
     };
     let (bad, good) = (rule.bad.text(), rule.good.text());
     json!({
@@ -78,7 +78,7 @@ fn result(finding: &Finding, file: &LintedFile) -> Value {
     });
     if !finding.related.is_empty() {
         let related = finding.related.iter().enumerate().map(|(id, related)| {
-            // Only places in the same file have a text at hand.
+            // Only the text of the linted file is in memory.
             let location = related.location.as_ref().filter(|_| related.path == file.path);
             json!({
                 "id": id,

@@ -1,9 +1,9 @@
-//! Where findings end, which they do not say themselves.
+//! End positions of findings, computed from their byte spans.
 
 use oci_hooks::hooks::lint::LintedFile;
 use oci_hooks::json::Location;
 
-/// The start and the end of a place, lines and columns from 1; the end is behind the last character.
+/// Start and end of a span, lines and columns from 1; the end is after the last character.
 pub(super) struct Region {
     pub(super) line: usize,
     pub(super) column: usize,

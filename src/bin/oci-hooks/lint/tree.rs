@@ -1,4 +1,4 @@
-//! Directories of hook files below others, as repositories have them.
+//! `lint --recursive`: subdirectories with hook files.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use oci_hooks::hooks::lint::{self, LintOptions, Report};
 use oci_hooks::sys::fs::PathError;
 use walkdir::{DirEntry, WalkDir};
 
-/// Returns the directories below one that have files named like hook files. Hidden ones are left out.
+/// Returns the subdirectories that contain `*.json` files. Hidden ones are skipped.
 pub(super) fn directories(top: &Path) -> Result<Vec<PathBuf>, PathError> {
     let is_hidden = |entry: &DirEntry| entry.file_name().as_bytes().starts_with(b".");
     let tree = WalkDir::new(top).min_depth(1).sort_by_file_name().into_iter();
@@ -21,7 +21,7 @@ pub(super) fn directories(top: &Path) -> Result<Vec<PathBuf>, PathError> {
     Ok(found)
 }
 
-/// Returns the files in a directory that are named like hook files.
+/// Returns the `*.json` files of a directory.
 pub(super) fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
     let mut files = Vec::new();
     for entry in WalkDir::new(dir).min_depth(1).max_depth(1).sort_by_file_name() {
@@ -33,7 +33,7 @@ pub(super) fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
     Ok(files)
 }
 
-/// Lints each directory of the options by itself.
+/// Lints each directory of the options on its own.
 pub(super) fn lint(options: &LintOptions) -> Report {
     let mut report = Report::default();
     for dir in &options.dirs {

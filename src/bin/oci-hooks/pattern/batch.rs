@@ -1,4 +1,4 @@
-//! `pattern --batch`: a line of answer for each line of question, as they come.
+//! `pattern --batch`: one line of output for each line of input.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
@@ -14,7 +14,7 @@ use crate::Exit;
 use crate::context::Context;
 use crate::error::Error;
 
-/// The longest line that is read.
+/// Length limit of an input line.
 const MAX_LINE_BYTES: u64 = 16 << 20;
 
 #[derive(Serialize)]
@@ -23,11 +23,11 @@ struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     matches: Option<Vec<bool>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<Refusal>,
+    error: Option<BatchError>,
 }
 
 #[derive(Serialize)]
-struct Refusal {
+struct BatchError {
     class: &'static str,
     message: String,
     hint: Option<String>,
@@ -42,19 +42,19 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Error> {
         let result = if fits {
             answer(&line, scope)
         } else {
-            let message = format!("the line is longer than {} MiB", MAX_LINE_BYTES >> 20);
-            Err(Refusal { class: "too-large", message, hint: None })
+            let message = format!("line too long: limit {} MiB", MAX_LINE_BYTES >> 20);
+            Err(BatchError { class: "too-large", message, hint: None })
         };
-        if result.as_ref().is_err_and(|refusal| refusal.class != BAD_PATTERN) {
+        if result.as_ref().is_err_and(|error| error.class != BAD_PATTERN) {
             exit = Exit::No;
         }
         let (matches, error) = match result {
             Ok(matches) => (Some(matches), None),
-            Err(refusal) => (None, Some(refusal)),
+            Err(error) => (None, Some(error)),
         };
         let answer = Answer { ok: error.is_none(), matches, error };
         context.line(serde_json::to_string(&answer).expect("strings and booleans"))?;
-        // Whoever asks one by one waits for the answer; a file is answered in large pieces.
+        // An interactive writer waits for each answer; output for a file is buffered.
         if !input.buffer().contains(&b'\n') {
             context.flush()?;
         }
@@ -64,15 +64,15 @@ pub(super) fn run(context: &mut Context) -> Result<Exit, Error> {
 
 const BAD_PATTERN: &str = "bad-regex";
 
-fn answer(line: &[u8], scope: PatternScope) -> Result<Vec<bool>, Refusal> {
-    let refuse = |class, message: String| Refusal { class, message, hint: None };
-    let document = Document::parse(line).map_err(|error| Refusal {
+fn answer(line: &[u8], scope: PatternScope) -> Result<Vec<bool>, BatchError> {
+    let reject = |class, message: String| BatchError { class, message, hint: None };
+    let document = Document::parse(line).map_err(|error| BatchError {
         hint: error.kind.hint().map(str::to_owned),
-        ..refuse("json-syntax", error.to_string())
+        ..reject("json-syntax", error.to_string())
     })?;
     let root = document.root();
     let Some(pattern) = root.get("pattern").and_then(|value| value.as_str()) else {
-        return Err(refuse("json-type", "expected an object with a string `pattern`".to_owned()));
+        return Err(reject("json-type", "expected an object with a string `pattern`".to_owned()));
     };
     let texts: Option<Vec<_>> = root
         .get("texts")
@@ -80,16 +80,16 @@ fn answer(line: &[u8], scope: PatternScope) -> Result<Vec<bool>, Refusal> {
         .and_then(|texts| texts.elements().map(|text| text.as_str()).collect());
     let Some(texts) = texts else {
         let message = "expected an object with an array of strings `texts`";
-        return Err(refuse("json-type", message.to_owned()));
+        return Err(reject("json-type", message.to_owned()));
     };
-    let pattern = Pattern::new(pattern.into_owned()).map_err(|error| Refusal {
+    let pattern = Pattern::new(pattern.into_owned()).map_err(|error| BatchError {
         hint: error.hint().map(str::to_owned),
-        ..refuse(BAD_PATTERN, error.to_string())
+        ..reject(BAD_PATTERN, error.to_string())
     })?;
     Ok(texts.iter().map(|text| matches(&pattern, text, scope)).collect())
 }
 
-/// Reads a line, and tells if it is short enough to be of use; none at the end of the input.
+/// Reads a line. Returns whether it is within the limit, or `None` at the end of the input.
 fn read_line(input: &mut impl BufRead, line: &mut Vec<u8>) -> Result<Option<bool>, Error> {
     let at = Path::new("standard input");
     line.clear();

@@ -17,7 +17,7 @@ use crate::image::{PlatformError, ReferenceError};
 use crate::network::PortError;
 use crate::sys::error::chain;
 use crate::sys::fs::PathError;
-use crate::yaml::Place;
+use crate::yaml::SourceLocation;
 
 /// A command of the runner could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -109,7 +109,7 @@ pub enum HookError {
     )]
     Unsaid {
         /// Where.
-        place: Place,
+        place: SourceLocation,
         /// The template.
         file: String,
     },
@@ -143,7 +143,7 @@ impl HookError {
     /// Returns the error as it is told to somebody who may not read the pod template: without anything
     /// that this says.
     pub(super) fn without_template(self) -> Self {
-        let unsaid = |place: Place| HookError::Unsaid { file: place.file.clone(), place };
+        let unsaid = |place: SourceLocation| HookError::Unsaid { file: place.file.clone(), place };
         match self {
             HookError::In { container, source } => {
                 HookError::In { container, source: Box::new(source.without_template()) }
@@ -154,7 +154,7 @@ impl HookError {
             },
             HookError::Pod(Faults(faults)) => {
                 let from_template = faults.iter().find(|fault| fault.position.is_some());
-                let place = from_template.map(|Fault { file, position, .. }| Place {
+                let place = from_template.map(|Fault { file, position, .. }| SourceLocation {
                     file: file.clone(),
                     position: *position,
                 });

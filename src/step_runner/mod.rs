@@ -1,10 +1,9 @@
-//! GitLab's Step Runner: runs CI jobs that are made of steps, asked by gRPC on a Unix socket.
+//! GitLab's Step Runner: runs CI jobs made of steps, served by gRPC on a Unix socket.
 //!
-//! From below: a [`Value`] is what expressions are about; [`document`] reads what a step is;
-//! [`expression`] replaces `${{ }}`; [`files`] reads what a step gives; [`log`] masks what is written
-//! and keeps it; [`resolve`] finds the files of steps; [`engine`] runs a job. [`jobs`] keeps many of
-//! them, [`service`] offers them on a [`socket`], [`proxy`] carries its bytes, and [`client`] asks for
-//! them.
+//! Bottom up: [`Value`] is a value of expressions; [`document`] parses step files; [`expression`] expands
+//! `${{ }}`; [`files`] parses the outputs of steps; [`log`] masks and stores output; [`resolve`] loads
+//! step files from references; [`engine`] runs a job. [`jobs`] manages many of them, [`service`] serves
+//! them on a [`socket`], [`proxy`] forwards its bytes, and [`client`] is the client.
 
 pub mod client;
 pub mod document;

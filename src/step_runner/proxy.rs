@@ -1,4 +1,4 @@
-//! The proxy: carries bytes between a pair of streams and the service's socket, and adds none.
+//! The proxy: forwards bytes between a pair of streams and the socket of the server.
 
 use std::io::{self, Read, Write};
 use std::net::Shutdown;
@@ -10,29 +10,30 @@ use std::time::{Duration, Instant};
 
 use super::socket;
 
-/// How much is carried at once.
+/// Size of the copy buffer.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How often a server that starts is looked for.
-const LOOK: Duration = Duration::from_millis(20);
+/// Poll interval for a server that is starting.
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
-/// Why the proxy is done.
+/// Why the proxy ended.
 #[derive(Debug)]
-pub enum End {
-    /// The client has nothing more to say, or nobody reads what the server says.
+pub enum CloseReason {
+    /// The client closed its input, or no longer reads output.
     Client,
-    /// The server has closed the connection; all it said was passed on.
+    /// The server closed the connection; all its bytes were forwarded.
     Server,
-    /// The connection is broken.
     Broken(io::Error),
 }
 
-/// Connects to a server, and for this long waits for one that is starting.
+/// Connects to a server; retries for the time `wait` while it is starting.
 pub fn connect(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     let start = Instant::now();
     loop {
         match socket::dial(path) {
-            Err(error) if is_not_yet(&error) && start.elapsed() < wait => thread::sleep(LOOK),
+            Err(error) if is_not_yet(&error) && start.elapsed() < wait => {
+                thread::sleep(POLL_INTERVAL)
+            }
             result => return result,
         }
     }
@@ -42,46 +43,46 @@ fn is_not_yet(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
 }
 
-/// Carries bytes until either side ends. As with GitLab's proxy the end of `input` is the end of
-/// all: what the server still says is nobody's.
+/// Forwards bytes until either side closes. As in GitLab's proxy, the end of `input` ends everything:
+/// later bytes of the server are discarded.
 ///
-/// The threads that carry end when what they wait for does; a program ends them by ending.
-pub fn carry(
+/// The copying threads end with their streams, or with the process.
+pub fn forward(
     server: &UnixStream,
     mut input: impl Read + Send + 'static,
     mut output: impl Write + Send + 'static,
-) -> io::Result<End> {
+) -> io::Result<CloseReason> {
     let (ended, end) = mpsc::channel();
     let mut from_server = server.try_clone()?;
     let mut to_server = server.try_clone()?;
     spawn("from-server", ended.clone(), move || match copy(&mut from_server, &mut output) {
-        Ok(()) => End::Server,
-        Err(Broken::Reading(error)) => End::Broken(error),
-        Err(Broken::Writing(_)) => End::Client,
+        Ok(()) => CloseReason::Server,
+        Err(Broken::Reading(error)) => CloseReason::Broken(error),
+        Err(Broken::Writing(_)) => CloseReason::Client,
     })?;
     spawn("to-server", ended, move || match copy(&mut input, &mut to_server) {
-        Ok(()) => End::Client,
-        Err(Broken::Reading(_)) => End::Client,
-        // The other thread passes on what the server said before.
+        Ok(()) => CloseReason::Client,
+        Err(Broken::Reading(_)) => CloseReason::Client,
+        // The other thread forwards what the server sent before.
         Err(Broken::Writing(error)) => {
             let _ = to_server.shutdown(Shutdown::Write);
-            End::Broken(error)
+            CloseReason::Broken(error)
         }
     })?;
-    let first = end.recv().expect("both threads say how they ended");
+    let first = end.recv().expect("both threads send how they ended");
     match first {
-        End::Broken(_) => Ok(end.recv_timeout(LOOK * 5).unwrap_or(first)),
+        CloseReason::Broken(_) => Ok(end.recv_timeout(POLL_INTERVAL * 5).unwrap_or(first)),
         first => Ok(first),
     }
 }
 
 fn spawn(
     name: &str,
-    ended: Sender<End>,
-    work: impl FnOnce() -> End + Send + 'static,
+    ended: Sender<CloseReason>,
+    work: impl FnOnce() -> CloseReason + Send + 'static,
 ) -> io::Result<()> {
     let work = move || {
-        // Whoever waited has gone if the other thread ended first.
+        // The receiver is gone if the other thread ended first.
         let _ = ended.send(work());
     };
     thread::Builder::new().name(name.to_owned()).spawn(work).map(drop)
@@ -101,7 +102,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> Result<(), Broken> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Broken::Reading(error)),
         };
-        // What was read is passed on at once: the other side waits for it.
+        // Flushed at once: the other side waits for it.
         to.write_all(&buffer[..count]).and_then(|()| to.flush()).map_err(Broken::Writing)?;
     }
 }
@@ -121,7 +122,7 @@ mod tests {
         let (ours, mut server) = pair();
         let (input, mut typed) = io::pipe().unwrap();
         let (mut shown, output) = io::pipe().unwrap();
-        let proxy = thread::spawn(move || carry(&ours, input, output).unwrap());
+        let proxy = thread::spawn(move || forward(&ours, input, output).unwrap());
         typed.write_all(b"ask").unwrap();
         let mut bytes = [0; 3];
         server.read_exact(&mut bytes).unwrap();
@@ -131,7 +132,7 @@ mod tests {
         shown.read_exact(&mut bytes).unwrap();
         assert_eq!(&bytes, b"\0\xffanswer");
         drop(typed);
-        assert!(matches!(proxy.join().unwrap(), End::Client));
+        assert!(matches!(proxy.join().unwrap(), CloseReason::Client));
     }
 
     #[test]
@@ -141,7 +142,7 @@ mod tests {
         let (mut shown, output) = io::pipe().unwrap();
         server.write_all(b"bye").unwrap();
         drop(server);
-        assert!(matches!(carry(&ours, input, output).unwrap(), End::Server));
+        assert!(matches!(forward(&ours, input, output).unwrap(), CloseReason::Server));
         let mut said = Vec::new();
         shown.read_to_end(&mut said).unwrap();
         assert_eq!(said, b"bye");

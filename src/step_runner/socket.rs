@@ -1,4 +1,4 @@
-//! The Unix socket of the service: its owner alone can connect, one server alone has it.
+//! The Unix socket of the server: only its owner can connect, only one server can listen.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -18,84 +18,61 @@ use rustix::net::{
 use crate::sys::fs::{PathContext as _, PathError, Who};
 use crate::sys::lock::FileLock;
 
-/// How long the path of a socket may be; the kernel has room for 108 bytes, the last of them zero.
+/// Length limit of a socket path: 108 bytes of the kernel, with a terminating NUL.
 pub const MAX_PATH_BYTES: usize = 107;
 
-/// How many connections wait until the server takes them.
+/// Backlog of connections that are not accepted yet.
 const BACKLOG: i32 = 128;
 
-/// Why there is no socket to listen on.
+/// An error with a socket or a private directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// The kernel has no room for the path.
+    /// The path is longer than the kernel supports.
     #[error(
-        "the path of the socket has {} bytes, and {MAX_PATH_BYTES} is the most: {}",
+        "socket path too long: {} bytes, limit {MAX_PATH_BYTES}: {}",
         path.as_os_str().len(), path.display()
     )]
-    TooLong {
-        /// The path.
-        path: PathBuf,
-    },
+    TooLong { path: PathBuf },
     /// The path has no file name.
-    #[error("{} cannot be a socket", path.display())]
-    NoName {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Another server has it.
-    #[error("another server has the socket {}", path.display())]
-    InUse {
-        /// The path.
-        path: PathBuf,
-    },
-    /// Something is there that is no socket, and is not ours to remove.
-    #[error("{} is there and is no socket", path.display())]
-    NoSocket {
-        /// The path.
-        path: PathBuf,
-    },
-    /// The socket is somebody else's: who calls would tell them what jobs are given.
+    #[error("invalid socket path {}", path.display())]
+    NoName { path: PathBuf },
+    #[error("socket {} is in use by another server", path.display())]
+    InUse { path: PathBuf },
+    /// A file that is not a socket exists at the path; it is not removed.
+    #[error("{} already exists and is not a socket", path.display())]
+    NoSocket { path: PathBuf },
+    /// The socket is owned by another user, who could read jobs and their secrets.
     #[error(
-        "the socket {} belongs to {}: remove it, or use a directory where nobody else can make \
-         files", path.display(), Who::User(*owner).named()
-    )]
-    Foreign {
-        /// The socket.
-        path: PathBuf,
-        /// Whose it is.
-        owner: u32,
-    },
-    /// The directory is somebody else's: they could put another socket there.
-    #[error(
-        "the directory {} belongs to {}, not to this user: remove it, or name another one",
+        "socket {} is owned by {}: remove it, or use a directory that is not writable by other users",
         path.display(), Who::User(*owner).named()
     )]
-    Owner {
-        /// The directory.
-        path: PathBuf,
-        /// Whose it is.
-        owner: u32,
-    },
+    Foreign { path: PathBuf, owner: u32 },
+    /// The directory is owned by another user, who could replace the socket.
+    #[error(
+        "directory {} is owned by {}, not by this user: remove it, or use another one",
+        path.display(), Who::User(*owner).named()
+    )]
+    Owner { path: PathBuf, owner: u32 },
     /// A file cannot be used.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// A socket that is listened on. Its file is removed when this is dropped.
+/// A listening socket. Its file is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     listener: UnixListener,
     path: PathBuf,
-    /// Device and inode: whoever replaced the file has theirs.
+    /// Device and inode, to detect that the file was replaced.
     file: (u64, u64),
-    /// Held as long as the server lives.
+    /// Lock file, held as long as the server runs.
     _lock: FileLock,
 }
 
 impl Listener {
-    /// Listens on a socket, and makes its directory if there is none. What a server left that is
-    /// gone is replaced.
+    /// Listens on a socket, and creates its directory if missing. The stale socket of a crashed server is
+    /// replaced.
     pub fn bind(path: &Path) -> Result<Self, SocketError> {
         let named = |error: fn(PathBuf) -> SocketError| error(path.to_path_buf());
         if path.as_os_str().len() > MAX_PATH_BYTES {
@@ -110,23 +87,23 @@ impl Listener {
         let mut lock = std::ffi::OsString::from(".");
         lock.push(name);
         lock.push(".lock");
-        // A connection tells no server that starts from one that died; this does.
+        // Unlike a refused connection, the lock distinguishes a starting server from a crashed one.
         let Some(lock) = FileLock::try_own(&dir.join(lock))? else {
             return Err(named(|path| SocketError::InUse { path }));
         };
         remove_stale(path)?;
         let listener = listen_on(path).at("listen on", path)?;
-        let meta = fs::symlink_metadata(path).at("look at", path)?;
+        let meta = fs::symlink_metadata(path).at("inspect", path)?;
         let file = (meta.dev(), meta.ino());
         Ok(Listener { listener, path: path.to_path_buf(), file, _lock: lock })
     }
 
-    /// Returns the path.
+    /// Returns the path of the socket.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Returns the socket, which does not block.
+    /// Returns a duplicate of the socket, which is non-blocking.
     pub(super) fn socket(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
     }
@@ -142,11 +119,11 @@ impl Drop for Listener {
     }
 }
 
-/// Removes the socket of a server that is gone.
+/// Removes the stale socket of a crashed server.
 fn remove_stale(path: &Path) -> Result<(), SocketError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(PathError::new("look at", path, error).into()),
+        Err(error) => return Err(PathError::new("inspect", path, error).into()),
         Ok(meta) if !meta.file_type().is_socket() => {
             return Err(SocketError::NoSocket { path: path.to_path_buf() });
         }
@@ -155,7 +132,7 @@ fn remove_stale(path: &Path) -> Result<(), SocketError> {
         }
         Ok(_) => {}
     }
-    // Without waiting: a server that takes no connections is still one.
+    // Non-blocking: a server that does not accept connections is still running.
     match try_connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             Ok(fs::remove_file(path).at("remove", path)?)
@@ -178,31 +155,31 @@ fn try_connect(path: &Path) -> io::Result<()> {
 fn listen_on(path: &Path) -> io::Result<UnixListener> {
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket: OwnedFd = socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // The file gets the mode that the socket has, so that there is no moment with another one.
+    // Set before bind: the file is created with the mode of the socket.
     fchmod(&socket, Mode::from_raw_mode(0o600))?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
     listen(&socket, BACKLOG)?;
     Ok(UnixListener::from(socket))
 }
 
-/// Connects to a server's socket, if the server is this user's or root's: whatever a job is given
-/// would be told to whoever listens.
+/// Connects to the socket of a server that runs as this user or root. Another user could read jobs and
+/// their secrets.
 pub fn dial(path: &Path) -> io::Result<UnixStream> {
     let stream = UnixStream::connect(path)?;
-    // Of the process that listens, whoever owns the file.
+    // The user of the listening process, whoever owns the file.
     let server = socket_peercred(&stream)?.uid.as_raw();
     if server == 0 || server == rustix::process::geteuid().as_raw() {
         return Ok(stream);
     }
     let text = format!(
-        "the server there is that of {}, who would be told what jobs are given: remove the socket, \
-         or name another one",
+        "the server runs as {}, who could read jobs and their secrets: remove the socket, or use \
+         another one",
         Who::User(server).named()
     );
     Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Makes a directory that nobody else can look into, or makes sure that one is.
+/// Creates a private directory, or makes an existing one private.
 pub fn private_directory(path: &Path) -> Result<(), SocketError> {
     if let Some(parent) = path.parent() {
         DirBuilder::new().recursive(true).mode(0o700).create(parent).at("make", parent)?;
@@ -213,11 +190,11 @@ pub fn private_directory(path: &Path) -> Result<(), SocketError> {
         }
         _ => {}
     }
-    // Whoever may write beside it could have made a link to a directory of theirs.
+    // Another user could have put a symlink there.
     let flags = (OFlags::NOFOLLOW | OFlags::DIRECTORY).bits().cast_signed();
     let dir: File =
         OpenOptions::new().read(true).custom_flags(flags).open(path).at("open", path)?;
-    let meta = dir.metadata().at("look at", path)?;
+    let meta = dir.metadata().at("inspect", path)?;
     if meta.uid() != rustix::process::geteuid().as_raw() {
         return Err(SocketError::Owner { path: path.to_path_buf(), owner: meta.uid() });
     }

@@ -1,4 +1,4 @@
-//! Results of steps as JSON, by the [JSON mapping of protocol buffers].
+//! Results of steps in JSON, by the [JSON mapping of protocol buffers].
 //!
 //! [JSON mapping of protocol buffers]: https://protobuf.dev/programming-guides/json/
 
@@ -15,7 +15,7 @@ static STEP_RESULT: LazyLock<MessageDescriptor> = LazyLock::new(|| {
     pool.get_message_by_name("proto.StepResult").expect("it is in them")
 });
 
-/// Returns the result of a step as JSON.
+/// Converts the result of a step to JSON.
 pub fn to_json(result: &StepResult) -> serde_json::Value {
     let message = DynamicMessage::decode(STEP_RESULT.clone(), result.encode_to_vec().as_slice())
         .expect("it is what the descriptors say");
@@ -24,11 +24,11 @@ pub fn to_json(result: &StepResult) -> serde_json::Value {
     json
 }
 
-/// Writes whole numbers as such: 5, not 5.0.
+/// Converts integral numbers to integers: 5, not 5.0.
 fn shorten(json: &mut serde_json::Value) {
     match json {
         serde_json::Value::Number(number) => {
-            // Text that reads as a whole number is one, and exact.
+            // Text that parses as an integer is exact.
             let text = number.as_f64().map(|number| number.to_string()).unwrap_or_default();
             let whole = text.parse::<i64>().map(Number::from);
             if let Ok(whole) = whole.or_else(|_| text.parse::<u64>().map(Number::from)) {
@@ -41,7 +41,7 @@ fn shorten(json: &mut serde_json::Value) {
     }
 }
 
-/// Reads the result of a step.
+/// Parses the result of a step from JSON.
 pub fn from_json(json: &[u8]) -> Result<StepResult, serde_json::Error> {
     let mut json = serde_json::Deserializer::from_slice(json);
     let options = DeserializeOptions::new().deny_unknown_fields(true);

@@ -1,47 +1,37 @@
-//! Values of inputs, outputs and expressions: those of JSON, numbers as 64-bit floating point.
+//! Values of inputs, outputs and expressions: JSON values with 64-bit floating-point numbers.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
-/// A value, as `google.protobuf.Value` has it.
+/// A JSON value, as in `google.protobuf.Value`.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Value {
-    /// Nothing.
     #[default]
     Null,
-    /// True or false.
     Bool(bool),
-    /// A number.
     Number(f64),
-    /// Text.
     String(String),
-    /// A list.
     Array(Vec<Value>),
-    /// Names and values, in the order of the names.
+    /// Members of an object, sorted by name.
     Object(BTreeMap<String, Value>),
 }
 
-/// What an input or an output is declared to be.
+/// Declared type of an input or output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Type {
-    /// `string`
     String,
-    /// `number`
     Number,
-    /// `boolean`
     Boolean,
-    /// `struct`: names and values.
     Struct,
-    /// `array`
     Array,
 }
 
 impl Type {
-    /// All of them.
+    /// All types, in the order of the documentation.
     pub const ALL: [Type; 5] =
         [Type::String, Type::Number, Type::Boolean, Type::Struct, Type::Array];
 
-    /// Returns the name in documents.
+    /// Returns the name of the type in step files.
     pub fn name(self) -> &'static str {
         match self {
             Type::String => "string",
@@ -52,7 +42,7 @@ impl Type {
         }
     }
 
-    /// Returns the type of that name.
+    /// Returns the type with this name in step files.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
@@ -65,7 +55,7 @@ impl fmt::Display for Type {
 }
 
 impl Value {
-    /// Returns what the value could be declared as; null is of no type.
+    /// Returns the type of the value; `None` for null.
     pub fn kind(&self) -> Option<Type> {
         match self {
             Value::Null => None,
@@ -77,8 +67,7 @@ impl Value {
         }
     }
 
-    /// Returns the value as it stands in text: a string as it is, everything else as compact JSON,
-    /// as Go writes it.
+    /// Returns the value as text: a string unchanged, other values as compact JSON.
     pub fn to_text(&self) -> String {
         match self {
             Value::String(text) => text.clone(),
@@ -86,7 +75,7 @@ impl Value {
         }
     }
 
-    /// Returns compact JSON as Go's `encoding/json` writes it: names in order, `<`, `>` and `&`
+    /// Returns compact JSON as written by Go's `encoding/json`: sorted names, `<`, `>` and `&`
     /// escaped, numbers beyond 1e21 and below 1e-6 with an exponent.
     pub fn to_json(&self) -> String {
         let mut json = String::new();
@@ -146,10 +135,10 @@ fn write_json_string(text: &str, out: &mut String) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Returns a number as Go's `encoding/json` writes it.
+/// Formats a number as Go's `encoding/json` does.
 fn json_number(number: f64) -> String {
     let size = number.abs();
-    // Rust writes the shortest digits that read back as the same number, as Go does.
+    // Rust prints the shortest digits that parse to the same number, as Go does.
     if size != 0.0 && !(1e-6..1e21).contains(&size) {
         let text = format!("{number:e}");
         if size >= 1e21 { text.replace('e', "e+") } else { text }

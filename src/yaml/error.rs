@@ -1,13 +1,11 @@
-//! What is wrong with a text, and where.
+//! Errors in YAML texts, with line and column.
 
 use std::fmt;
 
-/// A place in a file. Lines and columns count from one, columns in characters.
+/// A line and a column in a text, both from 1; columns are counted in characters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position {
-    /// The line.
     pub line: usize,
-    /// The column.
     pub column: usize,
 }
 
@@ -17,16 +15,16 @@ impl fmt::Display for Position {
     }
 }
 
-/// A place in a file of which the name is known.
+/// A position in a named file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
-    /// The file as the caller named it.
+pub struct SourceLocation {
+    /// File name as given by the caller.
     pub file: String,
-    /// Where in it; none for the file as a whole.
+    /// Line and column; `None` for the file as a whole.
     pub position: Option<Position>,
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for SourceLocation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.position {
             Some(position) => write!(f, "{}:{position}", self.file),
@@ -35,13 +33,12 @@ impl fmt::Display for Place {
     }
 }
 
-/// A text is not YAML, or none that is read here.
+/// A text that is not YAML, or uses YAML that is not supported.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{problem}")]
 pub struct Error {
-    /// Where; none for the text as a whole.
+    /// Line and column; `None` for the text as a whole.
     pub position: Option<Position>,
-    /// What is wrong.
     pub problem: Problem,
 }
 
@@ -51,55 +48,45 @@ impl Error {
     }
 }
 
-/// What can be wrong in any YAML text.
+/// Kinds of errors in any YAML text.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It is not YAML.
-    #[error("not YAML: {0}")]
+    #[error("invalid YAML: {0}")]
     Syntax(String),
-    /// Its values are nested in too many others.
-    #[error("is nested more than {0} deep, which nothing needs to be")]
+    /// Values are nested deeper than [`MAX_DEPTH`](super::MAX_DEPTH).
+    #[error("nested too deeply (limit {0})")]
     TooDeep(usize),
-    /// Aliases repeat too much.
-    #[error("aliases make it too large; write out what is meant")]
+    #[error("too much data after expanding aliases (limit 16 MiB)")]
     TooLarge,
-    /// An alias is inside of what it stands for.
-    #[error("this alias stands for something that it is in")]
+    /// An alias refers to a node that contains it.
+    #[error("recursive alias: it refers to a node that contains it")]
     Recursive,
-    /// A tag that does not belong to YAML's core schema.
-    #[error("the tag {0} is unknown; leave it out")]
+    /// A tag outside of YAML's core schema.
+    #[error("unknown tag {0}: remove it")]
     Tag(String),
-    /// A key that is no string.
-    #[error("a key must be a string, not {found}{}", if *quote { "; write it in quotes" } else { "" })]
+    /// A mapping key that is not a string.
+    #[error("expected a string as key, got {found}{}", if *quote { ": put it in quotes" } else { "" })]
     Key {
-        /// What it is.
         found: &'static str,
-        /// Whether quotes would make it right.
+        /// Whether quoting the key fixes it.
         quote: bool,
     },
-    /// A key occurs twice in one mapping.
-    #[error("the key `{name}` was there in line {}; remove one of them", first.line)]
-    DuplicateKey {
-        /// The key.
-        name: String,
-        /// Where it was first.
-        first: Position,
-    },
+    /// A key that occurs twice in one mapping.
+    #[error("duplicate key `{name}`, first in line {}: remove one of them", first.line)]
+    DuplicateKey { name: String, first: Position },
 }
 
-/// Returns what to do about a name that is not among those known; none if that cannot be told.
-pub fn help(name: &str, known: &[&str]) -> Option<String> {
+/// Returns a hint for an unknown name: the most similar known name, or all known names if they are few.
+pub fn hint(name: &str, known: &[&str]) -> Option<String> {
     let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
     let best = known.iter().min_by_key(|known| distance(known));
     match best {
-        _ if name == "<<" => {
-            Some("merging mappings is not part of YAML 1.2, write the fields out".to_owned())
-        }
+        _ if name == "<<" => Some("YAML 1.2 has no merge keys: write out the fields".to_owned()),
         Some(best) if distance(best) <= 1 + best.len() / 4 => {
             Some(format!("did you mean `{best}`?"))
         }
-        Some(_) if known.len() <= 8 => Some(format!("it has {}", known.join(", "))),
+        Some(_) if known.len() <= 8 => Some(format!("expected one of {}", known.join(", "))),
         _ => None,
     }
 }

@@ -1,14 +1,14 @@
-//! YAML 1.2 as people write it by hand: trees that know where every part stands.
+//! YAML 1.2 parser: trees with the position of every node.
 //!
-//! Reads text of strangers within bounds, strictly: duplicate keys, foreign tags and keys that are no
-//! text are errors with their place. What the values mean is the reader's matter.
+//! Safe for untrusted text: size and nesting are bounded. Strict: duplicate keys, unknown tags and keys
+//! that are not strings are errors with their position.
 
 mod error;
 mod node;
 mod read;
 mod scalar;
 
-pub use error::{Error, Place, Position, Problem, help};
+pub use error::{Error, Position, Problem, SourceLocation, hint};
 pub use node::{Field, Node, Source, Value};
 pub use read::{Document, Documents, Keys, MAX_DEPTH};
 pub use scalar::resolve;

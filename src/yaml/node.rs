@@ -1,57 +1,47 @@
-//! A document as a tree of which every part knows where it came from.
+//! A document as a tree of nodes with their origin.
 
 use serde_json::Number;
 
 use super::error::Position;
 
-/// Where a part of a text stands, and how it is written there.
+/// Position of a node in the text, and its spelling.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// Where it begins.
     pub position: Position,
-    /// The word that was taken for null, true or false, or a number: `1.10`.
+    /// The unquoted word that was resolved as null, boolean or number, for example `1.10`.
     pub word: Option<Box<str>>,
 }
 
-/// A value; `O` says where it came from.
+/// A value with its origin `O`.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node<O = Source> {
-    /// Where it came from.
     pub origin: O,
-    /// What it is.
     pub value: Value<O>,
 }
 
-/// What a value is.
+/// A value of the YAML core schema.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value<O = Source> {
-    /// Nothing.
     Null,
-    /// True or false.
     Bool(bool),
-    /// A number, as exact as it is written up to 64 bits.
+    /// A number, exact up to 64 bits.
     Number(Number),
-    /// Text.
     Text(String),
-    /// A list.
     List(Vec<Node<O>>),
-    /// Keys and values; no key is there twice.
+    /// Keys and values, without duplicate keys.
     Map(Vec<Field<O>>),
 }
 
 /// A key and its value. The order of fields is that of the document.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Field<O = Source> {
-    /// The key.
     pub name: String,
-    /// Where the key came from.
     pub origin: O,
-    /// The value.
     pub node: Node<O>,
 }
 
 impl<O> Value<O> {
-    /// Says what the value is, for messages. Never the value: it may be a secret.
+    /// Returns the type of the value, for messages. Never the value itself: it may be a secret.
     pub fn kind(&self) -> &'static str {
         match self {
             Value::Null => "null",
@@ -89,18 +79,18 @@ impl<O> Node<O> {
         Node { origin: origin(self.origin), value }
     }
 
-    /// Tells if this is null, which is as good as absent.
+    /// Returns whether the value is null, which counts as absent.
     pub fn is_null(&self) -> bool {
         matches!(self.value, Value::Null)
     }
 
-    /// Returns the value of a field that is there and not null.
+    /// Returns the value of a field that exists and is not null.
     pub fn get(&self, name: &str) -> Option<&Node<O>> {
         let field = self.fields().iter().find(|field| field.name == name)?;
         Some(&field.node).filter(|node| !node.is_null())
     }
 
-    /// Returns the fields; of what is no mapping, none.
+    /// Returns the fields of a mapping; for other values, an empty slice.
     pub fn fields(&self) -> &[Field<O>] {
         match &self.value {
             Value::Map(fields) => fields,
@@ -108,7 +98,7 @@ impl<O> Node<O> {
         }
     }
 
-    /// Returns the elements of a list; of what is none, none.
+    /// Returns the elements of a list; for other values, an empty slice.
     pub fn items(&self) -> &[Node<O>] {
         match &self.value {
             Value::List(items) => items,

@@ -1,4 +1,4 @@
-//! YAML text to a tree, within bounds: whatever the text is, this ends soon and in a result.
+//! YAML text to trees, within bounds of memory and time whatever the text.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -9,43 +9,41 @@ use super::error::{Error, Position, Problem};
 use super::node::{Field, Node, Source, Value};
 use super::scalar::{resolve, resolve_as};
 
-/// How deep values may be nested.
+/// Limit of the nesting depth of values.
 pub const MAX_DEPTH: usize = 64;
 
-/// The most that values may weigh: their text, and [`VALUE_WEIGHT`] for each. A text of a megabyte is
-/// lighter than that unless aliases multiply it.
+/// Limit of the total weight of values: the length of their text, and [`VALUE_WEIGHT`] for each. A text of
+/// a megabyte stays below unless aliases multiply it.
 const MAX_WEIGHT: usize = 16 << 20;
 
-/// What a value weighs without its text.
+/// Weight of a value without its text, in bytes.
 const VALUE_WEIGHT: usize = 16;
 
-/// What keys of mappings may be.
+/// Which mapping keys are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// Scalars, which are text whatever they would be as values.
+    /// Any scalar; it is read as text.
     AsText,
-    /// Strings only.
     Strings,
 }
 
-/// A document of a text.
+/// One document of a YAML stream.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Document {
-    /// Where it begins: at its `---` if it has one.
+    /// Start of the document: its `---` if it has one.
     pub start: Position,
-    /// What it says.
     pub root: Node,
 }
 
-/// The documents of a text, one after the other. What follows the last one asked for is not looked at.
+/// Iterator over the documents of a text, parsed lazily.
 pub struct Documents<'a> {
     parser: Parser<'a, StrInput<'a>>,
     keys: Keys,
-    /// What aliases stand for, by the parser's number.
+    /// Anchored nodes by the parser's anchor id.
     anchors: HashMap<usize, Node>,
-    /// What all values that were made weigh together.
+    /// Total weight of the values so far.
     weight: usize,
-    /// Whether the text is over, or not YAML from here on.
+    /// Whether the end, or an error, was reached.
     ended: bool,
 }
 
@@ -69,7 +67,7 @@ impl Iterator for Documents<'_> {
 }
 
 impl<'a> Documents<'a> {
-    /// Begins with the first document.
+    /// Returns an iterator that starts at the first document.
     pub fn new(text: &'a str, keys: Keys) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let parser = Parser::new_from_str(text);
@@ -96,7 +94,7 @@ impl<'a> Documents<'a> {
     fn event(&mut self) -> Result<(Event<'a>, Span), Error> {
         match self.parser.next_event() {
             Some(event) => event.map_err(syntax),
-            None => Err(Error::new(None, Problem::Syntax("it ends too early".to_owned()))),
+            None => Err(Error::new(None, Problem::Syntax("unexpected end of text".to_owned()))),
         }
     }
 
@@ -112,7 +110,7 @@ impl<'a> Documents<'a> {
                     return Err(Error::new(at, Problem::Recursive));
                 };
                 let (weight, height) = extent(node);
-                // Measured before it is made.
+                // Measured before the copy is made.
                 if depth + height > MAX_DEPTH {
                     return Err(Error::new(at, Problem::TooDeep(MAX_DEPTH)));
                 }
@@ -138,7 +136,7 @@ impl<'a> Documents<'a> {
                 (self.map(depth)?, anchor)
             }
             // The parser pairs the others itself.
-            _ => return Err(Error::new(at, Problem::Syntax("a value is missing".to_owned()))),
+            _ => return Err(Error::new(at, Problem::Syntax("missing value".to_owned()))),
         };
         let node = Node { origin: Source { position: at, word }, value };
         if anchor != 0 {
@@ -220,7 +218,7 @@ fn check_tag(tag: Option<&Tag>, own: &str, at: Position) -> Result<(), Error> {
     }
 }
 
-/// Returns what a value weighs, and how many are nested in it.
+/// Returns the weight of a value and its nesting depth.
 fn extent(node: &Node) -> (usize, usize) {
     let outer = |(weight, height), (inner_weight, inner_height): (usize, usize)| {
         (weight + inner_weight, usize::max(height, inner_height + 1))
@@ -242,11 +240,9 @@ fn position(marker: Marker) -> Position {
 
 fn syntax(error: ScanError) -> Error {
     let message = match error.info() {
-        // What people do wrong most often, in their words.
-        "simple key expected" | "simple key expect ':'" => {
-            "there is no `:` on the line before this"
-        }
-        text if text.starts_with("tabs disallowed") => "indent with blanks, not with tabs",
+        // The most frequent mistakes, reworded.
+        "simple key expected" | "simple key expect ':'" => "missing `:` on the line before this",
+        text if text.starts_with("tabs disallowed") => "indent with spaces, not tabs",
         text => text,
     };
     Error::new(position(*error.marker()), Problem::Syntax(message.to_owned()))

@@ -1,4 +1,4 @@
-//! What an unquoted word is, by the [core schema] of YAML 1.2: `yes` is a string, `0644` is 644.
+//! Resolution of unquoted scalars by the [core schema] of YAML 1.2: `yes` is a string, `0644` is 644.
 //!
 //! [core schema]: https://yaml.org/spec/1.2.2/#103-core-schema
 
@@ -6,7 +6,7 @@ use serde_json::Number;
 
 use super::node::Value;
 
-/// Returns what a word means.
+/// Returns the value of an unquoted scalar.
 pub fn resolve<O>(word: &str) -> Value<O> {
     null(word)
         .or_else(|| boolean(word))
@@ -15,8 +15,8 @@ pub fn resolve<O>(word: &str) -> Value<O> {
         .unwrap_or_else(|| Value::Text(word.to_owned()))
 }
 
-/// Returns what a word means under one of the schema's tags, `int` for example; none if it is not
-/// one of those or the word is nothing such.
+/// Returns the value of a scalar with a tag of the core schema, such as `int`; `None` if the tag is
+/// unknown or the scalar is not of that type.
 pub(super) fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
     match tag {
         "str" => Some(Value::Text(word.to_owned())),
@@ -80,7 +80,7 @@ fn float<O>(word: &str) -> Option<Value<O>> {
         #[expect(clippy::cast_possible_truncation, reason = "it is whole and small enough")]
         return Some(Value::Number((number as i64).into()));
     }
-    // Too large for a number is no number.
+    // JSON has no infinity.
     Number::from_f64(number).map(Value::Number)
 }
 

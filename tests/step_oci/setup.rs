@@ -6,7 +6,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
-use oci_hooks::image::{ClientOptions, Credentials, Digest, RegistryClient};
+use oci_hooks::image::{ClientOptions, Digest, RegistryClient};
 use oci_hooks::step_runner::document::Reference;
 use oci_hooks::step_runner::resolve::{Caller, Loaded, Remote, ResolveError, Resolver};
 use serde_json::json;
@@ -57,11 +57,8 @@ impl Setup {
         reference: &Reference,
         vars: &BTreeMap<String, String>,
     ) -> Result<Loaded, ResolveError> {
-        let resolver = Resolver::new(Remote {
-            cache: self.dir.path().join("cache"),
-            registries: RegistryClient::new(ClientOptions::default()).unwrap(),
-            credentials: Credentials::default(),
-        });
+        let registries = RegistryClient::new(ClientOptions::default()).unwrap();
+        let resolver = Resolver::new(Remote::new(self.dir.path().join("cache"), registries));
         resolver.load(reference, &Caller { dir: self.dir.path(), vars, env: &BTreeMap::new() })
     }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use oci_hooks::step_runner::document::StepFile;
-use oci_hooks::step_runner::engine::{Cancel, Job, Outcome, StepError};
+use oci_hooks::step_runner::engine::{Cancel, Job, JobOutcome, StepError};
 use oci_hooks::step_runner::log::{Output, Source, Stream};
 use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::wire::proto::StepResult;
@@ -21,7 +21,7 @@ pub(crate) struct Play {
 
 /// A job that was run.
 pub(crate) struct Played {
-    pub(crate) outcome: Outcome,
+    pub(crate) outcome: JobOutcome,
     /// All that was written, in the order in which it came.
     pub(crate) text: String,
     pub(crate) masked: Vec<String>,

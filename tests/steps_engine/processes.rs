@@ -129,7 +129,7 @@ fn a_job_that_runs_too_long_is_stopped() {
     play.timeout = Some(Duration::from_secs(2));
     let played = play.run();
     assert_eq!(played.outcome.status, Status::Failure);
-    let message = "the job ran longer than it may: step \"a\": exec: signal: terminated";
+    let message = "job exceeded its maximum run time: step \"a\": exec: signal: terminated";
     assert_eq!(played.outcome.message, message);
 }
 

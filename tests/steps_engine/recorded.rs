@@ -18,7 +18,7 @@ const DIFFERENT: &[(&str, &str, Ours)] = &[
     (
         "exec-timeout-kill",
         "who is stopped gets SIGTERM first, and the message says that time was up",
-        Ours::Fails("the job ran longer than it may: exec: signal: terminated"),
+        Ours::Fails("job exceeded its maximum run time: exec: signal: terminated"),
     ),
     ("job-vs-vars", "`vars` is today's name of `job`", Ours::Prints("Running step \"a\"\n1\n")),
     (

@@ -37,7 +37,7 @@ pub(crate) struct Settings {
     pub(crate) precreate: bool,
 }
 
-/// The settings file `/etc/oci-hooks/runtime.toml`.
+/// Content of the settings file `/etc/oci-hooks/runtime.toml`.
 #[derive(Default, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 struct File {

@@ -105,22 +105,22 @@ fn read(path: &Path) -> Result<(String, String, Option<&Path>), Error> {
 }
 
 fn print(finding: &Finding, format: Format) -> io::Result<()> {
-    let Finding { place, severity, message, hint } = finding;
+    let Finding { location, severity, message, hint, .. } = finding;
     let (name, color) = match severity {
         Severity::Error => ("error", AnsiColor::Red),
         Severity::Warning => ("warning", AnsiColor::Yellow),
         Severity::Note => ("note", AnsiColor::Cyan),
     };
     if format == Format::Json {
-        let (line, column) = place.position.map(|at| (at.line, at.column)).unzip();
+        let (line, column) = location.position.map(|at| (at.line, at.column)).unzip();
         let json = serde_json::json!({
-            "file": place.file, "line": line, "column": column, "severity": name, "message": message, "hint": hint,
+            "file": location.file, "line": line, "column": column, "severity": name, "message": message, "hint": hint,
         });
         return writeln!(io::stdout(), "{json}");
     }
     let style = Style::new().bold().fg_color(Some(color.into()));
     let mut out = anstream::stdout();
-    writeln!(out, "{place}: {style}{name}{style:#}: {message}")?;
+    writeln!(out, "{location}: {style}{name}{style:#}: {message}")?;
     match hint {
         Some(hint) => writeln!(out, "    {hint}"),
         None => Ok(()),

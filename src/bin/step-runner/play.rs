@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::document::StepFile;
-use oci_hooks::step_runner::engine::{Cancel, Job, Outcome, Reason};
+use oci_hooks::step_runner::engine::{Cancel, Job, JobOutcome, Reason};
 use oci_hooks::step_runner::jobs;
 use oci_hooks::step_runner::log::{Masking, Plain};
 use oci_hooks::step_runner::resolve::Resolver;
@@ -139,7 +139,7 @@ fn listen(cancel: &Cancel) -> Result<signal_hook::iterator::Handle, Error> {
     Ok(handle)
 }
 
-fn report_outcome(outcome: &Outcome, report: &Report, failed: &str) -> Result<(), Error> {
+fn report_outcome(outcome: &JobOutcome, report: &Report, failed: &str) -> Result<(), Error> {
     let debug = std::env::var("CI_STEPS_DEBUG").is_ok_and(|value| value == "true");
     let file = match &report.results {
         Some(path) => Some(path.as_path()),

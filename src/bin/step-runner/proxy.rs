@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use oci_hooks::step_runner::proxy::{End, carry, connect};
+use oci_hooks::step_runner::proxy::{CloseReason, connect, forward};
 
 use crate::Exit;
 use crate::error::Error;
@@ -40,9 +40,9 @@ pub(crate) fn run(args: &ProxyArgs) -> Result<Exit, Error> {
     // Unbuffered: the standard library buffers by lines.
     let stdin = io::stdin().as_fd().try_clone_to_owned().map_err(Error::Threads)?;
     let stdout = io::stdout().as_fd().try_clone_to_owned().map_err(Error::Threads)?;
-    match carry(&server, File::from(stdin), File::from(stdout)).map_err(Error::Threads)? {
-        End::Client => Ok(Exit::Done),
-        End::Server => Err(Error::ServerGone),
-        End::Broken(error) => Err(Error::Broken(error)),
+    match forward(&server, File::from(stdin), File::from(stdout)).map_err(Error::Threads)? {
+        CloseReason::Client => Ok(Exit::Done),
+        CloseReason::Server => Err(Error::ServerGone),
+        CloseReason::Broken(error) => Err(Error::Broken(error)),
     }
 }

@@ -3,7 +3,7 @@
 use std::env;
 use std::path::PathBuf;
 
-use oci_hooks::image::{ClientOptions, Credentials, RegistryClient};
+use oci_hooks::image::{ClientOptions, RegistryClient};
 use oci_hooks::step_runner::resolve::{Remote, Resolver};
 use oci_hooks::step_runner::socket::private_directory;
 
@@ -21,7 +21,7 @@ pub(crate) fn open() -> Result<Resolver, Error> {
         no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
         ..ClientOptions::default()
     })?;
-    Ok(Resolver::new(Remote { cache: cache()?, registries, credentials: Credentials::default() }))
+    Ok(Resolver::new(Remote::new(cache()?, registries)))
 }
 
 /// Returns the cache directory of remote steps.

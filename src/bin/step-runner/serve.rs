@@ -12,7 +12,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, State};
+use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, StateDir};
 use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
 use oci_hooks::sys::error::chain;
@@ -104,7 +104,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     let level = args.log_level;
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::Signals)?;
     let listener = listen(&args)?;
-    let state = State::open(&state_dir(&args, listener.path())?)?;
+    let state = StateDir::open(&state_dir(&args, listener.path())?)?;
     if state.leftovers() > 0 {
         let text = format!("cleaned up {} after a crashed server", job_count(state.leftovers()));
         level.print(Level::Warn, &text);
@@ -142,7 +142,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
         // An error means that all senders are gone, which is a stop as well.
         let _ = stopped.wait_for(|stopped| *stopped).await;
     };
-    let timing = Timing { drain: args.drain, linger: LINGER_TIMEOUT };
+    let timing = Timing::new(args.drain, LINGER_TIMEOUT);
     let served = runtime.block_on(server.serve(&listener, stopped, timing));
     // This drops the jobs, and with them their files.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
@@ -187,17 +187,15 @@ fn state_dir(args: &ServeArgs, socket: &Path) -> Result<PathBuf, Error> {
 
 fn settings(args: &ServeArgs) -> Result<Settings, Error> {
     let here = Path::new(".");
-    Ok(Settings {
-        work_dir: env::current_dir().at("resolve", here)?,
-        env: environment::variables(),
-        resolver: resolver::open()?,
-        grace: args.grace,
-        cleanup: args.cleanup,
-        max_runtime: args.max_runtime,
-        stale_after: args.stale_after,
-        max_jobs: args.max_jobs,
-        max_log_bytes: args.max_log,
-    })
+    let work_dir = env::current_dir().at("resolve", here)?;
+    let mut settings = Settings::new(work_dir, environment::variables(), resolver::open()?);
+    settings.grace = args.grace;
+    settings.cleanup = args.cleanup;
+    settings.max_runtime = args.max_runtime;
+    settings.stale_after = args.stale_after;
+    settings.max_jobs = args.max_jobs;
+    settings.max_log_bytes = args.max_log;
+    Ok(settings)
 }
 
 /// Starts the command to run alongside, if there is one.

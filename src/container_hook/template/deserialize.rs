@@ -13,7 +13,7 @@ use serde_json::Number;
 use super::error::{Fault, Problem};
 use super::node::{Field, Node, Value};
 use super::quantity::is_quantity;
-use crate::yaml::{Position, help};
+use crate::yaml::{Position, hint};
 
 /// Reads a value that is at `path` of the document.
 pub(super) fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Result<T, Fault> {
@@ -239,7 +239,7 @@ fn unknown(fields: &[Field], known: &[&str]) -> Result<(), Error> {
     let Some(field) = fields.iter().find(|field| !known.contains(&field.name.as_str())) else {
         return Ok(());
     };
-    let help = help(&field.name, known)
+    let help = hint(&field.name, known)
         .unwrap_or_else(|| "see the reference of the Kubernetes API for those it has".to_owned());
     let kind = Kind::Unknown { name: field.name.clone(), help };
     Err(Error { position: field.origin.position(), path: Vec::new(), kind })

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::sys::fs::ReadError;
-use crate::yaml::{self, Place, Position};
+use crate::yaml::{self, Position, SourceLocation};
 
 /// A template cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -16,7 +16,7 @@ pub enum TemplateError {
     #[error("{place}: {problem}")]
     Invalid {
         /// Where.
-        place: Place,
+        place: SourceLocation,
         /// What.
         problem: Box<Problem>,
     },
@@ -128,7 +128,7 @@ impl Fault {
 
     /// Returns the error with the file's name.
     pub(super) fn within(self, file: &str) -> TemplateError {
-        let place = Place { file: file.to_owned(), position: self.position };
+        let place = SourceLocation { file: file.to_owned(), position: self.position };
         TemplateError::Invalid { place, problem: Box::new(self.problem) }
     }
 }

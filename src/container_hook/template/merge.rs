@@ -15,7 +15,7 @@ use super::merged::{Merged, Origin};
 use super::node::{Field, Node, Value};
 use super::note::{Note, Remark};
 use super::read::{Names, Template, check_mounts};
-use crate::yaml::Place;
+use crate::yaml::SourceLocation;
 
 /// Labels by which the hook finds its pods again.
 const RESERVED: [&str; 1] = ["runner-pod"];
@@ -236,7 +236,8 @@ impl<'a> Merge<'a> {
     }
 
     fn note(&mut self, origin: Origin, remark: Remark) {
-        let place = Place { file: self.template.file.clone(), position: origin.position() };
+        let place =
+            SourceLocation { file: self.template.file.clone(), position: origin.position() };
         self.notes.push(Note { place, remark });
     }
 }

@@ -34,4 +34,4 @@ pub use note::{Note, Remark};
 pub use read::{MAX_BYTES, Template};
 pub use settings::TemplateSettings;
 
-pub use crate::yaml::{Place, Position};
+pub use crate::yaml::{Position, SourceLocation};

@@ -2,13 +2,13 @@
 
 use std::fmt;
 
-use crate::yaml::Place;
+use crate::yaml::SourceLocation;
 
 /// Something in a template that had not the effect one may think.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
     /// Where in the template.
-    pub place: Place,
+    pub place: SourceLocation,
     /// What it is.
     pub remark: Remark,
 }

@@ -1,4 +1,4 @@
-//! How a server is reached.
+//! Connecting to a server: by socket, or through a command.
 
 use std::collections::VecDeque;
 use std::ffi::OsString;
@@ -13,26 +13,27 @@ use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 use tokio::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command};
 
-/// How much is remembered of what a command said to standard error.
-const SAID_BYTES: usize = 4 << 10;
+/// How much of a command's stderr is kept for error messages.
+const STDERR_TAIL_BYTES: usize = 4 << 10;
 
-/// Where a server is.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Address {
-    /// At a socket of this machine.
+    /// A Unix socket on this host.
     Socket(PathBuf),
-    /// Behind the standard input and output of a command: the program and its arguments. It is
+    /// A command, program and arguments, that forwards standard input and output to the server. It is
     /// started for each connection.
     Command(Vec<OsString>),
 }
 
-/// What commands said to standard error at last.
+/// The last bytes that commands wrote to stderr.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Said {
+pub(super) struct StderrTail {
     bytes: Arc<Mutex<VecDeque<u8>>>,
 }
 
-impl Said {
+impl StderrTail {
     pub(super) fn text(&self) -> String {
         let bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
         let bytes: Vec<u8> = bytes.iter().copied().collect();
@@ -48,44 +49,44 @@ impl Said {
         while let Ok(count @ 1..) = stderr.read(&mut buffer).await {
             let mut bytes = self.bytes.lock().unwrap_or_else(PoisonError::into_inner);
             bytes.extend(&buffer[..count]);
-            let surplus = bytes.len().saturating_sub(SAID_BYTES);
+            let surplus = bytes.len().saturating_sub(STDERR_TAIL_BYTES);
             bytes.drain(..surplus);
         }
     }
 }
 
 impl Address {
-    pub(super) async fn connect(self, said: Said) -> io::Result<Stream> {
+    pub(super) async fn connect(self, tail: StderrTail) -> io::Result<Stream> {
         match self {
             Address::Socket(path) => UnixStream::connect(path).await.map(Stream::Socket),
             Address::Command(words) => {
                 let Some((program, arguments)) = words.split_first() else {
-                    let text = "the command has no words";
+                    let text = "empty command";
                     return Err(io::Error::new(io::ErrorKind::InvalidInput, text));
                 };
                 let mut command = Command::new(program);
                 command.args(arguments).kill_on_drop(true);
                 command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
                 let mut child = command.spawn()?;
-                let gone = || io::Error::other("the pipe was taken already");
+                let gone = || io::Error::other("pipe already taken");
                 let stdin = child.stdin.take().ok_or_else(gone)?;
                 let stdout = child.stdout.take().ok_or_else(gone)?;
                 let stderr = child.stderr.take().ok_or_else(gone)?;
-                said.clear();
-                tokio::spawn(said.listen(stderr));
+                tail.clear();
+                tokio::spawn(tail.listen(stderr));
                 Ok(Stream::Command { stdin, stdout, _child: Box::new(child) })
             }
         }
     }
 }
 
-/// A connection.
+/// A connection: a socket, or the pipes of a command.
 pub(super) enum Stream {
     Socket(UnixStream),
     Command {
         stdin: ChildStdin,
         stdout: ChildStdout,
-        /// Killed when the connection ends.
+        /// Killed when the connection is dropped.
         _child: Box<Child>,
     },
 }

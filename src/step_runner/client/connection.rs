@@ -1,4 +1,4 @@
-//! Asking a server.
+//! Unary calls of the gRPC services.
 
 use hyper_util::rt::TokioIo;
 use tonic::codegen::http::Uri;
@@ -8,105 +8,108 @@ use tower::service_fn;
 
 use super::super::wire::document::{self, step_runner_client::StepRunnerClient as DocumentClient};
 use super::super::wire::proto::{self, step_runner_client::StepRunnerClient as GitLabClient};
-use super::address::{Address, Said};
+use super::address::{Address, StderrTail};
 use super::error::ClientError;
 use super::follow::{Log, Steps};
 use super::retry::{Retry, retry};
 
-/// How large an answer may be: the result of a job has those of all its steps.
-const MAX_ANSWER_BYTES: usize = 256 << 20;
+/// Size limit of a response: the result of a job contains those of all its steps.
+const MAX_RESPONSE_BYTES: usize = 256 << 20;
 
-/// How much of a log may be on its way.
-const STREAM_BYTES: u32 = 1 << 20;
+/// HTTP/2 window of a stream: how much of a log may be in flight.
+const STREAM_WINDOW_BYTES: u32 = 1 << 20;
 
-/// A client of a server. Clones share its connection, which is made when it is needed, and made
-/// again when it is lost.
+/// A gRPC client. Clones share one connection, which is opened on first use and reopened when it is
+/// lost.
 #[derive(Clone, Debug)]
 pub struct Client {
     channel: Channel,
     retry: Retry,
-    said: Said,
+    stderr: StderrTail,
 }
 
 impl Client {
-    /// Returns a client of the server at an address, within a Tokio runtime.
+    /// Returns a client of the server at an address. Must be called within a Tokio runtime.
     pub fn new(address: Address) -> Self {
-        let said = Said::default();
-        let heard = said.clone();
+        let stderr = StderrTail::default();
+        let shared = stderr.clone();
         let connect = service_fn(move |_: Uri| {
-            let (address, said) = (address.clone(), heard.clone());
-            async move { address.connect(said).await.map(TokioIo::new) }
+            let (address, stderr) = (address.clone(), shared.clone());
+            async move { address.connect(stderr).await.map(TokioIo::new) }
         });
-        // The name is never looked up: the connector knows where the server is.
+        // The name is never resolved: the connector has the address.
         let channel = Endpoint::from_static("http://step-runner")
-            .initial_stream_window_size(STREAM_BYTES)
-            .initial_connection_window_size(4 * STREAM_BYTES)
+            .initial_stream_window_size(STREAM_WINDOW_BYTES)
+            .initial_connection_window_size(4 * STREAM_WINDOW_BYTES)
             .connect_with_connector_lazy(connect);
-        Client { channel, retry: Retry::default(), said }
+        Client { channel, retry: Retry::default(), stderr }
     }
 
-    /// Sets how long a server is looked for that cannot be reached.
+    /// Sets how long to retry while the server is unreachable.
     #[must_use]
     pub fn with_retry(self, retry: Retry) -> Self {
         Client { retry, ..self }
     }
 
-    /// Starts a job, unless there is one of that id.
+    /// Starts a job, unless a job with this id exists.
     pub async fn run(&self, request: proto::RunRequest) -> Result<(), ClientError> {
-        // Asking again is harmless: the id tells that it is the same job.
-        retry(self.retry, || async { self.answer(self.gitlab().run(request.clone()).await) })
+        // Retrying is safe: the id makes the call idempotent.
+        retry(self.retry, || async { self.response(self.gitlab().run(request.clone()).await) })
             .await?;
         Ok(())
     }
 
-    /// Reads the log of a job from an offset on, through lost connections.
+    /// Follows the log of a job from an offset in bytes, and resumes after lost connections.
     pub fn follow_log(&self, id: &str, offset: u64) -> Log {
         Log::new(self.clone(), id, offset)
     }
 
-    /// Reads the results of a job's steps, without the first few, through lost connections. Only
-    /// our own server has it.
+    /// Follows the results of a job's steps, without the first `skip`, and resumes after lost
+    /// connections. GitLab's step-runner does not implement it.
     pub fn follow_steps(&self, id: &str, skip: u32) -> Steps {
         Steps::new(self.clone(), id, skip)
     }
 
-    /// Returns the state of a job, or of all if there is no id.
+    /// Returns the status of a job, or of all jobs if the id is empty.
     pub async fn status(&self, id: &str) -> Result<Vec<proto::Status>, ClientError> {
         let request = || proto::StatusRequest { id: id.to_owned() };
-        let ask = || async { self.answer(self.gitlab().status(request()).await) };
+        let ask = || async { self.response(self.gitlab().status(request()).await) };
         Ok(retry(self.retry, ask).await?.jobs)
     }
 
-    /// Returns the state of a job, or of all if there is no id, as the design document has it. Only
-    /// our own server has it.
+    /// Returns the status of a job, or of all jobs if the id is empty, in the form of the design
+    /// document. GitLab's step-runner does not implement it.
     pub async fn document_status(&self, id: &str) -> Result<Vec<document::Status>, ClientError> {
         let request = || document::StatusRequest { id: id.to_owned() };
-        let ask = || async { self.answer(self.document().status(request()).await) };
+        let ask = || async { self.response(self.document().status(request()).await) };
         Ok(retry(self.retry, ask).await?.jobs)
     }
 
-    /// Stops a job if it runs, and has the server forget it. That there is none is as well.
+    /// Stops a job if it runs, and removes it from the server. An unknown job is not an error.
     pub async fn close(&self, id: &str) -> Result<(), ClientError> {
         let request = || proto::CloseRequest { id: id.to_owned() };
-        let ask = || async { self.answer(self.gitlab().close(request()).await) };
+        let ask = || async { self.response(self.gitlab().close(request()).await) };
         retry(self.retry, ask).await?;
         Ok(())
     }
 
     pub(super) fn gitlab(&self) -> GitLabClient<Channel> {
-        GitLabClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES)
+        GitLabClient::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
     }
 
     pub(super) fn document(&self) -> DocumentClient<Channel> {
-        DocumentClient::new(self.channel.clone()).max_decoding_message_size(MAX_ANSWER_BYTES)
+        DocumentClient::new(self.channel.clone()).max_decoding_message_size(MAX_RESPONSE_BYTES)
     }
 
-    pub(super) fn answer<T>(&self, result: Result<Response<T>, Status>) -> Result<T, ClientError> {
+    pub(super) fn response<T>(
+        &self,
+        result: Result<Response<T>, Status>,
+    ) -> Result<T, ClientError> {
         result.map(Response::into_inner).map_err(|status| self.error(status))
     }
 
     pub(super) fn error(&self, status: Status) -> ClientError {
-        ClientError::new(status, self.said.text())
+        ClientError::new(status, self.stderr.text())
     }
 
     pub(super) fn retry(&self) -> Retry {

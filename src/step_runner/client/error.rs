@@ -1,60 +1,54 @@
-//! Why the server did not do what it was asked for.
+//! Errors of the client.
 
 use std::error::Error as _;
 
 use tonic::{Code, Status};
 
-/// Why the server did not do what it was asked for.
+/// An error of a call to the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
-    /// It does not do it.
+    /// The server rejected the request; `status` is its response.
     #[error("{}", status.message())]
-    Refused {
-        /// What it answered.
-        status: Box<Status>,
-    },
-    /// It cannot be reached, or not any more.
-    #[error("cannot reach the server{}", said(said_by_command))]
+    Rejected { status: Box<Status> },
+    /// The server cannot be reached, or the connection was lost.
+    #[error("cannot reach the server{}", suffix(stderr))]
     Unreachable {
-        /// What the command said, if a command connects.
-        said_by_command: String,
-        /// What happened to the last connection.
+        /// Last lines of stderr of [`Address::Command`](super::Address::Command).
+        stderr: String,
+        /// Status of the last connection.
         #[source]
         status: Box<Status>,
     },
-    /// It does not know a job any more that it had taken: it was started anew, or somebody else has
+    /// The server no longer knows a job that it had accepted: it was restarted, or another client
     /// closed the job.
-    #[error("the server has lost job {id:?}")]
-    Lost {
-        /// The job.
-        id: String,
-    },
+    #[error("job {id:?} lost: the server was restarted, or another client closed the job")]
+    Lost { id: String },
 }
 
 impl ClientError {
-    pub(super) fn new(status: Status, said_by_command: String) -> Self {
+    pub(super) fn new(status: Status, stderr: String) -> Self {
         let status = Box::new(status);
         if is_lost_connection(&status) {
-            ClientError::Unreachable { said_by_command, status }
+            ClientError::Unreachable { stderr, status }
         } else {
-            ClientError::Refused { status }
+            ClientError::Rejected { status }
         }
     }
 
-    /// Returns the code that the server answered with; `Unavailable` if it did not answer.
+    /// Returns the gRPC code of the response; `Unavailable` if there was none.
     pub fn code(&self) -> Code {
         match self {
-            ClientError::Refused { status } => status.code(),
+            ClientError::Rejected { status } => status.code(),
             ClientError::Unreachable { .. } => Code::Unavailable,
             ClientError::Lost { .. } => Code::NotFound,
         }
     }
 
-    /// Tells if the server knows no such job.
+    /// Returns whether the job is unknown to the server.
     pub(super) fn is_no_such_job(&self) -> bool {
         match self {
-            ClientError::Refused { status } => {
+            ClientError::Rejected { status } => {
                 status.code() == Code::NotFound || status.message().starts_with("no job with id ")
             }
             _ => false,
@@ -62,12 +56,12 @@ impl ClientError {
     }
 }
 
-/// Tells an answer of the server from what happened to the connection.
+/// Returns whether a status comes from a lost connection, not from the server.
 pub(super) fn is_lost_connection(status: &Status) -> bool {
-    // Only what was not sent by the server has a cause.
+    // Only a status that the server did not send has a source.
     status.code() == Code::Unavailable || status.source().is_some()
 }
 
-fn said(text: &str) -> String {
+fn suffix(text: &str) -> String {
     if text.is_empty() { String::new() } else { format!(", {text}") }
 }

@@ -1,31 +1,30 @@
-//! A job from its start to its end.
+//! Runs a job to its end.
 
 use super::super::wire::proto::RunRequest;
 use super::super::wire::proto::step_result::Status;
 use super::connection::Client;
 use super::error::ClientError;
 
-/// How a job ended.
+/// Result of [`Client::execute`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
-    /// Success, failure or cancelled.
+#[non_exhaustive]
+pub struct ExecuteOutcome {
     pub status: Status,
-    /// Why it failed.
     pub message: String,
-    /// The code of the command that failed; 1 if it was no command that failed, 0 after success.
+    /// Exit code of the command that failed; 1 if the job failed otherwise, 0 on success.
     pub exit_code: i32,
 }
 
 impl Client {
-    /// Runs a job, passes on its log as it comes, and closes it.
+    /// Runs a job, passes its log to `take` as it arrives, and closes the job.
     ///
-    /// When a connection is lost it goes on where it was. If this is dropped or fails, the job goes
-    /// on as well: with the same request it can be taken up again, its log from the beginning.
+    /// Resumes after a lost connection. If the future is dropped or fails, the job continues: the same
+    /// request resumes it, with the log from the beginning.
     pub async fn execute(
         &self,
         request: RunRequest,
         mut take: impl FnMut(&[u8]),
-    ) -> Result<Outcome, ClientError> {
+    ) -> Result<ExecuteOutcome, ClientError> {
         let id = request.id.clone();
         self.run(request).await?;
         let lost = |error: ClientError| {
@@ -43,7 +42,7 @@ impl Client {
             Status::Success => 0,
             _ => exit_code(&job.message).unwrap_or(1),
         };
-        Ok(Outcome { status, message: job.message, exit_code })
+        Ok(ExecuteOutcome { status, message: job.message, exit_code })
     }
 }
 

@@ -1,4 +1,4 @@
-//! What a job says, through lost connections.
+//! Following logs and results, which resumes after lost connections.
 
 use tonic::codec::Streaming;
 
@@ -8,7 +8,7 @@ use super::connection::Client;
 use super::error::ClientError;
 use super::retry::Attempts;
 
-/// The log of a job.
+/// Follows the log of a job; see [`Client::follow_log`].
 #[derive(Debug)]
 pub struct Log {
     client: Client,
@@ -22,14 +22,14 @@ impl Log {
         Log { client, id: id.to_owned(), offset, stream: None }
     }
 
-    /// Waits for the bytes that follow; none when the job has ended.
+    /// Waits for the next bytes; `None` when the job has ended.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, ClientError> {
         let mut attempts = Attempts::new(self.client.retry());
         loop {
             match self.try_next().await {
-                Ok(Some(answer)) => {
-                    self.offset += answer.data.len() as u64;
-                    return Ok(Some(answer.data));
+                Ok(Some(response)) => {
+                    self.offset += response.data.len() as u64;
+                    return Ok(Some(response.data));
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
@@ -40,7 +40,7 @@ impl Log {
         }
     }
 
-    /// Returns the offset of the byte that comes next.
+    /// Returns the offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.offset
     }
@@ -49,18 +49,18 @@ impl Log {
         let stream = match &mut self.stream {
             Some(stream) => stream,
             None => {
-                // No log is so long that its offset would not fit.
+                // No log is that long.
                 let offset = i64::try_from(self.offset).unwrap_or(i64::MAX);
                 let request = FollowLogsRequest { id: self.id.clone(), offset };
                 let stream = self.client.gitlab().follow_logs(request).await;
-                self.stream.insert(self.client.answer(stream)?)
+                self.stream.insert(self.client.response(stream)?)
             }
         };
         stream.message().await.map_err(|status| self.client.error(status))
     }
 }
 
-/// The results of a job's steps.
+/// Follows the results of a job's steps; see [`Client::follow_steps`].
 #[derive(Debug)]
 pub struct Steps {
     client: Client,
@@ -74,15 +74,15 @@ impl Steps {
         Steps { client, id: id.to_owned(), next: skip, stream: None }
     }
 
-    /// Waits for the result of the step that ends next; that of the job is the last, and none
-    /// follows.
+    /// Waits for the result of the next step to end. The result of the job is the last one, then follows
+    /// `None`.
     pub async fn next(&mut self) -> Result<Option<StepResult>, ClientError> {
         let mut attempts = Attempts::new(self.client.retry());
         loop {
             match self.try_next().await {
-                Ok(Some(answer)) => {
+                Ok(Some(response)) => {
                     self.next += 1;
-                    return Ok(Some(answer.result.unwrap_or_default()));
+                    return Ok(Some(response.result.unwrap_or_default()));
                 }
                 Ok(None) => return Ok(None),
                 Err(error) => {
@@ -100,7 +100,7 @@ impl Steps {
                 let offset = i32::try_from(self.next).unwrap_or(i32::MAX);
                 let request = FollowStepsRequest { id: self.id.clone(), offset };
                 let stream = self.client.document().follow_steps(request).await;
-                self.stream.insert(self.client.answer(stream)?)
+                self.stream.insert(self.client.response(stream)?)
             }
         };
         stream.message().await.map_err(|status| self.client.error(status))

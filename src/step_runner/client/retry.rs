@@ -1,4 +1,4 @@
-//! Trying again.
+//! Retrying calls while the server is unreachable.
 
 use std::future::Future;
 use std::time::Duration;
@@ -7,19 +7,20 @@ use tokio::time::Instant;
 
 use super::error::ClientError;
 
-/// How often and how long a server is looked for again that cannot be reached.
+/// How often and how long to retry while the server is unreachable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Retry {
-    /// The time before the second attempt; it doubles with each.
+    /// Delay before the second attempt; it doubles with each attempt.
     pub first: Duration,
-    /// The longest time between two attempts.
+    /// Maximum delay between two attempts.
     pub longest: Duration,
-    /// When to give up, after the last time that the server was heard.
+    /// Time without a response after which to give up.
     pub give_up: Duration,
 }
 
 impl Default for Retry {
-    /// At once, then every two seconds, for two minutes.
+    /// 50 ms, doubling up to 2 s, for two minutes.
     fn default() -> Self {
         Retry {
             first: Duration::from_millis(50),
@@ -29,7 +30,15 @@ impl Default for Retry {
     }
 }
 
-/// Attempts since the server was heard last.
+impl Retry {
+    /// Sets the time without a response after which to give up.
+    #[must_use]
+    pub fn giving_up_after(self, give_up: Duration) -> Self {
+        Retry { give_up, ..self }
+    }
+}
+
+/// Attempts since the last response of the server.
 #[derive(Debug)]
 pub(super) struct Attempts {
     retry: Retry,
@@ -42,7 +51,7 @@ impl Attempts {
         Attempts { retry, since: Instant::now(), pause: retry.first }
     }
 
-    /// Waits before the next attempt; returns the error if there is to be none.
+    /// Waits before the next attempt; returns the error if it is time to give up.
     pub(super) async fn wait(&mut self, error: ClientError) -> Result<(), ClientError> {
         let is_over = self.since.elapsed() + self.pause > self.retry.give_up;
         if is_over || !matches!(error, ClientError::Unreachable { .. }) {
@@ -54,7 +63,7 @@ impl Attempts {
     }
 }
 
-/// Does something until the server answers.
+/// Calls `act` until the server responds.
 pub(super) async fn retry<T, W>(retry: Retry, act: impl Fn() -> W) -> Result<T, ClientError>
 where
     W: Future<Output = Result<T, ClientError>>,

@@ -1,4 +1,4 @@
-//! The second document: what a step does.
+//! The second document of a step file: the definition.
 
 use std::collections::BTreeMap;
 
@@ -9,10 +9,10 @@ use super::reference::segments;
 use super::types::{Action, Definition, Exec, Reference, Run, Step};
 use crate::yaml::{Node, Value};
 
-/// What the second document has.
+/// Keys of the second document.
 pub(super) const KEYS: [&str; 5] = ["delegate", "env", "exec", "outputs", "run"];
 
-/// What the call of a step has, whatever it calls.
+/// Keys of a step call.
 const STEP_KEYS: [&str; 11] = [
     "action",
     "continue-on-error",
@@ -27,21 +27,21 @@ const STEP_KEYS: [&str; 11] = [
     "step",
 ];
 
-/// What says which step is called. Exactly one of them is there.
+/// Keys of which a step call has exactly one.
 const CALLS: [&str; 4] = ["step", "func", "script", "action"];
 
-/// The step that `action` stands for.
+/// Repository and revision of the step that runs an `action`.
 const ACTION_RUNNER: (&str, &str) = ("https://gitlab.com/components/action-runner", "main");
 
 impl Reader {
-    /// Reads the second document.
+    /// Reads the second document, the definition.
     pub(super) fn definition(&mut self, root: &Node) -> Definition {
         let mut definition = Definition {
             env: BTreeMap::new(),
             action: Action::Exec(Exec { command: Vec::new(), work_dir: None }),
         };
         if root.is_null() {
-            self.fault(root, Problem::NoDefinition);
+            self.report(root, Problem::NoDefinition);
             return definition;
         }
         if !self.mapping(root, &KEYS) {
@@ -50,13 +50,13 @@ impl Reader {
         definition.env = self.key(root, "env", Self::env).unwrap_or_default();
         match (root.get("exec"), root.get("run")) {
             (Some(_), Some(run)) => {
-                self.fault(run, Problem::Exclusive { first: "exec", second: "run" });
+                self.report(run, Problem::Exclusive { first: "exec", second: "run" });
             }
             (None, None) => self.missing(root, "`exec` or `run`"),
             (Some(exec), None) => {
                 for key in ["outputs", "delegate"] {
                     if let Some(node) = root.get(key) {
-                        self.fault(node, Problem::Exclusive { first: "exec", second: key });
+                        self.report(node, Problem::Exclusive { first: "exec", second: key });
                     }
                 }
                 let exec = self.at("exec", |reader| reader.exec(exec));
@@ -85,7 +85,7 @@ impl Reader {
             Some(command) => self.at("command", |reader| {
                 exec.command = reader.list(command, Self::text);
                 if matches!(&command.value, Value::List(items) if items.is_empty()) {
-                    reader.fault(command, Problem::EmptyValue);
+                    reader.report(command, Problem::EmptyValue);
                 }
             }),
         }
@@ -93,11 +93,11 @@ impl Reader {
         exec
     }
 
-    /// Reads calls of steps, of which there is at least one.
+    /// Reads a list of at least one step call.
     pub(super) fn steps(&mut self, node: &Node) -> Vec<Step> {
         let steps = self.list(node, Self::step);
         if matches!(&node.value, Value::List(items) if items.is_empty()) {
-            self.fault(node, Problem::EmptyValue);
+            self.report(node, Problem::EmptyValue);
         }
         steps
     }
@@ -115,7 +115,7 @@ impl Reader {
             return step;
         }
         match node.get("name") {
-            None => self.missing(node, "a `name`"),
+            None => self.missing(node, "`name`"),
             Some(name) => step.name = self.at("name", |reader| reader.name(name)),
         }
         step.env = self.key(node, "env", Self::env).unwrap_or_default();
@@ -127,7 +127,7 @@ impl Reader {
             step.continue_on_error = flag;
             if let Some(other) = node.get(spellings[0]).filter(|_| index == 1) {
                 let [first, second] = spellings;
-                self.fault(other, Problem::Exclusive { first, second });
+                self.report(other, Problem::Exclusive { first, second });
             }
         }
         let inputs = self
@@ -138,7 +138,7 @@ impl Reader {
         let (call, other) = (calls.next(), calls.next());
         if let (Some(first), Some(second)) = (call, other) {
             let node = node.get(second).expect("it is there");
-            self.fault(node, Problem::Exclusive { first, second });
+            self.report(node, Problem::Exclusive { first, second });
             return step;
         }
         match call {
@@ -149,7 +149,7 @@ impl Reader {
                 step.inputs = BTreeMap::from([("script".to_owned(), StepValue::String(script))]);
                 if let Some(inputs) = node.get("inputs") {
                     let problem = Problem::Exclusive { first: "script", second: "inputs" };
-                    self.fault(inputs, problem);
+                    self.report(inputs, problem);
                 }
             }
             Some("action") => {
@@ -192,7 +192,7 @@ impl Reader {
             Value::Text(text) => match Reference::parse(text) {
                 Ok(reference) => reference,
                 Err(error) => {
-                    self.fault(node, error);
+                    self.report(node, error);
                     nothing
                 }
             },
@@ -202,7 +202,7 @@ impl Reader {
                 }
                 match (node.get("git"), node.get("oci")) {
                     (Some(_), Some(oci)) => {
-                        self.fault(oci, Problem::Exclusive { first: "git", second: "oci" });
+                        self.report(oci, Problem::Exclusive { first: "git", second: "oci" });
                         nothing
                     }
                     (Some(git), None) => self.at("git", |reader| reader.git(git)),
@@ -237,7 +237,7 @@ impl Reader {
         Reference::Oci { registry, repository, tag, path, filename }
     }
 
-    /// Reads the text of a key that has to be there.
+    /// Reads the text of a required key.
     fn needed(&mut self, node: &Node, key: &str, what: &'static str) -> String {
         let text = self.key(node, key, Self::some_text);
         if text.is_none() && matches!(node.value, Value::Map(_)) {

@@ -1,18 +1,17 @@
-//! What is wrong with a step file, and where.
+//! Errors in step files, with their location.
 
 use super::super::Type;
 use super::reference::ReferenceError;
-use crate::yaml::{self, Place};
+use crate::yaml::{self, SourceLocation};
 
-/// A step file cannot be used.
+/// An error in a step file.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
-#[error("{place}: {}{problem}", Prefix(path))]
+#[error("{location}: {}{problem}", Prefix(path))]
+#[non_exhaustive]
 pub struct DocumentError {
-    /// Where.
-    pub place: Place,
-    /// The value in its document: `run[0].step`; empty for the document itself.
+    pub location: SourceLocation,
+    /// Path of the value in its document, such as `run[0].step`; empty for the document itself.
     pub path: String,
-    /// What is wrong.
     pub problem: Box<Problem>,
 }
 
@@ -24,73 +23,46 @@ impl std::fmt::Display for Prefix<'_> {
     }
 }
 
-/// What can be wrong in a step file.
+/// Kinds of errors in step files.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It is not YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::Problem),
-    /// There is no document in it.
-    #[error(
-        "holds no document; a step file has two: `spec: {{}}`, and after a line `---` what it does"
-    )]
+    /// The file has no document.
+    #[error("no YAML document: expected two, `spec: {{}}` and, after a line `---`, the definition")]
     Empty,
-    /// There is no second document in it.
-    #[error("the second document is missing: after a line `---` it has `exec` or `run`")]
+    /// The file has no second document.
+    #[error("missing second document: expected `exec` or `run` after a line `---`")]
     NoDefinition,
-    /// A key that does not exist.
-    #[error("there is no key `{name}` here; {help}")]
-    UnknownKey {
-        /// The key.
-        name: String,
-        /// What could be meant.
-        help: String,
-    },
+    /// A key that the format does not have.
+    #[error("unknown key `{name}`: {hint}")]
+    UnknownKey { name: String, hint: String },
     /// Two keys that exclude each other.
-    #[error("there is `{first}` as well as `{second}`; remove one of them")]
-    Exclusive {
-        /// The one.
-        first: &'static str,
-        /// The other.
-        second: &'static str,
-    },
-    /// A key that has to be there is not.
-    #[error("there must be {0}")]
+    #[error("`{first}` and `{second}` are mutually exclusive: remove one of them")]
+    Exclusive { first: &'static str, second: &'static str },
+    /// A required key is missing.
+    #[error("missing {0}")]
     Missing(&'static str),
     /// A value of the wrong type.
-    #[error("must be {expected}, not {found}{}", if *quote { "; write it in quotes" } else { "" })]
+    #[error("expected {expected}, got {found}{}", if *quote { ": put it in quotes" } else { "" })]
     Type {
-        /// What it must be.
         expected: &'static str,
-        /// What it is.
         found: &'static str,
-        /// Whether quotes would make it right.
+        /// Whether quoting the value fixes it.
         quote: bool,
     },
-    /// Something that must not be empty.
+    /// A value that must not be empty.
     #[error("must not be empty")]
     EmptyValue,
-    /// A name that is none.
-    #[error("`{0}` is no name: names have letters, digits and `_`, and do not begin with a digit")]
+    #[error("invalid name `{0}`: expected letters, digits and `_`, not starting with a digit")]
     Name(String),
-    /// A type that does not exist.
-    #[error("there is no type `{name}`; {help}")]
-    UnknownType {
-        /// The name.
-        name: String,
-        /// What could be meant.
-        help: String,
-    },
-    /// A default of another type than is declared.
-    #[error("must be of the declared type {declared}, not {found}")]
-    Default {
-        /// What is declared.
-        declared: Type,
-        /// What it is.
-        found: &'static str,
-    },
-    /// A reference that is none.
+    /// A type that the format does not have.
+    #[error("unknown type `{name}`: {hint}")]
+    UnknownType { name: String, hint: String },
+    /// A default value that is not of the declared type.
+    #[error("expected the declared type {declared}, got {found}")]
+    Default { declared: Type, found: &'static str },
     #[error(transparent)]
     Reference(#[from] ReferenceError),
 }

@@ -1,4 +1,4 @@
-//! Mistakes in a step file, as many as can be told without running it.
+//! Static checks of step files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -7,22 +7,21 @@ use std::path::{Path, PathBuf};
 use super::super::expression::{self, ExpressionError, Mention, is_dynamic};
 use super::parse::{documents, read};
 use super::types::{Outputs, Reference, Spec};
-use crate::yaml::{Field, Node, Place, Position, Value, help};
+use crate::yaml::{Field, Node, Position, SourceLocation, Value, hint};
 
-/// What a file is called in which a step is, if its reference names none.
+/// File names of step files whose reference names none.
 const STEP_FILES: [&str; 2] = ["step.yml", "func.yml"];
 
-/// How many findings are enough to look no further for wrong expressions.
+/// Above this number of findings, expressions are no longer checked.
 const MAX_FINDINGS: usize = 100;
 
-/// How bad a finding is.
+/// Severity of a lint finding, in increasing order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Worth knowing; correct files may have it.
+    /// Informational; correct files may have it.
     Note,
-    /// It works, but most likely not as meant.
+    /// Works, but probably not as intended.
     Warning,
-    /// It does not work.
     Error,
 }
 
@@ -36,39 +35,37 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Something in a step file that is wrong, or worth knowing.
+/// A lint finding in a step file.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
-    /// Where.
-    pub place: Place,
-    /// How bad it is.
+    pub location: SourceLocation,
     pub severity: Severity,
-    /// What it is.
     pub message: String,
-    /// What to do about it, if the message does not say so.
+    /// How to fix it, if the message does not say so.
     pub hint: Option<String>,
 }
 
-/// Finds what is wrong with a step file, in the order of its lines.
+/// Checks a step file, and returns findings in the order of lines.
 ///
-/// `file` is what messages call it. With `dir`, the directory that the file is in, step files on this
-/// machine that it names are looked for.
+/// `file` is the file name in messages. With `dir`, the directory of the file, local step files that it
+/// refers to must exist.
 pub fn lint(file: &str, text: &str, dir: Option<&Path>) -> Vec<Finding> {
     let mut lint = Lint { file, text, dir, findings: Vec::new(), used: BTreeSet::new() };
     match documents(text) {
         Ok((spec, definition)) => lint.file(&spec, &definition),
-        Err(fault) => lint.fault(fault.within(file)),
+        Err(problem) => lint.report(problem.within(file)),
     }
-    lint.findings.sort_by_key(|finding| finding.place.position);
+    lint.findings.sort_by_key(|finding| finding.location.position);
     lint.findings
 }
 
-/// What expressions may name at some place.
+/// Names that are visible to an expression.
 #[derive(Clone, Copy)]
 struct Scope<'a> {
-    /// The inputs of the file.
+    /// Inputs that the file declares.
     inputs: &'a BTreeSet<String>,
-    /// The steps that have run.
+    /// Steps that have run before.
     steps: &'a BTreeSet<String>,
 }
 
@@ -77,29 +74,29 @@ struct Lint<'a> {
     text: &'a str,
     dir: Option<&'a Path>,
     findings: Vec<Finding>,
-    /// What was named: `inputs.path`, or `inputs` if that may be any of them.
+    /// Names used in expressions: `inputs.path`, or `inputs` if the member is not known statically.
     used: BTreeSet<String>,
 }
 
 impl Lint<'_> {
     fn add(&mut self, at: Position, severity: Severity, message: String) -> &mut Finding {
-        let place = Place { file: self.file.to_owned(), position: Some(at) };
-        self.findings.push(Finding { place, severity, message, hint: None });
+        let location = SourceLocation { file: self.file.to_owned(), position: Some(at) };
+        self.findings.push(Finding { location, severity, message, hint: None });
         self.findings.last_mut().expect("it was just added")
     }
 
-    fn fault(&mut self, error: super::DocumentError) {
-        let place = error.place.clone();
+    fn report(&mut self, error: super::DocumentError) {
+        let location = error.location.clone();
         let prefix = if error.path.is_empty() { String::new() } else { error.path + ": " };
         let message = format!("{prefix}{}", error.problem);
-        self.findings.push(Finding { place, severity: Severity::Error, message, hint: None });
+        self.findings.push(Finding { location, severity: Severity::Error, message, hint: None });
     }
 
     fn file(&mut self, spec: &Node, definition: &Node) {
-        let (step_file, faults) = read(spec, definition);
-        let is_sound = faults.is_empty();
-        for fault in faults {
-            self.fault(fault.within(self.file));
+        let (step_file, problems) = read(spec, definition);
+        let is_sound = problems.is_empty();
+        for problem in problems {
+            self.report(problem.within(self.file));
         }
         let inputs: BTreeSet<_> = step_file.spec.inputs.keys().cloned().collect();
         let nothing = BTreeSet::new();
@@ -121,7 +118,7 @@ impl Lint<'_> {
         }
     }
 
-    /// Looks at the steps of a sequence and returns their names.
+    /// Checks the steps of a sequence and returns their names.
     fn steps(&mut self, definition: &Node, scope: Scope<'_>) -> BTreeSet<String> {
         let mut names = BTreeSet::new();
         let mut seen: BTreeMap<&str, Position> = BTreeMap::new();
@@ -151,7 +148,7 @@ impl Lint<'_> {
             let Value::Text(text) = &name.value else { continue };
             if let Some(first) = seen.insert(text, name.origin.position) {
                 let message = format!(
-                    "the step in line {} is called `{text}`, too: its outputs are lost",
+                    "duplicate step name `{text}`: the outputs of the step in line {} are lost",
                     first.line
                 );
                 self.add(name.origin.position, Severity::Warning, message);
@@ -161,7 +158,7 @@ impl Lint<'_> {
         names
     }
 
-    /// Looks at the expressions in all texts of a value.
+    /// Checks the expressions in all texts of a value.
     fn expressions(&mut self, node: &Node, scope: Scope<'_>) {
         match &node.value {
             Value::Text(text) if is_dynamic(text) => {
@@ -210,22 +207,25 @@ impl Lint<'_> {
             if !known.contains(&key) {
                 let at = self.position(node, text, offset);
                 let (message, none) = match root.as_str() {
-                    "inputs" => (format!("there is no input `{key}`"), "`spec` declares none"),
-                    _ => (format!("no step before this is called `{key}`"), "there is none"),
+                    "inputs" => (format!("unknown input `{key}`"), "`spec` declares no inputs"),
+                    _ => (
+                        format!("unknown step `{key}`: it must run before this one"),
+                        "there are no earlier steps",
+                    ),
                 };
                 let known: Vec<_> = known.iter().map(String::as_str).collect();
                 let finding = self.add(at, Severity::Error, message);
-                finding.hint = help(&key, &known).or(known.is_empty().then(|| none.to_owned()));
+                finding.hint = hint(&key, &known).or(known.is_empty().then(|| none.to_owned()));
             }
             self.used.insert(format!("{root}.{key}"));
         }
     }
 
-    /// Returns where a byte of a value is, or where the value is if that cannot be told.
+    /// Returns the position of a byte of a value, or of the value if escapes or folding hide it.
     fn position(&self, node: &Node, value: &str, offset: usize) -> Position {
         let start = node.origin.position;
         let before = value.get(..offset).unwrap_or_default();
-        // The lines of a block are indented alike.
+        // All lines of a block scalar have the same indentation.
         let lines = before.matches('\n').count();
         let before = before.rsplit('\n').next().unwrap_or_default();
         let mut at = Position { line: start.line + lines, ..start };
@@ -236,7 +236,7 @@ impl Lint<'_> {
             written = &written[1..];
             at.column += 1;
         }
-        // With escapes before it, or folded, it is hard to find.
+        // Escapes or folding before it hide the position.
         if !written.starts_with(before) {
             return start;
         }
@@ -244,7 +244,7 @@ impl Lint<'_> {
         at
     }
 
-    /// Looks for the file that a reference to this machine names.
+    /// Checks that the file of a local reference exists.
     fn local_file(&mut self, node: &Node) {
         let (Some(dir), Value::Text(text)) = (self.dir, &node.value) else { return };
         let Ok(Reference::Local { path, filename }) = Reference::parse(text) else { return };
@@ -255,12 +255,12 @@ impl Lint<'_> {
         };
         if !is_there {
             let file = filename.unwrap_or_else(|| STEP_FILES.join(" or "));
-            let message = format!("there is no {file} in {}", dir.display());
+            let message = format!("{file} not found in {}", dir.display());
             self.add(node.origin.position, Severity::Error, message);
         }
     }
 
-    /// Looks at what the file gives, and whether it can.
+    /// Checks that declared outputs and definition agree.
     fn outputs(
         &mut self,
         spec: &Spec,
@@ -274,13 +274,13 @@ impl Lint<'_> {
             if let Value::Text(name) = &node.value
                 && !steps.contains(name)
             {
-                let message = format!("no step is called `{name}`");
+                let message = format!("unknown step `{name}`");
                 let steps: Vec<_> = steps.iter().map(String::as_str).collect();
-                self.add(node.origin.position, Severity::Error, message).hint = help(name, &steps);
+                self.add(node.origin.position, Severity::Error, message).hint = hint(name, &steps);
             }
             if spec.outputs != Outputs::Delegate {
-                let message = "this has no effect".to_owned();
-                let hint = "write `outputs: delegate` into `spec`".to_owned();
+                let message = "`delegate` has no effect".to_owned();
+                let hint = "set `outputs: delegate` in `spec`".to_owned();
                 self.add(node.origin.position, Severity::Warning, message).hint = Some(hint);
             }
         }
@@ -289,8 +289,8 @@ impl Lint<'_> {
         let is_run = definition.get("run").is_some();
         let Outputs::Declared(declared) = &spec.outputs else {
             if is_run && delegate.is_none() {
-                let message = "outputs are delegated, but not to whom".to_owned();
-                let hint = "write `delegate:` and a step's name into the second document";
+                let message = "`outputs: delegate` needs the name of a step".to_owned();
+                let hint = "set `delegate:` to the name of a step in the second document";
                 self.add(at, Severity::Error, message).hint = Some(hint.to_owned());
             }
             return;
@@ -299,7 +299,7 @@ impl Lint<'_> {
             if declared.values().any(|output| output.default.is_none())
                 && !self.used.contains("output_file")
             {
-                let message = "there are outputs, but `${{ output_file }}` is used nowhere";
+                let message = "outputs are declared, but `${{ output_file }}` is not used";
                 self.add(at, Severity::Warning, message.to_owned());
             }
             return;
@@ -308,31 +308,31 @@ impl Lint<'_> {
         for Field { name, origin, .. } in declaration.fields() {
             let has_default = declared.get(name).is_some_and(|output| output.default.is_some());
             if !has_default && !given.iter().any(|field| field.name == *name) {
-                let message = format!("the output `{name}` is given no value");
-                let hint = "write it into `outputs` of the second document".to_owned();
+                let message = format!("output `{name}` has no value");
+                let hint = "set it in `outputs` of the second document".to_owned();
                 self.add(origin.position, Severity::Warning, message).hint = Some(hint);
             }
         }
         for field in given.iter().filter(|field| !declared.contains_key(&field.name)) {
-            let message = format!("the output `{}` is not declared in `spec`", field.name);
+            let message = format!("output `{}` is not declared in `spec`", field.name);
             self.add(field.origin.position, Severity::Warning, message);
         }
     }
 
-    /// Looks at what the file takes.
+    /// Checks that declared inputs are used.
     fn inputs(&mut self, spec_document: &Node) {
         let inputs = spec_document.get("spec").and_then(|spec| spec.get("inputs"));
         for Field { name, origin, node } in inputs.map_or(&[][..], Node::fields) {
             let is_used =
                 self.used.contains("inputs") || self.used.contains(&format!("inputs.{name}"));
             if !is_used {
-                let message = format!("the input `{name}` is not used");
+                let message = format!("unused input `{name}`");
                 self.add(origin.position, Severity::Note, message);
             }
             if let Some(default) = node.get("default")
                 && contains_expression(default)
             {
-                let message = "expressions in a default are not replaced".to_owned();
+                let message = "expressions in a default are not expanded".to_owned();
                 self.add(default.origin.position, Severity::Warning, message);
             }
         }

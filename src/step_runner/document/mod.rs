@@ -1,7 +1,7 @@
-//! What a step is: the two YAML documents of a step file, and references to step files.
+//! Step files, which have two YAML documents, and references to step files.
 //!
-//! A [`StepFile`] is read strictly: keys that do not exist are errors, with their place and the name
-//! that was perhaps meant. Expressions are only looked at by [`lint`].
+//! A [`StepFile`] is parsed strictly: unknown keys are errors with their position and a suggestion.
+//! Expressions are checked only by [`lint`].
 
 mod definition;
 mod error;

@@ -1,64 +1,68 @@
-//! Values out of a tree. What is wrong is noted, and reading goes on.
+//! Typed values from a YAML tree. Problems are collected, and reading continues.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use super::super::Value as StepValue;
 use super::error::{DocumentError, Problem};
-use crate::yaml::{Field, Node, Place, Position, Value, help};
+use crate::yaml::{Field, Node, Position, SourceLocation, Value, hint};
 
-/// The most problems that are noted of one file. Nobody reads more of them at once.
-const MAX_FAULTS: usize = 100;
+/// Limit of the problems collected for one file.
+const MAX_PROBLEMS: usize = 100;
 
-/// A problem and where it is, before the name of the file is known.
+/// A problem with its position, before the file name is known.
 #[derive(Debug)]
-pub(super) struct Fault {
+pub(super) struct LocatedProblem {
     pub(super) position: Option<Position>,
     pub(super) path: String,
     pub(super) problem: Problem,
 }
 
-impl Fault {
-    /// Returns the fault of a text as a whole.
+impl LocatedProblem {
+    /// Returns a problem of the text as a whole.
     pub(super) fn of_text(position: Option<Position>, problem: Problem) -> Self {
-        Fault { position, path: String::new(), problem }
+        LocatedProblem { position, path: String::new(), problem }
     }
 
-    /// Returns the error with the file's name.
+    /// Adds the file name.
     pub(super) fn within(self, file: &str) -> DocumentError {
-        let place = Place { file: file.to_owned(), position: self.position };
-        DocumentError { place, path: self.path, problem: Box::new(self.problem) }
+        let location = SourceLocation { file: file.to_owned(), position: self.position };
+        DocumentError { location, path: self.path, problem: Box::new(self.problem) }
     }
 }
 
-/// Reads values, knows where it is, and notes what is wrong. What cannot be read is replaced by
-/// something empty: no result counts unless there are no faults.
+/// Reads values, tracks their path, and collects problems. What cannot be read is replaced by an empty
+/// value: results are valid only if there are no problems.
 #[derive(Debug, Default)]
 pub(super) struct Reader {
     path: String,
-    faults: Vec<Fault>,
+    problems: Vec<LocatedProblem>,
 }
 
 impl Reader {
-    /// Returns what was wrong, in the order of the text.
-    pub(super) fn into_faults(mut self) -> Vec<Fault> {
-        self.faults.sort_by_key(|fault| fault.position);
-        self.faults
+    /// Returns the problems in the order of the text.
+    pub(super) fn into_problems(mut self) -> Vec<LocatedProblem> {
+        self.problems.sort_by_key(|problem| problem.position);
+        self.problems
     }
 
-    /// Notes a problem of a value.
-    pub(super) fn fault(&mut self, node: &Node, problem: impl Into<Problem>) {
-        self.fault_at(node.origin.position, problem);
+    /// Collects a problem of a value.
+    pub(super) fn report(&mut self, node: &Node, problem: impl Into<Problem>) {
+        self.report_at(node.origin.position, problem);
     }
 
-    fn fault_at(&mut self, position: Position, problem: impl Into<Problem>) {
-        if self.faults.len() < MAX_FAULTS {
+    fn report_at(&mut self, position: Position, problem: impl Into<Problem>) {
+        if self.problems.len() < MAX_PROBLEMS {
             let path = self.path.clone();
-            self.faults.push(Fault { position: Some(position), path, problem: problem.into() });
+            self.problems.push(LocatedProblem {
+                position: Some(position),
+                path,
+                problem: problem.into(),
+            });
         }
     }
 
-    /// Reads a value that is at `name` beneath this one.
+    /// Reads the value at key `name` below this one.
     pub(super) fn at<T>(&mut self, name: &str, read: impl FnOnce(&mut Self) -> T) -> T {
         let length = self.path.len();
         if !self.path.is_empty() {
@@ -70,7 +74,7 @@ impl Reader {
         value
     }
 
-    /// Reads the value of a key that is there and not null.
+    /// Reads the value of a key that exists and is not null.
     pub(super) fn key<T>(
         &mut self,
         node: &Node,
@@ -81,25 +85,25 @@ impl Reader {
         Some(self.at(name, |reader| read(reader, value)))
     }
 
-    /// Tells if a value is a mapping; notes keys that are not among those known.
+    /// Returns whether a value is a mapping; collects unknown keys.
     pub(super) fn mapping(&mut self, node: &Node, known: &[&str]) -> bool {
         if !self.is_mapping(node) {
             return false;
         }
         for field in node.fields() {
-            if !known.contains(&field.name.as_str()) && self.faults.len() < MAX_FAULTS {
-                let help = help(&field.name, known)
-                    .unwrap_or_else(|| format!("it has {}", known.join(", ")));
-                self.unknown(field, help);
+            if !known.contains(&field.name.as_str()) && self.problems.len() < MAX_PROBLEMS {
+                let hint = hint(&field.name, known)
+                    .unwrap_or_else(|| format!("expected one of {}", known.join(", ")));
+                self.unknown(field, hint);
             }
         }
         true
     }
 
-    /// Notes a key that does not exist.
-    pub(super) fn unknown(&mut self, field: &Field, help: String) {
-        let problem = Problem::UnknownKey { name: field.name.clone(), help };
-        self.fault_at(field.origin.position, problem);
+    /// Collects an unknown key.
+    pub(super) fn unknown(&mut self, field: &Field, hint: String) {
+        let problem = Problem::UnknownKey { name: field.name.clone(), hint };
+        self.report_at(field.origin.position, problem);
     }
 
     fn is_mapping(&mut self, node: &Node) -> bool {
@@ -111,17 +115,17 @@ impl Reader {
     }
 
     pub(super) fn wrong(&mut self, node: &Node, expected: &'static str) {
-        self.fault(node, Problem::Type { expected, found: node.value.kind(), quote: false });
+        self.report(node, Problem::Type { expected, found: node.value.kind(), quote: false });
     }
 
-    /// Notes that a mapping has not all that it must have; a key that is only written wrongly was
-    /// noted already.
+    /// Collects a missing key, unless an unknown key of the same mapping was collected: that is probably
+    /// the same one, misspelled.
     pub(super) fn missing(&mut self, node: &Node, what: &'static str) {
-        let is_typo = |fault: &Fault| {
-            fault.path == self.path && matches!(fault.problem, Problem::UnknownKey { .. })
+        let is_typo = |problem: &LocatedProblem| {
+            problem.path == self.path && matches!(problem.problem, Problem::UnknownKey { .. })
         };
-        if !self.faults.iter().any(is_typo) {
-            self.fault(node, Problem::Missing(what));
+        if !self.problems.iter().any(is_typo) {
+            self.report(node, Problem::Missing(what));
         }
     }
 
@@ -145,7 +149,7 @@ impl Reader {
         values
     }
 
-    /// Reads a mapping of any names to values of one kind.
+    /// Reads a mapping of arbitrary names to values of one type.
     pub(super) fn named<T>(
         &mut self,
         node: &Node,
@@ -158,7 +162,7 @@ impl Reader {
         for field in node.fields() {
             let name = &field.name;
             if !is_name(name) {
-                self.fault_at(field.origin.position, Problem::Name(name.clone()));
+                self.report_at(field.origin.position, Problem::Name(name.clone()));
             }
             let value = self.at(name, |reader| read(reader, &field.node));
             values.insert(name.clone(), value);
@@ -166,7 +170,7 @@ impl Reader {
         values
     }
 
-    /// Reads text; numbers, `true` and the like are text as they are written, null is none.
+    /// Reads text; numbers and booleans are read as they are spelled, null as the empty text.
     pub(super) fn text(&mut self, node: &Node) -> String {
         match (&node.value, &node.origin.word) {
             (Value::Text(text), _) => text.clone(),
@@ -175,7 +179,7 @@ impl Reader {
             (value, _) => {
                 let quote = !matches!(value, Value::List(_) | Value::Map(_));
                 let found = value.kind();
-                self.fault(node, Problem::Type { expected: "a string", found, quote });
+                self.report(node, Problem::Type { expected: "a string", found, quote });
                 String::new()
             }
         }
@@ -183,24 +187,24 @@ impl Reader {
 
     /// Reads text that must not be empty.
     pub(super) fn some_text(&mut self, node: &Node) -> String {
-        let before = self.faults.len();
+        let before = self.problems.len();
         let text = self.text(node);
-        if text.is_empty() && self.faults.len() == before {
-            self.fault(node, Problem::EmptyValue);
+        if text.is_empty() && self.problems.len() == before {
+            self.report(node, Problem::EmptyValue);
         }
         text
     }
 
-    /// Reads a name.
+    /// Reads a name of letters, digits and `_`.
     pub(super) fn name(&mut self, node: &Node) -> String {
         let name = self.some_text(node);
         if !name.is_empty() && !is_name(&name) {
-            self.fault(node, Problem::Name(name.clone()));
+            self.report(node, Problem::Name(name.clone()));
         }
         name
     }
 
-    /// Reads true or false.
+    /// Reads a boolean, `true` or `false`.
     pub(super) fn flag(&mut self, node: &Node) -> bool {
         match node.value {
             Value::Bool(flag) => flag,
@@ -211,13 +215,13 @@ impl Reader {
         }
     }
 
-    /// Reads names and texts.
+    /// Reads a mapping of environment variables.
     pub(super) fn env(&mut self, node: &Node) -> BTreeMap<String, String> {
         self.named(node, Self::text)
     }
 }
 
-/// Returns a value as it stands.
+/// Converts a YAML value, without expanding expressions.
 pub(super) fn value(node: &Node) -> StepValue {
     match &node.value {
         Value::Null => StepValue::Null,

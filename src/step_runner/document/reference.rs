@@ -1,38 +1,38 @@
-//! Where a step file is, in one line of text.
+//! The short form of references to step files.
 
 use super::types::Reference;
 
-/// A text is no reference to a step.
+/// A text that is not a reference to a step.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReferenceError {
-    /// It has no revision, and is nothing else either. The words are those of GitLab's Step Runner.
+    /// Not a path, image or built-in step, and without a revision. The message is GitLab's.
     #[error("expecting url@rev. got {0:?}")]
     NoRevision(String),
 }
 
-/// Where short references to git repositories look for steps.
+/// Directory of steps in a git repository, for short references.
 const STEPS_DIR: &str = "steps";
 
 impl Reference {
-    /// Reads the short form of a reference.
+    /// Parses the short form of a reference:
     ///
-    /// - `${{ … }}` anywhere in it: known when the step is reached.
-    /// - `./dir`, `../dir`, `/dir`: on this machine. A last part that ends in `.yml` is the file.
-    /// - `builtin://name`, formerly `dist://name`: in this program.
-    /// - `host/repository@rev`, `host/repository/-/dir@rev`: in a git repository, beneath `steps/`.
-    ///   HTTPS unless it begins with `http://`, `ssh://` or `user@host:`.
-    /// - `registry/repository:tag`, `registry/repository:tag dir/func.yml`: in an image.
-    ///   `@sha256:…` stands for a tag.
+    /// - `${{ … }}` anywhere in it: expanded when the step is reached.
+    /// - `./dir`, `../dir`, `/dir`: a local directory. A last segment that ends in `.yml` is the file.
+    /// - `builtin://name`, formerly `dist://name`: a step of this program.
+    /// - `host/repository@rev`, `host/repository/-/dir@rev`: a git repository, below `steps/`.
+    ///   HTTPS unless it starts with `http://`, `ssh://` or `user@host:`.
+    /// - `registry/repository:tag`, `registry/repository:tag dir/func.yml`: a container image.
+    ///   `@sha256:…` in place of the tag is a digest.
     ///
     /// # Errors
     ///
-    /// Fails if the text is nothing of that.
+    /// Fails if the text is none of these.
     pub fn parse(text: &str) -> Result<Self, ReferenceError> {
         if text.contains("${{") {
             return Ok(Reference::Dynamic(text.to_owned()));
         }
-        // Blanks before it do not count for what it is, but belong to it.
+        // Leading blanks are ignored for the kind of reference, but kept.
         let trimmed = text.trim_start();
         if trimmed.starts_with(['.', '/']) {
             let (mut path, filename) = path_and_file(text);
@@ -56,7 +56,7 @@ impl Reference {
         Ok(Reference::Git { url: Self::url(url), rev: rev.to_owned(), path, filename })
     }
 
-    /// Returns the reference with the expressions in it replaced by `expand`.
+    /// Returns the reference with its expressions expanded by `expand`.
     pub(in crate::step_runner) fn expand<E: From<ReferenceError>>(
         &self,
         expand: impl Fn(&str) -> Result<String, E>,
@@ -83,7 +83,7 @@ impl Reference {
         })
     }
 
-    /// Returns the URL of a git repository that may be given without a scheme.
+    /// Returns the URL of a git repository; `https://` is the default scheme.
     pub(super) fn url(text: &str) -> String {
         let has_scheme = ["http://", "https://", "ssh://"].iter().any(|s| text.starts_with(s));
         if has_scheme || is_scp_like(text) || text.is_empty() || text.contains("${{") {
@@ -94,7 +94,7 @@ impl Reference {
     }
 }
 
-/// Tells if a text is a repository as `ssh` users write it: `git@host:group/project`.
+/// Returns whether a text is an scp-like repository, such as `git@host:group/project`.
 fn is_scp_like(text: &str) -> bool {
     let Some((host, path)) = text.split_once(':') else { return false };
     let Some((user, host)) = host.split_once('@') else { return false };
@@ -102,7 +102,7 @@ fn is_scp_like(text: &str) -> bool {
     !user.is_empty() && !host.is_empty() && !host.contains('/') && !is_port
 }
 
-/// Reads `registry/repository:tag` with an optional path after a blank.
+/// Parses `registry/repository:tag` with an optional path after a blank.
 fn parse_image(text: &str) -> Option<Reference> {
     let (image, dir) = text.split_once(' ').unwrap_or((text, ""));
     let (name, tag) = match image.split_once("@sha256:") {
@@ -128,14 +128,14 @@ fn parse_image(text: &str) -> Option<Reference> {
     Some(Reference::Oci { registry, repository, tag, path, filename })
 }
 
-/// Splits a path into its directories and the file if one is named.
+/// Splits a path into directories and the file, if the last segment names one.
 fn path_and_file(path: &str) -> (Vec<String>, Option<String>) {
     let mut path = segments(path);
     let filename = path.pop_if(|last| last.ends_with(".yml"));
     (path, filename)
 }
 
-/// Returns what is between the slashes.
+/// Returns the non-empty segments of a path.
 pub(super) fn segments(path: &str) -> Vec<String> {
     path.split('/').filter(|segment| !segment.is_empty()).map(str::to_owned).collect()
 }

@@ -1,9 +1,9 @@
-//! The JSON schema of step files.
+//! The JSON Schema of step files.
 
-/// Returns the JSON schema (draft 2020-12) of step files, for editors.
+/// Returns the JSON Schema (draft 2020-12) of step files, for editors.
 ///
-/// Either of the two documents is valid by it; of one alone, `#/$defs/spec_document` and
-/// `#/$defs/definition` are.
+/// It accepts either of the two documents; `#/$defs/spec_document` and `#/$defs/definition` accept one of
+/// them.
 pub fn schema() -> &'static str {
     include_str!("schema.json")
 }

@@ -1,16 +1,16 @@
-//! The first document: what a step takes and gives.
+//! The first document of a step file: inputs and outputs.
 
 use super::super::Type;
 use super::error::Problem;
 use super::reader::{Reader, value};
 use super::types::{Input, Output, Outputs, Spec};
-use crate::yaml::{Node, Value, help};
+use crate::yaml::{Node, Value, hint};
 
-/// What an input or an output has.
+/// Keys of an input or output.
 const KEYS: [&str; 4] = ["type", "default", "description", "sensitive"];
 
 impl Reader {
-    /// Reads the first document.
+    /// Reads the first document, `spec`.
     pub(super) fn spec_document(&mut self, root: &Node) -> Spec {
         if root.is_null() {
             return Spec::default();
@@ -22,11 +22,11 @@ impl Reader {
         for field in root.fields() {
             let name = field.name.as_str();
             if super::definition::KEYS.contains(&name) {
-                let help = "it belongs into the second document, after a line `---`";
-                self.unknown(field, help.to_owned());
+                let hint = "it belongs in the second document, after a line `---`";
+                self.unknown(field, hint.to_owned());
             } else if name != "spec" {
-                let help = help(name, &["spec"]).expect("few are known");
-                self.unknown(field, help);
+                let hint = hint(name, &["spec"]).expect("few are known");
+                self.unknown(field, hint);
             }
         }
         self.key(root, "spec", Self::spec).unwrap_or_default()
@@ -78,7 +78,7 @@ impl Reader {
                 let default = value(node);
                 if default.kind() != Some(kind) {
                     let found = node.value.kind();
-                    reader.fault(node, Problem::Default { declared: kind, found });
+                    reader.report(node, Problem::Default { declared: kind, found });
                 }
                 default
             });
@@ -92,8 +92,8 @@ impl Reader {
         let name = self.text(node);
         let kind = Type::from_name(&name);
         if kind.is_none() {
-            let help = help(&name, &Type::ALL.map(Type::name)).expect("few are known");
-            self.fault(node, Problem::UnknownType { name, help });
+            let hint = hint(&name, &Type::ALL.map(Type::name)).expect("few are known");
+            self.report(node, Problem::UnknownType { name, hint });
         }
         kind
     }

@@ -1,4 +1,4 @@
-//! What GitLab's step runner takes and refuses, and what is said about mistakes.
+//! Step files that GitLab's step runner accepts and rejects, and messages about mistakes.
 
 mod lint;
 mod messages;

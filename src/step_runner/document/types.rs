@@ -1,46 +1,39 @@
-//! The documents, read and checked.
+//! Types of parsed and validated step files.
 
 use std::collections::BTreeMap;
 
 use super::super::{Type, Value};
 
-/// A step file: what a step takes and gives, and what it does.
+/// A step file: its declared inputs and outputs, and its definition.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StepFile {
-    /// The first document.
     pub spec: Spec,
-    /// The second document.
     pub definition: Definition,
 }
 
-/// What a step takes and gives.
+/// Declared inputs and outputs of a step.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Spec {
-    /// What it takes, by name.
+    /// Declared inputs of the step by name.
     pub inputs: BTreeMap<String, Input>,
-    /// What it gives.
     pub outputs: Outputs,
 }
 
-/// An input.
+/// A declared input of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Input {
-    /// What values must be.
     pub kind: Type,
-    /// The value if none is given; without one the input is required.
+    /// Default value; an input without one is required.
     pub default: Option<Value>,
-    /// Whether values must not be seen in a log.
+    /// Whether values are masked in logs.
     pub sensitive: bool,
-    /// What it is for.
     pub description: Option<String>,
 }
 
-/// What a step gives.
+/// Declared outputs of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outputs {
-    /// These, by name.
     Declared(BTreeMap<String, Output>),
-    /// What another step gives.
     Delegate,
 }
 
@@ -50,113 +43,96 @@ impl Default for Outputs {
     }
 }
 
-/// An output.
+/// A declared output of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Output {
-    /// What values must be.
     pub kind: Type,
-    /// The value if the step gives none; without one it must.
+    /// Default value; an output without one must be set by the step.
     pub default: Option<Value>,
-    /// Whether values must not be seen in a log.
+    /// Whether values are masked in logs.
     pub sensitive: bool,
-    /// What it is.
     pub description: Option<String>,
 }
 
-/// What a step does.
+/// Environment and action of a step.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
-    /// Variables that are added to the environment; expressions are not replaced yet.
+    /// Environment variables to add, with unexpanded expressions.
     pub env: BTreeMap<String, String>,
-    /// What it does with them.
+    /// Executes a command, or runs other steps.
     pub action: Action,
 }
 
-/// What a step does with its environment.
+/// What a step does: `exec` or `run`.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
-    /// `exec`: executes a command.
     Exec(Exec),
-    /// `run`: runs other steps.
     Run(Run),
 }
 
-/// A command. Expressions are not replaced yet.
+/// `exec`: a command to execute, with unexpanded expressions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Exec {
-    /// The program and its arguments; at least the program.
+    /// Program and arguments; at least the program.
     pub command: Vec<String>,
-    /// Where it is executed, if not where the job is.
+    /// Working directory; by default that of the job.
     pub work_dir: Option<String>,
 }
 
-/// Steps, one after the other.
+/// `run`: a sequence of steps.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Run {
-    /// The steps; at least one.
+    /// Step calls, at least one.
     pub steps: Vec<Step>,
-    /// What the whole gives, by name; expressions are not replaced yet.
+    /// Outputs of the sequence by name, with unexpanded expressions.
     pub outputs: BTreeMap<String, Value>,
-    /// The step whose outputs are those of the whole.
+    /// Name of the step whose outputs become those of the sequence.
     pub delegate: Option<String>,
 }
 
-/// The call of a step. Expressions are not replaced yet.
+/// A step call, with unexpanded expressions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
-    /// The name, by which later steps find the outputs.
+    /// Name by which later steps refer to the outputs.
     pub name: String,
-    /// Where the step file is.
+    /// Reference to the step file.
     pub reference: Reference,
-    /// Variables that are added to the environment.
     pub env: BTreeMap<String, String>,
-    /// Values for its inputs.
     pub inputs: BTreeMap<String, Value>,
-    /// `if`: the expression that decides whether it runs, with or without `${{ }}` around it.
+    /// `if`: the condition to run the step, with or without `${{ }}`.
     pub condition: Option<String>,
-    /// `continue_on_error`: whether the steps after it run although it failed.
+    /// `continue_on_error`: whether later steps run although this one failed.
     pub continue_on_error: bool,
 }
 
-/// Where a step file is.
+/// Reference to a step file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reference {
-    /// On this machine, beneath the directory of the file that names it, or anywhere.
+    /// On this host: an absolute path, or relative to the directory of the referring file.
     Local {
-        /// The directory; the first segment is `.`, `..` or `/`.
+        /// Directory; the first segment is `.`, `..` or `/`.
         path: Vec<String>,
-        /// The file; none if none is named: `step.yml`, then `func.yml`.
+        /// File name; `None` means `step.yml`, then `func.yml`.
         filename: Option<String>,
     },
-    /// In a git repository.
     Git {
-        /// The repository.
         url: String,
-        /// A tag, a branch or a commit.
         rev: String,
-        /// The directory in it.
         path: Vec<String>,
-        /// The file, as for [`Reference::Local`].
+        /// File name, as for [`Reference::Local`].
         filename: Option<String>,
     },
-    /// In a container image.
     Oci {
-        /// The registry, with its port.
+        /// Host of the registry, with its port.
         registry: String,
-        /// The repository.
         repository: String,
-        /// The tag or the digest.
         tag: String,
-        /// The directory in it.
         path: Vec<String>,
-        /// The file, as for [`Reference::Local`].
+        /// File name, as for [`Reference::Local`].
         filename: Option<String>,
     },
-    /// In this program: `dist://` and `builtin://`.
-    Builtin {
-        /// Its name; `script` for example.
-        path: Vec<String>,
-    },
-    /// Known only when the expressions in it are replaced.
+    /// A step of this program: `builtin://`, formerly `dist://`.
+    Builtin { path: Vec<String> },
+    /// A reference with expressions, known only when they are expanded.
     Dynamic(String),
 }

@@ -7,41 +7,41 @@ use std::sync::OnceLock;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-/// Stops a job from another thread: first kindly, at a second call at once.
+/// Cancels a job from another thread: the first call stops it gracefully, the second kills it.
 #[derive(Clone, Debug)]
 pub struct Cancel {
     events: Arc<Events>,
 }
 
-/// Why a job is stopped.
+/// Why a job is cancelled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Reason {
-    /// Somebody asked for it.
     Asked,
-    /// It ran longer than it may.
+    /// The job exceeded its maximum run time.
     Timeout,
 }
 
 #[derive(Debug)]
 struct Events {
-    /// Readable once the job is to stop.
+    /// Eventfd, readable once the job is to stop.
     stop: OwnedFd,
-    /// Readable once it is to stop without cleaning up.
+    /// Eventfd, readable once the job is to be killed.
     kill: OwnedFd,
     reason: OnceLock<Reason>,
 }
 
 impl Cancel {
-    /// Returns one that has not been used.
+    /// Returns a handle for a job that is not cancelled.
     pub fn new() -> io::Result<Self> {
         let event = || eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let events = Events { stop: event()?, kill: event()?, reason: OnceLock::new() };
         Ok(Cancel { events: Arc::new(events) })
     }
 
-    /// Stops the job: the running command gets `SIGTERM` and, after the job's grace, `SIGKILL`;
-    /// steps that ask for it by their condition (`always()`, `cancelled()`) still run. At a second
-    /// call everything is killed.
+    /// Cancels the job: the running command gets `SIGTERM` and, after the grace period, `SIGKILL`;
+    /// steps whose condition says so (`always()`, `cancelled()`) still run. A second call kills
+    /// everything.
     pub fn cancel(&self, reason: Reason) {
         let event = match self.events.reason.set(reason) {
             Ok(()) => &self.events.stop,
@@ -51,7 +51,7 @@ impl Cancel {
             .expect("a counter of 64 bits is not full after two calls");
     }
 
-    /// Returns why the job is to stop; none if it is not.
+    /// Returns why the job is cancelled; `None` if it is not.
     pub fn reason(&self) -> Option<Reason> {
         self.events.reason.get().copied()
     }

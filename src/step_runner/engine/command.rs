@@ -1,4 +1,4 @@
-//! One command: started, heard, stopped.
+//! Running one command: start, output, cancellation.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -15,9 +15,9 @@ use super::super::log::{Output, Stream};
 use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
 use super::groups::{self, Groups};
-use super::pump::{Event, Pipes};
+use super::pump::{Pipes, PumpEvent};
 
-/// What to execute.
+/// A command to execute.
 pub(super) struct Command<'a> {
     pub(super) argv: &'a [String],
     pub(super) work_dir: &'a Path,
@@ -30,9 +30,9 @@ pub(super) struct Processes<'a> {
     groups: Groups,
     cancel: &'a Cancel,
     grace: Duration,
-    /// When the job has run for as long as it may.
+    /// When the maximum run time of the job is over.
     deadline: Option<Instant>,
-    /// When what still runs after a cancellation is killed; none before it.
+    /// When cleanup steps are killed; `None` before a cancellation.
     cleanup_ends: Option<Instant>,
 }
 
@@ -46,7 +46,7 @@ impl<'a> Processes<'a> {
         Processes { pipes: Pipes::new(), groups, cancel, grace, deadline, cleanup_ends: None }
     }
 
-    /// Looks whether the job is to end; from the first time on that it is, `cleanup` is left.
+    /// Returns whether the job is cancelled. From then on, steps have the time `cleanup`.
     pub(super) fn is_cancelled(&mut self, cleanup: Duration) -> bool {
         if self.deadline.is_some_and(|deadline| deadline <= Instant::now())
             && self.cancel.reason().is_none()
@@ -60,8 +60,8 @@ impl<'a> Processes<'a> {
         is_cancelled
     }
 
-    /// Runs a command until it ends. It is stopped when the job is; in the cleanup after that, when
-    /// the time for it is over.
+    /// Runs a command until it exits. It is stopped when the job is cancelled; a cleanup step, when the
+    /// time for cleanup is over.
     pub(super) fn run(
         &mut self,
         command: &Command<'_>,
@@ -82,12 +82,12 @@ impl<'a> Processes<'a> {
     fn start(&mut self, command: &Command<'_>) -> Result<Child, ExecError> {
         let Command { argv, work_dir, env } = command;
         if let Some(argument) = argv.iter().find(|argument| argument.contains('\0')) {
-            return Err(ExecError::Nul(format!("the argument {argument:?}")));
+            return Err(ExecError::Nul(format!("argument {argument:?}")));
         }
         let is_bad =
             |(name, value): &(&String, &String)| name.contains('\0') || value.contains('\0');
         if let Some((name, _)) = env.iter().find(is_bad) {
-            return Err(ExecError::Nul(format!("the variable {name:?}")));
+            return Err(ExecError::Nul(format!("variable {name:?}")));
         }
         check_dir(work_dir)
             .map_err(|error| ExecError::WorkDir { path: work_dir.to_path_buf(), error })?;
@@ -97,7 +97,7 @@ impl<'a> Processes<'a> {
             .arg0(name)
             .args(arguments)
             .env_clear()
-            // An entry without a name is of no use to any program.
+            // The kernel accepts such entries, but no program can read them.
             .envs(env.iter().filter(|(name, _)| !name.is_empty() && !name.contains('=')))
             .current_dir(work_dir)
             .process_group(0)
@@ -112,7 +112,7 @@ impl<'a> Processes<'a> {
         let set_up = self.take(&mut child);
         if set_up.is_err() {
             kill(Pid::from_child(&child), Signal::KILL);
-            // It was killed; what it would say is that.
+            // Its status is known: it was just killed.
             let _ = child.wait();
         }
         set_up.map_err(follow("cannot follow the process"))?;
@@ -121,12 +121,12 @@ impl<'a> Processes<'a> {
 
     fn take(&mut self, child: &mut Child) -> io::Result<()> {
         self.groups.record(Pid::from_child(child))?;
-        let gone = || io::Error::other("the pipe was taken already");
+        let gone = || io::Error::other("pipe already taken");
         self.pipes.add(child.stdout.take().ok_or_else(gone)?.into(), Stream::Out)?;
         self.pipes.add(child.stderr.take().ok_or_else(gone)?.into(), Stream::Err)
     }
 
-    /// Passes on what is written until the process has ended, and stops it when it must.
+    /// Forwards output until the process has exited, and stops it on cancellation or timeout.
     fn follow(&mut self, pid: Pid, output: &mut dyn Output) -> io::Result<()> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         let cancel = self.cancel;
@@ -138,15 +138,15 @@ impl<'a> Processes<'a> {
             let events: Vec<BorrowedFd<'_>> =
                 [Some(process.as_fd()), stop, kill_event].into_iter().flatten().collect();
             match self.pipes.pump(&events, deadline, output)? {
-                Event::Readable(0) => return self.pipes.drain(output),
-                Event::Readable(1) if stop.is_some() => {
+                PumpEvent::Readable(0) => return self.pipes.drain(output),
+                PumpEvent::Readable(1) if stop.is_some() => {
                     kill(pid, Signal::TERM);
                     stop = None;
                     deadline = Some(Instant::now() + self.grace);
                 }
-                // The job ran for too long: as if somebody had said so.
-                Event::Timeout if stop.is_some() => cancel.cancel(Reason::Timeout),
-                Event::Readable(_) | Event::Timeout => {
+                // The maximum run time is over: handled as a cancellation.
+                PumpEvent::Timeout if stop.is_some() => cancel.cancel(Reason::Timeout),
+                PumpEvent::Readable(_) | PumpEvent::Timeout => {
                     kill(pid, Signal::KILL);
                     kill_event = None;
                     stop = None;
@@ -156,25 +156,25 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Ends what commands left in the background.
+    /// Stops the background processes that commands left.
     pub(super) fn end(&mut self, output: &mut dyn Output) {
         if !self.groups.is_empty() {
-            self.groups.look();
+            self.groups.prune();
             self.groups.signal(Signal::TERM);
             let deadline = Instant::now() + self.grace;
             let cancel = self.cancel.clone();
             groups::wait(deadline, |time| {
-                self.groups.look();
+                self.groups.prune();
                 if self.groups.is_empty() {
                     return true;
                 }
                 let next = Some(Instant::now() + time);
                 let event = self.pipes.pump(&[cancel.kill_event()], next, output);
-                !matches!(event, Ok(Event::Timeout))
+                !matches!(event, Ok(PumpEvent::Timeout))
             });
             self.groups.signal(Signal::KILL);
         }
-        // Pipes that nobody of ours holds are somebody's who left the group: no more is heard.
+        // Open pipes belong to processes that left their group: their output is no longer read.
         let _ = self.pipes.drain(output);
         output.flush();
     }
@@ -185,7 +185,7 @@ fn follow(action: &'static str) -> impl FnOnce(io::Error) -> ExecError {
 }
 
 fn kill(pid: Pid, signal: Signal) {
-    // Both, as it may have moved to another group; a failure means that nobody is there.
+    // Both, as it may have moved to another group; an error means that no process is left.
     let _ = kill_process_group(pid, signal);
     let _ = kill_process(pid, signal);
 }
@@ -205,12 +205,12 @@ fn check_dir(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the file that a name stands for: in the PATH of the step, not of the server.
+/// Resolves a program name in the PATH of the step, not of the server.
 fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
     if name.contains('/') {
         return Ok(work_dir.join(name));
     }
-    // An empty entry is the working directory to a shell; here, as in Go, it is nothing.
+    // An empty entry means the working directory to a shell; here, as in Go, it is ignored.
     let mut candidates = std::env::split_paths(path)
         .filter(|directory| !directory.as_os_str().is_empty())
         .map(|directory| work_dir.join(directory).join(name));

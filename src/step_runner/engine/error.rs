@@ -1,4 +1,4 @@
-//! Why a step failed, in the words that GitLab's runner knows.
+//! Errors of steps. Messages are those of GitLab's step-runner where it has one: clients parse them.
 
 use std::io;
 use std::path::PathBuf;
@@ -8,197 +8,141 @@ use super::super::expression::ExpressionError;
 use super::super::files::FileError;
 use super::super::resolve::ResolveError;
 
-/// Why a step failed.
+/// An error of a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
-    /// A step within it failed.
     #[error("step {name:?}: {error}")]
-    Step {
-        /// Its name.
-        name: String,
-        /// Why.
-        error: Box<StepError>,
-    },
-    /// The step file could not be had, or does not take what it is given.
+    Step { name: String, error: Box<StepError> },
+    /// The step file could not be loaded, or rejects its inputs.
     #[error("failed to load: {0}")]
     Load(LoadError),
     /// A required input of the job is missing.
     #[error("failed to parse spec definition: {0}")]
     Spec(LoadError),
-    /// A variable's value could not be made.
+    /// The value of an environment variable could not be expanded.
     #[error("expand step env: env variable {name:?}: {error}")]
-    Env {
-        /// The variable.
-        name: String,
-        /// Why.
-        error: ExpressionError,
-    },
+    Env { name: String, error: ExpressionError },
     /// The condition could not be evaluated.
     #[error("if: {0}")]
     Condition(ExpressionError),
-    /// The command failed.
     #[error("exec: {0}")]
     Exec(#[from] ExecError),
-    /// The output file could not be made or read.
+    /// The output file could not be created or read.
     #[error("output file: {0}")]
     OutputFile(StepFileError),
-    /// The export file could not be made or read.
+    /// The export file could not be created or read.
     #[error("export file: {0}")]
     ExportFile(StepFileError),
-    /// An output could not be made.
+    /// An output could not be expanded.
     #[error("outputs: expand {name:?}: {error}")]
-    Output {
-        /// Its name.
-        name: String,
-        /// Why.
-        error: ExpressionError,
-    },
-    /// There is no step of the name that outputs are delegated to.
+    Output { name: String, error: ExpressionError },
+    /// The step that outputs are delegated to does not exist.
     #[error("outputs: delegate: could not find step with name {0:?}")]
     Delegate(String),
-    /// The job is over.
     #[error("the job was cancelled")]
     Cancelled,
 }
 
-/// Why a step could not be called.
+/// An error in loading or calling a step.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The step file could not be had.
+    /// The step file could not be loaded.
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    /// The reference could not be made.
+    /// The reference could not be expanded.
     #[error("expand reference {reference:?}: {error}")]
     Reference {
-        /// The reference as it is written.
+        /// Reference as written, before expansion.
         reference: String,
-        /// Why.
         error: ExpressionError,
     },
-    /// The value of an input could not be made.
+    /// The value of an input could not be expanded.
     #[error("expand input {name:?}: {error}")]
-    Input {
-        /// The input.
-        name: String,
-        /// Why.
-        error: ExpressionError,
-    },
-    /// A variable's value could not be made.
+    Input { name: String, error: ExpressionError },
+    /// The value of an environment variable could not be expanded.
     #[error("expand env: env variable {name:?}: {error}")]
-    Env {
-        /// The variable.
-        name: String,
-        /// Why.
-        error: ExpressionError,
-    },
-    /// The step has no such input.
+    Env { name: String, error: ExpressionError },
+    /// The step does not declare this input.
     #[error("step does not accept input with name {0:?}")]
     UnknownInput(String),
-    /// An input has no value.
+    /// A required input has no value.
     #[error("input {0:?} required, but not defined")]
     MissingInput(String),
-    /// A secret would get where it is not known for one.
+    /// A sensitive value was passed to an input that is not declared sensitive.
     #[error(
         "input {input:?}: non-sensitive input cannot derive value using sensitive value(s) {secrets}"
     )]
     Secret {
-        /// The input.
         input: String,
-        /// The names of the secrets.
+        /// Names of the sensitive values, quoted and joined by commas.
         secrets: String,
     },
-    /// Steps call steps too deeply.
-    #[error("steps are nested more than {0} deep; does a step call itself?")]
+    /// Steps are nested too deeply.
+    #[error("steps nested too deeply (limit {0}): does a step call itself?")]
     TooDeep(usize),
 }
 
-/// Why a command failed.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecError {
-    /// It ended with this code.
+    /// The command exited with a code other than 0.
     #[error("exit status {0}")]
     Exit(i32),
-    /// A signal ended it.
     #[error("signal: {}", signal_name(*.0))]
     Signal(i32),
-    /// There is no such program in the step's PATH.
+    /// The program was not found in the step's PATH.
     #[error("exec: {0:?}: executable file not found in $PATH")]
     NotFound(String),
     /// The program could not be executed.
     #[error("fork/exec {}: {}", path.display(), reason(error))]
-    Execute {
-        /// The program.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
+    Execute { path: PathBuf, error: io::Error },
     /// The working directory cannot be entered.
     #[error("chdir {}: {}", path.display(), reason(error))]
-    WorkDir {
-        /// The directory.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// The working directory could not be made of its expression.
+    WorkDir { path: PathBuf, error: io::Error },
+    /// The working directory could not be expanded.
     #[error("interpolate workdir {text:?}: {error}")]
     WorkDirText {
-        /// The directory as it is written.
+        /// Directory as written, before expansion.
         text: String,
-        /// Why.
         error: ExpressionError,
     },
-    /// An argument could not be made of its expression.
+    /// An argument could not be expanded.
     #[error("interpolate command argument {text:?}: {error}")]
     Argument {
-        /// The argument as it is written.
+        /// Argument as written, before expansion.
         text: String,
-        /// Why.
         error: ExpressionError,
     },
-    /// An argument or a variable holds a byte that no program can be given.
-    #[error("{0} holds a NUL byte")]
+    /// An argument or an environment variable contains a NUL byte.
+    #[error("{0} contains a NUL byte")]
     Nul(String),
-    /// The process could not be followed.
+    /// The process could not be monitored.
     #[error("{action}: {}", reason(error))]
-    Follow {
-        /// What was not possible.
-        action: &'static str,
-        /// Why.
-        error: io::Error,
-    },
+    Follow { action: &'static str, error: io::Error },
 }
 
-/// Why the output file or the export file is no good.
+/// An error in the output file or the export file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepFileError {
-    /// It could not be made or read.
+    /// The file could not be created or read.
     #[error("{action} {}: {}", path.display(), reason(error))]
-    Io {
-        /// What was not possible.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// What is in it is wrong.
+    Io { action: &'static str, path: PathBuf, error: io::Error },
     #[error(transparent)]
     Content(#[from] FileError),
-    /// It is no step result.
+    /// The content is not a step result in JSON.
     #[error("reading output_file as a step result: {0}")]
     StepResult(serde_json::Error),
-    /// It is the step result of a failure.
-    #[error("the step result in output_file is that of a failure")]
+    /// The content is the result of a failed step.
+    #[error("output_file contains the result of a failed step")]
     Delegated,
 }
 
 impl StepError {
-    /// Returns the code of the command that failed; 1 if it was none.
+    /// Returns the exit code of the command that failed; 1 if the step failed otherwise.
     pub fn exit_code(&self) -> i32 {
         match self {
             StepError::Step { error, .. } => error.exit_code(),
@@ -217,7 +161,7 @@ impl From<ReferenceError> for LoadError {
     }
 }
 
-/// Returns what the system says, as Go says it.
+/// Returns the message of an I/O error as Go formats it.
 pub(in crate::step_runner) fn reason(error: &io::Error) -> String {
     let text = error.to_string();
     let text = text.split(" (os error ").next().unwrap_or_default();
@@ -225,7 +169,7 @@ pub(in crate::step_runner) fn reason(error: &io::Error) -> String {
     chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
-/// Returns what Go calls a signal.
+/// Returns the name of a signal as Go formats it.
 fn signal_name(signal: i32) -> String {
     let name = match signal {
         1 => "hangup",

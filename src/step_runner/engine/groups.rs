@@ -1,4 +1,4 @@
-//! Process groups that commands leave behind.
+//! Process groups of commands, recorded to kill what they leave behind.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -9,67 +9,66 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process_group};
 
-/// The file in a job's directory that names its process groups, for whoever cleans up after a
-/// server that was killed.
+/// File in a job's directory with its process groups: the next server kills them after a crash.
 const RECORD: &str = "groups";
 
-/// How often processes that were asked to end are looked at.
-const LOOK: Duration = Duration::from_millis(10);
+/// Poll interval for the exit of processes that were signalled.
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The process groups of a job.
 #[derive(Debug)]
 pub(super) struct Groups {
     record: File,
-    /// Groups whose first process has ended, but not all.
-    left: Vec<Pid>,
+    /// Groups whose leader has exited, but not all members.
+    orphaned: Vec<Pid>,
 }
 
 impl Groups {
     pub(super) fn new(scratch: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
         let record = options.append(true).create(true).mode(0o600).open(scratch.join(RECORD))?;
-        Ok(Groups { record, left: Vec::new() })
+        Ok(Groups { record, orphaned: Vec::new() })
     }
 
-    /// Records a group that has just been made.
+    /// Records a new group.
     pub(super) fn record(&mut self, leader: Pid) -> io::Result<()> {
         let start = stat(leader).map_or(0, |stat| stat.start);
-        // One call, so that a line is there or not.
+        // One call, so that a line is written completely or not at all.
         self.record.write_all(format!("{} {start}\n", leader.as_raw_nonzero()).as_bytes())
     }
 
-    /// Remembers a group, whose first process has been waited for, if somebody else is in it.
+    /// Keeps a group whose leader has been reaped, if it has other members.
     pub(super) fn leave(&mut self, group: Pid) {
         if kill_group(group, None) {
-            self.left.push(group);
+            self.orphaned.push(group);
         }
     }
 
-    /// Tells if no group is left.
+    /// Returns whether no orphaned group is left.
     pub(super) fn is_empty(&self) -> bool {
-        self.left.is_empty()
+        self.orphaned.is_empty()
     }
 
-    /// Sends a signal to those that are left, and forgets those that are gone.
+    /// Sends a signal to all orphaned groups, and drops those that are gone.
     pub(super) fn signal(&mut self, signal: Signal) {
-        self.left.retain(|group| is_ours(*group) && kill_group(*group, Some(signal)));
+        self.orphaned.retain(|group| is_ours(*group) && kill_group(*group, Some(signal)));
     }
 
-    /// Forgets those in which nobody lives.
-    pub(super) fn look(&mut self) {
+    /// Drops groups without living members.
+    pub(super) fn prune(&mut self) {
         let members = members();
-        self.left.retain(|group| {
+        self.orphaned.retain(|group| {
             members.iter().any(|member| member.group == group.as_raw_nonzero().get())
         });
     }
 }
 
-/// A number is given anew only when its group is gone, and then to a process of that number.
+/// The kernel reuses a group id only when the group is gone, and then for a leader with that pid.
 fn is_ours(group: Pid) -> bool {
     stat(group).is_none()
 }
 
-/// Sends a signal, or none to see if there is anybody; tells if there is.
+/// Sends a signal, or none to probe. Returns whether the group has members.
 fn kill_group(group: Pid, signal: Option<Signal>) -> bool {
     match signal {
         Some(signal) => kill_process_group(group, signal).is_ok(),
@@ -77,8 +76,8 @@ fn kill_group(group: Pid, signal: Option<Signal>) -> bool {
     }
 }
 
-/// Kills what a job left whose server is gone: the process groups recorded in its directory, unless
-/// their numbers are those of other processes by now. Of this boot, which the caller has to know.
+/// Kills the process groups that are recorded in the directory of a job whose server crashed, unless
+/// their ids were reused. The caller must make sure that the record is of this boot.
 pub fn kill_recorded(scratch: &Path) {
     let Ok(record) = fs::read_to_string(scratch.join(RECORD)) else { return };
     let groups: Vec<(i32, u64)> = record
@@ -88,49 +87,49 @@ pub fn kill_recorded(scratch: &Path) {
             Some((group.parse().ok()?, start.parse().ok()?))
         })
         .collect();
-    // Twice: a member may have been making another one.
+    // Twice: a member may have been forking.
     for _ in 0..2 {
         let members = members();
         for (group, start) in &groups {
             let Some(pid) = Pid::from_raw(*group) else { continue };
-            // If the first process is there it is the recorded one, or the number is another's.
+            // An existing leader is the recorded one, or the id was reused.
             let is_same = stat(pid).is_none_or(|leader| leader.start == *start);
-            // Whoever is in the group came after its first process.
+            // Members start after their leader.
             let is_alive = members.iter().any(|m| m.group == *group && m.start >= *start);
             if is_same && is_alive {
                 kill_group(pid, Some(Signal::KILL));
             }
         }
-        thread::sleep(LOOK);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Waits until `done`, or until the deadline.
+/// Polls `done` until it returns true or the deadline is over.
 pub(super) fn wait(deadline: Instant, mut done: impl FnMut(Duration) -> bool) {
-    while !done(LOOK.min(deadline.saturating_duration_since(Instant::now()))) {
+    while !done(POLL_INTERVAL.min(deadline.saturating_duration_since(Instant::now()))) {
         if Instant::now() >= deadline {
             return;
         }
     }
 }
 
-/// What is known of a process.
+/// Fields of `/proc/PID/stat`.
 struct Stat {
     group: i32,
-    /// In clock ticks since the system started.
+    /// Start time in clock ticks since boot.
     start: u64,
     is_zombie: bool,
 }
 
 fn stat(pid: Pid) -> Option<Stat> {
     let mut file = File::open(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // More than it has, so that one call reads it.
+    // Larger than the file, so that one call reads it.
     let mut buffer = [0; 1024];
     let length = file.read(&mut buffer).ok()?;
     parse(&String::from_utf8_lossy(&buffer[..length]))
 }
 
-/// See proc_pid_stat(5). The name is in brackets and may hold anything.
+/// See proc_pid_stat(5). The name is in parentheses and may contain any character.
 fn parse(stat: &str) -> Option<Stat> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
@@ -140,7 +139,7 @@ fn parse(stat: &str) -> Option<Stat> {
     Some(Stat { group, start, is_zombie })
 }
 
-/// Returns all processes that live.
+/// Returns all processes that are not zombies.
 fn members() -> Vec<Stat> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     entries

@@ -1,4 +1,4 @@
-//! A job as a whole.
+//! A job: inputs, limits and outcome.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -16,46 +16,44 @@ use super::groups::Groups;
 use super::run::{Call, Runner};
 use super::scope::Scope;
 
-/// What to run, and where.
+/// A job to run.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// The steps.
     pub steps: StepFile,
-    /// Where commands run, and what relative references of the job's own steps are relative to. It
-    /// exists.
+    /// Existing working directory of commands, and base of relative references of the job's own steps.
     pub work_dir: PathBuf,
-    /// The environment that steps start from.
+    /// Environment variables that steps inherit.
     pub env: BTreeMap<String, String>,
-    /// The variables of the CI job, `vars` in expressions.
+    /// Variables of the CI job, `vars` in expressions.
     pub vars: BTreeMap<String, String>,
-    /// Values for the inputs of the job's own steps.
+    /// Values of the inputs of the job's own steps.
     pub inputs: BTreeMap<String, Value>,
-    /// A directory that exists and nobody else can read, for the files of the job.
+    /// Existing private directory for the files of the job.
     pub scratch: PathBuf,
-    /// The time between `SIGTERM` and `SIGKILL`.
+    /// Time between `SIGTERM` and `SIGKILL`.
     pub grace: Duration,
-    /// The time after a cancellation in which steps with `if: ${{ always() }}` may run.
+    /// Time limit of steps with `if: ${{ always() }}` after a cancellation.
     pub cleanup: Duration,
-    /// How long it may run at most.
+    /// Maximum run time of the job.
     pub timeout: Option<Duration>,
 }
 
-/// What became of a job.
+/// The outcome of a job.
 #[derive(Clone, Debug)]
-pub struct Outcome {
-    /// How it ended: success, failure or cancelled.
+#[non_exhaustive]
+pub struct JobOutcome {
+    /// Success, failure or cancelled; never unspecified.
     pub status: Status,
-    /// Why it failed; the exit code of a command, if one failed, is at its end. Empty after success.
+    /// Error message, which ends with the exit code if a command failed. Empty on success.
     pub message: String,
-    /// The code of the command that failed, 128 more than the signal that ended it; 1 if it was no
-    /// command that failed, 0 after success.
+    /// Exit code of the command that failed, or 128 + signal; 1 if the job failed otherwise, 0 on
+    /// success.
     pub exit_code: i32,
-    /// What became of each step.
     pub result: proto::StepResult,
 }
 
 impl Job {
-    /// Checks that the job has the inputs it needs.
+    /// Checks that the job has all required inputs and no unknown ones.
     pub fn check(&self) -> Result<(), StepError> {
         let known = &self.steps.spec.inputs;
         if let Some(name) = self.inputs.keys().find(|name| !known.contains_key(*name)) {
@@ -69,20 +67,20 @@ impl Job {
         }
     }
 
-    /// Runs the steps. `ended` gets the result of each as it ends, those within another before it,
-    /// that of the job last.
+    /// Runs the steps. `ended` receives the result of each step as it ends: nested steps before their
+    /// caller, the job last.
     pub fn run(
         &self,
         resolver: &Resolver,
         output: &mut dyn Output,
         cancel: &Cancel,
         ended: &mut dyn FnMut(&proto::StepResult),
-    ) -> Outcome {
+    ) -> JobOutcome {
         let groups = match Groups::new(&self.scratch) {
             Ok(groups) => groups,
             Err(error) => {
                 let action = "cannot record process groups";
-                return Outcome::failed(&ExecError::Follow { action, error }.into());
+                return JobOutcome::failed(&ExecError::Follow { action, error }.into());
             }
         };
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
@@ -96,17 +94,17 @@ impl Job {
         runner.end();
         match error {
             None => {
-                Outcome { status: Status::Success, message: String::new(), exit_code: 0, result }
+                JobOutcome { status: Status::Success, message: String::new(), exit_code: 0, result }
             }
             Some(error) => {
-                let outcome = Outcome { result, ..Outcome::failed(&error) };
+                let outcome = JobOutcome { result, ..JobOutcome::failed(&error) };
                 match cancel.reason() {
                     None => outcome,
-                    Some(Reason::Asked) => Outcome { status: Status::Cancelled, ..outcome },
+                    Some(Reason::Asked) => JobOutcome { status: Status::Cancelled, ..outcome },
                     Some(Reason::Timeout) => {
                         let message =
-                            format!("the job ran longer than it may: {}", outcome.message);
-                        Outcome { message, ..outcome }
+                            format!("job exceeded its maximum run time: {}", outcome.message);
+                        JobOutcome { message, ..outcome }
                     }
                 }
             }
@@ -114,9 +112,9 @@ impl Job {
     }
 }
 
-impl Outcome {
+impl JobOutcome {
     fn failed(error: &StepError) -> Self {
-        Outcome {
+        JobOutcome {
             status: Status::Failure,
             message: error.to_string(),
             exit_code: error.exit_code(),

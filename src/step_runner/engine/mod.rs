@@ -1,10 +1,10 @@
-//! Runs a job: its steps one after the other, each command in a process group of its own.
+//! Runs a job: its steps in sequence, each command in its own process group.
 //!
-//! A job is values in and values out ([`Job`], [`Outcome`]); what its commands write goes to an
-//! [`Output`](super::log::Output) as they write it. It blocks its thread until it is over.
+//! A job takes and returns values ([`Job`], [`JobOutcome`]); the output of its commands goes to an
+//! [`Output`](super::log::Output) unbuffered. Running a job blocks its thread.
 //!
-//! A command that has ended has ended its step: processes that it left in the background live on,
-//! and are heard, until the job ends; then they are killed.
+//! A step ends when its command exits: background processes continue, and their output is read, until the
+//! job ends; then they are killed.
 
 mod cancel;
 mod command;
@@ -21,4 +21,4 @@ pub use cancel::{Cancel, Reason};
 pub(super) use error::reason;
 pub use error::{ExecError, LoadError, StepError, StepFileError};
 pub use groups::kill_recorded;
-pub use job::{Job, Outcome};
+pub use job::{Job, JobOutcome};

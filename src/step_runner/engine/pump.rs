@@ -1,4 +1,4 @@
-//! What commands write, heard until nobody can write any more.
+//! Reading the output pipes of commands until all writers have closed them.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -12,9 +12,9 @@ use super::super::log::{Output, Source, Stream};
 /// As large as a pipe is by default, so that one read empties it.
 const BUFFER_BYTES: usize = 64 << 10;
 
-/// How much is read of a pipe, at most, after its command has ended: what was in it then, and not
-/// what a process in the background goes on writing.
-const REST_BYTES: usize = 1 << 20;
+/// How much is read of a pipe after its command has exited: what was in it then, but not what a
+/// background process continues to write.
+const MAX_DRAIN_BYTES: usize = 1 << 20;
 
 /// The pipes of a job's commands.
 #[derive(Debug)]
@@ -29,12 +29,11 @@ struct Pipe {
     stream: Stream,
 }
 
-/// Why waiting ended.
+/// Result of [`Pipes::pump`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Event {
-    /// The descriptor of this index is readable.
+pub(super) enum PumpEvent {
+    /// The event descriptor with this index is readable.
     Readable(usize),
-    /// The time is over.
     Timeout,
 }
 
@@ -49,13 +48,13 @@ impl Pipes {
         Ok(())
     }
 
-    /// Passes on what is written until one of these descriptors is readable, or until the deadline.
+    /// Forwards output until one of these descriptors is readable, or until the deadline.
     pub(super) fn pump(
         &mut self,
         events: &[BorrowedFd<'_>],
         deadline: Option<Instant>,
         output: &mut dyn Output,
-    ) -> io::Result<Event> {
+    ) -> io::Result<PumpEvent> {
         loop {
             let now = Instant::now();
             let release = output.release(now);
@@ -68,10 +67,10 @@ impl Pipes {
                 }
             }
             if let Some(index) = ready[..events.len()].iter().position(|ready| *ready) {
-                return Ok(Event::Readable(index));
+                return Ok(PumpEvent::Readable(index));
             }
             if deadline.is_some_and(|deadline| deadline <= now) {
-                return Ok(Event::Timeout);
+                return Ok(PumpEvent::Timeout);
             }
         }
     }
@@ -88,7 +87,7 @@ impl Pipes {
         Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
 
-    /// Reads once; tells if more may come.
+    /// Reads a pipe once. Returns whether it is still open.
     fn read(&mut self, index: usize, output: &mut dyn Output) -> io::Result<bool> {
         let pipe = &self.open[index];
         match rustix::io::read(&pipe.fd, self.buffer.as_mut_slice()) {
@@ -102,7 +101,7 @@ impl Pipes {
         }
     }
 
-    /// Passes on what has been written until now.
+    /// Forwards what has been written until now, without blocking.
     pub(super) fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
         for index in (0..self.open.len()).rev() {
             let mut read = 0;
@@ -116,7 +115,7 @@ impl Pipes {
                     Ok(length) => {
                         output.write(Source::Step, pipe.stream, &self.buffer[..length]);
                         read += length;
-                        if read >= REST_BYTES {
+                        if read >= MAX_DRAIN_BYTES {
                             break;
                         }
                     }
@@ -165,6 +164,6 @@ mod tests {
         writes.write_all(b"this is A-LON\n").unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let event = pipes.pump(&[seen.as_fd()], Some(deadline), &mut output).unwrap();
-        assert_eq!(event, Event::Readable(0));
+        assert_eq!(event, PumpEvent::Readable(0));
     }
 }

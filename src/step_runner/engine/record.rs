@@ -1,4 +1,4 @@
-//! Steps and their results as messages.
+//! Conversion of steps and results to protobuf messages.
 
 use std::collections::BTreeMap;
 
@@ -8,14 +8,14 @@ use super::super::document::{
 use super::super::wire::proto;
 use super::super::{Type, Value};
 
-/// The file of a step whose reference names none.
+/// Default file name of a step.
 pub(super) const STEP_FILE: &str = "step.yml";
 
 pub(super) fn values(values: &BTreeMap<String, Value>) -> BTreeMap<String, prost_types::Value> {
     values.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect()
 }
 
-/// Returns the call of a step.
+/// Converts the call of a step.
 pub(super) fn step(step: &Step) -> proto::Step {
     proto::Step {
         name: step.name.clone(),
@@ -64,7 +64,7 @@ pub(super) fn reference(reference: &Reference) -> proto::step::Reference {
     }
 }
 
-/// Returns a step file.
+/// Converts a step file to its message.
 pub(super) fn step_file(file: &StepFile) -> proto::SpecDefinition {
     proto::SpecDefinition {
         spec: Some(proto::Spec { spec: Some(spec(&file.spec)) }),

@@ -1,4 +1,4 @@
-//! Steps in steps: what each is called with, what it does, what it gives.
+//! Runs steps and nested steps: inputs, actions, outputs.
 
 use std::collections::BTreeMap;
 
@@ -17,10 +17,10 @@ use super::record;
 use super::scope::{Scope, expand_env, secret};
 use super::step_files::StepFiles;
 
-/// How deeply steps may call steps.
+/// Limit of the nesting depth of steps.
 const MAX_DEPTH: usize = 64;
 
-/// Values that are shorter are not masked: they are everywhere.
+/// Shorter values are not masked: they occur everywhere.
 const MIN_SECRET_BYTES: usize = 4;
 
 /// Runs the steps of one job.
@@ -30,21 +30,21 @@ pub(super) struct Runner<'a> {
     output: &'a mut dyn Output,
     ended: &'a mut dyn FnMut(&proto::StepResult),
     processes: Processes<'a>,
-    /// What steps have exported, for all that come after them.
+    /// Environment variables exported by earlier steps.
     exports: BTreeMap<String, String>,
     step_files: StepFiles,
 }
 
-/// The call of a step whose file is there.
+/// A step call with its loaded file.
 pub(super) struct Call<'a> {
-    /// What goes into the result.
+    /// The call as recorded in the result.
     pub(super) step: proto::Step,
     pub(super) inputs: BTreeMap<String, Expanded>,
     pub(super) file: &'a StepFile,
 }
 
-/// What a step that ended leaves to those after it.
-struct Ended {
+/// Result, outputs and error of a step that ended.
+struct StepOutcome {
     result: Option<proto::StepResult>,
     outputs: BTreeMap<String, Expanded>,
     error: Option<StepError>,
@@ -72,22 +72,22 @@ impl<'a> Runner<'a> {
         (ended.result.unwrap_or_default(), ended.error)
     }
 
-    /// Ends what is still running.
+    /// Stops background processes.
     pub(super) fn end(&mut self) {
         self.processes.end(self.output);
     }
 
-    fn say(&mut self, stream: Stream, text: &str) {
+    fn print(&mut self, stream: Stream, text: &str) {
         self.output.write(Source::Runner, stream, text.as_bytes());
     }
 
-    /// Calls a step: what it is given is made of the names that its caller sees.
-    fn call(&mut self, caller: &Scope, step: &Step) -> Ended {
+    /// Calls a step: its inputs are expanded in the scope of the caller.
+    fn call(&mut self, caller: &Scope, step: &Step) -> StepOutcome {
         let (scope, step, inputs, file) = match self.prepare(caller, step) {
             Ok(prepared) => prepared,
             Err(error) => {
                 let error = Some(StepError::Load(error));
-                return Ended { result: None, outputs: BTreeMap::new(), error };
+                return StepOutcome { result: None, outputs: BTreeMap::new(), error };
             }
         };
         self.invoke(scope, Call { step, inputs, file: &file })
@@ -109,7 +109,7 @@ impl<'a> Runner<'a> {
         let who = Caller { dir: &caller.dir, vars: &context.vars, env: &context.env };
         let loaded = self.resolver.load(&reference, &who)?;
         let known = &loaded.file.spec.inputs;
-        let inputs = expand_inputs(step, known, loaded.takes_secrets, context)?;
+        let inputs = expand_inputs(step, known, loaded.accepts_secrets, context)?;
         let env = expand_env(&step.env, context, |name, error| LoadError::Env { name, error })?;
         check_required(known, &inputs)?;
 
@@ -130,11 +130,11 @@ impl<'a> Runner<'a> {
         scope.layers.environment(&self.job.env, &self.exports)
     }
 
-    /// Runs a step that has all it needs.
-    fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> Ended {
+    /// Runs a step with its inputs.
+    fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> StepOutcome {
         let Call { step, inputs, file } = call;
         if let Action::Exec(_) = file.definition.action {
-            self.say(Stream::Out, &format!("Running step {:?}\n", step.name));
+            self.print(Stream::Out, &format!("Running step {:?}\n", step.name));
         }
         let mut result = proto::StepResult {
             step: Some(step),
@@ -149,10 +149,10 @@ impl<'a> Runner<'a> {
         let status = if error.is_none() { Status::Success } else { Status::Failure };
         result.status = status.into();
         (self.ended)(&result);
-        Ended { result: Some(result), outputs, error }
+        StepOutcome { result: Some(result), outputs, error }
     }
 
-    /// Puts the inputs into the context, and what is secret of them on the list of secrets.
+    /// Adds inputs to the context, and sensitive ones to the masked values.
     fn set_inputs(
         &mut self,
         context: &mut Context,
@@ -175,7 +175,7 @@ impl<'a> Runner<'a> {
 
     fn mask(&mut self, value: &Value) {
         match value {
-            // Words like these hide nothing, and are everywhere.
+            // They reveal nothing, and occur everywhere.
             Value::Null | Value::Bool(_) => return,
             Value::Number(_) | Value::String(_) => {}
             Value::Array(items) => items.iter().for_each(|item| self.mask(item)),
@@ -225,7 +225,7 @@ impl<'a> Runner<'a> {
         Ok(self.with_secrets(outputs, result, &file.spec.outputs))
     }
 
-    /// Marks the outputs that are secret, and puts them on the list of secrets.
+    /// Marks sensitive outputs, and adds them to the masked values.
     fn with_secrets(
         &mut self,
         outputs: BTreeMap<String, Value>,
@@ -282,7 +282,7 @@ impl<'a> Runner<'a> {
         ended
     }
 
-    /// Runs steps one after the other; the first that fails is why the whole fails.
+    /// Runs steps in sequence; the first failure is the error of the sequence.
     fn sequence(
         &mut self,
         scope: &mut Scope,
@@ -291,7 +291,7 @@ impl<'a> Runner<'a> {
         declared: &Outputs,
     ) -> Result<BTreeMap<String, Value>, StepError> {
         let mut failed = None;
-        // Steps that were called to clean up run as a whole.
+        // Within a cleanup step, nested steps run normally.
         let is_cleanup = self.processes.is_cancelled(self.job.cleanup);
         for step in &run.steps {
             let is_cancelled = !is_cleanup && self.processes.is_cancelled(self.job.cleanup);
@@ -309,7 +309,9 @@ impl<'a> Runner<'a> {
                     scope.context.steps.insert(step.name.clone(), state);
                     continue;
                 }
-                Err(error) => Ended { result: None, outputs: BTreeMap::new(), error: Some(error) },
+                Err(error) => {
+                    StepOutcome { result: None, outputs: BTreeMap::new(), error: Some(error) }
+                }
             };
             result.sub_step_results.extend(ended.result);
             let status = match &ended.error {
@@ -320,8 +322,8 @@ impl<'a> Runner<'a> {
             scope.context.steps.insert(step.name.clone(), state);
             let Some(error) = ended.error else { continue };
             if step.continue_on_error && !self.processes.is_cancelled(self.job.cleanup) {
-                let text = format!("Step {:?} failed, going on: {error}\n", step.name);
-                self.say(Stream::Err, &text);
+                let text = format!("Step {:?} failed, continuing: {error}\n", step.name);
+                self.print(Stream::Err, &text);
             } else if failed.is_none() {
                 failed = Some(StepError::Step { name: step.name.clone(), error: Box::new(error) });
             }
@@ -333,14 +335,14 @@ impl<'a> Runner<'a> {
         outputs(run, declared, &scope.context)
     }
 
-    /// Tells if a step is to run.
+    /// Returns whether the condition of a step holds.
     fn decide(&mut self, step: &Step, context: &Context) -> Result<bool, StepError> {
         let Some(text) = &step.condition else {
             return Ok(!context.failed && !context.cancelled);
         };
         let is_true = condition(text, context).map_err(StepError::Condition)?;
         if !is_true && !context.failed && !context.cancelled {
-            self.say(
+            self.print(
                 Stream::Out,
                 &format!("Skipping step {:?}: its condition is false\n", step.name),
             );
@@ -349,11 +351,11 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Replaces the expressions in what a step is given.
+/// Expands the expressions in the inputs of a step call.
 fn expand_inputs(
     step: &Step,
     known: &BTreeMap<String, Input>,
-    takes_secrets: bool,
+    accepts_secrets: bool,
     context: &Context,
 ) -> Result<BTreeMap<String, Expanded>, LoadError> {
     let mut inputs = BTreeMap::new();
@@ -363,7 +365,7 @@ fn expand_inputs(
         };
         let value = expand_value(value, context)
             .map_err(|error| LoadError::Input { name: name.clone(), error })?;
-        if !value.secrets.is_empty() && !input.sensitive && !takes_secrets {
+        if !value.secrets.is_empty() && !input.sensitive && !accepts_secrets {
             let secrets: Vec<_> = value.secrets.iter().map(|name| format!("{name:?}")).collect();
             let secrets = secrets.join(", ");
             return Err(LoadError::Secret { input: name.clone(), secrets });
@@ -385,8 +387,8 @@ fn check_required(
     }
 }
 
-/// Returns what a sequence gives that has succeeded. As GitLab's runner does it, this is not held
-/// against what the specification declares.
+/// Returns the outputs of a sequence that succeeded. As in GitLab's runner, they are not checked against
+/// the declared ones.
 fn outputs(
     run: &Run,
     declared: &Outputs,

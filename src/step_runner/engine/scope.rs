@@ -1,4 +1,4 @@
-//! What a step sees: its environment, and the names in its expressions.
+//! The scope of a step: its environment, and the names in its expressions.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -6,43 +6,43 @@ use std::path::{Path, PathBuf};
 use super::super::Value;
 use super::super::expression::{Context, Expanded, ExpressionError, expand_text};
 
-/// The environment as layers: each wins over those before it, and what steps export comes between
-/// the job's environment and what the step files say.
+/// The environment in layers of increasing precedence: the job's environment, variables exported by
+/// steps, variables declared in step files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Layers {
-    /// What the step files say, from the outermost in.
-    pub(super) said: BTreeMap<String, String>,
+    /// Variables declared in step files; nested steps override their callers.
+    pub(super) declared: BTreeMap<String, String>,
 }
 
 impl Layers {
-    /// Returns the environment, given what the job has and what steps exported until now.
+    /// Returns the merged environment.
     pub(super) fn environment(
         &self,
         job: &BTreeMap<String, String>,
         exports: &BTreeMap<String, String>,
     ) -> BTreeMap<String, String> {
         let mut all = job.clone();
-        for layer in [exports, &self.said] {
+        for layer in [exports, &self.declared] {
             all.extend(layer.iter().map(|(name, value)| (name.clone(), value.clone())));
         }
         all
     }
 
-    /// Returns the layers with these on top.
+    /// Returns the layers with more declared variables.
     pub(super) fn with(&self, more: &BTreeMap<String, String>) -> Self {
         let mut layers = self.clone();
-        layers.said.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
+        layers.declared.extend(more.iter().map(|(name, value)| (name.clone(), value.clone())));
         layers
     }
 }
 
-/// A step that runs.
+/// The scope of a running step.
 pub(super) struct Scope {
     pub(super) layers: Layers,
     pub(super) context: Context,
-    /// Where its step file is.
+    /// Directory of the step file.
     pub(super) dir: PathBuf,
-    /// How many steps it is in.
+    /// Nesting depth, from 0 for the job.
     pub(super) depth: usize,
 }
 
@@ -58,7 +58,7 @@ impl Scope {
     }
 }
 
-/// Replaces the expressions in the values of variables; none sees another's.
+/// Expands the values of environment variables, independently of each other.
 pub(super) fn expand_env<E>(
     env: &BTreeMap<String, String>,
     context: &Context,
@@ -71,7 +71,7 @@ pub(super) fn expand_env<E>(
     env.iter().map(expand).collect()
 }
 
-/// Returns a value that is a secret of this name, if it is said to be one.
+/// Returns a value, marked with the name of a secret if it is sensitive.
 pub(super) fn secret(value: Value, is_sensitive: bool, name: impl FnOnce() -> String) -> Expanded {
     let mut value = Expanded::from(value);
     if is_sensitive {

@@ -1,4 +1,4 @@
-//! The files by which a command gives outputs and exports variables.
+//! The files to which a command writes outputs and exported variables.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -15,35 +15,35 @@ use super::super::trace;
 use super::super::wire::proto::step_result::Status;
 use super::error::StepFileError;
 
-/// Makes the files of a job.
+/// Creates the step files of a job, with unique names.
 #[derive(Debug)]
 pub(super) struct StepFiles {
     dir: PathBuf,
-    made: u64,
+    count: u64,
 }
 
-/// The files of one step, which end with it.
+/// Output file and export file of one step, removed on drop.
 #[derive(Debug)]
 pub(super) struct Files {
     pub(super) output: PathBuf,
     pub(super) export: PathBuf,
-    /// Whether they were made: a step that does not name them is spared the work.
-    are_made: bool,
+    /// Whether the files were created: a step that does not use them needs none.
+    exist: bool,
 }
 
 impl StepFiles {
     pub(super) fn new(dir: &Path) -> Self {
-        StepFiles { dir: dir.to_path_buf(), made: 0 }
+        StepFiles { dir: dir.to_path_buf(), count: 0 }
     }
 
-    /// Makes the files of a step, if it names either.
+    /// Creates the files of a step, if it uses either.
     pub(super) fn make(&mut self, definition: &Definition) -> Result<Files, StepFileError> {
-        self.made += 1;
-        let path = |what: &str| self.dir.join(format!("step-{}-{what}", self.made));
-        let are_made = names_files(definition);
-        let files = Files { output: path("output"), export: path("export"), are_made };
+        self.count += 1;
+        let path = |what: &str| self.dir.join(format!("step-{}-{what}", self.count));
+        let exist = names_files(definition);
+        let files = Files { output: path("output"), export: path("export"), exist };
         let paths = [&files.output, &files.export];
-        for path in paths.into_iter().filter(|_| are_made) {
+        for path in paths.into_iter().filter(|_| exist) {
             let make = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
             make.map_err(|error| io_error("create", path, error))?;
         }
@@ -52,7 +52,7 @@ impl StepFiles {
 }
 
 impl Files {
-    /// Returns what a command gave.
+    /// Returns the outputs that a command wrote.
     pub(super) fn outputs(
         &self,
         declared: &Outputs,
@@ -71,7 +71,7 @@ impl Files {
         }
     }
 
-    /// Returns what a sequence gave by way of its file, which it need not.
+    /// Returns the outputs that steps of a sequence wrote to its file, all of them optional.
     pub(super) fn written_outputs(
         &self,
         declared: &Outputs,
@@ -84,48 +84,48 @@ impl Files {
         Ok(outputs)
     }
 
-    /// Returns the variables that were exported.
+    /// Returns the exported variables.
     pub(super) fn exports(&self) -> Result<BTreeMap<String, String>, StepFileError> {
         Ok(read_exports(&self.read(&self.export)?)?)
     }
 
     fn read(&self, path: &Path) -> Result<Vec<u8>, StepFileError> {
-        if self.are_made { read(path) } else { Ok(Vec::new()) }
+        if self.exist { read(path) } else { Ok(Vec::new()) }
     }
 }
 
 impl Drop for Files {
     fn drop(&mut self) {
         let paths = [&self.output, &self.export];
-        for path in paths.into_iter().filter(|_| self.are_made) {
-            // A step may have removed it; and the directory ends with the job.
+        for path in paths.into_iter().filter(|_| self.exist) {
+            // A step may have removed it; the directory is removed with the job.
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Tells if a step names its files. Nothing but an expression tells where they are, and names are not
-/// made of other values there.
+/// Returns whether a step uses its files. Their paths are available only through expressions, whose names
+/// are literal.
 fn names_files(definition: &Definition) -> bool {
     let Action::Exec(exec) = &definition.action else { return true };
     let mut texts = exec.command.iter().chain(&exec.work_dir).chain(definition.env.values());
     texts.any(|text| text.contains("output_file") || text.contains("export_file"))
 }
 
-/// Reads a file in whose place a command may have put anything.
+/// Reads a file that a command may have replaced by anything.
 fn read(path: &Path) -> Result<Vec<u8>, StepFileError> {
     let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed();
     let read = || -> io::Result<Vec<u8>> {
         let file = OpenOptions::new().read(true).custom_flags(flags).open(path)?;
         if !file.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file any more"));
+            return Err(io::Error::other("not a regular file"));
         }
         read_limited(file)
     };
     read().map_err(|error| io_error("open", path, error))
 }
 
-/// Reads a byte more than a file may have, so that it is seen.
+/// Reads one byte beyond the limit, so that the caller notices a file that is too large.
 fn read_limited(file: File) -> io::Result<Vec<u8>> {
     let mut content = Vec::new();
     file.take(MAX_BYTES as u64 + 1).read_to_end(&mut content)?;

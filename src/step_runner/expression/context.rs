@@ -1,61 +1,54 @@
-//! What expressions may name.
+//! The names that expressions can refer to.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::super::Value;
 
-/// What expressions may name, and what it stands for.
+/// The names that expressions can refer to, with their values.
 #[derive(Clone, Debug, Default)]
 pub struct Context {
-    /// `env`: the environment.
     pub env: BTreeMap<String, String>,
-    /// `inputs`: those of the step.
+    /// `inputs`: inputs of the step.
     pub inputs: BTreeMap<String, Expanded>,
-    /// `vars`, formerly `job`: the variables of the CI job.
+    /// `vars`, formerly `job`: variables of the CI job.
     pub vars: BTreeMap<String, String>,
-    /// `steps`: those before, by name.
+    /// `steps`: earlier steps by name.
     pub steps: BTreeMap<String, StepState>,
-    /// `export_file`: where to write variables for later steps.
+    /// `export_file`: path of the file for exported variables.
     pub export_file: String,
-    /// `output_file`: where to write outputs.
+    /// `output_file`: path of the file for outputs.
     pub output_file: String,
-    /// `func_dir`, formerly `step_dir`: where the step file is.
+    /// `func_dir`, formerly `step_dir`: directory of the step file.
     pub step_dir: String,
-    /// `work_dir`: where the job is.
+    /// `work_dir`: working directory of the job.
     pub work_dir: String,
-    /// What `success()` and `failure()` say: whether a step before has failed.
+    /// Value of `failure()`: whether an earlier step has failed.
     pub failed: bool,
-    /// What `cancelled()` says.
     pub cancelled: bool,
 }
 
-/// A step that is over.
+/// Outputs and status of a step that has ended.
 #[derive(Clone, Debug, Default)]
 pub struct StepState {
-    /// `outputs`: what it gave.
     pub outputs: BTreeMap<String, Expanded>,
-    /// `status`: how it ended.
     pub status: Status,
 }
 
-/// How a step ended.
+/// Status of a step that has ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// Well.
     #[default]
     Success,
-    /// Not well.
     Failure,
-    /// It did not run: its condition was false.
+    /// Not run, as its condition was false.
     Skipped,
 }
 
-/// A value, and the secrets that it was made of.
+/// A value, with the sensitive values it was derived from.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Expanded {
-    /// The value.
     pub value: Value,
-    /// The names of the sensitive inputs and outputs that went into it: `inputs.token`.
+    /// Names of the sensitive inputs and outputs it was derived from, such as `inputs.token`.
     pub secrets: BTreeSet<String>,
 }
 

@@ -1,84 +1,73 @@
-//! What can be wrong with an expression.
+//! Errors in expressions.
 
 use std::fmt;
 
 use super::super::Type;
 
-/// An expression that cannot be read, or has no value.
+/// An expression that cannot be parsed or evaluated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub struct ExpressionError {
-    /// The byte of the text at which it was noticed.
+    /// Byte offset of the error in the text.
     pub offset: usize,
-    /// What is wrong.
     pub kind: ExpressionErrorKind,
 }
 
-/// What is wrong with an expression.
+/// Kinds of errors in expressions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ExpressionErrorKind {
-    /// There is nothing of that name.
+    /// A name that does not exist.
     NotFound {
-        /// The names as they are written.
+        /// The whole path as written.
         path: String,
-        /// The one that there is not.
+        /// The name in the path that does not exist.
         key: String,
     },
-    /// `${{` without `}}`.
     NotClosed {
-        /// What stands after it.
         text: String,
     },
-    /// Something else should stand here.
     Expected {
-        /// What.
         expected: &'static str,
-        /// What stands here.
         found: String,
     },
-    /// Text around the `${{ }}` of a condition.
+    /// A condition with text around its `${{ }}`.
     Surrounded,
-    /// A string that does not end.
+    /// A string without a closing quote.
     Quote,
-    /// A backslash followed by what a string of its kind does not know.
+    /// An escape sequence that is not valid in a string of its kind.
     Escape,
-    /// A name that the language keeps for itself.
+    /// A reserved word, used as a name.
     Reserved(String),
-    /// There is no such function.
+    /// A function that does not exist.
     Function(String),
-    /// Too few values for a function, or too many.
+    /// A wrong number of arguments.
     Arguments {
-        /// The function.
         function: &'static str,
-        /// How many it takes.
         takes: usize,
     },
-    /// Nested too deeply: the expression, or a value.
+    /// An expression or a value that is nested too deeply.
     TooDeep,
-    /// More to copy, join and compare than is good.
+    /// An expansion that copies, joins and compares too much data.
     TooLarge,
-    /// A name of many values, as if it were one.
+    /// A namespace such as `inputs`, used as a value.
     Namespace(String),
-    /// An operator, or a function, between or before values that it is not for.
+    /// An operator or function that is not defined for these types.
     Operands {
-        /// The operator.
         operator: &'static str,
-        /// The types of the values.
+        /// Types of the operands; `None` is null.
         operands: Vec<Option<Type>>,
     },
-    /// A division by zero.
     Zero,
-    /// A number that is too large.
     Range,
-    /// A text that is not a number.
+    /// A text that is not a number, passed to `num()`.
     Number(String),
-    /// Something else than a string as the name of a member.
+    /// A member name that is not a string.
     Key,
-    /// Something in brackets that the value has not.
+    /// An index or a key that the value does not have.
     Index {
-        /// What is in brackets.
         index: String,
-        /// The value, by its type and size.
+        /// Type and size of the value.
         value: String,
     },
 }
@@ -90,35 +79,35 @@ impl ExpressionErrorKind {
         ExpressionError { offset, kind: self }
     }
 
-    /// Returns what to do about it.
+    /// Returns how to fix it.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
-            Kind::NotClosed { .. } => "write `\\${{` for the characters themselves",
-            Kind::Expected { found, .. } if found == "`=`" => "values are compared with `==`",
-            Kind::Expected { found, .. } if found == "`&`" => "both must hold: `&&`",
-            Kind::Expected { found, .. } if found == "`|`" => "one of them must hold: `||`",
+            Kind::NotClosed { .. } => "write `\\${{` for a literal `${{`",
+            Kind::Expected { found, .. } if found == "`=`" => "use `==` to compare",
+            Kind::Expected { found, .. } if found == "`&`" => "use `&&` for a logical and",
+            Kind::Expected { found, .. } if found == "`|`" => "use `||` for a logical or",
             Kind::Expected { found, .. } if found == "`$`" => {
-                "`${{` is needed once around all of it, and in strings in double quotes"
+                "`${{` is allowed only around the whole expression and in double-quoted strings"
             }
             Kind::Expected { expected: "a name", .. } => {
-                "an item of an array, or a name with other characters, goes in brackets: \
+                "use brackets for array items and for names with other characters: \
                  `[0]`, `[\"a-b\"]`"
             }
-            Kind::Surrounded => "put `${{ }}` around all of it, or leave it off",
+            Kind::Surrounded => "put `${{ }}` around the whole condition, or omit it",
             Kind::Escape => {
-                "`'…'` knows `\\\\` and `\\'`; `\"…\"` knows `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \
+                "valid in `'…'`: `\\\\ \\'`; in `\"…\"`: `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \
                  \\uXXXX \\${{`"
             }
             Kind::Function(_) => {
-                "there are str(), num(), bool(), success(), failure(), always() and cancelled()"
+                "expected str(), num(), bool(), success(), failure(), always() or cancelled()"
             }
-            Kind::Namespace(_) => "name one of its members, such as `inputs.name`",
+            Kind::Namespace(_) => "use one of its members, for example `inputs.name`",
             Kind::Operands { operator: "+", .. } => {
-                "numbers are added, strings joined; str() and num() convert"
+                "`+` adds numbers or joins strings; convert with str() or num()"
             }
-            Kind::Operands { .. } => "num() makes a number of a string",
-            Kind::Key => "str() makes a string of a value",
-            Kind::Index { .. } => "arrays have items 0, 1, …, objects have names",
+            Kind::Operands { .. } => "convert a string to a number with num()",
+            Kind::Key => "convert a value to a string with str()",
+            Kind::Index { .. } => "array indices start at 0; objects have string keys",
             _ => return None,
         })
     }
@@ -134,14 +123,16 @@ impl fmt::Display for ExpressionErrorKind {
             Kind::Quote => f.write_str("the string is not closed"),
             Kind::Escape => f.write_str("unknown escape"),
             Kind::Reserved(word) => write!(f, "`{word}` is a reserved word"),
-            Kind::Function(name) => write!(f, "there is no function `{name}`"),
-            Kind::Arguments { function, takes: 0 } => write!(f, "{function}() takes no value"),
-            Kind::Arguments { function, .. } => write!(f, "{function}() takes one value"),
+            Kind::Function(name) => write!(f, "unknown function `{name}`"),
+            Kind::Arguments { function, takes: 0 } => write!(f, "{function}() takes no arguments"),
+            Kind::Arguments { function, .. } => write!(f, "{function}() takes one argument"),
             Kind::TooDeep => f.write_str("nested too deeply"),
-            Kind::TooLarge => f.write_str("more than 10 MiB to copy, join and compare"),
-            Kind::Namespace(path) => write!(f, "`{path}` is not a value"),
+            Kind::TooLarge => f.write_str(
+                "too much data: the limit of 10 MiB to copy, join and compare is exceeded",
+            ),
+            Kind::Namespace(path) => write!(f, "`{path}` is a namespace, not a value"),
             Kind::Operands { operator, operands } => {
-                write!(f, "`{operator}` does not take ")?;
+                write!(f, "`{operator}` is not defined for ")?;
                 for (index, kind) in operands.iter().enumerate() {
                     let and = if index > 0 { " and " } else { "" };
                     write!(f, "{and}{}", kind.map_or("null", Type::name))?;
@@ -151,7 +142,7 @@ impl fmt::Display for ExpressionErrorKind {
             Kind::Zero => f.write_str("division by zero"),
             Kind::Range => f.write_str("the number is too large"),
             Kind::Number(text) => write!(f, "{text:?} is not a number"),
-            Kind::Key => f.write_str("the name of a member must be a string"),
+            Kind::Key => f.write_str("expected a string as member name"),
             Kind::Index { index, value } => write!(f, "{value} has no {index}"),
         }
     }
@@ -160,7 +151,7 @@ impl fmt::Display for ExpressionErrorKind {
 impl fmt::Display for ExpressionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.kind)?;
-        // Clients know these two from GitLab's step runner, word for word.
+        // Word for word as GitLab's step runner prints these two: clients parse them.
         if matches!(self.kind, Kind::NotFound { .. } | Kind::NotClosed { .. }) {
             return Ok(());
         }

@@ -1,4 +1,4 @@
-//! Values of parsed expressions.
+//! Evaluation of parsed expressions.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,22 +6,22 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Value;
 use super::context::Context;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
-use super::names::{self, Place};
+use super::names::{self, NameTarget};
 use super::operators::{self, NODE_BYTES, Operator, is_truthy};
 use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part};
 
-/// How much an expansion may copy, join and compare: what steps join that others joined grows fast.
+/// Limit of the bytes that an expansion copies, joins and compares: repeated joins grow exponentially.
 const MAX_BYTES: usize = 10 << 20;
 
-/// How deep values may nest that are put into others.
+/// Limit of the nesting depth of values.
 pub(super) const MAX_VALUE_DEPTH: usize = 128;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// An expansion under way.
+/// Evaluates the expressions of one expansion, within a budget.
 pub(super) struct Evaluator<'c> {
     context: &'c Context,
-    /// The secrets that were met, whatever became of them: that one was compared is telling, too.
+    /// Names of all sensitive values that were used, even in comparisons: the result depends on them.
     pub(super) secrets: BTreeSet<String>,
     budget: usize,
 }
@@ -31,7 +31,7 @@ impl<'c> Evaluator<'c> {
         Evaluator { context, secrets: BTreeSet::new(), budget: MAX_BYTES }
     }
 
-    /// Returns pieces of text as one.
+    /// Evaluates a text with expressions.
     pub(super) fn text(&mut self, parts: &[Part<'_>]) -> Result<String> {
         let mut text = String::new();
         for part in parts {
@@ -52,7 +52,7 @@ impl<'c> Evaluator<'c> {
         Ok(text)
     }
 
-    /// Returns the value of an expression for good.
+    /// Evaluates an expression to an owned value.
     pub(super) fn owned(&mut self, node: &Node<'_>) -> Result<Value> {
         match self.value(node)? {
             Cow::Owned(value) => Ok(value),
@@ -63,7 +63,7 @@ impl<'c> Evaluator<'c> {
         }
     }
 
-    /// Returns the value of an expression, if possible without copying it.
+    /// Evaluates an expression, if possible without copying.
     pub(super) fn value(&mut self, node: &Node<'_>) -> Result<Cow<'c, Value>> {
         Ok(Cow::Owned(match &node.expr {
             Expr::Value(value) => value.clone(),
@@ -74,8 +74,8 @@ impl<'c> Evaluator<'c> {
             Expr::Object(members) => self.object(members)?,
             Expr::Path(path) => {
                 let found = names::find(self.context, path, &mut self.secrets);
-                let place = found.ok_or_else(|| not_found(path, path, node.at))?;
-                return self.settle(place, path, node.at);
+                let target = found.ok_or_else(|| not_found(path, path, node.at))?;
+                return self.settle(target, path, node.at);
             }
             Expr::Access { path, base, keys } => return self.access(path, base, keys, node.at),
             Expr::Unary(operator, operand) => {
@@ -109,11 +109,11 @@ impl<'c> Evaluator<'c> {
         keys: &[Key<'_>],
         at: usize,
     ) -> Result<Cow<'c, Value>> {
-        let mut place = match base {
+        let mut target = match base {
             Base::Root(name) => {
-                Place::root(self.context, name).ok_or_else(|| not_found(path, name, at))?
+                NameTarget::root(self.context, name).ok_or_else(|| not_found(path, name, at))?
             }
-            Base::Node(node) => Place::Value(self.value(node)?),
+            Base::Node(node) => NameTarget::Value(self.value(node)?),
         };
         for key in keys {
             let (name, at);
@@ -123,30 +123,31 @@ impl<'c> Evaluator<'c> {
                 Key::Index(node) => {
                     index = self.value(node)?;
                     at = node.at;
-                    name = match (index.as_ref(), place) {
+                    name = match (index.as_ref(), target) {
                         (Value::String(name), same) => {
-                            place = same;
+                            target = same;
                             name
                         }
-                        (number, Place::Value(value)) => {
-                            place = Place::Value(item(value, number).map_err(|kind| kind.at(at))?);
+                        (number, NameTarget::Value(value)) => {
+                            target =
+                                NameTarget::Value(item(value, number).map_err(|kind| kind.at(at))?);
                             continue;
                         }
                         _ => return Err(Kind::Key.at(at)),
                     };
                 }
             }
-            let next = place.member(name, &mut self.secrets);
-            place = next.ok_or_else(|| not_found(path, name, at))?;
+            let next = target.member(name, &mut self.secrets);
+            target = next.ok_or_else(|| not_found(path, name, at))?;
         }
-        self.settle(place, path, at)
+        self.settle(target, path, at)
     }
 
-    /// Returns the value of a place that is one.
-    fn settle(&mut self, place: Place<'c>, path: &str, at: usize) -> Result<Cow<'c, Value>> {
-        match place {
-            Place::Value(value) => Ok(value),
-            Place::Text(text) => {
+    /// Returns the value of a name, or an error for a namespace.
+    fn settle(&mut self, target: NameTarget<'c>, path: &str, at: usize) -> Result<Cow<'c, Value>> {
+        match target {
+            NameTarget::Value(value) => Ok(value),
+            NameTarget::Text(text) => {
                 self.spend(text.len(), at)?;
                 Ok(Cow::Owned(Value::String(text.to_owned())))
             }
@@ -234,12 +235,12 @@ impl<'c> Evaluator<'c> {
         })
     }
 
-    /// Returns what `success()` says.
+    /// Returns the value of `success()`.
     pub(super) fn succeeds(&self) -> bool {
         !self.context.failed && !self.context.cancelled
     }
 
-    /// Spends what a copy of a value takes.
+    /// Charges the budget for a copy of a value.
     fn weigh(&mut self, value: &Value, depth: usize, at: usize) -> Result<()> {
         let inner = || depth.checked_sub(1).ok_or_else(|| Kind::TooDeep.at(at));
         match value {

@@ -1,4 +1,4 @@
-//! Texts and values with the expressions in them replaced.
+//! Expansion of expressions in texts and values.
 
 use std::collections::BTreeSet;
 
@@ -10,19 +10,19 @@ use super::operators::is_truthy;
 use super::parser::Parser;
 use super::syntax::Part;
 
-/// Tells whether a text means something else than itself.
+/// Returns whether a text contains expressions.
 pub fn is_dynamic(text: &str) -> bool {
     text.contains("${{")
 }
 
-/// Replaces the expressions in a text; one that is the whole text keeps its type.
+/// Expands the expressions in a text; an expression that is the whole text keeps its type.
 pub fn expand(text: &str, context: &Context) -> Result<Expanded, ExpressionError> {
     let mut evaluator = Evaluator::new(context);
     let value = expand_in(&mut evaluator, text, context)?;
     Ok(Expanded { value, secrets: evaluator.secrets })
 }
 
-/// Replaces the expressions in a text, and returns the text and the secrets that went into it.
+/// Expands the expressions in a text; returns the text and the names of sensitive values it depends on.
 pub fn expand_text(
     text: &str,
     context: &Context,
@@ -32,17 +32,17 @@ pub fn expand_text(
     Ok((text, evaluator.secrets))
 }
 
-/// Replaces the expressions in all strings of a value, names of members excepted.
+/// Expands the expressions in all strings of a value, but not in member names.
 pub fn expand_value(value: &Value, context: &Context) -> Result<Expanded, ExpressionError> {
     let mut evaluator = Evaluator::new(context);
     let value = expand_deep(&mut evaluator, value, context, MAX_VALUE_DEPTH)?;
     Ok(Expanded { value, secrets: evaluator.secrets })
 }
 
-/// Tells whether a step is to run, from its `if:`, with or without `${{ }}` around it.
+/// Returns whether the condition `if:` of a step holds, with or without `${{ }}` around it.
 ///
-/// Unless it calls `success()`, `failure()`, `always()` or `cancelled()`, steps before must not have
-/// failed either.
+/// Unless it calls `success()`, `failure()`, `always()` or `cancelled()`, it does not hold after a failed
+/// step.
 pub fn condition(text: &str, context: &Context) -> Result<bool, ExpressionError> {
     let (node, asks_for_status) = Parser::new(text, Some(context)).condition()?;
     let mut evaluator = Evaluator::new(context);
@@ -53,11 +53,9 @@ pub fn condition(text: &str, context: &Context) -> Result<bool, ExpressionError>
     Ok(is_truthy(&value))
 }
 
-/// Checks the syntax of the expressions in a text, the functions they call and the first names of
-/// paths.
+/// Checks the expressions in a text: syntax, functions, and the first names of paths.
 ///
-/// This is for people: a path that only [`expand`] can tell from something else, by looking where it
-/// leads (`inputs.a b`), does not pass.
+/// Stricter than [`expand`]: a path that is valid only if it exists (`inputs.a b`) is rejected.
 pub fn check(text: &str) -> Result<(), ExpressionError> {
     Parser::new(text, None).text().map(drop)
 }
@@ -75,7 +73,7 @@ fn expand_in(
     let parts = Parser::new(text, Some(context)).text()?;
     match parts.as_slice() {
         [Part::Node(node)] => evaluator.owned(node),
-        // A YAML block ends with a line break, which is no reason to make text of a list.
+        // A YAML block scalar ends with a line break, which must not turn a list into text.
         [Part::Node(node), Part::Plain(plain)] if plain == "\n" => {
             Ok(match evaluator.owned(node)? {
                 value @ (Value::Array(_) | Value::Object(_)) => value,

@@ -1,28 +1,26 @@
-//! The words of expressions.
+//! Tokens of expressions.
 
-/// A word of an expression.
+/// A token of an expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Token<'t> {
-    /// A name, or a word such as `true`.
+    /// A name, or a keyword such as `true`.
     Name(&'t str),
-    /// A number as it is written.
     Number(&'t str),
     /// An operator, a bracket, a quote.
     Symbol(&'static str),
-    /// A character that means nothing.
+    /// A character that starts no token.
     Unknown(&'t str),
-    /// Nothing more.
     End,
 }
 
-/// Those of two characters come first.
+/// Longest first: those of two characters precede their prefixes.
 const SYMBOLS: [&str; 25] = [
     "&&", "||", "==", "!=", "<=", ">=", "<", ">", "+", "-", "*", "/", "%", "!", ".", ",", ":", "(",
     ")", "[", "]", "{", "}", "\"", "'",
 ];
 
 impl<'t> Token<'t> {
-    /// Returns the token at the start of a text, and its length.
+    /// Returns the first token of a text, and its length in bytes.
     pub(super) fn first(text: &'t str) -> (Self, usize) {
         let Some(c) = text.chars().next() else { return (Token::End, 0) };
         if c.is_alphabetic() || c == '_' {
@@ -39,7 +37,7 @@ impl<'t> Token<'t> {
         }
     }
 
-    /// Returns the token as a message has it.
+    /// Describes the token in messages.
     pub(super) fn describe(self) -> String {
         match self {
             Token::Name(text)
@@ -53,7 +51,7 @@ impl<'t> Token<'t> {
     }
 }
 
-/// Returns the length of a number at the start: digits, and what belongs to them if it is complete.
+/// Returns the length of a number literal: digits, with a complete fraction and exponent.
 fn number_len(text: &[u8]) -> usize {
     let digits = |from: usize| text[from..].iter().take_while(|b| b.is_ascii_digit()).count();
     let mut len = digits(0);

@@ -1,29 +1,29 @@
-//! What expressions name, for those who look at them without a job.
+//! Names used in expressions, for static checks.
 
 use super::super::Value;
 use super::error::ExpressionError;
 use super::parser::Parser;
 use super::syntax::{Base, Expr, Key, Node, Part};
 
-/// A name in an expression: `inputs.path`.
+/// A name used in an expression, such as `inputs.path`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Mention {
-    /// The byte of the text at which it stands.
+    /// Byte offset in the text.
     pub offset: usize,
-    /// What is named: `inputs`.
     pub root: String,
-    /// What of it: `path`; none if nothing, or only the expression's value tells.
+    /// Member, such as `path`; `None` if there is none, or it is computed.
     pub key: Option<String>,
 }
 
-/// Returns what the expressions in a text name, after the checks of [`check`](super::check).
+/// Returns the names used in the expressions of a text, after [`check`](super::check).
 pub fn mentions(text: &str) -> Result<Vec<Mention>, ExpressionError> {
     let mut found = Vec::new();
     in_text(&Parser::new(text, None).text()?, &mut found);
     Ok(found)
 }
 
-/// Returns what a [`condition`](super::condition) names, after the checks of
+/// Returns the names used in a [`condition`](super::condition), after
 /// [`check_condition`](super::check_condition).
 pub fn condition_mentions(text: &str) -> Result<Vec<Mention>, ExpressionError> {
     let mut found = Vec::new();
@@ -42,7 +42,7 @@ fn in_text(parts: &[Part<'_>], found: &mut Vec<Mention>) {
 
 fn in_node(node: &Node<'_>, found: &mut Vec<Mention>) {
     match &node.expr {
-        // Such paths are made only where there is something to look them up in.
+        // The parser makes such paths only with a context.
         Expr::Value(_) | Expr::Path(_) => {}
         Expr::Text(parts) => in_text(parts, found),
         Expr::Array(items) | Expr::Call(_, items) => {
@@ -76,7 +76,7 @@ fn in_node(node: &Node<'_>, found: &mut Vec<Mention>) {
     }
 }
 
-/// Returns the name that a key is, if that is written out.
+/// Returns the name of a key, if it is a literal.
 fn literal(key: &Key<'_>) -> Option<String> {
     let index = match key {
         Key::Name(_, name) => return Some((*name).to_owned()),

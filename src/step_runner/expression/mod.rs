@@ -1,24 +1,23 @@
-//! Expressions in `${{ }}`: the language of GitLab's functions, and of the steps before them.
+//! Expressions in `${{ }}`: the language of GitLab's functions, and of GitLab's older steps.
 //!
-//! A text is plain but for `${{ … }}`; `\${{` stands for `${{` itself. An expression that is the
-//! whole text keeps its type, text around it makes a string. Results are never expanded again.
+//! Text is literal except for `${{ … }}`; `\${{` is a literal `${{`. An expression that is the whole
+//! text keeps its type, otherwise the result is a string. Results are never expanded again.
 //!
 //! - Values: `null`, `true`, `1.5e3`, `"…"` with escapes and `${{ }}`, `'…'` with neither, `[1, 2]`,
 //!   `{name: "x", (inputs.key): 1}`.
 //! - Operators, from the tightest: `.name` and `[…]`; `+` `-` `!` before a value; `*` `/` `%`;
-//!   `+` `-`; `==` `!=` `<` `<=` `>` `>=`; `&&`; `||`. Nothing is converted unasked. `&&` and `||`
-//!   give one of their operands. False are `false`, `""`, `0`, `[]`, `{}` and `null`.
+//!   `+` `-`; `==` `!=` `<` `<=` `>` `>=`; `&&`; `||`. There are no implicit conversions. `&&` and `||`
+//!   return one of their operands. Falsy are `false`, `""`, `0`, `[]`, `{}` and `null`.
 //! - Functions: `str(value)`, `num(text)`, `bool(value)`; `success()`, `failure()`, `always()` and
-//!   `cancelled()`, meant for the `if:` of a step.
+//!   `cancelled()`, for the `if:` of a step.
 //! - Names: those of [`Context`].
 //!
-//! What the step runner before expressions had operators read still reads the same: a path of names
-//! with dots between them, which may hold `-` and blanks (`${{job.MY-KEY}}`), comes first if
-//! there is such a value; a missing name is reported in the same words; and `}}` without
-//! `${{` is plain text, since scripts have it for reasons of their own.
+//! Compatible with step runners before operators existed: a dotted path whose names contain `-` or
+//! blanks (`${{job.MY-KEY}}`) takes precedence if it exists; a missing name is reported with the same
+//! message; and `}}` without `${{` is literal text, as scripts use it.
 //!
-//! Texts come from jobs. Nesting is bounded, so is what an expansion may produce, and the time it
-//! takes grows with what it reads and writes.
+//! Safe for untrusted text: nesting and the size of results are bounded, and the time is linear in what
+//! is read and written.
 
 mod context;
 mod error;

@@ -1,4 +1,4 @@
-//! What names stand for.
+//! Resolution of names.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use super::super::Value;
 use super::context::{Context, Expanded, Status, StepState};
 
-/// The first names of paths.
+/// Valid first names of paths.
 const ROOTS: [&str; 10] = [
     "env",
     "inputs",
@@ -20,7 +20,7 @@ const ROOTS: [&str; 10] = [
     "work_dir",
 ];
 
-/// Words that the language keeps for what it may become.
+/// Reserved words of the language.
 const RESERVED: [&str; 34] = [
     "array",
     "as",
@@ -66,8 +66,8 @@ pub(super) fn is_reserved(name: &str) -> bool {
     RESERVED.contains(&name)
 }
 
-/// What names lead to: a value, or a place that has more names and is none itself.
-pub(super) enum Place<'c> {
+/// What a path of names refers to: a value, or a namespace with members.
+pub(super) enum NameTarget<'c> {
     Text(&'c str),
     Texts(&'c BTreeMap<String, String>),
     Entries(&'c BTreeMap<String, Expanded>),
@@ -76,60 +76,60 @@ pub(super) enum Place<'c> {
     Value(Cow<'c, Value>),
 }
 
-impl<'c> Place<'c> {
+impl<'c> NameTarget<'c> {
     pub(super) fn root(context: &'c Context, name: &str) -> Option<Self> {
         Some(match name {
-            "env" => Place::Texts(&context.env),
-            "inputs" => Place::Entries(&context.inputs),
-            "vars" | "job" => Place::Texts(&context.vars),
-            "steps" => Place::Steps(&context.steps),
-            "export_file" => Place::Text(&context.export_file),
-            "output_file" => Place::Text(&context.output_file),
-            "step_dir" | "func_dir" => Place::Text(&context.step_dir),
-            "work_dir" => Place::Text(&context.work_dir),
+            "env" => NameTarget::Texts(&context.env),
+            "inputs" => NameTarget::Entries(&context.inputs),
+            "vars" | "job" => NameTarget::Texts(&context.vars),
+            "steps" => NameTarget::Steps(&context.steps),
+            "export_file" => NameTarget::Text(&context.export_file),
+            "output_file" => NameTarget::Text(&context.output_file),
+            "step_dir" | "func_dir" => NameTarget::Text(&context.step_dir),
+            "work_dir" => NameTarget::Text(&context.work_dir),
             _ => return None,
         })
     }
 
-    /// Returns what a name leads to from here, and notes the secrets that are met.
+    /// Returns a member, and collects the names of sensitive values.
     pub(super) fn member(self, name: &str, secrets: &mut BTreeSet<String>) -> Option<Self> {
         Some(match self {
-            Place::Texts(texts) => Place::Text(texts.get(name)?),
-            Place::Entries(entries) => {
+            NameTarget::Texts(texts) => NameTarget::Text(texts.get(name)?),
+            NameTarget::Entries(entries) => {
                 let entry = entries.get(name)?;
                 secrets.extend(entry.secrets.iter().cloned());
-                Place::Value(Cow::Borrowed(&entry.value))
+                NameTarget::Value(Cow::Borrowed(&entry.value))
             }
-            Place::Steps(steps) => Place::Step(steps.get(name)?),
-            Place::Step(step) => match name {
-                "outputs" => Place::Entries(&step.outputs),
-                "status" => Place::Text(step.status.name()),
+            NameTarget::Steps(steps) => NameTarget::Step(steps.get(name)?),
+            NameTarget::Step(step) => match name {
+                "outputs" => NameTarget::Entries(&step.outputs),
+                "status" => NameTarget::Text(step.status.name()),
                 _ => return None,
             },
-            Place::Value(Cow::Borrowed(Value::Object(members))) => {
-                Place::Value(Cow::Borrowed(members.get(name)?))
+            NameTarget::Value(Cow::Borrowed(Value::Object(members))) => {
+                NameTarget::Value(Cow::Borrowed(members.get(name)?))
             }
-            Place::Value(Cow::Owned(Value::Object(mut members))) => {
-                Place::Value(Cow::Owned(members.remove(name)?))
+            NameTarget::Value(Cow::Owned(Value::Object(mut members))) => {
+                NameTarget::Value(Cow::Owned(members.remove(name)?))
             }
-            Place::Value(_) | Place::Text(_) => return None,
+            NameTarget::Value(_) | NameTarget::Text(_) => return None,
         })
     }
 }
 
-/// Returns what names with dots between them lead to, each of any other characters.
+/// Resolves a dotted path, whose names may contain any character but a dot.
 pub(super) fn find<'c>(
     context: &'c Context,
     path: &str,
     secrets: &mut BTreeSet<String>,
-) -> Option<Place<'c>> {
+) -> Option<NameTarget<'c>> {
     let mut names = path.split('.');
-    let root = Place::root(context, names.next()?)?;
+    let root = NameTarget::root(context, names.next()?)?;
     names.try_fold(root, |place, name| place.member(name, secrets))
 }
 
 impl Status {
-    /// Returns the status as expressions have it.
+    /// Returns the name of the status in expressions.
     pub fn name(self) -> &'static str {
         match self {
             Status::Success => "success",

@@ -1,14 +1,14 @@
-//! What operators and functions make of values.
+//! Operators and conversions.
 
 use std::cmp::Ordering;
 
 use super::super::Value;
 use super::error::ExpressionErrorKind as Kind;
 
-/// What a value takes besides its text, roughly.
+/// Approximate size of a value without its text.
 pub(super) const NODE_BYTES: usize = size_of::<Value>();
 
-/// How long the text of a number may be.
+/// Length limit of the text of a number.
 const MAX_DIGITS: usize = 1024;
 
 /// An operator before a value.
@@ -42,7 +42,7 @@ use Operator::{
     Remainder, Subtract,
 };
 
-/// Every operator, how it is written, and how tightly it binds.
+/// Operators with their symbol and precedence.
 const OPERATORS: [(Operator, &str, u8); 13] = [
     (Or, "||", 1),
     (And, "&&", 2),
@@ -60,7 +60,7 @@ const OPERATORS: [(Operator, &str, u8); 13] = [
 ];
 
 impl Operator {
-    /// Returns the operator that is written so, and how tightly it binds.
+    /// Returns the operator with this symbol, and its precedence.
     pub(super) fn from_symbol(symbol: &str) -> Option<(Self, u8)> {
         let found = OPERATORS.into_iter().find(|(_, written, _)| *written == symbol);
         found.map(|(operator, _, power)| (operator, power))
@@ -83,9 +83,9 @@ impl Unary {
     }
 }
 
-/// Compares or calculates; joining strings and choosing by `&&` and `||` is not done here.
+/// Applies a comparison or arithmetic operator; the evaluator handles joins, `&&` and `||`.
 ///
-/// Adds to `work` the bytes that had to be compared.
+/// Adds the number of compared bytes to `work`.
 pub(super) fn apply(
     operator: Operator,
     left: &Value,
@@ -121,12 +121,12 @@ fn calculate(operator: Operator, left: &Value, right: &Value) -> Result<Value, K
     if number.is_finite() { Ok(Value::Number(number)) } else { Err(Kind::Range) }
 }
 
-/// Returns the error of an operator or a function that does not take such values.
+/// Returns the error of an operator or a function that is not defined for these types.
 pub(super) fn unfit(operator: &'static str, values: &[&Value]) -> Kind {
     Kind::Operands { operator, operands: values.iter().map(|value| value.kind()).collect() }
 }
 
-/// Orders values: by type, then within it; objects by length, by their names, by their values.
+/// Compares values: first by type; objects by length, then names, then values.
 fn compare(left: &Value, right: &Value, work: &mut usize) -> Ordering {
     *work += NODE_BYTES;
     match (left, right) {
@@ -168,7 +168,7 @@ fn rank(value: &Value) -> u8 {
     }
 }
 
-/// Tells whether a value counts as true.
+/// Returns whether a value is truthy.
 pub(super) fn is_truthy(value: &Value) -> bool {
     match value {
         Value::Null => false,
@@ -180,12 +180,12 @@ pub(super) fn is_truthy(value: &Value) -> bool {
     }
 }
 
-/// Returns a number for `num()`.
+/// Converts a value to a number, for `num()`.
 pub(super) fn number(value: &Value) -> Result<Value, Kind> {
     match value {
         Value::Number(_) => Ok(value.clone()),
         Value::String(text) => {
-            // Rust would read `inf` and `nan` as well, and any number of zeros.
+            // Rust also parses `inf` and `nan`, and any number of zeros.
             let digits = text.len() <= MAX_DIGITS
                 && text.bytes().all(|b| b.is_ascii_digit() || b"+-.eE".contains(&b));
             match text.parse::<f64>() {

@@ -1,7 +1,7 @@
-//! Texts into plain pieces and expressions, expressions into trees.
+//! Parser of texts with expressions.
 //!
-//! Operators are parsed by precedence climbing. There is no list of tokens: where a string ends, or
-//! an expression, is known only to whoever reads it.
+//! Operators are parsed by precedence climbing. Tokens are read on demand: only the parser knows where a
+//! string or an expression ends.
 
 use std::collections::BTreeSet;
 
@@ -9,26 +9,26 @@ use super::super::Value;
 use super::context::Context;
 use super::error::{ExpressionError, ExpressionErrorKind as Kind};
 use super::lexer::Token;
-use super::names::{self, Place};
+use super::names::{self, NameTarget};
 use super::operators::{Operator, Unary};
 use super::syntax::{Base, Expr, Function, Key, Node, Operation, Part};
 
-/// How deep expressions may nest.
+/// Limit of the nesting depth of expressions.
 const MAX_DEPTH: usize = 64;
 
-/// How much of the text after an unclosed `${{` is worth repeating, in characters.
+/// How much text after an unclosed `${{` is quoted in the error, in characters.
 const MAX_QUOTED: usize = 80;
 
 type Result<T> = std::result::Result<T, ExpressionError>;
 
-/// A text that is being read.
+/// Parser state: a text and an offset.
 pub(super) struct Parser<'t> {
     text: &'t str,
     at: usize,
     depth: usize,
-    /// Where names are looked up that the language of today would read as something else.
+    /// Context for paths that exist, which take precedence over expressions.
     context: Option<&'t Context>,
-    /// Whether a function was called that is about how the steps before ended.
+    /// Whether a status function such as `failure()` was called.
     asks_for_status: bool,
 }
 
@@ -37,7 +37,7 @@ impl<'t> Parser<'t> {
         Parser { text, at: 0, depth: 0, context, asks_for_status: false }
     }
 
-    /// Reads the whole text, expressions and what is around them.
+    /// Parses a text into literal parts and expressions.
     pub(super) fn text(mut self) -> Result<Vec<Part<'t>>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -57,8 +57,8 @@ impl<'t> Parser<'t> {
         Ok(parts)
     }
 
-    /// Reads the whole text as an expression with or without `${{ }}` around it, and tells whether
-    /// it calls a function that is about how the steps before ended.
+    /// Parses a condition with or without `${{ }}` around it. Returns also whether it calls a status
+    /// function.
     pub(super) fn condition(mut self) -> Result<(Node<'t>, bool)> {
         self.skip_space();
         let node = if self.eat("${{") {
@@ -80,7 +80,7 @@ impl<'t> Parser<'t> {
         Ok((node, self.asks_for_status))
     }
 
-    /// Reads an expression after `${{`, and its `}}`.
+    /// Parses an expression after `${{`, and its `}}`.
     fn enclosed(&mut self) -> Result<Node<'t>> {
         let Some(len) = self.rest().find("}}") else {
             let mut text: String = self.rest().chars().take(MAX_QUOTED).collect();
@@ -102,14 +102,14 @@ impl<'t> Parser<'t> {
         if self.eat("}}") { Ok(node) } else { self.expected("an operator or `}}`") }
     }
 
-    /// Returns a text as the path that it was before there were operators, if it leads somewhere.
+    /// Returns a text as an old-style path, if the path exists.
     fn known_path(&self, path: &'t str) -> Option<Node<'t>> {
         let found = names::find(self.context?, path, &mut BTreeSet::new())?;
-        matches!(found, Place::Text(_) | Place::Value(_))
+        matches!(found, NameTarget::Text(_) | NameTarget::Value(_))
             .then_some(Node { at: self.at, expr: Expr::Path(path) })
     }
 
-    /// Reads values with operators between them that bind tighter than `power`.
+    /// Parses operands with operators of a precedence above `power`.
     fn expression(&mut self, power: u8) -> Result<Node<'t>> {
         self.enter()?;
         let mut left = self.operand()?;
@@ -132,7 +132,7 @@ impl<'t> Parser<'t> {
         Ok(left)
     }
 
-    /// Reads a value, the operators before it and the names after it.
+    /// Parses an operand with its unary operators.
     fn operand(&mut self) -> Result<Node<'t>> {
         let unary = match self.peek() {
             Token::Symbol("+") => Unary::Plus,
@@ -183,7 +183,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads a name after a dot, of a path that starts at `start`.
+    /// Parses a name after a dot, of a path that starts at `start`.
     fn name(&mut self, start: usize) -> Result<Key<'t>> {
         match self.look() {
             (Token::Name(name), len) => {
@@ -198,14 +198,14 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads what is in brackets, and the closing one.
+    /// Parses an index and the closing bracket.
     fn index(&mut self) -> Result<Key<'t>> {
         let index = self.expression(0)?;
         self.close("]", "an operator or `]`")?;
         Ok(Key::Index(index))
     }
 
-    /// Reads a value that is written out, or is in brackets.
+    /// Parses a literal or a parenthesized expression.
     fn value(&mut self) -> Result<Node<'t>> {
         let (token, len) = self.look();
         let at = self.at;
@@ -237,7 +237,7 @@ impl<'t> Parser<'t> {
         Ok(Node { at, expr })
     }
 
-    /// Reads things with commas between them, and maybe after the last, up to a bracket.
+    /// Parses items separated by commas, with an optional trailing one, up to `close`.
     fn items<T>(
         &mut self,
         close: &'static str,
@@ -259,7 +259,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads the name of a member, and its value.
+    /// Parses a member name and its value.
     fn member(&mut self) -> Result<(Node<'t>, Node<'t>)> {
         let key = match self.look() {
             (Token::Name(name), len) => {
@@ -273,7 +273,7 @@ impl<'t> Parser<'t> {
         Ok((key, self.expression(0)?))
     }
 
-    /// Reads the values of a function, which is named at `at`.
+    /// Parses the arguments of the function whose name is at `at`.
     fn call(&mut self, at: usize, name: &str) -> Result<Node<'t>> {
         self.at += 1;
         let Some(function) = Function::from_name(name) else {
@@ -288,7 +288,7 @@ impl<'t> Parser<'t> {
         Ok(Node { at, expr: Expr::Call(function, values) })
     }
 
-    /// Reads a string in single quotes, which was opened at `open`.
+    /// Parses a single-quoted string, opened at `open`.
     fn raw_string(&mut self, open: usize) -> Result<String> {
         let mut text = String::new();
         loop {
@@ -307,7 +307,7 @@ impl<'t> Parser<'t> {
         }
     }
 
-    /// Reads a string in double quotes, which was opened at `open`.
+    /// Parses a double-quoted string, opened at `open`.
     fn string(&mut self, open: usize) -> Result<Expr<'t>> {
         let mut parts = Vec::new();
         let mut plain = String::new();
@@ -331,7 +331,7 @@ impl<'t> Parser<'t> {
         Ok(Expr::Text(parts))
     }
 
-    /// Reads what follows a backslash.
+    /// Parses an escape sequence after its backslash.
     fn escape(&mut self, plain: &mut String) -> Result<()> {
         let at = self.at - 1;
         if self.eat("${{") {
@@ -353,7 +353,7 @@ impl<'t> Parser<'t> {
                 let digits = digits.ok_or_else(|| Kind::Escape.at(at))?;
                 self.at += 4;
                 let code = u32::from_str_radix(digits, 16).expect("four hexadecimal digits");
-                // Half of a surrogate pair is not a character.
+                // A lone surrogate is not a character.
                 char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER)
             }
             _ => return Err(Kind::Escape.at(at)),
@@ -376,18 +376,18 @@ impl<'t> Parser<'t> {
         Err(Kind::Expected { expected, found }.at(self.at))
     }
 
-    /// Tells whether nothing follows in this expression.
+    /// Returns whether the expression ends here.
     fn is_over(&self) -> bool {
         let rest = self.rest().trim_start();
         rest.is_empty() || rest.starts_with("}}")
     }
 
-    /// Goes to the next token, and returns it.
+    /// Skips blanks and returns the next token, without consuming it.
     fn peek(&mut self) -> Token<'t> {
         self.look().0
     }
 
-    /// Goes to the next token, and returns it and its length.
+    /// Skips blanks and returns the next token and its length, without consuming it.
     fn look(&mut self) -> (Token<'t>, usize) {
         self.skip_space();
         Token::first(self.rest())

@@ -1,63 +1,61 @@
-//! Expressions, parsed.
+//! Syntax trees of expressions.
 
 use super::super::Value;
 use super::operators::{Operator, Unary};
 
-/// An expression and the byte at which it starts.
+/// An expression and the byte offset of its start.
 #[derive(Debug)]
 pub(super) struct Node<'t> {
     pub(super) at: usize,
     pub(super) expr: Expr<'t>,
 }
 
-/// An expression.
+/// A syntax tree node.
 #[derive(Debug)]
 pub(super) enum Expr<'t> {
-    /// A value that is written out.
     Value(Value),
-    /// `"…"`.
     Text(Vec<Part<'t>>),
-    /// `[…]`.
     Array(Vec<Node<'t>>),
-    /// `{…}`: names and values.
     Object(Vec<(Node<'t>, Node<'t>)>),
-    /// Names with dots between them, split at every dot, which are known to be there.
+    /// An old-style dotted path that is known to exist.
     Path(&'t str),
-    /// A name, or a value, and what of it.
-    Access { path: &'t str, base: Base<'t>, keys: Vec<Key<'t>> },
-    /// An operator before a value.
+    /// A name or a value with its members.
+    Access {
+        path: &'t str,
+        base: Base<'t>,
+        keys: Vec<Key<'t>>,
+    },
     Unary(Unary, Box<Node<'t>>),
-    /// Operators between values, applied from left to right. What binds tighter is a node of its own,
-    /// except on the far left, where it comes first anyhow: so a long sum is not a deep tree.
+    /// Binary operators, applied from left to right. Operators of higher precedence are nodes of their
+    /// own, except on the far left: so a long sum is not a deep tree.
     Fold(Box<Node<'t>>, Vec<Operation<'t>>),
-    /// A function and its values.
+    /// A function call with arguments.
     Call(Function, Vec<Node<'t>>),
 }
 
-/// A piece of a text.
+/// A part of a text: literal, or an expression.
 #[derive(Debug)]
 pub(super) enum Part<'t> {
     Plain(String),
     Node(Node<'t>),
 }
 
-/// What [`Expr::Access`] begins with.
+/// Start of an [`Expr::Access`].
 #[derive(Debug)]
 pub(super) enum Base<'t> {
     Root(&'t str),
     Node(Box<Node<'t>>),
 }
 
-/// What follows it.
+/// Member or index of an [`Expr::Access`].
 #[derive(Debug)]
 pub(super) enum Key<'t> {
-    /// `.name`, and where the name is.
+    /// `.name`, with the offset of the name.
     Name(usize, &'t str),
-    /// `[…]`.
     Index(Node<'t>),
 }
 
-/// An operator, where it stands, and the value on its right.
+/// A binary operator, its offset, and its right operand.
 #[derive(Debug)]
 pub(super) struct Operation<'t> {
     pub(super) operator: Operator,
@@ -65,7 +63,7 @@ pub(super) struct Operation<'t> {
     pub(super) right: Node<'t>,
 }
 
-/// A function.
+/// A built-in function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Function {
     Str,
@@ -104,12 +102,12 @@ impl Function {
         }
     }
 
-    /// Tells whether it is about how the steps before ended.
+    /// Returns whether it is a status function: its value depends on earlier steps.
     pub(super) fn is_about_status(self) -> bool {
         !matches!(self, Function::Str | Function::Num | Function::Bool)
     }
 
-    /// Returns how many values it takes.
+    /// Returns the number of arguments.
     pub(super) fn takes(self) -> usize {
         usize::from(!self.is_about_status())
     }

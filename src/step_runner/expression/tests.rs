@@ -1,4 +1,4 @@
-//! The language, and what stayed of the one before it.
+//! The language, and compatibility with the one before it.
 
 mod language;
 mod laws;

@@ -1,29 +1,29 @@
-//! A line of such a file.
+//! Lines of step output files.
 
 use crate::json::{self, Document, Kind, SyntaxError, SyntaxErrorKind};
 
 use super::super::Value;
-use super::error::LineFault;
+use super::error::LineError;
 
-/// How deep values may nest.
+/// Limit of the nesting depth of values.
 const MAX_DEPTH: usize = 128;
 
-/// Returns the name and the value that a line gives.
-pub(super) fn read(line: &[u8]) -> Result<(String, Value), LineFault> {
+/// Parses a line into name and value.
+pub(super) fn read(line: &[u8]) -> Result<(String, Value), LineError> {
     let document = Document::parse(line).map_err(|error| syntax_fault(line, error))?;
     let root = document.root();
     if !matches!(root.kind(), Kind::Object | Kind::Null) {
-        return Err(LineFault::NoObject(go_name(root.kind())));
+        return Err(LineError::NoObject(go_name(root.kind())));
     }
     let (mut name, mut value) = (None, None);
     for member in root.members() {
-        // As Go's decoder, which also lets the last of several win.
+        // As Go's decoder: names in any case, and the last of several wins.
         let key = member.key.as_str().unwrap_or_default();
         if key.eq_ignore_ascii_case("name") {
             name = match member.value.kind() {
                 Kind::Null => None,
                 Kind::String => member.value.as_str(),
-                kind => return Err(LineFault::Name(go_name(kind))),
+                kind => return Err(LineError::Name(go_name(kind))),
             };
         } else if key.eq_ignore_ascii_case("value") {
             value = Some(convert(member.value, MAX_DEPTH)?).filter(|value| *value != Value::Null);
@@ -31,24 +31,24 @@ pub(super) fn read(line: &[u8]) -> Result<(String, Value), LineFault> {
     }
     let name = name.ok_or_else(|| absent(line, "name"))?;
     if name.is_empty() {
-        return Err(LineFault::Empty("name"));
+        return Err(LineError::Empty("name"));
     }
     Ok((name.into_owned(), value.ok_or_else(|| absent(line, "value"))?))
 }
 
-/// Returns what is wrong if a field has no value: null, if the line has its name anywhere.
+/// Returns the error for a field without value: null, if the line contains its name anywhere.
 ///
-/// That is how GitLab's step runner tells one from the other, and what clients see.
-fn absent(line: &[u8], field: &'static str) -> LineFault {
+/// GitLab's step runner distinguishes the two in this way, and clients see the difference.
+fn absent(line: &[u8], field: &'static str) -> LineError {
     let quoted = format!("\"{field}\"");
     match line.windows(quoted.len()).any(|window| window == quoted.as_bytes()) {
-        true => LineFault::Null(field),
-        false => LineFault::Missing(field),
+        true => LineError::Null(field),
+        false => LineError::Missing(field),
     }
 }
 
-fn convert(value: json::Value<'_>, depth: usize) -> Result<Value, LineFault> {
-    let inner = || depth.checked_sub(1).ok_or(LineFault::TooDeep);
+fn convert(value: json::Value<'_>, depth: usize) -> Result<Value, LineError> {
+    let inner = || depth.checked_sub(1).ok_or(LineError::TooDeep);
     Ok(match value.kind() {
         Kind::Null => Value::Null,
         Kind::Bool => Value::Bool(value.as_bool().unwrap_or_default()),
@@ -57,7 +57,7 @@ fn convert(value: json::Value<'_>, depth: usize) -> Result<Value, LineFault> {
             let text = String::from_utf8_lossy(value.raw());
             match text.parse::<f64>() {
                 Ok(number) if number.is_finite() => Value::Number(number),
-                _ => return Err(LineFault::Range(text.into_owned())),
+                _ => return Err(LineError::Range(text.into_owned())),
             }
         }
         Kind::Array => {
@@ -72,22 +72,22 @@ fn convert(value: json::Value<'_>, depth: usize) -> Result<Value, LineFault> {
                 let name = member.key.as_str().unwrap_or_default().into_owned();
                 Ok((name, convert(member.value, depth)?))
             };
-            Value::Object(value.members().map(member).collect::<Result<_, LineFault>>()?)
+            Value::Object(value.members().map(member).collect::<Result<_, LineError>>()?)
         }
     })
 }
 
-/// Returns the name of a kind in Go's messages.
+/// Returns the name of a JSON type in Go's messages.
 fn go_name(kind: Kind) -> &'static str {
     if kind == Kind::Bool { "bool" } else { kind.name() }
 }
 
-/// Returns a syntax error as Go's `encoding/json` has it.
-fn syntax_fault(line: &[u8], error: SyntaxError) -> LineFault {
+/// Converts a syntax error to that of Go's `encoding/json`.
+fn syntax_fault(line: &[u8], error: SyntaxError) -> LineError {
     let mut at = error.offset;
     let place = match error.kind {
-        SyntaxErrorKind::UnexpectedEnd => return LineFault::End,
-        SyntaxErrorKind::TooDeep => return LineFault::TooDeep,
+        SyntaxErrorKind::UnexpectedEnd => return LineError::End,
+        SyntaxErrorKind::TooDeep => return LineError::TooDeep,
         SyntaxErrorKind::ControlCharacter => "in string literal".to_owned(),
         SyntaxErrorKind::TrailingData => "after top-level value".to_owned(),
         SyntaxErrorKind::Escape => {
@@ -126,14 +126,14 @@ fn syntax_fault(line: &[u8], error: SyntaxError) -> LineFault {
         _ => "looking for beginning of value".to_owned(),
     };
     match line.get(at) {
-        None => LineFault::End,
-        Some(byte) => LineFault::Character { character: quoted(*byte), place },
+        None => LineError::End,
+        Some(byte) => LineError::Character { character: quoted(*byte), place },
     }
 }
 
-/// Returns the word that a text begins like, and how much of it is there.
+/// Returns the literal that a text starts like, and how many bytes match.
 ///
-/// `name=value` is what is written most often instead of JSON: it begins like `null`.
+/// `name=value` is the most frequent mistake: it starts like `null`.
 fn misspelled(text: &[u8]) -> Option<(&'static str, usize)> {
     let word =
         ["null", "true", "false"].into_iter().find(|w| text.first() == w.as_bytes().first())?;

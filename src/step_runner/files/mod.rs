@@ -1,6 +1,6 @@
-//! The files in which a step says what it gives: outputs, and variables for the steps after it.
+//! Step output files: outputs, and environment variables exported to later steps.
 //!
-//! Both hold an object of JSON a line, `{"name": …, "value": …}`. The last value of a name counts.
+//! Both contain one JSON object per line, `{"name": …, "value": …}`. The last value of a name wins.
 
 mod error;
 mod lines;
@@ -8,5 +8,5 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-pub use error::{FileError, KeyFault, LineFault};
+pub use error::{FileError, KeyError, LineError};
 pub use read::{MAX_BYTES, read_exports, read_outputs};

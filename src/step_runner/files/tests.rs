@@ -1,4 +1,4 @@
-//! What GitLab's step runner makes of such files, and what it has no answer for.
+//! Compared with GitLab's step runner, and cases beyond its vectors.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,4 +1,4 @@
-//! One job, from its start until it is forgotten.
+//! One job, from its start until it is removed.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -6,37 +6,35 @@ use std::time::{Duration, Instant, SystemTime};
 
 use tokio::sync::watch;
 
-use super::super::engine::{Cancel, Job, Outcome, Reason};
+use super::super::engine::{Cancel, Job, JobOutcome, Reason};
 use super::super::log::{Follower, Log, LogReader, Masking};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
 use super::event::{Event, Watcher};
-use super::message::{Heard, told};
+use super::message::{MaskedOutput, masked_message};
 use super::results::Results;
 use super::state::JobDir;
 
-/// How long what was killed may take to be gone.
-const KILLED: Duration = Duration::from_secs(2);
+/// Maximum time to wait for a killed job to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// The state of a job.
+/// Status of a job at one moment.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Snapshot {
-    /// Its id.
     pub id: String,
     /// Running, or how it ended.
     pub status: Status,
-    /// Why it failed; the exit code of a command that failed is the number at its end.
+    /// Error message, which ends with the exit code if a command failed.
     pub message: String,
-    /// The code of the command that failed.
+    /// Exit code of the command that failed.
     pub exit_code: i32,
-    /// When it began.
     pub start: Option<SystemTime>,
-    /// When it ended.
     pub end: Option<SystemTime>,
 }
 
 impl Snapshot {
-    /// Tells if the job has ended.
+    /// Returns whether the job has ended.
     pub fn is_finished(&self) -> bool {
         self.end.is_some()
     }
@@ -49,35 +47,35 @@ pub(super) struct Entry {
     log: LogReader,
     pub(super) results: Results,
     cancel: Cancel,
-    /// How long a cancelled job may take to end by itself.
-    patience: Duration,
-    /// Whether its thread has let go of everything.
+    /// Time for a cancelled job to end before it is killed.
+    cancel_timeout: Duration,
+    /// Whether the thread of the job has released all resources.
     is_over: watch::Sender<bool>,
-    place: Mutex<Place>,
+    files: Mutex<JobFiles>,
 }
 
 #[derive(Debug)]
-struct Place {
-    /// The files, until the job has ended and is forgotten.
+struct JobFiles {
+    /// The files, until the job has ended and is removed.
     dir: Option<JobDir>,
     ended: Option<Instant>,
-    is_forgotten: bool,
+    is_removed: bool,
 }
 
-impl Place {
-    /// Removes the files if nobody needs them any more. Who reads the log has it open.
+impl JobFiles {
+    /// Returns the files to remove if the job has ended and is removed. Readers of the log keep it open.
     fn clear(&mut self) -> Option<JobDir> {
-        if self.is_forgotten && self.ended.is_some() { self.dir.take() } else { None }
+        if self.is_removed && self.ended.is_some() { self.dir.take() } else { None }
     }
 }
 
-/// What a job's thread has.
+/// Resources of the thread that runs a job.
 pub(super) struct Work {
     pub(super) job: Job,
     pub(super) resolver: Resolver,
     pub(super) log: Log,
     pub(super) watcher: Watcher,
-    /// What the log was begun with.
+    /// Masking with which the log was created.
     pub(super) masking: Masking,
 }
 
@@ -102,9 +100,9 @@ impl Entry {
             log: work.log.reader(),
             results,
             cancel,
-            patience: work.job.grace + work.job.cleanup,
+            cancel_timeout: work.job.grace + work.job.cleanup,
             is_over: watch::Sender::new(false),
-            place: Mutex::new(Place { dir: Some(dir), ended: None, is_forgotten: false }),
+            files: Mutex::new(JobFiles { dir: Some(dir), ended: None, is_removed: false }),
         }
     }
 
@@ -121,15 +119,15 @@ impl Entry {
                 lost.get_or_insert(error);
             }
         };
-        let mut output = Heard { log: &mut log, secrets: masking };
+        let mut output = MaskedOutput { log: &mut log, secrets: masking };
         let outcome = guarded(|| job.run(&resolver, &mut output, &self.cancel, &mut ended));
         let outcome = outcome.unwrap_or_else(|| {
             let outcome = panicked();
             ended(&outcome.result);
             outcome
         });
-        let message = told(&outcome.message, &output.secrets);
-        // Before the log ends: who has read all of it finds the job ended.
+        let message = masked_message(&outcome.message, &output.secrets);
+        // Before the log ends: a client that has read all of it finds the job ended.
         let end = SystemTime::now();
         self.state.send_modify(|state| {
             state.status = outcome.status;
@@ -140,74 +138,74 @@ impl Entry {
             };
             state.end = Some(end);
         });
-        // If something could not be written the log says so itself.
+        // The log itself reports write errors.
         drop(log);
-        watcher.tell(&Event::Ended(&self.snapshot()));
-        let mut place = self.place();
-        place.ended = Some(Instant::now());
-        let dir = place.clear();
-        drop(place);
+        watcher.notify(&Event::Ended(&self.snapshot()));
+        let mut files = self.files();
+        files.ended = Some(Instant::now());
+        let dir = files.clear();
+        drop(files);
         drop(dir);
         self.is_over.send_replace(true);
     }
 
-    /// Returns how it is now.
+    /// Returns the current status.
     pub(super) fn snapshot(&self) -> Snapshot {
         self.state.borrow().clone()
     }
 
-    /// Returns when it ended.
+    /// Returns when the job ended; `None` while it runs.
     pub(super) fn ended(&self) -> Option<Instant> {
-        self.place().ended
+        self.files().ended
     }
 
-    /// Reads the log from an offset on.
+    /// Follows the log from an offset in bytes.
     pub(super) fn follow(&self, offset: u64) -> Follower {
         self.log.follow(offset)
     }
 
     /// Waits until the job has ended.
     pub(super) async fn finished(&self) {
-        // It fails when the sender is gone, and this has it.
+        // It cannot fail: the sender is a field of this.
         let _ = self.state.subscribe().wait_for(Snapshot::is_finished).await;
     }
 
-    /// Stops the job, and waits until it has ended, or does not although it was killed.
+    /// Cancels the job, and waits until it has ended; gives up if it does not end when killed.
     pub(super) async fn stop(&self) {
         if !self.snapshot().is_finished() {
             self.cancel.cancel(Reason::Asked);
-            if tokio::time::timeout(self.patience, self.finished()).await.is_err() {
+            if tokio::time::timeout(self.cancel_timeout, self.finished()).await.is_err() {
                 self.cancel.cancel(Reason::Asked);
             }
         }
-        // Its state is final a moment before its thread lets go of its files.
+        // Its status is final a moment before its thread releases its files.
         let mut is_over = self.is_over.subscribe();
-        let _ = tokio::time::timeout(KILLED, is_over.wait_for(|is_over| *is_over)).await;
+        let _ = tokio::time::timeout(KILL_TIMEOUT, is_over.wait_for(|is_over| *is_over)).await;
     }
 
     /// Removes the files, now or when the job has ended.
-    pub(super) fn forget(&self) {
-        let mut place = self.place();
-        place.is_forgotten = true;
-        let dir = place.clear();
-        drop(place);
+    pub(super) fn remove(&self) {
+        let mut files = self.files();
+        files.is_removed = true;
+        let dir = files.clear();
+        drop(files);
         drop(dir);
     }
 
-    fn place(&self) -> std::sync::MutexGuard<'_, Place> {
-        self.place.lock().unwrap_or_else(PoisonError::into_inner)
+    fn files(&self) -> std::sync::MutexGuard<'_, JobFiles> {
+        self.files.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Runs a job; returns nothing if that panics, which is a fault of ours.
-fn guarded(run: impl FnOnce() -> Outcome) -> Option<Outcome> {
-    // What the panic says is on standard error.
+/// Runs a job; returns `None` if that panics, which is a bug.
+fn guarded(run: impl FnOnce() -> JobOutcome) -> Option<JobOutcome> {
+    // The panic message is on standard error.
     catch_unwind(AssertUnwindSafe(run)).ok()
 }
 
-/// Returns the end of a job whose thread panicked: it has failed, and nothing else has.
-fn panicked() -> Outcome {
-    Outcome {
+/// Returns the outcome of a job that panicked: it fails, but the server continues.
+fn panicked() -> JobOutcome {
+    JobOutcome {
         status: Status::Failure,
         message: "internal error: the thread of the job panicked".to_owned(),
         exit_code: 1,

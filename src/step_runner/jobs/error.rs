@@ -1,4 +1,4 @@
-//! Why a job is not started, or not there.
+//! Errors in starting and finding jobs.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,70 +9,62 @@ use super::super::log::LogError;
 use super::variables::VariableError;
 use crate::sys::fs::PathError;
 
-/// How much of the steps is told again: an answer that is too long does not arrive.
+/// How much of the steps is quoted in errors: gRPC limits the size of error messages.
 const MAX_STEPS_BYTES: usize = 1024;
 
-/// How long an id may be.
+/// Length limit of a job id.
 pub(super) const MAX_ID_BYTES: usize = 1024;
 
-/// Why a job was not started. The messages are those of GitLab's step-runner where it has one.
+/// An error in starting a job. Messages are those of GitLab's step-runner where it has one.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The request has no id, or a strange one.
-    #[error("the id of a job must have 1 to {MAX_ID_BYTES} bytes")]
+    /// The id is empty or too long.
+    #[error("invalid job id: expected 1 to {MAX_ID_BYTES} bytes")]
     Id,
-    /// The server is about to end.
+    /// The server is shutting down.
     #[error("the server is shutting down")]
     ShuttingDown,
-    /// There are too many jobs.
-    #[error("there are {0} jobs already; close those that have ended")]
+    /// The maximum number of jobs is reached.
+    #[error("too many jobs ({0}): close those that have ended")]
     TooManyJobs(usize),
-    /// The steps cannot be read.
+    /// The steps cannot be parsed.
     #[error("loading step: reading steps {:?}: {error}", shortened(steps))]
-    Steps {
-        /// The steps.
-        steps: String,
-        /// Why.
-        error: DocumentError,
-    },
-    /// A variable cannot be taken as it is.
+    Steps { steps: String, error: DocumentError },
     #[error("preparing environment: {0}")]
     Variable(#[from] VariableError),
-    /// The directory to work in cannot be made.
+    /// The working directory cannot be created.
     #[error("initializing request: creating workdir {:?}: mkdir {}: {}", path, at.display(), reason(error))]
     WorkDir {
-        /// The directory.
         path: PathBuf,
-        /// Which of the directories above it, or itself.
+        /// The directory at which it failed: `path` or one of its parents.
         at: PathBuf,
-        /// Why.
         error: io::Error,
     },
-    /// There is no such level of messages.
+    /// The log level is unknown.
     #[error(
         "initializing global environment: init global environment: log level: {0} not supported"
     )]
     LogLevel(String),
-    /// The steps do not fit the request.
+    /// The job lacks required inputs.
     #[error("failed to start step runner service: {0}")]
     Check(#[from] StepError),
-    /// The log cannot be begun.
+    /// The log cannot be created.
     #[error("initializing request: {0}")]
     Log(LogError),
-    /// A file of the job cannot be made.
+    /// A file of the job cannot be created.
     #[error("initializing request: {}: {}", .0, reason(&.0.source))]
     Files(PathError),
-    /// The system has no more threads or descriptors.
+    /// The system is out of threads or file descriptors.
     #[error("failed to start step runner service: {}", reason(.0))]
     Start(io::Error),
 }
 
-/// Why a job cannot be looked at.
+/// No job has this id.
 #[derive(Debug, thiserror::Error)]
 #[error("no job with id {id:?}")]
 pub struct NoSuchJob {
-    /// The id that no job has.
+    /// The id of the request.
     pub id: String,
 }
 

@@ -1,21 +1,21 @@
-//! How much steps are to say.
+//! The log level of steps.
 
 use std::collections::BTreeMap;
 
-/// The variable that says it, to us and to steps.
+/// The variable with the log level, for this program and for steps.
 pub(super) const VARIABLE: &str = "CI_STEPS_LOG_LEVEL";
 
 const LEVELS: [&str; 4] = ["debug", "info", "warn", "error"];
 
-/// Returns the level that the first of these says that says any; the error is what is no level.
+/// Returns the log level of the first source that sets it, by default `info`. The error is the unknown level.
 pub fn log_level(sources: &[&BTreeMap<String, String>]) -> Result<&'static str, String> {
-    let said = sources
+    let level = sources
         .iter()
         .filter_map(|source| source.get(VARIABLE))
         .map(|level| level.trim().to_lowercase())
         .find(|level| !level.is_empty());
-    let Some(said) = said else { return Ok("info") };
-    LEVELS.into_iter().find(|level| *level == said).ok_or(said)
+    let Some(level) = level else { return Ok("info") };
+    LEVELS.into_iter().find(|known| *known == level).ok_or(level)
 }
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! What is told of a job that failed: without secrets, and not too long.
+//! Error messages of jobs: masked, and shortened.
 
 use std::time::Instant;
 
 use super::super::log::{Log, Masker, Masking, Output, Source, Stream};
 
-/// How much is told; answers have a limit, and one has the messages of all jobs.
+/// Length limit of a message: one gRPC response contains the messages of all jobs.
 const MAX_BYTES: usize = 4 << 10;
 
-/// Where the exit code is, for GitLab's runner to find.
-const CODE: &str = "exit status ";
+/// Text before the exit code, for which GitLab's runner searches.
+const EXIT_STATUS: &str = "exit status ";
 
-/// A log, and all that was said to be secret meanwhile.
-pub(super) struct Heard<'a> {
+/// A log that also collects the secrets that steps add to its masking.
+pub(super) struct MaskedOutput<'a> {
     pub(super) log: &'a mut Log,
     pub(super) secrets: Masking,
 }
 
-impl Output for Heard<'_> {
+impl Output for MaskedOutput<'_> {
     fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]) {
         self.log.write(source, stream, bytes);
     }
@@ -35,13 +35,14 @@ impl Output for Heard<'_> {
     }
 }
 
-/// Returns what may be told of a message. The exit code at its end stays.
-pub(super) fn told(message: &str, secrets: &Masking) -> String {
-    let is_code = |at: &usize| message[at + CODE.len()..].bytes().all(|byte| byte.is_ascii_digit());
-    let end = message.rfind(CODE).filter(is_code).unwrap_or(message.len());
+/// Masks and shortens a message. The exit code at its end is kept.
+pub(super) fn masked_message(message: &str, secrets: &Masking) -> String {
+    let is_code =
+        |at: &usize| message[at + EXIT_STATUS.len()..].bytes().all(|byte| byte.is_ascii_digit());
+    let end = message.rfind(EXIT_STATUS).filter(is_code).unwrap_or(message.len());
     let (text, code) = message.split_at(end);
     let Ok(mut masker) = Masker::new(secrets) else {
-        return format!("there is too much to mask: {code}");
+        return format!("message withheld, too many secrets to mask: {code}");
     };
     let mut masked = Vec::new();
     masker.write(text.as_bytes(), &mut masked);
@@ -70,14 +71,14 @@ mod tests {
             ("", ""),
         ];
         for (message, expected) in cases {
-            assert_eq!(told(message, &secrets), expected);
+            assert_eq!(masked_message(message, &secrets), expected);
         }
     }
 
     #[test]
     fn a_long_message_keeps_its_end() {
         let message = format!("step {}: exit status 12", "é".repeat(10_000));
-        let told = told(&message, &Masking::default());
+        let told = masked_message(&message, &Masking::default());
         assert!(told.len() < MAX_BYTES + 100);
         assert!(told.ends_with("...: exit status 12"), "{told}");
     }

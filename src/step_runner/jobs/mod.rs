@@ -1,8 +1,7 @@
-//! The jobs of a server: started once by id, followed, stopped, forgotten.
+//! The jobs of a server: started once by id, followed, cancelled, closed.
 //!
-//! A job has a thread, which runs it, and a directory beneath that of the server, which has its
-//! log, its variables that are files, and what the engine needs. Who asks, and how, is not known
-//! here.
+//! A job has a thread, and a directory below that of the server with its log, its file variables, and the
+//! scratch files of the engine. The gRPC services are above this module.
 
 mod either;
 mod entry;
@@ -26,5 +25,5 @@ pub use log_level::log_level;
 pub use registry::Jobs;
 pub use request::Settings;
 pub use result_stream::Steps;
-pub use state::{State, StateError};
+pub use state::{StateDir, StateError};
 pub use variables::{VariableError, Variables};

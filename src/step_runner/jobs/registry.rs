@@ -1,4 +1,4 @@
-//! All jobs of a server, by id.
+//! All jobs of a server by id.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,13 +14,13 @@ use super::error::{MAX_ID_BYTES, NoSuchJob, RunError};
 use super::event::{Event, Watcher};
 use super::request::{Settings, prepare};
 use super::result_stream::Steps;
-use super::state::State;
+use super::state::StateDir;
 use super::variables::Variables;
 
-/// How often it is looked for jobs to forget, at most and at least.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
+/// Minimum and maximum interval between checks for jobs to prune.
+const PRUNE_INTERVAL: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(60));
 
-/// The jobs of a server. Clones are the same jobs.
+/// The jobs of a server. Clones share them.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     shared: Arc<Shared>,
@@ -29,9 +29,9 @@ pub struct Jobs {
 #[derive(Debug)]
 struct Shared {
     settings: Settings,
-    state: State,
+    state: StateDir,
     table: Mutex<Table>,
-    /// Told when a job that was being started is, or is not.
+    /// Notified when the start of a job has succeeded or failed.
     started: Condvar,
     watcher: Watcher,
 }
@@ -44,16 +44,16 @@ struct Table {
 
 #[derive(Debug)]
 enum Slot {
-    /// Somebody is starting the job.
+    /// The job is being started.
     Starting,
     Known(Arc<Entry>),
 }
 
 impl Jobs {
-    /// Returns no jobs yet. The watcher is called with what happens to them.
+    /// Returns a server without jobs. `watcher` is called for each event.
     pub fn new(
         settings: Settings,
-        state: State,
+        state: StateDir,
         watcher: impl Fn(&Event<'_>) + Send + Sync + 'static,
     ) -> Self {
         let shared = Shared {
@@ -66,16 +66,16 @@ impl Jobs {
         Jobs { shared: Arc::new(shared) }
     }
 
-    /// Starts a job, unless there is one of that id. It blocks until the job has been started.
+    /// Starts a job, unless a job with this id exists. Blocks until the job has been started.
     pub fn run(&self, request: RunRequest, variables: Variables) -> Result<(), RunError> {
         let Some(place) = self.reserve(&request.id)? else { return Ok(()) };
         let id = request.id.clone();
         let started = self.start(request, variables);
         let event = match &started {
             Ok(_) => Event::Started { id: &id },
-            Err(error) => Event::Refused { id: &id, error },
+            Err(error) => Event::NotStarted { id: &id, error },
         };
-        self.shared.watcher.tell(&event);
+        self.shared.watcher.notify(&event);
         place.fill(started?);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Jobs {
         Ok(entry)
     }
 
-    /// Reserves an id; returns nothing if there is a job of that id.
+    /// Reserves an id; returns `None` if a job with this id exists.
     fn reserve(&self, id: &str) -> Result<Option<Reservation<'_>>, RunError> {
         if id.is_empty() || id.len() > MAX_ID_BYTES {
             return Err(RunError::Id);
@@ -115,53 +115,53 @@ impl Jobs {
         Ok(Some(Reservation { jobs: self, id: id.to_owned() }))
     }
 
-    /// Returns the state of a job.
+    /// Returns the status of a job.
     pub fn status(&self, id: &str) -> Result<Snapshot, NoSuchJob> {
         self.find(id).map(|entry| entry.snapshot())
     }
 
-    /// Returns the state of all jobs, in the order of their ids.
+    /// Returns the status of all jobs, ordered by id.
     pub fn all(&self) -> Vec<Snapshot> {
         self.entries().into_iter().map(|(_, entry)| entry.snapshot()).collect()
     }
 
-    /// Reads the log of a job from an offset on.
+    /// Follows the log of a job from an offset in bytes.
     pub fn follow_log(&self, id: &str, offset: u64) -> Result<Follower, NoSuchJob> {
         Ok(self.find(id)?.follow(offset))
     }
 
-    /// Reads the results of a job's steps, without the first few.
+    /// Follows the results of a job's steps, without the first `skip`.
     pub fn follow_steps(&self, id: &str, skip: usize) -> Result<Steps, NoSuchJob> {
         Ok(Steps::new(self.find(id)?, skip))
     }
 
-    /// Stops a job if it runs, and forgets it. That there is none is as well.
+    /// Cancels a job if it runs, and removes it. An unknown job is not an error.
     ///
-    /// A job that does not end although it was killed is forgotten all the same, and its files are
-    /// removed when it ends.
+    /// A job that does not end although it was killed is removed as well; its files are removed when it
+    /// ends.
     pub async fn close(&self, id: &str) {
         let Ok(entry) = self.find(id) else { return };
         entry.stop().await;
-        if self.forget(id, &entry).await {
-            self.shared.watcher.tell(&Event::Closed { id });
+        if self.remove(id, &entry).await {
+            self.shared.watcher.notify(&Event::Closed { id });
         }
     }
 
-    /// Forgets jobs that ended long ago, and goes on doing so.
+    /// Prunes jobs that ended long ago, in an endless loop.
     pub async fn prune(&self) {
         let stale_after = self.shared.settings.stale_after;
         loop {
             for (id, entry) in self.entries() {
                 let is_stale = entry.ended().is_some_and(|ended| ended.elapsed() >= stale_after);
-                if is_stale && self.forget(&id, &entry).await {
-                    self.shared.watcher.tell(&Event::Pruned { id: &id });
+                if is_stale && self.remove(&id, &entry).await {
+                    self.shared.watcher.notify(&Event::Pruned { id: &id });
                 }
             }
-            tokio::time::sleep((stale_after / 4).clamp(LOOKS.0, LOOKS.1)).await;
+            tokio::time::sleep((stale_after / 4).clamp(PRUNE_INTERVAL.0, PRUNE_INTERVAL.1)).await;
         }
     }
 
-    /// Takes no more jobs, and waits for those there are.
+    /// Accepts no more jobs, and waits for running ones up to a timeout.
     pub async fn drain(&self, timeout: Duration) {
         self.table().is_shutting_down = true;
         let deadline = tokio::time::Instant::now() + timeout;
@@ -170,7 +170,7 @@ impl Jobs {
         }
     }
 
-    /// Takes no more jobs, and stops those there are.
+    /// Accepts no more jobs, and cancels running ones.
     pub async fn stop(&self) {
         self.table().is_shutting_down = true;
         let mut stops = JoinSet::new();
@@ -180,19 +180,19 @@ impl Jobs {
         stops.join_all().await;
     }
 
-    /// Forgets a job; tells if it was known still.
-    async fn forget(&self, id: &str, entry: &Arc<Entry>) -> bool {
+    /// Removes a job. Returns whether it still existed.
+    async fn remove(&self, id: &str, entry: &Arc<Entry>) -> bool {
         {
             let mut table = self.table();
-            // Somebody may have closed it meanwhile, and started another one.
+            // Another client may have closed it meanwhile, and started a new one.
             match table.jobs.get(id) {
                 Some(Slot::Known(known)) if Arc::ptr_eq(known, entry) => table.jobs.remove(id),
                 _ => return false,
             };
         }
         let entry = entry.clone();
-        // It fails if the runtime ends, and then all files are removed.
-        let _ = tokio::task::spawn_blocking(move || entry.forget()).await;
+        // An error means that the runtime is shutting down, which removes all files.
+        let _ = tokio::task::spawn_blocking(move || entry.remove()).await;
         true
     }
 
@@ -217,7 +217,7 @@ impl Jobs {
     }
 }
 
-/// An id that is kept for a job that is being started; free again if that fails.
+/// An id reserved for a job that is being started; released if that fails.
 struct Reservation<'a> {
     jobs: &'a Jobs,
     id: String,

@@ -1,4 +1,4 @@
-//! From a request to a job that can be started.
+//! Preparing a job from a request.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,38 +15,55 @@ use super::error::RunError;
 use super::event::Watcher;
 use super::log_level::{VARIABLE, log_level};
 use super::results::Results;
-use super::state::State;
+use super::state::StateDir;
 use super::variables::{self, Variables};
-use super::work_dir::Made;
+use super::work_dir::CreatedDirs;
 use crate::sys::fs::PathContext as _;
 
-/// What all jobs of a server have in common.
+/// Settings of all jobs of a server.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Settings {
-    /// Where jobs work that do not say where, and what relative directories are relative to.
+    /// Default working directory of jobs, and base of relative ones.
     pub work_dir: PathBuf,
-    /// The server's environment, which that of each job starts from.
+    /// Environment of the server, which jobs inherit.
     pub env: BTreeMap<String, String>,
-    /// How step files are found.
     pub resolver: Resolver,
-    /// The time between `SIGTERM` and `SIGKILL` for a command that is to end.
+    /// Time between `SIGTERM` and `SIGKILL` when a command is stopped.
     pub grace: Duration,
-    /// The time that steps have after a cancellation whose condition says that they still run.
+    /// Time limit of cleanup steps after a cancellation.
     pub cleanup: Duration,
-    /// How long a job may run.
+    /// Maximum run time of a job.
     pub max_runtime: Duration,
-    /// How long after its end a job is forgotten that nobody closes.
+    /// How long to keep finished jobs that were never closed.
     pub stale_after: Duration,
-    /// How many jobs there may be, those included that have ended and are not closed.
+    /// Maximum number of jobs, including finished but unclosed ones.
     pub max_jobs: usize,
-    /// How much of a job's log is kept.
+    /// Size limit of the log of a job.
     pub max_log_bytes: u64,
 }
 
-/// Makes all that a job needs. If it fails nothing is left.
+impl Settings {
+    /// Returns settings with the defaults of `step-runner serve`.
+    pub fn new(work_dir: PathBuf, env: BTreeMap<String, String>, resolver: Resolver) -> Self {
+        Settings {
+            work_dir,
+            env,
+            resolver,
+            grace: Duration::from_secs(5),
+            cleanup: Duration::from_secs(30),
+            max_runtime: Duration::from_secs(24 * 3600),
+            stale_after: Duration::from_secs(3600),
+            max_jobs: 1000,
+            max_log_bytes: 4 << 30,
+        }
+    }
+}
+
+/// Creates all resources of a job. On error nothing is left behind.
 pub(super) fn prepare(
     settings: &Settings,
-    state: &State,
+    state: &StateDir,
     request: proto::RunRequest,
     treatment: Variables,
     watcher: &Watcher,
@@ -59,7 +76,7 @@ pub(super) fn prepare(
 
     let asked = if ci.build_dir.is_empty() { &work_dir } else { &ci.build_dir };
     let work_dir = settings.work_dir.join(asked);
-    let made = Made::make(&work_dir).map_err(|(at, error)| RunError::WorkDir {
+    let created = CreatedDirs::make(&work_dir).map_err(|(at, error)| RunError::WorkDir {
         path: work_dir.clone(),
         at,
         error,
@@ -107,7 +124,7 @@ pub(super) fn prepare(
     let work =
         Work { job, resolver: settings.resolver.clone(), log, watcher: watcher.clone(), masking };
     let entry = Entry::new(&id, dir, &work, results, cancel);
-    made.keep();
+    created.keep();
     Ok((Arc::new(entry), work))
 }
 

@@ -1,4 +1,4 @@
-//! The results of a job's steps as they come.
+//! Following the results of a job's steps.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 use super::super::wire::proto::StepResult;
 use super::entry::Entry;
 
-/// The results of a job's steps, in the order in which they end; that of the whole job is the last.
+/// Follows the results of a job's steps in the order in which they end; that of the job is the last.
 #[derive(Debug)]
 pub struct Steps {
     entry: Arc<Entry>,
@@ -22,10 +22,10 @@ impl Steps {
         Steps { entry, next: skip, count }
     }
 
-    /// Waits for the next result; none comes after the job has ended.
+    /// Waits for the next result; `None` when the job has ended.
     pub async fn next(&mut self) -> io::Result<Option<StepResult>> {
         loop {
-            // First: what ends a job has been added before.
+            // Checked first: results are added before a job ends.
             let is_finished = self.entry.snapshot().is_finished();
             if let Some(result) = self.entry.results.get(self.next)? {
                 self.next += 1;
@@ -42,7 +42,7 @@ impl Steps {
     async fn wait(&mut self) {
         let Steps { entry, next, count } = self;
         let more = async {
-            // It fails when the sender is gone, and the entry has it.
+            // It cannot fail: the entry has the sender.
             let _ = count.wait_for(|count| count > next).await;
         };
         super::either::either(more, entry.finished()).await;

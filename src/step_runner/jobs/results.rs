@@ -1,5 +1,5 @@
-//! What became of a job's steps, in the order in which they ended: kept on disk, since each may be
-//! large and all are kept until the job is forgotten.
+//! Results of a job's steps, in the order in which they ended: stored on disk, since each may be large
+//! and all are kept until the job is removed.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -12,11 +12,10 @@ use tokio::sync::watch;
 
 use super::super::wire::proto::StepResult;
 
-/// The results of a job's steps.
+/// The stored results of a job's steps.
 #[derive(Debug)]
 pub(super) struct Results {
     file: File,
-    /// Where each ends.
     ends: Mutex<Vec<u64>>,
     count: watch::Sender<usize>,
 }
@@ -28,7 +27,7 @@ impl Results {
         Ok(Results { file, ends: Mutex::default(), count: watch::Sender::new(0) })
     }
 
-    /// Adds a result.
+    /// Appends a result to the file.
     pub(super) fn push(&self, result: &StepResult) -> io::Result<()> {
         let bytes = result.encode_to_vec();
         let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -39,7 +38,7 @@ impl Results {
         Ok(())
     }
 
-    /// Returns a result; none if it has not ended.
+    /// Returns a result; `None` if that step has not ended.
     pub(super) fn get(&self, index: usize) -> io::Result<Option<StepResult>> {
         let (start, end) = {
             let ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
@@ -52,7 +51,7 @@ impl Results {
         Ok(Some(StepResult::decode(&*bytes)?))
     }
 
-    /// Returns what tells of new ones.
+    /// Returns a receiver of the number of results.
     pub(super) fn watch(&self) -> watch::Receiver<usize> {
         self.count.subscribe()
     }

@@ -1,4 +1,4 @@
-//! Where a server keeps the files of its jobs, and what it finds there of one that was killed.
+//! The state directory of a server: files of jobs, and cleanup after a crash.
 
 use std::fs::{self, DirBuilder};
 use std::io;
@@ -13,53 +13,50 @@ use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::{SetAside, Trash};
 
-/// How much of an id is seen in the name of a directory.
+/// How many characters of a job id are part of a directory name.
 const NAME_CHARS: usize = 40;
 
-/// Where the kernel says which boot this is.
+/// Unique id of this boot of the kernel.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Why there is no place for the files of jobs.
+/// An error with the state directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StateError {
     /// The directory cannot be made private.
     #[error(transparent)]
     Directory(#[from] SocketError),
-    /// Another server keeps its jobs there.
-    #[error("another server keeps its jobs in {}", path.display())]
-    InUse {
-        /// The directory.
-        path: PathBuf,
-    },
+    /// Another server uses the directory.
+    #[error("state directory {} is in use by another server", path.display())]
+    InUse { path: PathBuf },
     /// A file cannot be used.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// The directory of a server. What jobs had there is removed when this is dropped.
+/// The state directory of a server. Files of jobs are removed on drop.
 #[derive(Debug)]
-pub struct State {
+pub struct StateDir {
     root: PathBuf,
     made: AtomicU64,
-    /// How many jobs of a server that was killed were cleaned up.
+    /// Number of jobs of a crashed server that were cleaned up.
     leftovers: usize,
     trash: Trash,
     _lock: FileLock,
 }
 
-/// The files of one job, in a directory of its own.
+/// The directory of one job, removed on drop.
 #[derive(Debug)]
 pub(super) struct JobDir {
     root: PathBuf,
 }
 
-impl State {
-    /// Takes a directory, which is made if there is none. Processes and files of jobs whose server
-    /// was killed are ended and removed.
+impl StateDir {
+    /// Opens or creates a state directory. Kills processes and removes files of jobs whose server
+    /// crashed.
     pub fn open(root: &Path) -> Result<Self, StateError> {
         private_directory(root)?;
-        // Paths go to jobs, which run elsewhere.
+        // Absolute, as jobs have other working directories.
         let root = fs::canonicalize(root).at("resolve", root)?;
         let Some(lock) = FileLock::try_exclusive(&root.join("lock"))? else {
             return Err(StateError::InUse { path: root });
@@ -72,22 +69,22 @@ impl State {
         DirBuilder::new().mode(0o700).create(&jobs).at("make", &jobs)?;
         let boot = root.join("boot");
         fs::write(&boot, boot_id()).at("write", &boot)?;
-        Ok(State { root, made: AtomicU64::new(0), leftovers, trash, _lock: lock })
+        Ok(StateDir { root, made: AtomicU64::new(0), leftovers, trash, _lock: lock })
     }
 
-    /// Returns how many jobs of a server that was killed were cleaned up.
+    /// Returns the number of jobs of a crashed server that were cleaned up.
     pub fn leftovers(&self) -> usize {
         self.leftovers
     }
 
-    /// Returns what could not be removed of what others left, and is out of the way.
+    /// Returns files of earlier jobs that could not be removed and were moved to the trash.
     pub fn set_aside(&self) -> Vec<SetAside> {
         self.trash.take_set_aside()
     }
 
-    /// Makes the directory of a job.
+    /// Creates the directory of a job.
     pub(super) fn make(&self, id: &str) -> Result<JobDir, PathError> {
-        // The number alone is what tells them apart; the rest is for people.
+        // The number alone makes it unique; the rest is for readability.
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         let is_plain = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
         let plain: String =
@@ -100,7 +97,7 @@ impl State {
     }
 }
 
-impl Drop for State {
+impl Drop for StateDir {
     fn drop(&mut self) {
         // The next server removes what is left.
         let _ = self.trash.remove(&self.root.join("jobs"));
@@ -109,12 +106,12 @@ impl Drop for State {
 }
 
 impl JobDir {
-    /// Returns the directory of the engine.
+    /// Returns the scratch directory of the engine.
     pub(super) fn scratch(&self) -> PathBuf {
         self.root.join("scratch")
     }
 
-    /// Returns the directory of variables that are files.
+    /// Returns the directory of file variables.
     pub(super) fn variables(&self) -> PathBuf {
         self.root.join("variables")
     }
@@ -132,12 +129,12 @@ impl JobDir {
 
 impl Drop for JobDir {
     fn drop(&mut self) {
-        // What is left goes with the server.
+        // What is left is removed with the server's directory.
         let _ = remove_tree(&self.root);
     }
 }
 
-/// Ends and removes what jobs left whose server was killed.
+/// Kills processes and removes files of jobs whose server crashed.
 fn clean(root: &Path, trash: &Trash) -> Result<usize, PathError> {
     let jobs = root.join("jobs");
     let entries = match fs::read_dir(&jobs) {
@@ -145,7 +142,7 @@ fn clean(root: &Path, trash: &Trash) -> Result<usize, PathError> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
         Err(error) => return Err(PathError::new("list", &jobs, error)),
     };
-    // After a boot, numbers of processes mean others.
+    // After a reboot, pids refer to other processes.
     let same_boot = read_if_there(&root.join("boot"), 64).ok().flatten();
     let same_boot = same_boot.is_some_and(|boot| !boot.is_empty() && boot == boot_id());
     let mut found = 0;
@@ -160,7 +157,7 @@ fn clean(root: &Path, trash: &Trash) -> Result<usize, PathError> {
     Ok(found)
 }
 
-/// Returns what no other boot has; nothing if the kernel does not say.
+/// Returns the boot id; empty if the kernel does not provide it.
 fn boot_id() -> Vec<u8> {
     fs::read(BOOT_ID).unwrap_or_default()
 }
@@ -177,7 +174,7 @@ mod tests {
     #[test]
     fn directories_of_jobs_are_private_and_beneath_whatever_the_id_is() {
         let dir = tempfile::tempdir().unwrap();
-        let state = State::open(&dir.path().join("state")).unwrap();
+        let state = StateDir::open(&dir.path().join("state")).unwrap();
         let long = "x".repeat(5000);
         for id in ["1", "1", "../x", "a/b", "/etc", "..", "\0", "ü", &long] {
             let job = state.make(id).unwrap();
@@ -194,8 +191,8 @@ mod tests {
     #[test]
     fn one_server_alone_has_a_directory() {
         let dir = tempfile::tempdir().unwrap();
-        let _state = State::open(dir.path()).unwrap();
-        assert!(matches!(State::open(dir.path()), Err(StateError::InUse { .. })));
+        let _state = StateDir::open(dir.path()).unwrap();
+        assert!(matches!(StateDir::open(dir.path()), Err(StateError::InUse { .. })));
     }
 
     /// Leaves what a killed server would: a job whose process lives.
@@ -214,7 +211,7 @@ mod tests {
     fn what_a_killed_server_left_is_ended_and_removed() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = left(dir.path(), &boot_id());
-        let state = State::open(dir.path()).unwrap();
+        let state = StateDir::open(dir.path()).unwrap();
         assert_eq!(state.leftovers(), 1);
         assert!(!child.wait().unwrap().success());
         assert_eq!(fs::read_dir(dir.path().join("jobs")).unwrap().count(), 0);
@@ -224,7 +221,7 @@ mod tests {
     fn after_a_boot_processes_are_left_alone() {
         let dir = tempfile::tempdir().unwrap();
         let mut child = left(dir.path(), b"another");
-        State::open(dir.path()).unwrap();
+        StateDir::open(dir.path()).unwrap();
         assert!(Identity::of(child.id()).unwrap().is_running());
         child.kill().unwrap();
         child.wait().unwrap();

@@ -1,4 +1,4 @@
-//! The variables of a CI job: checked, expanded, written to files.
+//! Variables of a CI job: validation, expansion, file variables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::OpenOptions;
@@ -9,53 +9,54 @@ use std::path::Path;
 use super::super::wire::proto::Variable;
 use crate::sys::fs::{PathContext as _, PathError};
 
-/// How long a value may get by expansion; the kernel takes none that is longer.
+/// Size limit of an expanded value, which is the kernel's for environment variables.
 const MAX_VALUE_BYTES: usize = 128 << 10;
 
-/// How many names are looked up at most: names in cycles are looked up again and again.
+/// Limit of look-ups: names in cycles are looked up repeatedly.
 const MAX_LOOKUPS: usize = 100_000;
 
-/// How deeply variables may name each other.
+/// Limit of the depth of references between variables.
 const MAX_DEPTH: usize = 64;
 
-/// What becomes of the variables of a request.
+/// How steps see the variables of a request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Variables {
-    /// They are the object `vars` of expressions, as they are: GitLab's runner has expanded them.
+    /// As `vars` in expressions, not expanded: GitLab's runner has expanded them already.
     #[default]
     Object,
-    /// They are expanded, and are in the environment too: what the design document says.
+    /// As `vars` in expressions and in the environment, expanded: by the design document.
     Environment,
 }
 
-/// What is wrong with a variable.
+/// An invalid variable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VariableError {
-    /// It would be a file of another name, or elsewhere.
+    /// A file variable whose name is not a safe file name.
     #[error(
-        "variable {0:?} cannot be a file: its name must have letters, digits and _ alone, and not \
-         begin with a digit"
+        "invalid name of file variable {0:?}: expected letters, digits and _, not starting with a \
+         digit"
     )]
     FileName(String),
-    /// No environment can have it.
-    #[error("variable {0:?} cannot be in the environment")]
+    /// A name that is not valid in an environment.
+    #[error("invalid name of environment variable {0:?}")]
     Name(String),
-    /// No environment can have the value.
-    #[error("the value of variable {0:?} has a zero byte")]
+    /// A value that is not valid in an environment.
+    #[error("the value of variable {0:?} contains a NUL byte")]
     Nul(String),
-    /// The variables in its value make it too long.
-    #[error("variable {0:?} gets longer than {MAX_VALUE_BYTES} bytes when it is expanded")]
+    /// A value that is too long after expansion.
+    #[error("variable {0:?} is too long after expansion (limit {MAX_VALUE_BYTES} bytes)")]
     TooLong(String),
-    /// The variables name each other in too many ways.
-    #[error("variable {0:?} is one of those that name each other in too many ways")]
+    /// Variables whose expansion needs too many look-ups.
+    #[error("variable {0:?} needs too many look-ups to expand (limit {MAX_LOOKUPS})")]
     Tangled(String),
-    /// The variables in its value name too many others.
-    #[error("variable {0:?} names variables that name variables, more than {MAX_DEPTH} deep")]
+    /// Variables that refer to each other too deeply.
+    #[error("variable {0:?} refers to other variables too deeply (limit {MAX_DEPTH})")]
     TooDeep(String),
 }
 
-/// Checks names and values. Those of `env` are checked too.
+/// Validates names and values of variables and of `env`.
 pub(super) fn check(
     variables: &[Variable],
     env: &BTreeMap<String, String>,
@@ -87,8 +88,8 @@ fn is_identifier(name: &str) -> bool {
     name.starts_with(is_start) && name.chars().all(|c| is_start(c) || c.is_ascii_digit())
 }
 
-/// Writes the values that belong into files, and returns what each variable is then. The last of a
-/// name counts.
+/// Writes the values of file variables to files, and returns all values: of file variables, the path. The
+/// last variable of a name wins.
 pub(super) fn write_files(
     variables: &[Variable],
     dir: &Path,
@@ -109,7 +110,7 @@ pub(super) fn write_files(
     Ok(values)
 }
 
-/// Returns what must not be seen in the log.
+/// Returns the values to mask: masked variables and file variables.
 pub(super) fn secrets(variables: &[Variable]) -> impl Iterator<Item = &str> {
     variables
         .iter()
@@ -117,9 +118,8 @@ pub(super) fn secrets(variables: &[Variable]) -> impl Iterator<Item = &str> {
         .map(|variable| variable.value.as_str())
 }
 
-/// Replaces `$NAME` and `${NAME}` in the values by other variables, else by what is in `env`, else
-/// by nothing. A variable that names itself, or by way of others, gets what is in `env`; `$$` stays.
-/// Paths of files are no values that name others.
+/// Expands `$NAME` and `${NAME}` in values to other variables, or else to `env`, or else to nothing. A
+/// reference cycle ends in `env`; `$$` is not changed. Paths of file variables are not expanded.
 pub(super) fn expand(
     variables: &[Variable],
     values: BTreeMap<String, String>,
@@ -142,11 +142,11 @@ pub(super) fn expand(
 struct Expansion<'a> {
     values: &'a BTreeMap<String, String>,
     env: &'a BTreeMap<String, String>,
-    /// What is the same wherever it is named.
+    /// Expanded values that do not depend on where a cycle is entered.
     known: BTreeMap<String, String>,
-    /// Those that are being expanded, the outermost first.
+    /// Variables that are being expanded, the outermost first.
     open: Vec<&'a str>,
-    /// How often one of those was named.
+    /// How many references to them were found.
     cycles: usize,
     lookups: usize,
 }
@@ -163,7 +163,7 @@ impl<'a> Expansion<'a> {
         let cycles = self.cycles;
         let value = self.text(name, &self.values[name])?;
         self.open.pop();
-        // The value of one in a cycle depends on where the cycle was entered: for each at itself.
+        // The value of a variable in a cycle depends on where the cycle was entered.
         if cycles == self.cycles {
             self.known.insert(name.to_owned(), value.clone());
         }
@@ -204,7 +204,7 @@ impl<'a> Expansion<'a> {
     }
 }
 
-/// Reads what follows a dollar sign: the name of a variable if it is one, and the length of all.
+/// Parses a reference at a dollar sign. Returns its name, if it is one, and its length.
 fn reference(text: &str) -> (Option<&str>, usize) {
     let after = &text[1..];
     if let Some(braced) = after.strip_prefix('{') {

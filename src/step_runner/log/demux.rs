@@ -1,24 +1,23 @@
 use super::Stream;
 use super::stamp::{HEADER_BYTES, TIME_BYTES};
 
-/// Takes the headers off what [`Stamper`](super::Stamper) made, and joins what belongs together.
+/// Splits a log written by [`Stamper`](super::Stamper) into streams: removes headers and joins lines.
 ///
-/// What has no header goes to standard output as it is: not every step runner writes them. The
-/// newline of an entry waits for the next of its stream, which may go on with the line.
+/// Lines without header go to standard output unchanged: not every step runner writes headers. The
+/// newline of an entry is held back until the next entry of its stream, which may continue the line.
 #[derive(Debug, Default)]
 pub struct Demux {
     line: Line,
-    /// The beginning of a line, as long as it may be a header.
+    /// Start of a line, as long as it may be a header.
     head: Vec<u8>,
-    /// Whose newline waits.
     out: Option<Number>,
     err: Option<Number>,
 }
 
-/// The two digits of a stream.
+/// The two hexadecimal digits of a stream.
 type Number = [u8; 2];
 
-/// Where in a line it is.
+/// Parser state within a line.
 #[derive(Clone, Copy, Debug, Default)]
 enum Line {
     #[default]
@@ -29,12 +28,12 @@ enum Line {
 }
 
 impl Demux {
-    /// Returns one that has seen nothing.
+    /// Returns a demultiplexer at the start of a log.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Takes bytes, cut anywhere, and gives the messages in them to `take`, in order.
+    /// Parses bytes, split anywhere, and passes the messages in them to `take`, in order.
     pub fn write(&mut self, mut bytes: &[u8], mut take: impl FnMut(Stream, &[u8])) {
         while !bytes.is_empty() {
             let newline = bytes.iter().position(|&byte| byte == b'\n');
@@ -70,7 +69,7 @@ impl Demux {
         }
     }
 
-    /// Gives what waited to `take`.
+    /// Passes what was held back to `take`.
     pub fn finish(&mut self, mut take: impl FnMut(Stream, &[u8])) {
         if !self.head.is_empty() {
             self.begin(&mut take);
@@ -83,11 +82,11 @@ impl Demux {
         self.line = Line::Head;
     }
 
-    /// Begins a line whose head is there.
+    /// Starts a line whose head is complete.
     fn begin(&mut self, take: &mut impl FnMut(Stream, &[u8])) {
         let header = header(&self.head);
         let (stream, continued) = match header {
-            Some((stream, number, goes_on)) => (stream, goes_on.then_some(number)),
+            Some((stream, number, continues)) => (stream, continues.then_some(number)),
             None => (Stream::Out, None),
         };
         let ended = self.ended(stream).take();
@@ -112,7 +111,7 @@ impl Demux {
     }
 }
 
-/// Returns the stream, its number, and if the line before goes on, if this is a header.
+/// Parses a header: the stream, its number, and whether it continues the previous line.
 fn header(head: &[u8]) -> Option<(Stream, Number, bool)> {
     let (time, rest) = head.split_at_checked(TIME_BYTES)?;
     let shape = b"0000-00-00T00:00:00.000000Z";

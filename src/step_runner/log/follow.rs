@@ -1,4 +1,4 @@
-//! Reading a log while it is written.
+//! Following a log while it is written.
 
 use std::fs::File;
 use std::io;
@@ -11,17 +11,17 @@ use tokio::task::spawn_blocking;
 
 use crate::sys::fs::{PathContext as _, PathError};
 
-/// As much is read at a time.
+/// Maximum size of a read.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// How far a log has come.
+/// Length of a log, and whether it is complete.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Progress {
     pub(super) length: u64,
     pub(super) closed: bool,
 }
 
-/// Reads a log; clones read the same one, also when its file has no name any more.
+/// Reads a log, even after its file was removed. Clones share it.
 #[derive(Clone, Debug)]
 pub struct LogReader {
     file: Arc<File>,
@@ -38,12 +38,12 @@ impl LogReader {
         LogReader { file, path, progress }
     }
 
-    /// Returns what gives the bytes from an offset on, which may be beyond what there is so far.
+    /// Follows the log from an offset in bytes, which may be beyond the current end.
     pub fn follow(&self, offset: u64) -> Follower {
         Follower { log: self.clone(), offset }
     }
 
-    /// Returns how many bytes the log has so far.
+    /// Returns the current length in bytes.
     pub fn length(&self) -> u64 {
         self.progress.borrow().length
     }
@@ -55,7 +55,7 @@ impl LogReader {
     }
 }
 
-/// Gives the bytes of a log as they come.
+/// Follows a log from an offset.
 #[derive(Debug)]
 pub struct Follower {
     log: LogReader,
@@ -63,10 +63,9 @@ pub struct Follower {
 }
 
 impl Follower {
-    /// Returns the bytes that follow, some or all there are, as soon as there are any; none when
-    /// the log is closed and was read to its end.
+    /// Waits for the next bytes; `None` at the end of a closed log.
     ///
-    /// Nothing is lost when this is cancelled.
+    /// Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, PathError> {
         loop {
             let progress = *self.log.progress.borrow_and_update();
@@ -79,14 +78,14 @@ impl Follower {
                 self.offset += read.len() as u64;
                 return Ok(Some(read));
             }
-            // The sender lives as long as the log, which is closed when it goes.
+            // The log owns the sender, and is closed when it is dropped.
             if progress.closed || self.log.progress.changed().await.is_err() {
                 return Ok(None);
             }
         }
     }
 
-    /// Returns the offset of the byte that comes next.
+    /// Returns the offset of the next byte.
     pub fn offset(&self) -> u64 {
         self.offset
     }

@@ -1,30 +1,30 @@
-//! How a secret looks when programs print it in their way.
+//! Encodings in which programs print secrets.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::{STANDARD_NO_PAD, URL_SAFE_NO_PAD};
 
-/// Shorter secrets have no other forms: what is masked for them would be too common.
+/// Shorter secrets have no other forms: these would match too often by chance.
 const MIN_BYTES: usize = 8;
 
-/// Longer secrets have none but their lines: programs print them in lines, if at all, and each form
+/// Longer secrets have no forms but their lines: programs print them by lines, if at all, and each form
 /// costs memory.
 const MAX_BYTES: usize = 4096;
 
-/// Lines of a secret at least this long and without blanks are secrets too: those of a PEM file,
-/// which are printed with something before each, but not `kind: Config`.
+/// Lines of a secret are secrets too, if they have at least this length and no blanks: those of a PEM
+/// file, which may be printed with a prefix, but not `kind: Config`.
 const MIN_LINE_BYTES: usize = 24;
 
-/// Shorter forms are not looked for in normalized text: that of logs has them by chance.
+/// Shorter forms are not searched for in normalized text, where they occur by chance.
 pub(super) const MIN_LOOSE_BYTES: usize = 8;
 
-/// Longer secrets are not looked for as hexadecimal with something between the bytes.
+/// Longer secrets are not searched for as hexadecimal with separators.
 const MAX_SEPARATED_BYTES: usize = 256;
 
-/// Returns a secret and what it looks like encoded.
+/// Returns a secret and its encoded forms.
 ///
-/// A secret of 8 bytes or more is also looked for as base64, whatever stands before and after it in
-/// what was encoded; as part of a URL or a form; in a JSON string; and as shells quote it when they
-/// trace. What is cut into lines, or has another case, is that of [`loose_forms`].
+/// A secret of 8 bytes or more is also searched for as base64, at any offset of the encoded data; as part
+/// of a URL or a form; in a JSON string; and as shells quote it in traces. For line breaks and other case,
+/// see [`loose_forms`].
 pub fn secret_forms(secret: &str) -> Vec<String> {
     let secret = secret.trim();
     let mut forms = vec![secret.to_owned()];
@@ -38,11 +38,11 @@ pub fn secret_forms(secret: &str) -> Vec<String> {
     distinct(forms)
 }
 
-/// Returns the forms of a secret of 8 bytes or more that are also looked for in upper and lower
-/// case, and with line breaks and terminal escape sequences between any characters.
+/// Returns the forms of a secret of 8 bytes or more that are also searched for case-insensitively, and
+/// with line breaks and terminal escape sequences between any characters.
 ///
-/// These are itself, base64, and hexadecimal digits: as they are and, up to 256 bytes, with `:`, `-`,
-/// a space or `\x` between the bytes.
+/// These are the secret itself, base64, and hexadecimal: without separators and, up to 256 bytes, with
+/// `:`, `-`, a space or `\x` between the bytes.
 pub fn loose_forms(secret: &str) -> Vec<String> {
     let secret = secret.trim();
     if secret.len() < MIN_BYTES {
@@ -80,13 +80,13 @@ fn hex(secret: &str, separator: &str) -> String {
 
 fn add_base64(secret: &[u8], forms: &mut Vec<String>) {
     for engine in [STANDARD_NO_PAD, URL_SAFE_NO_PAD] {
-        // Alone: its last character stands for fewer than six bits.
+        // Encoded alone: the last character has fewer than six bits.
         forms.push(engine.encode(secret));
         for before in 0..3 {
             let mut bytes = vec![0; before];
             bytes.extend_from_slice(secret);
             let encoded = engine.encode(&bytes);
-            // A character is six bits; those at the ends share theirs with what is around.
+            // A character is six bits; those at the ends share bits with the surrounding data.
             let first = (before * 8).div_ceil(6);
             let end = bytes.len() * 8 / 6;
             forms.push(encoded[first..end].to_owned());
@@ -110,7 +110,7 @@ fn add_percent(secret: &str, forms: &mut Vec<String>) {
     };
     const UPPER: &[u8; 16] = b"0123456789ABCDEF";
     let strict = encode(b"", UPPER);
-    // Forms have `+` for a space; and Python leaves `/`, JavaScript these.
+    // Forms encode a space as `+`; Python does not encode `/`, JavaScript not these.
     forms.push(strict.replace("%20", "+"));
     forms.push(strict);
     forms.push(encode(b"/", UPPER));
@@ -135,7 +135,7 @@ fn add_json(secret: &str, forms: &mut Vec<String>) {
         }
         text
     };
-    // Python leaves ASCII only; Go does this to what HTML minds.
+    // Python escapes all but ASCII; Go escapes characters with a meaning in HTML.
     forms.push(escape(|c| !c.is_ascii()));
     forms.push(escape(|c| matches!(c, '<' | '>' | '&' | '\u{2028}' | '\u{2029}')));
     forms.push(plain.to_owned());

@@ -2,47 +2,46 @@ use memchr::memchr3_iter;
 
 use super::normalize::{Escape, MAX_ESCAPE_BYTES, Part};
 
-/// Finds where one of many texts may begin, several times as fast as an automaton reads.
+/// Prefilter: finds where one of many texts may begin, several times faster than an automaton.
 ///
-/// Nearly all of a log is nothing to mask. A place is judged by a hash of its next four bytes, upper
-/// and lower case alike, which costs the same for one phrase and for a thousand, where packed
-/// searchers end at 64 patterns. Only where a line or an escape sequence breaks the text are the
-/// bytes behind the break read for it. What is found may be nothing; what is not found is not there.
+/// Most of a log has nothing to mask. A position is checked by a case-insensitive hash of its next four
+/// bytes, at the same cost for one phrase or a thousand; packed searchers end at 64 patterns. The bytes
+/// behind a line break or an escape sequence are read only there. There are false positives, but no false
+/// negatives.
 pub(super) struct Gate {
-    /// Leaves as many bytes of the four as the shortest text has.
+    /// Keeps as many of the four bytes as the shortest text has.
     mask: u32,
-    /// Every second place is enough where each text has its second four bytes in the table too.
+    /// 2 if every second position is enough, as the table has the second four bytes of each text too.
     step: usize,
-    /// Whether breaks matter.
     breaks: bool,
-    /// By hash, the second hashes of the texts that have it, as bits.
+    /// By hash, a bit set of the second hashes of the texts.
     table: Box<[u8; 1 << BITS]>,
 }
 
-/// A log touches little of the table, which is 256 KiB: few of all four bytes are in its words. In a
-/// smaller one, what a few hundred forms begin with is met by chance too often.
+/// Bits of a slot number. The table has 256 KiB, of which a log touches little: its words have few
+/// distinct four bytes. In a smaller one, a few hundred forms collide too often.
 const BITS: u32 = 18;
 
-/// How many bytes a place is judged by.
+/// Number of bytes that are hashed for a position.
 const WIDTH: usize = 4;
 
-/// How many places are judged between two branches.
+/// Number of positions that are checked between two branches.
 const BLOCK: usize = 8;
 
-/// How much is read for whole texts before breaks are looked for.
+/// How much text is searched for whole texts before it is searched for breaks.
 const SPAN: usize = 2048;
 
-/// How much is loaded for a block: the last place but one is judged by what stands after it.
+/// Bytes read for a block, which include those after the last position.
 const BLOCK_READS: usize = BLOCK + WIDTH;
 
-/// Where a text may begin that no break parts near its beginning.
+/// Result of the search for texts without a break near their start.
 enum Whole {
     At(usize),
     None { to: usize },
 }
 
 impl Gate {
-    /// Takes texts as they begin in the stream and, if any may be broken, in what is normalized of it.
+    /// Compiles texts. With `breaks`, line breaks and escape sequences may stand between their bytes.
     pub(super) fn new<'t>(texts: impl Iterator<Item = &'t [u8]> + Clone, breaks: bool) -> Self {
         let shortest = texts.clone().map(<[u8]>::len).min().unwrap_or(0);
         let mask = match shortest {
@@ -65,8 +64,8 @@ impl Gate {
         gate
     }
 
-    /// Returns how much of the text can be passed over: no text begins in it, not even one that
-    /// goes on after all this.
+    /// Returns how much of the input can be skipped: none of the texts begins in it, not even one that
+    /// continues after the input.
     pub(super) fn find(&self, text: &[u8]) -> usize {
         if self.step == 2 { self.find_by::<2>(text) } else { self.find_by::<1>(text) }
     }
@@ -100,7 +99,7 @@ impl Gate {
         }
     }
 
-    /// Looks for texts that no break parts near their beginning.
+    /// Searches for texts without a break near their start.
     fn find_whole<const STEP: usize>(&self, text: &[u8], from: usize) -> Whole {
         let mut at = from;
         for block in text[from..].windows(BLOCK_READS).step_by(BLOCK).take(SPAN / BLOCK) {
@@ -125,7 +124,7 @@ impl Gate {
         Whole::At(found.min(text.len().saturating_sub(WIDTH + STEP - 2)))
     }
 
-    /// Returns where a text may begin that this break parts.
+    /// Returns where a text may begin that is interrupted by this break.
     #[inline]
     fn at_break<const STEP: usize>(&self, text: &[u8], at: usize) -> Option<usize> {
         // A line feed alone is by far the most frequent.
@@ -160,15 +159,15 @@ impl Gate {
         None
     }
 
-    /// Returns whether a text may begin with the first four of these bytes, as a number but 0.
+    /// Returns a number other than 0 if a text may begin with the first four of these bytes.
     #[inline]
     fn look_up(&self, bytes: u64) -> u8 {
         let hash = self.hash(bytes);
         self.table[slot(hash)] & second(hash)
     }
 
-    /// Hashes the first four of these bytes, with lower for upper case, and some other characters
-    /// for one another.
+    /// Hashes the first four of these bytes; upper and lower case, and some other characters, have the
+    /// same hash.
     #[inline]
     fn hash(&self, bytes: u64) -> u32 {
         #[expect(clippy::cast_possible_truncation, reason = "four bytes are meant")]
@@ -178,7 +177,7 @@ impl Gate {
     }
 }
 
-/// Returns the three bytes that follow a break, and more breaks, in the normalized text.
+/// Returns the three bytes of the normalized text that follow a break.
 fn behind(text: &[u8]) -> Option<[u8; WIDTH]> {
     if let [b'\n', first, second, third, ..] = *text
         && first.min(second).min(third) >= b' '
@@ -200,7 +199,7 @@ fn behind(text: &[u8]) -> Option<[u8; WIDTH]> {
     None
 }
 
-/// Returns a place, or where the escape sequence begins that it is in.
+/// Returns a position, or the start of the escape sequence that contains it.
 fn outside(text: &[u8], place: usize, escape: Option<usize>) -> usize {
     let Some(begun) = escape.filter(|begun| place - begun <= MAX_ESCAPE_BYTES) else {
         return place;
@@ -220,7 +219,7 @@ fn window(bytes: &[u8]) -> u64 {
     u32::from_le_bytes(bytes.try_into().expect("windows have the width")).into()
 }
 
-/// Returns the highest bit of each of eight bytes that is below 0x20.
+/// Returns a mask with the high bit of each of eight bytes that is below 0x20.
 fn controls(bytes: u64) -> u64 {
     const HIGH: u64 = 0x8080_8080_8080_8080;
     let others = ((bytes & !HIGH) + 0x6060_6060_6060_6060) | bytes;
@@ -231,7 +230,7 @@ fn slot(hash: u32) -> usize {
     (hash >> (u32::BITS - BITS)) as usize
 }
 
-/// Returns one of eight bits, by other bits of the hash than the slot.
+/// Returns one of eight bits, chosen by other bits of the hash than the slot.
 fn second(hash: u32) -> u8 {
     1 << (hash >> (u32::BITS - BITS - 3) & 7)
 }

@@ -1,4 +1,4 @@
-//! The file that keeps what a job writes.
+//! The log file of a job.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -18,15 +18,13 @@ use super::streams::{Maskers, STREAMS, index};
 use super::{Output, Source, Stream};
 use crate::sys::fs::{PathContext as _, PathError};
 
-/// As much is masked and written at a time: what a log needs of memory does not depend on what
-/// it is given.
+/// Size of the pieces that are masked and written, so that memory use does not depend on the input.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Keeps what a job writes in a file: masked, then as lines with a header.
+/// Writes the output of a job to a file: masked, as lines with a header.
 ///
-/// It takes what it is given whatever happens. If the limit is reached, the file cannot be written
-/// or there are more secrets than can be looked for, a last line says so, and what follows is
-/// dropped.
+/// Writing never fails: if the size limit is reached, the file cannot be written or there are too many
+/// secrets to mask, a last line reports it, and further output is dropped.
 pub struct Log {
     file: Arc<File>,
     path: Arc<Path>,
@@ -35,36 +33,36 @@ pub struct Log {
     progress: watch::Sender<Progress>,
     maskers: Maskers,
     stampers: [Stamper; STREAMS.len()],
-    end: End,
+    end: LogEnd,
     error: Option<PathError>,
-    /// What goes to a stamper, and what to the file: empty between calls.
+    /// Buffers for a stamper and for the file, empty between calls.
     masked: Vec<u8>,
     entries: Vec<u8>,
 }
 
-/// Whether a log has come to its end before the job.
-enum End {
-    Not,
-    /// It has, and there was no room for the line that says why.
-    Unsaid(String),
-    Said,
+/// Whether a log was truncated.
+enum LogEnd {
+    Open,
+    /// Truncated, but the line with the reason could not be written yet.
+    Pending(String),
+    Written,
 }
 
-/// A log that cannot be begun.
+/// An error in creating a log.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
-    /// Its file cannot be made.
+    /// The file cannot be created.
     #[error(transparent)]
     File(#[from] PathError),
-    /// There is more to mask than can be looked for.
+    /// There are too many secrets to mask.
     #[error(transparent)]
     Masking(#[from] TooMuchToMask),
 }
 
 impl Log {
-    /// Makes the file, which must not be there, in a directory that is nobody else's; the one
-    /// line that says why a log ends may go beyond the limit.
+    /// Creates the file, which must not exist, in a private directory. The line that reports a truncation
+    /// may exceed the limit.
     pub fn create(path: &Path, masking: &Masking, limit_bytes: u64) -> Result<Self, LogError> {
         let maskers = Maskers::new(masking)?;
         let file = OpenOptions::new()
@@ -83,21 +81,21 @@ impl Log {
             progress: watch::Sender::default(),
             maskers,
             stampers: STREAMS.map(|(source, stream)| Stamper::of(source, stream)),
-            end: End::Not,
+            end: LogEnd::Open,
             error: None,
             masked: Vec::new(),
             entries: Vec::new(),
         })
     }
 
-    /// Returns what reads the log, while it is written and after.
+    /// Returns a reader of the log, during and after writing.
     pub fn reader(&self) -> LogReader {
         LogReader::new(self.file.clone(), self.path.clone(), self.progress.subscribe())
     }
 
-    /// Writes what was held back and lets followers come to the end; so does dropping the log.
+    /// Writes what was held back and ends followers; dropping the log does the same.
     ///
-    /// The error is that of the first write that failed. The log ends there.
+    /// The error is that of the first failed write, where the log is truncated.
     pub fn close(mut self) -> Result<(), PathError> {
         self.end();
         self.error.take().map_or(Ok(()), Err)
@@ -108,10 +106,10 @@ impl Log {
         self.progress.send_modify(|progress| progress.closed = true);
     }
 
-    /// Writes the entries that are ready, as far as there is room.
+    /// Writes complete entries up to the size limit.
     fn keep(&mut self) {
         let mut entries = std::mem::take(&mut self.entries);
-        if matches!(self.end, End::Not) && !entries.is_empty() {
+        if matches!(self.end, LogEnd::Open) && !entries.is_empty() {
             let room = usize::try_from(self.limit_bytes - self.length).unwrap_or(usize::MAX);
             let fits = room >= entries.len();
             if !fits {
@@ -119,8 +117,10 @@ impl Log {
                 entries.truncate(line_end.map_or(0, |newline| newline + 1));
             }
             match self.append(&entries) {
-                Err(error) => self.stop(format!("it cannot be written: {error}")),
-                Ok(()) if !fits => self.stop(format!("it may have {} bytes", self.limit_bytes)),
+                Err(error) => self.stop(format!("write error: {error}")),
+                Ok(()) if !fits => {
+                    self.stop(format!("limit of {} bytes reached", self.limit_bytes))
+                }
                 Ok(()) => {}
             }
         }
@@ -130,8 +130,8 @@ impl Log {
 
     fn append(&mut self, entries: &[u8]) -> io::Result<()> {
         if let Err(error) = self.file.write_all_at(entries, self.length) {
-            // Half an entry is of no use, and the room may do for the line that says why. If it
-            // stays, nobody sees it: it is beyond the length.
+            // A partial entry is useless, and its space may be enough for the line with the reason. If
+            // it stays, readers do not see it: it is beyond the length.
             let _ = self.file.set_len(self.length);
             let again = io::Error::new(error.kind(), error.to_string());
             self.error.get_or_insert(PathError::new("write", &self.path, again));
@@ -142,20 +142,20 @@ impl Log {
         Ok(())
     }
 
-    /// Takes nothing more.
+    /// Truncates the log here for a reason.
     fn stop(&mut self, why: String) {
-        self.end = End::Unsaid(why);
-        self.say_why();
+        self.end = LogEnd::Pending(why);
+        self.write_end_line();
     }
 
-    /// Writes the line that says why the log ends, if it does and it is not there.
-    fn say_why(&mut self) {
-        let End::Unsaid(why) = &self.end else { return };
-        let line = format!("step-runner: the log ends here: {why}\n");
+    /// Writes the line with the reason of a truncation, unless it is written.
+    fn write_end_line(&mut self) {
+        let LogEnd::Pending(why) = &self.end else { return };
+        let line = format!("step-runner: log truncated: {why}\n");
         let mut entry = Vec::new();
         Stamper::of(Source::Runner, Stream::Err).write(line.as_bytes(), Time::now(), &mut entry);
         if self.append(&entry).is_ok() {
-            self.end = End::Said;
+            self.end = LogEnd::Written;
         }
     }
 }
@@ -164,7 +164,7 @@ impl Output for Log {
     fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]) {
         let index = index(source, stream);
         for piece in bytes.chunks(PIECE_BYTES) {
-            if !matches!(self.end, End::Not) {
+            if !matches!(self.end, LogEnd::Open) {
                 return;
             }
             self.masked.clear();
@@ -175,7 +175,7 @@ impl Output for Log {
     }
 
     fn flush(&mut self) {
-        if matches!(self.end, End::Not) {
+        if matches!(self.end, LogEnd::Open) {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
                 self.maskers.finish(index, &mut self.masked);
@@ -184,11 +184,11 @@ impl Output for Log {
             }
             self.keep();
         }
-        self.say_why();
+        self.write_end_line();
     }
 
     fn release(&mut self, now: Instant) -> Option<Instant> {
-        if matches!(self.end, End::Not) {
+        if matches!(self.end, LogEnd::Open) {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
                 self.maskers.release(index, now, &mut self.masked);
@@ -201,7 +201,7 @@ impl Output for Log {
 
     fn mask(&mut self, secret: &str) {
         if let Err(error) = self.maskers.add_secret(secret)
-            && matches!(self.end, End::Not)
+            && matches!(self.end, LogEnd::Open)
         {
             self.stop(error.to_string());
         }

@@ -1,4 +1,4 @@
-//! Secrets in the normalized text of a stream.
+//! Search for secrets in the normalized text of a stream.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -8,19 +8,18 @@ use aho_corasick::automaton::StateID;
 use super::normalize::{Escape, Part};
 use super::patterns::Texts;
 
-/// More line breaks and escape sequences between two bytes of a secret part it: what is held back
-/// for one is bounded.
+/// Limit of line breaks and escape sequences between two bytes of a secret: what is held back is bounded.
 pub(super) const MAX_GAP_BYTES: usize = 512;
 
-/// What was read of the normalized text, as far as it may become a secret.
+/// Search state: bytes of the normalized text that may become a secret.
 pub(super) struct Loose {
     state: StateID,
     escape: Escape,
-    /// How much stands since the last byte of the text that is none of it.
+    /// Bytes of breaks and escape sequences since the last byte of the text.
     gap: usize,
-    /// Where the bytes stand that may become a secret.
+    /// Offsets of the bytes that may become a secret.
     places: VecDeque<u64>,
-    /// By text, where its last occurrence ended.
+    /// End of the last occurrence, by text.
     last_end: Vec<u64>,
 }
 
@@ -35,28 +34,28 @@ impl Loose {
         }
     }
 
-    /// Goes on within the same escape sequence, with nothing read before.
+    /// Restarts with other texts, within the same escape sequence.
     pub(super) fn adopt(&mut self, texts: &Texts, base: u64) {
         *self = Loose { escape: self.escape, ..Loose::new(texts, base) };
     }
 
-    /// Forgets what was read.
+    /// Discards what was read so far.
     pub(super) fn reset(&mut self, texts: &Texts) {
         self.state = texts.start();
         self.places.clear();
     }
 
-    /// Returns whether what comes does not depend on what was read.
+    /// Returns whether the state is the initial one.
     pub(super) fn is_idle(&self, texts: &Texts) -> bool {
         self.state == texts.start() && self.escape.is_ground()
     }
 
-    /// Returns where that begins which may become a secret, or more of one.
+    /// Returns the start of the bytes that may become a secret, or a longer one.
     pub(super) fn held_from(&self) -> Option<u64> {
         self.places.front().copied()
     }
 
-    /// Takes the byte of a place and reports the secrets that end there.
+    /// Reads the byte at an offset and reports the secrets that end there.
     pub(super) fn see(
         &mut self,
         texts: &Texts,

@@ -1,4 +1,4 @@
-//! Masking one stream, as it is written.
+//! Masking one stream while it is written.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -9,22 +9,21 @@ use super::loose::Loose;
 use super::masking::Masking;
 use super::patterns::{Patterns, TooMuchToMask, url_keys};
 
-/// What stands for what is masked.
+/// The replacement of masked text.
 pub const MASK: &[u8] = b"[MASKED]";
 
-/// Masks one stream; what comes out does not depend on how it was cut into writes.
+/// Masks one stream; the output does not depend on how the input is split into writes.
 ///
-/// Of each phrase, the occurrences that do not overlap one another are hidden, from left to right.
-/// Where occurrences of several phrases overlap, all they cover is hidden, under one mask. Hidden
-/// too are the values of some URL parameters, to the next `?`, `&`, white space or control
-/// character, and runs of `[0-9A-Za-z._=-]` after a token prefix; each piece of them without a
-/// phrase in it gets a mask. All is looked for in what was written, not in what is left of it: a
-/// phrase in a token, or over the end of a prefix, uncovers nothing.
+/// Non-overlapping occurrences of each phrase are masked, from left to right. Overlapping occurrences of
+/// several phrases share one mask. Also masked are the values of some URL parameters, up to the next `?`,
+/// `&`, white space or control character, and runs of `[0-9A-Za-z._=-]` after a token prefix; each part
+/// of them without a phrase gets a mask. All matching is on the input, not on masked output: a phrase in a
+/// token, or across the end of a prefix, reveals nothing.
 ///
-/// Loose phrases are looked for in the same way in what was written without line breaks and terminal
-/// escape sequences, in lower case. What stands between their bytes is hidden with them.
+/// Loose phrases are matched in the normalized input: in lower case, without line breaks and terminal
+/// escape sequences. What stands between their bytes is masked with them.
 ///
-/// Only the end of what was written that may become a phrase is held back.
+/// Only the end of the input that may become a phrase is held back.
 pub struct Masker {
     patterns: Arc<Patterns>,
     phrase: StateID,
@@ -33,19 +32,19 @@ pub struct Masker {
     url_key: StateID,
     in_url_value: bool,
     in_token: bool,
-    /// Where in the stream `held` begins. All before it is written.
+    /// Offset of `held` in the stream. All before it is written.
     base: u64,
     held: Vec<u8>,
-    /// Hidden for a phrase, ascending, apart. If one begins before `base`, its mask is written.
+    /// Ranges masked for a phrase, sorted and disjoint. If one begins before `base`, its mask is written.
     phrases: Vec<Range<u64>>,
-    /// Hidden for a URL parameter or a prefix, ascending, apart.
+    /// Ranges masked for a URL parameter or a prefix, sorted and disjoint.
     values: Vec<Range<u64>>,
-    /// By phrase, where its last occurrence ended.
+    /// End of the last occurrence, by phrase.
     last_end: Vec<u64>,
     last: Last,
 }
 
-/// What was written last.
+/// Kind of the last output.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Last {
     Text,
@@ -54,7 +53,7 @@ enum Last {
 }
 
 impl Masker {
-    /// Compiles what is to be masked.
+    /// Compiles phrases and prefixes.
     pub fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
         Ok(Self::with(Arc::new(Patterns::new(masking)?)))
     }
@@ -77,7 +76,7 @@ impl Masker {
         }
     }
 
-    /// Masks phrases from now on, what is held back included.
+    /// Adds phrases, which are also masked in what is held back.
     pub fn add(&mut self, phrases: &[String]) -> Result<(), TooMuchToMask> {
         if !self.patterns.have(phrases, &[]) {
             self.adopt(Arc::new(self.patterns.with(phrases, &[])?));
@@ -85,7 +84,7 @@ impl Masker {
         Ok(())
     }
 
-    /// Goes on with patterns that differ in their phrases.
+    /// Switches to patterns with other phrases.
     pub(super) fn adopt(&mut self, patterns: Arc<Patterns>) {
         self.patterns = patterns;
         self.phrase = self.patterns.phrases.start();
@@ -99,7 +98,7 @@ impl Masker {
         }
     }
 
-    /// Takes what comes next and adds to `out` what is decided.
+    /// Reads the next chunk, and appends to `out` what can no longer become a phrase.
     pub fn write(&mut self, chunk: &[u8], out: &mut Vec<u8>) {
         let start = self.base + self.held.len() as u64;
         let mut at = 0;
@@ -115,24 +114,23 @@ impl Masker {
         self.render(chunk, decided, out);
     }
 
-    /// Returns whether something is held back that begins no phrase but for its case, or after
-    /// which a line has ended.
+    /// Returns whether something is held back only for a loose phrase.
     pub fn holds_loose(&self) -> bool {
         self.base < self.exact_from(self.base + self.held.len() as u64)
     }
 
-    /// Adds to `out` what is held back only for a loose phrase, which then does not begin there.
+    /// Appends to `out` what is held back only for a loose phrase, which is then no longer matched.
     pub fn release(&mut self, out: &mut Vec<u8>) {
         self.loose.reset(&self.patterns.loose);
         self.render(&[], self.exact_from(self.base + self.held.len() as u64), out);
     }
 
-    /// Returns where a phrase may begin that is not yet whole at the end of what was written.
+    /// Returns where an incomplete phrase may begin at the end of the input.
     fn exact_from(&self, end: u64) -> u64 {
         end - self.patterns.phrases.held(self.phrase) as u64
     }
 
-    /// Adds to `out` what was held back; what comes next begins anew.
+    /// Appends to `out` what was held back, and resets the state.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         self.render(&[], self.base + self.held.len() as u64, out);
         self.phrase = self.patterns.phrases.start();
@@ -144,7 +142,7 @@ impl Masker {
         self.last = Last::Text;
     }
 
-    /// Returns whether nothing that was read so far has to do with what comes.
+    /// Returns whether the state is the initial one.
     fn is_idle(&self) -> bool {
         self.phrase == self.patterns.phrases.start()
             && self.prefix == self.patterns.prefixes.start()
@@ -193,7 +191,7 @@ impl Masker {
         self.loose.see(&self.patterns.loose, byte, at, found);
     }
 
-    /// Adds to `out` what stands before `decided`, and holds the rest.
+    /// Appends to `out` the masked input before `decided`, and holds back the rest.
     fn render(&mut self, chunk: &[u8], decided: u64, out: &mut Vec<u8>) {
         let mut at = self.base;
         let mut phrases = self.phrases.iter().peekable();
@@ -241,7 +239,7 @@ impl Masker {
     }
 }
 
-/// Adds a range that ends no earlier than what is there, but for one that was cut.
+/// Adds a range, which ends no earlier than existing ones, and merges overlapping ranges.
 fn hide(hidden: &mut Vec<Range<u64>>, mut new: Range<u64>) {
     while let Some(last) = hidden.pop_if(|last| last.end > new.start) {
         new = last.start.min(new.start)..last.end.max(new.end);

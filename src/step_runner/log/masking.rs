@@ -1,11 +1,11 @@
-//! What is to be masked.
+//! Secrets to mask.
 
 use super::forms::{loose_forms, secret_forms};
 
-/// Prefixes of GitLab's own tokens that are masked always.
+/// Prefixes of GitLab tokens that are always masked.
 pub(super) const BUILT_IN_PREFIXES: [&str; 1] = ["glpat-"];
 
-/// Prefixes of GitLab's own tokens that are masked if asked for.
+/// Prefixes of GitLab tokens that are masked on request.
 pub(super) const OTHER_PREFIXES: [&str; 13] = [
     "gloas-",
     "gldt-",
@@ -22,20 +22,20 @@ pub(super) const OTHER_PREFIXES: [&str; 13] = [
     "gltok-",
 ];
 
-/// What nobody may see in what a job writes.
+/// Secrets to mask in the output of a job.
 ///
-/// Beyond what stands here, the values of `private_token`, `X-Amz-Signature` and the like in URLs
-/// are always masked, and what follows `glpat-`.
+/// The values of `private_token`, `X-Amz-Signature` and similar URL parameters, and tokens that start with
+/// `glpat-`, are always masked.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Masking {
-    /// Texts that are masked wherever they stand, byte for byte, but for white space around them.
+    /// Texts to mask, byte for byte, without surrounding white space.
     pub phrases: Vec<String>,
-    /// Texts that are masked in upper and lower case, and where line breaks or terminal escape
-    /// sequences stand between their characters. Those of less than eight bytes are not.
+    /// Texts to mask case-insensitively, and with line breaks or terminal escape sequences between their
+    /// characters. Those shorter than eight bytes are ignored.
     pub loose_phrases: Vec<String>,
-    /// Prefixes that stay, and after which a token is masked.
+    /// Prefixes after which a token is masked; the prefix itself is not.
     pub token_prefixes: Vec<String>,
-    /// Masks all kinds of tokens that GitLab makes, not only personal access tokens.
+    /// Whether to mask all kinds of GitLab tokens, not only personal access tokens.
     pub all_gitlab_tokens: bool,
 }
 
@@ -48,7 +48,7 @@ impl Masking {
 }
 
 impl std::fmt::Debug for Masking {
-    /// Shows what is no secret.
+    /// Formats the number of phrases, but no phrase.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Masking")
             .field("phrases", &self.phrases.len())

@@ -1,9 +1,8 @@
-//! What a job writes: masked, stamped and kept.
+//! Logs of jobs: masking, timestamps, storage.
 //!
-//! Bytes go through a [`Masker`] and a [`Stamper`] of their stream, in this order, and into the file
-//! of a [`Log`], which any number of [`Follower`]s read from any offset. [`Demux`] is for those who
-//! read it; [`Plain`] is masked only, for a terminal. Who asks a job what, and when a log is
-//! removed, is not known here.
+//! Output passes a [`Masker`] and a [`Stamper`] of its stream, in this order, and is written to the file
+//! of a [`Log`], which any number of [`Follower`]s read from any offset. [`Demux`] splits a log into
+//! streams; [`Plain`] only masks, for a terminal.
 
 mod demux;
 mod follow;

@@ -1,19 +1,19 @@
-//! Text as a secret is compared with it whatever case and line width it was printed in: lower case,
-//! without line breaks and terminal escape sequences.
+//! Normalized text, in which secrets are found whatever case and line width they were printed in: lower
+//! case, without line breaks and terminal escape sequences.
 
-/// A longer escape sequence is none: where text is held back for one, it comes to an end.
+/// Length limit of an escape sequence, which bounds what is held back.
 pub(super) const MAX_ESCAPE_BYTES: usize = 256;
 
-/// What a byte is to the normalized text.
+/// Role of a byte in the normalized text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
-    /// A byte of it, in lower case.
+    /// A byte of the text, in lower case.
     Text(u8),
     /// A line break, or a byte of an escape sequence.
     Gap,
 }
 
-/// Where in an escape sequence of ECMA-48 a stream is.
+/// Parser of ECMA-48 escape sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Escape {
     state: State,
@@ -24,25 +24,24 @@ pub(super) struct Escape {
 enum State {
     #[default]
     Ground,
-    /// After ESC.
     Begun,
-    /// After ESC and what goes before its last byte, as `(` in `ESC ( B`.
+    /// After ESC and intermediate bytes, such as `(` in `ESC ( B`.
     Intermediate,
-    /// CSI: colors, movements of the cursor.
+    /// In a control sequence (CSI): colours, cursor movements.
     Control,
-    /// OSC and other strings: titles, hyperlinks.
+    /// In a control string (OSC and others): titles, hyperlinks.
     String,
-    /// After ESC in a string, which ends it if a backslash follows.
+    /// After ESC in a control string, which a backslash ends.
     StringEnd,
 }
 
 impl Escape {
-    /// Returns whether no escape sequence has begun.
+    /// Returns whether the stream is outside of an escape sequence.
     pub(super) fn is_ground(self) -> bool {
         self.state == State::Ground
     }
 
-    /// Takes the next byte of the stream.
+    /// Reads the next byte of the stream.
     #[inline]
     pub(super) fn next(&mut self, byte: u8) -> Part {
         if self.state == State::Ground && byte >= b' ' {
@@ -66,7 +65,7 @@ impl Escape {
             (State::String, 0x07) => return self.end(),
             (State::StringEnd, b'\\') => return self.end(),
             (State::String, 0x1b) => State::StringEnd,
-            // A title goes on neither on the next line nor after text that lacks its end.
+            // A control string ends at a line break, even if unterminated.
             (State::String, byte) if !is_break(byte) => State::String,
             (State::StringEnd, byte) => {
                 *self = Escape { state: State::Begun, length: 1 };
@@ -92,7 +91,7 @@ impl Escape {
     }
 }
 
-/// Returns the text that remains of a secret.
+/// Returns the normalized text of a secret.
 pub(super) fn normalize(text: &str) -> Vec<u8> {
     let mut escape = Escape::default();
     let parts = text.bytes().map(|byte| escape.next(byte));

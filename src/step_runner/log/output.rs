@@ -1,8 +1,8 @@
-//! Where the engine puts what steps write.
+//! The sink for the output of steps.
 
 use std::time::Instant;
 
-/// Who writes.
+/// Origin of a part of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The step runner itself: stream `00`.
@@ -11,30 +11,28 @@ pub enum Source {
     Step,
 }
 
-/// Which of the two streams.
+/// Standard output or standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Stream {
-    /// Standard output.
     Out,
-    /// Standard error.
     Err,
 }
 
-/// Takes what a job writes. What cannot be taken is the taker's to report: a job does not fail
-/// because its log is full.
+/// A sink for the output of a job. It reports its own errors: a job does not fail because its log is
+/// full.
 pub trait Output: Send {
-    /// Takes bytes as they were written; lines may be cut anywhere.
+    /// Writes bytes; lines may be split anywhere.
     fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]);
 
-    /// Is called when a command has ended: what was held back to see more is written now.
+    /// Writes what is held back; called when a command has ended.
     fn flush(&mut self);
 
-    /// Writes what was held back for long enough, and returns when to call again.
+    /// Writes what was held back long enough, and returns when to call again.
     fn release(&mut self, now: Instant) -> Option<Instant> {
         let _ = now;
         None
     }
 
-    /// Masks this from now on, in all streams.
+    /// Masks a secret from now on, in all streams.
     fn mask(&mut self, secret: &str);
 }

@@ -1,4 +1,4 @@
-//! What is masked, compiled.
+//! Compiled patterns of secrets.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Deref;
@@ -13,7 +13,7 @@ use super::gate::Gate;
 use super::masking::{BUILT_IN_PREFIXES, Masking, OTHER_PREFIXES};
 use super::normalize::normalize;
 
-/// Parameters of URLs whose values are masked, however they are written.
+/// URL parameters whose values are masked, case-insensitively.
 const URL_KEYS: [&str; 6] = [
     "private_token",
     "authenticity_token",
@@ -23,7 +23,7 @@ const URL_KEYS: [&str; 6] = [
     "x-amz-security-token",
 ];
 
-/// `?key=` and `&key=`.
+/// Automaton for `?key=` and `&key=`.
 static URL_MARKERS: LazyLock<(Vec<String>, Automaton)> = LazyLock::new(|| {
     let marker = |key| ["?", "&"].map(|before| format!("{before}{key}="));
     let markers: Vec<_> = URL_KEYS.into_iter().flat_map(marker).collect();
@@ -31,22 +31,22 @@ static URL_MARKERS: LazyLock<(Vec<String>, Automaton)> = LazyLock::new(|| {
     (markers, automaton)
 });
 
-/// What phrases, prefixes and URL parameters a [`Masker`](super::Masker) looks for.
+/// The phrases, prefixes and URL parameters that a [`Masker`](super::Masker) searches for.
 pub(super) struct Patterns {
     prefix_texts: Arc<BTreeSet<String>>,
     pub(super) phrases: Texts,
-    /// Looked for in the normalized text of the stream.
+    /// Searched for in the normalized text of the stream.
     pub(super) loose: Texts,
     pub(super) prefixes: Arc<Automaton>,
     pub(super) gate: Gate,
 }
 
-/// More than this in all is not compiled: 20 times as much memory goes with it.
+/// Limit of the total size of texts to mask: the automata need 20 times as much memory.
 const MAX_BYTES: usize = 4 << 20;
 
-/// There is more to mask than can be looked for.
+/// There are too many secrets to mask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are more than {} MiB of texts to mask", MAX_BYTES >> 20)]
+#[error("too many secrets to mask (limit {} MiB)", MAX_BYTES >> 20)]
 pub struct TooMuchToMask;
 
 impl Patterns {
@@ -66,7 +66,7 @@ impl Patterns {
         Self::compile(phrases, normalized(&masking.loose_phrases), Arc::new(prefixes), automaton)
     }
 
-    /// Returns these and more phrases.
+    /// Returns these patterns with more phrases.
     pub(super) fn with(&self, phrases: &[String], loose: &[String]) -> Result<Self, TooMuchToMask> {
         let phrases = &self.phrases.texts | &trimmed(phrases);
         let loose = &self.loose.texts | &normalized(loose);
@@ -86,18 +86,18 @@ impl Patterns {
         Ok(Patterns { prefix_texts, phrases, loose, prefixes, gate })
     }
 
-    /// Returns whether each of these is among the phrases.
+    /// Returns whether all of these are among the phrases.
     pub(super) fn have(&self, phrases: &[String], loose: &[String]) -> bool {
         trimmed(phrases).is_subset(&self.phrases.texts)
             && normalized(loose).is_subset(&self.loose.texts)
     }
 }
 
-/// Texts, and which ends of what is read may become one.
+/// Texts to search for, with the length of partial matches by state.
 pub(super) struct Texts {
     texts: BTreeSet<Vec<u8>>,
     automaton: Automaton,
-    /// How long a text may already be, by the state of the automaton; sorted.
+    /// Length of the longest partial match by state of the automaton; sorted.
     held: Vec<(StateID, u32)>,
 }
 
@@ -109,7 +109,7 @@ impl Texts {
         Ok(Texts { texts, automaton, held })
     }
 
-    /// Returns how many bytes before this state may become a text, or more of one.
+    /// Returns the length of the longest partial match in this state.
     pub(super) fn held(&self, state: StateID) -> usize {
         match self.held.binary_search_by_key(&state, |&(state, _)| state) {
             Ok(found) => self.held[found].1 as usize,
@@ -126,7 +126,7 @@ impl Deref for Texts {
     }
 }
 
-/// Returns what marks a value in a URL.
+/// Returns the automaton for URL parameters.
 pub(super) fn url_keys() -> &'static Automaton {
     &URL_MARKERS.1
 }
@@ -140,7 +140,7 @@ fn trimmed(phrases: &[String]) -> BTreeSet<Vec<u8>> {
     phrases.filter(|phrase| !phrase.is_empty()).map(|phrase| phrase.as_bytes().to_vec()).collect()
 }
 
-/// A phrase that breaks and escape sequences make nearly all of would be found everywhere.
+/// Normalizes phrases. Those that become too short are dropped: they would match everywhere.
 fn normalized(phrases: &[String]) -> BTreeSet<Vec<u8>> {
     let phrases = phrases.iter().map(|phrase| normalize(phrase.trim()));
     phrases.filter(|phrase| phrase.len() >= MIN_LOOSE_BYTES).collect()
@@ -151,8 +151,8 @@ fn check_size<T: AsRef<[u8]>>(texts: &BTreeSet<T>) -> Result<(), TooMuchToMask> 
     if bytes > MAX_BYTES { Err(TooMuchToMask) } else { Ok(()) }
 }
 
-/// Returns for each state of the automaton how long the longest end of what it has read is that
-/// begins a text without being all of it, or of the longer ones of which it is a part.
+/// Returns by state of the automaton the length of the longest suffix of the input that is a proper
+/// prefix of a text.
 fn held(automaton: &Automaton, texts: &BTreeSet<Vec<u8>>) -> Vec<(StateID, u32)> {
     let mut held = BTreeMap::new();
     let mut by_length: Vec<_> = texts.iter().map(Vec::as_slice).collect();
@@ -164,8 +164,8 @@ fn held(automaton: &Automaton, texts: &BTreeSet<Vec<u8>>) -> Vec<(StateID, u32)>
             held.insert(state, length);
         }
     }
-    // A whole text that begins no longer one counts as the longest end of it that begins one. That
-    // end is shorter, so if it is whole too, its turn was before.
+    // A complete text that is no prefix of another counts as its longest suffix that is one. That suffix
+    // is shorter, so if it is complete too, it was handled before.
     for text in by_length {
         let end = text.iter().fold(automaton.start(), |state, &byte| automaton.next(state, byte));
         if !held.contains_key(&end) {
@@ -186,7 +186,7 @@ enum Case {
     Any,
 }
 
-/// Tells byte by byte which texts have just ended.
+/// Aho-Corasick automaton, advanced byte by byte.
 pub(super) struct Automaton {
     nfa: NFA,
     start: StateID,
@@ -216,7 +216,7 @@ impl Automaton {
         self.nfa.is_match(state)
     }
 
-    /// Returns the numbers and lengths of the texts that end here.
+    /// Returns the indices and lengths of the texts that end in this state.
     pub(super) fn matches(&self, state: StateID) -> impl Iterator<Item = (usize, usize)> {
         (0..self.nfa.match_len(state)).map(move |index| {
             let pattern = self.nfa.match_pattern(state, index);

@@ -6,16 +6,16 @@ use super::patterns::TooMuchToMask;
 use super::streams::{Maskers, STREAMS, index};
 use super::{Output, Source, Stream};
 
-/// Passes on what a job writes as it comes, masked and no more: for a terminal.
+/// Forwards the output of a job, masked but otherwise unchanged, for a terminal.
 ///
-/// If one of the two cannot be written to, what is for it is dropped from there on. If there are
-/// more secrets than can be looked for, a line on the second says so, and all is dropped.
+/// If a stream cannot be written, further output to it is dropped. If there are too many secrets to mask,
+/// a line on standard error reports it, and all further output is dropped.
 pub struct Plain {
     out: Sink,
     err: Sink,
     maskers: Maskers,
     is_stopped: bool,
-    /// What goes out: empty between calls.
+    /// Buffer for masked output, empty between calls.
     masked: Vec<u8>,
 }
 
@@ -25,7 +25,7 @@ struct Sink {
 }
 
 impl Plain {
-    /// Writes standard output to one and standard error to the other.
+    /// Writes standard output to `out` and standard error to `err`.
     pub fn new(
         out: Box<dyn Write + Send>,
         err: Box<dyn Write + Send>,
@@ -36,7 +36,7 @@ impl Plain {
         Ok(Plain { out, err, maskers, is_stopped: false, masked: Vec::new() })
     }
 
-    /// Writes what was held back, and returns the first error of either.
+    /// Writes what was held back, and returns the first write error.
     pub fn close(mut self) -> io::Result<()> {
         self.flush();
         self.out.error.or(self.err.error).map_or(Ok(()), Err)
@@ -49,7 +49,7 @@ impl Plain {
         }
     }
 
-    /// Passes on what is masked.
+    /// Writes the buffer of masked output.
     fn pass(&mut self, stream: Stream) {
         let masked = std::mem::take(&mut self.masked);
         if !self.is_stopped {
@@ -94,7 +94,7 @@ impl Output for Plain {
             && !self.is_stopped
         {
             self.is_stopped = true;
-            self.err.write(format!("step-runner: the output ends here: {error}\n").as_bytes());
+            self.err.write(format!("step-runner: output truncated: {error}\n").as_bytes());
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Lines as GitLab Runner writes them: with the time, the stream, and whether they go on.
+//! Log lines in GitLab Runner's format: time, stream, continuation flag.
 
 use std::io::Write as _;
 
@@ -6,17 +6,17 @@ use jiff::Timestamp;
 
 use super::{Source, Stream};
 
-/// The length of a time, `2026-05-05T12:00:00.000000Z`.
+/// Length of a timestamp such as `2026-05-05T12:00:00.000000Z`.
 pub(super) const TIME_BYTES: usize = 27;
 
-/// The length of what stands before each message: the time, a space, two hexadecimal digits for the
-/// stream, `O` or `E`, and a space or `+`.
+/// Length of the header of a line: the time, a space, two hexadecimal digits for the stream, `O` or `E`,
+/// and a space or `+`.
 pub(super) const HEADER_BYTES: usize = TIME_BYTES + 5;
 
-/// A line without end is written in pieces when it is longer.
+/// Longer lines are written in parts before their end.
 const LINE_BYTES: usize = 8 * 1024;
 
-/// A time as log lines have it: in UTC, to the microsecond.
+/// A timestamp of a log line: UTC, in microseconds.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Time([u8; TIME_BYTES]);
 
@@ -30,27 +30,27 @@ impl Time {
 impl From<Timestamp> for Time {
     fn from(time: Timestamp) -> Self {
         let mut text = [0; TIME_BYTES];
-        // The years before 0 have a sign and two digits more.
+        // Years before 0 have a sign and two more digits.
         let time = time.max(Timestamp::UNIX_EPOCH);
         write!(&mut text[..], "{time:.6}").expect("the years to 9999 have four digits");
         Time(text)
     }
 }
 
-/// Writes one stream as lines with a header.
+/// Formats one stream as lines with a header.
 ///
-/// What ends with a newline is an entry. What does not waits for its end, until it is longer than
-/// 8 KiB or was written with a carriage return in it, as progress bars are; then it is an entry
-/// too, and the next one has a `+`, which says that it belongs to the same line.
+/// A line that ends with a newline is an entry. A partial line is held back until it is longer than 8 KiB
+/// or contains a carriage return, as progress bars do; then it is an entry too, and the next one has a
+/// `+`, which marks a continuation of the line.
 pub struct Stamper {
     stream: [u8; 3],
-    /// A begun entry with its header; empty if there is none.
+    /// A partial entry with its header; empty if there is none.
     entry: Vec<u8>,
-    goes_on: bool,
+    continues: bool,
 }
 
 impl Stamper {
-    /// Begins a stream with the number, below 256, that lines show.
+    /// Returns a stamper for a stream with this number.
     pub fn new(number: u8, stream: Stream) -> Self {
         let digit = |digit| b"0123456789abcdef"[usize::from(digit)];
         let kind = match stream {
@@ -60,11 +60,11 @@ impl Stamper {
         Stamper {
             stream: [digit(number >> 4), digit(number & 15), kind],
             entry: Vec::new(),
-            goes_on: false,
+            continues: false,
         }
     }
 
-    /// Begins the stream of a writer.
+    /// Returns a stamper for the stream of a source.
     pub fn of(source: Source, stream: Stream) -> Self {
         let number = match source {
             Source::Runner => 0,
@@ -73,13 +73,13 @@ impl Stamper {
         Self::new(number, stream)
     }
 
-    /// Takes what comes next and adds the entries it makes to `out`, none of them cut.
+    /// Reads bytes and appends complete entries to `out`.
     pub fn write(&mut self, mut bytes: &[u8], now: Time, out: &mut Vec<u8>) {
         while let Some(newline) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = bytes.split_at(newline + 1);
             self.begin(now, out);
             out.extend_from_slice(line);
-            self.goes_on = false;
+            self.continues = false;
             bytes = rest;
         }
         if bytes.is_empty() {
@@ -90,7 +90,7 @@ impl Stamper {
             self.begin(now, out);
             out.extend_from_slice(bytes);
             out.push(b'\n');
-            self.goes_on = true;
+            self.continues = true;
         } else {
             if self.entry.is_empty() {
                 self.entry.extend_from_slice(&self.header(now));
@@ -99,16 +99,16 @@ impl Stamper {
         }
     }
 
-    /// Adds to `out` what waits for its end; what comes next is a new line.
+    /// Appends a partial entry to `out`; the next byte starts a new line.
     pub fn finish(&mut self, out: &mut Vec<u8>) {
         if !self.entry.is_empty() {
             out.append(&mut self.entry);
             out.push(b'\n');
         }
-        self.goes_on = false;
+        self.continues = false;
     }
 
-    /// Adds to `out` what there is of an entry: at least a header.
+    /// Appends the partial entry to `out`, or a header.
     fn begin(&mut self, now: Time, out: &mut Vec<u8>) {
         if self.entry.is_empty() {
             out.extend_from_slice(&self.header(now));
@@ -121,7 +121,7 @@ impl Stamper {
         let mut header = [b' '; HEADER_BYTES];
         header[..TIME_BYTES].copy_from_slice(&now.0);
         header[TIME_BYTES + 1..][..3].copy_from_slice(&self.stream);
-        if self.goes_on {
+        if self.continues {
             header[HEADER_BYTES - 1] = b'+';
         }
         header

@@ -15,7 +15,7 @@ pub(super) const STREAMS: [(Source, Stream); 4] = [
     (Source::Step, Stream::Err),
 ];
 
-/// Returns the place of a stream in [`STREAMS`].
+/// Returns the index of a stream in [`STREAMS`].
 pub(super) fn index(source: Source, stream: Stream) -> usize {
     let source = match source {
         Source::Runner => 0,
@@ -31,13 +31,13 @@ pub(super) fn index(source: Source, stream: Stream) -> usize {
 pub(super) struct Maskers {
     patterns: Arc<Patterns>,
     maskers: [Masker; STREAMS.len()],
-    /// By stream, since when something is held back that is to be released.
+    /// Since when something is held back only for a loose phrase, by stream.
     since: [Option<Instant>; STREAMS.len()],
 }
 
-/// How long the end of a line, or what has another case than a secret, is held back for what may
-/// come to make it one. Beyond that, pieces of a secret are not masked.
-pub(super) const HOLD: Duration = Duration::from_millis(250);
+/// How long output is held back for a loose phrase: the end of a line, or a secret in another case. After
+/// that, an incomplete secret is not masked.
+pub(super) const HOLD_TIMEOUT: Duration = Duration::from_millis(250);
 
 impl Maskers {
     pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
@@ -59,7 +59,7 @@ impl Maskers {
         Ok(())
     }
 
-    /// Masks what comes next in a stream, by its [`index`].
+    /// Masks bytes of a stream, given by its [`index`].
     pub(super) fn write(&mut self, index: usize, bytes: &[u8], out: &mut Vec<u8>) {
         let masker = &mut self.maskers[index];
         masker.write(bytes, out);
@@ -70,15 +70,15 @@ impl Maskers {
         self.since[index] = masker.holds_loose().then(Instant::now);
     }
 
-    /// Adds to `out` all that is held back of a stream.
+    /// Appends to `out` all that is held back of a stream.
     pub(super) fn finish(&mut self, index: usize, out: &mut Vec<u8>) {
         self.maskers[index].finish(out);
         self.since[index] = None;
     }
 
-    /// Adds to `out` what has been held back of a stream for [`HOLD`].
+    /// Appends to `out` what has been held back of a stream for [`HOLD_TIMEOUT`].
     pub(super) fn release(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) {
-        if self.since[index].is_some_and(|since| since + HOLD <= now) {
+        if self.since[index].is_some_and(|since| since + HOLD_TIMEOUT <= now) {
             self.maskers[index].release(out);
             self.since[index] = None;
         }
@@ -86,6 +86,6 @@ impl Maskers {
 
     /// Returns when there is something to release.
     pub(super) fn next_release(&self) -> Option<Instant> {
-        self.since.iter().flatten().min().map(|since| *since + HOLD)
+        self.since.iter().flatten().min().map(|since| *since + HOLD_TIMEOUT)
     }
 }

@@ -1,4 +1,4 @@
-//! Steps that come with this program: `builtin://script`, formerly `dist://script`.
+//! Steps of this program: `builtin://script`, formerly `dist://script`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -8,21 +8,21 @@ use super::super::document::{Action, Definition, Exec, Input, Outputs, Spec, Ste
 use super::error::ResolveError;
 use super::resolver::Loaded;
 
-/// Where a shell is looked for; the first that is there is taken.
+/// Candidate shells; the first that exists is used.
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
 
-/// Returns the step of that name.
+/// Returns the built-in step with this name.
 pub(super) fn load(path: &[String], work_dir: &Path) -> Result<Loaded, ResolveError> {
     match path.join("/").as_str() {
-        // The second is what newer runners call for an ordinary job's script.
+        // The second is called by newer runners for the script of an ordinary job.
         "script" | "script_legacy" => {
-            Ok(Loaded { file: script(), dir: work_dir.to_path_buf(), takes_secrets: true })
+            Ok(Loaded { file: script(), dir: work_dir.to_path_buf(), accepts_secrets: true })
         }
         name => Err(ResolveError::Builtin(name.to_owned())),
     }
 }
 
-/// Runs its input with a shell.
+/// Returns the step that runs its input `script` in a shell.
 fn script() -> StepFile {
     let shell = SHELLS.iter().find(|shell| Path::new(shell).exists()).unwrap_or(&"sh");
     let input = Input { kind: Type::String, default: None, sensitive: false, description: None };

@@ -1,4 +1,4 @@
-//! Why a step file could not be had.
+//! Errors in resolving step references.
 
 use std::io;
 use std::path::PathBuf;
@@ -9,91 +9,69 @@ use super::git::GitError;
 use crate::image;
 use crate::sys::fs::PathError;
 
-/// Why a step file could not be had.
+/// An error in loading a step file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResolveError {
-    /// It could not be read.
+    /// The file could not be read.
     #[error(
         "loading file \"{0}\": reading file: open {0}: {1}", path.display(), reason(error)
     )]
-    Read {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: io::Error,
-    },
-    /// It is larger than a step file may be.
-    #[error("loading file \"{}\": it has more than {limit} bytes", path.display())]
+    Read { path: PathBuf, error: io::Error },
+    /// The file is larger than [`MAX_BYTES`](super::MAX_BYTES).
+    #[error("loading file \"{}\": file too large (limit {limit} bytes)", path.display())]
     TooLarge {
-        /// The file.
         path: PathBuf,
-        /// How many bytes it may have.
+        /// Size limit of the file in bytes.
         limit: u64,
     },
-    /// It is not a step file.
+    /// The file is not a valid step file.
     #[error("loading file \"{}\": {error}", path.display())]
-    Document {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        error: Box<DocumentError>,
-    },
-    /// The reference, made of an expression, is none.
+    Document { path: PathBuf, error: Box<DocumentError> },
+    /// The expanded reference is invalid.
     #[error("compiling reference: {0}")]
     Reference(#[from] ReferenceError),
-    /// This program has no such step.
+    /// The built-in step does not exist.
     #[error("fetching dist step: fetch: distributed step {0:?} not found")]
     Builtin(String),
-    /// It is elsewhere, and there is nowhere to put it.
-    #[error("steps from elsewhere need a directory to keep them in, and there is none")]
+    /// The step is remote, and there is no cache directory.
+    #[error("no cache directory for remote steps")]
     NoCache,
-    /// It is in an image that could not be had.
+    /// The image of the step could not be fetched.
     #[error("fetching image {name}: {}", chain(error))]
-    Oci {
-        /// The image.
-        name: String,
-        /// Why.
-        error: Box<OciError>,
-    },
-    /// It is in a git repository that could not be had.
+    Oci { name: String, error: Box<OciError> },
+    /// The git repository of the step could not be fetched.
     #[error("fetching git step: {0}")]
     Git(#[from] GitError),
-    /// It is in a git repository, and could not be read there.
+    /// The step file could not be loaded from its git repository.
     #[error("fetching git step: {0}")]
     InRepository(Box<ResolveError>),
-    /// A path in a repository or an image leads out of it.
-    #[error("{0:?} is not within what was fetched")]
+    /// The path leads out of the repository or image.
+    #[error("path {0:?} leads out of the repository or image")]
     Outside(PathBuf),
 }
 
-/// Why the files of an image could not be had.
+/// An error in fetching an image.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OciError {
-    /// Its name is none.
-    #[error("{name:?} is no image")]
-    Reference {
-        /// The name.
-        name: String,
-        /// Why.
-        source: image::ReferenceError,
-    },
-    /// The job's logins are malformed.
+    #[error("invalid image reference {name:?}")]
+    Reference { name: String, source: image::ReferenceError },
+    /// The credentials in the job's `DOCKER_AUTH_CONFIG` are malformed.
     #[error("DOCKER_AUTH_CONFIG")]
     Logins(#[from] image::CredentialFileError),
-    /// It could not be pulled.
+    /// The image could not be pulled.
     #[error(transparent)]
     Pull(#[from] image::PullError),
-    /// The store cannot be opened.
+    /// The image store could not be opened.
     #[error(transparent)]
     Store(#[from] image::StoreError),
-    /// Its files cannot be laid out.
+    /// The layers could not be copied to the cache.
     #[error(transparent)]
     Path(#[from] PathError),
 }
 
-/// Returns an error with its causes: clients see one line.
+/// Formats an error with its causes in one line, for clients.
 fn chain(error: &dyn std::error::Error) -> String {
     let causes = std::iter::successors(Some(error), |error| error.source());
     causes.map(ToString::to_string).collect::<Vec<_>>().join(": ")

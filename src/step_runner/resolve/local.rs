@@ -1,4 +1,4 @@
-//! Step files on this machine.
+//! Step files on this host.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -8,20 +8,20 @@ use super::super::document::StepFile;
 use super::error::ResolveError;
 use super::resolver::Loaded;
 
-/// The names of a step file whose reference names none, the older first.
+/// Default names of step files, the older first.
 const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 
-/// The most that a step file may have.
+/// Size limit of a step file in bytes.
 pub const MAX_BYTES: u64 = 4 << 20;
 
-/// Returns the directory that the segments of a reference lead to.
+/// Returns the directory of a reference.
 pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {
     let mut path = base.to_path_buf();
     for segment in segments {
         match segment.as_str() {
             "." => {}
             ".." => {
-                // As in a URL: a link on the way is not followed back.
+                // Lexically, as in a URL: symlinks are not resolved.
                 if !path.pop() {
                     path.push("..");
                 }
@@ -32,12 +32,12 @@ pub(super) fn directory(base: &Path, segments: &[String]) -> PathBuf {
     path
 }
 
-/// Reads the step file in a directory.
+/// Loads the step file in a directory.
 pub(super) fn load(dir: PathBuf, filename: Option<&str>) -> Result<Loaded, ResolveError> {
     find(dir, filename, read)
 }
 
-/// Reads the step file in a directory of what was fetched; nothing may lead out of it.
+/// Loads the step file in a directory of a fetched tree. Nothing may lead out of the tree.
 pub(super) fn load_beneath(
     tree: &Path,
     segments: &[String],
@@ -80,7 +80,7 @@ fn find(
             Ok(text) => {
                 let file = StepFile::parse(&path.to_string_lossy(), &text)
                     .map_err(|error| ResolveError::Document { path, error: Box::new(error) })?;
-                return Ok(Loaded { file, dir, takes_secrets: false });
+                return Ok(Loaded { file, dir, accepts_secrets: false });
             }
             Err(error) => {
                 let is_missing = matches!(
@@ -102,7 +102,7 @@ fn read(path: &Path) -> Result<String, ResolveError> {
     let wrong = |error| ResolveError::Read { path: path.to_path_buf(), error };
     let file = File::open(path).map_err(wrong)?;
     if !file.metadata().map_err(wrong)?.is_file() {
-        return Err(wrong(io::Error::other("it is no file")));
+        return Err(wrong(io::Error::other("not a regular file")));
     }
     let mut text = String::new();
     file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(wrong)?;

@@ -1,4 +1,4 @@
-//! References to step files: from a reference to the file, wherever it is.
+//! Resolves references to step files: local, built-in, in git repositories, in images.
 
 mod builtin;
 mod error;

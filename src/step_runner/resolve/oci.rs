@@ -15,7 +15,7 @@ use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 use crate::sys::tree::{self, Purpose};
 
-/// Returns a directory with the files of an image.
+/// Fetches an image, and returns a directory with its files.
 pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<PathBuf, OciError> {
     let reference: Reference =
         name.parse().map_err(|source| OciError::Reference { name: name.to_owned(), source })?;
@@ -29,7 +29,7 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
         reference: &reference,
         platform: &Platform::host(),
         credentials: &credentials(&remote.credentials, caller)?,
-        // A tag may have moved.
+        // The registry is asked: a tag may have moved.
         policy: PullPolicy::Newer,
         progress: &Silent,
     };
@@ -37,7 +37,7 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
     Ok(files(&dir, &image)?)
 }
 
-/// Returns the logins for a job: its own, then those of this program.
+/// Returns the credentials for a job: its own before those of this program.
 fn credentials(own: &Credentials, caller: &Caller<'_>) -> Result<Credentials, OciError> {
     let mut credentials = own.clone();
     if let Some(text) = caller.variable("DOCKER_AUTH_CONFIG") {
@@ -52,7 +52,7 @@ fn credentials(own: &Credentials, caller: &Caller<'_>) -> Result<Credentials, Oc
     Ok(credentials)
 }
 
-/// Lays the layers of an image over each other, once for each image.
+/// Merges the layers of an image into a directory, once for each image.
 fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
     let trees = dir.join("trees");
     DirBuilder::new().recursive(true).mode(0o700).create(&trees).at("make", &trees)?;
@@ -66,7 +66,7 @@ fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
         return Ok(tree);
     }
     let half = trees.join(format!("{digest}.half"));
-    // Of somebody who was killed.
+    // Left by a crash.
     remove_tree(&half)?;
     DirBuilder::new().mode(0o755).create(&half).at("make", &half)?;
     for layer in &image.layers {

@@ -1,4 +1,4 @@
-//! From a reference to a step file.
+//! The resolver of step references.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,50 +11,56 @@ use super::git::{self, Git};
 use super::{builtin, local, oci};
 use crate::image::{Credentials, RegistryClient};
 
-/// How long a repository may take.
+/// Timeout for fetching a repository.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Finds step files.
+/// Resolves step references to step files.
 #[derive(Clone, Debug, Default)]
 pub struct Resolver {
     remote: Option<Arc<Remote>>,
 }
 
-/// What is needed for step files that are not on this machine.
+/// Cache and credentials for remote step files.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Remote {
-    /// A directory of this user's alone, for what was fetched.
+    /// Private cache directory for images and repositories.
     pub cache: PathBuf,
-    /// How registries are reached.
     pub registries: RegistryClient,
-    /// Logins for registries, besides those that a job brings.
+    /// Credentials for registries, besides those of a job.
     pub credentials: Credentials,
 }
 
-/// Who calls a step.
+impl Remote {
+    /// Returns options without credentials.
+    pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
+        Remote { cache, registries, credentials: Credentials::default() }
+    }
+}
+
+/// The context of a reference: directory, variables and environment of the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller<'a> {
-    /// The directory of the step file that has the reference.
+    /// Directory of the step file with the reference.
     pub dir: &'a Path,
-    /// The variables of the CI job.
+    /// Variables of the CI job.
     pub vars: &'a BTreeMap<String, String>,
-    /// The environment.
     pub env: &'a BTreeMap<String, String>,
 }
 
-/// A step file that was found.
+/// A loaded step file.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Loaded {
-    /// What it says.
     pub file: StepFile,
-    /// Where it is: what its own references are relative to.
+    /// Directory of the step file, the base of its own relative references.
     pub dir: PathBuf,
-    /// Whether secrets may go into its inputs though they are not declared sensitive.
-    pub takes_secrets: bool,
+    /// Whether inputs that are not declared sensitive accept sensitive values.
+    pub accepts_secrets: bool,
 }
 
 impl Caller<'_> {
-    /// Returns a variable of the job, or else of the environment.
+    /// Returns a non-empty variable of the job, or else of the environment.
     pub(super) fn variable(&self, name: &str) -> Option<&str> {
         let value = self.vars.get(name).or_else(|| self.env.get(name))?;
         Some(value.as_str()).filter(|value| !value.is_empty())
@@ -62,12 +68,12 @@ impl Caller<'_> {
 }
 
 impl Resolver {
-    /// Returns a resolver that fetches as well.
+    /// Returns a resolver that also fetches remote steps.
     pub fn new(remote: Remote) -> Self {
         Resolver { remote: Some(Arc::new(remote)) }
     }
 
-    /// Finds a step file.
+    /// Loads the step file of a reference.
     pub fn load(&self, reference: &Reference, caller: &Caller<'_>) -> Result<Loaded, ResolveError> {
         match reference {
             Reference::Local { path, filename } => {

@@ -6,9 +6,9 @@ use super::super::jobs::{Jobs, Variables};
 use super::super::wire::document::{self, step_runner_server::StepRunner};
 use super::super::wire::proto;
 use super::gitlab::{close, code, follow_logs, run, status, timestamp};
-use super::stream::{Answers, unfold};
+use super::stream::{Responses, unfold};
 
-/// The service, with the jobs that it shows.
+/// The gRPC service, with its jobs.
 #[derive(Clone, Debug)]
 pub(super) struct Document {
     pub(super) jobs: Jobs,
@@ -25,7 +25,7 @@ impl StepRunner for Document {
             .map_err(|error| Status::new(code(&error), error.to_string()))
     }
 
-    type FollowStepsStream = Answers<document::FollowStepsResponse>;
+    type FollowStepsStream = Responses<document::FollowStepsResponse>;
 
     async fn follow_steps(
         &self,
@@ -37,19 +37,19 @@ impl StepRunner for Document {
         };
         let steps = self.jobs.follow_steps(&id, offset);
         let steps = steps.map_err(|error| Status::not_found(error.to_string()))?;
-        let answers = unfold(steps, |mut steps| async {
+        let responses = unfold(steps, |mut steps| async {
             let result = steps.next().await;
-            let answer = result
+            let response = result
                 .map(|result| {
                     result.map(|result| document::FollowStepsResponse { result: Some(result) })
                 })
                 .map_err(|error| Status::internal(error.to_string()));
-            (steps, answer)
+            (steps, response)
         });
-        Ok(Response::new(answers))
+        Ok(Response::new(responses))
     }
 
-    type FollowLogsStream = Answers<proto::FollowLogsResponse>;
+    type FollowLogsStream = Responses<proto::FollowLogsResponse>;
 
     async fn follow_logs(
         &self,

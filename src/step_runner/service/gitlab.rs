@@ -6,9 +6,9 @@ use tonic::{Code, Request, Response, Status};
 
 use super::super::jobs::{Jobs, RunError, Snapshot, Variables};
 use super::super::wire::proto::{self, step_runner_server::StepRunner};
-use super::stream::{Answers, unfold};
+use super::stream::{Responses, unfold};
 
-/// The service, with the jobs that it shows.
+/// The gRPC service, with its jobs.
 #[derive(Clone, Debug)]
 pub(super) struct GitLab {
     pub(super) jobs: Jobs,
@@ -23,7 +23,7 @@ impl StepRunner for GitLab {
     ) -> Result<Response<proto::RunResponse>, Status> {
         run(&self.jobs, request.into_inner(), self.variables).await.map_err(|error| {
             let code = match error {
-                // What GitLab's does not have.
+                // Errors that GitLab's step-runner does not have.
                 RunError::Id
                 | RunError::ShuttingDown
                 | RunError::TooManyJobs(_)
@@ -34,7 +34,7 @@ impl StepRunner for GitLab {
         })
     }
 
-    type FollowLogsStream = Answers<proto::FollowLogsResponse>;
+    type FollowLogsStream = Responses<proto::FollowLogsResponse>;
 
     async fn follow_logs(
         &self,
@@ -67,7 +67,7 @@ impl StepRunner for GitLab {
     }
 }
 
-/// Starts a job, which goes on if the client vanishes meanwhile.
+/// Starts a job, even if the client disconnects meanwhile.
 pub(super) async fn run(
     jobs: &Jobs,
     request: proto::RunRequest,
@@ -75,12 +75,12 @@ pub(super) async fn run(
 ) -> Result<Response<proto::RunResponse>, RunError> {
     let jobs = jobs.clone();
     let started = tokio::task::spawn_blocking(move || jobs.run(request, variables)).await;
-    // Other than by a panic it fails only when the server ends.
+    // Apart from a panic, it fails only when the server shuts down.
     started.unwrap_or(Err(RunError::ShuttingDown))?;
     Ok(Response::new(proto::RunResponse {}))
 }
 
-/// Returns the code of an error.
+/// Returns the gRPC code of an error.
 pub(super) fn code(error: &RunError) -> Code {
     match error {
         RunError::Id
@@ -95,15 +95,15 @@ pub(super) fn code(error: &RunError) -> Code {
     }
 }
 
-/// Answers with the log of a job.
+/// Streams the log of a job.
 pub(super) fn follow_logs(
     jobs: &Jobs,
     request: &proto::FollowLogsRequest,
     unknown_job: Code,
     bad_offset: Code,
-) -> Result<Response<Answers<proto::FollowLogsResponse>>, Status> {
+) -> Result<Response<Responses<proto::FollowLogsResponse>>, Status> {
     let proto::FollowLogsRequest { id, offset } = request;
-    // First: an unknown job has no offsets.
+    // Checked first: an unknown job takes precedence over a bad offset.
     jobs.status(id).map_err(|error| Status::new(unknown_job, error.to_string()))?;
     let Ok(offset) = u64::try_from(*offset) else {
         let text = format!("following logs for job {id:?}: offset {offset} is negative");
@@ -111,24 +111,24 @@ pub(super) fn follow_logs(
     };
     let follower = jobs.follow_log(id, offset);
     let follower = follower.map_err(|error| Status::new(unknown_job, error.to_string()))?;
-    let answers = unfold(follower, |mut follower| async {
+    let responses = unfold(follower, |mut follower| async {
         let data = follower.next().await;
-        let answer = data
+        let response = data
             .map(|data| data.map(|data| proto::FollowLogsResponse { data }))
             .map_err(|error| Status::internal(crate::sys::error::chain(&error)));
-        (follower, answer)
+        (follower, response)
     });
-    Ok(Response::new(answers))
+    Ok(Response::new(responses))
 }
 
-/// Stops and forgets a job, also if the client vanishes meanwhile.
+/// Stops and removes a job, even if the client disconnects meanwhile.
 pub(super) async fn close(jobs: &Jobs, id: String) {
     let jobs = jobs.clone();
-    // It fails only when the server ends, which does the same.
+    // It fails only when the server shuts down, which does the same.
     let _ = tokio::spawn(async move { jobs.close(&id).await }).await;
 }
 
-/// Returns the state of a job, or of all if there is no id.
+/// Returns the status of a job, or of all jobs if the id is empty.
 pub(super) fn status(jobs: &Jobs, id: &str, unknown_job: Code) -> Result<Vec<Snapshot>, Status> {
     if id.is_empty() {
         return Ok(jobs.all());

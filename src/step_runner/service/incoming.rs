@@ -1,4 +1,4 @@
-//! The connections of a socket, those of other users left out.
+//! Incoming connections of a socket, without those of other users.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -10,14 +10,14 @@ use tokio_stream::Stream;
 
 use super::server::{Notice, Notify};
 
-/// How long no connection is taken after one could not be.
-const PAUSE: Duration = Duration::from_millis(100);
+/// Pause after a failed accept.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The connections that are made to a socket.
+/// Stream of accepted connections.
 pub(super) struct Incoming {
     pub(super) listener: UnixListener,
     pub(super) notify: Notify,
-    /// Runs while there are no descriptors left, say: trying again at once would use a processor.
+    /// Pause after an error such as EMFILE: an immediate retry would be a busy loop.
     pub(super) pause: Option<Pin<Box<Sleep>>>,
 }
 
@@ -33,19 +33,19 @@ impl Stream for Incoming {
             match std::task::ready!(self.listener.poll_accept(context)) {
                 Ok((stream, _)) => match stream.peer_cred() {
                     Ok(peer) if is_trusted(peer.uid()) => return Poll::Ready(Some(Ok(stream))),
-                    Ok(peer) => (self.notify)(&Notice::Refused { uid: peer.uid() }),
+                    Ok(peer) => (self.notify)(&Notice::Rejected { uid: peer.uid() }),
                     Err(error) => (self.notify)(&Notice::Accept(error)),
                 },
                 Err(error) => {
                     (self.notify)(&Notice::Accept(error));
-                    self.pause = Some(Box::pin(tokio::time::sleep(PAUSE)));
+                    self.pause = Some(Box::pin(tokio::time::sleep(ACCEPT_PAUSE)));
                 }
             }
         }
     }
 }
 
-/// The file's mode keeps others out; who has opened it up does so for nobody.
+/// The mode of the socket excludes other users; this holds even if the mode was changed.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }

@@ -1,9 +1,8 @@
-//! The two gRPC services on one socket: GitLab's own, and that of the design document. Both show
-//! the same jobs.
+//! The two gRPC services on one socket, GitLab's own and that of the design document. Both share the same
+//! jobs.
 //!
-//! Where GitLab's step-runner answers `UNKNOWN` so does its service here, with the same text;
-//! errors that it does not have, and those of the design document's service, have their proper
-//! codes.
+//! Where GitLab's step-runner returns `UNKNOWN`, so does its service here, with the same message; other
+//! errors, and those of the design document's service, have specific codes.
 
 mod document;
 mod gitlab;

@@ -1,4 +1,4 @@
-//! Serving until it is said to stop.
+//! The gRPC server and its shutdown.
 
 use std::fmt;
 use std::future::Future;
@@ -17,64 +17,63 @@ use super::document::Document;
 use super::gitlab::GitLab;
 use super::incoming::Incoming;
 
-/// How large a request may be: steps of a job may be long.
+/// Size limit of a request, which contains the steps of a job.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
 
-/// How many streams a connection may have at once.
+/// Limit of concurrent streams of a connection.
 const MAX_STREAMS: u32 = 256;
 
-/// What happened to a connection; nobody else hears of it.
+/// A connection that could not be served, for the log of the server.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Notice {
-    /// Another user wanted to connect.
-    Refused {
-        /// Who.
-        uid: u32,
-    },
-    /// A connection could not be taken.
+    /// A connection of another user was rejected.
+    Rejected { uid: u32 },
+    /// A connection could not be accepted.
     Accept(io::Error),
 }
 
-/// Is told what happens.
+/// Callback for notices.
 pub(super) type Notify = Arc<dyn Fn(&Notice) + Send + Sync>;
 
 impl fmt::Display for Notice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Notice::Refused { uid } => write!(f, "refused a connection of user {uid}"),
-            Notice::Accept(error) => write!(f, "cannot take a connection: {error}"),
+            Notice::Rejected { uid } => write!(f, "rejected connection from user {uid}"),
+            Notice::Accept(error) => write!(f, "cannot accept connection: {error}"),
         }
     }
 }
 
-/// Why it cannot be served.
+/// An error of the server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ServeError {
-    /// The socket cannot be used.
+    /// The server cannot listen on the socket.
     #[error("cannot listen on {path}")]
-    Listen {
-        /// The socket.
-        path: String,
-        /// Why.
-        source: io::Error,
-    },
-    /// The connections cannot be served.
-    #[error("cannot serve")]
+    Listen { path: String, source: io::Error },
+    #[error("gRPC server failed")]
     Serve(#[source] tonic::transport::Error),
 }
 
-/// How long jobs and clients have at the end.
+/// Timeouts of the shutdown.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Timing {
-    /// How long jobs may go on before they are stopped.
+    /// Grace period for running jobs before they are cancelled.
     pub drain: Duration,
-    /// How long clients may read what is left to read after that.
+    /// How long clients may then read the remaining log.
     pub linger: Duration,
 }
 
-/// Both services.
+impl Timing {
+    /// Returns these timeouts.
+    pub fn new(drain: Duration, linger: Duration) -> Self {
+        Timing { drain, linger }
+    }
+}
+
+/// The gRPC server with both services.
 #[derive(Clone)]
 pub struct Server {
     jobs: Jobs,
@@ -83,8 +82,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Returns the services for these jobs. `variables` says what becomes of variables that come by
-    /// GitLab's service.
+    /// Returns a server for these jobs. `variables` applies to variables sent by GitLab's service.
     pub fn new(
         jobs: Jobs,
         variables: Variables,
@@ -93,8 +91,8 @@ impl Server {
         Server { jobs, variables, notify: Arc::new(notify) }
     }
 
-    /// Serves until `stop` is done. Then jobs end, by themselves or stopped, while clients are still
-    /// answered; what they follow is sent to its end; and what is open then is closed.
+    /// Serves until `stop` completes. Then waits for jobs or cancels them, while clients are still
+    /// served; streams are sent to their end; then connections are closed.
     pub async fn serve(
         self,
         listener: &Listener,
@@ -113,7 +111,7 @@ impl Server {
             .add_service(GitLabServer::new(gitlab).max_decoding_message_size(MAX_REQUEST_BYTES))
             .add_service(DocumentServer::new(document).max_decoding_message_size(MAX_REQUEST_BYTES))
             .serve_with_incoming_shutdown(incoming, async {
-                // It fails when the sender is gone, which is the end as well.
+                // An error means that the sender is gone, which is the end as well.
                 let _ = ended.await;
             });
         let mut served = tokio::spawn(served);
@@ -136,7 +134,7 @@ impl Server {
         }
         match failed {
             Some(Ok(result)) => result.map_err(ServeError::Serve),
-            // Somebody reads too slowly.
+            // A client reads too slowly.
             Some(Err(_)) | None => Ok(()),
         }
     }

@@ -1,4 +1,4 @@
-//! Streams of answers.
+//! Response streams.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -7,8 +7,8 @@ use std::task::{Context, Poll, ready};
 use tokio_stream::Stream;
 use tonic::Status;
 
-/// A stream of answers. Dropping it ends what makes them, as when a client vanishes.
-pub(super) type Answers<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
+/// A stream of responses. It is dropped when the client disconnects, which stops their producer.
+pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
 
 type Step<S, T> = Pin<Box<dyn Future<Output = (S, Result<Option<T>, Status>)> + Send>>;
 
@@ -17,8 +17,8 @@ struct Unfold<S, T, F> {
     step: Option<Step<S, T>>,
 }
 
-/// Makes a stream of what a function returns until it returns nothing, or an error.
-pub(super) fn unfold<S, T, F, W>(state: S, next: F) -> Answers<T>
+/// Returns a stream of the results of a function, until it returns `None` or an error.
+pub(super) fn unfold<S, T, F, W>(state: S, next: F) -> Responses<T>
 where
     S: Send + 'static,
     T: Send + 'static,
@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
 
-    fn collect(mut stream: Answers<u32>) -> Vec<Result<u32, tonic::Code>> {
+    fn collect(mut stream: Responses<u32>) -> Vec<Result<u32, tonic::Code>> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         runtime.block_on(async {
             let mut all = Vec::new();

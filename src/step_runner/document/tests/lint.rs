@@ -52,23 +52,23 @@ delegate: tow
     let found = found(text, Some(dir.path()));
     let missing = dir.path().join("./missing");
     let missing =
-        format!("step.yml:15:11: error: there is no step.yml or func.yml in {}", missing.display());
+        format!("step.yml:15:11: error: step.yml or func.yml not found in {}", missing.display());
     let expected = [
-        "step.yml:3:5: note: the input `path` is not used",
-        "step.yml:4:5: note: the input `unused` is not used",
-        "step.yml:4:37: warning: expressions in a default are not replaced",
-        "step.yml:6:5: warning: the output `none` is given no value (write it into `outputs` of the second document)",
-        "step.yml:9:15: error: no step before this is called `one` (there is none)",
+        "step.yml:3:5: note: unused input `path`",
+        "step.yml:4:5: note: unused input `unused`",
+        "step.yml:4:37: warning: expressions in a default are not expanded",
+        "step.yml:6:5: warning: output `none` has no value (set it in `outputs` of the second document)",
+        "step.yml:9:15: error: unknown step `one`: it must run before this one (there are no earlier steps)",
         "step.yml:12:54: error: ",
-        "step.yml:13:9: error: no step before this is called `two` (there is none)",
-        "step.yml:14:11: warning: the step in line 11 is called `one`, too: its outputs are lost",
+        "step.yml:13:9: error: unknown step `two`: it must run before this one (there are no earlier steps)",
+        "step.yml:14:11: warning: duplicate step name `one`: the outputs of the step in line 11 are lost",
         &missing,
-        "step.yml:17:47: error: no step before this is called `three` (it has one)",
+        "step.yml:17:47: error: unknown step `three`: it must run before this one (expected one of one)",
         "step.yml:19:13: warning: `action` was removed by GitLab; it needs docker",
         "step.yml:23:25: error: ",
-        "step.yml:26:3: warning: the output `more` is not declared in `spec`",
-        "step.yml:27:11: error: no step is called `tow` (did you mean `two`?)",
-        "step.yml:27:11: warning: this has no effect (write `outputs: delegate` into `spec`)",
+        "step.yml:26:3: warning: output `more` is not declared in `spec`",
+        "step.yml:27:11: error: unknown step `tow` (did you mean `two`?)",
+        "step.yml:27:11: warning: `delegate` has no effect (set `outputs: delegate` in `spec`)",
     ];
     assert_eq!(found.len(), expected.len(), "{found:#?}");
     for (found, expected) in found.iter().zip(expected) {

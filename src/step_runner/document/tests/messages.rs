@@ -31,84 +31,84 @@ fn mistakes_are_told_with_their_place_and_what_to_do() {
     for (text, expected) in [
         (
             "",
-            "step.yml: holds no document; a step file has two: `spec: {}`, and after a line `---` what it does",
+            "step.yml: no YAML document: expected two, `spec: {}` and, after a line `---`, the definition",
         ),
         (
             "spec: {}\n",
-            "step.yml: the second document is missing: after a line `---` it has `exec` or `run`",
+            "step.yml: missing second document: expected `exec` or `run` after a line `---`",
         ),
         (
             "spec: {}\n---\n",
-            "step.yml:3:1: the second document is missing: after a line `---` it has `exec` or `run`",
+            "step.yml:3:1: missing second document: expected `exec` or `run` after a line `---`",
         ),
-        ("spec: {\n---\n", "step.yml:2:1: not YAML: "),
-        ("sepc: {}\n---\n", "step.yml:1:1: there is no key `sepc` here; did you mean `spec`?"),
+        ("spec: {\n---\n", "step.yml:2:1: invalid YAML: "),
+        ("sepc: {}\n---\n", "step.yml:1:1: unknown key `sepc`: did you mean `spec`?"),
         (
             "spec: {}\nrun: []\n---\n",
-            "step.yml:2:1: there is no key `run` here; it belongs into the second document, after a line `---`",
+            "step.yml:2:1: unknown key `run`: it belongs in the second document, after a line `---`",
         ),
         (
             "spec: {input: {}}\n---\n",
-            "step.yml:1:8: spec: there is no key `input` here; did you mean `inputs`?",
+            "step.yml:1:8: spec: unknown key `input`: did you mean `inputs`?",
         ),
         (
             "spec:\n  inputs: {a: {type: nubmer}}\n---\n",
-            "step.yml:2:22: spec.inputs.a.type: there is no type `nubmer`; did you mean `number`?",
+            "step.yml:2:22: spec.inputs.a.type: unknown type `nubmer`: did you mean `number`?",
         ),
         (
             "spec:\n  inputs: {a: {type: number, default: '5'}}\n---\n",
-            "step.yml:2:39: spec.inputs.a.default: must be of the declared type number, not a string",
+            "step.yml:2:39: spec.inputs.a.default: expected the declared type number, got a string",
         ),
-        ("spec:\n  inputs: {a: {}}\n---\n", "step.yml:2:15: spec.inputs.a: there must be `type`"),
+        ("spec:\n  inputs: {a: {}}\n---\n", "step.yml:2:15: spec.inputs.a: missing `type`"),
         (
             "spec:\n  inputs: {a-b: {type: string}}\n---\n",
-            "step.yml:2:12: spec.inputs: `a-b` is no name: names have letters, digits and `_`, and do not begin with a digit",
+            "step.yml:2:12: spec.inputs: invalid name `a-b`: expected letters, digits and `_`, not starting with a digit",
         ),
         (
             "spec: {outputs: delegated}\n---\n",
-            "step.yml:1:17: spec.outputs: must be a mapping, or `delegate`, not a string",
+            "step.yml:1:17: spec.outputs: expected a mapping, or `delegate`, got a string",
         ),
         (
             "spec: {}\n---\nexec: {comand: [a]}\n",
-            "step.yml:3:8: exec: there is no key `comand` here; did you mean `command`?",
+            "step.yml:3:8: exec: unknown key `comand`: did you mean `command`?",
         ),
         (
             "spec: {}\n---\nexec: {command: [a], shell: true}\n",
-            "step.yml:3:22: exec: there is no key `shell` here; it has command, work_dir",
+            "step.yml:3:22: exec: unknown key `shell`: expected one of command, work_dir",
         ),
         (
             "spec: {}\n---\nexec: {command: a b}\n",
-            "step.yml:3:17: exec.command: must be a list, not a string",
+            "step.yml:3:17: exec.command: expected a list, got a string",
         ),
-        ("spec: {}\n---\nexec: {}\n", "step.yml:3:7: exec: there must be `command`"),
+        ("spec: {}\n---\nexec: {}\n", "step.yml:3:7: exec: missing `command`"),
         ("spec: {}\n---\nexec: {command: []}\n", "step.yml:3:17: exec.command: must not be empty"),
         (
             "spec: {}\n---\nexec: {command: [a, [b]]}\n",
-            "step.yml:3:21: exec.command[1]: must be a string, not a list",
+            "step.yml:3:21: exec.command[1]: expected a string, got a list",
         ),
         (
             "spec: {}\n---\nexec: {command: [a]}\nrun: []\n",
-            "step.yml:4:6: there is `exec` as well as `run`; remove one of them",
+            "step.yml:4:6: `exec` and `run` are mutually exclusive: remove one of them",
         ),
         (
             "spec: {}\n---\nexec: {command: [a]}\nenv: {A-B: c}\n",
-            "step.yml:4:7: env: `A-B` is no name: ",
+            "step.yml:4:7: env: invalid name `A-B`: ",
         ),
         (
             "spec: {}\n---\nexec: {command: [a]}\nexec: {command: [a]}\n",
-            "step.yml:4:1: the key `exec` was there in line 3; remove one of them",
+            "step.yml:4:1: duplicate key `exec`, first in line 3: remove one of them",
         ),
         (
             "spec: {}\n---\nrun:\n- nmae: a\n",
-            "step.yml:4:3: run[0]: there is no key `nmae` here; did you mean `name`?",
+            "step.yml:4:3: run[0]: unknown key `nmae`: did you mean `name`?",
         ),
         (
             "spec: {}\n---\nrun:\n- name: a\n",
-            "step.yml:4:3: run[0]: there must be `step`, `func` or `script`",
+            "step.yml:4:3: run[0]: missing `step`, `func` or `script`",
         ),
         (
             "spec: {}\n---\nrun:\n- name: a\n  scirpt: b\n",
-            "step.yml:5:3: run[0]: there is no key `scirpt` here; did you mean `script`?",
+            "step.yml:5:3: run[0]: unknown key `scirpt`: did you mean `script`?",
         ),
         (
             "spec: {}\n---\nrun:\n- {name: a, script: b}\n- name: c\n  step: d\n",
@@ -116,21 +116,21 @@ fn mistakes_are_told_with_their_place_and_what_to_do() {
         ),
         (
             "spec: {}\n---\nrun:\n- name: a\n  step: ./b\n  func: ./b\n",
-            "step.yml:6:9: run[0]: there is `step` as well as `func`; remove one of them",
+            "step.yml:6:9: run[0]: `step` and `func` are mutually exclusive: remove one of them",
         ),
         (
             "spec: {}\n---\nrun:\n- name: a\n  step: {git: {url: u}}\n",
-            "step.yml:5:15: run[0].step.git: there must be `rev`: a tag, a branch or a commit",
+            "step.yml:5:15: run[0].step.git: missing `rev`: a tag, a branch or a commit",
         ),
         (
             "spec: {}\n---\nrun:\n- name: a\n  step: ./b\n  if: [c]\n",
-            "step.yml:6:7: run[0].if: must be an expression, or true or false, not a list",
+            "step.yml:6:7: run[0].if: expected an expression, or true or false, got a list",
         ),
         (
             "spec: {}\n---\nrun:\n- name: a\n  step: ./b\n  inputs: {v: {1: x}}\n",
-            "step.yml:6:16: a key must be a string, not a number; write it in quotes",
+            "step.yml:6:16: expected a string as key, got a number: put it in quotes",
         ),
-        (&deep, "step.yml:1:71: is nested more than 64 deep"),
+        (&deep, "step.yml:1:71: nested too deeply (limit 64)"),
     ] {
         let found = message(text);
         assert!(found.starts_with(expected), "{text}\nfound    {found}\nexpected {expected}");
@@ -216,7 +216,7 @@ fn a_bare_list_of_steps_is_what_run_has() {
     assert_eq!(*parse_steps("").unwrap_err().problem, Problem::EmptyValue);
     assert_eq!(*parse_steps("[]").unwrap_err().problem, Problem::EmptyValue);
     let error = parse_steps("- name: a\n  srcipt: b\n").unwrap_err().to_string();
-    assert_eq!(error, "STEPS:2:3: [0]: there is no key `srcipt` here; did you mean `script`?");
+    assert_eq!(error, "STEPS:2:3: [0]: unknown key `srcipt`: did you mean `script`?");
 }
 
 #[test]

@@ -74,16 +74,16 @@ fn operators_bind_as_documented_and_from_the_left() {
 
 #[test]
 fn nothing_is_converted_unasked() {
-    let plus = "numbers are added, strings joined; str() and num() convert";
-    let num = "num() makes a number of a string";
+    let plus = "`+` adds numbers or joins strings; convert with str() or num()";
+    let num = "convert a string to a number with num()";
     for (expression, expected) in [
-        ("'a' + 1", format!("`+` does not take string and number at byte 7: {plus}")),
-        ("1 + 'a'", format!("`+` does not take number and string at byte 5: {plus}")),
-        ("[1] + [2]", format!("`+` does not take array and array at byte 7: {plus}")),
-        ("null + null", format!("`+` does not take null and null at byte 8: {plus}")),
-        ("1 - 'a'", format!("`-` does not take number and string at byte 5: {num}")),
-        ("-'a'", format!("`-` does not take string at byte 3: {num}")),
-        ("{} * 2", format!("`*` does not take struct and number at byte 6: {num}")),
+        ("'a' + 1", format!("`+` is not defined for string and number at byte 7: {plus}")),
+        ("1 + 'a'", format!("`+` is not defined for number and string at byte 5: {plus}")),
+        ("[1] + [2]", format!("`+` is not defined for array and array at byte 7: {plus}")),
+        ("null + null", format!("`+` is not defined for null and null at byte 8: {plus}")),
+        ("1 - 'a'", format!("`-` is not defined for number and string at byte 5: {num}")),
+        ("-'a'", format!("`-` is not defined for string at byte 3: {num}")),
+        ("{} * 2", format!("`*` is not defined for struct and number at byte 6: {num}")),
         ("1 / 0", "division by zero at byte 5".to_owned()),
         ("1 % 0", "division by zero at byte 5".to_owned()),
         ("1e308 * 10", "the number is too large at byte 9".to_owned()),
@@ -149,7 +149,7 @@ fn brackets_and_dots_reach_into_values() {
         ("inputs.st['a'].b", r#""deep""#),
         (
             "inputs[inputs.s[0] || 's']",
-            "string has no [0] at byte 19: arrays have items 0, 1, …, objects have names",
+            "string has no [0] at byte 19: array indices start at 0; objects have string keys",
         ),
         ("inputs['s']", r#""str""#),
         ("steps['one'].outputs['st'].p[1]", "2"),
@@ -160,27 +160,27 @@ fn brackets_and_dots_reach_into_values() {
         ("func_dir + step_dir + work_dir", r#""/sd/sd/wd""#),
         (
             "inputs.arr[3]",
-            "an array of 3 has no [3] at byte 14: arrays have items 0, 1, …, objects have names",
+            "an array of 3 has no [3] at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "inputs.arr[-1]",
-            "an array of 3 has no [-1] at byte 14: arrays have items 0, 1, …, objects have names",
+            "an array of 3 has no [-1] at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "inputs.arr[0.5]",
-            "an array of 3 has no [0.5] at byte 14: arrays have items 0, 1, …, objects have names",
+            "an array of 3 has no [0.5] at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "inputs.arr[null]",
-            "an array of 3 has no […] by null at byte 14: arrays have items 0, 1, …, objects have names",
+            "an array of 3 has no […] by null at byte 14: array indices start at 0; objects have string keys",
         ),
         (
             "env[0]",
-            "the name of a member must be a string at byte 7: str() makes a string of a value",
+            "expected a string as member name at byte 7: convert a value to a string with str()",
         ),
         (
             "{(1): 2}",
-            "the name of a member must be a string at byte 5: str() makes a string of a value",
+            "expected a string as member name at byte 5: convert a value to a string with str()",
         ),
         ("inputs.arr['0']", "inputs.arr['0']: the \"0\" was not found"),
         ("inputs.s.x + 1", "inputs.s.x: the \"x\" was not found"),
@@ -214,16 +214,19 @@ fn functions_convert_values() {
         ("num('inf')", "\"inf\" is not a number at byte 3"),
         ("num('')", "\"\" is not a number at byte 3"),
         ("num('1e999')", "the number is too large at byte 3"),
-        ("num(true)", "`num` does not take boolean at byte 3: num() makes a number of a string"),
+        (
+            "num(true)",
+            "`num` is not defined for boolean at byte 3: convert a string to a number with num()",
+        ),
         ("[bool('x'), bool(''), bool(0), bool([0])]", "[true,false,false,true]"),
         ("success() && always() && !failure() && !cancelled()", "true"),
-        ("str()", "str() takes one value at byte 3"),
-        ("str(1, 2)", "str() takes one value at byte 3"),
-        ("success(1)", "success() takes no value at byte 3"),
+        ("str()", "str() takes one argument at byte 3"),
+        ("str(1, 2)", "str() takes one argument at byte 3"),
+        ("success(1)", "success() takes no arguments at byte 3"),
         (
             "upper('x')",
-            "there is no function `upper` at byte 3: there are str(), num(), bool(), success(), \
-             failure(), always() and cancelled()",
+            "unknown function `upper` at byte 3: expected str(), num(), bool(), success(), \
+             failure(), always() or cancelled()",
         ),
     ]);
 }
@@ -262,7 +265,7 @@ fn names_with_dashes_and_blanks_are_found_before_anything_else() {
 
 #[test]
 fn errors_say_where_and_what_to_do() {
-    let brackets = "an item of an array, or a name with other characters, goes in brackets: `[0]`, \
+    let brackets = "use brackets for array items and for names with other characters: `[0]`, \
                     `[\"a-b\"]`";
     for (text, expected) in [
         ("ab ${{ 1 + }}", "expected a value, not `}` at byte 11".to_owned()),
@@ -273,10 +276,10 @@ fn errors_say_where_and_what_to_do() {
         ("${{ {a 1} }}", "expected `:`, not `1` at byte 7".to_owned()),
         ("${{ {1: 1} }}", "expected a name, a string, `(` or `}`, not `1` at byte 5".to_owned()),
         ("${{ inputs.arr.0 }}", format!("expected a name, not `0` at byte 15: {brackets}")),
-        ("${{ env.A = 'x' }}", "expected an operator or `}}`, not `=` at byte 10: values are compared with `==`".to_owned()),
-        ("${{ env.A & 'x' }}", "expected an operator or `}}`, not `&` at byte 10: both must hold: `&&`".to_owned()),
+        ("${{ env.A = 'x' }}", "expected an operator or `}}`, not `=` at byte 10: use `==` to compare".to_owned()),
+        ("${{ env.A & 'x' }}", "expected an operator or `}}`, not `&` at byte 10: use `&&` for a logical and".to_owned()),
         ("${{ 'a }}", "the string is not closed at byte 4".to_owned()),
-        ("${{ \"a\\x\" }}", "unknown escape at byte 6: `'…'` knows `\\\\` and `\\'`; `\"…\"` knows `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \\uXXXX \\${{`".to_owned()),
+        ("${{ \"a\\x\" }}", "unknown escape at byte 6: valid in `'…'`: `\\\\ \\'`; in `\"…\"`: `\\\\ \\\" \\/ \\n \\r \\t \\a \\b \\f \\v \\uXXXX \\${{`".to_owned()),
         ("é ${{ § }}", "expected a value, not `§` at byte 7".to_owned()),
         ("a ${{ env", "the \" env\" is not closed: ${{ ... }}".to_owned()),
     ] {
@@ -329,7 +332,7 @@ fn a_condition_wants_success_unless_it_asks_for_how_steps_ended() {
     }
     assert_eq!(
         condition("${{ true }} && ${{ false }}", &went_well).unwrap_err().to_string(),
-        "text around the `${{ }}` of a condition at byte 12: put `${{ }}` around all of it, or leave it off"
+        "text around the `${{ }}` of a condition at byte 12: put `${{ }}` around the whole condition, or omit it"
     );
     assert!(condition("env.A b", &went_well).is_err());
     assert!(condition("env.NOPE", &went_well).is_err());

@@ -47,32 +47,36 @@ fn differences() -> Vec<(&'static str, Result<Json, &'static str>, &'static str)
     vec![
         (
             "expr-009",
-            Err("`job` is not a value at byte 3: name one of its members, such as `inputs.name`"),
+            Err(
+                "`job` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
+            ),
             WHOLE,
         ),
         (
             "expr-010",
             Err(
-                "`inputs` is not a value at byte 3: name one of its members, such as `inputs.name`",
+                "`inputs` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
             ),
             WHOLE,
         ),
         (
             "expr-011",
-            Err("`steps` is not a value at byte 3: name one of its members, such as `inputs.name`"),
+            Err(
+                "`steps` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
+            ),
             WHOLE,
         ),
         (
             "expr-012",
             Err(
-                "`steps.one` is not a value at byte 3: name one of its members, such as `inputs.name`",
+                "`steps.one` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
             ),
             WHOLE,
         ),
         (
             "expr-013",
             Err(
-                "`steps.one.outputs` is not a value at byte 3: name one of its members, such as `inputs.name`",
+                "`steps.one.outputs` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
             ),
             WHOLE,
         ),
@@ -86,7 +90,7 @@ fn differences() -> Vec<(&'static str, Result<Json, &'static str>, &'static str)
         (
             "expr-087",
             Err(
-                "expected a value, not `$` at byte 4: `${{` is needed once around all of it, and in strings in double quotes",
+                "expected a value, not `$` at byte 4: `${{` is allowed only around the whole expression and in double-quoted strings",
             ),
             OPERATORS,
         ),

@@ -1,26 +1,23 @@
-//! Who we are to a repository's host.
+//! Credentials for git hosts.
 
 use std::fmt;
 
 use super::super::resolver::Caller;
 
-/// The name that goes with a job's token.
+/// User name for a job token.
 const JOB_USER: &str = "gitlab-ci-token";
 
-/// A login for one host.
+/// Credentials for one git host.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Credential {
     /// Scheme, host and port: `https://gitlab.com`, `https://gitlab.example:8443`.
     pub origin: String,
-    /// The user.
     pub username: String,
-    /// The password, or a token.
     pub password: String,
 }
 
 impl Credential {
-    /// Returns the login of a CI job at the GitLab that it is a job of, if there is its token. It is
-    /// for HTTPS only.
+    /// Returns the credentials of a CI job for its GitLab instance, if it has a token. For HTTPS only.
     pub fn of_job(caller: &Caller<'_>) -> Option<Self> {
         let host = caller.variable("CI_SERVER_HOST")?;
         let password = caller.variable("CI_JOB_TOKEN")?.to_owned();

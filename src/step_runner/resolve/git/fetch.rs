@@ -1,4 +1,4 @@
-//! From a repository and a revision to a directory with the files.
+//! Fetches a revision of a repository into a directory.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -15,41 +15,40 @@ use crate::sys::fs::PathContext as _;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 
-/// How many digits of a commit are enough to name it.
+/// Minimum length of an abbreviated commit.
 const MIN_DIGITS: usize = 8;
 
-/// How many digits commits have.
+/// Length of SHA-1 and SHA-256 commits.
 const DIGITS: [usize; 2] = [40, 64];
 
-/// What was fetched last, in the mirror.
+/// Ref of the last fetched commit in the mirror.
 const FETCHED: &str = "refs/step-runner/fetched";
 
-/// The file that says that the mirror is whole: nobody was killed while working on it, and left
-/// locks and halves behind.
+/// Marker file of a consistent mirror, without locks and partial files of a crashed process.
 const WHOLE: &str = "whole";
 
-/// How repositories are fetched.
+/// Fetches git repositories.
 #[derive(Clone, Debug)]
 pub struct Git<'a> {
-    /// A directory of this user's alone; it is made if need be.
+    /// Private cache directory, created if missing.
     pub cache: &'a Path,
-    /// The environment: `PATH` has git in it, `HOME` the user's `.netrc` and SSH keys.
+    /// Environment of git, with `PATH` and `HOME` (for `.netrc` and SSH keys).
     pub env: &'a BTreeMap<String, String>,
-    /// Who we are to one host; a name and a password in a URL go before it.
+    /// Credentials for one host; those in a URL take precedence.
     pub credential: Option<Credential>,
-    /// Whether repositories on this machine, `file://…`, are fine.
+    /// Whether local repositories, `file://…`, are allowed.
     pub files: bool,
-    /// How long it may take.
+    /// Timeout of one fetch, with all calls of git.
     pub timeout: Duration,
 }
 
 impl Git<'_> {
-    /// Returns a directory with the files of a revision: a tag, a branch, a commit or its first
-    /// eight digits or more. It stays as it is, and others use it as well.
+    /// Returns a directory with the files of a revision: a tag, a branch, a commit, or at least eight
+    /// digits of one. The directory is shared, and must not be changed.
     ///
     /// # Errors
     ///
-    /// Fails if there is no such repository or revision, or it takes too long.
+    /// Fails if the repository or revision does not exist, or the fetch times out.
     pub fn fetch(&self, url: &str, rev: &str) -> Result<PathBuf, GitError> {
         if rev == ".git" {
             return Err(GitError::DotGit);
@@ -74,18 +73,17 @@ impl Git<'_> {
     }
 }
 
-/// The part of a repository that is here. Its lock is held.
+/// The local mirror of a repository, locked.
 struct Mirror<'a> {
     git: Runner<'a>,
     dir: &'a Path,
     bare: PathBuf,
 }
 
-/// What a revision stands for.
+/// A resolved revision.
 struct Target {
-    /// The commit.
     commit: String,
-    /// What to ask for: a branch, a tag or the commit.
+    /// Ref to fetch: a branch, a tag or the commit.
     name: String,
 }
 
@@ -102,7 +100,7 @@ impl<'a> Mirror<'a> {
         Ok(Mirror { git, dir, bare })
     }
 
-    /// Says that the mirror can be used again.
+    /// Marks the mirror as consistent.
     fn close(self) -> Result<(), GitError> {
         let whole = self.dir.join(WHOLE);
         Ok(fs::write(&whole, "").at("write", &whole)?)
@@ -123,7 +121,7 @@ impl<'a> Mirror<'a> {
         Ok(tree)
     }
 
-    /// Finds out what a revision stands for: a tag, else a branch, else a commit.
+    /// Resolves a revision: a tag, or else a branch, or else a commit.
     fn find(&self, rev: &str) -> Result<Target, GitError> {
         let commit = rev.to_ascii_lowercase();
         if is_commit(&commit) {
@@ -131,7 +129,7 @@ impl<'a> Mirror<'a> {
         }
         if is_ref_name(rev) {
             let (tag, branch) = (format!("refs/tags/{rev}"), format!("refs/heads/{rev}"));
-            // What a tag with a message stands for comes in a line of its own.
+            // The commit of an annotated tag is listed as a peeled ref.
             let peeled = format!("{tag}^{{}}");
             let refs = self.list(&[&peeled, &tag, &branch])?;
             for (listed, name) in [(&peeled, &tag), (&tag, &tag), (&branch, &branch)] {
@@ -160,27 +158,27 @@ impl<'a> Mirror<'a> {
         }
     }
 
-    /// Asks for branches and tags; for all if none are named.
+    /// Lists these refs of the remote, or all refs if none are given.
     fn list(&self, names: &[&str]) -> Result<BTreeMap<String, String>, GitError> {
         let url = self.git.repository().url.as_str();
         let arguments = [&["ls-remote", "--quiet", "--", url], names].concat();
         let arguments: Vec<_> = arguments.into_iter().map(OsStr::new).collect();
         let refs = self.git.run(self.dir, &arguments)?;
         let refs = refs.lines().filter_map(|line| line.split_once('\t'));
-        // A name stands for whatever ends in it.
+        // git matches names by their suffix.
         let refs = refs.filter(|(commit, name)| {
             is_commit(commit) && (names.is_empty() || names.contains(name))
         });
         Ok(refs.map(|(commit, name)| (name.to_owned(), commit.to_owned())).collect())
     }
 
-    /// Fetches a commit and returns it; a branch may have moved in the meantime.
+    /// Fetches a ref and returns its commit; a branch may have moved meanwhile.
     fn fetch(&self, target: &Target, rev: &str) -> Result<String, GitError> {
         let missing = || GitError::Version(rev.to_owned());
         let refspec = format!("+{}:{FETCHED}", target.name);
         match self.fetch_refs("--depth=1", &[&refspec])? {
             Ok(()) => self.commit(FETCHED)?.ok_or_else(missing),
-            // Old servers tell commits only by the branches that they are on.
+            // Old servers do not serve commits by id, only by branch or tag.
             Err(_) if is_commit(&target.name) => {
                 self.fetch_history()?;
                 self.commit(&target.name)?.ok_or_else(missing)
@@ -189,10 +187,10 @@ impl<'a> Mirror<'a> {
         }
     }
 
-    /// Fetches all there is.
+    /// Fetches all branches and tags with their history.
     fn fetch_history(&self) -> Result<(), GitError> {
         let all = ["+refs/heads/*:refs/heads/*", "+refs/tags/*:refs/tags/*"];
-        // As deep as it goes: what was fetched before has no history.
+        // Full depth: earlier fetches were shallow.
         let fetched = self.fetch_refs("--depth=2147483647", &all)?;
         fetched.map_err(|message| self.git.failed(message))
     }
@@ -202,21 +200,21 @@ impl<'a> Mirror<'a> {
         let options = ["fetch", "--quiet", "--no-tags", "--no-write-fetch-head", depth, "--", url];
         let arguments = [&options, refspecs].concat();
         let arguments: Vec<_> = arguments.into_iter().map(OsStr::new).collect();
-        Ok(self.git.asked(&self.bare, &arguments)?.map(drop))
+        Ok(self.git.try_run(&self.bare, &arguments)?.map(drop))
     }
 
-    /// Returns the commit that a name in the mirror stands for.
+    /// Returns the commit of a ref in the mirror.
     fn commit(&self, name: &str) -> Result<Option<String>, GitError> {
         let name = format!("{name}^{{commit}}");
         let arguments = ["rev-parse", "--verify", "--quiet", "--end-of-options", &name];
-        let found = self.git.asked(&self.bare, &arguments.map(OsStr::new))?;
+        let found = self.git.try_run(&self.bare, &arguments.map(OsStr::new))?;
         Ok(found.ok().map(|commit| commit.trim().to_owned()).filter(|commit| is_commit(commit)))
     }
 
-    /// Writes the files of a commit.
+    /// Checks out the files of a commit.
     fn check_out(&self, commit: &str, tree: &Path) -> Result<(), GitError> {
         let (half, index) = (self.dir.join("half"), self.bare.join("index"));
-        // Of somebody who was killed.
+        // Left by a crash.
         remove_tree(&half)?;
         DirBuilder::new().mode(0o700).create(&half).at("make", &half)?;
         // Git writes only what is not in its index.
@@ -234,10 +232,10 @@ impl<'a> Mirror<'a> {
     }
 }
 
-/// Makes a directory, which must be ours alone.
+/// Creates a private directory, or checks that an existing one is private.
 fn private_dir(dir: &Path) -> Result<(), GitError> {
     DirBuilder::new().recursive(true).mode(0o700).create(dir).at("make", dir)?;
-    let found = fs::symlink_metadata(dir).at("look at", dir)?;
+    let found = fs::symlink_metadata(dir).at("inspect", dir)?;
     let is_ours = found.is_dir() && found.uid() == rustix::process::geteuid().as_raw();
     if is_ours && found.mode() & 0o022 == 0 {
         Ok(())
@@ -246,14 +244,13 @@ fn private_dir(dir: &Path) -> Result<(), GitError> {
     }
 }
 
-/// Tells if a text is a whole commit.
+/// Returns whether a text is a full commit id.
 fn is_commit(text: &str) -> bool {
     DIGITS.contains(&text.len())
         && text.bytes().all(|digit| matches!(digit, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-/// Tells if a text could be the name of a branch or a tag. Those that could not would mean more than
-/// one thing to git.
+/// Returns whether a text is a valid name of a branch or tag. Others could have a special meaning to git.
 fn is_ref_name(text: &str) -> bool {
     let is_bad = |c: char| c.is_control() || c.is_whitespace() || "~^:?*[\\".contains(c);
     !text.is_empty()

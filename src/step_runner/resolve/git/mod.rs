@@ -1,11 +1,11 @@
 //! Steps in git repositories, fetched by the program `git`.
 //!
-//! A repository is mirrored as little as it takes: one commit at a time, without history. What a tag
-//! or a branch stands for is asked each time, a commit that was fetched once is not fetched again.
+//! Fetches are shallow: one commit at a time, without history. Tags and branches are resolved each time; a
+//! commit is fetched once.
 //!
-//! References come from jobs. They reach git only behind `--`, over HTTPS, HTTP and SSH only, without
-//! hooks, helpers that are reached by other protocols, or questions to a terminal. Passwords reach it
-//! by its environment, never by its arguments.
+//! References come from jobs and are not trusted. They are passed to git only after `--`, over HTTPS, HTTP
+//! and SSH only, without hooks, remote helpers or terminal prompts. Passwords are passed in the
+//! environment, never as arguments.
 
 mod credential;
 mod error;

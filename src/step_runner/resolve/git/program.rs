@@ -11,16 +11,15 @@ use super::repository::Repository;
 use crate::runtime;
 use crate::sys::process::{End, Program};
 
-/// What of git's own variables is left: how hosts are reached and trusted. All others say where
-/// repositories are, or what is executed.
-const KEPT: [&str; 4] = ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_SSL_"];
+/// Environment variables of git that are kept: transport and TLS. Others set paths of repositories or
+/// programs to execute.
+const KEPT_VARIABLES: [&str; 4] = ["GIT_SSH", "GIT_SSH_COMMAND", "GIT_SSH_VARIANT", "GIT_SSL_"];
 
-/// Answers git's question who we are. Git passes such helpers to a shell.
+/// Credential helper, which git passes to a shell.
 const HELPER: &str = "!f() { if test \"$1\" = get; then printf 'username=%s\\npassword=%s\\n' \
                       \"$STEP_RUNNER_GIT_USERNAME\" \"$STEP_RUNNER_GIT_PASSWORD\"; fi; }; f";
 
-/// Settings under which nothing is executed that a repository or a request names, and nothing goes
-/// on in the background.
+/// Settings that disable hooks and other programs named by a repository, and background processes.
 const SETTINGS: [&str; 7] = [
     "core.hooksPath=/dev/null",
     "core.fsmonitor=false",
@@ -54,7 +53,7 @@ impl<'a> Runner<'a> {
             .map_err(|_| GitError::NoProgram(path.unwrap_or(runtime::DEFAULT_PATH).to_owned()))?;
         let is_kept = |name: &str| {
             !name.starts_with("GIT_")
-                || KEPT.iter().any(|kept| match kept.strip_suffix('_') {
+                || KEPT_VARIABLES.iter().any(|kept| match kept.strip_suffix('_') {
                     Some(_) => name.starts_with(kept),
                     None => name == *kept,
                 })
@@ -70,7 +69,7 @@ impl<'a> Runner<'a> {
             ("GIT_ALLOW_PROTOCOL", protocols),
             ("GIT_TERMINAL_PROMPT", "0"),
             ("GIT_ASKPASS", ""),
-            // Files in git-lfs are no steps.
+            // Files in Git LFS are not fetched.
             ("GIT_LFS_SKIP_SMUDGE", "1"),
         ] {
             env.insert(name.into(), value.into());
@@ -80,12 +79,12 @@ impl<'a> Runner<'a> {
             command.or_insert_with(|| "ssh -o BatchMode=yes".into());
         }
         let mut settings: Vec<_> = SETTINGS.map(str::to_owned).to_vec();
-        // What is in the URL was meant; else who we are to this host, if we are anybody.
+        // Credentials in the URL take precedence over those for its origin.
         let credential = repository.credential.as_ref().or_else(|| {
             credential.filter(|c| repository.origin.as_deref() == Some(c.origin.as_str()))
         });
         if let Some(Credential { origin, username, password }) = credential {
-            // No other helper is asked, or told to remember what ours said.
+            // No other helper is called, neither to get nor to store credentials.
             settings.push("credential.helper=".to_owned());
             settings.push(format!("credential.{origin}.helper={HELPER}"));
             env.insert("STEP_RUNNER_GIT_USERNAME".into(), username.into());
@@ -96,13 +95,13 @@ impl<'a> Runner<'a> {
         Ok(Runner { program, repository, settings, env, password, timeout, deadline })
     }
 
-    /// Returns the repository.
+    /// Returns the repository of this runner.
     pub(super) fn repository(&self) -> &Repository {
         self.repository
     }
 
-    /// Runs git in a directory and returns what it wrote; none if it said no.
-    pub(super) fn asked(
+    /// Runs git in a directory and returns its output, or its error message if it fails.
+    pub(super) fn try_run(
         &self,
         cwd: &Path,
         arguments: &[&OsStr],
@@ -124,27 +123,27 @@ impl<'a> Runner<'a> {
                 Err(GitError::TimedOut { url: url(), seconds: self.timeout.as_secs() })
             }
             End::OutputTooLarge => {
-                let message = "it has too many tags and branches".to_owned();
+                let message = "too many tags and branches".to_owned();
                 Err(GitError::Failed { url: url(), message })
             }
         }
     }
 
-    /// Runs git in a directory and returns what it wrote.
+    /// Runs git in a directory and returns its output.
     pub(super) fn run(&self, cwd: &Path, arguments: &[&OsStr]) -> Result<String, GitError> {
-        self.asked(cwd, arguments)?.map_err(|message| self.failed(message))
+        self.try_run(cwd, arguments)?.map_err(|message| self.failed(message))
     }
 
     pub(super) fn failed(&self, message: String) -> GitError {
         GitError::Failed { url: self.repository.url.clone(), message }
     }
 
-    /// Returns the line of what git said that tells most.
+    /// Returns the most useful line of git's stderr: `fatal: …`, or else the last one.
     fn message(&self, stderr: &[u8]) -> String {
         let text = String::from_utf8_lossy(stderr);
         let mut lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let fatal = lines.clone().find_map(|line| line.strip_prefix("fatal: "));
-        let line = fatal.or_else(|| lines.next_back()).unwrap_or("git said nothing");
+        let line = fatal.or_else(|| lines.next_back()).unwrap_or("no error message");
         let line: String = line.chars().filter(|c| !c.is_control()).take(500).collect();
         match self.password.as_deref() {
             Some(password) if !password.is_empty() => line.replace(password, "[MASKED]"),

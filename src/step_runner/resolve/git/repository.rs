@@ -1,4 +1,4 @@
-//! Which repository is meant, and how it is reached.
+//! Parsing and validation of repository URLs.
 
 use std::fmt::Write as _;
 
@@ -7,22 +7,22 @@ use sha2::{Digest as _, Sha256};
 use super::credential::Credential;
 use super::error::GitError;
 
-/// How many characters of a URL are in the name of its directory, for people.
+/// How many characters of a URL are part of the name of its cache directory.
 const MAX_READABLE: usize = 80;
 
-/// A repository that may be fetched from.
+/// A validated repository URL.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Repository {
-    /// The URL, without name and password if it is one of HTTP.
+    /// The URL; of HTTP URLs without user name and password.
     pub(super) url: String,
-    /// Scheme, host and port of a URL of HTTP.
+    /// Scheme, host and port of an HTTP URL.
     pub(super) origin: Option<String>,
-    /// What was before the host.
+    /// User name and password of an HTTP URL.
     pub(super) credential: Option<Credential>,
 }
 
 impl Repository {
-    /// Reads a URL; `files` tells if repositories on this machine are fine.
+    /// Parses a URL; `files` allows local repositories.
     pub(super) fn parse(text: &str, files: bool) -> Result<Self, GitError> {
         let shown = match text.split_once("://").map(|(scheme, rest)| (scheme, authority(rest).1)) {
             Some((scheme, rest)) => format!("{scheme}://{rest}"),
@@ -30,7 +30,7 @@ impl Repository {
         };
         let wrong = |reason| Err(GitError::Url { url: shown.clone(), reason });
         if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
-            return wrong("there are blanks in it");
+            return wrong("it contains blanks or control characters");
         }
         let Some((scheme, rest)) = text.split_once("://") else {
             let (host, path) = text.split_once(':').unwrap_or_default();
@@ -39,7 +39,7 @@ impl Repository {
                 || host.contains('/')
                 || path.is_empty()
             {
-                return wrong("it is neither a URL nor like `git@host:path`");
+                return wrong("expected a URL or `git@host:path`");
             }
             let url = text.to_owned();
             return Ok(Repository { url, origin: None, credential: None });
@@ -49,17 +49,17 @@ impl Repository {
             return Ok(Repository { url: text.to_owned(), origin: None, credential: None });
         }
         if !["https", "http", "ssh"].contains(&scheme.as_str()) {
-            return wrong("only https, http and ssh are fetched from");
+            return wrong("expected the scheme https, http or ssh");
         }
         let (user, rest) = authority(rest);
         let host = rest.split('/').next().unwrap_or_default();
         if host.is_empty() || host.starts_with('-') {
-            return wrong("it has no host");
+            return wrong("missing host");
         }
         let (username, password) = user.split_once(':').unwrap_or((user, ""));
         if scheme == "ssh" {
             if username.starts_with('-') {
-                return wrong("the user is none");
+                return wrong("invalid user name");
             }
             let at = if username.is_empty() { "" } else { "@" };
             let url = format!("ssh://{username}{at}{rest}");
@@ -70,16 +70,14 @@ impl Repository {
             None
         } else {
             let (Some(username), Some(password)) = (decoded(username), decoded(password)) else {
-                return wrong(
-                    "user and password must be text, with `%` escapes for other characters",
-                );
+                return wrong("expected user name and password as percent-encoded text");
             };
             Some(Credential { origin: origin.clone(), username, password })
         };
         Ok(Repository { url: format!("{scheme}://{rest}"), origin: Some(origin), credential })
     }
 
-    /// Returns the name of a directory for it: no two have the same, and none leads elsewhere.
+    /// Returns the name of the cache directory, unique by URL and safe as a file name.
     pub(super) fn directory(&self) -> String {
         let url = self.url.trim_end_matches('/');
         let readable = url.split_once("://").map_or(url, |(_, rest)| rest);
@@ -95,7 +93,7 @@ impl Repository {
     }
 }
 
-/// Splits what follows a scheme into name and password, and the rest.
+/// Splits the text after a scheme into user info and the rest.
 fn authority(rest: &str) -> (&str, &str) {
     let host_end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
     match rest[..host_end].rfind('@') {
@@ -104,7 +102,7 @@ fn authority(rest: &str) -> (&str, &str) {
     }
 }
 
-/// Replaces `%` escapes; a line break would end what git is told.
+/// Percent-decodes a text without control characters: a line break would end git's input.
 fn decoded(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();

@@ -41,9 +41,8 @@ fn a_file_that_stops_every_container_is_named() {
     let ran = env.run(&["explain"]);
     assert_eq!(ran.code, Some(1));
     assert!(
-        ran.stdout.contains(
-            "podman refuses to start any container because of {ROOT}/usr/05-comment.json"
-        ),
+        ran.stdout
+            .contains("podman cannot start any container because of {ROOT}/usr/05-comment.json"),
         "{}",
         ran.stdout
     );

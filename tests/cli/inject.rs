@@ -241,7 +241,7 @@ fn many_missing_programs_are_counted_and_named_on_demand() {
     }
     let ran = env.run(&["inject"]);
     assert_eq!(ran.stderr.lines().count(), 1, "{}", ran.stderr);
-    assert!(ran.stderr.contains("4 hook files are ignored"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("4 hook files are skipped"), "{}", ran.stderr);
     assert_eq!(env.run(&["inject", "-v"]).stderr.matches("warning:").count(), 4);
     let json = env.run(&["inject", "--error-format", "json"]).stderr;
     assert_eq!(json.lines().count(), 4, "{json}");

@@ -29,7 +29,7 @@ fn show_tells_what_a_hook_hides() {
     golden("show.txt", &env.run(&["show", "20-gpu"]).stdout);
     let ran = env.run(&["show", "nothing"]);
     assert_eq!(ran.code, Some(2));
-    assert!(ran.stderr.contains("there is no hook named \"nothing.json\""), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hook \"nothing.json\" not found"), "{}", ran.stderr);
 }
 
 #[test]

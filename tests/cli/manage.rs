@@ -126,7 +126,7 @@ fn new_refuses_what_a_consumer_would() {
         assert!(ran.stderr.contains(says), "{args:?}: {}", ran.stderr);
     }
     let relative = env.run(&["new", "--path", "sh", "--stage", "poststop", "--when-always"]);
-    assert!(relative.stderr.contains("not an absolute path"), "{}", relative.stderr);
+    assert!(relative.stderr.contains("expected an absolute path"), "{}", relative.stderr);
 }
 
 #[test]

@@ -22,7 +22,7 @@ fn one_file_becomes_one_on_standard_output() {
     golden("migrate.json", &ran.stdout);
     let again = env.run_with_input(&["migrate", "-"], &ran.stdout);
     assert_eq!((again.code, again.stdout.as_str()), (Some(0), ""));
-    assert_eq!(again.stderr, "note: -: follows schema 1.0.0 already\n");
+    assert_eq!(again.stderr, "note: -: already follows schema 1.0.0\n");
 }
 
 #[test]

@@ -168,7 +168,7 @@ mod tests {
         assert_eq!(files, [file, "-".into()]);
         let error = find(&dir.path().join("none"), &mut files).unwrap_err();
         let message = oci_hooks::sys::error::chain(&error);
-        let expected = format!("cannot look at {}/none: No such file", dir.path().display());
+        let expected = format!("cannot read {}/none: No such file", dir.path().display());
         assert!(message.starts_with(&expected), "{message}");
     }
 }

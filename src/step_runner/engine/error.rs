@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use super::super::document::ReferenceError;
 use super::super::expression::ExpressionError;
 use super::super::files::FileError;
-use super::super::resolve::ResolveError;
+use super::super::resolve::{ResolveError, reason};
 
 /// An error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -159,14 +159,6 @@ impl From<ReferenceError> for LoadError {
     fn from(error: ReferenceError) -> Self {
         LoadError::Resolve(error.into())
     }
-}
-
-/// Returns the message of an I/O error as Go formats it.
-pub(in crate::step_runner) fn reason(error: &io::Error) -> String {
-    let text = error.to_string();
-    let text = text.split(" (os error ").next().unwrap_or_default();
-    let mut chars = text.chars();
-    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 /// Returns the name of a signal as Go formats it.

@@ -18,7 +18,6 @@ mod scope;
 mod step_files;
 
 pub use cancel::{Cancel, Reason};
-pub(super) use error::reason;
 pub use error::{ExecError, LoadError, StepError, StepFileError};
 pub use groups::kill_recorded;
 pub use job::{Job, JobOutcome};

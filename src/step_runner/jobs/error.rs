@@ -4,8 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use super::super::document::DocumentError;
-use super::super::engine::{StepError, reason};
+use super::super::engine::StepError;
 use super::super::log::LogError;
+use super::super::resolve::reason;
 use super::variables::VariableError;
 use crate::sys::fs::PathError;
 

@@ -5,8 +5,8 @@ use std::path::Path;
 
 use super::super::Type;
 use super::super::document::{Action, Definition, Exec, Input, Outputs, Spec, StepFile};
+use super::context::Loaded;
 use super::error::ResolveError;
-use super::resolver::Loaded;
 
 /// Candidate shells; the first that exists is used.
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];

@@ -4,7 +4,6 @@ use std::io;
 use std::path::PathBuf;
 
 use super::super::document::{DocumentError, ReferenceError};
-use super::super::engine::reason;
 use super::git::GitError;
 use crate::image;
 use crate::sys::fs::PathError;
@@ -69,6 +68,14 @@ pub enum OciError {
     /// The layers could not be copied to the cache.
     #[error(transparent)]
     Path(#[from] PathError),
+}
+
+/// Returns the message of an I/O error as Go formats it.
+pub(in crate::step_runner) fn reason(error: &io::Error) -> String {
+    let text = error.to_string();
+    let text = text.split(" (os error ").next().unwrap_or_default();
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |first| first.to_lowercase().chain(chars).collect())
 }
 
 /// Formats an error with its causes in one line, for clients.

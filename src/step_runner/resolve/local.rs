@@ -5,8 +5,8 @@ use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use super::super::document::StepFile;
+use super::context::Loaded;
 use super::error::ResolveError;
-use super::resolver::Loaded;
 
 /// Default names of step files, the older first.
 const NAMES: [&str; 2] = ["step.yml", "func.yml"];

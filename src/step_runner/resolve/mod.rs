@@ -1,13 +1,16 @@
 //! Resolves references to step files: local, built-in, in git repositories, in images.
 
 mod builtin;
+mod context;
 mod error;
 mod git;
 mod local;
 mod oci;
 mod resolver;
 
+pub use context::{Caller, Loaded, Remote};
+pub(super) use error::reason;
 pub use error::{OciError, ResolveError};
 pub use git::{Credential, Git, GitError};
 pub use local::MAX_BYTES;
-pub use resolver::{Caller, Loaded, Remote, Resolver};
+pub use resolver::Resolver;

@@ -4,8 +4,8 @@ use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 
+use super::context::{Caller, Remote};
 use super::error::OciError;
-use super::resolver::{Caller, Remote};
 use crate::image::{
     Credential, CredentialFile, Credentials, Image, Limits, Login, Platform, PullPolicy,
     PullRequest, Reference, Secret, Silent, Store, StoreOptions, pull,

@@ -1,15 +1,13 @@
 //! The resolver of step references.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::super::document::{Reference, StepFile};
+use super::super::document::Reference;
+use super::context::{Caller, Loaded, Remote};
 use super::error::ResolveError;
 use super::git::{self, Git};
 use super::{builtin, local, oci};
-use crate::image::{Credentials, RegistryClient};
 
 /// Timeout for fetching a repository.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
@@ -18,53 +16,6 @@ const GIT_TIMEOUT: Duration = Duration::from_secs(600);
 #[derive(Clone, Debug, Default)]
 pub struct Resolver {
     remote: Option<Arc<Remote>>,
-}
-
-/// Cache and credentials for remote step files.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct Remote {
-    /// Private cache directory for images and repositories.
-    pub cache: PathBuf,
-    pub registries: RegistryClient,
-    /// Credentials for registries, besides those of a job.
-    pub credentials: Credentials,
-}
-
-impl Remote {
-    /// Returns options without credentials.
-    pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
-        Remote { cache, registries, credentials: Credentials::default() }
-    }
-}
-
-/// The context of a reference: directory, variables and environment of the caller.
-#[derive(Clone, Copy, Debug)]
-pub struct Caller<'a> {
-    /// Directory of the step file with the reference.
-    pub dir: &'a Path,
-    /// Variables of the CI job.
-    pub vars: &'a BTreeMap<String, String>,
-    pub env: &'a BTreeMap<String, String>,
-}
-
-/// A loaded step file.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct Loaded {
-    pub file: StepFile,
-    /// Directory of the step file, the base of its own relative references.
-    pub dir: PathBuf,
-    /// Whether inputs that are not declared sensitive accept sensitive values.
-    pub accepts_secrets: bool,
-}
-
-impl Caller<'_> {
-    /// Returns a non-empty variable of the job, or else of the environment.
-    pub(super) fn variable(&self, name: &str) -> Option<&str> {
-        let value = self.vars.get(name).or_else(|| self.env.get(name))?;
-        Some(value.as_str()).filter(|value| !value.is_empty())
-    }
 }
 
 impl Resolver {

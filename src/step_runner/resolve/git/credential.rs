@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::super::resolver::Caller;
+use super::super::context::Caller;
 
 /// User name for a job token.
 const JOB_USER: &str = "gitlab-ci-token";

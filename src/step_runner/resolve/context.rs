@@ -1,0 +1,54 @@
+//! What references are resolved with, and the step file they resolve to.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use super::super::document::StepFile;
+use crate::image::{Credentials, RegistryClient};
+
+/// Cache and credentials for remote step files.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct Remote {
+    /// Private cache directory for images and repositories.
+    pub cache: PathBuf,
+    pub registries: RegistryClient,
+    /// Credentials for registries, besides those of a job.
+    pub credentials: Credentials,
+}
+
+impl Remote {
+    /// Returns options without credentials.
+    pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
+        Remote { cache, registries, credentials: Credentials::default() }
+    }
+}
+
+/// The context of a reference: directory, variables and environment of the caller.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller<'a> {
+    /// Directory of the step file with the reference.
+    pub dir: &'a Path,
+    /// Variables of the CI job.
+    pub vars: &'a BTreeMap<String, String>,
+    pub env: &'a BTreeMap<String, String>,
+}
+
+/// A loaded step file.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Loaded {
+    pub file: StepFile,
+    /// Directory of the step file, the base of its own relative references.
+    pub dir: PathBuf,
+    /// Whether inputs that are not declared sensitive accept sensitive values.
+    pub accepts_secrets: bool,
+}
+
+impl Caller<'_> {
+    /// Returns a non-empty variable of the job, or else of the environment.
+    pub(super) fn variable(&self, name: &str) -> Option<&str> {
+        let value = self.vars.get(name).or_else(|| self.env.get(name))?;
+        Some(value.as_str()).filter(|value| !value.is_empty())
+    }
+}

@@ -5,9 +5,11 @@ use std::path::PathBuf;
 
 use anstream::{AutoStream, ColorChoice};
 use clap::ValueEnum;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use super::exit::Failure;
+use super::trace::LevelFilter;
 use super::style::{self, Paint};
 use crate::sys::error::chain;
 
@@ -21,6 +23,12 @@ pub enum Color {
     Always,
     /// Never
     Never,
+}
+
+/// Parses `--log-level`.
+pub fn log_level() -> impl TypedValueParser<Value = LevelFilter> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    PossibleValuesParser::new(levels).try_map(|level| level.parse::<LevelFilter>())
 }
 
 /// Standard output cannot be written to.

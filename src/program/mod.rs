@@ -41,3 +41,5 @@ pub mod style;
 pub mod table;
 #[cfg(feature = "program-tests")]
 pub mod testing;
+#[cfg(any(feature = "program", feature = "runtime-wrapper"))]
+pub mod trace;

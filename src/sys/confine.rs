@@ -99,7 +99,7 @@ impl Confinement {
     /// Runs a command so, to its end. It is the first process of a namespace of processes: whatever it
     /// started ends with it. It is killed if we are.
     pub fn run(self, command: &mut Command) -> io::Result<ExitStatus> {
-        debug!(program = ?command.get_program(), args = ?command.get_args(), "execute confined");
+        debug!(program = ?command.get_program(), "execute confined");
         self.apply(command);
         spawn::die_with_us(command);
         // Where the next process goes is said of a thread, and is said once.

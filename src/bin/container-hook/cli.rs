@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::config::ConfigArgs;
-use oci_hooks::program::context::{Color, Context};
+use oci_hooks::program::context::{Color, Context, log_level};
+use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::program::monitor::MonitorArgs;
 
 use crate::{audit, doctor, images, import, install, logs, prune, ps, pull, relay, rmi, template};
@@ -52,6 +53,10 @@ pub(crate) struct GlobalArgs {
     /// Use colours
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) color: Color,
+
+    /// Log mounts, programs, requests and decisions to standard error, from this level (RUST_LOG selects modules)
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = log_level())]
+    pub(crate) log_level: Option<LevelFilter>,
 }
 
 impl GlobalArgs {

@@ -11,6 +11,7 @@ use oci_hooks::container_hook;
 use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::progress::{Lines, outdated};
+use oci_hooks::program::trace::{self, LevelFilter};
 use oci_hooks::sys::error::{chain, is_full};
 use oci_hooks::sys::fs::random_u64;
 
@@ -22,7 +23,12 @@ pub(crate) const FULL: &str = "make room on the file system that this is on, whi
 
 /// Does what goes to the log of a step, and tells why it cannot be done.
 pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {
-    let log = Log { debug: environment::wants_debug(), progress: Lines::default() };
+    let debug = environment::wants_debug();
+    match debug {
+        true => trace::to_lines(Some(LevelFilter::DEBUG), |line| write(&command("debug", line))),
+        false => trace::to_lines(None, |line| write(&plain(line))),
+    }
+    let log = Log { debug, progress: Lines::default() };
     run(&log)
         .unwrap_or_else(|error| {
             let mut text = chain(&error);

@@ -33,7 +33,7 @@ use cli::{Cli, Command, Format};
 use error::Error;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
-use oci_hooks::program::{config, monitor};
+use oci_hooks::program::{config, monitor, trace};
 use settings::Settings;
 
 fn main() -> ExitCode {
@@ -52,6 +52,7 @@ fn main() -> ExitCode {
         }
         Some(command) => command,
     };
+    trace::to_stderr(cli.global.log_level);
     let mut context = cli.global.context();
     let result = run(&cli, command, &mut context);
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));

@@ -24,7 +24,7 @@ use error::Error;
 use oci_hooks::garm::COMMAND_VARIABLE;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
-use oci_hooks::program::{config, monitor};
+use oci_hooks::program::{config, monitor, trace};
 use oci_hooks::sys::spawn;
 use settings::Settings;
 
@@ -33,6 +33,7 @@ fn main() -> ExitCode {
     let kept = spawn::keep_descriptors();
     // GARM passes no arguments, and people no command of GARM's.
     if env::args_os().len() == 1 && env::var_os(COMMAND_VARIABLE).is_some() {
+        trace::to_stderr(None);
         return match kept {
             Ok(()) => call::of_environment(),
             Err(error) => call::refused(&error),
@@ -48,6 +49,7 @@ fn main() -> ExitCode {
         }
         Some(command) => command,
     };
+    trace::to_stderr(cli.global.log_level);
     let mut context = cli.global.context();
     let result = run(command, &mut context);
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));

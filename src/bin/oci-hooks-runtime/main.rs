@@ -11,6 +11,7 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
+use oci_hooks::program::trace;
 use oci_hooks::runtime::{self, FindError, Invocation, Level, Log};
 use oci_hooks::sys::error::chain;
 
@@ -31,6 +32,7 @@ enum Error {
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = env::args_os().skip(1).collect();
+    trace::to_stderr(None);
     let invocation = Invocation::parse(&args);
     let log = Log {
         path: invocation.log.clone(),

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::Consumer;
-use oci_hooks::program::context::Color;
+use oci_hooks::program::context::{Color, log_level};
+use oci_hooks::program::trace::LevelFilter;
 
 /// Options that every command accepts.
 #[derive(Debug, Args)]
@@ -34,6 +35,10 @@ pub(crate) struct GlobalArgs {
     /// Print more detail
     #[arg(long, short, global = true)]
     pub(crate) verbose: bool,
+
+    /// Log mounts, programs, requests and decisions to standard error, from this level (RUST_LOG selects modules)
+    #[arg(long, global = true, value_name = "LEVEL", value_parser = log_level())]
+    pub(crate) log_level: Option<LevelFilter>,
 }
 
 /// Format of results on standard output.

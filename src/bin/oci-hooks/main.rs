@@ -30,7 +30,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 use oci_hooks::program::exit::exit_code;
-use oci_hooks::program::style;
+use oci_hooks::program::{style, trace};
 
 use cli::{Cli, Command};
 use context::Context;
@@ -62,6 +62,7 @@ const ERROR_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
+    trace::to_stderr(cli.global.log_level);
     let mut context = Context::new(&cli.global);
     let result = cli.check_format().and_then(|()| run(&cli.command, &mut context));
     let result = result.and_then(|exit| context.flush().map(|()| exit));

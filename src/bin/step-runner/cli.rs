@@ -2,6 +2,7 @@
 
 use clap::{Parser, Subcommand};
 use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::trace::LevelFilter;
 
 use crate::{bootstrap, ci, lint, proxy, run, schema, serve};
 
@@ -40,4 +41,14 @@ pub(crate) enum Command {
     Bootstrap(bootstrap::BootstrapArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
+}
+
+impl Command {
+    /// Returns from which level on events are logged, if the command line says.
+    pub(crate) fn log_level(&self) -> Option<LevelFilter> {
+        match self {
+            Command::Serve(args) => args.events(),
+            _ => None,
+        }
+    }
 }

@@ -25,6 +25,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use oci_hooks::program::exit::exit_code;
+use oci_hooks::program::trace;
 use oci_hooks::sys::spawn::keep_descriptors;
 
 use cli::{Cli, Command};
@@ -57,7 +58,9 @@ fn main() -> ExitCode {
         report::error(&format!("cannot list open file descriptors: {error}"));
         return ExitCode::FAILURE;
     }
-    let result = match Cli::parse().command {
+    let command = Cli::parse().command;
+    trace::to_stderr(command.log_level());
+    let result = match command {
         Command::Run(args) => run::run(&args),
         Command::Ci(args) => ci::run(&args),
         Command::Lint(args) => lint::run(&args),

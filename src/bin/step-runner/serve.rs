@@ -15,6 +15,7 @@ use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, StateDir};
 use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
+use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
 use oci_hooks::sys::identity;
@@ -89,6 +90,13 @@ pub(crate) struct ServeArgs {
     /// Command to run alongside; the server exits with it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+}
+
+impl ServeArgs {
+    /// Returns from which level on events of the library are logged: with the details for debugging.
+    pub(crate) fn events(&self) -> Option<LevelFilter> {
+        (self.log_level == Level::Debug).then_some(LevelFilter::DEBUG)
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

@@ -54,7 +54,8 @@ impl Child {
         if program.dies_with_us {
             die_with_us(&mut command);
         }
-        debug!(program = %program.path.display(), argv = ?program.argv, "execute");
+        // Not its arguments: commands of users have passwords there.
+        debug!(program = %program.path.display(), "execute");
         let child = command.spawn()?;
         let pid = Pid::from_child(&child);
         let mut child = Child { child, pid, pidfd: None, unreaped: true };

@@ -173,15 +173,15 @@ fn instance(scratch: &Scratch, record: &[u8]) {
     }
     let records = Records::of(&run, "controller");
     let files = records.files("name").unwrap();
-    match files.claim() {
+    match files.record() {
         // It says which one, and hides no other.
         Err(error) => {
-            let claims = records.claims().unwrap();
+            let claims = records.read_all().unwrap();
             assert!(claims.known.is_empty() && claims.unreadable.len() == 1, "{error}");
         }
-        Ok(claim) => {
-            assert!(claim.is_some() && records.claims().unwrap().known.len() == 1);
-            assert_eq!(controllers(&run).unwrap()[0].controller(), claim.unwrap().controller);
+        Ok(record) => {
+            assert!(record.is_some() && records.read_all().unwrap().known.len() == 1);
+            assert_eq!(controllers(&run).unwrap()[0].controller(), record.unwrap().controller);
         }
     }
     drop((files.outcome(), files.supervisor()));

@@ -26,13 +26,9 @@ use crate::sys::spawn;
 pub struct Spec<'a> {
     /// Its id: see [`new_id`].
     pub id: String,
-    /// How people call it.
     pub name: String,
-    /// Whose it is.
     pub owner: String,
-    /// What it is for.
     pub role: Role,
-    /// Its image.
     pub image: &'a Image,
     /// Further layers, above those of the image, bottom to top. Who names them keeps them there.
     pub layers: Vec<PathBuf>,
@@ -54,11 +50,9 @@ pub struct Spec<'a> {
 /// Where what a container writes goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Nowhere.
     Discard,
     /// To a log, of which this many bytes are kept.
     Log {
-        /// The limit.
         bytes: u64,
     },
 }
@@ -79,7 +73,6 @@ pub struct Prepared<'a> {
 /// How a container went that was run to its end.
 #[derive(Clone, Debug)]
 pub struct Ran {
-    /// How it ended.
     pub status: ExitStatus,
     /// The limits that it met.
     pub limits_hit: Vec<LimitHit>,
@@ -138,7 +131,7 @@ impl Engine {
         };
         let directory = self.directory(&record.id);
         {
-            let _no_stray = FileLock::shared(&self.strays_lock())?;
+            let _no_orphan = FileLock::shared(&self.orphans_lock())?;
             directory.create(&record)?;
         }
         let parts = Parts { image, layers: &layers, disk_bytes, options: &options };
@@ -181,7 +174,7 @@ impl Engine {
 }
 
 impl Prepared<'_> {
-    /// Returns the container's record.
+    /// Returns the container's record, as it is on disk.
     pub fn record(&self) -> &Record {
         &self.record
     }

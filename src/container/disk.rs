@@ -43,7 +43,6 @@ const MKFS_OPTIONS: [&str; 4] = [
 pub(super) enum Life {
     /// As long as a container.
     Container,
-    /// Until somebody removes it.
     Kept,
 }
 
@@ -116,7 +115,7 @@ pub(super) fn mount(dir: &Path, life: Life) -> Result<(), ContainerError> {
     Ok(())
 }
 
-/// Says whether there is no room for anything to speak of on the file system of a directory.
+/// Returns whether the file system of a directory is as good as full.
 pub(super) fn is_full(dir: &Path) -> bool {
     statvfs(dir).is_ok_and(|stat| stat.f_bavail < stat.f_blocks / 1000)
 }

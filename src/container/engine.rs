@@ -28,7 +28,6 @@ use crate::sys::trash::{Emptied, Trash};
 /// Containers on one runtime, with one store.
 #[derive(Debug)]
 pub struct Engine {
-    /// Where images come from.
     pub store: Store,
     /// What runs new containers. Those that are there already have theirs in their records.
     pub runtime: Runtime,
@@ -157,20 +156,20 @@ impl Engine {
 
     /// Whoever makes a container shares this lock until there is a record: before that, what it
     /// made looks as if it had been killed.
-    pub(super) fn strays_lock(&self) -> PathBuf {
+    pub(super) fn orphans_lock(&self) -> PathBuf {
         self.run.join("containers.lock")
     }
 
     /// Removes the directories of containers whose makers were killed before there was a record, and
     /// what runtimes have of containers that are gone. Returns how many.
     pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
-        let _nobody_makes_one = FileLock::exclusive(&self.strays_lock())?;
-        let strays = record::stray(&self.run)?;
-        for id in &strays {
+        let _nobody_makes_one = FileLock::exclusive(&self.orphans_lock())?;
+        let orphans = record::orphans(&self.run)?;
+        for id in &orphans {
             self.remove_bare(id)?;
         }
         self.release_unknown()?;
-        Ok(strays.len() + self.remove_unknown()?)
+        Ok(orphans.len() + self.remove_unknown()?)
     }
 
     /// Removes a container whose record is missing or cannot be read, as far as its id leads.
@@ -225,7 +224,7 @@ impl Engine {
 
     /// Removes what containers left on the disk whose records are gone: those of an earlier boot.
     /// Returns how many.
-    pub fn remove_strays(&self) -> Result<usize, ContainerError> {
+    pub fn remove_orphans(&self) -> Result<usize, ContainerError> {
         let mut removed = self.remove_unrecorded()?;
         let disks = self.disks();
         let entries = match fs::read_dir(&disks) {
@@ -289,7 +288,7 @@ mod tests {
             damage.inflict(&engine.directory(&ids[1]).path().join("record.json"));
             assert_eq!(engine.unreadable().unwrap().len(), 1, "{damage:?}");
             assert_eq!(engine.containers().unwrap().len(), 1, "{damage:?}");
-            engine.remove_strays().unwrap();
+            engine.remove_orphans().unwrap();
             let left = if damage == Damage::OtherVersion { [2; 3] } else { [1; 3] };
             assert_eq!(there(), left, "{damage:?}");
             engine.remove_bare(&ids[1]).unwrap();

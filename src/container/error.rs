@@ -15,7 +15,6 @@ use crate::sys::quantity::Size;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContainerError {
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
     /// A file cannot be read.
@@ -26,13 +25,7 @@ pub enum ContainerError {
     Write(#[from] ReplaceError),
     /// A record holds something else.
     #[error("{} is not a record of this version", path.display())]
-    Record {
-        /// The record.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
-    /// The runtime failed.
+    Record { path: PathBuf, source: serde_json::Error },
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
     /// The image's layers could not be put together.
@@ -41,20 +34,14 @@ pub enum ContainerError {
     /// The configuration could not be made.
     #[error(transparent)]
     Bundle(#[from] BundleError),
-    /// The image store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
     /// There is nothing to make a limited disk with.
-    #[error("cannot limit the disk of a container: there is no mkfs.ext4: install e2fsprogs")]
+    #[error("cannot limit the disk of a container: mkfs.ext4 not found: install e2fsprogs")]
     NoMkfs,
     /// A limited disk could not be made.
     #[error("cannot make a file system in {}: {message}", path.display())]
-    Mkfs {
-        /// The file.
-        path: PathBuf,
-        /// What the program said.
-        message: String,
-    },
+    Mkfs { path: PathBuf, message: String },
     /// Volumes have a limit that is not the one they are to have.
     #[error(
         "named volumes have {} in {}, and are to have {}: run `e2fsck -f` and `resize2fs` on it, or remove \
@@ -64,7 +51,6 @@ pub enum ContainerError {
     VolumesSize {
         /// The file that they are in.
         path: PathBuf,
-        /// What they have.
         size_bytes: u64,
         /// What they are to have.
         limit_bytes: u64,
@@ -75,7 +61,6 @@ pub enum ContainerError {
         path.display(), Size(*limit_bytes)
     )]
     VolumesUnlimited {
-        /// Where they are.
         path: PathBuf,
         /// What they are to have.
         limit_bytes: u64,
@@ -84,37 +69,24 @@ pub enum ContainerError {
     #[error(transparent)]
     Program(#[from] RunError),
     /// There is no such container.
-    #[error("there is no container {id}")]
-    Unknown {
-        /// What was asked for.
-        id: String,
-    },
+    #[error("unknown container {id}")]
+    Unknown { id: String },
     /// The beginning of an id fits several.
-    #[error("{id} is the beginning of more than one container: give more of it")]
-    Ambiguous {
-        /// What was asked for.
-        id: String,
-    },
+    #[error("{id} is ambiguous: more than one container has an id with this prefix")]
+    Ambiguous { id: String },
     /// The container is there but has ended.
     #[error("container {id} is not running{}", ended.map_or(String::new(), |code| format!(": it ended with code {code}")))]
     NotRunning {
-        /// The container.
         id: String,
         /// Its code, if it is known.
         ended: Option<i32>,
     },
     /// The process that watches a container did not come up.
     #[error("cannot start container {id}: {message}")]
-    Monitor {
-        /// The container.
-        id: String,
-        /// What it said.
-        message: String,
-    },
+    Monitor { id: String, message: String },
     /// A process does not die.
     #[error("the processes of container {id} are still there {} seconds after they were killed", timeout.as_secs())]
     Unkillable {
-        /// The container.
         id: String,
         /// How long it was waited.
         timeout: Duration,

@@ -25,11 +25,9 @@ const RETRIES: u32 = 3;
 /// A health check with nothing left open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Health {
-    /// What is looked at.
     pub check: Check,
     /// The time between two checks.
     pub interval: Duration,
-    /// The time for one.
     pub timeout: Duration,
     /// The time in which failures do not count.
     pub start_period: Duration,
@@ -44,19 +42,15 @@ pub struct Health {
 /// How waiting for a container's health ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// A check succeeded.
     Healthy {
-        /// After this time.
         after: Duration,
     },
     /// The checks failed for as long as Docker would have waited.
     Unhealthy {
-        /// How many failed.
         checks: u32,
         /// How the last one ended, on one line.
         last: String,
     },
-    /// The container itself ended.
     Ended {
         /// Its code, if somebody watched it.
         code: Option<i32>,

@@ -14,12 +14,10 @@ pub enum Check {
     Http {
         /// `http` or `https`, with the host and the port.
         url: String,
-        /// Headers of the request.
         headers: Vec<(String, String)>,
     },
     /// A connection from its network is accepted.
     Tcp(SocketAddr),
-    /// Time passes.
     Sleep(Duration),
 }
 

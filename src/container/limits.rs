@@ -15,7 +15,6 @@ pub enum LimitHit {
     Processes(u64),
     /// Processes were killed for want of memory, so many.
     Memory(u64),
-    /// Its disk is full.
     Disk,
     /// It wrote more than is kept of its output.
     Log,

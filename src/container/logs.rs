@@ -12,16 +12,13 @@ use crate::sys::fs::{PathContext as _, PathError};
 /// Which stream a line was written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
-    /// Standard output.
     Stdout,
-    /// Standard error.
     Stderr,
 }
 
 /// A line of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogLine {
-    /// When it came.
     pub at: Timestamp,
     /// Where it was written to.
     pub stream: Stream,
@@ -119,7 +116,7 @@ fn cut(path: &Path) -> PathBuf {
     path.with_extension("cut")
 }
 
-/// Says whether a log had more than was to be kept, so that the oldest of it is gone.
+/// Returns whether a log had more than was to be kept, so that the oldest of it is gone.
 pub(super) fn is_cut(path: &Path) -> bool {
     cut(path).exists()
 }
@@ -155,7 +152,7 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Opens a log.
+    /// Opens a log, to be read from its oldest line on.
     pub fn open(path: &Path) -> Result<Self, PathError> {
         let file = match File::open(older(path)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => File::open(path),
@@ -190,7 +187,7 @@ impl LogReader {
         }
     }
 
-    /// Tells if this reads a file.
+    /// Returns whether this reads a file.
     fn is(&self, file: &fs::Metadata) -> Result<bool, PathError> {
         let own = self.reader.get_ref().metadata().at("look up", &self.path)?;
         Ok((own.dev(), own.ino()) == (file.dev(), file.ino()))

@@ -29,7 +29,6 @@ const READY: &str = "ready";
 pub struct MonitorProgram {
     /// The program, usually the own one.
     pub path: PathBuf,
-    /// Arguments before the three.
     pub arguments: Vec<String>,
 }
 

@@ -27,9 +27,7 @@ const LONGEST_RECORD: u64 = 1 << 20;
 pub enum Role {
     /// The steps of a job run in it.
     Job,
-    /// It serves a job.
     Service,
-    /// It is a step.
     Step,
     /// It prepares a job or a step, and has ended before that begins.
     Init,
@@ -69,17 +67,14 @@ impl Role {
 pub struct Record {
     /// 64 hexadecimal digits.
     pub id: String,
-    /// How people call it.
     pub name: String,
     /// Whose it is: only the same owner may touch it.
     pub owner: String,
-    /// What it is for.
     pub role: Role,
     /// The image as it was asked for.
     pub image: String,
     /// The digest of the image's manifest.
     pub digest: String,
-    /// When it was made.
     pub created: Timestamp,
     /// The runtime that has it.
     pub runtime: Runtime,
@@ -103,7 +98,6 @@ pub struct Record {
 pub struct Ended {
     /// Its code, or 128 and the signal that ended it.
     pub code: i32,
-    /// When.
     pub at: Timestamp,
 }
 
@@ -119,7 +113,7 @@ impl Directory {
         Directory { path: all(run).join(id) }
     }
 
-    /// Returns the directory itself.
+    /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
     }
@@ -144,18 +138,18 @@ impl Directory {
         self.path.join("log")
     }
 
-    /// Makes the directory with its record in it. Nobody may look for strays meanwhile.
+    /// Makes the directory with its record in it. Nobody may look for orphans meanwhile.
     pub(super) fn create(&self, record: &Record) -> Result<(), ContainerError> {
         make_private(&self.path)?;
         self.write(record)
     }
 
-    /// Writes the record anew.
+    /// Writes the record, replacing an earlier one at once.
     pub(super) fn write(&self, record: &Record) -> Result<(), ContainerError> {
         write_json(&self.path.join("record.json"), record)
     }
 
-    /// Reads the record.
+    /// Reads the record, within a limit of its size.
     pub fn read(&self) -> Result<Record, ContainerError> {
         read_json(&self.path.join("record.json"))
     }
@@ -194,7 +188,7 @@ fn all(run: &Path) -> PathBuf {
 }
 
 /// Returns the records of all containers. One that cannot be read is left out: it was being made or
-/// removed just now, or [`stray`] finds it.
+/// removed just now, or [`orphans`] finds it.
 pub(super) fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
     let mut records = Vec::new();
     for id in ids(run)? {
@@ -206,7 +200,7 @@ pub(super) fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
 
 /// Returns the ids of containers whose record is missing, as who made or removed them was killed, or
 /// damaged: nobody can use them any more. One that another version wrote is not among them.
-pub(super) fn stray(run: &Path) -> Result<Vec<String>, ContainerError> {
+pub(super) fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
     let mut ids = ids(run)?;
     ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| !error.is_of_other_version()));
     Ok(ids)
@@ -288,7 +282,7 @@ pub(super) mod tests {
         fs::create_dir(run.path().join("containers/b")).unwrap();
         let found = records(run.path()).unwrap();
         assert_eq!(found.iter().map(|record| &record.id).collect::<Vec<_>>(), ["a"]);
-        assert_eq!(stray(run.path()).unwrap(), ["b"]);
+        assert_eq!(orphans(run.path()).unwrap(), ["b"]);
     }
 
     #[test]
@@ -302,17 +296,17 @@ pub(super) mod tests {
             error.ends_with("containers/a/record.json is not a record of this version"),
             "{error}"
         );
-        assert_eq!(stray(run.path()).unwrap(), ["a"]);
+        assert_eq!(orphans(run.path()).unwrap(), ["a"]);
         assert_eq!(unreadable(run.path()).unwrap().len(), 1);
     }
 
     #[test]
-    fn a_record_of_another_version_is_no_stray() {
+    fn a_record_of_another_version_is_no_orphan() {
         let run = tempfile::tempdir().unwrap();
         let directory = Directory::of(run.path(), "a");
         directory.create(&record("a")).unwrap();
         fs::write(directory.path().join("record.json"), r#"{"version": 9}"#).unwrap();
-        assert!(stray(run.path()).unwrap().is_empty());
+        assert!(orphans(run.path()).unwrap().is_empty());
         assert_eq!(unreadable(run.path()).unwrap().len(), 1);
     }
 }

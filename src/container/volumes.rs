@@ -60,7 +60,7 @@ impl Engine {
         unmount(&self.volumes_of(owner))
     }
 
-    /// Says whether an owner's named volumes are limited, available, and full.
+    /// Returns whether an owner's named volumes are limited, available, and full.
     pub fn are_volumes_full(&self, owner: &str) -> bool {
         let dir = self.volumes_of(owner);
         disk::file(&dir).exists() && is_mounted(&dir).unwrap_or_default() && disk::is_full(&dir)

@@ -15,9 +15,7 @@ const WRITING: Duration = Duration::from_secs(1);
 /// How waiting for a container went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It still runs.
     Running,
-    /// It ended.
     Ended {
         /// Its code, or 128 and the signal that ended it; none if nobody watched it.
         code: Option<i32>,

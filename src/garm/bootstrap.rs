@@ -44,7 +44,6 @@ pub struct Bootstrap {
     pub image: String,
     /// Labels of the runner, if it is to register by itself.
     pub labels: Vec<String>,
-    /// The pool, any text.
     pub pool_id: String,
     /// Whether GARM registered the runner.
     pub jit: bool,
@@ -59,13 +58,9 @@ pub struct Tool {
     pub os: String,
     /// `x64`, `arm64` or `arm`.
     pub architecture: String,
-    /// Where it is.
     pub download_url: String,
-    /// What it is called.
     pub filename: String,
-    /// What to show there.
     pub token: Option<Secret>,
-    /// Its digest, hexadecimal.
     pub sha256: Option<String>,
 }
 
@@ -73,14 +68,13 @@ pub struct Tool {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BootstrapError {
-    /// It is no JSON.
-    #[error("standard input holds no JSON")]
+    #[error("standard input is not JSON")]
     Syntax(#[source] serde_json::Error),
     /// Something in it is of another kind.
-    #[error("standard input is not what GARM sends")]
+    #[error("standard input is not a bootstrap document of GARM")]
     Kind(#[from] KindError),
     /// The certificates are not written as GARM does.
-    #[error("standard input is not what GARM sends: \"/ca-cert-bundle\" is not base64")]
+    #[error("invalid bootstrap document: \"/ca-cert-bundle\" is not base64")]
     CaBundle(#[source] base64::DecodeError),
 }
 
@@ -234,10 +228,13 @@ mod tests {
     #[test]
     fn mistakes_are_named_by_their_place_and_never_by_their_content() {
         for (document, expected) in [
-            (json!([]), "standard input is not what GARM sends: \"\" is not an object"),
+            (
+                json!([]),
+                "standard input is not a bootstrap document of GARM: \"\" is not an object",
+            ),
             (
                 json!({"name": 1}),
-                "standard input is not what GARM sends: \"/name\" is not a string",
+                "standard input is not a bootstrap document of GARM: \"/name\" is not a string",
             ),
             (json!({"instance-token": ["hunter2"]}), "\"/instance-token\" is not a string"),
             (json!({"tools": [{}, "hunter2"]}), "\"/tools/1\" is not an object"),
@@ -254,7 +251,7 @@ mod tests {
         }
         let error = Bootstrap::parse(b"{\"instance-token\": \"hunter2\", x").unwrap_err();
         let message = chain(&error);
-        assert!(message.starts_with("standard input holds no JSON: "), "{message}");
+        assert!(message.starts_with("standard input is not JSON: "), "{message}");
         assert!(!message.contains("hunter2"), "{message}");
     }
 

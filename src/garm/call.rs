@@ -15,7 +15,6 @@ use crate::sys::fs::{PathContext as _, PathError};
 /// What GARM asks for.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The operation.
     pub command: Command,
     /// Which GARM asks: it sees no other's instances.
     pub controller_id: String,
@@ -28,33 +27,25 @@ pub struct Call {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Command {
-    /// Make an instance.
     CreateInstance(Box<Bootstrap>),
-    /// Remove an instance.
     DeleteInstance {
-        /// Its name.
         id: String,
     },
     /// Tell how an instance is.
     GetInstance {
-        /// Its name.
         id: String,
     },
     /// Tell how all instances of a pool are, also those that have ended.
     ListInstances {
-        /// The pool, any text.
         pool_id: String,
     },
     /// Remove all instances of this GARM.
     RemoveAllInstances,
     /// Start an instance that has ended.
     StartInstance {
-        /// Its name.
         id: String,
     },
-    /// Stop an instance.
     StopInstance {
-        /// Its name.
         id: String,
     },
     /// Tell the version of the provider.
@@ -79,7 +70,6 @@ pub enum Command {
 /// How a call ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
-    /// It is done.
     Done,
     /// It could not be done.
     Failed,
@@ -127,7 +117,6 @@ pub enum CallError {
     /// There is no such operation.
     #[error("unknown GARM_COMMAND: {0}")]
     Command(String),
-    /// There is no document.
     #[error("CreateInstance requires data passed into stdin")]
     NoDocument,
     /// The document cannot be read.
@@ -158,7 +147,7 @@ pub enum CallError {
     #[error("GARM_POOL_EXTRASPECS is not base64")]
     ExtraSpecsEncoding(#[source] base64::DecodeError),
     /// The extra specs are no JSON.
-    #[error("GARM_POOL_EXTRASPECS holds no JSON")]
+    #[error("GARM_POOL_EXTRASPECS is not JSON")]
     ExtraSpecs(#[source] serde_json::Error),
 }
 
@@ -409,7 +398,7 @@ mod tests {
             panic!("it is another command")
         };
         assert_eq!((image.as_str(), &extra_specs["cpus"]), ("debian:12", &Value::from(2)));
-        for (specs, expected) in [("*", "is not base64"), ("eyI=", "holds no JSON")] {
+        for (specs, expected) in [("*", "is not base64"), ("eyI=", "is not JSON")] {
             let mut env = env.clone();
             env.insert("GARM_POOL_EXTRASPECS".to_owned(), specs.to_owned());
             let message = read(&env, b"").unwrap_err().to_string();

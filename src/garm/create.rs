@@ -9,14 +9,14 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::boot::{Forge, Order, OsRelease, Owner, RunnerOrder, TMPFS};
+use super::boot::{BootSpec, Forge, OsRelease, Owner, RunnerSpec, TMPFS};
 use super::error::ProviderError;
+use super::guest_root::GuestRoot;
 use super::http::{Http, HttpOptions, Proxy};
-use super::inside::Inside;
 use super::instance::Instance;
 use super::plan::{Plan, plan};
 use super::provider::{self, Provider};
-use super::record::{Claim, Files, Made, NETWORK, OWNER};
+use super::record::{Files, InstanceInfo, InstanceRecord, NETWORK, OWNER};
 use super::runner::{self, Located, RunnerLayer, RunnerUser, Runners};
 use super::supervisor::Task;
 use super::{Bootstrap, logs, remove};
@@ -45,20 +45,20 @@ pub(super) fn create(
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
     let lock = files.lock()?;
-    if let Some(claim) = provider.claim(&files, name)? {
-        if is_alive(provider, &files, &claim)? {
+    if let Some(record) = provider.record(&files, name)? {
+        if is_alive(provider, &files, &record)? {
             return Err(ProviderError::Duplicate { name: name.clone() });
         }
-        remove::remove(provider.engine, provider.network, &files, &claim)?;
+        remove::remove(provider.engine, provider.network, &files, &record)?;
     }
     sweep(provider)?;
-    let mut claim = claim(provider, bootstrap);
-    files.write_claim(&claim)?;
-    match make(provider, bootstrap, &plan, &files, &mut claim) {
-        Ok(()) => provider::instance(provider.engine, &files, claim),
+    let mut record = record(provider, bootstrap);
+    files.write_record(&record)?;
+    match make(provider, bootstrap, &plan, &files, &mut record) {
+        Ok(()) => provider::instance(provider.engine, &files, record),
         Err(error) => {
-            // What cannot be removed now is found by its claim.
-            if remove::remove(provider.engine, provider.network, &files, &claim).is_ok() {
+            // What cannot be removed now is found by its record.
+            if remove::remove(provider.engine, provider.network, &files, &record).is_ok() {
                 let _ = files.forget(lock);
             }
             Err(error)
@@ -66,15 +66,19 @@ pub(super) fn create(
     }
 }
 
-/// Tells if there is an instance that must not be touched: one whose runner is or comes up.
-fn is_alive(provider: &Provider<'_>, files: &Files, claim: &Claim) -> Result<bool, ProviderError> {
-    Ok(claim.made.is_some()
+/// Returns whether there is an instance that must not be touched: one whose runner is up or comes up.
+fn is_alive(
+    provider: &Provider<'_>,
+    files: &Files,
+    record: &InstanceRecord,
+) -> Result<bool, ProviderError> {
+    Ok(record.info.is_some()
         && files.outcome()?.is_none()
-        && provider::is_attended(files, claim)?
-        && provider::is_running(provider.engine, claim))
+        && provider::is_attended(files, record)?
+        && provider::is_running(provider.engine, record))
 }
 
-/// How often it is looked for old logs: there may be thousands.
+/// How often old logs are looked for: there may be thousands.
 const LOGS_EVERY: Duration = Duration::from_secs(3600);
 
 /// Removes what nobody needs any more. The first call of a boot finds what the last one left.
@@ -85,7 +89,7 @@ fn sweep(provider: &Provider<'_>) -> Result<(), ProviderError> {
     let marker = provider.engine.run.join("garm.swept");
     let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
     if swept.is_none() {
-        provider.engine.remove_strays()?;
+        provider.engine.remove_orphans()?;
     }
     if swept.is_none_or(|at| at.elapsed().is_ok_and(|age| age > LOGS_EVERY)) {
         fs::write(&marker, "").at("write", &marker)?;
@@ -95,10 +99,10 @@ fn sweep(provider: &Provider<'_>) -> Result<(), ProviderError> {
 }
 
 /// Returns what is known of an instance before anything of it is made.
-fn claim(provider: &Provider<'_>, bootstrap: &Bootstrap) -> Claim {
+fn record(provider: &Provider<'_>, bootstrap: &Bootstrap) -> InstanceRecord {
     let container = new_id();
     let log = &provider.settings.log.directory;
-    Claim {
+    InstanceRecord {
         name: bootstrap.name.clone(),
         controller: provider.controller.to_owned(),
         pool: bootstrap.pool_id.clone(),
@@ -111,7 +115,7 @@ fn claim(provider: &Provider<'_>, bootstrap: &Bootstrap) -> Claim {
         flavor: bootstrap.flavor.clone(),
         arch: bootstrap.arch.clone(),
         layer: None,
-        made: None,
+        info: None,
     }
 }
 
@@ -120,14 +124,14 @@ fn make(
     bootstrap: &Bootstrap,
     plan: &Plan,
     files: &Files,
-    claim: &mut Claim,
+    record: &mut InstanceRecord,
 ) -> Result<(), ProviderError> {
     // It comes up while the rest is made, and ends with us until it knows what to do.
-    let supervisor = provider.supervisor.start(provider.controller, &claim.name)?;
-    let making = Making { provider, bootstrap, plan };
-    let task = making.start(files, claim).and_then(|(made, task)| {
-        claim.made = Some(made);
-        files.write_claim(claim)?;
+    let supervisor = provider.supervisor.start(provider.controller, &record.name)?;
+    let creation = Creation { provider, bootstrap, plan };
+    let task = creation.start(files, record).and_then(|(info, task)| {
+        record.info = Some(info);
+        files.write_record(record)?;
         Ok(task)
     });
     match task {
@@ -140,7 +144,7 @@ fn make(
 }
 
 /// An instance that is being made.
-struct Making<'a> {
+struct Creation<'a> {
     provider: &'a Provider<'a>,
     bootstrap: &'a Bootstrap,
     plan: &'a Plan,
@@ -154,12 +158,16 @@ struct Runner {
     layer: Option<RunnerLayer>,
 }
 
-impl<'a> Making<'a> {
+impl<'a> Creation<'a> {
     /// Makes the container and starts it; returns what is known of it then, and what is left to do for
     /// its supervisor.
-    fn start(&self, files: &Files, claim: &mut Claim) -> Result<(Made, Task), ProviderError> {
+    fn start(
+        &self,
+        files: &Files,
+        record: &mut InstanceRecord,
+    ) -> Result<(InstanceInfo, Task), ProviderError> {
         let (image, runner, endpoint) = thread::scope(|scope| {
-            let network = &claim.network;
+            let network = &record.network;
             let endpoint = scope.spawn(|| self.connect(network));
             // Children must be this thread's, which is there until all is done.
             let image = self.image();
@@ -169,8 +177,8 @@ impl<'a> Making<'a> {
             Ok::<_, ProviderError>((image, runner, endpoint?))
         })?;
         if let Some(layer) = runner.as_ref().and_then(|runner| runner.layer.as_ref()) {
-            claim.layer = Some(layer.key.clone());
-            files.write_claim(claim)?;
+            record.layer = Some(layer.key.clone());
+            files.write_record(record)?;
         }
         // GARM's script runs as root.
         let user =
@@ -178,29 +186,30 @@ impl<'a> Making<'a> {
         self.make_caches(user.unwrap_or(Owner::ROOT))?;
         let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
         let prepared = self.provider.engine.prepare(Spec {
-            id: claim.container.clone(),
-            name: claim.name.clone(),
-            owner: format!("{OWNER}{}", claim.controller),
+            id: record.container.clone(),
+            name: record.name.clone(),
+            owner: format!("{OWNER}{}", record.controller),
             role: Role::Instance,
             image: &image,
             layers: layers.map(|layer| layer.path.clone()).collect(),
             disk_bytes: self.plan.disk_bytes,
-            options: self.options(claim, &image, &endpoint)?,
-            network: Some(claim.network.clone()),
+            options: self.options(record, &image, &endpoint)?,
+            network: Some(record.network.clone()),
             output: Output::Discard,
             runtime: None,
             stop: None,
         })?;
-        let inside = Inside::open(&prepared.rootfs.path)?;
+        let root = GuestRoot::open(&prepared.rootfs.path)?;
         if let Some(runner) = runner.as_ref().filter(|runner| !runner.user.exists) {
-            add_user(&inside, &image, &runner.user, &self.plan.boot.user)?;
+            add_user(&root, &image, &runner.user, &self.plan.boot.user)?;
         }
-        let os = OsRelease::of(|path, limit| inside.read(path, limit).ok().flatten());
+        let os = OsRelease::of(|path, limit| root.read(path, limit).ok().flatten());
         let notes = notes(&prepared);
         prepared.start()?;
-        let made = Made { os_name: os.id, os_version: os.version, addresses: endpoint.addresses };
+        let info =
+            InstanceInfo { os_name: os.id, os_version: os.version, addresses: endpoint.addresses };
         let log_bytes = self.provider.settings.log.size.0;
-        Ok((made, Task { order: self.order(runner), log: claim.log.clone(), log_bytes, notes }))
+        Ok((info, Task { spec: self.boot_spec(runner), log: record.log.clone(), log_bytes, notes }))
     }
 
     /// Connects the instance to a network of its own.
@@ -279,7 +288,7 @@ impl<'a> Making<'a> {
 
     fn options(
         &self,
-        claim: &Claim,
+        record: &InstanceRecord,
         image: &Image,
         endpoint: &Endpoint,
     ) -> Result<Options, ProviderError> {
@@ -306,15 +315,15 @@ impl<'a> Making<'a> {
         let names: Vec<_> = options.hostname.iter().cloned().collect();
         let entry = |address: &_| HostEntry { address: *address, names: names.clone() };
         options.hosts = Some(endpoint.addresses.iter().map(entry).collect());
-        options.annotations.extend(annotations(claim, image));
+        options.annotations.extend(annotations(record, image));
         options.hooks = self.provider.settings.hooks.clone();
         Ok(options)
     }
 
-    fn order(&self, runner: Option<Runner>) -> Order {
+    fn boot_spec(&self, runner: Option<Runner>) -> BootSpec {
         let bootstrap = self.bootstrap;
         let boot = &self.plan.boot;
-        Order {
+        BootSpec {
             callback_url: bootstrap.callback_url.clone(),
             metadata_url: bootstrap.metadata_url.clone(),
             token: bootstrap.instance_token.reveal().to_owned(),
@@ -323,7 +332,7 @@ impl<'a> Making<'a> {
             env: boot.env.clone(),
             packages: boot.packages.clone(),
             pre_install: boot.pre_install.clone(),
-            runner: runner.map(|Runner { located, user, layer }| RunnerOrder {
+            runner: runner.map(|Runner { located, user, layer }| RunnerSpec {
                 forge: located.forge,
                 // Gitea's writes to where it is run, which is not where images have it.
                 dir: match located.forge {
@@ -364,14 +373,14 @@ impl<'a> Making<'a> {
 }
 
 /// Returns what hooks are matched against.
-fn annotations(claim: &Claim, image: &Image) -> BTreeMap<String, String> {
+fn annotations(record: &InstanceRecord, image: &Image) -> BTreeMap<String, String> {
     let own = [
-        ("controller", &claim.controller),
-        ("pool", &claim.pool),
-        ("instance", &claim.name),
-        ("flavor", &claim.flavor),
-        ("image", &claim.image),
-        ("arch", &claim.arch),
+        ("controller", &record.controller),
+        ("pool", &record.pool),
+        ("instance", &record.name),
+        ("flavor", &record.flavor),
+        ("image", &record.image),
+        ("arch", &record.arch),
     ];
     let own = own.map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()));
     let name = ("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string());
@@ -380,14 +389,14 @@ fn annotations(claim: &Claim, image: &Image) -> BTreeMap<String, String> {
 
 /// Adds the runner's user to an image that does not have it.
 fn add_user(
-    inside: &Inside,
+    root: &GuestRoot,
     image: &Image,
     user: &RunnerUser,
     name: &str,
 ) -> Result<(), ProviderError> {
     let (passwd, group) = runner::passwd_with(&image.layers, user, name)?;
-    inside.write(Path::new("/etc/passwd"), &passwd, 0o644, Owner::ROOT)?;
-    Ok(inside.write(Path::new("/etc/group"), &group, 0o644, Owner::ROOT)?)
+    root.write(Path::new("/etc/passwd"), &passwd, 0o644, Owner::ROOT)?;
+    Ok(root.write(Path::new("/etc/group"), &group, 0o644, Owner::ROOT)?)
 }
 
 /// Returns what people should know of a container that is about to start.
@@ -395,7 +404,7 @@ fn notes(prepared: &Prepared<'_>) -> Vec<String> {
     let mut notes = Vec::new();
     if let Backing::Copy { reason } = &prepared.rootfs.backing {
         notes.push(format!(
-            "the image is copied, which takes time and space, because there is no overlay: {reason}"
+            "overlayfs unavailable ({reason}): copying the image, which is slower and uses more disk"
         ));
     }
     let bundle = &prepared.bundle;

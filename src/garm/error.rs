@@ -21,26 +21,16 @@ pub enum ProviderError {
     #[error(transparent)]
     Plan(#[from] PlanError),
     /// There is no such instance.
-    #[error("there is no instance {name:?}")]
-    Unknown {
-        /// What was asked for.
-        name: String,
-    },
-    /// There is one already.
-    #[error("instance {name} is there already, and runs")]
-    Duplicate {
-        /// Its name.
-        name: String,
-    },
+    #[error("unknown instance {name:?}")]
+    Unknown { name: String },
+    #[error("instance {name} already exists and is running")]
+    Duplicate { name: String },
     /// It cannot be started again.
     #[error(
         "instance {name} has ended, and does not start again: its runner was good for one job; \
          delete it"
     )]
-    Ended {
-        /// Its name.
-        name: String,
-    },
+    Ended { name: String },
     /// Its image cannot be had.
     #[error(transparent)]
     Pull(#[from] Box<PullError>),
@@ -48,32 +38,21 @@ pub enum ProviderError {
     #[error(transparent)]
     Store(#[from] StoreError),
     /// Its image has no runner where the settings say.
-    #[error("there is no runner in {} of {image}: `runner-dir` of the image says there is", dir.display())]
-    NoRunner {
-        /// The image.
-        image: String,
-        /// Where it should be.
-        dir: PathBuf,
-    },
+    #[error("no runner found in {} of {image}, which `runner-dir` of the image names", dir.display())]
+    NoRunner { image: String, dir: PathBuf },
     /// Its runner cannot be had.
     #[error(transparent)]
     Runner(#[from] RunnerError),
-    /// Nothing can be downloaded.
     #[error(transparent)]
     Http(#[from] HttpError),
-    /// Its container fails.
     #[error(transparent)]
     Container(#[from] ContainerError),
-    /// Its network fails.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// Nobody stays with it.
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
-    /// The runtime fails.
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
 }

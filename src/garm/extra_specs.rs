@@ -14,17 +14,12 @@ use crate::sys::quantity::{QuantityError, Size};
 /// The extra specs of a pool, checked.
 #[derive(Clone, Default, PartialEq)]
 pub struct ExtraSpecs {
-    /// Variables of the runner.
     pub env: BTreeMap<String, String>,
     /// Scripts to run first, as root, in the order of their names.
     pub pre_install_scripts: BTreeMap<String, Vec<u8>>,
-    /// Packages to install first.
     pub extra_packages: Vec<String>,
-    /// Processors.
     pub cpus: Option<Cpus>,
-    /// Memory.
     pub memory_bytes: Option<u64>,
-    /// Processes and threads.
     pub pids: Option<u32>,
     /// What the root file system may hold.
     pub disk_bytes: Option<u64>,
@@ -86,53 +81,27 @@ const MAX_ENV_BYTES: usize = 128 << 10;
 pub enum ExtraSpecsError {
     /// There is no such key.
     #[error("unknown key {key:?}{}", suggestion.map(|s| format!(": did you mean {s:?}?")).unwrap_or_default())]
-    Unknown {
-        /// The key.
-        key: String,
-        /// One that there is.
-        suggestion: Option<&'static str>,
-    },
+    Unknown { key: String, suggestion: Option<&'static str> },
     /// Something is of another kind.
     #[error(transparent)]
     Kind(#[from] KindError),
-    /// It is no size.
     #[error("{pointer:?} cannot be used")]
-    Size {
-        /// Where it is.
-        pointer: String,
-        /// Why.
-        source: QuantityError,
-    },
-    /// It is no number of processors.
+    Size { pointer: String, source: QuantityError },
+    /// It is no number of CPUs.
     #[error("{pointer:?} cannot be used")]
-    Cpus {
-        /// Where it is.
-        pointer: String,
-        /// Why.
-        source: CpusError,
-    },
+    Cpus { pointer: String, source: CpusError },
     /// It is not base64.
     #[error("{pointer:?} is not base64")]
-    Base64 {
-        /// Where it is.
-        pointer: String,
-        /// Why.
-        source: base64::DecodeError,
-    },
+    Base64 { pointer: String, source: base64::DecodeError },
     /// It cannot be the name of a variable.
-    #[error("{pointer:?} is no name of a variable: letters, digits and \"_\", no digit first")]
-    Variable {
-        /// Where it is.
-        pointer: String,
-    },
+    #[error(
+        "invalid variable name {pointer:?}: expected letters, digits and \"_\", no digit first"
+    )]
+    Variable { pointer: String },
     /// The variable is not for pools.
-    #[error("{pointer:?} is not for extra specs to set")]
-    Reserved {
-        /// Where it is.
-        pointer: String,
-    },
-    /// Variables hold too much.
-    #[error("\"/env\" holds more than {} KiB", MAX_ENV_BYTES >> 10)]
+    #[error("{pointer:?} cannot be set by extra specs")]
+    Reserved { pointer: String },
+    #[error("\"/env\" is larger than {} KiB", MAX_ENV_BYTES >> 10)]
     TooLarge,
 }
 
@@ -394,20 +363,20 @@ mod tests {
             (json!({"env": ["A=1"]}), "\"/env\" is not an object"),
             (
                 json!({"env": {"1A": ""}}),
-                "\"/env/1A\" is no name of a variable: letters, digits and \"_\", no digit first",
+                "invalid variable name \"/env/1A\": expected letters, digits and \"_\", no digit first",
             ),
             (
                 json!({"env": {"a/b~": ""}}),
-                "\"/env/a~1b~0\" is no name of a variable: letters, digits and \"_\", no digit first",
+                "invalid variable name \"/env/a~1b~0\": expected letters, digits and \"_\", no digit first",
             ),
             (
                 json!({"env": {"LD_PRELOAD": "x"}}),
-                "\"/env/LD_PRELOAD\" is not for extra specs to set",
+                "\"/env/LD_PRELOAD\" cannot be set by extra specs",
             ),
-            (json!({"env": {"GARM_X": "x"}}), "\"/env/GARM_X\" is not for extra specs to set"),
+            (json!({"env": {"GARM_X": "x"}}), "\"/env/GARM_X\" cannot be set by extra specs"),
             (
                 json!({"env": {"ACTIONS_RUNNER_INPUT_URL": "x"}}),
-                "\"/env/ACTIONS_RUNNER_INPUT_URL\" is not for extra specs to set",
+                "\"/env/ACTIONS_RUNNER_INPUT_URL\" cannot be set by extra specs",
             ),
             (json!({"env": {"A": "x\nLD_PRELOAD=y"}}), "\"/env/A\" is not one line"),
             (
@@ -421,7 +390,7 @@ mod tests {
             (json!({"cpus": "2"}), "\"/cpus\" is not a number"),
             (
                 json!({"cpus": 0}),
-                "\"/cpus\" cannot be used: 0 is no number of processors: write 0.01 to 65536, as 2 or 0.5",
+                "\"/cpus\" cannot be used: invalid CPU count 0: expected 0.01–65536, for example 2 or 0.5",
             ),
             (
                 json!({"memory": "4XB"}),
@@ -459,7 +428,7 @@ mod tests {
         let message = chain(&ExtraSpecs::parse(&json!({"memory": long.clone()})).unwrap_err());
         assert!(message.len() < 200, "{}", message.len());
         let message = chain(&ExtraSpecs::parse(&json!({"env": {"A": long}})).unwrap_err());
-        assert_eq!(message, "\"/env\" holds more than 128 KiB");
+        assert_eq!(message, "\"/env\" is larger than 128 KiB");
     }
 
     #[test]

@@ -41,20 +41,19 @@ pub struct Proxy {
     pub http_proxy: String,
     /// `https_proxy`; empty if none.
     pub https_proxy: String,
-    /// `no_proxy`.
+    /// `no_proxy`, as Go reads it: hosts, domains and networks.
     pub no_proxy: String,
 }
 
-/// How servers are reached.
+/// Certificates and proxies by which servers are reached.
 #[derive(Clone, Debug, Default)]
 pub struct HttpOptions {
     /// Certificates to trust besides those of the host, PEM; empty if none.
     pub ca_pem: String,
-    /// Proxies.
     pub proxy: Proxy,
 }
 
-/// A client.
+/// A client for GARM and for servers with archives of runners.
 #[derive(Debug)]
 pub struct Http {
     direct: Agent,
@@ -76,7 +75,6 @@ pub struct Body {
 /// How often something is tried.
 #[derive(Clone, Copy, Debug)]
 pub struct Retry {
-    /// How often in all.
     pub attempts: u32,
     /// How long to wait in between.
     pub pause: Duration,
@@ -91,7 +89,7 @@ struct Request<'a> {
 }
 
 impl Http {
-    /// Returns a client.
+    /// Returns a client with the usual timeouts.
     pub fn new(options: &HttpOptions) -> Result<Self, HttpError> {
         Http::within(options, CONNECT_TIMEOUT, IDLE_TIMEOUT)
     }
@@ -123,7 +121,7 @@ impl Http {
         })
     }
 
-    /// Gets a document.
+    /// Gets a document of at most so many bytes.
     pub fn get(
         &self,
         url: &str,

@@ -17,7 +17,6 @@ const MAX_NAME_BYTES: usize = 128;
 pub struct Instance {
     /// Its name, which is what we call it too.
     pub name: String,
-    /// Its pool, any text.
     pub pool_id: String,
     /// The distribution: `debian`; empty if its image does not say.
     pub os_name: String,
@@ -25,25 +24,20 @@ pub struct Instance {
     pub os_version: String,
     /// `amd64`, `arm64` and so on.
     pub os_arch: String,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
-    /// How it is.
     pub status: Status,
     /// What went wrong with it.
     pub fault: Option<String>,
 }
 
-/// How an instance is.
+/// The status of an instance, in GARM's words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Status {
-    /// Its container runs.
     Running,
-    /// Its container has ended.
     Stopped,
     /// It could not be made, or its runner could not be brought up.
     Error,
-    /// Nobody knows.
     Unknown,
 }
 

@@ -12,8 +12,8 @@ mod call;
 mod create;
 mod error;
 mod extra_specs;
+mod guest_root;
 mod http;
-mod inside;
 mod instance;
 pub mod logs;
 mod object;
@@ -36,7 +36,7 @@ pub use extra_specs::{ExtraSpecs, ExtraSpecsError};
 pub use http::{Body, Http, HttpError, HttpOptions, Proxy, Retry};
 pub use instance::{Instance, Status};
 pub use object::KindError;
-pub use plan::{BootPlan, Ceiling, Plan, PlanError, plan};
+pub use plan::{BootPlan, Bound, Plan, PlanError, plan};
 pub use provider::{Listed, Provider, instance};
 pub use prune::{Pruned, prune};
 pub use settings::{

@@ -13,7 +13,6 @@ use serde_json::{Map, Value};
 pub struct KindError {
     /// Where it is, a JSON pointer.
     pub pointer: String,
-    /// What should be there.
     pub expected: &'static str,
 }
 

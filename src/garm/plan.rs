@@ -18,7 +18,6 @@ use crate::sys::quantity::Size;
 /// What an instance is made of.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Its image.
     pub image: Reference,
     /// When the registry is asked for it.
     pub pull: PullPolicy,
@@ -51,11 +50,9 @@ pub struct BootPlan {
     pub runner_dir: Option<PathBuf>,
     /// Whether `bin/installdependencies.sh` is run if the runner does not start without.
     pub install_dependencies: bool,
-    /// Packages to install first.
     pub packages: Vec<String>,
     /// Scripts to run first, as root, in the order of their names.
     pub pre_install: BTreeMap<String, Vec<u8>>,
-    /// Variables of the runner.
     pub env: BTreeMap<String, String>,
     /// How long all of it may take.
     pub timeout: std::time::Duration,
@@ -66,58 +63,34 @@ pub struct BootPlan {
 #[non_exhaustive]
 pub enum PlanError {
     /// It cannot be a container.
-    #[error("os_type {0:?} cannot be run here, only linux")]
+    #[error("unsupported os_type {0:?}: expected linux")]
     OsType(String),
     /// There is no such processor.
-    #[error("arch {0:?} is not known; there are amd64, i386, arm64 and arm")]
+    #[error("unknown arch {0:?}: expected amd64, i386, arm64 or arm")]
     Arch(String),
     /// The image is neither configured nor has a name.
-    #[error("image: neither one of the settings nor the name of one")]
+    #[error("unknown image: not an alias in the settings and not a valid reference")]
     Image(#[source] ReferenceError),
     /// The flavor is not configured.
-    #[error("there is no flavor {name:?} in the settings; there are {known}")]
-    Flavor {
-        /// Its name.
-        name: String,
-        /// Those that there are.
-        known: String,
-    },
+    #[error("unknown flavor {name:?}: expected one of {known}")]
+    Flavor { name: String, known: String },
     /// The extra specs are wrong.
     #[error("extra specs")]
     ExtraSpecs(#[from] ExtraSpecsError),
     /// The extra specs ask for more than there may be.
-    #[error("extra specs: \"/{key}\" asks for {asked}, and {highest} is the most that {} allows", ceiling.name(flavor))]
-    Ceiling {
-        /// The key.
-        key: &'static str,
-        /// What they ask for.
-        asked: String,
-        /// What there may be.
-        highest: String,
-        /// What says so.
-        ceiling: Ceiling,
-        /// The flavor.
-        flavor: String,
-    },
+    #[error("extra specs: \"/{key}\" is {asked}, over the limit of {highest} in {}", bound.name(flavor))]
+    OverLimit { key: &'static str, asked: String, highest: String, bound: Bound, flavor: String },
     /// The extra specs ask for privileges that the flavor has not.
     #[error("extra specs: \"/{key}\": flavor {flavor:?} does not have it in the settings")]
-    Privilege {
-        /// The key.
-        key: &'static str,
-        /// The flavor.
-        flavor: String,
-    },
+    Privilege { key: &'static str, flavor: String },
     /// The extra specs ask for what this pool cannot have.
     #[error(
         "extra specs: {pointer:?}: there is no {kind} {name:?} for this pool in the settings{}",
         others(known)
     )]
     Unknown {
-        /// Where it is.
         pointer: String,
-        /// What it should be.
         kind: &'static str,
-        /// Its name.
         name: String,
         /// Those that there are for this pool.
         known: Vec<String>,
@@ -126,18 +99,17 @@ pub enum PlanError {
 
 /// What says how far extra specs can go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ceiling {
-    /// The settings' limits.
+pub enum Bound {
     Limits,
     /// The flavor, as there is no limit.
     Flavor,
 }
 
-impl Ceiling {
+impl Bound {
     fn name(self, flavor: &str) -> String {
         match self {
-            Ceiling::Limits => "[limits] of the settings".to_owned(),
-            Ceiling::Flavor => format!("flavor {flavor:?}"),
+            Bound::Limits => "[limits] of the settings".to_owned(),
+            Bound::Flavor => format!("flavor {flavor:?}"),
         }
     }
 }
@@ -324,16 +296,16 @@ impl Planning<'_> {
         show: impl Fn(&T) -> String,
     ) -> Result<Option<T>, PlanError> {
         let Some(asked) = asked else { return Ok(flavor) };
-        let (highest, ceiling) = match limit {
-            Some(limit) => (Some(limit), Ceiling::Limits),
-            None => (flavor, Ceiling::Flavor),
+        let (highest, bound) = match limit {
+            Some(limit) => (Some(limit), Bound::Limits),
+            None => (flavor, Bound::Flavor),
         };
         match highest {
-            Some(highest) if asked > highest => Err(PlanError::Ceiling {
+            Some(highest) if asked > highest => Err(PlanError::OverLimit {
                 key,
                 asked: show(&asked),
                 highest: show(&highest),
-                ceiling,
+                bound,
                 flavor: self.flavor_name.to_owned(),
             }),
             _ => Ok(Some(asked)),

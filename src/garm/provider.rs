@@ -5,7 +5,7 @@ use std::thread;
 use super::create;
 use super::error::ProviderError;
 use super::instance::{Instance, Status};
-use super::record::{Claim, Files, Outcome, Records};
+use super::record::{Files, InstanceRecord, Outcome, Records};
 use super::settings::Settings;
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, remove};
@@ -23,17 +23,12 @@ const AT_ONCE: usize = 4;
 pub struct Provider<'a> {
     /// Which GARM, by its controller id.
     pub controller: &'a str,
-    /// Containers.
     pub engine: &'a Engine,
     /// Where networks get their addresses from.
     pub network: &'a NetworkOptions,
-    /// Where images come from.
     pub registries: &'a RegistryClient,
-    /// Logins for images.
     pub credentials: &'a Credentials,
-    /// What the admin decides.
     pub settings: &'a Settings,
-    /// What stays with instances.
     pub supervisor: &'a SupervisorProgram,
     /// Hears of what is downloaded.
     pub progress: &'a dyn Progress,
@@ -42,9 +37,8 @@ pub struct Provider<'a> {
 /// The instances of a pool.
 #[derive(Debug, Default)]
 pub struct Listed {
-    /// Those that are known.
     pub instances: Vec<Instance>,
-    /// Why claims cannot be read, of whatever pool.
+    /// Why records cannot be read, of whatever pool.
     pub unreadable: Vec<ContainerError>,
 }
 
@@ -62,30 +56,30 @@ impl Provider<'_> {
         // Nothing was ever made by such a name.
         let Some(files) = self.records().files(id) else { return Ok(()) };
         let lock = files.lock()?;
-        if let Some(claim) = self.claim(&files, id)? {
-            remove::remove(self.engine, self.network, &files, &claim)?;
+        if let Some(record) = self.record(&files, id)? {
+            remove::remove(self.engine, self.network, &files, &record)?;
         }
         files.remove()?;
         Ok(files.forget(lock)?)
     }
 
-    /// Returns an instance.
+    /// Returns an instance by its name.
     pub fn get(&self, id: &str) -> Result<Instance, ProviderError> {
-        let (files, claim) = self.find(id)?;
-        self.instance(&files, claim)
+        let (files, record) = self.find(id)?;
+        self.instance(&files, record)
     }
 
     /// Returns all instances of a pool, running or not.
     pub fn list(&self, pool: &str) -> Result<Listed, ProviderError> {
         let records = self.records();
-        let claims = records.claims()?;
+        let instances = records.read_all()?;
         let mut listed = Listed::default();
-        for claim in claims.known.into_iter().filter(|claim| claim.pool == pool) {
-            if let Some(files) = records.files(&claim.name) {
-                listed.instances.push(self.instance(&files, claim)?);
+        for record in instances.known.into_iter().filter(|record| record.pool == pool) {
+            if let Some(files) = records.files(&record.name) {
+                listed.instances.push(self.instance(&files, record)?);
             }
         }
-        listed.unreadable = claims.unreadable.into_iter().map(|(_, error)| error).collect();
+        listed.unreadable = instances.unreadable.into_iter().map(|(_, error)| error).collect();
         Ok(listed)
     }
 
@@ -110,13 +104,13 @@ impl Provider<'_> {
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.find(id)?;
         let _lock = files.lock()?;
-        let (_, claim) = self.find(id)?;
+        let (_, record) = self.find(id)?;
         if files.is_paused() {
-            let record = self.engine.directory(&claim.container).read()?;
-            record.runtime.resume(&claim.container)?;
+            let container = self.engine.directory(&record.container).read()?;
+            container.runtime.resume(&container.id)?;
             return Ok(files.set_paused(false)?);
         }
-        match self.instance(&files, claim)?.status {
+        match self.instance(&files, record)?.status {
             Status::Running => Ok(()),
             _ => Err(ProviderError::Ended { name: id.to_owned() }),
         }
@@ -126,14 +120,14 @@ impl Provider<'_> {
     pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.find(id)?;
         let _lock = files.lock()?;
-        let (_, claim) = self.find(id)?;
-        if files.is_paused() || !is_running(self.engine, &claim) {
+        let (_, record) = self.find(id)?;
+        if files.is_paused() || !is_running(self.engine, &record) {
             return Ok(());
         }
         // First, so that it is resumed by whoever removes it: what is paused cannot be killed.
         files.set_paused(true)?;
-        let record = self.engine.directory(&claim.container).read()?;
-        if let Err(error) = record.runtime.pause(&claim.container) {
+        let container = self.engine.directory(&record.container).read()?;
+        if let Err(error) = container.runtime.pause(&container.id) {
             files.set_paused(false)?;
             return Err(error.into());
         }
@@ -145,52 +139,60 @@ impl Provider<'_> {
     }
 
     /// Returns what is known of an instance that is to be removed: from its container, if nobody can read
-    /// its claim.
-    pub(super) fn claim(&self, files: &Files, id: &str) -> Result<Option<Claim>, ProviderError> {
-        match files.claim() {
+    /// its record.
+    pub(super) fn record(
+        &self,
+        files: &Files,
+        id: &str,
+    ) -> Result<Option<InstanceRecord>, ProviderError> {
+        match files.record() {
             Err(error) if error.is_unreadable_record() => {
-                Ok(self.records().unclaimed(self.engine, id)?)
+                Ok(self.records().record_of_container(self.engine, id)?)
             }
-            claim => Ok(claim?),
+            record => Ok(record?),
         }
     }
 
-    fn find(&self, id: &str) -> Result<(Files, Claim), ProviderError> {
+    fn find(&self, id: &str) -> Result<(Files, InstanceRecord), ProviderError> {
         let unknown = || ProviderError::Unknown { name: id.to_owned() };
         let files = self.records().files(id).ok_or_else(unknown)?;
-        let claim = files.claim()?.ok_or_else(unknown)?;
-        Ok((files, claim))
+        let record = files.record()?.ok_or_else(unknown)?;
+        Ok((files, record))
     }
 
-    fn instance(&self, files: &Files, claim: Claim) -> Result<Instance, ProviderError> {
-        instance(self.engine, files, claim)
+    fn instance(&self, files: &Files, record: InstanceRecord) -> Result<Instance, ProviderError> {
+        instance(self.engine, files, record)
     }
 }
 
 /// Returns an instance as GARM is told of it.
-pub fn instance(engine: &Engine, files: &Files, claim: Claim) -> Result<Instance, ProviderError> {
-    let claim = match claim.maker {
-        // It may have been done between our reading the claim and its end.
-        Some(maker) if claim.made.is_none() && !maker.is_running() => {
-            files.claim()?.unwrap_or(claim)
+pub fn instance(
+    engine: &Engine,
+    files: &Files,
+    record: InstanceRecord,
+) -> Result<Instance, ProviderError> {
+    let record = match record.maker {
+        // It may have been done between our reading the record and its end.
+        Some(maker) if record.info.is_none() && !maker.is_running() => {
+            files.record()?.unwrap_or(record)
         }
-        _ => claim,
+        _ => record,
     };
-    let (status, fault) = match status(engine, files, &claim) {
+    let (status, fault) = match status(engine, files, &record) {
         Err(ProviderError::Container(error)) if error.is_unreadable_record() => {
             (Status::Error, Some(chain(&error)))
         }
         status => status?,
     };
-    let made = claim.made;
+    let info = record.info;
     let (os_name, os_version, addresses) =
-        made.map(|made| (made.os_name, made.os_version, made.addresses)).unwrap_or_default();
+        info.map(|info| (info.os_name, info.os_version, info.addresses)).unwrap_or_default();
     Ok(Instance {
-        name: claim.name,
-        pool_id: claim.pool,
+        name: record.name,
+        pool_id: record.pool,
         os_name,
         os_version,
-        os_arch: claim.arch,
+        os_arch: record.arch,
         addresses,
         status,
         fault,
@@ -201,21 +203,21 @@ pub fn instance(engine: &Engine, files: &Files, claim: Claim) -> Result<Instance
 fn status(
     engine: &Engine,
     files: &Files,
-    claim: &Claim,
+    record: &InstanceRecord,
 ) -> Result<(Status, Option<String>), ProviderError> {
     if let Some(Outcome::Failed { fault, .. }) = files.outcome()? {
         return Ok((Status::Error, Some(fault)));
     }
-    if claim.made.is_none() {
-        return Ok(match claim.maker {
+    if record.info.is_none() {
+        return Ok(match record.maker {
             // Whoever lists it must not take it for one that can be started.
             Some(maker) if maker.is_running() => (Status::Running, None),
             _ => (Status::Error, Some("its creation was interrupted".to_owned())),
         });
     }
     // First: a supervisor ends after its container has.
-    let is_attended = is_attended(files, claim)?;
-    Ok(match is_running(engine, claim) && !files.is_paused() {
+    let is_attended = is_attended(files, record)?;
+    Ok(match is_running(engine, record) && !files.is_paused() {
         true if is_attended => (Status::Running, None),
         // Nobody sees its runner end.
         true => (Status::Error, Some("its supervisor was killed".to_owned())),
@@ -223,15 +225,15 @@ fn status(
     })
 }
 
-/// Tells if there is somebody who sees the runner of an instance end, or who is about to start one.
-pub(super) fn is_attended(files: &Files, claim: &Claim) -> Result<bool, ProviderError> {
-    let attendant = files.supervisor()?.or(claim.maker);
+/// Returns whether there is a process that sees the runner of an instance end, or is about to start one.
+pub(super) fn is_attended(files: &Files, record: &InstanceRecord) -> Result<bool, ProviderError> {
+    let attendant = files.supervisor()?.or(record.maker);
     Ok(attendant.is_some_and(|process| process.is_running()))
 }
 
-/// Tells if the container of an instance runs.
-pub(super) fn is_running(engine: &Engine, claim: &Claim) -> bool {
-    let record = engine.directory(&claim.container).read();
-    let process = record.ok().and_then(|record| record.process);
+/// Returns whether the container of an instance runs.
+pub(super) fn is_running(engine: &Engine, record: &InstanceRecord) -> bool {
+    let container = engine.directory(&record.container).read();
+    let process = container.ok().and_then(|container| container.process);
     process.is_some_and(|process| process.is_running())
 }

@@ -6,7 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 
 use super::error::ProviderError;
-use super::record::{Claim, Claims, Files, NETWORK, Outcome, Records, controllers};
+use super::record::{
+    Files, InstanceRecord, InstanceRecords, NETWORK, Outcome, Records, controllers,
+};
 use super::runner::{PrunedRunners, Runners};
 use super::settings::Settings;
 use super::{logs, provider, remove};
@@ -17,14 +19,12 @@ use crate::sys::error::chain;
 /// How long it may take from the moment that a runner is found until it is known who has it.
 const BETWEEN: Duration = Duration::from_secs(60);
 
-/// What was removed.
+/// What [`prune`] removed, and what it could not read.
 #[derive(Debug, Default)]
 pub struct Pruned {
-    /// The names of instances.
     pub instances: Vec<String>,
     /// Things of containers of an earlier boot.
-    pub strays: usize,
-    /// Logs.
+    pub orphans: usize,
     pub logs: usize,
     /// Runners that no instance has.
     pub runners: PrunedRunners,
@@ -43,21 +43,21 @@ pub fn prune(
     settings: &Settings,
     ended_for: Duration,
 ) -> Result<Pruned, ProviderError> {
-    // Before the claims, which are there before their networks are.
+    // Before the records, which are there before their networks are.
     let networks = Network::ids(network)?;
     let mut sweep = Sweep::new(engine, network, ended_for);
     for records in controllers(&engine.run)? {
-        let Claims { known, unreadable } = records.claims()?;
+        let InstanceRecords { known, unreadable } = records.read_all()?;
         for (name, error) in unreadable {
             sweep.unreadable(&records, name, &error)?;
         }
-        for claim in known {
-            sweep.known(&records, claim)?;
+        for record in known {
+            sweep.known(&records, record)?;
         }
     }
     remove_trial(network)?;
     let Sweep { mut pruned, runners_in_use, named, knows_all, .. } = sweep;
-    pruned.strays = engine.remove_strays()?;
+    pruned.orphans = engine.remove_orphans()?;
     pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
     pruned.unreadable.extend(engine.unreadable()?.iter().map(|error| chain(error)));
     let broken = Network::unreadable(network)?;
@@ -80,9 +80,8 @@ struct Sweep<'a> {
     ended_for: Duration,
     pruned: Pruned,
     runners_in_use: BTreeSet<String>,
-    /// The networks of claims.
     named: BTreeSet<String>,
-    /// Whether all claims that stay can be read.
+    /// Whether all records that stay can be read.
     knows_all: bool,
 }
 
@@ -99,7 +98,7 @@ impl<'a> Sweep<'a> {
         }
     }
 
-    /// Removes an instance whose claim is damaged, unless it runs.
+    /// Removes an instance whose record is damaged, unless it runs.
     fn unreadable(
         &mut self,
         records: &Records,
@@ -107,8 +106,8 @@ impl<'a> Sweep<'a> {
         error: &ContainerError,
     ) -> Result<(), ProviderError> {
         self.pruned.unreadable.push(chain(error));
-        let claim = records.unclaimed(self.engine, &name)?;
-        let runs = claim.as_ref().is_some_and(|claim| provider::is_running(self.engine, claim));
+        let record = records.record_of_container(self.engine, &name)?;
+        let runs = record.as_ref().is_some_and(|record| provider::is_running(self.engine, record));
         let files = records.files(&name).filter(|_| !runs && !error.is_of_other_version());
         let Some(files) = files else {
             self.knows_all = false;
@@ -116,9 +115,9 @@ impl<'a> Sweep<'a> {
         };
         let lock = files.lock()?;
         // It may be another one by now.
-        if files.claim().is_err() {
-            if let Some(claim) = claim {
-                remove::remove(self.engine, self.network, &files, &claim)?;
+        if files.record().is_err() {
+            if let Some(record) = record {
+                remove::remove(self.engine, self.network, &files, &record)?;
             }
             files.remove()?;
             files.forget(lock)?;
@@ -128,54 +127,55 @@ impl<'a> Sweep<'a> {
     }
 
     /// Removes an instance if it is over.
-    fn known(&mut self, records: &Records, claim: Claim) -> Result<(), ProviderError> {
-        self.named.insert(claim.network.clone());
-        let Some(files) = records.files(&claim.name) else { return Ok(()) };
-        let is_over = |claim: &Claim| is_over(self.engine, &files, claim, self.ended_for);
-        if !is_over(&claim)? {
-            self.runners_in_use.extend(claim.layer);
+    fn known(&mut self, records: &Records, record: InstanceRecord) -> Result<(), ProviderError> {
+        self.named.insert(record.network.clone());
+        let Some(files) = records.files(&record.name) else { return Ok(()) };
+        let is_over =
+            |record: &InstanceRecord| is_over(self.engine, &files, record, self.ended_for);
+        if !is_over(&record)? {
+            self.runners_in_use.extend(record.layer);
             return Ok(());
         }
         let lock = files.lock()?;
         // It may have been made to the end since it was read, or be another one by now.
-        match files.claim()? {
-            Some(claim) if is_over(&claim)? => {
-                remove::remove(self.engine, self.network, &files, &claim)?;
+        match files.record()? {
+            Some(record) if is_over(&record)? => {
+                remove::remove(self.engine, self.network, &files, &record)?;
                 files.forget(lock)?;
-                self.pruned.instances.push(claim.name);
+                self.pruned.instances.push(record.name);
             }
-            Some(claim) => self.runners_in_use.extend(claim.layer),
+            Some(record) => self.runners_in_use.extend(record.layer),
             None => files.forget(lock)?,
         }
         Ok(())
     }
 }
 
-/// Tells if nobody will miss an instance.
+/// Returns whether nobody will miss an instance.
 fn is_over(
     engine: &Engine,
     files: &Files,
-    claim: &Claim,
+    record: &InstanceRecord,
     ended_for: Duration,
 ) -> Result<bool, ProviderError> {
     let supervisor = match files.supervisor() {
         Err(error) if error.is_unreadable_record() => {
-            return Ok(!provider::is_running(engine, claim));
+            return Ok(!provider::is_running(engine, record));
         }
         supervisor => supervisor?,
     };
     // Without its supervisor it was not made to the end.
-    if claim.made.is_none() || supervisor.is_none() {
-        return Ok(!claim.maker.is_some_and(|maker| maker.is_running()));
+    if record.info.is_none() || supervisor.is_none() {
+        return Ok(!record.maker.is_some_and(|maker| maker.is_running()));
     }
-    if provider::is_attended(files, claim)? && provider::is_running(engine, claim) {
+    if provider::is_attended(files, record)? && provider::is_running(engine, record) {
         return Ok(false);
     }
     let ended = match files.outcome() {
         Ok(Some(Outcome::Ended { at, .. } | Outcome::Failed { at, .. })) => at,
         Err(error) if !error.is_unreadable_record() => return Err(error.into()),
         // Its supervisor was killed, or nobody can read what it wrote.
-        Ok(None) | Err(_) => claim.created,
+        Ok(None) | Err(_) => record.created,
     };
     let since = Timestamp::now().duration_since(ended);
     Ok(since.unsigned_abs() >= ended_for && !since.is_negative())

@@ -1,6 +1,6 @@
 //! Records of instances: what any later call finds them by, and takes them apart with.
 //!
-//! They are where nothing outlives a boot, as containers are. The claim is written before anything of
+//! They are where nothing outlives a boot, as containers are. A record is written before anything of
 //! an instance is made and removed after all of it is gone.
 
 use std::collections::BTreeSet;
@@ -26,9 +26,9 @@ pub(super) const OWNER: &str = "garm:";
 /// What the id of an instance's network begins with.
 pub(super) const NETWORK: &str = "garm-";
 
-/// What is known of an instance, from before anything of it is made until all of it is gone.
+/// The record of an instance, on disk from before anything of it is made until all of it is gone.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Claim {
+pub struct InstanceRecord {
     /// Its name, which is its provider id too.
     pub name: String,
     /// The controller whose it is.
@@ -39,13 +39,10 @@ pub struct Claim {
     pub container: String,
     /// The id of its network.
     pub network: String,
-    /// When it was made.
     pub created: Timestamp,
-    /// Who makes it.
     pub maker: Option<Identity>,
     /// Its image, as GARM called it.
     pub image: String,
-    /// Its flavor.
     pub flavor: String,
     /// Its architecture, as GARM called it.
     pub arch: String,
@@ -53,18 +50,18 @@ pub struct Claim {
     pub log: PathBuf,
     /// The runner's layer, if it has one.
     pub layer: Option<String>,
-    /// What is known once all of it is there.
-    pub made: Option<Made>,
+    /// None until all of it is made.
+    #[serde(rename = "made")]
+    pub info: Option<InstanceInfo>,
 }
 
-/// What is known of an instance once all of it is there.
+/// What is known of an instance once it runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct Made {
+pub struct InstanceInfo {
     /// `ID` of its `os-release`.
     pub os_name: String,
     /// `VERSION_ID` of its `os-release`.
     pub os_version: String,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -73,27 +70,17 @@ pub struct Made {
 #[serde(rename_all = "lowercase")]
 pub enum Outcome {
     /// It ran, and ended with this code.
-    Ended {
-        /// The code.
-        code: i32,
-        /// When.
-        at: Timestamp,
-    },
+    Ended { code: i32, at: Timestamp },
     /// It could not be brought up.
-    Failed {
-        /// Why.
-        fault: String,
-        /// When.
-        at: Timestamp,
-    },
+    Failed { fault: String, at: Timestamp },
 }
 
-/// What is known of all instances of a controller.
+/// The records of all instances of a controller.
 #[derive(Debug, Default)]
-pub struct Claims {
-    /// The claims, the oldest first.
-    pub known: Vec<Claim>,
-    /// The names of instances whose claims nobody can read, and why.
+pub struct InstanceRecords {
+    /// The records, the oldest first.
+    pub known: Vec<InstanceRecord>,
+    /// The names of instances whose records nobody can read, and why.
     pub unreadable: Vec<(String, ContainerError)>,
 }
 
@@ -118,7 +105,7 @@ impl Records {
         Records { controller: controller.to_owned(), path }
     }
 
-    /// Returns the controller.
+    /// Returns the controller whose instances they are.
     pub fn controller(&self) -> &str {
         &self.controller
     }
@@ -140,34 +127,36 @@ impl Records {
         Ok(all)
     }
 
-    /// Returns the claims of all instances, the oldest first.
-    pub fn claims(&self) -> Result<Claims, ContainerError> {
+    /// Returns the records of all instances, the oldest first.
+    pub fn read_all(&self) -> Result<InstanceRecords, ContainerError> {
         let dir = self.path.join("instances");
-        let mut claims = Claims::default();
+        let mut instances = InstanceRecords::default();
         for name in names(&dir)? {
             let files = Files { path: dir.join(&name), lock: self.path.join("locks").join(&name) };
-            match files.claim() {
-                Ok(claim) => claims.known.extend(claim),
-                Err(error) if error.is_unreadable_record() => claims.unreadable.push((name, error)),
+            match files.record() {
+                Ok(record) => instances.known.extend(record),
+                Err(error) if error.is_unreadable_record() => {
+                    instances.unreadable.push((name, error));
+                }
                 Err(error) => return Err(error),
             }
         }
-        claims.known.sort_by_key(|claim| claim.created);
-        Ok(claims)
+        instances.known.sort_by_key(|record| record.created);
+        Ok(instances)
     }
 
-    /// Returns what the container of an instance tells of it, whose claim cannot be read.
-    pub(super) fn unclaimed(
+    /// Returns what the container of an instance tells of it, whose record cannot be read.
+    pub(super) fn record_of_container(
         &self,
         engine: &Engine,
         name: &str,
-    ) -> Result<Option<Claim>, ContainerError> {
+    ) -> Result<Option<InstanceRecord>, ContainerError> {
         let is_ours = |owner: &str| Some(self.path.file_name()?.to_str()? == key(owner));
         let container = engine.containers()?.into_iter().find(|container| {
             let owner = container.owner.strip_prefix(OWNER);
             container.name == name && owner.and_then(is_ours) == Some(true)
         });
-        Ok(container.map(|container| Claim {
+        Ok(container.map(|container| InstanceRecord {
             name: container.name,
             controller: container.owner.trim_start_matches(OWNER).to_owned(),
             pool: String::new(),
@@ -180,7 +169,7 @@ impl Records {
             arch: String::new(),
             log: PathBuf::new(),
             layer: None,
-            made: None,
+            info: None,
         }))
     }
 }
@@ -191,10 +180,10 @@ pub fn controllers(run: &Path) -> Result<Vec<Records>, ContainerError> {
     let mut records = Vec::new();
     for key in names(&all)?.into_iter().filter(|name| !name.starts_with('.')) {
         let mut controller = Records { path: all.join(&key), controller: key };
-        let claims = controller.claims()?;
-        if let Some(claim) = claims.known.into_iter().next() {
-            controller.controller = claim.controller;
-        } else if claims.unreadable.is_empty() {
+        let instances = controller.read_all()?;
+        if let Some(record) = instances.known.into_iter().next() {
+            controller.controller = record.controller;
+        } else if instances.unreadable.is_empty() {
             continue;
         }
         records.push(controller);
@@ -210,15 +199,15 @@ impl Files {
         Ok(FileLock::passing(&self.lock)?)
     }
 
-    /// Reads the claim, if there is one.
-    pub fn claim(&self) -> Result<Option<Claim>, ContainerError> {
+    /// Reads the record, if there is one.
+    pub fn record(&self) -> Result<Option<InstanceRecord>, ContainerError> {
         read_json_if_there(&self.path.join("claim.json"))
     }
 
-    /// Writes the claim.
-    pub fn write_claim(&self, claim: &Claim) -> Result<(), ContainerError> {
+    /// Writes the record, replacing an earlier one at once.
+    pub fn write_record(&self, record: &InstanceRecord) -> Result<(), ContainerError> {
         make_private(&self.path)?;
-        write_json(&self.path.join("claim.json"), claim)
+        write_json(&self.path.join("claim.json"), record)
     }
 
     /// Returns how the runner ended, if it has.
@@ -241,7 +230,7 @@ impl Files {
         write_json(&self.path.join("supervisor.json"), &process)
     }
 
-    /// Tells if the instance is paused.
+    /// Returns whether the instance is paused.
     pub fn is_paused(&self) -> bool {
         self.path.join("paused").exists()
     }
@@ -258,7 +247,7 @@ impl Files {
         }
     }
 
-    /// Removes everything, the claim last: as long as there is anything of the instance, it is
+    /// Removes everything, the record last: as long as there is anything of the instance, it is
     /// found.
     pub fn remove(&self) -> Result<(), PathError> {
         for name in names(&self.path)? {
@@ -309,8 +298,8 @@ mod tests {
     use super::*;
     use crate::sys::tests::Damage;
 
-    fn claim(controller: &str, name: &str) -> Claim {
-        Claim {
+    fn record(controller: &str, name: &str) -> InstanceRecord {
+        InstanceRecord {
             name: name.to_owned(),
             controller: controller.to_owned(),
             pool: "my set/1".to_owned(),
@@ -323,12 +312,12 @@ mod tests {
             arch: "amd64".to_owned(),
             log: "/log".into(),
             layer: None,
-            made: None,
+            info: None,
         }
     }
 
     fn names_of(records: &Records) -> Vec<String> {
-        records.claims().unwrap().known.into_iter().map(|claim| claim.name).collect()
+        records.read_all().unwrap().known.into_iter().map(|record| record.name).collect()
     }
 
     #[test]
@@ -339,7 +328,7 @@ mod tests {
             let records = Records::of(run.path(), controller);
             assert!(names_of(&records).is_empty(), "{controller}");
             let files = records.files("a").unwrap();
-            files.write_claim(&claim(controller, "a")).unwrap();
+            files.write_record(&record(controller, "a")).unwrap();
             assert_eq!(names_of(&records), ["a"], "{controller}");
         }
         let mut known: Vec<_> = controllers(run.path()).unwrap();
@@ -354,18 +343,18 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let records = Records::of(run.path(), "c");
         for name in ["good", "bad"] {
-            records.files(name).unwrap().write_claim(&claim("c", name)).unwrap();
+            records.files(name).unwrap().write_record(&record("c", name)).unwrap();
         }
         let bad = records.files("bad").unwrap();
         for damage in Damage::ALL {
             damage.inflict(&run.path().join("garm/c/instances/bad/claim.json"));
-            let claims = records.claims().unwrap();
-            assert_eq!((claims.known.len(), claims.unreadable[0].0.as_str()), (1, "bad"));
-            let error = &claims.unreadable[0].1;
+            let found = records.read_all().unwrap();
+            assert_eq!((found.known.len(), found.unreadable[0].0.as_str()), (1, "bad"));
+            let error = &found.unreadable[0].1;
             assert_eq!(error.is_of_other_version(), damage == Damage::OtherVersion, "{error}");
             fs::create_dir(run.path().join("garm/c/instances/bad/outcome.json")).unwrap();
             bad.remove().unwrap();
-            bad.write_claim(&claim("c", "bad")).unwrap();
+            bad.write_record(&record("c", "bad")).unwrap();
         }
         fs::remove_dir_all(run.path().join("garm/c/instances/good")).unwrap();
         assert_eq!(controllers(run.path()).unwrap()[0].controller(), "c");
@@ -377,7 +366,7 @@ mod tests {
         let records = Records::of(run.path(), "c");
         let files = records.files("a").unwrap();
         let lock = files.lock().unwrap();
-        files.write_claim(&claim("c", "a")).unwrap();
+        files.write_record(&record("c", "a")).unwrap();
         let at = Timestamp::UNIX_EPOCH;
         files.write_outcome(&Outcome::Failed { fault: "why".to_owned(), at }).unwrap();
         files.set_paused(true).unwrap();
@@ -388,7 +377,7 @@ mod tests {
         assert_eq!(records.names().unwrap(), ["a".to_owned()].into());
         files.forget(lock).unwrap();
         assert!(records.names().unwrap().is_empty());
-        assert!(files.claim().unwrap().is_none() && files.outcome().unwrap().is_none());
+        assert!(files.record().unwrap().is_none() && files.outcome().unwrap().is_none());
         for dir in ["instances", "locks"] {
             let dir = run.path().join("garm/c").join(dir);
             assert_eq!(fs::read_dir(dir).unwrap().count(), 0);

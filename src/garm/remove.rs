@@ -4,18 +4,18 @@ use std::io;
 use std::time::Duration;
 
 use super::error::ProviderError;
-use super::record::{Claim, Files};
+use super::record::{Files, InstanceRecord};
 use super::supervisor::CGROUP;
 use crate::container::{ContainerError, Engine};
 use crate::network::{Network, NetworkOptions};
 use crate::sys::cgroup;
 use crate::sys::fs::{PathContext as _, ReadError};
 
-/// How long a killed supervisor may take to be gone.
-const KILL: Duration = Duration::from_secs(10);
+/// How long a killed supervisor may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a supervisor may take to collect what ended in its container.
-const COLLECT: Duration = Duration::from_millis(500);
+/// How long a supervisor may take to reap what ended in its container.
+const REAP_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Kills an instance and removes everything of it. Each step takes it that an earlier process was
 /// killed while doing the same. The lock is held.
@@ -23,23 +23,23 @@ pub(super) fn remove(
     engine: &Engine,
     network: &NetworkOptions,
     files: &Files,
-    claim: &Claim,
+    record: &InstanceRecord,
 ) -> Result<(), ProviderError> {
-    let directory = engine.directory(&claim.container);
-    let record = match directory.read() {
-        Ok(record) => Some(record),
+    let directory = engine.directory(&record.container);
+    let container = match directory.read() {
+        Ok(container) => Some(container),
         Err(error) if is_absent(&error) || error.is_unreadable_record() => None,
         Err(error) => return Err(error.into()),
     };
-    if let Some(record) = &record {
+    if let Some(container) = &container {
         if files.is_paused() {
             // One that has ended, or was not paused after all, cannot be resumed.
-            let _ = record.runtime.resume(&claim.container);
+            let _ = container.runtime.resume(&record.container);
         }
         // Before its supervisor, which is the parent of what runs in it: the first process of a
         // container is gone when all others are collected, and whoever inherits them may be slow.
-        if let Some(process) = record.process {
-            match process.kill(COLLECT) {
+        if let Some(process) = container.process {
+            match process.kill(REAP_TIMEOUT) {
                 // One that does something else meanwhile has to go first.
                 Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
                 result => result.at("kill the container of", directory.path())?,
@@ -52,19 +52,19 @@ pub(super) fn remove(
         supervisor => supervisor?,
     };
     if let Some(supervisor) = supervisor {
-        supervisor.kill(KILL).at("kill the supervisor of", directory.path())?;
+        supervisor.kill(KILL_TIMEOUT).at("kill the supervisor of", directory.path())?;
     }
-    let records: Vec<_> = record.into_iter().collect();
-    if records.is_empty() {
+    let containers: Vec<_> = container.into_iter().collect();
+    if containers.is_empty() {
         // There may be a directory that its maker had not written a record to, or nobody can read it.
-        engine.remove_bare(&claim.container)?;
+        engine.remove_bare(&record.container)?;
     }
-    if claim.network.is_empty() {
-        engine.remove_all(&records)?;
+    if record.network.is_empty() {
+        engine.remove_all(&containers)?;
     } else {
-        engine.remove_all_with(&records, || Network::remove_id(network, &claim.network))??;
+        engine.remove_all_with(&containers, || Network::remove_id(network, &record.network))??;
     }
-    if claim.made.is_none() {
+    if record.info.is_none() {
         // Its maker may have been killed while it used the image.
         engine.store.sweep_reservations()?;
     }

@@ -32,7 +32,6 @@ pub struct Settings {
     pub hooks: Option<HookOptions>,
     /// Certificates to trust besides those of the host and of GARM, PEM; what [`Boot::ca`] names.
     pub ca_pem: String,
-    /// Logs of instances.
     pub log: Log,
     /// Proxies where GARM sends none.
     pub proxy: ProxySettings,
@@ -40,7 +39,6 @@ pub struct Settings {
     pub boot: Boot,
     /// Images by the names that pools use for them.
     pub images: BTreeMap<String, ImageSettings>,
-    /// Flavors by name.
     pub flavors: BTreeMap<String, Flavor>,
     /// How far extra specs can go.
     pub limits: Limits,
@@ -74,11 +72,10 @@ impl Default for Settings {
     }
 }
 
-/// Logs of instances.
+/// Where logs of instances are, and how long they are kept.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Log {
-    /// Where they are.
     #[serde(deserialize_with = "absolute")]
     pub directory: PathBuf,
     /// How much of one instance is kept; the oldest goes.
@@ -170,13 +167,12 @@ pub struct ImageSettings {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Flavor {
-    /// Processors; none for all.
+    /// CPUs; none for all of the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
-    /// Memory; none for all.
+    /// Memory; none for all of the host's.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// Processes and threads.
     pub pids: NonZeroU32,
     /// What the root file system may hold; none for all there is.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -208,13 +204,10 @@ impl Default for Flavor {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Limits {
-    /// Processors.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub cpus: Option<Cpus>,
-    /// Memory.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub memory: Option<Size>,
-    /// Processes and threads.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub pids: Option<NonZeroU32>,
     /// What the root file system may hold.
@@ -230,7 +223,6 @@ pub struct NetworkSettings {
     pub host_access: bool,
     /// Resolvers; none for the usual ones.
     pub dns: Vec<IpAddr>,
-    /// Which pools.
     pub pools: Pools,
 }
 
@@ -247,7 +239,6 @@ pub struct MountSettings {
     /// Whether nothing can be changed there.
     #[serde(default = "yes")]
     pub read_only: bool,
-    /// Which pools.
     #[serde(default)]
     pub pools: Pools,
     /// Whether instances of these pools have it without asking.
@@ -262,7 +253,6 @@ pub struct Cache {
     /// Where it is in instances.
     #[serde(deserialize_with = "absolute")]
     pub target: PathBuf,
-    /// Which pools.
     #[serde(default)]
     pub pools: Pools,
     /// Whether instances of these pools have it without asking.
@@ -290,11 +280,11 @@ pub struct Cpus {
 
 /// A number that is none of processors.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-#[error("{0} is no number of processors: write 0.01 to 65536, as 2 or 0.5")]
+#[error("invalid CPU count {0}: expected 0.01–65536, for example 2 or 0.5")]
 pub struct CpusError(f64);
 
 impl Cpus {
-    /// Returns so many processors.
+    /// Returns a number of CPUs, which may be a fraction.
     pub fn new(count: f64) -> Result<Self, CpusError> {
         // Less is less than the kernel can share out.
         if !(0.01..=65_536.0).contains(&count) {
@@ -313,7 +303,7 @@ impl Cpus {
         self.nanos
     }
 
-    /// Returns their number.
+    /// Returns the number of CPUs.
     pub fn count(self) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "it was made of such a number")]
         let nanos = self.nanos as f64;
@@ -363,7 +353,7 @@ mod tests {
             Cpus::new(wrong).unwrap_err();
         }
         let message = Cpus::new(0.0).unwrap_err().to_string();
-        assert_eq!(message, "0 is no number of processors: write 0.01 to 65536, as 2 or 0.5");
+        assert_eq!(message, "invalid CPU count 0: expected 0.01–65536, for example 2 or 0.5");
     }
 
     #[test]

@@ -11,9 +11,9 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::boot::{self, BootError, Guest, GuestCommand, GuestError, Order, Owner};
+use super::boot::{self, BootError, BootSpec, Guest, GuestCommand, GuestError, Owner};
+use super::guest_root::GuestRoot;
 use super::http::{Http, HttpError, HttpOptions};
-use super::inside::Inside;
 use super::record::{Files, Outcome, Records};
 use crate::bundle::{self, ExecOptions};
 use crate::container::{Attended, ContainerError, Engine, LogWriter, Record, Stream};
@@ -32,20 +32,19 @@ const MAX_USERS_BYTES: u64 = 4 << 20;
 /// What a supervisor says once it is on its own; anything else is an error.
 const READY: &str = "ready";
 
-/// How long a killed process may take to be gone.
-const KILL: Duration = Duration::from_secs(10);
+/// How long a killed process may take to end.
+const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long after each other it is looked whether something ended that was adopted.
-const COLLECT_EACH: Duration = Duration::from_millis(5);
+/// How often adopted processes that have ended are reaped.
+const REAP_INTERVAL: Duration = Duration::from_millis(5);
 
-/// More than any order has: scripts and variables are parts of it.
-const LONGEST_ORDER: u64 = 64 << 20;
+/// Larger than any boot spec: scripts and variables are parts of it.
+const MAX_BOOT_SPEC_BYTES: u64 = 64 << 20;
 
 /// Why there is nobody to stay with an instance.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SupervisorError {
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
     /// The container cannot be used.
@@ -55,22 +54,14 @@ pub enum SupervisorError {
     #[error(transparent)]
     Http(#[from] HttpError),
     /// There is nothing to stay with.
-    #[error("there is no instance {name}")]
-    Unknown {
-        /// The instance.
-        name: String,
-    },
+    #[error("unknown instance {name}")]
+    Unknown { name: String },
     /// Who started it was killed before it had said what to do.
-    #[error("there is no order")]
-    NoOrder(#[source] serde_json::Error),
+    #[error("no task received from the parent")]
+    NoTask(#[source] serde_json::Error),
     /// It did not come up.
-    #[error("the supervisor of instance {name} did not come up: {message}")]
-    Start {
-        /// The instance.
-        name: String,
-        /// What it said.
-        message: String,
-    },
+    #[error("the supervisor of instance {name} did not start: {message}")]
+    Start { name: String, message: String },
 }
 
 /// The program that becomes a supervisor, given the controller and the instance's name as further
@@ -79,14 +70,13 @@ pub enum SupervisorError {
 pub struct SupervisorProgram {
     /// The program, usually the own one.
     pub path: PathBuf,
-    /// Arguments before the two.
     pub arguments: Vec<String>,
 }
 
 /// What a supervisor is told, on standard input and never elsewhere.
 #[derive(Serialize, Deserialize)]
 pub(super) struct Task {
-    pub(super) order: Order,
+    pub(super) spec: BootSpec,
     pub(super) log: PathBuf,
     pub(super) log_bytes: u64,
     /// What people should know of the container.
@@ -176,14 +166,14 @@ fn prepare<'a>(
     spawn::detach().at("leave the session for", &engine.run)?;
     // Where nobody ends what is left in a cgroup, it does not matter.
     cgroup::enter(CGROUP);
-    let input = io::stdin().take(LONGEST_ORDER);
-    let task: Task = serde_json::from_reader(input).map_err(SupervisorError::NoOrder)?;
-    let claim = files.claim()?.ok_or_else(unknown)?;
-    let record = engine.directory(&claim.container).read()?;
-    let Order { ca_pem, proxy, .. } = &task.order;
+    let input = io::stdin().take(MAX_BOOT_SPEC_BYTES);
+    let task: Task = serde_json::from_reader(input).map_err(SupervisorError::NoTask)?;
+    let record = files.record()?.ok_or_else(unknown)?;
+    let container = engine.directory(&record.container).read()?;
+    let BootSpec { ca_pem, proxy, .. } = &task.spec;
     let http = Http::new(&HttpOptions { ca_pem: ca_pem.clone(), proxy: proxy.clone() })?;
     let log = LogWriter::open(&task.log, task.log_bytes)?;
-    let mut guest = Container::new(engine, record, log)?;
+    let mut guest = Container::new(engine, container, log)?;
     for note in &task.notes {
         guest.note(note);
     }
@@ -191,12 +181,12 @@ fn prepare<'a>(
     files.write_supervisor(own)?;
     // From here on it is found by its record.
     spawn::outlive_parent().at("stay with", &engine.run)?;
-    Ok(Supervisor { files, order: task.order, http, guest })
+    Ok(Supervisor { files, spec: task.spec, http, guest })
 }
 
 struct Supervisor<'a> {
     files: Files,
-    order: Order,
+    spec: BootSpec,
     http: Http,
     guest: Container<'a>,
 }
@@ -235,7 +225,7 @@ impl Supervisor<'_> {
     }
 
     fn boot_and_run(&mut self) -> Result<i32, Failure> {
-        let ready = boot::boot(&self.order, &mut self.guest, &self.http)?;
+        let ready = boot::boot(&self.spec, &mut self.guest, &self.http)?;
         Ok(self.guest.run(&ready.command)?)
     }
 }
@@ -243,10 +233,10 @@ impl Supervisor<'_> {
 /// Ends a container by its first process. That is gone when all others are collected, and of those we
 /// have adopted what a runtime left that did not get to its end.
 fn end(process: Identity) -> io::Result<()> {
-    let deadline = Instant::now() + KILL;
+    let deadline = Instant::now() + KILL_TIMEOUT;
     loop {
         spawn::collect_ended();
-        match process.kill(COLLECT_EACH) {
+        match process.kill(REAP_INTERVAL) {
             Err(error) if error.kind() == io::ErrorKind::TimedOut && Instant::now() < deadline => {}
             result => return result,
         }
@@ -258,7 +248,7 @@ struct Container<'a> {
     engine: &'a Engine,
     record: Record,
     log: LogWriter,
-    root: Inside,
+    root: GuestRoot,
 }
 
 impl<'a> Container<'a> {
@@ -266,7 +256,7 @@ impl<'a> Container<'a> {
         let process = record.process;
         // Its own view: what is mounted in it is seen.
         let path = format!("/proc/{}/root", process.map_or(0, |process| process.pid));
-        let root = Inside::open(Path::new(&path))?;
+        let root = GuestRoot::open(Path::new(&path))?;
         // If it has ended, that may be the root of another process, the host's.
         if !process.is_some_and(|process| process.is_running()) {
             return Err(PathError::new("open", Path::new(&path), Errno::SRCH));

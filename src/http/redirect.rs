@@ -19,8 +19,7 @@ pub(crate) fn redirect(
 ) -> Result<(Uri, Origin), &'static str> {
     let location = String::from_utf8_lossy(location.as_bytes());
     let target = resolve(uri, &location).ok_or("not an address")?;
-    let next =
-        Origin::of(&target).ok_or("not an address of a web server without a login in it")?;
+    let next = Origin::of(&target).ok_or("not an address of a web server without a login in it")?;
     if origin.is_https && !next.is_https && !is_insecure(&next) {
         return Err("not encrypted, unlike the server itself");
     }

@@ -82,7 +82,7 @@ impl Context {
         self.is_json
     }
 
-    /// Writes to standard output.
+    /// Writes to standard output, which is buffered.
     pub fn write(&mut self, bytes: impl AsRef<[u8]>) -> Result<(), OutputError> {
         Ok(self.out.write_all(bytes.as_ref())?)
     }

@@ -9,7 +9,6 @@ use std::process::{ExitCode, ExitStatus};
 pub enum Exit {
     /// It was done, and all is well.
     Done,
-    /// It found a problem.
     Findings,
     /// The code of the program that the command ran.
     Code(u8),

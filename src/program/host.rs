@@ -43,7 +43,6 @@ pub struct Host<'a> {
     pub program: &'static str,
     pub runtime: &'a RuntimeSection,
     pub store: &'a Store,
-    /// By host.
     pub registry: &'a BTreeMap<String, Registry>,
 }
 

@@ -8,7 +8,7 @@ use serde::Serialize;
 use super::context::{Context, OutputError};
 use crate::container::{LogLine, Stream};
 
-/// A line, for programs.
+/// A line, as `logs --format json` prints it.
 #[derive(Serialize)]
 struct LogEntry {
     time: Timestamp,
@@ -26,7 +26,7 @@ impl From<&LogLine> for LogEntry {
     }
 }
 
-/// Prints lines as JSON.
+/// Prints lines as a JSON list.
 pub fn json(lines: &[LogLine], context: &mut Context) -> Result<(), OutputError> {
     context.json(&lines.iter().map(LogEntry::from).collect::<Vec<_>>())
 }

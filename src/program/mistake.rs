@@ -48,6 +48,9 @@ fn without_value(message: &str, part: &str) -> String {
         let expected = message.rfind(", expected ").map_or("", |at| &message[at..]);
         return format!("{beginning}{expected}");
     }
+    if let Some((what, expected)) = message.split_once(&format!(" {part}: expected ")) {
+        return format!("{what}: expected {expected}");
+    }
     let number = message.strip_prefix(part).filter(|_| !part.is_empty());
     let message = match after_quoted(&message).or(number) {
         Some(rest) => format!("this{rest}"),
@@ -68,7 +71,7 @@ fn after_quoted(message: &str) -> Option<&str> {
     Some(&inner[end + 1..])
 }
 
-/// Tells if a message holds a value, as it is written or as it is meant.
+/// Returns whether a message holds a value, as it is written or as it is meant.
 fn holds(message: &str, part: &str) -> bool {
     let meant = toml::from_str::<toml::Table>(&format!("value = {part}")).ok();
     let meant = meant.and_then(|table| Some(table.get("value")?.as_str()?.to_owned()));
@@ -106,6 +109,7 @@ mod tests {
             ("no address: s3cret", "\"\\u00733cret\"", NOT_EXPECTED),
             ("no address: s3c\\nret", "\"s3c\\nret\"", NOT_EXPECTED),
             ("12345 is no number", "12345", "this is no number"),
+            ("invalid count 12345: expected 1", "12345", "invalid count: expected 1"),
             ("invalid IP address syntax", "\"x\"", "invalid IP address syntax"),
             ("missing field `target`", "[caches.a]", "missing field `target`"),
         ] {

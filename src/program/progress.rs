@@ -113,7 +113,8 @@ pub struct Bar {
 }
 
 impl Bar {
-    pub fn new() -> Self {
+    /// Returns a bar on standard error, or lines there if it is no terminal.
+    pub fn on_stderr() -> Self {
         let bar = std::io::stderr().is_terminal().then(|| {
             let style = ProgressStyle::with_template(
                 "{bar:30} {bytes}/{total_bytes} {bytes_per_sec} {msg}",
@@ -124,7 +125,7 @@ impl Bar {
         Bar { bar, lines: Lines::default() }
     }
 
-    /// Takes the bar away.
+    /// Removes the bar from the terminal.
     pub fn finish(&self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -5,7 +5,7 @@ use serde::Serialize;
 use super::context::{Context, OutputError};
 use crate::image::Image;
 
-/// An image that is in the store now, for programs.
+/// An image that is in the store now, as JSON.
 #[derive(Serialize)]
 struct PulledImage {
     reference: String,

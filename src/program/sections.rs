@@ -11,7 +11,7 @@ use crate::hooks::Consumer;
 use crate::image::PullPolicy;
 use crate::sys::quantity::{Age, Size};
 
-/// What runs containers.
+/// The OCI runtime, `[runtime]` in settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Runtime {

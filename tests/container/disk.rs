@@ -107,7 +107,7 @@ fn what_is_left_of_a_disk_is_removed_wherever_its_maker_was_killed() {
 
             phase(&disk, &file);
             let is_there = disk.exists() || file.exists();
-            assert_eq!(engine.remove_strays().unwrap(), usize::from(is_there));
+            assert_eq!(engine.remove_orphans().unwrap(), usize::from(is_there));
             assert!(!disk.exists() && !file.exists());
             assert_eq!(mounts_below(&engine.disk), "");
         }

@@ -44,7 +44,7 @@ fn directories_of_a_runner_are_absolute() {
         let mut command = env.command(&[]);
         command.env("RUNNER_NAME", "a").env("RUNNER_TEMP", temp).env("GITHUB_WORKSPACE", "/w");
         let ran = env.run_with_input(command, request);
-        assert!(ran.stdout.starts_with("::error::RUNNER_TEMP is no absolute path"), "{ran:?}");
+        assert!(ran.stdout.starts_with("::error::RUNNER_TEMP must be an absolute path"), "{ran:?}");
     }
 }
 
@@ -63,7 +63,7 @@ fn what_is_not_from_the_other_end_of_sudo_is_refused() {
     let env = TestEnv::new();
     let ran = env.run_with_input(env.command(&["as-root"]), b"{\"command\":\"cleanup_job\"}\n");
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stdout.starts_with("::error::this is not a request of"), "{ran:?}");
+    assert!(ran.stdout.starts_with("::error::malformed relayed request"), "{ran:?}");
 }
 
 #[test]
@@ -77,7 +77,7 @@ fn the_far_end_passes_on_request_code_and_nothing_unknown() {
     command.env("SUDO_UID", "1000").env("SUDO_GID", "1000");
     let ran = env.run_with_open_input(command, message.as_bytes());
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stdout.starts_with("::error::RUNNER_TEMP is no absolute path"), "{ran:?}");
+    assert!(ran.stdout.starts_with("::error::RUNNER_TEMP must be an absolute path"), "{ran:?}");
 }
 
 #[test]

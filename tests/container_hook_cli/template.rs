@@ -137,7 +137,7 @@ fn what_is_wrong_is_told_with_its_place() {
     env.write("cleanup.json", r#"{"command": "cleanup_job", "args": {}}"#);
     env.write("pod.json", r#"{"spec": {"containers": [{"nmae": "job"}]}}"#);
     for (args, message) in [
-        (["--request", "cleanup.json"], "error: no pod is made for cleanup_job; "),
+        (["--request", "cleanup.json"], "error: cleanup_job has no pod: "),
         (["--request", "template.yaml"], "error: the request is not JSON: "),
         (["--base", "pod.json"], "error: pod.json:1:27: spec.containers[0] has no field `nmae`"),
         (["--base", "nowhere"], "error: cannot open nowhere: "),

@@ -3,7 +3,7 @@
 use std::fs;
 
 use oci_hooks::container::{LogWriter, Stream};
-use oci_hooks::garm::record::{Claim, Records};
+use oci_hooks::garm::record::{InstanceRecord, Records};
 use serde_json::{Value, json};
 
 use crate::env::{TestEnv, golden};
@@ -22,8 +22,8 @@ fn environment() -> TestEnv {
 }
 
 /// What a creation that was killed leaves.
-fn write_claim(env: &TestEnv, name: &str, controller: &str, pool: &str) {
-    let claim = Claim {
+fn write_record(env: &TestEnv, name: &str, controller: &str, pool: &str) {
+    let record = InstanceRecord {
         name: name.to_owned(),
         controller: controller.to_owned(),
         pool: pool.to_owned(),
@@ -36,10 +36,10 @@ fn write_claim(env: &TestEnv, name: &str, controller: &str, pool: &str) {
         arch: "amd64".to_owned(),
         log: env.path("log").join(format!("{name}.0123456789ab.log")),
         layer: None,
-        made: None,
+        info: None,
     };
     let records = Records::of(&env.path("run"), controller);
-    records.files(name).unwrap().write_claim(&claim).unwrap();
+    records.files(name).unwrap().write_record(&record).unwrap();
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn mistakes_in_settings_are_told_by_their_place() {
     for (text, place, message) in [
         ("[flavor.small]", "1:2", "unknown field, expected one of `runtime`"),
         ("[flavors.small]\ncpu = 1", "2:1", "unknown field, expected one of"),
-        ("[flavors.small]\ncpus = 0", "2:8", "this is no number of processors"),
+        ("[flavors.small]\ncpus = 0", "2:8", "invalid CPU count: expected 0.01"),
         ("[flavors.small]\nmemory = \"4XB\"", "2:10", "this is no size: write 20GB"),
         ("[images.a]\nreference = \"A:B\"", "2:13", "this: the repository must be lower case"),
         ("[caches.a]\ntarget = \"/a/../b\"", "2:10", "is no absolute path without `..`"),
@@ -127,8 +127,8 @@ fn instances_of_all_pools_and_controllers_are_listed() {
     let env = environment();
     let ran = env.run(&["instances", "--format", "json"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
-    write_claim(&env, "garm-a", "31556484-bc26-4971-aaa6-bf77c99fe7f1", "my set/1-x");
-    write_claim(&env, "garm-b", "another one", "\u{1b}[2J");
+    write_record(&env, "garm-a", "31556484-bc26-4971-aaa6-bf77c99fe7f1", "my set/1-x");
+    write_record(&env, "garm-b", "another one", "\u{1b}[2J");
     let ran = env.run(&["instances", "--format", "json"]);
     assert_eq!(json(&ran.stdout).as_array().unwrap().len(), 2);
     let first = json(&ran.stdout);
@@ -137,7 +137,7 @@ fn instances_of_all_pools_and_controllers_are_listed() {
     let ran = env.run(&["instances"]);
     assert!(ran.stdout.contains("garm-b") && !ran.stdout.contains('\u{1b}'), "{}", ran.stdout);
     assert!(ran.stdout.contains("error: its creation was interrupted"), "{}", ran.stdout);
-    assert_eq!(ran.stderr, "note: 2 instances, 0 of them running\n");
+    assert_eq!(ran.stderr, "note: 2 instances, 0 running\n");
 }
 
 #[test]
@@ -163,7 +163,7 @@ fn the_log_of_an_instance_is_shown_also_when_it_is_gone() {
     for name in ["garm-b", "../log/garm-a", ""] {
         let ran = env.run(&["logs", name]);
         assert_eq!(ran.code, Some(1));
-        let expected = format!("error: there is no log of {name} in {{ROOT}}/log\n  hint: ");
+        let expected = format!("error: no log of {name} in {{ROOT}}/log\n  hint: ");
         assert!(ran.stderr.starts_with(&expected), "{}", ran.stderr);
     }
 }
@@ -182,7 +182,7 @@ fn doctor_says_of_each_check_how_it_is_and_how_to_mend_it() {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     for (name, found) in
-        [("mounts", "/no/such of mount \"a\" is not there"), ("certificates", "/dev/null")]
+        [("mounts", "/no/such of mount \"a\" does not exist"), ("certificates", "/dev/null")]
     {
         let check = checks.iter().find(|check| check["name"] == name).unwrap();
         assert_eq!(check["status"], "fail");
@@ -200,8 +200,7 @@ fn an_image_that_has_no_such_name_cannot_be_pulled() {
     let env = environment();
     let ran = env.run(&["pull", "ubuntu 24"]);
     assert_eq!(ran.code, Some(1));
-    let expected =
-        "error: image \"ubuntu 24\" is neither one of the settings nor the name of one: ";
+    let expected = "error: unknown image \"ubuntu 24\": not an alias in the settings and not a valid reference: ";
     assert!(ran.stderr.starts_with(expected), "{}", ran.stderr);
 }
 
@@ -222,7 +221,7 @@ fn what_was_killed_is_pruned_at_once() {
     let ran = env.run(&["prune"]);
     let nothing = "removed 0 instances, 0 images, 0 layers, 0 runners and 0 logs; freed 0 B\n";
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), nothing), "{}", ran.stderr);
-    write_claim(&env, "garm-a", "c", "p");
+    write_record(&env, "garm-a", "c", "p");
     golden("prune.json", &env.run(&["prune", "--format", "json"]).stdout);
     assert_eq!(env.run(&["instances", "--format", "json"]).stdout, "[]\n");
 }

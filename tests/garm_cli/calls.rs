@@ -54,7 +54,7 @@ fn what_a_call_lacks_is_told_in_one_line_and_in_order() {
         (
             usual(&[create]),
             "{\"instance-token\":",
-            "standard input holds no JSON: EOF while parsing a value at line 1 column 18",
+            "standard input is not JSON: EOF while parsing a value at line 1 column 18",
         ),
         (usual(&[create]), "{}", "missing bootstrap params"),
         (usual(&[create]), "{\"name\": \"a\"}", "missing pool ID"),
@@ -120,7 +120,7 @@ fn a_call_that_was_handed_on_is_carried_out() {
     let none = usual(&[("GARM_COMMAND", "GetInstance"), ("GARM_INSTANCE_ID", "a")]);
     let ran = as_root(&env, &message(&env, &none, ""));
     assert_eq!((ran.stdout.as_str(), ran.code), ("", Some(30)));
-    assert_eq!(ran.stderr, "there is no instance \"a\"\n");
+    assert_eq!(ran.stderr, "unknown instance \"a\"\n");
 
     for id in ["a", "../../a"] {
         let delete = usual(&[("GARM_COMMAND", "DeleteInstance"), ("GARM_INSTANCE_ID", id)]);
@@ -134,7 +134,7 @@ fn what_is_no_message_is_refused() {
     let env = TestEnv::new();
     let ran = as_root(&env, b"{}\n");
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.starts_with("this is not a call that was handed on: "), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("malformed relayed call: "), "{}", ran.stderr);
 }
 
 #[test]
@@ -171,9 +171,9 @@ fn a_pool_is_validated_as_its_instances_would_be() {
         assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(0), "", ""));
     }
     let ran = validate("eyJtZW1vcnkiOiIyR2lCIn0=", "");
-    let expected = "extra specs: \"/memory\" asks for 2GiB, and 1GiB is the most that flavor \
-                    \"small\" allows\n";
+    let expected = "extra specs: \"/memory\" is 2GiB, over the limit of 1GiB in flavor \
+                    \"small\"\n";
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), expected));
     let ran = validate("bnVsbA==", "{\"flavor\": \"huge\"}");
-    assert_eq!(ran.stderr, "there is no flavor \"huge\" in the settings; there are small\n");
+    assert_eq!(ran.stderr, "unknown flavor \"huge\": expected one of small\n");
 }

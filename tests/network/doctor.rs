@@ -71,14 +71,14 @@ fn what_rules_of_the_admin_keep_in_is_told() {
         assert_eq!(doctor("firewall", "").status, "ok");
         let run = |commands: &str| drop(shell(commands));
         shell("iptables -N OWN; iptables -I FORWARD -j OWN; iptables -A OWN -o outside -j REJECT");
-        expect_mended(&host, "chain OWN of table ip filter keeps jobs from the world", run);
+        expect_mended(&host, "chain OWN of table ip filter blocks traffic of jobs", run);
         shell("iptables -F; iptables -P FORWARD ACCEPT");
         nft("table inet own { chain out { type filter hook forward priority 5; policy drop; }; }");
         expect_mended(&host, "chain out of table inet own", run);
         nft("delete table inet own");
         // Which nft does not see at all.
         shell("iptables-legacy -P FORWARD DROP");
-        expect_mended(&host, "iptables-legacy keeps jobs", run);
+        expect_mended(&host, "iptables-legacy blocks traffic", run);
         shell("iptables-legacy -F; iptables-legacy -P FORWARD ACCEPT");
         set("net/ipv6/conf/all/forwarding", "1");
         assert_eq!(doctor("firewall, IPv6", "").status, "ok");

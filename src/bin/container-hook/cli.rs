@@ -16,15 +16,15 @@ Without a command it reads a request of GitHub's runner from standard input and 
 The runner does so by the script that `container-hook install` writes.
 
 Examples:
-  container-hook install /opt/container-hook   Write the script, and say what the runner needs
+  container-hook install /opt/container-hook   Write the script, and print what the runner needs
   container-hook doctor                        What is missing on this machine?
   container-hook pull node:22                  Have an image before a job needs it
-  container-hook prune --size 20GB             Remove the images unused for the longest time
+  container-hook prune --size 20GB             Remove least recently used images
   container-hook template lint pod.yaml        Are there mistakes in this pod template?
 
 Exit status:
   0  done; for a request, the step succeeded
-  1  it could not be done, or doctor found something that has to be mended
+  1  error, or doctor found a problem
   2  the command line or a template is wrong
   N  for a request, the code that the step ended with";
 
@@ -50,7 +50,7 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) format: Format,
 
-    /// Use colours
+    /// When to use colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) color: Color,
 
@@ -66,15 +66,15 @@ impl GlobalArgs {
     }
 }
 
-/// How results are shown.
+/// The formats that results are printed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Human-readable
     #[default]
     Human,
-    /// For programs; described in container-hook(1)
+    /// Machine-readable; described in container-hook(1)
     Json,
-    /// For both; only container-hook-template(1) has it, by default
+    /// YAML; only container-hook-template(1) has it, by default
     Yaml,
 }
 

@@ -24,7 +24,7 @@ const MAX_BYTES: u64 = 1 << 20;
 pub(crate) enum DirectoriesError {
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("user {user:?} is not found: --runner-user names the user that the runner runs as")]
+    #[error("unknown user {user:?}: --runner-user names the user that the runner runs as")]
     UnknownUser { user: String },
     #[error("cannot look up user {user:?}")]
     LookUpUser { user: String, source: io::Error },
@@ -37,13 +37,13 @@ pub(crate) enum DirectoriesError {
     Foreign { path: PathBuf, owner: u32, expected: String },
     #[error("{path:?} cannot be written in TOML: expected a path in UTF-8 other than /")]
     Unwritable { path: PathBuf },
-    #[error("others than root can change the settings")]
+    #[error("the settings are writable by non-root users")]
     Trust(#[source] TrustError),
     #[error(transparent)]
     Read(#[from] ReadError),
-    #[error("{} is not a file of settings", path.display())]
+    #[error("invalid settings file {}", path.display())]
     Parse { path: PathBuf, source: TomlError },
-    #[error("{} has {key} of another type than a list", path.display())]
+    #[error("invalid settings file {}: {key} is not a list", path.display())]
     NotAList { path: PathBuf, key: &'static str },
     #[error(transparent)]
     Replace(#[from] ReplaceError),

@@ -16,10 +16,10 @@ use crate::engine;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Check what containers need on this machine, and say how to mend what is missing
+/// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as root, as the hook runs. Exit status is 0 if nothing has to be mended, and 1 otherwise.")]
+Run it as root, as the hook runs. Exit status is 0 if containers will run, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {

@@ -35,7 +35,7 @@ pub(crate) enum EnvironmentError {
         "the environment has no {name}: only GitHub's runner calls container-hook without a command"
     )]
     Missing { name: &'static str },
-    #[error("{name} is no absolute path without `..`")]
+    #[error("{name} must be an absolute path without `..`")]
     NotAbsolute { name: &'static str },
     #[error(transparent)]
     Path(#[from] PathError),
@@ -72,7 +72,7 @@ pub(crate) fn proxies() -> Vec<(String, String)> {
     set.map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// Tells if the runner wants debug messages.
+/// Returns whether the runner wants debug messages.
 pub(crate) fn wants_debug() -> bool {
     env::var_os("RUNNER_DEBUG").is_some_and(|value| value == "1")
 }

@@ -33,7 +33,7 @@ pub(crate) enum Error {
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error(
-        "the runner cannot call {path:?}: in its command line a path has only letters, digits and /._-+@"
+        "invalid path {path:?}: the runner's command line takes only letters, digits and /._-+@"
     )]
     NotPlain { path: PathBuf },
     #[error(transparent)]
@@ -48,11 +48,11 @@ pub(crate) enum Error {
     Pull(#[from] Box<PullError>),
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
-    #[error("there is no audit log: the settings name no `file` under [audit]")]
+    #[error("no audit log: set `file` under [audit] in the settings")]
     NoAudit,
     #[error("{} {} not in the store", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })]
     NoSuchImage { missing: Vec<String> },
-    #[error("others could change what the runner calls")]
+    #[error("the program that the runner calls is writable by non-root users")]
     Trust(#[from] TrustError),
     #[error(transparent)]
     Directories(#[from] DirectoriesError),
@@ -71,9 +71,9 @@ pub(crate) enum Error {
     Stdin(#[from] StdinError),
     #[error(transparent)]
     Request(#[from] RequestError),
-    #[error("no pod is made for {command}; there is one for prepare_job and run_container_step")]
+    #[error("{command} has no pod: expected prepare_job or run_container_step")]
     NoPod { command: &'static str },
-    #[error("--explain writes comments, and JSON has none; leave out --format json")]
+    #[error("--explain cannot be combined with --format json")]
     NoComments,
     #[error("only `container-hook template` writes YAML")]
     NoYaml,
@@ -94,7 +94,7 @@ impl Failure for Error {
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
             Error::NoSuchImage { .. } => {
-                Some("`container-hook images` shows those there are".to_owned())
+                Some("`container-hook images` lists the images in the store".to_owned())
             }
             _ if is_full(self) => Some(FULL.to_owned()),
             _ => None,

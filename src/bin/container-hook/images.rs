@@ -18,9 +18,9 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 pub(crate) struct ImagesArgs {}
 
-/// An image, for programs.
+/// An image, as `images --format json` prints it.
 #[derive(Serialize)]
-pub(crate) struct Json {
+pub(crate) struct ImageEntry {
     reference: String,
     platform: String,
     digest: String,
@@ -29,9 +29,9 @@ pub(crate) struct Json {
     used: Timestamp,
 }
 
-impl From<&Summary> for Json {
+impl From<&Summary> for ImageEntry {
     fn from(image: &Summary) -> Self {
-        Json {
+        ImageEntry {
             reference: image.reference.to_string(),
             platform: image.platform.to_string(),
             digest: image.digest.to_string(),
@@ -46,16 +46,15 @@ pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> 
     let store = context.settings::<Settings>()?.settings.host().store()?;
     let images = store.images()?;
     if context.is_json() {
-        context.json(&images.iter().map(Json::from).collect::<Vec<_>>())?;
+        context.json(&images.iter().map(ImageEntry::from).collect::<Vec<_>>())?;
         return Ok(Exit::Done);
     }
     let rows: Vec<_> = images.iter().map(row).collect();
     table::write(["IMAGE", "PLATFORM", "DIGEST", "SIZE", "USED"], &rows, context)?;
     let usage = store.usage()?;
     context.note(&format!(
-        "{} {} {}; images share them, so that sizes add up to more",
+        "{}, {} on disk (shared between images)",
         counted(usage.layers, "layer"),
-        if usage.layers == 1 { "takes" } else { "take" },
         human(usage.bytes)
     ));
     Ok(Exit::Done)

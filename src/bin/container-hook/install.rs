@@ -15,7 +15,7 @@ use crate::error::Error;
 
 use crate::settings::{self, Settings};
 
-/// Write the script that GitHub's runner calls, and say what the runner needs
+/// Write the script that GitHub's runner calls, and print what the runner needs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -146,7 +146,7 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
             context.line(format!("    {} (tools)", directory.display()))?;
         }
     }
-    context.line("\nThen `container-hook doctor` says if anything is missing.")?;
+    context.line("\nThen run `container-hook doctor` to check this machine.")?;
     Ok(Exit::Done)
 }
 

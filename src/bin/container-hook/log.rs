@@ -18,8 +18,8 @@ use oci_hooks::sys::fs::random_u64;
 use crate::environment;
 
 /// What to do about a disk that is full.
-pub(crate) const FULL: &str = "make room on the file system that this is on, which is full; `container-hook prune --all` removes all \
-     images that no job uses";
+pub(crate) const FULL: &str = "the file system is full: free some space; `container-hook prune --all` removes all images that \
+     no job uses";
 
 /// Does what goes to the log of a step, and tells why it cannot be done.
 pub(crate) fn report<E: Error + 'static>(run: impl FnOnce(&Log) -> Result<Exit, E>) -> ExitCode {

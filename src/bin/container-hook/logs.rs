@@ -20,7 +20,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, short = 'n', value_name = "COUNT")]
     tail: Option<usize>,
 
-    /// Say when each line was written
+    /// Print the time before each line
     #[arg(long)]
     timestamps: bool,
 }

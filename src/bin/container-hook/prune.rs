@@ -14,7 +14,7 @@ use serde::Serialize;
 
 use crate::engine;
 use crate::error::Error;
-use crate::images::Json as ImageJson;
+use crate::images::ImageEntry;
 use crate::settings::Settings;
 
 /// Remove images by age and size, and what killed jobs left behind
@@ -24,14 +24,14 @@ Examples:
   container-hook prune                        What is left of jobs, and images as the settings say
   container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
 
-Images that containers use stay. Jobs that run are not touched. What buildah keeps of earlier builds
-goes by age, not by size.")]
+Images that containers use stay. Jobs that run are not touched. The build cache of
+buildah is removed by age, not by size.")]
 pub(crate) struct PruneArgs {
-    /// Remove images that no job used for this long, as 7d
+    /// Remove images unused for this long, e.g. 7d
     #[arg(long, conflicts_with = "all")]
     age: Option<Age>,
 
-    /// Remove the images unused for the longest time until no more than this is left, as 20GB
+    /// Remove least recently used images until the store is at most this size, e.g. 20GB
     #[arg(long, conflicts_with = "all")]
     size: Option<Size>,
 
@@ -42,9 +42,9 @@ pub(crate) struct PruneArgs {
 
 /// What was removed, for programs.
 #[derive(Serialize)]
-struct Json {
+struct PruneReport {
     jobs: usize,
-    images: Vec<ImageJson>,
+    images: Vec<ImageEntry>,
     layers: usize,
     freed_bytes: u64,
     /// What could not be removed.
@@ -75,9 +75,9 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let set_aside = still_set_aside(&engine)?;
     unreadable.extend(pruned.unreadable);
     if context.is_json() {
-        let images = pruned.images.iter().map(ImageJson::from).collect();
+        let images = pruned.images.iter().map(ImageEntry::from).collect();
         let layers = pruned.layers;
-        context.json(&Json { jobs, images, layers, freed_bytes, set_aside, unreadable })?;
+        context.json(&PruneReport { jobs, images, layers, freed_bytes, set_aside, unreadable })?;
         return Ok(Exit::Done);
     }
     for problem in &unreadable {
@@ -90,7 +90,7 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         context.line(format!("removed {} ({})", image.reference, image.platform))?;
     }
     if builds.caches > 0 {
-        context.line("removed what buildah kept of earlier builds")?;
+        context.line("removed build cache")?;
     }
     context.line(format!(
         "removed {}, {} and what was left of {}; freed {}",

@@ -17,9 +17,9 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {}
 
-/// A container, for programs.
+/// A container, as `ps --format json` prints it.
 #[derive(Serialize)]
-struct Json {
+struct PsEntry {
     id: String,
     name: String,
     role: &'static str,
@@ -32,11 +32,11 @@ struct Json {
     exit_code: Option<i32>,
 }
 
-impl Json {
+impl PsEntry {
     fn new(record: Record, engine: &Engine) -> Self {
         let running = record.process.filter(Identity::is_running);
         let end = engine.directory(&record.id).end();
-        Json {
+        PsEntry {
             role: record.role.name(),
             runtime: record.runtime.program.display().to_string(),
             pid: running.map(|process| process.pid),
@@ -65,7 +65,7 @@ pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
         context.note(&chain(&error));
     }
     let containers = engine.containers()?.into_iter();
-    let containers: Vec<_> = containers.map(|record| Json::new(record, &engine)).collect();
+    let containers: Vec<_> = containers.map(|record| PsEntry::new(record, &engine)).collect();
     if context.is_json() {
         context.json(&containers)?;
         return Ok(Exit::Done);

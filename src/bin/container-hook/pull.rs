@@ -37,7 +37,7 @@ pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error>
     let client = host.registries(|name| std::env::var(name).ok())?;
     let credentials = host.credentials()?;
     let platform = args.platform.clone().unwrap_or_else(Platform::host);
-    let progress = Bar::new();
+    let progress = Bar::on_stderr();
     let image = pull(
         &store,
         &client,

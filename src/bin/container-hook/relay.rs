@@ -26,12 +26,12 @@ use oci_hooks::sys::spawn;
 use crate::stdin::{self, StdinError};
 use crate::{environment, signals};
 
-/// Carry out a request as root: what the script of `install --sudo` calls
+/// Carry out a request as root; called by the script of `install --sudo`
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct RelayArgs {}
 
-/// Carry out a request of `relay`: what sudo allows the runner's user to call
+/// Carry out a request of `relay`; called by sudo
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct AsRootArgs {}
@@ -45,7 +45,7 @@ pub(crate) enum RelayError {
     Path(#[from] PathError),
     #[error("cannot find sudo: install it, or have the runner run as root")]
     NoSudo(#[source] FindError),
-    #[error("this is not a request of `container-hook relay`")]
+    #[error("malformed relayed request")]
     NotRelayed(#[source] io::Error),
     #[error("SUDO_UID and SUDO_GID do not name the caller: `as-root` is called by sudo alone")]
     NoCaller,

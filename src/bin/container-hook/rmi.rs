@@ -6,15 +6,15 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
 use crate::error::Error;
-use crate::images::Json;
+use crate::images::ImageEntry;
 use crate::settings::Settings;
 
 /// Remove images from the store
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Containers that run from them go on, and keep their layers until they end.")]
+Running containers are not affected: they keep their layers until they end.")]
 pub(crate) struct RmiArgs {
-    /// The image; of all platforms (can be repeated)
+    /// Image to remove, of all platforms (can be repeated)
     #[arg(required = true, value_name = "REF")]
     references: Vec<Reference>,
 }
@@ -32,7 +32,7 @@ pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> 
     });
     // Whatever went wrong, these are gone.
     if context.is_json() {
-        context.json(&removed.iter().map(Json::from).collect::<Vec<_>>())?;
+        context.json(&removed.iter().map(ImageEntry::from).collect::<Vec<_>>())?;
     } else {
         for image in &removed {
             context.line(format!("removed {} ({})", image.reference, image.platform))?;

@@ -44,7 +44,6 @@ pub(crate) struct Settings {
     pub(crate) build: Build,
     pub(crate) template: Template,
     pub(crate) policy: Policy,
-    /// By host.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
 }
@@ -87,7 +86,7 @@ pub(crate) struct Limits {
     pub(crate) volumes: Option<Size>,
 }
 
-/// What containers may do.
+/// What containers may do, `[security]`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Security {
@@ -103,14 +102,12 @@ pub(crate) enum UserNamespace {
     /// One of their own, if the kernel has what that takes.
     #[default]
     Auto,
-    /// One of their own.
     Private,
-    /// The host's.
     Host,
 }
 
 impl UserNamespace {
-    /// Says whether containers have one of their own on this machine.
+    /// Returns whether containers have one of their own on this machine.
     pub(crate) fn is_private(self) -> bool {
         match self {
             UserNamespace::Auto => supports_idmapped_layers(),
@@ -120,7 +117,7 @@ impl UserNamespace {
     }
 }
 
-/// Says whether the kernel lays overlays over idmapped mounts, as Linux does since 5.19.
+/// Returns whether overlayfs supports idmapped layers, as on Linux 5.19 or later.
 pub(crate) fn supports_idmapped_layers() -> bool {
     let uname = rustix::system::uname();
     let release = uname.release().to_string_lossy();
@@ -140,14 +137,12 @@ pub(crate) struct Mounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Ownership {
-    /// The runner's user.
     #[default]
     Runner,
-    /// Whoever made them.
     Keep,
 }
 
-/// The output of services.
+/// Logs of services, `[log]`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Log {
@@ -191,7 +186,6 @@ pub(crate) struct Template {
     pub(crate) config_maps: PathBuf,
     pub(crate) secrets: PathBuf,
     pub(crate) seccomp_profiles: PathBuf,
-    /// Programs by name.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) runtime_classes: BTreeMap<String, PathBuf>,
 }

@@ -70,7 +70,7 @@ pub(crate) struct TemplateArgs {
     #[arg(long, value_name = "FILE")]
     template: Option<PathBuf>,
 
-    /// Say behind each value where it came from
+    /// Annotate each value with its origin
     #[arg(long)]
     explain: bool,
 }

@@ -13,7 +13,7 @@ use rustix::process::{Signal, getpid, kill_process};
 use crate::relay::is_relayed;
 use crate::{call, settings};
 
-/// Carry out a call of GARM as root: what sudo allows GARM's user to call
+/// Carry out a call of GARM as root; called by sudo
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct AsRootArgs {}

@@ -85,7 +85,7 @@ pub(crate) fn of_relay(variable: impl Fn(&str) -> Option<String>, stdin: &[u8]) 
     end(call.map_err(Failure::from).and_then(|call| carry_out(&call, variable)))
 }
 
-/// Tells GARM that nothing could be done.
+/// Reports to GARM that nothing could be done.
 pub(crate) fn refused(error: &(dyn Error + 'static)) -> ExitCode {
     say(error);
     Exit::Failed.code().into()
@@ -97,7 +97,7 @@ fn end(result: Result<(), Failure>) -> ExitCode {
     error.exit().code().into()
 }
 
-/// Says on standard error, in one line, what is wrong.
+/// Writes an error to standard error, in one line.
 fn say(error: &(dyn Error + 'static)) {
     let text = chain(error);
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -106,7 +106,7 @@ fn say(error: &(dyn Error + 'static)) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Tells if a command is about instances, which belong to root.
+/// Returns whether a command is about instances, which belong to root.
 fn needs_root(command: &Command) -> bool {
     !matches!(
         command,

@@ -20,14 +20,14 @@ Examples:
   garm-provider-runc pull ubuntu-24.04       Have an image before an instance needs it
   garm-provider-runc instances               What is there, of all pools?
   garm-provider-runc logs garm-x7k2 -f       What does the runner of an instance say?
-  garm-provider-runc prune --size 20GB       Remove the images unused for the longest time
+  garm-provider-runc prune --size 20GB       Remove least recently used images
 
 Exit status:
   0   done
-  1   it could not be done, or doctor found something that has to be mended
+  1   error, or doctor found a problem
   2   the command line is wrong
-  30  for GARM: there is no such instance
-  31  for GARM: there is such an instance already";
+  30  for GARM: unknown instance
+  31  for GARM: the instance already exists";
 
 /// Run GARM's runners as OCI containers on runc, crun or youki, without a daemon
 #[derive(Debug, Parser)]
@@ -51,7 +51,7 @@ pub(crate) struct GlobalArgs {
     #[arg(long, global = true, value_enum, value_name = "FORMAT", default_value_t)]
     pub(crate) format: Format,
 
-    /// Use colours
+    /// When to use colour
     #[arg(long, global = true, value_enum, value_name = "WHEN", default_value_t)]
     pub(crate) color: Color,
 
@@ -67,13 +67,13 @@ impl GlobalArgs {
     }
 }
 
-/// How results are shown.
+/// The formats that results are printed in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Format {
-    /// For people
+    /// Human-readable
     #[default]
     Human,
-    /// For programs; described in garm-provider-runc(1)
+    /// Machine-readable; described in garm-provider-runc(1)
     Json,
 }
 

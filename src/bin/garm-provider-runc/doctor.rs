@@ -12,10 +12,10 @@ use crate::error::Error;
 use crate::relay::{command_line, sudoers_line};
 use crate::settings::Settings;
 
-/// Check what instances need on this machine, and say how to mend what is missing
+/// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as root, as instances are root's. Exit status is 0 if nothing has to be mended, and 1 otherwise.")]
+Run it as root, as instances are root's. Exit status is 0 if containers will run, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -43,8 +43,8 @@ fn user() -> Check {
     if uid.is_root() {
         return Check::ok("user", "root");
     }
-    let mend = "run it as root; GARM itself can run as another user, by sudo: see `sudo` below";
-    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), mend)
+    let hint = "run it as root; GARM itself can run as another user, by sudo: see `sudo` below";
+    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), hint)
 }
 
 fn settings_file(loaded: &Loaded<Settings>) -> Check {
@@ -57,14 +57,17 @@ fn program(loaded: &Loaded<Settings>) -> Check {
     let this = match check_this_program() {
         Ok(this) => this,
         Err(error) => {
-            let mend = error.hint().unwrap_or_else(|| "install it as root".to_owned());
-            let found = format!("others could change what root runs: {}", chain(&error));
-            return Check::warn("sudo", found, mend);
+            let hint = error.hint().unwrap_or_else(|| "install it as root".to_owned());
+            let found = format!(
+                "the program that root runs is writable by non-root users: {}",
+                chain(&error)
+            );
+            return Check::warn("sudo", found, hint);
         }
     };
     let line = sudoers_line(&command_line(&this, loaded.path.as_deref()));
     match find("sudo") {
-        Ok(_) => Check::ok("sudo", format!("there; if GARM is not root: {line}")),
+        Ok(_) => Check::ok("sudo", format!("installed; if GARM is not root: {line}")),
         Err(_) => Check::ok("sudo", "not installed; not needed if GARM runs as root".to_owned()),
     }
 }
@@ -89,7 +92,7 @@ fn certificates(settings: &Settings) -> Option<Check> {
 fn mounts(settings: &Settings) -> Vec<Check> {
     let missing = settings.mounts.iter().filter(|(_, mount)| !mount.source.exists());
     let missing = missing.map(|(name, mount)| {
-        let found = format!("{} of mount {name:?} is not there", mount.source.display());
+        let found = format!("{} of mount {name:?} does not exist", mount.source.display());
         Check::fail("mounts", found, "make it, or take the mount out of the settings")
     });
     missing.collect()

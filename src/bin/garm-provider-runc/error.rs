@@ -32,11 +32,11 @@ pub(crate) enum Error {
     Provider(#[from] ProviderError),
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
-    #[error("image {name:?} is neither one of the settings nor the name of one")]
+    #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
     Image { name: String, source: ReferenceError },
-    #[error("--follow goes on and on, and JSON is one document: leave out one of the two")]
+    #[error("--follow cannot be combined with --format json")]
     EndlessJson,
-    #[error("there is no log of {name} in {}", directory.display())]
+    #[error("no log of {name} in {}", directory.display())]
     NoLog { name: String, directory: PathBuf },
 }
 
@@ -49,7 +49,7 @@ impl Failure for Error {
         match self {
             Error::Settings(SettingsError::Trust { source: error, .. }) => error.hint(),
             Error::NoLog { .. } => {
-                Some("`garm-provider-runc instances` shows the instances there are".to_owned())
+                Some("`garm-provider-runc instances` lists the instances".to_owned())
             }
             _ => None,
         }

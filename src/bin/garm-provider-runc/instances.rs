@@ -3,12 +3,13 @@
 use clap::Args;
 use jiff::Timestamp;
 use oci_hooks::container::Engine;
-use oci_hooks::garm::record::{Claim, Files, controllers};
+use oci_hooks::garm::record::{Files, InstanceRecord, controllers};
 use oci_hooks::garm::{ProviderError, Status, instance};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::error::chain;
+use oci_hooks::sys::quantity::counted;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -18,9 +19,9 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 pub(crate) struct InstancesArgs {}
 
-/// An instance, for programs.
+/// An instance, as `instances --format json` prints it.
 #[derive(Serialize)]
-struct Json {
+struct InstanceEntry {
     name: String,
     controller: String,
     pool: String,
@@ -36,21 +37,21 @@ struct Json {
     fault: Option<String>,
 }
 
-impl Json {
-    fn new(engine: &Engine, files: &Files, claim: Claim) -> Result<Self, ProviderError> {
-        let instance = instance(engine, files, claim.clone())?;
-        Ok(Json {
-            name: claim.name,
-            controller: claim.controller,
-            pool: claim.pool,
-            image: claim.image,
-            flavor: claim.flavor,
-            arch: claim.arch,
+impl InstanceEntry {
+    fn new(engine: &Engine, files: &Files, record: InstanceRecord) -> Result<Self, ProviderError> {
+        let instance = instance(engine, files, record.clone())?;
+        Ok(InstanceEntry {
+            name: record.name,
+            controller: record.controller,
+            pool: record.pool,
+            image: record.image,
+            flavor: record.flavor,
+            arch: record.arch,
             os_name: instance.os_name,
             os_version: instance.os_version,
             addresses: instance.addresses,
-            container: claim.container,
-            created: claim.created,
+            container: record.container,
+            created: record.created,
             status: instance.status,
             fault: instance.fault,
         })
@@ -74,13 +75,13 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
     let engine = context.settings::<Settings>()?.settings.host().existing()?;
     let mut instances = Vec::new();
     for records in controllers(&engine.run)? {
-        let claims = records.claims()?;
-        for (_, error) in &claims.unreadable {
+        let found = records.read_all()?;
+        for (_, error) in &found.unreadable {
             context.note(&chain(error));
         }
-        for claim in claims.known {
-            if let Some(files) = records.files(&claim.name) {
-                instances.push(Json::new(&engine, &files, claim)?);
+        for record in found.known {
+            if let Some(files) = records.files(&record.name) {
+                instances.push(InstanceEntry::new(&engine, &files, record)?);
             }
         }
     }
@@ -89,7 +90,7 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
         context.json(&instances)?;
         return Ok(Exit::Done);
     }
-    let row = |instance: &Json| {
+    let row = |instance: &InstanceEntry| {
         [
             instance.name.clone(),
             instance.pool.clone(),
@@ -103,7 +104,7 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
     let rows: Vec<_> = instances.iter().map(row).collect();
     table::write(["NAME", "POOL", "IMAGE", "FLAVOR", "CREATED", "STATUS"], &rows, context)?;
     let running = instances.iter().filter(|instance| instance.status == Status::Running).count();
-    context.note(&format!("{} instances, {running} of them running", instances.len()));
+    context.note(&format!("{}, {running} running", counted(instances.len(), "instance")));
     Ok(Exit::Done)
 }
 

@@ -16,8 +16,8 @@ use oci_hooks::program::lines;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// How long to wait until a log is looked at again.
-const PERIOD: Duration = Duration::from_millis(200);
+/// How often a followed log is read.
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Show what was done to bring up a runner, and what it wrote
 #[derive(Debug, Args)]
@@ -28,7 +28,7 @@ pub(crate) struct LogsArgs {
     /// The name of the instance
     name: String,
 
-    /// Go on until the instance is gone
+    /// Follow until the instance is removed
     #[arg(long, short)]
     follow: bool,
 
@@ -36,7 +36,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, short = 'n', value_name = "COUNT")]
     lines: Option<usize>,
 
-    /// Say when each line was written
+    /// Print the time before each line
     #[arg(long)]
     timestamps: bool,
 }
@@ -82,17 +82,17 @@ fn follow(
         if is_over {
             return Ok(());
         }
-        thread::sleep(PERIOD);
+        thread::sleep(POLL_INTERVAL);
     }
 }
 
-/// Tells if the instance is there still that has this log.
+/// Returns whether the instance that writes this log is still running.
 fn is_written(args: &LogsArgs, path: &Path, engine: &Engine) -> Result<bool, Error> {
     for records in controllers(&engine.run)? {
         let Some(files) = records.files(&args.name) else { continue };
-        let Some(claim) = files.claim()? else { continue };
-        if claim.log == path {
-            return Ok(instance(engine, &files, claim)?.status == Status::Running);
+        let Some(record) = files.record()? else { continue };
+        if record.log == path {
+            return Ok(instance(engine, &files, record)?.status == Status::Running);
         }
     }
     Ok(false)

@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Remove images by age and size, and instances, runners and logs that nobody needs any more
+/// Remove images by age and size, and unused instances, cached runners and logs
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -22,11 +22,11 @@ Examples:
 GARM deletes its instances itself. Those that ended long ago it has given up; those whose creation was
 interrupted go at once. Images that instances use stay, and instances that run are not touched.")]
 pub(crate) struct PruneArgs {
-    /// Remove images that no instance used for this long, as 7d
+    /// Remove images unused for this long, e.g. 7d
     #[arg(long, conflicts_with = "all")]
     age: Option<Age>,
 
-    /// Remove the images unused for the longest time until no more than this is left, as 20GB
+    /// Remove least recently used images until the store is at most this size, e.g. 20GB
     #[arg(long, conflicts_with = "all")]
     size: Option<Size>,
 
@@ -34,14 +34,14 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     all: bool,
 
-    /// Remove instances that ended this long ago, and runners that none was made with since
+    /// Remove instances that ended this long ago, and cached runners unused since then
     #[arg(long, value_name = "AGE", default_value = "1d")]
     ended: Age,
 }
 
 /// What was removed, for programs.
 #[derive(Serialize)]
-struct Json {
+struct PruneReport {
     instances: Vec<String>,
     containers: usize,
     logs: usize,
@@ -69,9 +69,9 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let policy =
         PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
     let images = engine.store.prune(&policy)?;
-    let result = Json {
+    let result = PruneReport {
         instances: pruned.instances,
-        containers: pruned.strays,
+        containers: pruned.orphans,
         logs: pruned.logs,
         runners: pruned.runners.count,
         images: images.images.iter().map(|image| image.reference.to_string()).collect(),

@@ -41,7 +41,7 @@ pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error>
     let host = settings.host();
     let store = host.store()?;
     let client = host.registries(|name| settings.proxy(name, std::env::var(name).ok()))?;
-    let progress = Bar::new();
+    let progress = Bar::on_stderr();
     let image = pull(
         &store,
         &client,

@@ -26,7 +26,7 @@ const FORMER_FILE: &str = "/etc/oci-hooks/garm-provider-oci.toml";
 /// Names another file of settings, which must exist; GARM sets it.
 pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
 
-/// More than all the world's authorities take.
+/// Larger than any bundle of CA certificates.
 const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
 
 /// Reads the file that is named, or the usual one if it exists.
@@ -68,7 +68,6 @@ pub(crate) struct Settings {
     pub(crate) proxy: ProxySettings,
     pub(crate) boot: Boot,
     pub(crate) limits: Limits,
-    /// By alias.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) images: BTreeMap<String, ImageSettings>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -79,7 +78,6 @@ pub(crate) struct Settings {
     pub(crate) mounts: BTreeMap<String, MountSettings>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) caches: BTreeMap<String, Cache>,
-    /// By host.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
 }

@@ -12,7 +12,7 @@ use oci_hooks::sys::fs::PathError;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Bring a runner up and stay until it ends: what this program calls by itself
+/// Start a runner and stay until it ends; called by this program itself
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct SuperviseArgs {

@@ -142,7 +142,7 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Aba
         abandoned.unreadable.push(chain(&error));
         abandoned.removed += usize::from(remove_unreadable(engine, network, (&owner, &error))?);
     }
-    abandoned.removed += engine.remove_strays()?;
+    abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
     Ok(abandoned)
 }

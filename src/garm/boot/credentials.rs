@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 use super::error::{BootError, RunnerFileError};
 use super::guest::{Guest, GuestError, Owner, TMPFS};
-use super::order::RunnerOrder;
+use super::spec::RunnerSpec;
 use super::status::Garm;
 
 /// More than any of these files has.
@@ -21,7 +21,7 @@ const FILES: [&str; 3] = ["runner", "credentials", "credentials_rsaparams"];
 pub(super) fn install(
     garm: &Garm<'_>,
     guest: &mut impl Guest,
-    runner: &RunnerOrder,
+    runner: &RunnerSpec,
 ) -> Result<Option<i64>, BootError> {
     let owner = Owner { uid: runner.uid, gid: runner.gid };
     let mut id = None;

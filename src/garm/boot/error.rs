@@ -15,36 +15,17 @@ pub enum BootError {
     /// The instance does not take what is done to it.
     #[error(transparent)]
     Guest(#[from] GuestError),
-    /// It took too long.
-    #[error("the runner was not brought up within {} s", timeout.as_secs())]
-    TimedOut {
-        /// How long it had.
-        timeout: Duration,
-    },
+    #[error("timed out: the runner did not start within {} s", timeout.as_secs())]
+    TimedOut { timeout: Duration },
     /// The packages are not there.
     #[error("cannot install the extra packages {packages}: code {code}, see the instance's log")]
-    Packages {
-        /// Their names.
-        packages: String,
-        /// How the installation ended.
-        code: i32,
-    },
+    Packages { packages: String, code: i32 },
     /// A script of the pool failed.
     #[error("the pre-install script {name:?} ended with code {code}, see the instance's log")]
-    Script {
-        /// Its name.
-        name: String,
-        /// How it ended.
-        code: i32,
-    },
+    Script { name: String, code: i32 },
     /// The runner cannot run in this image.
     #[error("the runner does not start in this image, code {code}: {output}")]
-    Start {
-        /// How it ended.
-        code: i32,
-        /// What it said.
-        output: String,
-    },
+    Start { code: i32, output: String },
     /// The forge does not know the runner.
     #[error("cannot register the runner: code {code} {tries} times, see the instance's log")]
     Registration {
@@ -54,21 +35,16 @@ pub enum BootError {
         tries: u32,
     },
     /// The runner's own file says something else.
-    #[error("cannot learn the runner's number from {file}")]
+    #[error("cannot read the runner's id from {file}")]
     RunnerFile {
-        /// The file.
         file: String,
         /// What is wrong with it.
         source: RunnerFileError,
     },
-    /// GARM has no script.
     #[error(
         "GARM gives no install script: use_garm_template needs GARM 0.2 and a template for the pool"
     )]
-    Template {
-        /// What it answered.
-        source: HttpError,
-    },
+    Template { source: HttpError },
 }
 
 /// What is wrong with a runner's own file.
@@ -76,13 +52,12 @@ pub enum BootError {
 #[non_exhaustive]
 pub enum RunnerFileError {
     /// There is none.
-    #[error("it is not there")]
+    #[error("not found")]
     Missing,
-    /// It is no JSON.
-    #[error("it is not a JSON object")]
+    #[error("not a JSON object")]
     Syntax(#[source] serde_json::Error),
     /// The number is not there, or not one.
-    #[error("there is no {key} in it that is a number greater than zero")]
+    #[error("{key} is missing or not a number greater than zero")]
     Key {
         /// What it should be called.
         key: &'static str,

@@ -7,8 +7,8 @@ use super::credentials;
 use super::error::BootError;
 use super::github::{MAX_TOKEN_BYTES, TRIES};
 use super::guest::{Guest, GuestCommand, TMPFS};
-use super::order::RunnerOrder;
-use super::prepare::{As, Inside};
+use super::prepare::{As, BootContext};
+use super::spec::RunnerSpec;
 use super::status::Garm;
 
 /// Where the runner is run, since it keeps what it has to show in its working directory: in memory.
@@ -19,12 +19,12 @@ pub(super) fn dir() -> PathBuf {
 /// Registers the runner and returns its number.
 pub(super) fn register<G: Guest>(
     garm: &Garm<'_>,
-    inside: &mut Inside<'_, G>,
-    runner: &RunnerOrder,
+    boot: &mut BootContext<'_, G>,
+    runner: &RunnerSpec,
     user: As<'_>,
 ) -> Result<Option<i64>, BootError> {
     let program = runner.program.display().to_string();
-    garm.progress(inside.guest, "registering the runner")?;
+    garm.progress(boot.guest, "registering the runner")?;
     // There is only this one.
     let token = garm.get("runner-registration-token/", MAX_TOKEN_BYTES)?;
     let token = String::from_utf8_lossy(&token).trim().to_owned();
@@ -34,7 +34,7 @@ pub(super) fn register<G: Guest>(
     // `--help` runs nothing, and only fails if there is an unknown option before it.
     let probe = [&*program, "register", "--token-file", "/dev/null", "--help"].map(str::to_owned);
     let takes_variable =
-        inside.run(&mut inside.command(As { cwd: Path::new("/"), ..user }, probe.to_vec()))? == 0;
+        boot.run(&mut boot.command(As { cwd: Path::new("/"), ..user }, probe.to_vec()))? == 0;
     let labels = runner.labels.join(",");
     let mut args = vec![&*program, "register", "--ephemeral"];
     args.extend(["--instance", &runner.url, "--name", &runner.name]);
@@ -44,7 +44,7 @@ pub(super) fn register<G: Guest>(
     if takes_variable {
         args.push("--no-interactive");
     }
-    let mut command = inside.command(user, args.into_iter().map(str::to_owned).collect());
+    let mut command = boot.command(user, args.into_iter().map(str::to_owned).collect());
     if takes_variable {
         command.env.push(("GITEA_RUNNER_REGISTRATION_TOKEN".to_owned(), token));
     } else {
@@ -54,16 +54,16 @@ pub(super) fn register<G: Guest>(
     }
     let own = dir().join(".runner");
     // With it comes the directory.
-    inside.guest.write(&own, b"", 0o600, user.owner)?;
+    boot.guest.write(&own, b"", 0o600, user.owner)?;
     let mut code = 0;
     for attempt in 1..=TRIES {
         // It would ask whether to write over it.
-        inside.guest.remove(&own)?;
-        code = inside.run(&mut command)?;
+        boot.guest.remove(&own)?;
+        code = boot.run(&mut command)?;
         if code == 0 {
-            return credentials::registered_id(inside.guest, &own, "id").map(Some);
+            return credentials::registered_id(boot.guest, &own, "id").map(Some);
         }
-        inside.guest.note(&format!("register ended with code {code}, try {attempt} of {TRIES}"));
+        boot.guest.note(&format!("register ended with code {code}, try {attempt} of {TRIES}"));
         if attempt < TRIES {
             thread::sleep(garm.retry.pause);
         }
@@ -73,10 +73,10 @@ pub(super) fn register<G: Guest>(
 
 /// Returns how the runner is run.
 pub(super) fn run<G: Guest>(
-    inside: &Inside<'_, G>,
-    runner: &RunnerOrder,
+    boot: &BootContext<'_, G>,
+    runner: &RunnerSpec,
     user: As<'_>,
 ) -> GuestCommand {
     let args = [&*runner.program.display().to_string(), "daemon", "--once"];
-    inside.command(user, args.map(str::to_owned).to_vec())
+    boot.command(user, args.map(str::to_owned).to_vec())
 }

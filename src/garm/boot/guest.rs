@@ -17,22 +17,17 @@ pub struct GuestCommand {
     pub args: Vec<String>,
     /// Variables, over those of the container.
     pub env: Vec<(String, String)>,
-    /// Its working directory.
     pub cwd: PathBuf,
-    /// Who runs it.
     pub owner: Owner,
     /// What it reads from standard input.
     pub stdin: Vec<u8>,
-    /// When it is killed.
     pub timeout: Duration,
 }
 
 /// A user of an instance, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Owner {
-    /// The user.
     pub uid: u32,
-    /// The group.
     pub gid: u32,
 }
 
@@ -75,12 +70,6 @@ pub enum GuestError {
     /// A file could not be used.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// It took too long.
     #[error("{program} did not end within {} s", timeout.as_secs())]
-    TimedOut {
-        /// The program.
-        program: String,
-        /// How long it had.
-        timeout: Duration,
-    },
+    TimedOut { program: String, timeout: Duration },
 }

@@ -9,16 +9,16 @@ mod error;
 mod gitea;
 mod github;
 mod guest;
-mod order;
 mod prepare;
 mod release;
 mod sequence;
+mod spec;
 mod status;
 #[cfg(test)]
 mod tests;
 
 pub use error::{BootError, RunnerFileError};
 pub use guest::{Guest, GuestCommand, GuestError, Owner, TMPFS};
-pub use order::{Forge, Order, RunnerOrder};
 pub use release::OsRelease;
 pub use sequence::{Ready, boot};
+pub use spec::{BootSpec, Forge, RunnerSpec};

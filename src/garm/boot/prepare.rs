@@ -32,10 +32,9 @@ fi
 "#;
 
 /// An instance, and what holds for everything that is run in it.
-pub(super) struct Inside<'a, G> {
+pub(super) struct BootContext<'a, G> {
     pub(super) guest: &'a mut G,
     pub(super) deadline: Deadline,
-    /// Proxies and certificates.
     pub(super) env: Vec<(String, String)>,
 }
 
@@ -55,7 +54,7 @@ impl As<'_> {
     }
 }
 
-impl<G: Guest> Inside<'_, G> {
+impl<G: Guest> BootContext<'_, G> {
     /// Returns a command that has no variables but those of everything, and no end.
     pub(super) fn command(&self, user: As<'_>, args: Vec<String>) -> GuestCommand {
         let mut env = vec![("HOME".to_owned(), user.home.display().to_string())];
@@ -75,17 +74,17 @@ impl<G: Guest> Inside<'_, G> {
 /// Installs the pool's packages.
 pub(super) fn packages<G: Guest>(
     garm: &Garm<'_>,
-    inside: &mut Inside<'_, G>,
+    boot: &mut BootContext<'_, G>,
     packages: &[String],
 ) -> Result<(), BootError> {
     if packages.is_empty() {
         return Ok(());
     }
-    garm.progress(inside.guest, "installing packages")?;
+    garm.progress(boot.guest, "installing packages")?;
     let mut args = vec!["sh".to_owned(), "-c".to_owned(), INSTALL.to_owned(), "sh".to_owned()];
     args.extend_from_slice(packages);
-    let mut command = inside.command(As::root(), args);
-    match inside.run(&mut command)? {
+    let mut command = boot.command(As::root(), args);
+    match boot.run(&mut command)? {
         0 => Ok(()),
         code => Err(BootError::Packages { packages: packages.join(" "), code }),
     }
@@ -94,22 +93,22 @@ pub(super) fn packages<G: Guest>(
 /// Runs the pool's scripts, in the order of their names.
 pub(super) fn scripts<G: Guest>(
     garm: &Garm<'_>,
-    inside: &mut Inside<'_, G>,
+    boot: &mut BootContext<'_, G>,
     scripts: &BTreeMap<String, Vec<u8>>,
 ) -> Result<(), BootError> {
     for (index, (name, content)) in scripts.iter().enumerate() {
-        garm.progress(inside.guest, &format!("running the pre-install script {name:?}"))?;
+        garm.progress(boot.guest, &format!("running the pre-install script {name:?}"))?;
         // The name may be any text.
         let path = Path::new(TMPFS).join(format!("pre-install-{index}"));
-        inside.guest.write(&path, content, 0o700, Owner::ROOT)?;
+        boot.guest.write(&path, content, 0o700, Owner::ROOT)?;
         let mut args = vec![path.display().to_string()];
         if !content.starts_with(b"#!") && !content.starts_with(b"\x7fELF") {
             // The kernel does not run it; shells run such files themselves.
             args.insert(0, "sh".to_owned());
         }
-        let mut command = inside.command(As::root(), args);
-        let result = inside.run(&mut command);
-        inside.guest.remove(&path)?;
+        let mut command = boot.command(As::root(), args);
+        let result = boot.run(&mut command);
+        boot.guest.remove(&path)?;
         match result? {
             0 => {}
             code => return Err(BootError::Script { name: name.clone(), code }),

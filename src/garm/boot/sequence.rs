@@ -4,9 +4,9 @@ use std::path::Path;
 
 use super::error::BootError;
 use super::guest::{Guest, GuestCommand, Owner};
-use super::order::{Forge, Order, RunnerOrder};
-use super::prepare::{As, Inside};
+use super::prepare::{As, BootContext};
 use super::release::OsRelease;
+use super::spec::{BootSpec, Forge, RunnerSpec};
 use super::status::{Deadline, Garm};
 use super::{certificates, credentials, gitea, github, prepare};
 use crate::garm::http::{Http, HttpError, Proxy, Retry};
@@ -28,21 +28,21 @@ pub struct Ready {
 }
 
 /// Brings the runner of an instance up; GARM is told of each step, and of what went wrong.
-pub fn boot(order: &Order, guest: &mut impl Guest, http: &Http) -> Result<Ready, BootError> {
-    boot_patiently(order, guest, http, Retry::default())
+pub fn boot(spec: &BootSpec, guest: &mut impl Guest, http: &Http) -> Result<Ready, BootError> {
+    boot_patiently(spec, guest, http, Retry::default())
 }
 
 /// The same, and how often things are tried can be said.
 pub(super) fn boot_patiently(
-    order: &Order,
+    spec: &BootSpec,
     guest: &mut impl Guest,
     http: &Http,
     retry: Retry,
 ) -> Result<Ready, BootError> {
-    let deadline = Deadline::new(order.timeout);
-    let garm = Garm::new(order, http, retry, deadline);
-    let mut inside = Inside { guest, deadline, env: proxies(&order.proxy) };
-    let result = steps(&garm, order, &mut inside);
+    let deadline = Deadline::new(spec.timeout);
+    let garm = Garm::new(spec, http, retry, deadline);
+    let mut boot = BootContext { guest, deadline, env: proxies(&spec.proxy) };
+    let result = steps(&garm, spec, &mut boot);
     if let Err(error) = &result {
         garm.failed(error);
     }
@@ -51,35 +51,35 @@ pub(super) fn boot_patiently(
 
 fn steps<G: Guest>(
     garm: &Garm<'_>,
-    order: &Order,
-    inside: &mut Inside<'_, G>,
+    spec: &BootSpec,
+    boot: &mut BootContext<'_, G>,
 ) -> Result<Ready, BootError> {
-    garm.installing(inside.guest, "the instance runs, preparing it")?;
-    let proxies = inside.env.clone();
-    let certificates = certificates::install(inside.guest, &order.ca_pem)?;
-    inside.env.extend(certificates);
-    prepare::packages(garm, inside, &order.packages)?;
-    prepare::scripts(garm, inside, &order.pre_install)?;
-    if !order.packages.is_empty() || !order.pre_install.is_empty() {
+    garm.installing(boot.guest, "the instance runs, preparing it")?;
+    let proxies = boot.env.clone();
+    let certificates = certificates::install(boot.guest, &spec.ca_pem)?;
+    boot.env.extend(certificates);
+    prepare::packages(garm, boot, &spec.packages)?;
+    prepare::scripts(garm, boot, &spec.pre_install)?;
+    if !spec.packages.is_empty() || !spec.pre_install.is_empty() {
         // The distribution's list may be there only now, or be made anew.
-        let certificates = certificates::install(inside.guest, &order.ca_pem)?;
-        inside.env = [proxies, certificates].concat();
+        let certificates = certificates::install(boot.guest, &spec.ca_pem)?;
+        boot.env = [proxies, certificates].concat();
     }
-    let ready = match &order.runner {
-        Some(runner) => own_steps(garm, inside, runner)?,
-        None => garms_script(garm, inside)?,
+    let ready = match &spec.runner {
+        Some(runner) => own_steps(garm, boot, runner)?,
+        None => garms_script(garm, boot)?,
     };
-    Ok(with_variables(ready, order))
+    Ok(with_variables(ready, spec))
 }
 
 /// Does what GARM's script would do.
 fn own_steps<G: Guest>(
     garm: &Garm<'_>,
-    inside: &mut Inside<'_, G>,
-    runner: &RunnerOrder,
+    boot: &mut BootContext<'_, G>,
+    runner: &RunnerSpec,
 ) -> Result<Ready, BootError> {
     let owner = Owner { uid: runner.uid, gid: runner.gid };
-    let name = credentials::user_name(inside.guest, runner.uid)?;
+    let name = credentials::user_name(boot.guest, runner.uid)?;
     let dir = match runner.forge {
         Forge::Github => runner.dir.clone(),
         Forge::Gitea => gitea::dir(),
@@ -87,20 +87,20 @@ fn own_steps<G: Guest>(
     let user = As { owner, name: name.as_deref(), home: &runner.home, cwd: &dir };
     let agent_id = match runner.forge {
         Forge::Github => {
-            github::dependencies(garm, inside, runner, user)?;
-            github::register(garm, inside, runner, user)?
+            github::dependencies(garm, boot, runner, user)?;
+            github::register(garm, boot, runner, user)?
         }
-        Forge::Gitea => gitea::register(garm, inside, runner, user)?,
+        Forge::Gitea => gitea::register(garm, boot, runner, user)?,
     };
     let command = match runner.forge {
-        Forge::Github => github::run(inside, runner, user),
-        Forge::Gitea => gitea::run(inside, runner, user),
+        Forge::Github => github::run(boot, runner, user),
+        Forge::Gitea => gitea::run(boot, runner, user),
     };
-    let read = |path: &Path, limit| inside.guest.read(path, limit).ok().flatten();
+    let read = |path: &Path, limit| boot.guest.read(path, limit).ok().flatten();
     let release = OsRelease::of(read);
     match garm.system_info(&release, agent_id) {
         // This is for people, and not every GARM has it.
-        Err(BootError::Http(error)) => inside
+        Err(BootError::Http(error)) => boot
             .guest
             .note(&format!("GARM does not take the system information: {}", chain(&error))),
         result => result?,
@@ -110,7 +110,10 @@ fn own_steps<G: Guest>(
 }
 
 /// Gets the script that GARM made of the pool's template.
-fn garms_script<G: Guest>(garm: &Garm<'_>, inside: &mut Inside<'_, G>) -> Result<Ready, BootError> {
+fn garms_script<G: Guest>(
+    garm: &Garm<'_>,
+    boot: &mut BootContext<'_, G>,
+) -> Result<Ready, BootError> {
     let script = garm.get("install-script/", MAX_TEMPLATE_BYTES);
     let script = script.map_err(|error| match error {
         BootError::Http(source @ HttpError::Status { status: 400 | 404 | 409, .. }) => {
@@ -119,16 +122,16 @@ fn garms_script<G: Guest>(garm: &Garm<'_>, inside: &mut Inside<'_, G>) -> Result
         error => error,
     })?;
     let args = ["bash", "-c", EVAL].map(str::to_owned).to_vec();
-    let mut command = inside.command(As::root(), args);
+    let mut command = boot.command(As::root(), args);
     command.stdin = script;
     Ok(Ready { command, agent_id: None })
 }
 
 /// Adds the pool's variables, which come before those of the instance.
-fn with_variables(mut ready: Ready, order: &Order) -> Ready {
+fn with_variables(mut ready: Ready, spec: &BootSpec) -> Ready {
     let env = &mut ready.command.env;
-    env.retain(|(name, _)| !order.env.contains_key(name));
-    env.extend(order.env.iter().map(|(name, value)| (name.clone(), value.clone())));
+    env.retain(|(name, _)| !spec.env.contains_key(name));
+    env.extend(spec.env.iter().map(|(name, value)| (name.clone(), value.clone())));
     ready
 }
 

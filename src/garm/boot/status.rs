@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::error::BootError;
 use super::guest::Guest;
-use super::order::Order;
 use super::release::OsRelease;
+use super::spec::BootSpec;
 use crate::garm::http::{Http, HttpError, Retry};
 use crate::sys::error::chain;
 
@@ -38,24 +38,29 @@ impl Deadline {
 
 /// GARM, as an instance sees it.
 pub(super) struct Garm<'a> {
-    order: &'a Order,
+    spec: &'a BootSpec,
     http: &'a Http,
     pub(super) retry: Retry,
     deadline: Deadline,
 }
 
 impl<'a> Garm<'a> {
-    pub(super) fn new(order: &'a Order, http: &'a Http, retry: Retry, deadline: Deadline) -> Self {
-        Garm { order, http, retry, deadline }
+    pub(super) fn new(
+        spec: &'a BootSpec,
+        http: &'a Http,
+        retry: Retry,
+        deadline: Deadline,
+    ) -> Self {
+        Garm { spec, http, retry, deadline }
     }
 
     /// Gets one of the instance's documents.
     pub(super) fn get(&self, path: &str, limit_bytes: u64) -> Result<Vec<u8>, BootError> {
-        let url = format!("{}/{path}", self.order.metadata_url);
-        self.patiently(|| self.http.get(&url, Some(&self.order.token), limit_bytes))
+        let url = format!("{}/{path}", self.spec.metadata_url);
+        self.patiently(|| self.http.get(&url, Some(&self.spec.token), limit_bytes))
     }
 
-    /// Says that it begins. GARM takes `idle` from nobody who did not.
+    /// Reports that it begins. GARM takes `idle` from nobody who did not.
     pub(super) fn installing(
         &self,
         guest: &mut impl Guest,
@@ -65,7 +70,7 @@ impl<'a> Garm<'a> {
         self.patiently(|| self.post("status", &status("installing", message)))
     }
 
-    /// Says how far it is, once: this is for people.
+    /// Reports progress to people; one try.
     pub(super) fn progress(&self, guest: &mut impl Guest, message: &str) -> Result<(), BootError> {
         self.deadline.left()?;
         guest.note(message);
@@ -76,7 +81,7 @@ impl<'a> Garm<'a> {
         }
     }
 
-    /// Says what the instance is.
+    /// Reports the distribution of the instance.
     pub(super) fn system_info(
         &self,
         release: &OsRelease,
@@ -87,7 +92,7 @@ impl<'a> Garm<'a> {
         self.patiently(|| self.post("system-info/", &document))
     }
 
-    /// Says that the runner waits for its job. The token is worth nothing after that.
+    /// Reports that the runner waits for its job. The token is worth nothing after that.
     pub(super) fn idle(&self, agent_id: Option<i64>) -> Result<(), BootError> {
         let mut document = status("idle", "runner successfully installed");
         document["agent_id"] = agent_id.into();
@@ -102,17 +107,17 @@ impl<'a> Garm<'a> {
         })
     }
 
-    /// Says that it went wrong; if even this does, nobody can be told.
+    /// Reports the failure; if even this fails, nobody can be told.
     pub(super) fn failed(&self, error: &BootError) {
-        let reason = chain(error).replace(&self.order.token, "***");
+        let reason = chain(error).replace(&self.spec.token, "***");
         let start = Instant::now();
         let is_time = || start.elapsed() < LAST_WORDS;
         let _ = self.retry.run_while(is_time, || self.post("status", &status("failed", &reason)));
     }
 
     fn post(&self, path: &str, document: &Value) -> Result<(), HttpError> {
-        let url = format!("{}/{path}", self.order.callback_url);
-        self.http.post_json(&url, Some(&self.order.token), document)
+        let url = format!("{}/{path}", self.spec.callback_url);
+        self.http.post_json(&url, Some(&self.spec.token), document)
     }
 
     fn patiently<T>(&self, f: impl FnMut() -> Result<T, HttpError>) -> Result<T, BootError> {

@@ -15,7 +15,7 @@ use super::*;
 fn a_runner_that_garm_registered_gets_its_credentials_in_memory() {
     let server = Garm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
-    let ready = up(&order(&server, Some(runner())), &mut guest).unwrap();
+    let ready = up(&spec(&server, Some(runner())), &mut guest).unwrap();
     assert_eq!(
         requests(&server),
         [
@@ -67,10 +67,9 @@ fn a_runner_registers_by_a_token_that_is_in_no_argument_and_no_file() {
         }
         0
     });
-    let mut order =
-        order(&server, Some(RunnerOrder { jit: false, group: "G 1".into(), ..runner() }));
-    order.env = BTreeMap::from([("HOME".into(), "/x".into()), ("FOO".into(), "bar".into())]);
-    let ready = up(&order, &mut guest).unwrap();
+    let mut spec = spec(&server, Some(RunnerSpec { jit: false, group: "G 1".into(), ..runner() }));
+    spec.env = BTreeMap::from([("HOME".into(), "/x".into()), ("FOO".into(), "bar".into())]);
+    let ready = up(&spec, &mut guest).unwrap();
     let config = "/opt/runner/config.sh --unattended --url https://forge.example/acme \
                   --name garm-1 --runnergroup G 1 --labels a,runner-controller-id=7 \
                   --no-default-labels --ephemeral";
@@ -114,8 +113,8 @@ fn what_the_runner_needs_is_installed_if_it_does_not_start_without() {
             }
             other => panic!("{other}"),
         });
-        let runner = RunnerOrder { install_dependencies: is_allowed, ..runner() };
-        let result = up(&order(&server, Some(runner)), &mut guest);
+        let runner = RunnerSpec { install_dependencies: is_allowed, ..runner() };
+        let result = up(&spec(&server, Some(runner)), &mut guest);
         if helps && is_allowed {
             result.unwrap();
             assert_eq!(guest.commands.len(), 3);
@@ -132,8 +131,7 @@ fn what_the_runner_needs_is_installed_if_it_does_not_start_without() {
 fn a_runner_of_the_image_is_taken_as_it_is() {
     let server = Garm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 1);
-    up(&order(&server, Some(RunnerOrder { is_downloaded: false, ..runner() })), &mut guest)
-        .unwrap();
+    up(&spec(&server, Some(RunnerSpec { is_downloaded: false, ..runner() })), &mut guest).unwrap();
     assert!(guest.commands.is_empty(), "{:?}", guest.lines());
 }
 
@@ -141,7 +139,7 @@ fn a_runner_of_the_image_is_taken_as_it_is() {
 fn a_runner_of_root_is_allowed_to() {
     let server = Garm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
-    let ready = up(&order(&server, Some(RunnerOrder { uid: 0, gid: 0, ..runner() })), &mut guest);
+    let ready = up(&spec(&server, Some(RunnerSpec { uid: 0, gid: 0, ..runner() })), &mut guest);
     let ready = ready.unwrap();
     assert_eq!(variable(&ready.command, "RUNNER_ALLOW_RUNASROOT"), Some("1"));
     assert_eq!(variable(&ready.command, "USER"), Some("root"));
@@ -160,16 +158,16 @@ fn packages_and_scripts_come_first_and_have_proxies_and_certificates() {
         }
         0
     });
-    let mut order = order(&server, Some(runner()));
-    order.packages = vec!["jq".into(), "g++".into()];
-    order.pre_install = BTreeMap::from([
+    let mut spec = spec(&server, Some(runner()));
+    spec.packages = vec!["jq".into(), "g++".into()];
+    spec.pre_install = BTreeMap::from([
         ("20-b/../x".to_owned(), b"echo no first line".to_vec()),
         ("10-a".to_owned(), b"#!/usr/bin/python3\n".to_vec()),
     ]);
-    order.ca_pem = CA.into();
-    order.proxy.http_proxy = "http://p:3128".into();
-    order.proxy.no_proxy = "h".into();
-    let ready = up(&order, &mut guest).unwrap();
+    spec.ca_pem = CA.into();
+    spec.proxy.http_proxy = "http://p:3128".into();
+    spec.proxy.no_proxy = "h".into();
+    let ready = up(&spec, &mut guest).unwrap();
     let lines = guest.lines();
     assert!(lines[0].starts_with("sh -c") && lines[0].ends_with(" sh jq g++"), "{}", lines[0]);
     assert_eq!(lines[1..3], ["/run/garm/pre-install-0", "sh /run/garm/pre-install-1"]);
@@ -225,8 +223,8 @@ fn giteas_runner_is_asked_how_it_takes_the_token() {
             files.insert("/run/garm/runner/.runner".into(), own);
             0
         });
-        let runner = RunnerOrder { forge: Forge::Gitea, jit: false, ..runner() };
-        let ready = up(&order(&server, Some(runner)), &mut guest).unwrap();
+        let runner = RunnerSpec { forge: Forge::Gitea, jit: false, ..runner() };
+        let ready = up(&spec(&server, Some(runner)), &mut guest).unwrap();
         let (asked, register) = (&guest.commands[0], &guest.commands[1]);
         // The directory is not there yet.
         assert_eq!(&*asked.cwd, Path::new("/"));
@@ -254,7 +252,7 @@ fn garms_own_script_is_run_from_memory() {
     let script = "TOKEN='eyJINSTANCE.T0KEN'\necho up\n";
     let server = Garm::with_template(script).serve();
     let mut guest = FakeGuest::new(|_, _| 0);
-    let ready = up(&order(&server, None), &mut guest).unwrap();
+    let ready = up(&spec(&server, None), &mut guest).unwrap();
     assert_eq!(requests(&server), ["POST /c/status installing", "GET /m/install-script/"]);
     assert_eq!(ready.command.stdin, script.as_bytes());
     assert_eq!(ready.command.args[..2], ["bash", "-c"]);
@@ -264,7 +262,7 @@ fn garms_own_script_is_run_from_memory() {
     assert!(guest.commands.is_empty());
 
     let server = Garm::default().serve();
-    let error = up(&order(&server, None), &mut guest).unwrap_err();
+    let error = up(&spec(&server, None), &mut guest).unwrap_err();
     assert!(matches!(error, BootError::Template { .. }), "{error:?}");
     let url = server.url("/m/install-script/");
     assert_eq!(
@@ -281,7 +279,7 @@ fn what_runs_as_a_script_from_memory_is_that_script() {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
     let server = Garm::with_template("x=1\nread y || y=none\necho $x$y\nexit 3\n");
-    let ready = up(&order(&server.serve(), None), &mut FakeGuest::new(|_, _| 0)).unwrap();
+    let ready = up(&spec(&server.serve(), None), &mut FakeGuest::new(|_, _| 0)).unwrap();
     let mut bash = Command::new(&ready.command.args[0]);
     bash.args(&ready.command.args[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut bash = bash.spawn().unwrap();

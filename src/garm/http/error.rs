@@ -10,81 +10,40 @@ use std::io;
 #[non_exhaustive]
 pub enum HttpError {
     /// What should be certificates is not.
-    #[error("cannot read the certificates to trust: they are not PEM")]
-    Certificates {
-        /// What is wrong.
-        source: io::Error,
-    },
+    #[error("invalid CA certificates: expected PEM")]
+    Certificates { source: io::Error },
     /// What should be a proxy is not.
-    #[error("{proxy:?} is not the address of a proxy")]
-    Proxy {
-        /// It, without the login.
-        proxy: String,
-    },
+    #[error("invalid proxy address {proxy:?}")]
+    Proxy { proxy: String },
     /// It is no address of a web server, or one with a login in it.
-    #[error("{url:?} is not the address of a web server")]
-    Address {
-        /// The address.
-        url: String,
-    },
+    #[error("invalid address {url:?}: expected http:// or https:// without a login")]
+    Address { url: String },
     /// The server refuses, or cannot.
     #[error("{method} {url}: {status}{}{message}", if message.is_empty() { "" } else { ": " })]
     Status {
-        /// How it was asked.
         method: &'static str,
-        /// Where.
         url: String,
-        /// What it answered.
         status: u16,
         /// What it said, a piece of it.
         message: String,
     },
     /// No connection could be made, or it was cut.
-    #[error("{method} {url}: cannot reach it")]
-    Unreachable {
-        /// How it was asked.
-        method: &'static str,
-        /// Where.
-        url: String,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{method} {url}: unreachable")]
+    Unreachable { method: &'static str, url: String, source: io::Error },
     /// It took too long to connect, or nothing came for too long.
-    #[error("{method} {url}: it does not answer in time")]
-    Timeout {
-        /// How it was asked.
-        method: &'static str,
-        /// Where.
-        url: String,
-    },
+    #[error("{method} {url}: timed out")]
+    Timeout { method: &'static str, url: String },
     /// The server's certificate is not to be trusted.
-    #[error("{method} {url}: cannot trust it")]
-    Tls {
-        /// How it was asked.
-        method: &'static str,
-        /// Where.
-        url: String,
-        /// Why.
-        source: io::Error,
-    },
+    #[error("{method} {url}: invalid TLS certificate")]
+    Tls { method: &'static str, url: String, source: io::Error },
     /// What it speaks is not HTTP as it should be.
-    #[error("{method} {url}: it does not speak HTTP correctly")]
-    Protocol {
-        /// How it was asked.
-        method: &'static str,
-        /// Where.
-        url: String,
-        /// What is wrong.
-        source: io::Error,
-    },
+    #[error("{method} {url}: invalid HTTP response")]
+    Protocol { method: &'static str, url: String, source: io::Error },
     /// It sends us where we do not go.
-    #[error("{method} {url}: it redirects to {target:?}: {reason}")]
+    #[error("{method} {url}: rejected redirect to {target:?}: {reason}")]
     Redirect {
-        /// How it was asked.
         method: &'static str,
-        /// Where.
         url: String,
-        /// Where it sends us.
         target: String,
         /// Why we do not go there.
         reason: &'static str,
@@ -92,9 +51,7 @@ pub enum HttpError {
     /// It sends more than can be right.
     #[error("{method} {url}: more than {limit_bytes} bytes")]
     TooLarge {
-        /// How it was asked.
         method: &'static str,
-        /// Where.
         url: String,
         /// What was expected at most.
         limit_bytes: u64,
@@ -102,7 +59,7 @@ pub enum HttpError {
 }
 
 impl HttpError {
-    /// Tells if it may go away by itself.
+    /// Returns whether another try may succeed.
     pub fn is_transient(&self) -> bool {
         match self {
             HttpError::Unreachable { .. } | HttpError::Timeout { .. } => true,

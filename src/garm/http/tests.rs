@@ -51,10 +51,13 @@ fn refusals_are_told_without_what_is_secret() {
         assert!(!error.is_transient());
     }
     let error = client().get("http://me:S3CRET@h/x?S3CRET#S3CRET", None, 10).unwrap_err();
-    assert_eq!(error.to_string(), "\"http://h/x\" is not the address of a web server");
+    assert_eq!(
+        error.to_string(),
+        "invalid address \"http://h/x\": expected http:// or https:// without a login"
+    );
     let proxy = Proxy { http_proxy: "http://me:S3CRET@ h".into(), ..Proxy::default() };
     let error = Http::new(&HttpOptions { proxy, ..HttpOptions::default() }).unwrap_err();
-    assert_eq!(error.to_string(), "\"http://***@ h\" is not the address of a proxy");
+    assert_eq!(error.to_string(), "invalid proxy address \"http://***@ h\"");
 }
 
 #[test]

@@ -124,7 +124,7 @@ fn without_flavors_every_name_is_one() {
 fn a_flavor_that_there_is_not_is_refused_with_those_there_are() {
     assert_eq!(
         message(&settings(), &bootstrap(json!({"flavor": "huge"}))),
-        "there is no flavor \"huge\" in the settings; there are big, small"
+        "unknown flavor \"huge\": expected one of big, small"
     );
 }
 
@@ -152,7 +152,8 @@ fn images_have_names_of_their_own_in_the_settings() {
 
     let message = message(&settings, &bootstrap(json!({"image": "ubuntu 22"})));
     assert!(
-        message.starts_with("image: neither one of the settings nor the name of one: "),
+        message
+            .starts_with("unknown image: not an alias in the settings and not a valid reference: "),
         "{message}"
     );
 }
@@ -168,11 +169,11 @@ fn only_what_is_linux_and_a_known_processor_is_run() {
     assert_eq!(host, Platform::host());
     assert_eq!(
         message(&settings(), &bootstrap(json!({"os_type": "windows"}))),
-        "os_type \"windows\" cannot be run here, only linux"
+        "unsupported os_type \"windows\": expected linux"
     );
     assert_eq!(
         message(&settings(), &bootstrap(json!({"arch": "../../x"}))),
-        "arch \"../../x\" is not known; there are amd64, i386, arm64 and arm"
+        "unknown arch \"../../x\": expected amd64, i386, arm64 or arm"
     );
 }
 
@@ -187,29 +188,23 @@ fn extra_specs_take_less_than_the_flavor_has_but_not_more() {
     );
     assert_eq!(plan.disk_bytes, Some(5));
     for (more, expected) in [
-        (
-            json!({"cpus": 2.5}),
-            "\"/cpus\" asks for 2.5, and 2 is the most that flavor \"small\" allows",
-        ),
+        (json!({"cpus": 2.5}), "\"/cpus\" is 2.5, over the limit of 2 in flavor \"small\""),
         (
             json!({"memory": "8GiB"}),
-            "\"/memory\" asks for 8GiB, and 4GiB is the most that flavor \"small\" allows",
+            "\"/memory\" is 8GiB, over the limit of 4GiB in flavor \"small\"",
         ),
         (
             json!({"pids": 32_769}),
-            "\"/pids\" asks for 32769, and 32768 is the most that flavor \"small\" allows",
+            "\"/pids\" is 32769, over the limit of 32768 in flavor \"small\"",
         ),
-        (
-            json!({"disk": "1TiB"}),
-            "\"/disk\" asks for 1TiB, and 20GiB is the most that flavor \"small\" allows",
-        ),
+        (json!({"disk": "1TiB"}), "\"/disk\" is 1TiB, over the limit of 20GiB in flavor \"small\""),
     ] {
         assert_eq!(message(&settings(), &specs(more)), format!("extra specs: {expected}"));
     }
 }
 
 #[test]
-fn the_limits_are_the_ceiling_if_there_are_any() {
+fn limits_of_the_settings_bound_extra_specs() {
     let limits = Limits {
         cpus: Cpus::new(8.0).ok(),
         memory: Some(Size(1 << 30)),
@@ -223,10 +218,10 @@ fn the_limits_are_the_ceiling_if_there_are_any() {
     // What the flavor has itself is not theirs to limit.
     assert_eq!(plan.options.resources.memory_bytes, Some(4 << 30));
     for (more, expected) in [
-        (json!({"cpus": 8.1}), "\"/cpus\" asks for 8.1, and 8 is the most that"),
-        (json!({"memory": "2GiB"}), "\"/memory\" asks for 2GiB, and 1GiB is the most that"),
+        (json!({"cpus": 8.1}), "\"/cpus\" is 8.1, over the limit of 8 in "),
+        (json!({"memory": "2GiB"}), "\"/memory\" is 2GiB, over the limit of 1GiB in "),
     ] {
-        let expected = format!("extra specs: {expected} [limits] of the settings allows");
+        let expected = format!("extra specs: {expected}[limits] of the settings");
         assert_eq!(message(&settings, &specs(more)), expected);
     }
 }

@@ -46,13 +46,14 @@ pub(super) fn forge_of(tool: &Tool) -> Forge {
 /// GARM whose tokens do not.
 pub fn forge_of_instance(token: &str, tools: &[Tool]) -> Option<Forge> {
     #[derive(Deserialize)]
-    struct Claims {
+    struct InstanceRecords {
         forge_type: Forge,
     }
     // Nobody needs to believe it: who can write a token can write the rest as well.
-    let claims = token.split('.').nth(1).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
-    let claims = claims.and_then(|claims| serde_json::from_slice::<Claims>(&claims).ok());
-    claims.map(|claims| claims.forge_type).or_else(|| tools.first().map(forge_of))
+    let records = token.split('.').nth(1).and_then(|text| URL_SAFE_NO_PAD.decode(text).ok());
+    let records =
+        records.and_then(|records| serde_json::from_slice::<InstanceRecords>(&records).ok());
+    records.map(|records| records.forge_type).or_else(|| tools.first().map(forge_of))
 }
 
 #[cfg(test)]
@@ -61,7 +62,7 @@ mod tests {
 
     #[test]
     fn the_forge_is_that_of_the_token_or_else_of_the_archives() {
-        let token = |claims: &str| format!("e30.{}.x", URL_SAFE_NO_PAD.encode(claims));
+        let token = |records: &str| format!("e30.{}.x", URL_SAFE_NO_PAD.encode(records));
         let gitea = Tool { filename: "act_runner-0.2.13".to_owned(), ..tool("linux", "x64", "u") };
         let github = tool("linux", "x64", "https://h/actions-runner-linux-x64-2.328.0.tar.gz");
         let (gitea, github) = ([gitea], [github]);

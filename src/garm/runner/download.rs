@@ -30,19 +30,13 @@ pub enum DownloadEvent {
     Retry {
         /// What failed, with its causes.
         error: String,
-        /// How much had come.
         bytes: u64,
     },
     /// All of it came and is what it should be.
-    Done {
-        /// How much it was.
-        bytes: u64,
-        /// How long it took.
-        time: Duration,
-    },
+    Done { bytes: u64, time: Duration },
 }
 
-/// Hears of a download.
+/// Called with each event of a download.
 pub(super) type Listener<'a> = &'a (dyn Fn(DownloadEvent) + Sync);
 
 /// An archive as a stream.

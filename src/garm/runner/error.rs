@@ -15,18 +15,10 @@ use crate::sys::fs::{PathError, ReadError, ReplaceError};
 pub enum RunnerError {
     /// GARM offers none for the architecture.
     #[error("{}", no_tool(arch, known))]
-    NoTool {
-        /// The architecture.
-        arch: String,
-        /// What it offers.
-        known: String,
-    },
+    NoTool { arch: String, known: String },
     /// What GARM gives for a digest is none.
-    #[error("the checksum of the runner is not one of SHA-256: {text:?}")]
-    Checksum {
-        /// What it gives.
-        text: String,
-    },
+    #[error("runner checksum {text:?} is not a SHA-256 digest")]
+    Checksum { text: String },
     /// The server does not give the archive.
     #[error("cannot download the runner")]
     Http(#[source] HttpError),
@@ -35,17 +27,14 @@ pub enum RunnerError {
     Broken {
         /// Where, without what may be secret.
         url: String,
-        /// How much had come.
         bytes: u64,
         /// How it broke the last time.
         source: io::Error,
     },
-    /// It took too long.
-    #[error("cannot download the runner from {url}: there are but {bytes} bytes after {} s", timeout.as_secs())]
+    #[error("cannot download the runner from {url}: timed out after {} s with {bytes} bytes received", timeout.as_secs())]
     TooSlow {
         /// Where, without what may be secret.
         url: String,
-        /// How much had come.
         bytes: u64,
         /// How long it may take.
         timeout: Duration,
@@ -58,29 +47,24 @@ pub enum RunnerError {
     Pace {
         /// Where, without what may be secret.
         url: String,
-        /// How much came.
         bytes: u64,
-        /// In which time.
         time: Duration,
         /// How fast it has to be.
         bytes_per_second: u64,
     },
     /// The archive is larger than is allowed.
-    #[error("the runner at {url} has more than {limit_bytes} bytes, which is more than is allowed")]
+    #[error("the runner at {url} is larger than the limit of {limit_bytes} bytes")]
     TooLarge {
         /// Where, without what may be secret.
         url: String,
-        /// How much is allowed.
         limit_bytes: u64,
     },
     /// The archive is not the one that GARM wants.
-    #[error("the runner at {url} has the SHA-256 digest {actual} instead of {expected}")]
+    #[error("digest mismatch for the runner at {url}: expected {expected}, got {actual}")]
     Digest {
         /// Where, without what may be secret.
         url: String,
-        /// What GARM says, hexadecimal.
         expected: String,
-        /// What came, hexadecimal.
         actual: String,
     },
     /// The archive could not be unpacked.
@@ -88,29 +72,23 @@ pub enum RunnerError {
     Unpack {
         /// Where, without what may be secret.
         url: String,
-        /// Why.
         source: UnpackError,
     },
     /// There is something else in the archive.
-    #[error("there is no {missing} in what came from {url}: it is not a runner")]
+    #[error("{url} is not a runner archive: {missing} is missing")]
     NotARunner {
         /// Where, without what may be secret.
         url: String,
-        /// What is missing.
         missing: &'static str,
     },
     /// The user is not in the image, and cannot be added by this name.
     #[error(
         "there is no user {name:?} in the image, and none can be added by that name: it has to be at most 32 of a-z, 0-9, \"_\" and \"-\", and not to start with a digit or \"-\""
     )]
-    UserName {
-        /// The name.
-        name: String,
-    },
+    UserName { name: String },
     /// The user cannot be looked up in the image.
     #[error(transparent)]
     User(#[from] UserError),
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
     /// A file cannot be read.
@@ -120,13 +98,8 @@ pub enum RunnerError {
     #[error(transparent)]
     Write(#[from] ReplaceError),
     /// The record of a runner holds something else.
-    #[error("{} is not the record of a runner", path.display())]
-    Record {
-        /// The record.
-        path: PathBuf,
-        /// Why.
-        source: serde_json::Error,
-    },
+    #[error("invalid record of a cached runner: {}", path.display())]
+    Record { path: PathBuf, source: serde_json::Error },
 }
 
 fn no_tool(arch: &str, known: &str) -> String {

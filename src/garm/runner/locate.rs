@@ -24,9 +24,7 @@ const GITEA_DIRS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 pub struct Located {
     /// Its directory, which it writes to if it is GitHub's.
     pub dir: PathBuf,
-    /// What is executed.
     pub program: PathBuf,
-    /// Whose runner it is.
     pub forge: Forge,
 }
 

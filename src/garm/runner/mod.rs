@@ -19,5 +19,5 @@ pub use choose::{choose, forge_of_instance};
 pub use download::DownloadEvent;
 pub use error::RunnerError;
 pub use locate::{Located, locate, locate_in};
-pub use runners::{Kept, PrunedRunners, RunnerLayer, RunnerOptions, Runners};
+pub use runners::{CachedRunner, PrunedRunners, RunnerLayer, RunnerOptions, Runners};
 pub use user::{RunnerUser, passwd_with, user};

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use super::choose::{forge_of, name_of};
 use super::download::{Download, DownloadEvent};
 use super::error::RunnerError;
-use super::unpack::{HOME, Making, names};
+use super::unpack::{HOME, Unpacking, names};
 use crate::container::Engine;
 use crate::garm::boot::Forge;
 use crate::garm::bootstrap::Tool;
@@ -37,7 +37,7 @@ const LOCKS: &str = "locks";
 const UNFINISHED: &str = ".new-";
 const GONE: &str = ".gone-";
 
-/// How runners are downloaded.
+/// Limits and tries of downloads.
 #[derive(Clone, Copy, Debug)]
 pub struct RunnerOptions {
     /// The most an archive may be.
@@ -52,7 +52,7 @@ pub struct RunnerOptions {
     pub pace: Pace,
 }
 
-/// Runners that were downloaded.
+/// The cache of runners that were downloaded, each a layer.
 #[derive(Clone, Debug)]
 pub struct Runners {
     dir: PathBuf,
@@ -67,24 +67,21 @@ pub struct RunnerLayer {
     pub path: PathBuf,
     /// Where the runner is in an instance.
     pub dir: PathBuf,
-    /// What is executed there.
     pub program: PathBuf,
-    /// Whose runner it is.
     pub forge: Forge,
     /// What the layer is called by: name it as in use while there is an instance with it.
     pub key: String,
 }
 
-/// A runner that is kept.
+/// A downloaded runner in the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Kept {
+pub struct CachedRunner {
     /// What it is called by.
     pub key: String,
     /// The name of its archive.
     pub name: String,
     /// Where it came from, without what may be secret.
     pub url: String,
-    /// Whose runner it is.
     pub forge: Forge,
     /// The numbers of its user and group.
     pub owner: (u32, u32),
@@ -94,10 +91,9 @@ pub struct Kept {
     pub used: SystemTime,
 }
 
-/// What was removed.
+/// What a prune of the cache removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PrunedRunners {
-    /// How many runners.
     pub count: usize,
     /// About how much of the disk became free.
     pub freed_bytes: u64,
@@ -190,8 +186,8 @@ impl Runners {
         DirBuilder::new().mode(0o700).create(new).at("make the directory", new)?;
         let forge = forge_of(tool);
         let tree = &new.join(TREE);
-        let making = Making { forge, owner, limits: &self.options.limits, tree };
-        let size_bytes = making.run(download())?;
+        let unpacking = Unpacking { forge, owner, limits: &self.options.limits, tree };
+        let size_bytes = unpacking.run(download())?;
         let (name, url) = (name_of(tool), shown(&tool.download_url));
         let record = Record { name, url, forge, owner, size_bytes };
         let text = serde_json::to_vec(&record).expect("records are values that JSON has");
@@ -204,14 +200,14 @@ impl Runners {
     }
 
     /// Returns the runners that are there.
-    pub fn list(&self) -> Result<Vec<Kept>, RunnerError> {
+    pub fn list(&self) -> Result<Vec<CachedRunner>, RunnerError> {
         let mut kept = Vec::new();
         for key in names_in(&self.dir)? {
             if is_key(&key)
                 && let Some((record, used)) = self.read(&key)?
             {
                 let Record { name, url, forge, owner, size_bytes } = record;
-                kept.push(Kept { key, name, url, forge, owner, size_bytes, used });
+                kept.push(CachedRunner { key, name, url, forge, owner, size_bytes, used });
             }
         }
         Ok(kept)

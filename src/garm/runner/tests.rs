@@ -215,10 +215,10 @@ fn without_a_checksum_what_is_no_runner_is_refused() {
     for (name, expected) in [
         ("page", "cannot unpack the runner from"),
         ("act_runner.html", "cannot unpack the runner from"),
-        ("empty", "there is no run.sh in what came from"),
-        ("other", "there is no run.sh in what came from"),
-        ("link", "there is no run.sh in what came from"),
-        ("act_runner", "there is no act_runner in what came from"),
+        ("empty", "is not a runner archive: run.sh is missing"),
+        ("other", "is not a runner archive: run.sh is missing"),
+        ("link", "is not a runner archive: run.sh is missing"),
+        ("act_runner", "is not a runner archive: act_runner is missing"),
     ] {
         let tool = tool(&server, name, b"");
         let url = server.url(&format!("/{name}"));

@@ -14,14 +14,14 @@ use crate::sys::fs::PathContext as _;
 /// The user's directory in the layer.
 pub(super) const HOME: &str = "home/runner";
 
-/// What programs start with.
+/// The first bytes of programs and scripts.
 const PROGRAMS: [&[u8]; 2] = [b"\x7fELF", b"#!"];
 
 /// What the names of Gitea's program start with, followed by its version.
 const GITEA_NAMES: [&str; 2] = ["act_runner", "gitea-runner"];
 
 /// A layer to be made of a runner.
-pub(super) struct Making<'a> {
+pub(super) struct Unpacking<'a> {
     pub(super) forge: Forge,
     pub(super) owner: (u32, u32),
     pub(super) limits: &'a Limits,
@@ -37,7 +37,7 @@ pub(super) fn names(forge: Forge) -> (&'static str, &'static str) {
     }
 }
 
-impl Making<'_> {
+impl Unpacking<'_> {
     /// Makes the layer of a download. Returns about how much of the disk it takes.
     pub(super) fn run(&self, mut download: Download<'_>) -> Result<u64, RunnerError> {
         let (name, program) = names(self.forge);

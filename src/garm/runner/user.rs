@@ -24,11 +24,9 @@ const MAX_NAME: usize = 32;
 /// The user that a runner runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunnerUser {
-    /// Its number.
     pub uid: u32,
     /// The number of its group.
     pub gid: u32,
-    /// Its home directory.
     pub home: PathBuf,
     /// Whether the image has it; if not, [`passwd_with`] has it added.
     pub exists: bool,

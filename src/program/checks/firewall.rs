@@ -1,4 +1,4 @@
-//! Whether a job gets out of the host: tried, by a packet from a network as jobs have it.
+//! Whether the firewall lets traffic of jobs out: tried, by a packet from a network as jobs have it.
 
 use std::fs;
 
@@ -18,7 +18,7 @@ pub(super) fn checks(options: &NetworkOptions) -> Vec<Check> {
     }
     let [v4, v6] = match tried(options) {
         Ok(passages) => passages,
-        Err(problem) => return vec![Check::fail(NAME, problem, "mend that, and look again")],
+        Err(problem) => return vec![Check::fail(NAME, problem, "fix that, and run this again")],
     };
     [Some(check(&v4)), check6(&v6)].into_iter().flatten().collect()
 }
@@ -40,13 +40,13 @@ fn tried(options: &NetworkOptions) -> Result<[Passage; 2], String> {
 
 fn check(passage: &Passage) -> Check {
     match passage {
-        Passage::Open => Check::ok(NAME, "lets jobs out"),
+        Passage::Open => Check::ok(NAME, "lets traffic of jobs out"),
         Passage::Nowhere => Check::warn(
             NAME,
-            "not looked at: this host has no default route",
+            "not checked: this host has no default route",
             "ip route add default via ADDRESS",
         ),
-        passage => Check::fail(NAME, found(passage, Iptables::V4), mend(passage, Iptables::V4)),
+        passage => Check::fail(NAME, found(passage, Iptables::V4), hint(passage, Iptables::V4)),
     }
 }
 
@@ -54,9 +54,9 @@ fn check6(passage: &Passage) -> Option<Check> {
     match passage {
         // Jobs are told so at once.
         Passage::Nowhere => None,
-        Passage::Open => Some(Check::ok(NAME6, "lets jobs out")),
+        Passage::Open => Some(Check::ok(NAME6, "lets traffic of jobs out")),
         passage => {
-            Some(Check::warn(NAME6, found(passage, Iptables::V6), mend(passage, Iptables::V6)))
+            Some(Check::warn(NAME6, found(passage, Iptables::V6), hint(passage, Iptables::V6)))
         }
     }
 }
@@ -76,7 +76,7 @@ impl Iptables {
         }
     }
 
-    /// Tells if there are rules of the kind that nft neither shows nor follows.
+    /// Returns whether there are rules of the kind that nft neither shows nor follows.
     fn is_legacy(self) -> bool {
         let names = match self {
             Iptables::V4 => "/proc/thread-self/net/ip_tables_names",
@@ -90,16 +90,16 @@ fn found(passage: &Passage, iptables: Iptables) -> String {
     let Passage::Closed(Barrier { family, table, chain, rule }) = passage else {
         let name = iptables.name();
         return match iptables.is_legacy() {
-            true => format!("{name}-legacy keeps jobs from the world"),
-            false => "what jobs send to the world is lost, in no table of nft's".to_owned(),
+            true => format!("{name}-legacy blocks traffic of jobs"),
+            false => "traffic of jobs is dropped, by no table of nft".to_owned(),
         };
     };
     let why = rule.as_ref().map_or("policy".to_owned(), |rule| format!("rule `{rule}`"));
-    format!("chain {chain} of table {family} {table} keeps jobs from the world, by its {why}")
+    format!("chain {chain} of table {family} {table} blocks traffic of jobs, by its {why}")
 }
 
-/// Says what lets jobs out, in the words of whoever keeps them in.
-fn mend(passage: &Passage, iptables: Iptables) -> String {
+/// Returns the command that lets jobs out, of the firewall that blocks them.
+fn hint(passage: &Passage, iptables: Iptables) -> String {
     let Passage::Closed(Barrier { family, table, chain, .. }) = passage else {
         return match iptables.is_legacy() {
             true => accept(&format!("{}-legacy", iptables.name()), "FORWARD"),
@@ -144,13 +144,13 @@ const FIREWALLD: &str = "firewall-cmd --permanent --new-zone=oci-hooks\n\
 
 #[test]
 fn whoever_keeps_jobs_in_is_told_how_to_let_them_out() {
-    let mend = |family, table: &str, chain: &str| {
+    let hint = |family, table: &str, chain: &str| {
         let (table, chain) = (table.to_owned(), chain.to_owned());
-        mend(&Passage::Closed(Barrier { family, table, chain, rule: None }), Iptables::V4)
+        hint(&Passage::Closed(Barrier { family, table, chain, rule: None }), Iptables::V4)
     };
-    assert!(mend("ip", "filter", "DOCKER-USER").starts_with("iptables -I DOCKER-USER -i ocih+ "));
-    assert!(mend("ip6", "filter", "ufw6-reject-forward").starts_with("ufw "));
-    assert!(mend("inet", "firewalld", "filter_FORWARD").contains("firewall-cmd"));
-    assert!(mend("inet", "mine", "out").starts_with("nft insert rule inet mine out iifname"));
-    assert!(mend("inet", "oci_hooks", "forward").contains("uplinks"));
+    assert!(hint("ip", "filter", "DOCKER-USER").starts_with("iptables -I DOCKER-USER -i ocih+ "));
+    assert!(hint("ip6", "filter", "ufw6-reject-forward").starts_with("ufw "));
+    assert!(hint("inet", "firewalld", "filter_FORWARD").contains("firewall-cmd"));
+    assert!(hint("inet", "mine", "out").starts_with("nft insert rule inet mine out iifname"));
+    assert!(hint("inet", "oci_hooks", "forward").contains("uplinks"));
 }

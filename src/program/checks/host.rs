@@ -24,7 +24,7 @@ pub fn kernel(better: Option<(Version, &str)>) -> Check {
     }
 }
 
-/// How cgroups are mounted.
+/// The versions of cgroups that are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Cgroups {
     Unified,
@@ -64,7 +64,7 @@ pub fn cgroups() -> Check {
     }
 }
 
-/// Limits need these.
+/// The controllers that limits of containers need.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
 pub fn cgroup_controllers() -> Check {

@@ -1,4 +1,4 @@
-//! What networks of containers need.
+//! What networks of containers need: namespaces, nftables, forwarding, a resolver.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -32,7 +32,7 @@ fn resolvers(text: &str) -> Option<Check> {
     let own = addresses.filter(|address| !address.is_loopback()).find(is_own)?;
     Some(Check::warn(
         "resolver",
-        format!("{own} is this machine, which jobs do not reach"),
+        format!("{own} is this machine, which jobs cannot reach"),
         "name another one as `dns` under [network], or set `host-access = true` there",
     ))
 }
@@ -41,15 +41,15 @@ fn namespaces() -> Check {
     if Path::new("/proc/self/ns/net").exists() {
         return Check::ok("network namespaces", "available");
     }
-    Check::fail("network namespaces", "this kernel has none", "a kernel with CONFIG_NET_NS")
+    Check::fail("network namespaces", "not supported by this kernel", "a kernel with CONFIG_NET_NS")
 }
 
 fn nft() -> Check {
     match list(&["list", "tables"]) {
         Some(Ok(_)) => Check::ok("nft", "works"),
         Some(Err(problem)) => {
-            let mend = "modprobe nf_tables; in a container it needs CAP_NET_ADMIN";
-            Check::fail("nft", problem, mend)
+            let hint = "modprobe nf_tables; in a container it needs CAP_NET_ADMIN";
+            Check::fail("nft", problem, hint)
         }
         None => Check::fail("nft", "not installed", "apt install nftables, dnf install nftables"),
     }

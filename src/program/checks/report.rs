@@ -14,7 +14,6 @@ pub(super) enum Status {
     Ok,
     /// Containers run, but not all of them or not as well as they could.
     Warn,
-    /// Containers do not run.
     Fail,
 }
 
@@ -42,7 +41,7 @@ impl Check {
     }
 }
 
-/// All findings, for programs.
+/// All findings, as `doctor --format json` prints them.
 #[derive(Serialize)]
 struct Report<'a> {
     ok: bool,

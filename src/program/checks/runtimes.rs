@@ -1,4 +1,4 @@
-//! Runtimes: which there are, and whether they keep containers in.
+//! Runtimes: which are installed, and the advisories about them.
 
 use std::ffi::OsStr;
 use std::path::Path;
@@ -16,8 +16,8 @@ pub fn checks(host: Host<'_>) -> Vec<Check> {
     let used = match host.runtime() {
         Ok(runtime) => runtime.program,
         Err(error) => {
-            let mend = "install runc or crun (apt install runc, dnf install crun)";
-            return vec![Check::fail("runtime", error.to_string(), mend)];
+            let hint = "install runc or crun (apt install runc, dnf install crun)";
+            return vec![Check::fail("runtime", error.to_string(), hint)];
         }
     };
     let others = KNOWN
@@ -29,8 +29,8 @@ pub fn checks(host: Host<'_>) -> Vec<Check> {
         // What jobs were seen to miss with 0.7.0.
         checks.push(Check::warn(
             "youki",
-            "built without libseccomp it drops the seccomp profile, and says so nowhere; a step that \
-             a signal ended has another exit code",
+            "without libseccomp it silently drops the seccomp profile; a step that a signal ended has \
+             another exit code",
             "use runc or crun, unless you know how it was built",
         ));
     }
@@ -49,8 +49,8 @@ fn described(program: &Path) -> String {
 /// Looks at the runtime that containers get.
 fn check(program: &Path) -> Check {
     let Some((text, version)) = version(program) else {
-        let found = format!("{} does not say its version", program.display());
-        return Check::fail("runtime", found, "install it anew, or name another one in [runtime]");
+        let found = format!("{} does not report its version", program.display());
+        return Check::fail("runtime", found, "reinstall it, or name another one in [runtime]");
     };
     let found = format!("{} {text}", program.display());
     let name = match Kind::of(program) {
@@ -64,12 +64,12 @@ fn check(program: &Path) -> Check {
         return Check::ok("runtime", found);
     };
     let cves: Vec<_> = open.iter().map(|advisory| advisory.cve).collect();
-    let mend = format!(
-        "{name} {newest} or later closes {}; your distribution may have done so in this version: \
+    let hint = format!(
+        "{name} {newest} or later fixes {}; your distribution may have patched this version: \
          see its security tracker",
         cves.join(", ")
     );
-    Check::warn("runtime", found, mend)
+    Check::warn("runtime", found, hint)
 }
 
 /// Returns the version that a runtime says it has.

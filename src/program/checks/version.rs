@@ -93,7 +93,7 @@ fn is_met(requirement: &VersionReq, version: &Version) -> bool {
 mod tests {
     use super::*;
 
-    fn holes(runtime: &str, version: &str) -> Vec<&'static str> {
+    fn cves(runtime: &str, version: &str) -> Vec<&'static str> {
         let version = parse(version).unwrap();
         let own = ADVISORIES.iter().filter(|advisory| advisory.runtime == runtime);
         own.filter(|advisory| advisory.affects(&version)).map(|advisory| advisory.cve).collect()
@@ -125,31 +125,31 @@ mod tests {
             assert!(advisory.patched().all(|patched| !patched.comparators.is_empty()));
         }
         assert!(
-            holes("crun", "1.20-rc1") == ["CVE-2025-24965"] && holes("crun", "1.21-rc1").is_empty()
+            cves("crun", "1.20-rc1") == ["CVE-2025-24965"] && cves("crun", "1.21-rc1").is_empty()
         );
-        assert_eq!(holes("runc", "1.4.3-rc1"), ["CVE-2026-41579"]);
-        assert_eq!(holes("runc", "1.3.6-rc1"), ["CVE-2026-41579"]);
-        assert_eq!(holes("runc", "1.4.4-rc1"), <[&str; 0]>::default());
+        assert_eq!(cves("runc", "1.4.3-rc1"), ["CVE-2026-41579"]);
+        assert_eq!(cves("runc", "1.3.6-rc1"), ["CVE-2026-41579"]);
+        assert_eq!(cves("runc", "1.4.4-rc1"), <[&str; 0]>::default());
     }
 
     #[test]
     fn versions_below_the_fixed_ones_are_named() {
         let of_2025 = ["CVE-2025-31133", "CVE-2025-52565", "CVE-2025-52881"];
-        assert_eq!(holes("runc", "1.4.3"), <[&str; 0]>::default());
-        assert_eq!(holes("runc", "1.3.6"), <[&str; 0]>::default());
-        assert_eq!(holes("runc", "1.5.0"), <[&str; 0]>::default());
-        assert_eq!(holes("runc", "1.3.3"), ["CVE-2026-41579"]);
-        assert_eq!(holes("runc", "1.2.8"), ["CVE-2026-41579"]);
-        assert_eq!(holes("runc", "1.4.0-rc.3"), ["CVE-2026-41579"]);
+        assert_eq!(cves("runc", "1.4.3"), <[&str; 0]>::default());
+        assert_eq!(cves("runc", "1.3.6"), <[&str; 0]>::default());
+        assert_eq!(cves("runc", "1.5.0"), <[&str; 0]>::default());
+        assert_eq!(cves("runc", "1.3.3"), ["CVE-2026-41579"]);
+        assert_eq!(cves("runc", "1.2.8"), ["CVE-2026-41579"]);
+        assert_eq!(cves("runc", "1.4.0-rc.3"), ["CVE-2026-41579"]);
         for version in ["1.2.7", "1.3.2", "1.4.0-rc.2", "1.4.0-rc2"] {
-            assert_eq!(holes("runc", version)[1..], of_2025, "{version}");
+            assert_eq!(cves("runc", version)[1..], of_2025, "{version}");
         }
-        assert_eq!(holes("runc", "1.1.5+ds1").len(), 6);
-        assert_eq!(holes("runc", "1.1.12").len(), 5);
-        assert_eq!(holes("crun", "1.8.1"), ["CVE-2025-24965"]);
-        assert_eq!(holes("crun", "1.20"), <[&str; 0]>::default());
-        assert_eq!(holes("youki", "0.5.6").len(), 2);
-        assert_eq!(holes("youki", "0.6.0"), <[&str; 0]>::default());
+        assert_eq!(cves("runc", "1.1.5+ds1").len(), 6);
+        assert_eq!(cves("runc", "1.1.12").len(), 5);
+        assert_eq!(cves("crun", "1.8.1"), ["CVE-2025-24965"]);
+        assert_eq!(cves("crun", "1.20"), <[&str; 0]>::default());
+        assert_eq!(cves("youki", "0.5.6").len(), 2);
+        assert_eq!(cves("youki", "0.6.0"), <[&str; 0]>::default());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 //! What is said in `--help` is said in the page: an option that is missing in one cannot be in the
 //! other.
 
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
@@ -16,7 +18,6 @@ const DATE: &str = "2026-11-21";
 
 /// How the pages of a program differ from those of others.
 pub struct Pages {
-    /// The program's name.
     pub program: &'static str,
     /// The manual that they are of.
     pub manual: &'static str,
@@ -133,7 +134,6 @@ fn render(write: impl FnOnce(&mut dyn io::Write) -> io::Result<()>) -> String {
 /// What follows the options in `--help`, in roff.
 #[derive(Default)]
 struct Help {
-    /// Paragraphs without a title.
     description: String,
     /// Those with one, such as the examples.
     sections: String,

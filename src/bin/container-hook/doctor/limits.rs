@@ -12,7 +12,7 @@ use crate::settings::Settings;
 /// Where a runner has its own settings.
 const RUNNER_SETTINGS: &str = ".runner";
 
-/// Says what has no limit.
+/// Reports what has no limit.
 pub(super) fn none(settings: &Settings) -> Check {
     let limits = &settings.limits;
     let all = [
@@ -29,7 +29,7 @@ pub(super) fn none(settings: &Settings) -> Check {
     Check::ok("limits", format!("there is none for {}", names.join(", ")))
 }
 
-/// Says if what a runner's jobs write to its work directory takes from what others need: nothing limits
+/// Reports whether what a runner's jobs write to its work directory takes from what others need: nothing limits
 /// that but the file system. `program` is that of the runner.
 pub(super) fn work_directory(program: &Path, store: &Path) -> Option<Check> {
     let work = work(program.parent()?.parent()?)?;

@@ -23,14 +23,14 @@ pub(super) const IDMAPPED_OVERLAY: (Version, &str) = (
 pub(super) fn user_namespaces() -> Check {
     let max = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
     if max.trim() == "0" {
-        let mend = "sysctl user.max_user_namespaces=15000: files of containers in the runner's \
+        let hint = "sysctl user.max_user_namespaces=15000: files of containers in the runner's \
                     directories cannot be given to its user without one";
-        return Check::warn("user namespaces", "turned off", mend);
+        return Check::warn("user namespaces", "turned off", hint);
     }
     Check::ok("user namespaces", "available")
 }
 
-/// Says what privileged containers can do in the runner's directories: capabilities and seccomp keep all
+/// Warns of what privileged containers can do in the runner's directories; capabilities and seccomp keep all
 /// others from it.
 pub(super) fn privileged(policy: &Policy) -> Option<Check> {
     policy.privileged.then(|| {

@@ -28,8 +28,8 @@ pub(super) fn user() -> Check {
     if uid.is_root() {
         return Check::ok("user", "root");
     }
-    let mend = "run the hook as root, or by sudo: container-hook install --sudo DIR";
-    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), mend)
+    let hint = "run the hook as root, or by sudo: container-hook install --sudo DIR";
+    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), hint)
 }
 
 pub(super) fn settings(loaded: &Loaded<Settings>) -> Check {
@@ -132,16 +132,16 @@ fn runner(listener: &Listener) -> Check {
     };
     let name = script.display();
     if !script.is_file() {
-        let mend = "container-hook install DIR, and the line it prints";
-        return Check::fail("runner", format!("{whose} calls {name}, which is not there"), mend);
+        let hint = "container-hook install DIR, and the line it prints";
+        return Check::fail("runner", format!("{whose} calls {name}, which is not there"), hint);
     }
     if !listener.calls_by_sudo() {
         return Check::ok("runner", format!("{whose} calls {name}"));
     }
     if let Err(error) = check_this_program() {
-        let mend = error.hint().unwrap_or_else(|| "install it as root".to_owned());
+        let hint = error.hint().unwrap_or_else(|| "install it as root".to_owned());
         let found = format!("others could change what root runs for {whose}: {}", chain(&error));
-        return Check::fail("runner", found, mend);
+        return Check::fail("runner", found, hint);
     }
     match may_sudo(*uid) {
         Ok(true) => Check::ok("runner", format!("{whose} calls {name}, and may use sudo")),

@@ -28,7 +28,7 @@ fn trouble_that_goes_away_does_no_harm() {
             garm.answer(request)
         });
         let mut guest = FakeGuest::new(|_, _| 0);
-        up(&order(&server, Some(runner())), &mut guest).unwrap();
+        up(&spec(&server, Some(runner())), &mut guest).unwrap();
         assert!(server.seen().len() >= 6 + count);
     }
 }
@@ -47,12 +47,12 @@ fn a_server_that_comes_up_late_is_waited_for() {
     });
     let http = Http::new(&HttpOptions::default()).unwrap();
     let stand_in = Fake::serve(|_| Reply::cut());
-    let mut order = order(&stand_in, Some(runner()));
-    order.callback_url = format!("http://{address}/c");
-    order.metadata_url = format!("http://{address}/m");
+    let mut spec = spec(&stand_in, Some(runner()));
+    spec.callback_url = format!("http://{address}/c");
+    spec.metadata_url = format!("http://{address}/m");
     let mut guest = FakeGuest::new(|_, _| 0);
     let retry = Retry { attempts: 1000, pause: Duration::from_millis(10) };
-    boot_patiently(&order, &mut guest, &http, retry).unwrap();
+    boot_patiently(&spec, &mut guest, &http, retry).unwrap();
     receive.recv().unwrap();
     assert!(starting.join().unwrap().seen().len() >= 7);
 }
@@ -69,7 +69,7 @@ fn an_answer_to_idle_that_is_lost_is_not_missed() {
         }
         reply
     });
-    up(&order(&server, Some(runner())), &mut FakeGuest::new(|_, _| 0)).unwrap();
+    up(&spec(&server, Some(runner())), &mut FakeGuest::new(|_, _| 0)).unwrap();
     let idle = requests(&server).iter().filter(|line| line.ends_with("idle")).count();
     assert_eq!(idle, 2, "the second is refused, as the token is dead");
 }
@@ -84,7 +84,7 @@ fn refusals_end_it_at_once() {
         let mut garm = Garm::jit();
         garm.refused.insert(path, 401);
         let server = garm.serve();
-        let error = up(&order(&server, Some(runner())), &mut FakeGuest::new(|_, _| 0)).unwrap_err();
+        let error = up(&spec(&server, Some(runner())), &mut FakeGuest::new(|_, _| 0)).unwrap_err();
         assert!(
             matches!(&error, BootError::Http(HttpError::Status { status: 401, .. })),
             "{error:?}"
@@ -97,7 +97,7 @@ fn refusals_end_it_at_once() {
     garm.refused.insert("/c/system-info/", 404);
     let server = garm.serve();
     let mut guest = FakeGuest::new(|_, _| 0);
-    up(&order(&server, Some(runner())), &mut guest).unwrap();
+    up(&spec(&server, Some(runner())), &mut guest).unwrap();
     assert!(guest.notes.last().unwrap().contains("system information"));
 }
 
@@ -106,7 +106,7 @@ fn trouble_that_stays_is_told_and_has_an_end() {
     let mut garm = Garm::jit();
     garm.refused.insert("/m/credentials/credentials", 500);
     let server = garm.serve();
-    let error = up(&order(&server, Some(runner())), &mut FakeGuest::new(|_, _| 0)).unwrap_err();
+    let error = up(&spec(&server, Some(runner())), &mut FakeGuest::new(|_, _| 0)).unwrap_err();
     let tries = requests(&server);
     let tries = tries.iter().filter(|line| line.ends_with("credentials/credentials")).count();
     assert_eq!(tries, 5);
@@ -116,9 +116,9 @@ fn trouble_that_stays_is_told_and_has_an_end() {
 #[test]
 fn a_file_of_the_runner_that_says_nothing_is_told() {
     for (content, expected) in [
-        (None, "it is not there"),
-        (Some("<html>"), "it is not a JSON object"),
-        (Some("{\"id\":1}"), "there is no AgentId in it that is a number greater than zero"),
+        (None, "not found"),
+        (Some("<html>"), "not a JSON object"),
+        (Some("{\"id\":1}"), "AgentId is missing or not a number greater than zero"),
     ] {
         let server = Garm::default().serve();
         let mut guest = FakeGuest::new(move |command, files| {
@@ -128,11 +128,10 @@ fn a_file_of_the_runner_that_says_nothing_is_told() {
             }
             0
         });
-        let runner = RunnerOrder { jit: false, ..runner() };
-        let error = up(&order(&server, Some(runner)), &mut guest).unwrap_err();
+        let runner = RunnerSpec { jit: false, ..runner() };
+        let error = up(&spec(&server, Some(runner)), &mut guest).unwrap_err();
         assert!(matches!(error, BootError::RunnerFile { .. }), "{error:?}");
-        let start =
-            format!("cannot learn the runner's number from /opt/runner/.runner: {expected}");
+        let start = format!("cannot read the runner's id from /opt/runner/.runner: {expected}");
         assert!(told(&server).starts_with(&start), "{}", told(&server));
     }
 }
@@ -140,11 +139,11 @@ fn a_file_of_the_runner_that_says_nothing_is_told() {
 #[test]
 fn time_that_is_over_ends_it() {
     let server = Garm::jit().serve();
-    let mut order = order(&server, Some(runner()));
-    order.timeout = Duration::ZERO;
-    let error = up(&order, &mut FakeGuest::new(|_, _| panic!("too late"))).unwrap_err();
+    let mut spec = spec(&server, Some(runner()));
+    spec.timeout = Duration::ZERO;
+    let error = up(&spec, &mut FakeGuest::new(|_, _| panic!("too late"))).unwrap_err();
     assert!(matches!(error, BootError::TimedOut { .. }), "{error:?}");
-    assert_eq!(told(&server), "the runner was not brought up within 0 s");
+    assert_eq!(told(&server), "timed out: the runner did not start within 0 s");
     assert_eq!(server.seen().len(), 1);
 }
 
@@ -152,7 +151,7 @@ fn time_that_is_over_ends_it() {
 fn a_runner_that_cannot_register_is_tried_six_times() {
     let server = Garm::default().serve();
     let mut guest = FakeGuest::new(|command, _| i32::from(command.args[0].ends_with("config.sh")));
-    let error = up(&order(&server, Some(RunnerOrder { jit: false, ..runner() })), &mut guest);
+    let error = up(&spec(&server, Some(RunnerSpec { jit: false, ..runner() })), &mut guest);
     let registered = guest.lines().iter().filter(|line| line.contains("--ephemeral")).count();
     assert_eq!(registered, 6);
     assert!(matches!(error, Err(BootError::Registration { code: 1, tries: 6 })), "{error:?}");
@@ -163,9 +162,9 @@ fn a_runner_that_cannot_register_is_tried_six_times() {
 fn a_script_that_fails_is_named_and_gone() {
     let server = Garm::jit().serve();
     let mut guest = FakeGuest::new(|command, _| i32::from(command.args[0].contains("pre")) * 7);
-    let mut order = order(&server, Some(runner()));
-    order.pre_install = BTreeMap::from([("a\nb".to_owned(), b"#!/bin/sh\n".to_vec())]);
-    let error = up(&order, &mut guest).unwrap_err();
+    let mut spec = spec(&server, Some(runner()));
+    spec.pre_install = BTreeMap::from([("a\nb".to_owned(), b"#!/bin/sh\n".to_vec())]);
+    let error = up(&spec, &mut guest).unwrap_err();
     assert!(matches!(error, BootError::Script { code: 7, .. }), "{error:?}");
     let message = "the pre-install script \"a\\nb\" ended with code 7, see the instance's log";
     assert_eq!(told(&server), message);

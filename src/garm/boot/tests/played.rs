@@ -25,7 +25,6 @@ pub(super) struct Garm {
     template: Option<&'static str>,
     /// Answers that come before the right ones.
     pub(super) faults: VecDeque<u16>,
-    /// Answers by path, always.
     pub(super) refused: BTreeMap<&'static str, u16>,
 }
 
@@ -206,8 +205,8 @@ impl Guest for FakeGuest {
 
 pub(super) const RUNNER: Owner = Owner { uid: 1001, gid: 1002 };
 
-pub(super) fn runner() -> RunnerOrder {
-    RunnerOrder {
+pub(super) fn runner() -> RunnerSpec {
+    RunnerSpec {
         forge: Forge::Github,
         dir: "/opt/runner".into(),
         program: "/opt/runner/act_runner".into(),
@@ -224,8 +223,8 @@ pub(super) fn runner() -> RunnerOrder {
     }
 }
 
-pub(super) fn order(server: &Fake, runner: Option<RunnerOrder>) -> Order {
-    Order {
+pub(super) fn spec(server: &Fake, runner: Option<RunnerSpec>) -> BootSpec {
+    BootSpec {
         callback_url: server.url("/c"),
         metadata_url: server.url("/m"),
         token: TOKEN.into(),
@@ -239,9 +238,9 @@ pub(super) fn order(server: &Fake, runner: Option<RunnerOrder>) -> Order {
     }
 }
 
-pub(super) fn up(order: &Order, guest: &mut FakeGuest) -> Result<Ready, BootError> {
+pub(super) fn up(spec: &BootSpec, guest: &mut FakeGuest) -> Result<Ready, BootError> {
     let http = Http::new(&HttpOptions::default()).unwrap();
-    let result = boot_patiently(order, guest, &http, Retry { attempts: 5, pause: Duration::ZERO });
+    let result = boot_patiently(spec, guest, &http, Retry { attempts: 5, pause: Duration::ZERO });
     assert!(!guest.everything().contains(TOKEN), "the instance knows the token");
     if let Err(error) = &result {
         assert!(!format!("{error:?}").contains(TOKEN));

@@ -11,7 +11,7 @@ use crate::garm::http::Proxy;
 
 /// Everything that is needed to bring a runner up.
 #[derive(Clone, Serialize, Deserialize)]
-pub struct Order {
+pub struct BootSpec {
     /// Where to say how it goes; without `/status` or `/` at its end.
     pub callback_url: String,
     /// Where the credentials are; without `/` at its end.
@@ -22,22 +22,19 @@ pub struct Order {
     pub ca_pem: String,
     /// Proxies, for us and for the runner.
     pub proxy: Proxy,
-    /// Variables of the runner.
     pub env: BTreeMap<String, String>,
-    /// Packages to install first.
     pub packages: Vec<String>,
     /// Scripts to run first, as root, in the order of their names.
     pub pre_install: BTreeMap<String, Vec<u8>>,
     /// The runner; none if GARM's own script is run, which brings one up by itself.
-    pub runner: Option<RunnerOrder>,
+    pub runner: Option<RunnerSpec>,
     /// How long all of it may take.
     pub timeout: Duration,
 }
 
 /// The runner of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct RunnerOrder {
-    /// Whose runner it is.
+pub struct RunnerSpec {
     pub forge: Forge,
     /// Where it is in the instance.
     pub dir: PathBuf,
@@ -51,11 +48,8 @@ pub struct RunnerOrder {
     pub home: PathBuf,
     /// Whether GARM registered it already.
     pub jit: bool,
-    /// Where it registers.
     pub url: String,
-    /// Its name.
     pub name: String,
-    /// Its labels.
     pub labels: Vec<String>,
     /// Its group; empty if none.
     pub group: String,
@@ -69,16 +63,14 @@ pub struct RunnerOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Forge {
-    /// GitHub.
     Github,
-    /// Gitea.
     Gitea,
 }
 
-impl fmt::Debug for Order {
+impl fmt::Debug for BootSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Scripts and variables may hold secrets as the token is one.
-        f.debug_struct("Order")
+        f.debug_struct("BootSpec")
             .field("callback_url", &self.callback_url)
             .field("runner", &self.runner)
             .finish_non_exhaustive()

@@ -23,14 +23,14 @@ const DIRECTORY: Mode = Mode::from_raw_mode(0o755);
 
 /// The root file system of an instance.
 #[derive(Debug)]
-pub(super) struct Inside {
+pub(super) struct GuestRoot {
     root: Beneath,
 }
 
-impl Inside {
+impl GuestRoot {
     /// Opens a root file system, mounted or that of a process.
     pub(super) fn open(root: &Path) -> Result<Self, PathError> {
-        Ok(Inside { root: Beneath::new(root)? })
+        Ok(GuestRoot { root: Beneath::new(root)? })
     }
 
     /// Returns the path that the root file system was opened by.
@@ -160,66 +160,66 @@ mod tests {
 
     use super::*;
 
-    fn inside() -> (tempfile::TempDir, Inside, Owner) {
+    fn root() -> (tempfile::TempDir, GuestRoot, Owner) {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("root")).unwrap();
         fs::write(dir.path().join("outside"), "mine").unwrap();
-        let inside = Inside::open(&dir.path().join("root")).unwrap();
-        (dir, inside, Owner { uid: getuid().as_raw(), gid: getgid().as_raw() })
+        let root = GuestRoot::open(&dir.path().join("root")).unwrap();
+        (dir, root, Owner { uid: getuid().as_raw(), gid: getgid().as_raw() })
     }
 
     #[test]
     fn what_is_written_is_read_and_removed() {
-        let (dir, inside, owner) = inside();
+        let (dir, root, owner) = root();
         let path = Path::new("/a/b/c");
-        inside.write(path, b"long text", 0o644, owner).unwrap();
-        inside.write(path, b"text", 0o600, owner).unwrap();
-        assert_eq!(inside.read(path, 4).unwrap().unwrap(), b"text");
-        inside.read(path, 3).unwrap_err();
+        root.write(path, b"long text", 0o644, owner).unwrap();
+        root.write(path, b"text", 0o600, owner).unwrap();
+        assert_eq!(root.read(path, 4).unwrap().unwrap(), b"text");
+        root.read(path, 3).unwrap_err();
         let mode = fs::metadata(dir.path().join("root/a/b/c")).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);
-        inside.link(Path::new("/a/link"), path, owner).unwrap();
-        inside.link(Path::new("/a/link"), path, owner).unwrap();
-        assert_eq!(inside.read(Path::new("a/link"), 10).unwrap().unwrap(), b"text");
-        inside.remove(Path::new("/a")).unwrap();
-        inside.remove(Path::new("/a")).unwrap();
-        inside.remove(Path::new("/a/b/c")).unwrap();
-        assert!(inside.read(path, 10).unwrap().is_none());
+        root.link(Path::new("/a/link"), path, owner).unwrap();
+        root.link(Path::new("/a/link"), path, owner).unwrap();
+        assert_eq!(root.read(Path::new("a/link"), 10).unwrap().unwrap(), b"text");
+        root.remove(Path::new("/a")).unwrap();
+        root.remove(Path::new("/a")).unwrap();
+        root.remove(Path::new("/a/b/c")).unwrap();
+        assert!(root.read(path, 10).unwrap().is_none());
     }
 
     #[test]
     fn no_link_leads_out() {
-        let (dir, inside, owner) = inside();
+        let (dir, root, owner) = root();
         let root = dir.path().join("root");
         symlink("../outside", root.join("file")).unwrap();
         symlink(dir.path(), root.join("dir")).unwrap();
         // The links lead to places in the root that are not there.
-        let _ = inside.write(Path::new("file"), b"theirs", 0o644, owner);
-        let _ = inside.write(Path::new("dir/outside"), b"theirs", 0o644, owner);
-        let _ = inside.write(Path::new("../outside"), b"theirs", 0o644, owner);
-        let _ = inside.remove(Path::new("dir/outside"));
-        let _ = inside.remove(Path::new(".."));
+        let _ = root.write(Path::new("file"), b"theirs", 0o644, owner);
+        let _ = root.write(Path::new("dir/outside"), b"theirs", 0o644, owner);
+        let _ = root.write(Path::new("../outside"), b"theirs", 0o644, owner);
+        let _ = root.remove(Path::new("dir/outside"));
+        let _ = root.remove(Path::new(".."));
         assert_eq!(fs::read_to_string(dir.path().join("outside")).unwrap(), "mine");
     }
 
     #[test]
     fn an_empty_root_takes_files_at_any_depth() {
-        let (_dir, inside, owner) = inside();
+        let (_dir, root, owner) = root();
         for path in ["/top", "/a/b/c/file", "relative"] {
-            inside.write(Path::new(path), b"x", 0o644, owner).unwrap();
-            assert_eq!(inside.read(Path::new(path), 1).unwrap().unwrap(), b"x", "{path}");
+            root.write(Path::new(path), b"x", 0o644, owner).unwrap();
+            assert_eq!(root.read(Path::new(path), 1).unwrap().unwrap(), b"x", "{path}");
         }
-        inside.link(Path::new("/link"), Path::new("/top"), owner).unwrap();
-        assert_eq!(inside.read(Path::new("/link"), 1).unwrap().unwrap(), b"x");
+        root.link(Path::new("/link"), Path::new("/top"), owner).unwrap();
+        assert_eq!(root.read(Path::new("/link"), 1).unwrap().unwrap(), b"x");
     }
 
     #[test]
     fn what_is_no_file_is_not_waited_for() {
-        let (dir, inside, owner) = inside();
+        let (dir, root, owner) = root();
         let fifo = dir.path().join("root/fifo");
         rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o644), 0)
             .unwrap();
-        inside.read(Path::new("fifo"), 10).unwrap_err();
-        inside.write(Path::new("fifo"), b"x", 0o644, owner).unwrap_err();
+        root.read(Path::new("fifo"), 10).unwrap_err();
+        root.write(Path::new("fifo"), b"x", 0o644, owner).unwrap_err();
     }
 }

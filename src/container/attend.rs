@@ -7,6 +7,7 @@ use std::process::Stdio;
 use std::time::{Duration, Instant};
 
 use rustix::pipe::{PipeFlags, pipe_with};
+use tracing::debug;
 
 use super::engine::Engine;
 use super::error::ContainerError;
@@ -62,6 +63,7 @@ impl Engine {
         command.stdin(stdin).stdout(stdout_writer).stderr(stderr_writer);
         spawn::pass_descriptor(&mut command, process);
         spawn::die_with_us(&mut command);
+        debug!(runtime = %runtime.program.display(), id = record.id, "execute in the container");
         let status = command.status().at("execute", &runtime.program)?;
         // With it go our ends of the pipes that are the process's.
         drop(command);

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 
 use jiff::Timestamp;
+use tracing::{debug, info_span};
 
 use super::disk;
 use super::engine::Engine;
@@ -94,6 +95,7 @@ pub fn new_id() -> String {
 impl Engine {
     /// Makes the record, the root file system and the bundle of a container.
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
+        let _span = info_span!("prepare", container = spec.id, name = spec.name).entered();
         let Spec { id, name, owner, role, image, layers, disk_bytes, .. } = spec;
         let Spec { mut options, network, output, runtime, stop, .. } = spec;
         let layers = [&image.layers[..], &layers].concat();
@@ -181,6 +183,7 @@ impl Prepared<'_> {
 
     /// Starts the container; it lives until it is removed or ends by itself.
     pub fn start(mut self) -> Result<Record, ContainerError> {
+        let _span = info_span!("start", container = self.record.id).entered();
         let directory = self.engine.directory(&self.record.id);
         match self.output {
             Output::Discard => {
@@ -213,6 +216,7 @@ impl Prepared<'_> {
         spawn::die_with_us(&mut command);
         self.bundle.mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
         let _parents = self.record.keep_parents();
+        debug!(runtime = %runtime.program.display(), id, "run the container");
         let mut child = command.spawn().at("execute", &runtime.program)?;
         pass_on(child.id());
         let status = child.wait().at("wait for", &runtime.program)?;

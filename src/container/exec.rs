@@ -6,6 +6,7 @@ use std::process::Command;
 
 use rustix::fs::{FileType, Mode, OFlags, fstat};
 use serde_json::Value;
+use tracing::debug;
 
 use super::engine::Engine;
 use super::error::ContainerError;
@@ -24,6 +25,7 @@ impl Engine {
     pub fn exec(&self, record: &Record, options: &ExecOptions) -> Result<Command, ContainerError> {
         let file = self.process_file(record, options)?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
+        debug!(runtime = %record.runtime.program.display(), id = record.id, "execute in the container");
         let mut command = record.runtime.exec(&record.id, &path);
         spawn::pass_descriptor(&mut command, file);
         Ok(command)

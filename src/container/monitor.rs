@@ -9,6 +9,7 @@ use std::process::{Command, Stdio};
 
 use jiff::Timestamp;
 use rustix::pipe::{PipeFlags, pipe_with};
+use tracing::debug;
 
 use super::error::ContainerError;
 use super::logs::LogWriter;
@@ -47,6 +48,7 @@ impl MonitorProgram {
         command.args(&self.arguments).arg(run).arg(id).arg(number).env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_us(&mut command);
+        debug!(program = %self.path.display(), id, "start the monitor");
         let mut child = command.spawn().at("execute", &self.path)?;
         let mut answer = String::new();
         let mut stdout = child.stdout.take().expect("it was asked for");
@@ -124,6 +126,7 @@ pub(super) fn create_with(
     spawn::die_with_us(&mut command);
     mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
     let _parents = record.keep_parents();
+    debug!(runtime = %runtime.program.display(), "create the container");
     let status = command.status().at("execute", &runtime.program)?;
     if !status.success() {
         return Err(runtime.logged_error(Action::Create, &record.id, &log).into());

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use tracing::info_span;
+
 use super::disk;
 use super::engine::Engine;
 use super::error::ContainerError;
@@ -41,6 +43,7 @@ impl Engine {
     /// Kills a container and removes everything of it. Each step takes it that an earlier process
     /// was killed while doing the same, so this may be called again and again.
     pub fn remove(&self, record: &Record) -> Result<(), ContainerError> {
+        let _span = info_span!("remove", container = record.id).entered();
         self.kill_processes(record)?;
         let directory = self.directory(&record.id);
         if record.runtime.root.join(&record.id).exists() {

@@ -1,5 +1,7 @@
 //! Which command of the runner is which call of the backend.
 
+use tracing::info_span;
+
 use super::backend::{Backend, Outcome};
 use super::context::HookContext;
 use super::error::HookError;
@@ -45,6 +47,7 @@ impl HookContext<'_> {
         let response = request.response_file.as_deref();
         let open = |path| ResponseFile::open(&self.runner.files, path);
         let response = response.map(open).transpose()?;
+        let _span = info_span!("request", command = request.command.name()).entered();
         match &request.command {
             Command::PrepareJob(job) => self.prepare(backend, job, response),
             Command::CleanupJob => backend.cleanup().map(|()| Outcome::Done),

@@ -2,6 +2,8 @@
 
 use std::thread;
 
+use tracing::info_span;
+
 use super::create;
 use super::error::ProviderError;
 use super::instance::{Instance, Status};
@@ -47,12 +49,14 @@ impl Provider<'_> {
     ///
     /// What an earlier creation of the same name left is taken apart first.
     pub fn create(&self, bootstrap: &Bootstrap) -> Result<Instance, ProviderError> {
+        let _span = info_span!("create", instance = bootstrap.name).entered();
         create::create(self, bootstrap)
     }
 
     /// Removes an instance, whatever is left of it; none is fine. When this is done there is nothing
     /// of it.
     pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
+        let _span = info_span!("delete", instance = id).entered();
         // Nothing was ever made by such a name.
         let Some(files) = self.records().files(id) else { return Ok(()) };
         let lock = files.lock()?;

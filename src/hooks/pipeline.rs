@@ -3,6 +3,8 @@
 //! The caller says where the configuration comes from and where it goes to. Nothing but the hook files
 //! is read, and nothing is written; programs run only if `precreate` hooks are to.
 
+use tracing::{debug, info};
+
 mod report;
 
 use super::consumer::Consumer;
@@ -93,6 +95,9 @@ impl Pipeline {
         let target = config.target_with(self.consumer.bind_mounts, &self.target)?;
         let mut selection = hooks.select(&target, &self.consumer)?;
         report.hooks = report::matched(&selection);
+        for hook in &report.hooks {
+            debug!(file = %hook.file.display(), reason = %hook.reason, "the hook matches");
+        }
         self.trust(&mut selection, report)?;
         adjust(&mut selection);
         let injected = config.inject(&selection, self.inject)?;
@@ -101,6 +106,7 @@ impl Pipeline {
     }
 
     fn load(&self, report: &mut Report) -> Result<HookSet, PipelineFailure> {
+        debug!(dirs = ?self.load.dirs, "load hook files");
         let loaded = load(&self.load);
         report.missing_dirs = loaded.missing_dirs;
         let is_fatal = |fatal: bool| fatal && !self.skip_bad_files;
@@ -123,6 +129,7 @@ impl Pipeline {
         let mut first = None;
         for (file, entry) in selection.files.iter().zip(&mut report.hooks) {
             if let Err(error) = trust::check(file, options) {
+                info!(%error, "reject the hook");
                 entry.rejected = Some(error.to_string());
                 first.get_or_insert(error);
             }

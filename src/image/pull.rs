@@ -3,6 +3,7 @@
 mod fetch;
 
 use serde::{Deserialize, Serialize};
+use tracing::info_span;
 
 use super::config::ConfigurationError;
 use super::credentials::{Credentials, HelperError};
@@ -129,6 +130,7 @@ pub fn pull(
     request: &PullRequest<'_>,
 ) -> Result<Image, PullError> {
     let reference = request.reference;
+    let _span = info_span!("pull", image = %reference).entered();
     let stored = store.hold(reference, request.platform)?;
     let open = || client.repository(reference, request.credentials, request.progress);
     match (request.policy, stored) {

@@ -20,6 +20,7 @@ use netlink_packet_route::route::{
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::Socket;
 use netlink_sys::protocols::NETLINK_ROUTE;
+use tracing::trace;
 
 /// A connection to the kernel for the network namespace it was opened in.
 pub(super) struct Netlink {
@@ -175,6 +176,7 @@ impl Netlink {
         message: RouteNetlinkMessage,
         flags: u16,
     ) -> io::Result<NetlinkPayload<RouteNetlinkMessage>> {
+        trace!(?message, "send a netlink message");
         let mut header = NetlinkHeader::default();
         header.flags = NLM_F_REQUEST | flags;
         let mut packet = NetlinkMessage::new(header, NetlinkPayload::from(message));

@@ -9,8 +9,8 @@ use clap::builder::{PossibleValuesParser, TypedValueParser};
 use serde::Serialize;
 
 use super::exit::Failure;
-use super::trace::LevelFilter;
 use super::style::{self, Paint};
+use super::trace::LevelFilter;
 use crate::sys::error::chain;
 
 /// When to use colour.

@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
+use tracing::debug;
 
 use super::error::{Action, RuntimeError};
 use super::find::DEFAULT_PATH;
@@ -238,6 +239,7 @@ impl Runtime {
         arguments: &[A],
         timeout: Duration,
     ) -> Result<Finished, RuntimeError> {
+        debug!(runtime = %self.program.display(), ?action, id, "call the runtime");
         let finished = self.run_program(action, arguments, timeout)?;
         match finished.end {
             End::Exited(0) => Ok(finished),

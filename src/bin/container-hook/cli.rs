@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::config::ConfigArgs;
 use oci_hooks::program::context::{Color, Context, log_level};
-use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::program::monitor::MonitorArgs;
+use oci_hooks::program::trace::LevelFilter;
 
 use crate::{audit, doctor, images, import, install, logs, prune, ps, pull, relay, rmi, template};
 

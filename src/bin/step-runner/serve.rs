@@ -12,10 +12,10 @@ use std::thread;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
+use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, StateDir};
 use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
-use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
 use oci_hooks::sys::identity;

@@ -139,8 +139,8 @@ impl Jobs {
 
 #[cfg(test)]
 mod tests {
-    use crate::container_hook::runner::tests::runner;
     use super::*;
+    use crate::container_hook::runner::tests::runner;
     use crate::sys::tests::Damage;
 
     #[test]

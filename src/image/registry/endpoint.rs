@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, OnceLock};
 
+use tracing::debug;
 use ureq::http::{Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
@@ -156,6 +157,7 @@ impl Endpoint {
         let mut origin = self.origin_of(&uri, "not an address of a web server")?;
         let mut authorization = request.authorization;
         for _ in 0..=MAX_REDIRECTS {
+            debug!(address = shown(&uri.to_string()), "send a request");
             let response = self.send_once(&uri, &origin, Request { authorization, ..request })?;
             let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let location = response.headers().get("location").filter(|_| is_redirect);

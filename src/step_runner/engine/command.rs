@@ -10,6 +10,7 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
+use tracing::debug;
 
 use super::super::log::{Output, Stream};
 use super::cancel::{Cancel, Reason};
@@ -93,6 +94,8 @@ impl<'a> Processes<'a> {
             .map_err(|error| ExecError::WorkDir { path: work_dir.to_path_buf(), error })?;
         let (name, arguments) = argv.split_first().expect("commands that are read have a program");
         let path = find(name, work_dir, env.get("PATH").map_or("", String::as_str))?;
+        // Not its arguments: expressions put secrets there.
+        debug!(program = %path.display(), "execute");
         let mut child = std::process::Command::new(&path)
             .arg0(name)
             .args(arguments)

@@ -6,6 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
+use tracing::info_span;
 
 use super::super::log::Follower;
 use super::super::wire::proto::RunRequest;
@@ -82,10 +83,11 @@ impl Jobs {
 
     fn start(&self, request: RunRequest, variables: Variables) -> Result<Arc<Entry>, RunError> {
         let Shared { settings, state, watcher, .. } = &*self.shared;
+        let span = info_span!("job", id = request.id);
         let (entry, work) = prepare(settings, state, request, variables, watcher)?;
         let worker = entry.clone();
         let thread = thread::Builder::new().name("job".to_owned());
-        thread.spawn(move || worker.work(work)).map_err(RunError::Start)?;
+        thread.spawn(move || span.in_scope(|| worker.work(work))).map_err(RunError::Start)?;
         Ok(entry)
     }
 

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::VolumeMount;
 use super::environment::Environment;
 use super::overlay::Overlay;
 use super::volumes::{Backing, Backings, below, check_socket};
-use crate::bundle::{Mount, MountSource, IdMapping, Propagation};
+use crate::bundle::{IdMapping, Mount, MountSource, Propagation};
 use crate::container_hook::engine::backend::EngineBackend;
 use crate::container_hook::engine::mounts::runner_directory;
 use crate::container_hook::error::HookError;

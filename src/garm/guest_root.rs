@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn no_link_leads_out() {
         let (dir, root, owner) = root();
-        let root = dir.path().join("root");
-        symlink("../outside", root.join("file")).unwrap();
-        symlink(dir.path(), root.join("dir")).unwrap();
+        let path = dir.path().join("root");
+        symlink("../outside", path.join("file")).unwrap();
+        symlink(dir.path(), path.join("dir")).unwrap();
         // The links lead to places in the root that are not there.
         let _ = root.write(Path::new("file"), b"theirs", 0o644, owner);
         let _ = root.write(Path::new("dir/outside"), b"theirs", 0o644, owner);

@@ -1,6 +1,7 @@
 //! Requests to servers that are not as they should be.
 
 use serde_json::json;
+use ureq::tls::{PemItem, parse_pem};
 
 use super::fake::{Fake, Reply};
 use super::*;

@@ -13,7 +13,7 @@ fn found(text: &str, dir: Option<&Path>) -> Vec<String> {
         .into_iter()
         .map(|finding| {
             let hint = finding.hint.map(|hint| format!(" ({hint})")).unwrap_or_default();
-            format!("{}: {}: {}{hint}", finding.place, finding.severity, finding.message)
+            format!("{}: {}: {}{hint}", finding.location, finding.severity, finding.message)
         })
         .collect()
 }

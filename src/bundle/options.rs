@@ -19,6 +19,7 @@ use crate::sys::userns::PrivateIds;
 pub struct Options {
     /// Replaces the image's entrypoint, and clears its command; an empty one clears both.
     pub entrypoint: Option<Vec<String>>,
+    /// Replaces the image's command; empty leaves it.
     pub args: Vec<String>,
     /// An init of ours that runs the command.
     pub init: Option<Init>,
@@ -316,12 +317,14 @@ impl Default for Dns {
 pub struct HookOptions {
     /// The directories, in order of increasing precedence; else those of the consumer.
     pub dirs: Option<Vec<PathBuf>>,
+    /// Whose rules for directories and matching hold.
     pub consumer: Consumer,
     /// Whether hooks writable by others than root and this user are rejected, and those without
     /// an environment get an empty one.
     pub strict: bool,
     /// Whether a bad hook file is a problem to report only.
     pub skip_bad_files: bool,
+    /// Whether `precreate` hooks run, which may change the configuration.
     pub precreate: bool,
 }
 

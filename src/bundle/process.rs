@@ -38,7 +38,8 @@ struct Process {
     terminal: Option<bool>,
     args: Option<Vec<String>>,
     env: Option<Vec<String>>,
-    cwd: String,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    cwd: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     user: Option<Value>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,7 +94,7 @@ pub fn process(config: &Value, options: &ExecOptions) -> Result<Value, BundleErr
     process.env = Some(environment.into_entries());
     process.terminal = Some(options.tty);
     if let Some(cwd) = &options.cwd {
-        text(&config::checked_cwd(cwd)?)?.clone_into(&mut process.cwd);
+        process.cwd = Some(text(&config::checked_cwd(cwd)?)?.to_owned());
     }
     serde_json::to_value(process).map_err(BundleError::Configuration)
 }

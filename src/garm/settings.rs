@@ -369,7 +369,7 @@ mod tests {
     #[test]
     fn mistakes_are_found_when_the_settings_are_read() {
         let image = toml::from_str::<ImageSettings>("reference = \"A B\"").unwrap_err();
-        assert!(image.to_string().contains("not a repository"), "{image}");
+        assert!(image.to_string().contains("invalid repository"), "{image}");
         for path in ["cache", "/a/../b", ""] {
             let cache = toml::from_str::<Cache>(&format!("target = \"{path}\"")).unwrap_err();
             assert!(cache.to_string().contains("is no absolute path without `..`"), "{cache}");

@@ -34,6 +34,7 @@ pub struct RootFs {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
 pub struct ImageConfig {
+    /// The environment, as entries `NAME=VALUE` in order.
     #[serde(deserialize_with = "or_default")]
     pub env: Vec<String>,
     /// What is executed, if anything is named.

@@ -11,6 +11,7 @@ use crate::sys::fs::{PathContext, PathError};
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogFormat {
+    /// As logrus writes it: `time="…" level=error msg="…"`.
     #[default]
     Text,
     /// One JSON object on a line, which containerd reads the last error from.

@@ -136,7 +136,7 @@ fn of_several_images_in_a_layout_the_one_of_the_name_is_taken() {
     fixture.store.import(&layout, &name()).unwrap();
     let third = "example.org/third:1".parse().unwrap();
     let error = fixture.store.import(&layout, &third).unwrap_err().to_string();
-    let named = "name one of example.org/imported:latest, example.org/other:latest, latest";
+    let named = "expected one of example.org/imported:latest, example.org/other:latest, latest";
     assert!(error.ends_with(named), "{error}");
 }
 

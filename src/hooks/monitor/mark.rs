@@ -1,15 +1,13 @@
 //! A mark in the stream of events: once it is seen, so is all that happened before it.
 
-use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
-use std::os::unix::fs::FileExt;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
 use notify::{Event, INotifyWatcher, RecursiveMode, Watcher};
-use rustix::fs::{MemfdFlags, memfd_create};
+use rustix::fs::{MemfdFlags, Mode, fchmod, memfd_create};
 
 /// A mark takes microseconds, and a full queue of events before it milliseconds.
 const LONGEST_WAIT: Duration = Duration::from_secs(5);
@@ -18,7 +16,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(5);
 /// `/proc` it has no path and is not watched; then what happened just before a call may be taken note of
 /// after it.
 pub(super) struct Mark {
-    file: File,
+    file: OwnedFd,
     path: PathBuf,
     state: Mutex<State>,
     seen: Condvar,
@@ -33,7 +31,7 @@ enum State {
 
 impl Mark {
     pub(super) fn new() -> Result<Self, io::Error> {
-        let file = File::from(memfd_create("monitor", MemfdFlags::CLOEXEC)?);
+        let file = memfd_create("monitor", MemfdFlags::CLOEXEC)?;
         let path = PathBuf::from(format!("/proc/self/fd/{}", file.as_raw_fd()));
         Ok(Mark { file, path, state: Mutex::new(State::Unwatched), seen: Condvar::new() })
     }
@@ -55,17 +53,20 @@ impl Mark {
         is_mark
     }
 
-    /// Waits until all events so far were handled.
-    pub(super) fn wait(&self) {
+    /// Waits until all events so far were handled, and returns whether they were. If not, they are taken
+    /// note of later.
+    pub(super) fn wait(&self) -> bool {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if *state == State::Unwatched {
-            return;
+            return false;
         }
         *state = State::Awaited;
-        if self.file.write_at(&[0], 0).is_ok() {
-            // Who waits in vain goes on: what comes later is taken note of later.
-            let _ = self.seen.wait_timeout_while(state, LONGEST_WAIT, |it| *it == State::Awaited);
+        // Since Linux 6.14 what is written by such a descriptor is no event.
+        if fchmod(&self.file, Mode::RUSR | Mode::WUSR).is_err() {
+            return false;
         }
+        let waited = self.seen.wait_timeout_while(state, LONGEST_WAIT, |it| *it == State::Awaited);
+        waited.is_ok_and(|(_, waited)| !waited.timed_out())
     }
 
     fn set(&self, state: State) {

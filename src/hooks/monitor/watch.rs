@@ -326,6 +326,21 @@ mod tests {
     }
 
     #[test]
+    fn mark_comes_after_what_happened_before() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut watches = Watches::new(1024).unwrap();
+        let mut survey = watches.survey();
+        survey.hook_dir(dir.path()).unwrap();
+        survey.finish();
+        for round in 0..100 {
+            assert!(!watches.read().unwrap(), "{round}");
+            fs::write(dir.path().join("a.json"), round.to_string()).unwrap();
+            assert!(watches.shared.mark.as_ref().unwrap().wait(), "{round}");
+            assert!(watches.read().unwrap(), "{round}");
+        }
+    }
+
+    #[test]
     fn thread_ends_with_the_watches() {
         let watches = Watches::new(1024).unwrap();
         let shared = Arc::downgrade(&watches.shared);

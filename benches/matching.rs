@@ -1,5 +1,5 @@
-//! Matching 1000 loaded hooks against one configuration, in process: the first time, when patterns
-//! are compiled, and after that.
+//! Matching in process: 1000 loaded hooks against one configuration, the first time, when patterns are
+//! compiled, and after that; then single patterns that literals do not answer.
 //!
 //! `cargo bench --bench matching`
 
@@ -10,7 +10,9 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use oci_hooks::hooks::consumer::PODMAN;
-use oci_hooks::hooks::{Command, Definition, HookFile, HookSet, PathCheck, SchemaOptions, Target};
+use oci_hooks::hooks::{
+    Command, Definition, HookFile, HookSet, PathCheck, Pattern, SchemaOptions, Target,
+};
 
 const HOOKS: usize = 1000;
 
@@ -22,13 +24,45 @@ fn main() {
             .into(),
         has_bind_mounts: true,
     };
-    println!("{HOOKS} hooks against one configuration with 2 annotations");
-    let hooks = hooks();
-    let first = time(|| evaluate(&hooks, &target));
-    println!("first time, patterns compiled as needed: {first:?}");
-    let mut later: Vec<_> = (0..1001).map(|_| time(|| evaluate(&hooks, &target))).collect();
-    later.sort_unstable();
-    println!("after that, median of {}: {:?}", later.len(), later[later.len() / 2]);
+    println!(
+        "{HOOKS} hooks against one configuration with 2 annotations, first time and after that"
+    );
+    println!("most patterns answered by literals: {}", first_and_later(&hooks(usual), &target));
+    println!("all patterns compiled and matching: {}", first_and_later(&hooks(compiled), &target));
+    single_patterns();
+}
+
+fn first_and_later(hooks: &HookSet, target: &Target) -> String {
+    let first = time(|| evaluate(hooks, target));
+    let later = median(1001, || time(|| evaluate(hooks, target)));
+    format!("{first:?}, {later:?}")
+}
+
+fn single_patterns() {
+    println!("{:<48} {:>12} {:>12} {:>12}", "pattern", "made, once", "again", "100 kB");
+    for (source, text) in [
+        ("^(true|yes)$", "true"),
+        (r"^/usr/(local/)?bin/.*-hook$", "/usr/local/bin/my-hook"),
+        (r"^com\.example\..*/.*$", "com.example.hooks/debug"),
+        (r"(?i)perl", "/usr/bin/PERL"),
+        (r"^/usr/(s?bin|lib)/[^/]+(python|perl)[0-9.]*$", "/usr/bin/my-python3.11"),
+    ] {
+        let make = || Pattern::new(source).unwrap();
+        let once = median(1001, || time(|| assert!(make().is_match(text))));
+        let pattern = make();
+        let again = median(101, || {
+            time(|| (0..100).for_each(|_| assert!(black_box(&pattern).is_match(text)))) / 100
+        });
+        let long = format!("{text}{}", "/usr/lib/x com.example".repeat(4545)) + text;
+        let long = median(101, || time(|| black_box(pattern.is_match(black_box(&long)))));
+        println!("{source:<48} {once:>12?} {again:>12?} {long:>12?}");
+    }
+}
+
+fn median(runs: usize, work: impl FnMut() -> Duration) -> Duration {
+    let mut times: Vec<_> = std::iter::repeat_with(work).take(runs).collect();
+    times.sort_unstable();
+    times[times.len() / 2]
 }
 
 fn evaluate(hooks: &HookSet, target: &Target) {
@@ -37,23 +71,29 @@ fn evaluate(hooks: &HookSet, target: &Target) {
     }
 }
 
-fn time(work: impl FnOnce()) -> Duration {
+fn time<R>(work: impl FnOnce() -> R) -> Duration {
     let start = Instant::now();
-    work();
+    black_box(work());
     start.elapsed()
 }
 
-fn hooks() -> HookSet {
-    let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+fn usual(number: usize) -> String {
+    match number % 4 {
+        0 => format!(r#""commands": [".*/tool-{number}$"]"#),
+        1 => format!(r#""annotations": {{"^com\\.example\\.hook-{number}$": "^(true|yes)$"}}"#),
+        2 => format!(r#""commands": ["^/usr/(local/)?bin/.*-{number}$"]"#),
+        _ => format!(r#""hasBindMounts": true, "annotations": {{"example": "^[a-z]+{number}$"}}"#),
+    }
+}
+
+fn compiled(number: usize) -> String {
+    format!(r#""annotations": {{"example": "^(ci|test|{number})$"}}"#)
+}
+
+fn hooks(when: fn(usize) -> String) -> HookSet {
+    let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
     let file = |number| {
-        let when = match number % 4 {
-            0 => format!(r#""commands": [".*/tool-{number}$"]"#),
-            1 => format!(r#""annotations": {{"^com\\.example\\.hook-{number}$": "^(true|yes)$"}}"#),
-            2 => format!(r#""commands": ["^/usr/(local/)?bin/.*-{number}$"]"#),
-            _ => format!(
-                r#""hasBindMounts": true, "annotations": {{"example": "^[a-z]+{number}$"}}"#
-            ),
-        };
+        let when = when(number);
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#
         );

@@ -40,7 +40,7 @@ fn hooks() -> HookSet {
         r#""annotations": {"^com\\.example\\.b$": ".*"}"#,
         r#""annotations": {"example": "v[a-z]*x"}"#,
     ];
-    let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+    let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
     let file = |(number, when): (usize, &&str)| {
         let text = format!(
             r#"{{"version":"1.0.0","hook":{{"path":"/bin/true"}},"when":{{{when}}},"stages":["poststop"]}}"#

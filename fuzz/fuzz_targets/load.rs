@@ -22,8 +22,7 @@ fuzz_target!(|input: &[u8]| {
 
     let stages: Vec<_> = PODMAN.extension_stages.iter().map(|&stage| stage.to_owned()).collect();
     let parse = |text: &[u8], schema| {
-        let path_check = PathCheck::Skip;
-        let options = SchemaOptions { extension_stages: &stages, path_check, schema };
+        let options = SchemaOptions::new(&stages, schema).with_path_check(PathCheck::Skip);
         Definition::parse(text, options)
     };
 
@@ -71,7 +70,8 @@ fuzz_target!(|input: &[u8]| {
 
 /// Migrates; `None` if the file is refused, an empty list if there is nothing to do.
 fn migrate_text(text: &[u8], stages: &[String]) -> Option<Vec<String>> {
-    let options = MigrateOptions { extension_stages: stages, ..MigrateOptions::default() };
+    let mut options = MigrateOptions::default();
+    options.extension_stages = stages;
     let migration = migrate(OsStr::new("a.json"), text, options).ok()?;
     let files = migration.map(|migration| migration.files).unwrap_or_default();
     Some(files.into_iter().map(|file| file.text).collect())
@@ -94,11 +94,8 @@ fn check_migration(text: &[u8], old: &Definition, stages: &[String]) {
     let files = migrate_text(text, stages).expect("a file that loads can be migrated");
     assert_eq!(files.is_empty(), old.version == Version::V1_0_0);
     for text in files {
-        let options = SchemaOptions {
-            extension_stages: stages,
-            path_check: PathCheck::Skip,
-            schema: SchemaRule::Go,
-        };
+        let options =
+            SchemaOptions::new(stages, SchemaRule::Go).with_path_check(PathCheck::Skip);
         let new = Definition::parse(text.as_bytes(), options).expect("a migrated file loads");
         assert_eq!((new.version, &new.hook), (Version::V1_0_0, &old.hook));
         assert_eq!(new.stages, old.stages);
@@ -117,7 +114,7 @@ fn check_injection(config: &Config<'_>, selection: &Selection<'_>, consumer: &Co
     );
     assert_kept(config.document(), new.document());
 
-    let once = InjectOptions { once: true };
+    let once = InjectOptions::once();
     let first = config.inject(selection, once).expect("as without `once`");
     let first = Config::parse(&first).expect("the new configuration is JSON");
     let second = first.inject(selection, once).expect("what was injected can be injected again");

@@ -134,6 +134,7 @@ pub struct Capture<'a> {
 
 /// How a recorded hook went.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Captured {
     /// The exit code to give to the runtime: that of the hook, 128 and the signal that ended it
     /// (SIGKILL at its timeout), 127 if its program does not exist, or 126 if it cannot be run.

@@ -126,7 +126,7 @@ impl HookError {
             HookError::MissingPath => "set hook.path to the absolute path of the program".to_owned(),
             HookError::MissingStages => "name at least one stage, such as \"createRuntime\"".to_owned(),
             HookError::BothSet(one, other) => format!("keep `{one}` or `{other}`"),
-            HookError::PathMissing { .. } => "install the program or correct hook.path: podman and CRI-O ignore the file until then, in silence".to_owned(),
+            HookError::PathMissing { .. } => "install the program or correct hook.path: podman and CRI-O silently ignore the file until then".to_owned(),
             HookError::UnknownStage { stage } => {
                 let known = |name: &&&str| name.eq_ignore_ascii_case(stage);
                 let names = super::OciStage::ALL.map(super::OciStage::name);
@@ -144,6 +144,7 @@ impl HookError {
 
 /// What is wrong with a hook file, and where.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Fault {
     pub error: HookError,
     /// Where in the file, if it is about its content.
@@ -159,7 +160,7 @@ pub struct Problem {
     /// Where in the file, if it is about its content.
     pub location: Option<Location>,
     pub source: HookError,
-    /// Whether podman and CRI-O refuse to work because of it. What is not fatal, they drop in silence.
+    /// Whether podman and CRI-O refuse to work because of it. What is not fatal, they silently drop.
     pub fatal: bool,
 }
 
@@ -170,6 +171,7 @@ fn position(location: Option<&Location>) -> String {
 /// A hook that cannot be matched.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot match hook {}", path.display())]
+#[non_exhaustive]
 pub struct MatchError {
     pub path: PathBuf,
     pub source: super::EmptyArgs,

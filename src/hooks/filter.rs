@@ -24,6 +24,7 @@ use crate::sys::process::{End, Finished, Limit, Program, RunError};
 
 /// Limits and environment for precreate hooks.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct FilterOptions {
     /// Their working directory, to which relative paths of programs are relative too.
     pub bundle: PathBuf,
@@ -49,6 +50,7 @@ impl FilterOptions {
 
 /// A configuration that went through all filters.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Filtered {
     /// The bytes that the last filter wrote.
     pub config: Vec<u8>,
@@ -57,6 +59,7 @@ pub struct Filtered {
 
 /// The run of one precreate hook.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FilterRun {
     /// What it wrote to standard error, up to the limit.
     pub stderr: Vec<u8>,
@@ -68,14 +71,14 @@ pub struct FilterRun {
 }
 
 impl FilterRun {
-    /// Returns the first lines of standard error that are not blank, without control characters, and one
-    /// that says so if there was more of it.
+    /// Returns the first lines of standard error that are not blank, without control characters, and a
+    /// note if there was more of it.
     pub fn lines(&self) -> Vec<String> {
         const MAX_LINES: usize = 200;
         let mut lines = self.kept_lines();
         if self.stderr_truncated || lines.len() > MAX_LINES {
             lines.truncate(MAX_LINES);
-            lines.push("(it wrote more, which is not kept)".to_owned());
+            lines.push("(more output was discarded)".to_owned());
         }
         lines
     }
@@ -88,7 +91,7 @@ impl FilterRun {
     }
 
     /// Returns the last line of standard error, cut to what fits into a message.
-    pub fn last_words(&self) -> Option<String> {
+    pub fn last_stderr_line(&self) -> Option<String> {
         const MAX_CHARS: usize = 300;
         let line = self.kept_lines().pop()?;
         Some(line.trim_start().chars().take(MAX_CHARS).collect())
@@ -97,7 +100,8 @@ impl FilterRun {
 
 /// A filter that did not work. The filters after it have not been run.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot filter the configuration with hook {index}, {path}{}", said(run))]
+#[error("cannot filter the configuration with hook {index}, {path}{}", stderr_suffix(run))]
+#[non_exhaustive]
 pub struct FilterError {
     /// Its index in the list of filters.
     pub index: usize,
@@ -111,8 +115,8 @@ pub struct FilterError {
     pub runs: Vec<FilterRun>,
 }
 
-fn said(run: &FilterRun) -> String {
-    run.last_words().map_or_else(String::new, |words| format!(" (it said: {words})"))
+fn stderr_suffix(run: &FilterRun) -> String {
+    run.last_stderr_line().map_or_else(String::new, |line| format!(" (stderr: {line})"))
 }
 
 /// What was wrong with a filter.
@@ -126,16 +130,16 @@ pub enum FilterFailure {
     #[error("exit status {0}")]
     Exited(i32),
     /// It was ended by a signal, which was not ours.
-    #[error("ended by signal {0}")]
+    #[error("killed by signal {0}")]
     Signaled(i32),
     /// It was killed at its timeout.
-    #[error("killed at its timeout of {} s", timeout.as_secs())]
+    #[error("timed out after {} s", timeout.as_secs())]
     TimedOut {
         /// The timeout it had; zero for one that is not greater than zero or too large.
         timeout: Duration,
     },
     /// It was killed because it did not stop writing.
-    #[error("it wrote more than {limit_bytes} bytes")]
+    #[error("its output exceeds {limit_bytes} bytes")]
     OutputTooLarge { limit_bytes: u64 },
     /// It wrote something that is not exactly one JSON value; nothing, for one.
     #[error("its output is not JSON")]
@@ -147,7 +151,7 @@ pub enum FilterFailure {
     #[error("its output is {found}, not an object")]
     NotAnObject { found: &'static str },
     /// It would have emptied the configuration.
-    #[error("its output is {found}, which would leave nothing of the configuration")]
+    #[error("its output is {found}, which would empty the configuration")]
     Empty { found: &'static str },
 }
 
@@ -346,7 +350,7 @@ mod tests {
         let error = filter(&hooks, b"{\"a\":1}".to_vec(), &FilterOptions::new("/")).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "cannot filter the configuration with hook 1, /bin/sh (it said: why)"
+            "cannot filter the configuration with hook 1, /bin/sh (stderr: why)"
         );
         assert_eq!(error.source().unwrap().to_string(), "exit status 3");
         assert_eq!((error.index, error.runs.len()), (1, 1));
@@ -355,11 +359,11 @@ mod tests {
     }
 
     #[test]
-    fn last_words_are_harmless_on_a_terminal() {
+    fn last_stderr_line_are_harmless_on_a_terminal() {
         let run =
             FilterRun { stderr: b"first\n \x1b[2Jbad\xff\n\n".to_vec(), ..Default::default() };
-        assert_eq!(run.last_words().as_deref(), Some("\u{fffd}[2Jbad\u{fffd}"));
-        assert_eq!(FilterRun::default().last_words(), None);
+        assert_eq!(run.last_stderr_line().as_deref(), Some("\u{fffd}[2Jbad\u{fffd}"));
+        assert_eq!(FilterRun::default().last_stderr_line(), None);
     }
 
     #[test]
@@ -403,7 +407,7 @@ mod tests {
         assert_eq!(error.failure.to_string(), "it wrote more than 1000 bytes");
         assert_eq!((error.run.stderr.len(), error.run.stderr_truncated), (10, true));
         let last = error.run.lines().pop();
-        assert_eq!(last.as_deref(), Some("(it wrote more, which is not kept)"));
+        assert_eq!(last.as_deref(), Some("(more output was discarded)"));
         assert_eq!(error.config, b"{}");
     }
 }

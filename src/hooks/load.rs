@@ -17,6 +17,7 @@ pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
 
 /// What to load, and for whom.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct LoadOptions {
     /// The directories, in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
@@ -276,8 +277,8 @@ pub(super) fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
 
 /// Returns whether a hook that was good before stays in force in spite of an error.
 ///
-/// Not if somebody took away the file, the directory or the hook's program: a hook without its
-/// program would make every container fail, and the reference ignores it.
+/// Not if the file, its directory or the hook's program was removed: a hook without its program
+/// would make every container fail, and the reference ignores it.
 fn outlives(error: &HookError) -> bool {
     match error {
         HookError::PathMissing { .. } | HookError::PathLookup { .. } => false,

@@ -3,7 +3,7 @@
 //! Of a 0.1.0 file one condition is enough, of a 1.0.0 file all must hold. A 0.1.0 file with several
 //! conditions therefore becomes several files, one for each. Which containers the hook applies to
 //! stays the same, but one that meets two conditions gets the hook twice: 1.0.0 has no way to say
-//! "this and not that", so no set of files avoids it. [`Remark::RunsTwice`] says when that can be.
+//! "this and not that", so no set of files avoids it. [`MigrationNote::RunsTwice`] says when that can be.
 //!
 //! One case in which a second file is not needed is common: a command pattern that matches every
 //! program, such as `.*`, makes the other conditions idle, and they are left out.
@@ -11,7 +11,7 @@
 //! What remains different concerns containers that no engine makes, those without `process.args`:
 //!
 //! - With an empty `process.args`, 0.1.0 looks at commands only if nothing else holds. The file for
-//!   the commands looks at them always, and so the configuration is refused.
+//!   the commands looks at them always, and so the configuration is rejected.
 //! - Without `process`, conditions that were left out beside `.*` do not hold.
 
 use std::collections::BTreeMap;
@@ -28,6 +28,7 @@ use crate::json::{Document, Location, folds_to};
 
 /// Options of a migration to schema 1.0.0.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct MigrateOptions<'a> {
     /// Stages the consumer runs by itself.
     pub extension_stages: &'a [String],
@@ -54,7 +55,7 @@ pub struct Migration {
     /// Those that follow are called `NAME.1.json`, `NAME.2.json`: in the order of injection hardly
     /// anything fits between them and `NAME.json`, as it would with `NAME-1.json`.
     pub files: Vec<MigratedFile>,
-    pub remarks: Vec<Remark>,
+    pub remarks: Vec<MigrationNote>,
 }
 
 /// A 1.0.0 hook file to write.
@@ -68,7 +69,7 @@ pub struct MigratedFile {
 /// Something to know about a migration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Remark {
+pub enum MigrationNote {
     /// There was no condition that could hold, and there is none now.
     NeverApplies,
     /// A container that meets several conditions gets the hook once for each, where it got it once.
@@ -92,40 +93,42 @@ pub enum Condition {
     Commands,
 }
 
-impl Remark {
+impl MigrationNote {
     /// Returns a stable name of the kind of remark, for programs.
     pub fn class(&self) -> &'static str {
         match self {
-            Remark::NeverApplies => "never-applies",
-            Remark::RunsTwice { .. } => "runs-twice",
-            Remark::Implied { .. } => "implied-conditions",
-            Remark::HideTogether => "hide-together",
-            Remark::UnknownKey { .. } => "unknown-key",
+            MigrationNote::NeverApplies => "never-applies",
+            MigrationNote::RunsTwice { .. } => "runs-twice",
+            MigrationNote::Implied { .. } => "implied-conditions",
+            MigrationNote::HideTogether => "hide-together",
+            MigrationNote::UnknownKey { .. } => "unknown-key",
         }
     }
 }
 
-impl fmt::Display for Remark {
+impl fmt::Display for MigrationNote {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Remark::NeverApplies => f.write_str("the hook has no condition and never applies"),
-            Remark::RunsTwice { conditions } => write!(
+            MigrationNote::NeverApplies => {
+                f.write_str("the hook has no condition and never applies")
+            }
+            MigrationNote::RunsTwice { conditions } => write!(
                 f,
                 "any of {} was enough; 1.0.0 needs a file for each, and a container that meets \
                  several now gets the hook several times",
                 names(conditions)
             ),
-            Remark::Implied { conditions } => write!(
+            MigrationNote::Implied { conditions } => write!(
                 f,
                 "the commands match every program, which makes {} idle; left out",
                 names(conditions)
             ),
-            Remark::HideTogether => f.write_str(
+            MigrationNote::HideTogether => f.write_str(
                 "a file of the same name in a later directory hides the first file only; give it \
                  companions of the other names",
             ),
-            Remark::UnknownKey { key, .. } => {
-                write!(f, "key {key:?} means nothing to consumers; left out")
+            MigrationNote::UnknownKey { key, .. } => {
+                write!(f, "unknown key {key:?}; left out")
             }
         }
     }
@@ -192,7 +195,7 @@ pub fn migrate(
 }
 
 /// Returns the conditions of each file to write.
-fn conditions(definition: &Definition, remarks: &mut Vec<Remark>) -> Vec<DraftWhen> {
+fn conditions(definition: &Definition, remarks: &mut Vec<MigrationNote>) -> Vec<DraftWhen> {
     let when = &definition.when;
     let mut found = Vec::new();
     // `false` neither holds nor keeps others from holding.
@@ -207,18 +210,18 @@ fn conditions(definition: &Definition, remarks: &mut Vec<Remark>) -> Vec<DraftWh
     }
     if found.len() > 1 && when.commands.iter().any(matches_everything) {
         found.pop();
-        remarks.push(Remark::Implied { conditions: found });
+        remarks.push(MigrationNote::Implied { conditions: found });
         found = vec![Condition::Commands];
     }
     match found.len() {
         0 => {
-            remarks.push(Remark::NeverApplies);
+            remarks.push(MigrationNote::NeverApplies);
             return vec![DraftWhen::default()];
         }
         1 => {}
         _ => {
-            remarks.push(Remark::RunsTwice { conditions: found.clone() });
-            remarks.push(Remark::HideTogether);
+            remarks.push(MigrationNote::RunsTwice { conditions: found.clone() });
+            remarks.push(MigrationNote::HideTogether);
         }
     }
     let draft = |condition| match condition {
@@ -256,12 +259,12 @@ fn stage_name(stage: &Stage, prestart: MigratePrestart) -> String {
     }
 }
 
-fn unknown_keys(document: &Document<'_>) -> impl Iterator<Item = Remark> {
+fn unknown_keys(document: &Document<'_>) -> impl Iterator<Item = MigrationNote> {
     let known = |key: &str| KEYS_0_1_0.iter().chain(&["version"]).any(|name| folds_to(key, name));
     document.root().members().filter_map(move |member| {
         let key = member.key.as_str()?;
         let location = member.key.location();
-        (!known(&key)).then(|| Remark::UnknownKey { key: key.into_owned(), location })
+        (!known(&key)).then(|| MigrationNote::UnknownKey { key: key.into_owned(), location })
     })
 }
 
@@ -297,7 +300,7 @@ mod tests {
     }
 
     fn classes(migration: &Migration) -> Vec<&str> {
-        migration.remarks.iter().map(Remark::class).collect()
+        migration.remarks.iter().map(MigrationNote::class).collect()
     }
 
     #[test]
@@ -373,7 +376,7 @@ mod tests {
         let migration = migrated(
             &json!({"HOOK": "/bin/x", "stage": [], "cmd": ["a"], "when": {"always": true}}),
         );
-        let [Remark::UnknownKey { key, location }] = &migration.remarks[..] else {
+        let [MigrationNote::UnknownKey { key, location }] = &migration.remarks[..] else {
             panic!("{:?}", migration.remarks);
         };
         assert_eq!((key.as_str(), location.pointer.as_str()), ("when", "/when"));
@@ -468,7 +471,7 @@ mod tests {
             let options =
                 MigrateOptions { extension_stages: &extension_stages, ..Default::default() };
             let Ok(migration) = migrate(name, old_text.as_bytes(), options) else {
-                // Joined patterns need not be one, and then the old file is refused as well.
+                // Joined patterns need not be one, and then the old file is rejected as well.
                 return Ok(());
             };
             let migration = migration.unwrap();

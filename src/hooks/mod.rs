@@ -80,4 +80,4 @@ pub use select::{Injection, Selection};
 pub use set::{HookFile, HookSet, Verdict};
 pub use stage::{OciStage, Stage};
 pub use target::{Command, Target, TargetOverrides};
-pub use when::{AnnotationPattern, Combine, EmptyArgs, Outcome, Reason, When};
+pub use when::{AnnotationPattern, Combine, EmptyArgs, Evaluation, Reason, When};

@@ -6,7 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
 use super::consumer::Matching;
-use super::{Definition, EmptyArgs, Outcome, Target};
+use super::{Definition, EmptyArgs, Evaluation, Target};
 
 /// A hook file that was loaded.
 #[derive(Clone, Debug)]
@@ -37,10 +37,11 @@ pub struct HookSet {
 
 /// What one hook's conditions say about a container.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Verdict<'a> {
     pub file: &'a HookFile,
     /// Whether it applies, and why; an error keeps the reference from injecting any hook.
-    pub outcome: Result<Outcome<'a>, EmptyArgs>,
+    pub outcome: Result<Evaluation<'a>, EmptyArgs>,
 }
 
 impl Verdict<'_> {

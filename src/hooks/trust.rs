@@ -31,6 +31,7 @@ const MAX_INTERPRETERS: usize = 5;
 
 /// The users whose files are trusted.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TrustOptions {
     /// Users who may own and write hooks. So may the groups of the same numbers: root's, and where
     /// each user has a group of their own, that.
@@ -156,7 +157,7 @@ impl Checker {
         self.check_path(path)
     }
 
-    /// Finds a program as `env` does, where nobody else could put another one that is found first.
+    /// Finds a program as `env` does, unless another user could put one in front of it.
     fn find(&mut self, sought: &Sought) -> Result<PathBuf, TrustError> {
         if sought.name.as_os_str().as_bytes().contains(&b'/') {
             return Ok(sought.name.clone());
@@ -179,7 +180,7 @@ impl Checker {
         Err(PathError::new("find in the hook's PATH", &sought.name, source).into())
     }
 
-    /// Checks that nobody else can make files in a directory that was checked: the sticky bit keeps
+    /// Checks that no other user can create files in a directory that was checked: the sticky bit keeps
     /// only those that are there from being replaced.
     pub fn check_additions(&self, directory: &Path) -> Result<(), TrustError> {
         let (file, stat) = open(directory, OFlags::DIRECTORY).at("look up", directory)?;

@@ -88,7 +88,8 @@ impl Reason<'_> {
 
 /// Whether a hook applies to a container, and the condition that decided.
 #[derive(Clone, Copy, Debug)]
-pub struct Outcome<'a> {
+#[non_exhaustive]
+pub struct Evaluation<'a> {
     pub matched: bool,
     /// The condition that decided: the first to fail or the last to hold where all must hold, the
     /// first to hold or the last to fail where one is enough.
@@ -106,22 +107,22 @@ impl When {
         &'a self,
         target: &'a Target,
         matching: Matching,
-    ) -> Result<Outcome<'a>, EmptyArgs> {
+    ) -> Result<Evaluation<'a>, EmptyArgs> {
         let decisive = self.combine == Combine::Any;
         let mut last = None;
         for reason in self.conditions(target, matching) {
             let reason = reason?;
             if reason.holds() == decisive {
-                return Ok(Outcome { matched: decisive, reason });
+                return Ok(Evaluation { matched: decisive, reason });
             }
             last = Some(reason);
         }
         Ok(match last {
-            Some(reason) => Outcome { matched: !decisive, reason },
+            Some(reason) => Evaluation { matched: !decisive, reason },
             None if self.commands.is_empty() => {
-                Outcome { matched: false, reason: Reason::NoCondition }
+                Evaluation { matched: false, reason: Reason::NoCondition }
             }
-            None => Outcome { matched: false, reason: Reason::NoProcess },
+            None => Evaluation { matched: false, reason: Reason::NoProcess },
         })
     }
 

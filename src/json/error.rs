@@ -48,7 +48,7 @@ impl fmt::Display for SyntaxError {
                 f.write_str("unescaped control character in string")
             }
             SyntaxErrorKind::Escape => f.write_str("invalid escape in string"),
-            SyntaxErrorKind::TrailingData => f.write_str("more text after the JSON value"),
+            SyntaxErrorKind::TrailingData => f.write_str("trailing data after the JSON value"),
             SyntaxErrorKind::TooDeep => f.write_str("nested deeper than 10000 levels"),
             SyntaxErrorKind::TooLong => f.write_str("longer than 4 GiB"),
         }

@@ -1,6 +1,7 @@
 //! `oci-hooks schema`: the schemas against what the loader takes.
 
 use jsonschema::Validator;
+use oci_hooks::hooks::consumer::SchemaRule;
 use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions, Version};
 use serde_json::Value;
 
@@ -18,11 +19,8 @@ fn schema(version: Version) -> (Value, Validator) {
 
 fn loads(text: &str) -> bool {
     let extension_stages = ["precreate".to_owned(), "poststop".to_owned()];
-    let options = SchemaOptions {
-        extension_stages: &extension_stages,
-        path_check: PathCheck::Skip,
-        ..SchemaOptions::default()
-    };
+    let options = SchemaOptions::new(&extension_stages, SchemaRule::default())
+        .with_path_check(PathCheck::Skip);
     Definition::parse(text.as_bytes(), options).is_ok()
 }
 

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::{
     self, Combine, Config, Definition, Entry, EntryState, InjectOptions, LoadOptions, Loaded,
-    Problem, Target, consumer,
+    Problem, SchemaOptions, Target, consumer,
 };
 use serde_json::{Value, json};
 
@@ -42,7 +42,8 @@ fn check(vector: &Value) -> anyhow::Result<()> {
     let root = temp.path().to_str().unwrap();
     let dirs = make_dirs(&vector["dirs"], temp.path())?;
     let extension_stages = serde_json::from_value(vector["extension_stages"].clone())?;
-    let options = LoadOptions { dirs, extension_stages, ..LoadOptions::default() };
+    let mut options = LoadOptions::default();
+    (options.dirs, options.extension_stages) = (dirs, extension_stages);
     let loaded = hooks::load(&options);
 
     let files = vector["files"].as_array().unwrap();
@@ -144,10 +145,7 @@ fn file(
         EntryState::Vanished => ("skipped-vanished", problem.map(|p| p.source.class()), None),
         EntryState::Broken => ("error", problem.map(|p| p.source.class()), None),
         _ => {
-            let schema = hooks::SchemaOptions {
-                extension_stages: &options.extension_stages,
-                ..Default::default()
-            };
+            let schema = SchemaOptions::new(&options.extension_stages, options.schema);
             let definition = Definition::parse(&fs::read(&entry.path)?, schema).unwrap();
             ("loaded", None, Some(parsed(&definition, root)?))
         }

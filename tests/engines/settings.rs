@@ -180,7 +180,7 @@ fn a_precreate_hook_that_fails_fails_the_create() {
     let setup = Setup::new();
     for (script, expected) in [
         ("echo no such image >&2; exit 4", "(it said: no such image): exit status 4"),
-        ("echo '{}'", "which would leave nothing of the configuration"),
+        ("echo '{}'", "which would empty the configuration"),
         ("echo not JSON", "its output is not JSON"),
         ("cat; echo", ""),
     ] {
@@ -204,7 +204,7 @@ fn of_a_precreate_hook_that_writes_without_end_little_gets_into_the_log() {
         (
             "cat; yes 'what I have to say' | head -c 5000000 >&2".to_owned(),
             7,
-            "(it wrote more, which is not kept)",
+            "(more output was discarded)",
         ),
         (endless.to_owned(), 1, "(it said: x): killed at its timeout of 1 s"),
         (format!("yes & {endless}"), 1, "it wrote more than 16777216 bytes"),

@@ -70,11 +70,9 @@ fn examples_load_and_lint_without_findings() {
     assert_eq!(load(&PODMAN, &[&common, &podman]), Example::all().len());
     assert!(load(&CRIO, &[&common]) >= 10);
 
-    let options = LintOptions {
-        dirs: vec![common, podman],
-        files: FileChecks::Trust(TrustOptions::of_process()),
-        ..LintOptions::for_consumer(&PODMAN)
-    };
+    let mut options = LintOptions::for_consumer(&PODMAN);
+    options.dirs = vec![common, podman];
+    options.files = FileChecks::Trust(TrustOptions::of_process());
     let report = lint::lint_dirs(&options);
     assert_eq!(report.hook_files, Example::all().len());
     let mistakes: Vec<_> = report

@@ -31,11 +31,9 @@ impl Dirs {
             fs::create_dir(dir).unwrap();
             set_mode(dir, 0o755);
         }
-        let options = LintOptions {
-            dirs: dirs.to_vec(),
-            files: FileChecks::Trust(TrustOptions::of_process()),
-            ..LintOptions::default()
-        };
+        let mut options = LintOptions::default();
+        options.dirs = dirs.to_vec();
+        options.files = FileChecks::Trust(TrustOptions::of_process());
         Dirs { temp, options }
     }
 

@@ -76,11 +76,9 @@ impl Tree {
 
     pub(crate) fn options(&self, dirs: &[&str]) -> MonitorOptions {
         let dirs = dirs.iter().map(|dir| self.path(dir)).collect();
-        MonitorOptions {
-            load: LoadOptions { dirs, ..Default::default() },
-            coalesce: Duration::from_millis(10),
-            ..Default::default()
-        }
+        let mut load = LoadOptions::default();
+        load.dirs = dirs;
+        MonitorOptions { load, coalesce: Duration::from_millis(10), ..Default::default() }
     }
 
     pub(crate) fn monitor(&self, dirs: &[&str]) -> Followed<'_> {

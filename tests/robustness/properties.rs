@@ -129,7 +129,7 @@ fn target() -> impl Strategy<Value = Target> {
 }
 
 fn files(hooks: &[Hook]) -> Vec<HookFile> {
-    let schema = SchemaOptions { path_check: PathCheck::Skip, ..Default::default() };
+    let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
     let file = |(number, (path, when, stages)): (usize, &Hook)| {
         let stages = serde_json::to_string(stages).unwrap();
         let text = format!(
@@ -220,7 +220,7 @@ proptest! {
     #[test]
     fn injecting_once_again_changes_nothing(config in config(), hooks in hooks(), target in target()) {
         let set: HookSet = files(&hooks).into_iter().collect();
-        let once = InjectOptions { once: true };
+        let once = InjectOptions::once();
         if let Some(first) = inject(&set, &target, config.as_bytes(), once) {
             prop_assert_eq!(inject(&set, &target, &first, once).unwrap(), first);
         }
@@ -274,7 +274,7 @@ proptest! {
     fn any_bytes_are_a_hook_or_a_fault(bytes in prop::collection::vec(any::<u8>(), 0..200), text in json()) {
         for text in [&bytes[..], text.as_bytes()] {
             for consumer in Consumer::ALL {
-                let schema = SchemaOptions { path_check: PathCheck::Skip, schema: consumer.schema, ..Default::default() };
+                let schema = SchemaOptions::new(&[], consumer.schema).with_path_check(PathCheck::Skip);
                 let _ = Definition::parse(text, schema);
             }
             let _ = Config::parse(text).map(|config| config.target(PODMAN.bind_mounts).map(drop));

@@ -64,7 +64,7 @@ fn pipeline(settings: &Settings, path: &Path) -> Pipeline {
     }
     pipeline.skip_bad_files = settings.skip_bad_files;
     pipeline.strict = settings.strict.then(TrustOptions::of_process);
-    pipeline.inject = InjectOptions { once: true };
+    pipeline.inject = InjectOptions::once();
     let bundle = path.parent().unwrap_or(Path::new("."));
     pipeline.precreate = settings.precreate.then(|| FilterOptions::new(bundle));
     pipeline

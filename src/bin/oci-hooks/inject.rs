@@ -9,7 +9,7 @@ use clap::{Args, ValueEnum};
 use oci_hooks::hooks::capture::Recorder;
 use oci_hooks::hooks::pipeline::{Injected, Report};
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{FilterOptions, Hook, InjectOptions, OciStage, Pipeline, Selection};
+use oci_hooks::hooks::{FilterOptions, Hook, OciStage, Pipeline, Selection};
 use oci_hooks::sys::fs::{Expected, FileAt, FileId, PathContext, ReplaceOptions, Symlinks};
 
 use crate::Exit;
@@ -138,14 +138,16 @@ impl InjectArgs {
         pipeline.skip_bad_files = self.lenient;
         pipeline.target = self.target.overrides()?;
         pipeline.strict = self.strict.then(TrustOptions::of_process);
-        pipeline.inject = InjectOptions { once: self.once };
+        pipeline.inject.once = self.once;
         let bundle = match path.parent() {
             Some(parent) if !parent.as_os_str().is_empty() => parent,
             _ => Path::new("."),
         };
-        let allow_empty = self.allow_empty;
-        pipeline.precreate =
-            self.run_precreate.then(|| FilterOptions { allow_empty, ..FilterOptions::new(bundle) });
+        pipeline.precreate = self.run_precreate.then(|| {
+            let mut options = FilterOptions::new(bundle);
+            options.allow_empty = self.allow_empty;
+            options
+        });
         Ok(pipeline)
     }
 

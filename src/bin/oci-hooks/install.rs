@@ -110,11 +110,8 @@ impl InstallOptions {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
         let load = context.load_options();
-        let schema = SchemaOptions {
-            extension_stages: &load.extension_stages,
-            path_check: PathCheck::Skip,
-            schema: load.schema,
-        };
+        let schema = SchemaOptions::new(&load.extension_stages, load.schema)
+            .with_path_check(PathCheck::Skip);
         if Definition::parse(text, schema).is_err() {
             return Ok(());
         }
@@ -138,5 +135,5 @@ const MISSING_PROGRAM: &str = "OH017";
 /// Returns the editor of the hook directories.
 pub(crate) fn editor(context: &Context, dry_run: bool) -> Editor {
     let mode = if dry_run { Mode::Plan } else { Mode::Apply };
-    Editor { options: context.load_options(), mode }
+    Editor::new(context.load_options(), mode)
 }

@@ -81,7 +81,7 @@ fn examples_of_hook_files_have_no_mistakes() {
     for example in examples {
         let text = example.replace("\\(dq", "\"").replace("\\(ha", "^");
         let text = text.replace("\\-", "-").replace("\\e", "\\");
-        let schema = SchemaOptions { path_check: PathCheck::Skip, ..SchemaOptions::default() };
+        let schema = SchemaOptions::default().with_path_check(PathCheck::Skip);
         Definition::parse(text.as_bytes(), schema).unwrap_or_else(|e| panic!("{e:?}: {text}"));
         let findings = lint::lint_text(Path::new("example.json"), text.as_bytes(), &options);
         let bad: Vec<_> = findings.iter().filter(|f| f.severity > Severity::Note).collect();

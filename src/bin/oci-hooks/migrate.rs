@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::PathCheck;
 use oci_hooks::hooks::manage::{Destination, Mode, write_migration};
-use oci_hooks::hooks::migrate::{MigrateOptions, MigratePrestart, Migration, Remark, migrate};
+use oci_hooks::hooks::migrate::{
+    MigrateOptions, MigratePrestart, Migration, MigrationNote, migrate,
+};
 use serde::Serialize;
 
 use crate::Exit;
@@ -107,13 +109,12 @@ pub(crate) fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Err
 impl MigrateArgs {
     fn file(&self, path: &Path, context: &mut Context) -> Result<MigratedFile, Error> {
         let text = context.read_hook(path)?;
-        let load_options = context.load_options();
-        let options = MigrateOptions {
-            extension_stages: &load_options.extension_stages,
-            prestart: match self.prestart {
-                Prestart::Keep => MigratePrestart::Keep,
-                Prestart::CreateRuntime => MigratePrestart::CreateRuntime,
-            },
+        let mut load_options = context.load_options();
+        let mut options = MigrateOptions::default();
+        options.extension_stages = &load_options.extension_stages;
+        options.prestart = match self.prestart {
+            Prestart::Keep => MigratePrestart::Keep,
+            Prestart::CreateRuntime => MigratePrestart::CreateRuntime,
         };
         let migration = migrate(&name_of(path), &text, options)
             .map_err(|fault| Error::Fault { path: path.to_owned(), fault: Box::new(fault) })?;
@@ -127,8 +128,7 @@ impl MigrateArgs {
         }
         if let Some(destination) = self.destination(path, &text)? {
             // The program may be installed on another host.
-            let load_options =
-                oci_hooks::hooks::LoadOptions { path_check: PathCheck::Skip, ..load_options };
+            load_options.path_check = PathCheck::Skip;
             let mode = if self.dry_run { Mode::Plan } else { Mode::Apply };
             let change = write_migration(&migration, destination, &load_options, mode)?;
             if !context.is_json() {
@@ -203,10 +203,10 @@ impl MigratedFile {
     }
 }
 
-fn diagnostic(path: &Path, remark: &Remark) -> Diagnostic {
+fn diagnostic(path: &Path, remark: &MigrationNote) -> Diagnostic {
     Diagnostic {
         location: match remark {
-            Remark::UnknownKey { location, .. } => Some(location.clone()),
+            MigrationNote::UnknownKey { location, .. } => Some(location.clone()),
             _ => None,
         },
         ..Diagnostic::new(remark.class(), path, &remark.to_string())

@@ -89,11 +89,9 @@ pub(crate) fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> 
         return args.options.install(&name, Path::new(UNNAMED), text.as_bytes(), context);
     }
     let options = context.load_options();
-    let schema = SchemaOptions {
-        extension_stages: &options.extension_stages,
-        path_check: if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists },
-        schema: options.schema,
-    };
+    let path_check = if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
+    let schema =
+        SchemaOptions::new(&options.extension_stages, options.schema).with_path_check(path_check);
     Definition::parse(text.as_bytes(), schema)
         .map_err(|fault| Error::Fault { path: UNNAMED.into(), fault: Box::new(fault) })?;
     context.write(text)?;

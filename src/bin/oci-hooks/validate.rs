@@ -92,11 +92,9 @@ impl ValidateArgs {
     fn row(&self, path: &Path, text: &[u8], context: &Context) -> ValidatedFile {
         let verdict = |consumer: &Consumer| {
             let options = context.load_options_as(consumer);
-            let schema = SchemaOptions {
-                extension_stages: &options.extension_stages,
-                path_check: if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists },
-                schema: options.schema,
-            };
+            let path_check = if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
+            let schema = SchemaOptions::new(&options.extension_stages, options.schema)
+                .with_path_check(path_check);
             match Definition::parse(text, schema) {
                 Ok(Definition { version, .. }) => {
                     ConsumerVerdict { accepted: true, version: Some(version), fault: None }

@@ -24,7 +24,7 @@ pub(super) struct Record<'a> {
     started: String,
     duration_ms: u64,
     #[serde(flatten)]
-    outcome: Outcome,
+    outcome: HookEnd,
     stdout: Cow<'a, str>,
     stdout_truncated: bool,
     stderr: Cow<'a, str>,
@@ -34,7 +34,7 @@ pub(super) struct Record<'a> {
 /// How a hook ended; the name of the variant is the name of the field.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum Outcome {
+enum HookEnd {
     ExitCode(i32),
     Signal(i32),
     TimedOut(bool),
@@ -45,7 +45,7 @@ enum Outcome {
 ///
 /// [container's state]: https://github.com/opencontainers/runtime-spec/blob/main/runtime.md#state
 #[derive(Deserialize)]
-struct State {
+struct ContainerState {
     id: String,
 }
 
@@ -62,10 +62,10 @@ impl<'a> Record<'a> {
             stage: capture.stage,
             path: capture.path.to_string_lossy(),
             args: capture.argv.iter().map(|arg| arg.to_string_lossy()).collect(),
-            container: serde_json::from_slice(capture.state).ok().map(|State { id }| id),
+            container: serde_json::from_slice(capture.state).ok().map(|ContainerState { id }| id),
             started: format!("{time:.9}"),
             duration_ms: 0,
-            outcome: Outcome::TimedOut(true),
+            outcome: HookEnd::TimedOut(true),
             stdout: Cow::Borrowed(""),
             stdout_truncated: false,
             stderr: Cow::Borrowed(""),
@@ -75,10 +75,10 @@ impl<'a> Record<'a> {
             Ok(finished) => Record {
                 duration_ms: u64::try_from(finished.duration.as_millis()).unwrap_or(u64::MAX),
                 outcome: match finished.end {
-                    End::Exited(code) => Outcome::ExitCode(code),
-                    End::Signaled(signal) => Outcome::Signal(signal),
+                    End::Exited(code) => HookEnd::ExitCode(code),
+                    End::Signaled(signal) => HookEnd::Signal(signal),
                     // No limit of a capture kills: too much output is cut.
-                    End::TimedOut | End::OutputTooLarge => Outcome::TimedOut(true),
+                    End::TimedOut | End::OutputTooLarge => HookEnd::TimedOut(true),
                 },
                 stdout: String::from_utf8_lossy(&finished.stdout),
                 stdout_truncated: finished.stdout_truncated,
@@ -86,7 +86,7 @@ impl<'a> Record<'a> {
                 stderr_truncated: finished.stderr_truncated,
                 ..record
             },
-            Err(error) => Record { outcome: Outcome::Error(chain(error)), ..record },
+            Err(error) => Record { outcome: HookEnd::Error(chain(error)), ..record },
         }
     }
 

@@ -11,9 +11,17 @@ use crate::json::{Kind, Value};
 
 /// Options of [`Config::inject`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct InjectOptions {
     /// Leaves out a hook that already stands at its stage, so that injecting twice changes nothing.
     pub once: bool,
+}
+
+impl InjectOptions {
+    /// Returns options that leave out hooks that already stand at their stage.
+    pub fn once() -> Self {
+        InjectOptions { once: true }
+    }
 }
 
 impl Config<'_> {

@@ -36,7 +36,7 @@ impl<'t> Config<'t> {
         self.target_with(rule, &TargetOverrides::default())
     }
 
-    /// Returns what hooks are matched against where somebody knows better than the configuration.
+    /// Returns what hooks are matched against where the caller knows better than the configuration.
     pub fn target_with(
         &self,
         rule: BindMountRule,
@@ -106,7 +106,7 @@ impl<'t> Config<'t> {
 /// Returns the value of a key that is there and not null, and makes sure of its kind.
 ///
 /// runc, written in Go, merges keys that differ in case and reads the later of two; crun, written in
-/// C, does not. What they would not agree on is refused.
+/// C, does not. What they would not agree on is rejected.
 pub(super) fn member<'d>(
     object: Value<'d>,
     name: &str,

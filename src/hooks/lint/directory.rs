@@ -185,7 +185,7 @@ impl<'o> Linter<'o> {
                     ),
                     Usability::Refused => (
                         &rules::BROKEN_MASK,
-                        "the file is refused; where that is not fatal, the one it was to replace stays in force",
+                        "the file is rejected; where that is not fatal, the one it was to replace stays in force",
                     ),
                 };
                 let mut finding = Finding::new(rule, &path, message.to_owned());
@@ -225,8 +225,7 @@ fn unreadable(path: &Path, error: &ReadError) -> (Finding, Usability) {
     let is_link = || fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_symlink());
     match error {
         ReadError::Path(error) if error.source.kind() == io::ErrorKind::NotFound && is_link() => {
-            let message =
-                "the symbolic link leads to nothing, and is skipped in silence".to_owned();
+            let message = "dangling symlink: silently skipped".to_owned();
             let mut finding = Finding::new(&rules::DANGLING_SYMLINK, path, message);
             if let Ok(target) = fs::read_link(path) {
                 finding.help(format!("it leads to {}", target.display()));

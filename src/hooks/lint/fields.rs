@@ -34,7 +34,7 @@ pub(super) struct Fields<'d> {
     /// Pairs of 0.1.0 that say the same and are both set.
     pub(super) both_set: Vec<(Value<'d>, &'static str, &'static str)>,
     /// Every object that has known names, with those names.
-    pub(super) objects: Vec<(Value<'d>, Place)>,
+    pub(super) objects: Vec<(Value<'d>, ObjectKind)>,
 }
 
 /// An array of strings in a hook file.
@@ -53,19 +53,19 @@ pub(super) struct Annotation<'d> {
 
 /// Which object of a hook file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum ObjectKind {
     Root,
     OldRoot,
     Hook,
     When,
 }
 
-impl Place {
+impl ObjectKind {
     /// Returns the names of the fields.
     pub(super) fn names(self) -> &'static [&'static str] {
         match self {
-            Place::Root => &["version", "hook", "when", "stages"],
-            Place::OldRoot => &[
+            ObjectKind::Root => &["version", "hook", "when", "stages"],
+            ObjectKind::OldRoot => &[
                 "version",
                 "hook",
                 "arguments",
@@ -77,8 +77,8 @@ impl Place {
                 "annotation",
                 "hasbindmounts",
             ],
-            Place::Hook => &["path", "args", "env", "timeout"],
-            Place::When => &["always", "annotations", "commands", "hasBindMounts"],
+            ObjectKind::Hook => &["path", "args", "env", "timeout"],
+            ObjectKind::When => &["always", "annotations", "commands", "hasBindMounts"],
         }
     }
 
@@ -108,11 +108,11 @@ impl<'d> Fields<'d> {
         }
         fields.find_version();
         if fields.version == Version::V1_0_0 {
-            fields.object(root, Place::Root, Fields::root_field);
+            fields.object(root, ObjectKind::Root, Fields::root_field);
             fields.drop_replaced_annotations();
         } else {
             let mut old = OldLists::default();
-            fields.object(root, Place::OldRoot, |fields, name, member| {
+            fields.object(root, ObjectKind::OldRoot, |fields, name, member| {
                 fields.old_field(name, member, &mut old);
             });
             fields.merge_old(old);
@@ -158,7 +158,7 @@ impl<'d> Fields<'d> {
         for member in self.root.members() {
             let key = member.key.as_str().unwrap_or_default();
             let kind = member.value.kind();
-            // Any hook that is an object makes the old reader refuse the file.
+            // Any hook that is an object makes the old reader reject the file.
             if folds_to(&key, "hook") && kind != Kind::Null && hook != Some(Kind::Object) {
                 hook = Some(kind);
             }
@@ -174,7 +174,7 @@ impl<'d> Fields<'d> {
     fn object(
         &mut self,
         value: Value<'d>,
-        place: Place,
+        place: ObjectKind,
         mut field: impl FnMut(&mut Self, &'static str, Member<'d>),
     ) {
         match value.kind() {
@@ -197,11 +197,11 @@ impl<'d> Fields<'d> {
             "version" => self.string(member.value, |_, _| {}),
             "hook" => {
                 self.hook = Some(member);
-                self.object(member.value, Place::Hook, Fields::hook_field);
+                self.object(member.value, ObjectKind::Hook, Fields::hook_field);
             }
             "when" => {
                 self.when = Some(member);
-                self.object(member.value, Place::When, Fields::when_field);
+                self.object(member.value, ObjectKind::When, Fields::when_field);
             }
             _ => self.list(member, |fields, list| fields.stages = list),
         }

@@ -10,6 +10,7 @@ const MAX_ROUNDS: usize = 10;
 
 /// A change to a text.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Fix {
     /// What is done, as an order: `remove the comma`.
     pub description: String,
@@ -96,7 +97,7 @@ pub fn fix_text(path: &Path, text: &[u8], options: &LintOptions) -> Fixed {
         let mut fixes = Vec::new();
         for finding in &findings {
             let Some(fix) = &finding.fix else { continue };
-            // Here too, so that what is told is what is done.
+            // Here too, so that the report is what is done.
             if fix.edits.iter().any(|(span, _)| spans.iter().any(|other| touches(span, other))) {
                 continue;
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::fields::{Fields, Place};
+use super::fields::{Fields, ObjectKind};
 use super::sink::Sink;
 use super::spelling::closest;
 use super::{Finding, Fix, Severity, rules, schema};
@@ -33,7 +33,7 @@ pub(super) fn check(document: &Document<'_>, fields: &Fields<'_>, sink: &mut Sin
 }
 
 /// Looks for the name of each member among those that are read.
-fn known(object: Value<'_>, place: Place, sink: &mut Sink<'_>) {
+fn known(object: Value<'_>, place: ObjectKind, sink: &mut Sink<'_>) {
     for member in object.members() {
         if sink.is_full() {
             return;
@@ -62,8 +62,14 @@ fn is_remark(key: &str) -> bool {
     ["_", "$", "//", "#", "x-"].iter().any(|start| key.starts_with(start)) || key == "comment"
 }
 
-fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink: &mut Sink<'_>) {
-    let is_root = matches!(place, Place::Root | Place::OldRoot);
+fn unknown(
+    object: Value<'_>,
+    member: Member<'_>,
+    key: &str,
+    place: ObjectKind,
+    sink: &mut Sink<'_>,
+) {
+    let is_root = matches!(place, ObjectKind::Root | ObjectKind::OldRoot);
     let is_runtime = key.eq_ignore_ascii_case("hooks") || OciStage::from_name(key).is_some();
     if is_root && is_runtime && sink.found(&rules::RUNTIME_HOOKS) {
         return;
@@ -91,7 +97,7 @@ fn unknown(object: Value<'_>, member: Member<'_>, key: &str, place: Place, sink:
 const MAX_MEMBERS: usize = 64;
 
 /// Returns whether no other member is read as a field, or may be meant to be.
-fn is_free(object: Value<'_>, member: Member<'_>, name: &str, place: Place) -> bool {
+fn is_free(object: Value<'_>, member: Member<'_>, name: &str, place: ObjectKind) -> bool {
     // The older schema has two spellings of some fields, which do not go together.
     let stem = |name: &str| name.trim_end_matches('s').to_owned();
     object.members().count() <= MAX_MEMBERS

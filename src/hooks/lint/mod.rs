@@ -2,7 +2,7 @@
 //!
 //! [`lint_dirs`] looks at hook directories as a consumer reads them, [`lint_file`] at one file and
 //! [`lint_text`] at a text. Each [`Finding`] names its [`Rule`]; [`rules::ALL`] is the catalogue with
-//! the explanation of each. What the loader refuses is always an error here, but unlike the loader,
+//! the explanation of each. What the loader rejects is always an error here, but unlike the loader,
 //! which stops at the first fault, a linter names all it can find. Where it is safe, a finding has a
 //! [`Fix`], and [`apply`] puts fixes into a text.
 //!

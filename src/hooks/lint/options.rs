@@ -8,6 +8,7 @@ use crate::hooks::trust::TrustOptions;
 
 /// What to lint, for whom, and what counts.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct LintOptions {
     /// The directories for [`lint_dirs`](super::lint_dirs), in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
@@ -25,7 +26,7 @@ pub struct LintOptions {
 pub enum FileChecks {
     /// Nothing: for files that are not installed yet.
     Skip,
-    /// Programs must exist, and nobody but these may change them or the hook files.
+    /// Programs must exist, and only these users may change them or the hook files.
     Trust(TrustOptions),
 }
 

@@ -281,7 +281,7 @@ fn name(kind: ConstructKind) -> &'static str {
     }
 }
 
-/// Looks for a star that repeats a slash, as nobody wants.
+/// Looks for a star that repeats a slash, which is never meant.
 fn glob(pattern: &Pattern<'_>, sink: &mut Sink<'_>) {
     let Some(at) = pattern.text.find("/*") else { return };
     let span = source_span(pattern.value, at..at + 2);

@@ -18,7 +18,7 @@ pub(super) fn check(document: &Document<'_>, sink: &mut Sink<'_>) {
     let mut finding = Finding::new(
         &rules::NOT_PORTABLE,
         sink.path,
-        format!("{} refuses it: {reason}", other.about),
+        format!("{} rejects it: {reason}", other.about),
     );
     finding.location = fault.location.map(|location| Location {
         pointer: location.pointer,

@@ -2,7 +2,7 @@
 //!
 //! It is the one source for explanations, `lint --rules`, SARIF and the documentation. Codes are
 //! stable: they are never given to another rule. The first digit says what a rule is about: 0 files that
-//! are refused, 1 keys and text, 2 conditions and patterns, 3 stages and programs, 4 files and
+//! are rejected, 1 keys and text, 2 conditions and patterns, 3 stages and programs, 4 files and
 //! directories, 5 other consumers.
 
 mod conditions;
@@ -33,7 +33,7 @@ pub struct Rule {
     pub name: &'static str,
     /// How bad it is, unless a finding knows better.
     pub severity: Severity,
-    /// Whether a file with it is refused by those who read it.
+    /// Whether consumers reject a file with it.
     pub rejects: bool,
     pub summary: &'static str,
     /// Why it matters and what podman, CRI-O and the runtimes make of it.

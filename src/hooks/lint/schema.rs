@@ -1,6 +1,6 @@
 //! What the schemas ask for: a version, values of the right types, fields that must be there.
 
-use super::fields::{Fields, Place};
+use super::fields::{Fields, ObjectKind};
 use super::sink::Sink;
 use super::source::quote;
 use super::{Fix, rules};
@@ -209,37 +209,39 @@ pub(super) fn first(fields: &Fields<'_>) -> std::ops::Range<usize> {
 }
 
 /// Returns where a key belongs that stands in the wrong object or is another schema's.
-pub(super) fn place_of(key: &str, place: Place) -> Option<&'static str> {
+pub(super) fn place_of(key: &str, place: ObjectKind) -> Option<&'static str> {
     const COMMANDS: &str = "patterns for the command are in `when.commands`";
     const ARGS: &str = "the arguments of the program are in `hook.args`";
     let name = key.to_ascii_lowercase();
     Some(match (place, name.as_str()) {
-        (Place::When, "args" | "arg" | "cmd" | "cmds" | "command" | "process") => COMMANDS,
-        (Place::When, "annotation") => "patterns for annotations are in `when.annotations`",
-        (Place::When | Place::Hook, "stages" | "stage") => {
+        (ObjectKind::When, "args" | "arg" | "cmd" | "cmds" | "command" | "process") => COMMANDS,
+        (ObjectKind::When, "annotation") => "patterns for annotations are in `when.annotations`",
+        (ObjectKind::When | ObjectKind::Hook, "stages" | "stage") => {
             "`stages` belongs beside `hook` and `when`"
         }
-        (Place::When, "or" | "any") => "there are no alternatives: write one file for each",
-        (Place::When, "path" | "env" | "timeout") => "it belongs into `hook`",
-        (Place::Hook, "arguments" | "argv") => ARGS,
-        (Place::Hook, "environment" | "envs") => "the environment of the program is in `hook.env`",
-        (Place::Hook, "cmd" | "command" | "program") => "the program is in `hook.path`",
-        (Place::Hook, "always" | "annotations" | "commands" | "hasbindmounts") => {
+        (ObjectKind::When, "or" | "any") => "there are no alternatives: write one file for each",
+        (ObjectKind::When, "path" | "env" | "timeout") => "it belongs into `hook`",
+        (ObjectKind::Hook, "arguments" | "argv") => ARGS,
+        (ObjectKind::Hook, "environment" | "envs") => {
+            "the environment of the program is in `hook.env`"
+        }
+        (ObjectKind::Hook, "cmd" | "command" | "program") => "the program is in `hook.path`",
+        (ObjectKind::Hook, "always" | "annotations" | "commands" | "hasbindmounts") => {
             "conditions are in `when`"
         }
-        (Place::Root, "cmd" | "cmds" | "command" | "commands") => COMMANDS,
-        (Place::Root, "annotation" | "annotations") => {
+        (ObjectKind::Root, "cmd" | "cmds" | "command" | "commands") => COMMANDS,
+        (ObjectKind::Root, "annotation" | "annotations") => {
             "patterns for annotations are in `when.annotations`"
         }
-        (Place::Root, "hasbindmounts" | "always") => "conditions are in `when`",
-        (Place::Root, "arguments" | "args") => ARGS,
-        (Place::Root, "path" | "env" | "timeout") => "it belongs into `hook`",
-        (Place::Root, "hooks") => "a hook file has one `hook`; `hooks` is for config.json",
-        (Place::OldRoot, "when") => {
+        (ObjectKind::Root, "hasbindmounts" | "always") => "conditions are in `when`",
+        (ObjectKind::Root, "arguments" | "args") => ARGS,
+        (ObjectKind::Root, "path" | "env" | "timeout") => "it belongs into `hook`",
+        (ObjectKind::Root, "hooks") => "a hook file has one `hook`; `hooks` is for config.json",
+        (ObjectKind::OldRoot, "when") => {
             "`when` is of version 1.0.0, and this is read as 0.1.0: `cmds`, `annotations` and \
              `hasbindmounts` stand beside `hook` there"
         }
-        (Place::OldRoot, "env" | "timeout") => "version 0.1.0 cannot set it; 1.0.0 can",
+        (ObjectKind::OldRoot, "env" | "timeout") => "version 0.1.0 cannot set it; 1.0.0 can",
         _ => return None,
     })
 }

@@ -83,7 +83,7 @@ impl<'a> Sink<'a> {
         self.findings.len() >= MAX_FINDINGS
     }
 
-    /// Returns whether some finding means that the file is refused.
+    /// Returns whether some finding means that the file is rejected.
     pub(super) fn rejects(&self) -> bool {
         self.findings.iter().any(|finding| finding.rule.rejects)
     }

@@ -1,4 +1,4 @@
-//! What somebody may have meant to write.
+//! Likely corrections of misspelt words.
 
 /// Longest word that is compared; no name is close to a longer one.
 const MAX_LENGTH: usize = 32;

@@ -45,7 +45,7 @@ fn known(item: Value<'_>, name: &str, sink: &mut Sink<'_>) {
             .map(|other| other.about)
             .collect();
         if !refusing.is_empty() {
-            let message = format!("`{name}` is refused by {}", refusing.join(", "));
+            let message = format!("`{name}` is rejected by {}", refusing.join(", "));
             sink.at(&rules::STAGE_NOT_PORTABLE, item, message)
                 .help("where they read the same directory, use another one for this file");
         }

@@ -35,7 +35,7 @@ pub(super) enum Usability {
     Hook,
     /// It is a hook that never applies.
     NeverApplies,
-    /// It is left out in silence.
+    /// Consumers silently ignore the file.
     LeftOut,
     /// Consumers reject the file.
     Refused,
@@ -174,7 +174,7 @@ fn of_fault(fault: Fault, sink: &Sink<'_>) -> Finding {
     };
     let message = match (&fault.error, std::error::Error::source(&fault.error)) {
         (HookError::Rejected(reason), _) => {
-            format!("{} refuses it: {reason}", sink.options.consumer.name)
+            format!("{} rejects it: {reason}", sink.options.consumer.name)
         }
         (error, Some(cause)) => format!("{error}: {cause}"),
         (error, None) => error.to_string(),

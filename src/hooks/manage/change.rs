@@ -143,12 +143,12 @@ impl fmt::Display for Note {
                 write!(f, "{} masks {}", path.display(), hidden.display())
             }
             Note::Uncovers { path } => write!(f, "{} is no longer masked", path.display()),
-            Note::AlreadyThere { path } => write!(f, "{} is there already", path.display()),
+            Note::AlreadyThere { path } => write!(f, "{} is up to date", path.display()),
             Note::AlreadyDisabled { path } => {
-                write!(f, "it is disabled already, by {}", path.display())
+                write!(f, "already disabled by {}", path.display())
             }
             Note::AlreadyEnabled { path } => {
-                write!(f, "it is enabled already, by {}", path.display())
+                write!(f, "already enabled by {}", path.display())
             }
             Note::StillMasked { path } => {
                 write!(f, "{} still masks the hook of the same name", path.display())

@@ -28,10 +28,18 @@ use crate::hooks::LoadOptions;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Editor {
     /// The directories, and what the consumer takes for a hook.
     pub options: LoadOptions,
     pub mode: Mode,
+}
+
+impl Editor {
+    /// Returns an editor of the directories in the options.
+    pub fn new(options: LoadOptions, mode: Mode) -> Self {
+        Editor { options, mode }
+    }
 }
 
 /// Whether a change is made.
@@ -45,7 +53,7 @@ pub enum Mode {
 /// What happens to a file that is in the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overwrite {
-    /// It stays, and the change is refused.
+    /// The file stays, and the change is rejected.
     Refuse,
     Replace,
 }

@@ -11,28 +11,28 @@ use crate::sys::fs::{FileKind, PathError, ReadError, ReplaceError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManageError {
-    /// The system refused a step. What was done before it stands.
+    /// A system call failed. Earlier steps stand.
     #[error(transparent)]
     Path(#[from] PathError),
     /// No file can have this name.
-    #[error("cannot call a hook {name:?}: {reason}")]
+    #[error("invalid hook name {name:?}: {reason}")]
     Name { name: OsString, reason: &'static str },
     /// There is no directory to write to.
     #[error("no hook directory is given")]
     NoDirectory,
     /// No directory has a hook of this name.
-    #[error("there is no hook named {name:?}")]
+    #[error("hook {name:?} not found")]
     NoSuchHook { name: OsString },
     /// There is another file of this name.
-    #[error("{} exists", path.display())]
+    #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
-    #[error("{} disables the hook", path.display())]
+    #[error("the hook is disabled by {}", path.display())]
     Disabled {
         /// The mask, or the file kept aside.
         path: PathBuf,
     },
     /// Another hook is kept under the name that is needed.
-    #[error("{} is kept for another hook", path.display())]
+    #[error("{} belongs to another hook", path.display())]
     Kept { path: PathBuf },
     /// The hook belongs to an earlier directory, which is left alone.
     #[error("{} is not in {}", path.display(), dir.display())]
@@ -85,14 +85,12 @@ impl ManageError {
             | ManageError::Read(ReadError::Path(error))
             | ManageError::Replace(ReplaceError::Path(error)) => match error.source.kind() {
                 io::ErrorKind::PermissionDenied => {
-                    "run it as root, or name a directory of your own with --hooks-dir"
+                    "run as root, or use --hooks-dir with a directory of your own"
                 }
-                io::ErrorKind::ReadOnlyFilesystem => {
-                    "name a directory that can be written to with --hooks-dir"
-                }
+                io::ErrorKind::ReadOnlyFilesystem => "use --hooks-dir with a writable directory",
                 _ => return None,
             },
-            ManageError::NoSuchHook { .. } => "`oci-hooks list` shows those there are",
+            ManageError::NoSuchHook { .. } => "`oci-hooks list` lists all hooks",
             ManageError::Exists { .. } => {
                 "remove it first, or replace it with `oci-hooks install --force`"
             }
@@ -101,13 +99,13 @@ impl ManageError {
             }
             ManageError::Kept { .. } => "enable it, or move the file away",
             ManageError::Elsewhere { .. } => {
-                "`oci-hooks disable` masks it; removing it is up to the package it came with"
+                "mask it with `oci-hooks disable`, or remove the package that installed it"
             }
-            ManageError::OnlyMask { .. } => "`oci-hooks enable` takes the mask away",
+            ManageError::OnlyMask { .. } => "`oci-hooks enable` removes the mask",
             ManageError::Replace(ReplaceError::NotAFile { kind: FileKind::Symlink, .. }) => {
                 "change the file it points to, or remove the link first"
             }
-            ManageError::Replace(ReplaceError::Changed { .. }) => "look at it and try again",
+            ManageError::Replace(ReplaceError::Changed { .. }) => "check the file and try again",
             ManageError::Invalid(problem) => return problem.source.hint(),
             _ => return None,
         };

@@ -22,16 +22,16 @@ impl HookName {
         let mut name = name.as_ref().to_owned();
         let fault = |name: OsString, reason| Err(ManageError::Name { name, reason });
         if name.is_empty() {
-            return fault(name, "it is empty");
+            return fault(name, "expected at least one character");
         }
         if name.as_bytes().iter().any(|byte| matches!(byte, b'/' | 0)) {
-            return fault(name, "a name has no slash");
+            return fault(name, "it contains a slash or NUL byte");
         }
         if !name.as_bytes().ends_with(b".json") {
             name.push(".json");
         }
         if name.len() > MAX_BYTES {
-            return fault(name, "it is too long");
+            return fault(name, "longer than 246 bytes");
         }
         Ok(HookName(name))
     }

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::ops::Range;
 
-/// A pattern that Go's `regexp` refuses.
+/// A pattern that Go's `regexp` rejects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PatternError {
     kind: PatternErrorKind,
@@ -93,7 +93,7 @@ impl PatternError {
             PatternErrorKind::PerlSyntax | PatternErrorKind::NamedCapture
                 if begins(&["(?=", "(?!", "(?<=", "(?<!"]) =>
             {
-                "look-around is not supported; say what must match, and use further conditions \
+                "look-around is not supported; say what must match, and use more conditions \
                  for the rest"
             }
             PatternErrorKind::PerlSyntax if begins(&["(?>"]) => {

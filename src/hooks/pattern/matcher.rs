@@ -40,7 +40,7 @@ impl Pattern {
     ///
     /// # Errors
     ///
-    /// Refuses what Go's `regexp.Compile` refuses. A pattern that is accepted can be matched with
+    /// Rejects what Go's `regexp.Compile` rejects. A pattern that is accepted can be matched with
     /// any text: matching never fails.
     pub fn new(source: impl Into<String>) -> Result<Self, PatternError> {
         let source = source.into();

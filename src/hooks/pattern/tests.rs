@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 
-use super::automaton::Extent;
+use super::automaton::{Automaton, Extent};
+use super::translate::Texts;
 use super::{Pattern, PatternErrorKind, syntax};
 
 /// Patterns made of the pieces of the syntax, most of them valid.
@@ -71,6 +72,16 @@ proptest! {
     fn comparing_strings_never_changes_the_answer(pattern in patterns(), text in texts()) {
         if let Ok(pattern) = Pattern::new(pattern) {
             prop_assert_eq!(pattern.is_match(&text), pattern.automaton_matches(&text, Extent::Part));
+        }
+    }
+
+    #[test]
+    fn what_is_compiled_for_all_texts_agrees_on_ascii(pattern in patterns(), text in texts()) {
+        if let Ok(ast) = syntax::parse(&pattern) && text.is_ascii() {
+            let [ascii, any] = [Texts::Ascii, Texts::Any].map(|texts| Automaton::new(&ast, texts));
+            for extent in [Extent::Part, Extent::Whole] {
+                prop_assert_eq!(ascii.matches(&text, extent), any.matches(&text, extent));
+            }
         }
     }
 

@@ -70,6 +70,7 @@ pub struct PrecreateRun {
 /// Hooks that could not be added, and how far it went.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot add hooks")]
+#[non_exhaustive]
 pub struct PipelineError {
     #[source]
     pub failure: PipelineFailure,
@@ -90,7 +91,7 @@ pub enum PipelineFailure {
     #[error(transparent)]
     Match(#[from] MatchError),
     /// Others can change a hook that matches.
-    #[error("others than root can change a hook{}", .0.hint_in_message())]
+    #[error("a hook is writable by non-root users{}", .0.hint_in_message())]
     Trust(#[from] TrustError),
     /// A `precreate` hook does not work.
     #[error(transparent)]

@@ -62,6 +62,7 @@ impl Version {
 
 /// What a definition is checked against beyond its schema.
 #[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
 pub struct SchemaOptions<'a> {
     /// Stages the consumer runs by itself.
     pub extension_stages: &'a [String],
@@ -69,6 +70,19 @@ pub struct SchemaOptions<'a> {
     pub path_check: PathCheck,
     /// How strictly the consumer reads.
     pub schema: SchemaRule,
+}
+
+impl<'a> SchemaOptions<'a> {
+    /// Returns options for a consumer with these extension stages, which reads by this rule.
+    pub fn new(extension_stages: &'a [String], schema: SchemaRule) -> Self {
+        SchemaOptions { extension_stages, schema, ..Self::default() }
+    }
+
+    /// Returns the options with another answer to whether the program must exist.
+    #[must_use]
+    pub fn with_path_check(self, path_check: PathCheck) -> Self {
+        SchemaOptions { path_check, ..self }
+    }
 }
 
 /// Paths of programs that were found to exist.

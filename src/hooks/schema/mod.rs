@@ -1,4 +1,4 @@
-//! What a hook file says: schemas 1.0.0 and 0.1.0, the older one translated at the door.
+//! What a hook file says: schemas 1.0.0 and 0.1.0, the older one converted on load.
 
 mod decode;
 mod definition;

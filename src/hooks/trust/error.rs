@@ -8,7 +8,7 @@ use crate::sys::fs::{PathError, PermittedBy, Who, Writer};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TrustError {
-    #[error("{} belongs to user {uid}, who could change it", path.display())]
+    #[error("{} is owned by user {uid}, who can change it", path.display())]
     Owner {
         /// The file, directory or link.
         path: PathBuf,
@@ -24,8 +24,8 @@ pub enum TrustError {
     /// The program is looked up from wherever the runtime happens to be.
     #[error("{} is a relative path", path.display())]
     Relative { path: PathBuf },
-    /// It is a script for `env`, which does not say plainly what it starts.
-    #[error("{} does not say plainly what `env` is to start", path.display())]
+    /// A script for `env` whose interpreter cannot be determined.
+    #[error("{}: cannot determine which program `env` starts", path.display())]
     Unclear { path: PathBuf },
     /// It cannot be looked up.
     #[error(transparent)]
@@ -74,12 +74,12 @@ fn writable(path: &Path, mode: u32, writer: &Writer) -> String {
     let (who, named) = (&writer.who, writer.who.named());
     let path = path.display();
     match writer.by {
-        PermittedBy::Acl => format!("{path} can be changed by {named} through an ACL"),
-        PermittedBy::DefaultAcl => format!(
-            "what is made in {path} can be changed by {named} through the default ACL there"
-        ),
-        PermittedBy::Nfs4Acl => format!("{path} can be changed by {named} through an NFSv4 ACL"),
-        _ => format!("{path} can be changed by {who} (mode {mode:04o})"),
+        PermittedBy::Acl => format!("{path} is writable by {named} through an ACL"),
+        PermittedBy::DefaultAcl => {
+            format!("files created in {path} are writable by {named} through its default ACL")
+        }
+        PermittedBy::Nfs4Acl => format!("{path} is writable by {named} through an NFSv4 ACL"),
+        _ => format!("{path} is writable by {who} (mode {mode:04o})"),
     }
 }
 

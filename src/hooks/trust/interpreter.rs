@@ -61,7 +61,7 @@ impl Interpreter {
         self.program.file_name().is_some_and(|name| name == "env")
     }
 
-    /// Returns what `env` looks for with this `PATH`; none if that cannot be told.
+    /// Returns what `env` looks for with this `PATH`; none if that cannot be determined.
     pub(super) fn sought(&self, path: Option<&OsStr>) -> Option<Sought> {
         let path = path.unwrap_or(DEFAULT_PATH.as_ref());
         let found = |name: &[u8], path: &OsStr| Sought {

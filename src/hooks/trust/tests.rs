@@ -233,7 +233,7 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
     }
     check("#!/usr/bin/env sh\n", "/bin").unwrap();
     let said = check("#!/usr/bin/env -S 'language'\n", &path).unwrap_err();
-    assert!(said.contains("does not say plainly what `env` is to start"), "{said}");
+    assert!(said.contains("cannot determine which program `env` starts"), "{said}");
     // Without a PATH it is looked for where the C library does.
     fs::write(&file, "#!/usr/bin/env sh\n").unwrap();
     Checker::new(TrustOptions::of_process()).check_program(&file, None).unwrap();

@@ -37,7 +37,9 @@ pub(super) fn hook_files(dir: &Path) -> Result<Vec<PathBuf>, PathError> {
 pub(super) fn lint(options: &LintOptions) -> Report {
     let mut report = Report::default();
     for dir in &options.dirs {
-        let alone = lint::lint_dirs(&LintOptions { dirs: vec![dir.clone()], ..options.clone() });
+        let mut options = options.clone();
+        options.dirs = vec![dir.clone()];
+        let alone = lint::lint_dirs(&options);
         report.files.extend(alone.files);
         report.hook_files += alone.hook_files;
     }

@@ -12,7 +12,7 @@ pub static WRITABLE_BY_OTHERS: Rule = Rule {
     explanation: "\
 Hooks run with the rights of the container engine, mostly root. Whoever may write to the hook file, the
 program, or any directory on the way to them decides what runs. podman and CRI-O do not look; Sarus and
-`oci-hooks-runtime` refuse such hooks. Access control lists count: with one, the group's bits are its mask, and a
+`oci-hooks-runtime` reject such hooks. Access control lists count: with one, the group's bits are its mask, and a
 file of root with mode 0775 may be anybody's; a default list gives away what is made in a directory. So does the
 interpreter of a script, and what `env` finds in the `PATH` of `hook.env` for `#!/usr/bin/env X`. A directory with
 the sticky bit such as /tmp is good enough on the way, not as the directory of the hook files.",
@@ -25,7 +25,7 @@ the sticky bit such as /tmp is good enough on the way, not as the directory of t
         "$ chmod go-w /opt/hooks; ls -ld /opt/hooks\n\
          drwxr-xr-x 2 root root 4096 Jan  1 12:00 /opt/hooks",
     ),
-    fix: FixPolicy::Manual("permissions are not changed: somebody may depend on them"),
+    fix: FixPolicy::Manual("permissions are not changed: other programs may depend on them"),
 };
 
 pub static WRONG_OWNER: Rule = Rule {
@@ -52,9 +52,9 @@ pub static DANGLING_SYMLINK: Rule = Rule {
     name: "dangling-symlink",
     severity: Warning,
     rejects: false,
-    summary: "a symbolic link to nothing, which is skipped in silence",
+    summary: "a dangling symlink, silently skipped",
     explanation: "\
-podman and CRI-O follow symbolic links in a hook directory and skip in silence those that lead nowhere. In
+podman and CRI-O follow symbolic links in a hook directory and silently skip dangling ones. In
 a directory of higher precedence such a link does not mask the hook of its name either.",
     bad: Example::Shell(
         "$ ls -l /etc/containers/oci/hooks.d/gpu.json\n\
@@ -125,7 +125,7 @@ refuse to work even if a directory of higher precedence has a good one of the sa
          {\"version\": \"1.0.0\", \"hook\": {\"path\": \"/usr/bin/gpu-hook\"}, \"when\": {}, \"stages\": []}",
     ),
     good: Example::Shell("$ rm /usr/share/containers/oci/hooks.d/gpu.json"),
-    fix: FixPolicy::Manual("what is wrong with it is told by other rules"),
+    fix: FixPolicy::Manual("other rules report what is wrong with the file"),
 };
 
 pub static BROKEN_MASK: Rule = Rule {
@@ -136,7 +136,7 @@ pub static BROKEN_MASK: Rule = Rule {
     summary: "a file that is to mask another and cannot be used, so the other stays in force",
     explanation: "\
 A file in a directory of higher precedence replaces the one of the same name only if it can be used. If its
-program does not exist or it is a dangling link, podman and CRI-O go on in silence with the file it was to
+program does not exist or it is a dangling link, podman and CRI-O silently continue with the file it was to
 replace; a hook that was to be turned off still runs.",
     bad: Example::Shell(
         "$ cat /etc/containers/oci/hooks.d/gpu.json\n\
@@ -147,7 +147,7 @@ replace; a hook that was to be turned off still runs.",
         "$ cat /etc/containers/oci/hooks.d/gpu.json\n\
          {\"version\": \"1.0.0\", \"hook\": {\"path\": \"/bin/true\"}, \"when\": {}, \"stages\": []}",
     ),
-    fix: FixPolicy::Manual("what is wrong with it is told by other rules"),
+    fix: FixPolicy::Manual("other rules report what is wrong with the file"),
 };
 
 pub static MASKING_HOOK: Rule = Rule {
@@ -158,7 +158,7 @@ pub static MASKING_HOOK: Rule = Rule {
     summary: "a hook that never matches and so turns off one of its name",
     explanation: "\
 A valid file that never matches, in a directory of higher precedence, is the only way to turn off a hook
-without removing its file. This says that one does, so that nobody looks for it in vain; what would be
+without removing its file. This reports that one does; what would be
 reported about such a file elsewhere is left out.",
     bad: Example::Shell(
         "$ cat /etc/containers/oci/hooks.d/gpu.json\n\
@@ -200,5 +200,5 @@ skips a file with a warning.",
          ls: cannot access '/etc/containers/oci/hooks.d/': Not a directory",
     ),
     good: Example::Shell("$ rm /etc/containers/oci/hooks.d; mkdir /etc/containers/oci/hooks.d"),
-    fix: FixPolicy::Manual("what is there was put there by somebody"),
+    fix: FixPolicy::Manual("existing files are not removed"),
 };

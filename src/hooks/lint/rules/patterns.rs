@@ -158,7 +158,7 @@ pattern with a control character matches no annotation and no command there is."
   "stages": ["createRuntime"]
 }"#,
     ),
-    fix: FixPolicy::Automatic("the backslash of \\b is doubled: nobody asks for a backspace"),
+    fix: FixPolicy::Automatic("the backslash of \\b is doubled: no text contains a backspace"),
 };
 
 pub static EMPTY_PATTERN: Rule = Rule {

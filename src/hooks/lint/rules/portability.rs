@@ -9,7 +9,7 @@ pub static STAGE_NOT_PORTABLE: Rule = Rule {
     name: "stage-not-portable",
     severity: Note,
     rejects: false,
-    summary: "a stage that others who read the directory refuse",
+    summary: "a stage that other consumers of the directory reject",
     explanation: "\
 Only podman knows precreate, and only when it runs containers. buildah and `podman build` read the same
 directories and refuse to build while such a file is there; CRI-O and containerd's hook-injector refuse to
@@ -63,7 +63,7 @@ pub static NOT_PORTABLE: Rule = Rule {
     name: "not-portable",
     severity: Note,
     rejects: false,
-    summary: "a file that another consumer refuses",
+    summary: "a file that another consumer rejects",
     explanation: "\
 Sarus checks hook files by a schema that is stricter than what podman reads: version 1.0.0 only, no unknown
 keys, at least one condition, an absolute path, a timeout of at least one second. Reported if Sarus is named

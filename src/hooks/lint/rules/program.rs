@@ -103,7 +103,7 @@ pub static RELATIVE_PROGRAM: Rule = Rule {
     explanation: "\
 The runtime specification asks for an absolute path. podman looks a relative one up from the directory it
 was started in and then passes it on, to a runtime that looks from another directory: at best the hook is
-dropped in silence, at worst another program runs. PATH is not searched, ~ and variables are not expanded,
+silently dropped, at worst another program runs. PATH is not searched, ~ and variables are not expanded,
 and placeholders of a template such as @BINDIR@ must be filled in.",
     bad: Example::Hook(
         r#"{
@@ -142,7 +142,7 @@ pub static PROGRAM_NOT_EXECUTABLE: Rule = Rule {
     name: "program-not-executable",
     severity: Error,
     rejects: false,
-    summary: "the program may not be executed by anyone",
+    summary: "the program is not executable",
     explanation: "\
 podman and CRI-O only check that the path exists. A program without execute permission makes every
 container the hook applies to fail with \"permission denied\".",
@@ -191,7 +191,7 @@ pub static MISSING_TIMEOUT: Rule = Rule {
     rejects: false,
     summary: "no timeout, so a hook that hangs hangs the container",
     explanation: "\
-Without \"timeout\" nobody ends a hook that waits for something: the container stays in creation, and
+Without \"timeout\" no runtime ends a hook that waits for something: the container stays in creation, and
 whoever started it waits as well. \"timeout\" is in seconds; after it the runtime kills the hook and, except
 after the container's end, the container.",
     bad: GOOD,
@@ -240,7 +240,7 @@ pub static MISSING_ENV: Rule = Rule {
     name: "missing-env",
     severity: Note,
     rejects: false,
-    summary: "no environment, so the hook gets one that others decide",
+    summary: "no `env`: the hook inherits an unspecified environment",
     explanation: "\
 Without \"env\" (an empty list counts as none) runc and crun pass on the environment they have themselves:
 that of the engine, or of whoever called it. But runc runs createContainer hooks in the container's process,

@@ -1,4 +1,4 @@
-//! OH001–OH020: files that are refused.
+//! OH001–OH020: files that are rejected.
 
 use super::{Example, FixPolicy, Rule};
 use crate::hooks::lint::Severity::Error;
@@ -15,7 +15,7 @@ file without read permission or of many megabytes. What they cannot read makes t
 any container; a FIFO makes them wait forever.",
     bad: Example::Shell("$ mkdir /etc/containers/oci/hooks.d/old.json"),
     good: Example::Shell("$ mv /etc/containers/oci/hooks.d/old.json /etc/containers/oci/old"),
-    fix: FixPolicy::Manual("what is there was put there by somebody"),
+    fix: FixPolicy::Manual("existing files are not removed"),
 };
 
 pub static INVALID_JSON: Rule = Rule {
@@ -48,7 +48,7 @@ pub static TRAILING_COMMA: Rule = Rule {
     rejects: true,
     summary: "a comma before a closing bracket",
     explanation: "\
-JSON has no comma after the last item, and Go's decoder refuses the file: no container starts any
+JSON has no comma after the last item, and Go's decoder rejects the file: no container starts any
 more. Even an example in the manual page oci-hooks(5) has this mistake.",
     bad: Example::Hook(
         r#"{
@@ -69,9 +69,9 @@ pub static COMMENT: Rule = Rule {
     rejects: true,
     summary: "a comment, which JSON does not have",
     explanation: "\
-JSON knows neither // nor /* */ nor #. Go's decoder refuses the file, and no container starts any
+JSON knows neither // nor /* */ nor #. Go's decoder rejects the file, and no container starts any
 more. Put explanations into a README beside the file (names that do not end in .json are not read), or
-into a key that nobody reads, such as \"_comment\".",
+into an unknown key, which is ignored, such as \"_comment\".",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",
@@ -100,7 +100,7 @@ pub static BYTE_ORDER_MARK: Rule = Rule {
     summary: "an invisible byte order mark at the start of the file",
     explanation: "\
 Some editors, mostly on Windows, start a UTF-8 file with the bytes EF BB BF. Go's decoder does not skip
-them and refuses the file with \"invalid character 'ï' looking for beginning of value\".",
+them and rejects the file with \"invalid character 'ï' looking for beginning of value\".",
     bad: Example::Hook(
         "\u{feff}{\"version\": \"1.0.0\", \"hook\": {\"path\": \"/usr/bin/gpu-hook\"},
  \"when\": {\"always\": true}, \"stages\": [\"createRuntime\"]}",
@@ -118,7 +118,7 @@ pub static INVALID_ESCAPE: Rule = Rule {
     explanation: "\
 In a JSON string a backslash may only stand before \" \\ / b f n r t and u with four digits. A regular
 expression such as com\\.example is therefore written \"com\\\\.example\": JSON takes away one backslash, the
-regular expression needs the other. A single one makes Go refuse the file.",
+regular expression needs the other. A single one makes Go reject the file.",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",
@@ -158,7 +158,7 @@ pub static WRONG_TYPE: Rule = Rule {
     explanation: "\
 Go decodes each field into a fixed type: true and false without quotes, numbers without quotes and
 without fraction, lists of strings in brackets, annotation patterns as strings. Any other type in a
-known field makes it refuse the whole file, even if a later duplicate of the field is right.",
+known field makes it reject the whole file, even if a later duplicate of the field is right.",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",
@@ -182,7 +182,7 @@ pub static UNKNOWN_VERSION: Rule = Rule {
     summary: "a version that is neither 1.0.0 nor 0.1.0",
     explanation: "\
 \"version\" is the version of the hook file format, not that of the hook. There are 1.0.0 and, without
-a version or with 0.1.0, the old format; a file with any other version is refused.",
+a version or with 0.1.0, the old format; a file with any other version is rejected.",
     bad: Example::Hook(
         r#"{
   "version": "1.0",
@@ -224,7 +224,7 @@ pub static MISSING_HOOK: Rule = Rule {
     summary: "a file of version 0.1.0 without `hook`",
     explanation: "\
 A file without \"version\" is read as 0.1.0, which needs \"hook\", the path of the program, as a string.
-Without it the file is refused with \"missing required property: hook\". New files should use 1.0.0.",
+Without it the file is rejected with \"missing required property: hook\". New files should use 1.0.0.",
     bad: Example::Hook(r#"{"cmds": ["/bash$"], "stages": ["prestart"]}"#),
     good: GOOD,
     fix: FixPolicy::Manual("which program is meant is not known"),
@@ -237,7 +237,7 @@ pub static MISSING_PATH: Rule = Rule {
     rejects: true,
     summary: "no `hook.path`, or an empty one",
     explanation: "\
-\"hook.path\" is the program to run. Without it podman and CRI-O refuse the file with \"missing required
+\"hook.path\" is the program to run. Without it podman and CRI-O reject the file with \"missing required
 property: hook.path\", which does not name the file.",
     bad: Example::Hook(
         r#"{
@@ -258,7 +258,7 @@ pub static MISSING_STAGES: Rule = Rule {
     rejects: true,
     summary: "no `stages`",
     explanation: "\
-\"stages\" says when in a container's life the hook runs. Without it the file is refused with \"missing
+\"stages\" says when in a container's life the hook runs. Without it the file is rejected with \"missing
 required property: stages\". An empty list is accepted, and the hook is injected nowhere.",
     bad: Example::Hook(
         r#"{
@@ -279,7 +279,7 @@ pub static BOTH_SPELLINGS: Rule = Rule {
     summary: "two spellings of one field in a file of version 0.1.0",
     explanation: "\
 Version 0.1.0 knows \"stage\" and \"stages\", \"cmd\" and \"cmds\", \"annotation\" and \"annotations\": the
-same field in two spellings. A file that sets both of a pair is refused, even if they agree.",
+same field in two spellings. A file that sets both of a pair is rejected, even if they agree.",
     bad: Example::Hook(
         r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stage": ["prestart"], "stages": ["prestart"]}"#,
     ),
@@ -296,7 +296,7 @@ pub static UNKNOWN_STAGE: Rule = Rule {
     explanation: "\
 The stages are prestart, createRuntime, createContainer, startContainer, poststart and poststop, written
 exactly so. podman adds precreate, which runs before the container is made and may change its
-configuration; buildah, `podman build`, CRI-O and containerd's hook-injector refuse a file that names it,
+configuration; buildah, `podman build`, CRI-O and containerd's hook-injector reject a file that names it,
 and with it to work at all.",
     bad: Example::Hook(
         r#"{
@@ -307,7 +307,7 @@ and with it to work at all.",
 }"#,
     ),
     good: GOOD,
-    fix: FixPolicy::Automatic("wrong case and slight misspellings are corrected; the file was refused anyway"),
+    fix: FixPolicy::Automatic("wrong case and slight misspellings are corrected; the file was rejected anyway"),
 };
 
 pub static INVALID_PATTERN: Rule = Rule {
@@ -319,7 +319,7 @@ pub static INVALID_PATTERN: Rule = Rule {
     explanation: "\
 Patterns are compiled by Go's regexp package (RE2 syntax). It has no look-ahead, no look-behind, no
 backreferences and no possessive repetition, because it matches in linear time; and shell patterns such as
-*.sh are no regular expressions. A pattern that does not compile makes podman and CRI-O refuse the file.",
+*.sh are no regular expressions. A pattern that does not compile makes podman and CRI-O reject the file.",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",
@@ -346,7 +346,7 @@ pub static MISSING_PROGRAM: Rule = Rule {
     rejects: true,
     summary: "the hook's program does not exist",
     explanation: "\
-podman and CRI-O drop a hook in silence when hook.path does not exist: containers start without it, which
+podman and CRI-O silently drop a hook when hook.path does not exist: containers start without it, which
 for a firewall or an audit hook is worse than an error. Worse, if it is the first bad file of its directory,
 all other errors of that directory are overlooked too; and a hook of the same name in a directory of lower
 precedence stays in force.",
@@ -371,7 +371,7 @@ pub static PROGRAM_LOOKUP: Rule = Rule {
     summary: "the hook's program cannot be looked up",
     explanation: "\
 The path leads through a file that is no directory, a directory that may not be searched, a circle of
-symbolic links, or is too long. Unlike a program that does not exist, this makes podman and CRI-O refuse
+symbolic links, or is too long. Unlike a program that does not exist, this makes podman and CRI-O reject
 to work.",
     bad: Example::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
@@ -416,7 +416,7 @@ pub static RUNTIME_HOOKS: Rule = Rule {
     explanation: "\
 config.json of the OCI runtime specification has \"hooks\": {\"createRuntime\": [{\"path\": …}]}. A hook file
 is something else: it describes one program in \"hook\", and in \"when\" and \"stages\" where podman and CRI-O
-write it into config.json. Pasted here, \"hooks\" is an unknown key and ignored, and the file is refused
+write it into config.json. Pasted here, \"hooks\" is an unknown key and ignored, and the file is rejected
 because it names no program.",
     bad: Example::Hook(
         r#"{

@@ -9,7 +9,7 @@ pub static UNKNOWN_KEY: Rule = Rule {
     name: "unknown-key",
     severity: Warning,
     rejects: false,
-    summary: "a key that nobody reads",
+    summary: "an unknown key, which is ignored",
     explanation: "\
 Unknown keys are ignored, so a misspelt one changes what a file means without a word: a misspelt condition
 is no condition, and a hook without conditions never runs. Keys that start with an underscore, a dollar
@@ -44,7 +44,7 @@ pub static KEY_CASE: Rule = Rule {
     summary: "a key in upper or mixed case that Go accepts all the same",
     explanation: "\
 Go compares keys without regard to case, so \"Stages\" works for podman and CRI-O. Sarus and editors that
-check the schema refuse it, and next to \"stages\" it silently replaces what that says.",
+check the schema reject it, and next to \"stages\" it silently replaces what that says.",
     bad: Example::Hook(
         r#"{
   "version": "1.0.0",
@@ -65,7 +65,7 @@ pub static DUPLICATE_KEY: Rule = Rule {
     summary: "a key that occurs more than once in an object",
     explanation: "\
 Go applies every occurrence in turn: of strings, numbers and lists the last one counts, objects such as
-\"when\" are merged field by field. Other readers take the first, or refuse the file. Conditions that were
+\"when\" are merged field by field. Other readers take the first, or reject the file. Conditions that were
 meant as alternatives become one condition, or two that must both hold.",
     bad: Example::Hook(
         r#"{
@@ -95,7 +95,7 @@ pub static OLD_SCHEMA: Rule = Rule {
     explanation: "\
 Version 0.1.0 still works with podman and CRI-O but was replaced in 2018. In it one condition is enough
 where 1.0.0 asks for all, annotation patterns are joined and match values of any key, and neither
-environment nor timeout can be set. Sarus refuses it. `oci-hooks migrate` writes the same in 1.0.0.",
+environment nor timeout can be set. Sarus rejects it. `oci-hooks migrate` writes the same in 1.0.0.",
     bad: Example::Hook(r#"{"hook": "/usr/bin/gpu-hook", "cmds": ["/bash$"], "stages": ["prestart"]}"#),
     good: Example::Hook(
         r#"{

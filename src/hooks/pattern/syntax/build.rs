@@ -11,7 +11,7 @@ const MAX_SIZE: u32 = (128 << 20) / 40;
 
 impl Parser<'_> {
     pub(super) fn position(offset: usize) -> u32 {
-        u32::try_from(offset).expect("the constructor refuses longer patterns")
+        u32::try_from(offset).expect("the constructor rejects longer patterns")
     }
 
     pub(super) fn push_literal(&mut self, text: &str, start: usize) -> Result<(), PatternError> {

@@ -1,4 +1,4 @@
-//! The syntax: RE2 in Perl flavour, exactly as Go's `regexp/syntax` takes and refuses it.
+//! The syntax: RE2 in Perl flavour, exactly as Go's `regexp/syntax` accepts and rejects it.
 //!
 //! [`parse`] gives an [`Ast`], which answers what a linter wants to know about a pattern.
 

@@ -1,6 +1,6 @@
 //! The parser proper: operators, groups, repetition.
 //!
-//! The order of the checks is Go's, so that a pattern with two faults is refused for the same one.
+//! The order of the checks is Go's, so that a pattern with two faults is rejected for the same one.
 
 use std::ops::Range;
 
@@ -12,7 +12,7 @@ use crate::hooks::pattern::error::{PatternError, PatternErrorKind};
 ///
 /// # Errors
 ///
-/// Refuses what Go's `regexp.Compile` refuses.
+/// Rejects what Go's `regexp.Compile` rejects.
 pub fn parse(pattern: &str) -> Result<Ast, PatternError> {
     Parser::new(pattern)?.parse()
 }

@@ -394,7 +394,7 @@ mod tests {
         let mut hook = sh("cat; sleep 1000 & wait");
         hook.timeout = Some(1);
         let error = filter(&[&hook], b"{}".to_vec(), &FilterOptions::new("/")).unwrap_err();
-        assert_eq!(error.failure.to_string(), "killed at its timeout of 1 s");
+        assert_eq!(error.failure.to_string(), "timed out after 1 s");
         assert!(error.run.duration < Duration::from_secs(60));
 
         let options = FilterOptions {
@@ -404,7 +404,7 @@ mod tests {
         };
         let hook = sh("cat /dev/zero | head -c 100000 >&2; exec cat /dev/zero");
         let error = filter(&[&hook], b"{}".to_vec(), &options).unwrap_err();
-        assert_eq!(error.failure.to_string(), "it wrote more than 1000 bytes");
+        assert_eq!(error.failure.to_string(), "its output exceeds 1000 bytes");
         assert_eq!((error.run.stderr.len(), error.run.stderr_truncated), (10, true));
         let last = error.run.lines().pop();
         assert_eq!(last.as_deref(), Some("(more output was discarded)"));

@@ -188,7 +188,7 @@ fn strict_refuses_a_program_that_somebody_can_change_by_an_acl() {
     assert!(set.expect("setfacl is needed: install the package acl").success());
     let ran = env.run(&["inject", "--strict", "--in-place"]);
     assert_eq!(ran.code, Some(2), "{}", ran.stderr);
-    let expected = "{ROOT}/program: can be changed by the user nobody (uid 65534) through an ACL";
+    let expected = "{ROOT}/program: is writable by the user nobody (uid 65534) through an ACL";
     assert!(ran.stderr.contains(expected), "{}", ran.stderr);
     assert!(ran.stderr.contains("setfacl -x u:nobody {ROOT}/program"), "{}", ran.stderr);
     assert_eq!(env.read("config.json"), CONFIG);

@@ -50,7 +50,7 @@ fn a_directory_that_others_can_write_is_refused() {
     fs::set_permissions(env.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
     let ran = env.run(&["install", "open/hook"]);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("can be changed by everyone"), "{}", ran.stderr);
+    assert!(ran.stderr.contains("is writable by everyone"), "{}", ran.stderr);
     assert!(!env.path("open/hook").exists(), "nothing is made before it is refused");
 }
 
@@ -66,7 +66,7 @@ fn nothing_is_made_behind_a_link_of_somebody_else() {
     std::os::unix::fs::lchown(env.path("link"), Some(12345), None).unwrap();
     let ran = env.run(&["install", "link/new/hook"]);
     assert_eq!(ran.code, Some(1));
-    assert!(ran.stderr.contains("link belongs to user 12345, who could change it"), "{ran:?}");
+    assert!(ran.stderr.contains("link is owned by user 12345, who can change it"), "{ran:?}");
     assert_eq!(fs::read_dir(env.path("mine")).unwrap().count(), 0);
     // Root's own link is a way like any other.
     std::os::unix::fs::lchown(env.path("link"), Some(0), None).unwrap();

@@ -95,7 +95,7 @@ fn docker_shows_why_hooks_could_not_be_added() {
 
     fs::remove_file(&bad).unwrap();
     fs::set_permissions(hooks.seen("a.json"), fs::Permissions::from_mode(0o666)).unwrap();
-    said("a.json can be changed by everyone (mode 0666)");
+    said("a.json is writable by everyone (mode 0666)");
     fs::set_permissions(hooks.seen("a.json"), fs::Permissions::from_mode(0o644)).unwrap();
     docker.run("hooked", &["--rm"], &["/bin/true"]).success();
 

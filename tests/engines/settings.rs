@@ -144,7 +144,7 @@ fn strict_can_be_turned_off() {
     fs::set_permissions(setup.hooks.path(), writable).unwrap();
     let (code, said) = create(&setup, "");
     assert_eq!(code, Some(1));
-    assert!(said.contains("can be changed by everyone (mode 0777)"), "{said}");
+    assert!(said.contains("is writable by everyone (mode 0777)"), "{said}");
 
     fs::set_permissions(setup.hooks.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let set = std::process::Command::new("setfacl")
@@ -179,7 +179,7 @@ fn precreate_hooks_can_be_turned_off() {
 fn a_precreate_hook_that_fails_fails_the_create() {
     let setup = Setup::new();
     for (script, expected) in [
-        ("echo no such image >&2; exit 4", "(it said: no such image): exit status 4"),
+        ("echo no such image >&2; exit 4", "(stderr: no such image): exit status 4"),
         ("echo '{}'", "which would empty the configuration"),
         ("echo not JSON", "its output is not JSON"),
         ("cat; echo", ""),
@@ -206,8 +206,8 @@ fn of_a_precreate_hook_that_writes_without_end_little_gets_into_the_log() {
             7,
             "(more output was discarded)",
         ),
-        (endless.to_owned(), 1, "(it said: x): killed at its timeout of 1 s"),
-        (format!("yes & {endless}"), 1, "it wrote more than 16777216 bytes"),
+        (endless.to_owned(), 1, "(stderr: x): timed out after 1 s"),
+        (format!("yes & {endless}"), 1, "its output exceeds 16777216 bytes"),
     ] {
         setup.hooks.hook("a.json", &script, json!({"always": true}), &["precreate"]);
         if script == endless {

@@ -93,7 +93,7 @@ fn a_hook_that_others_can_change_is_refused_unless_told_otherwise() {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o666)).unwrap();
     let ran = setup.run("create c");
     assert_eq!(ran.status.code(), Some(1));
-    assert!(text(&ran.stderr).contains("can be changed by everyone"), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).contains("is writable by everyone"), "{}", text(&ran.stderr));
     assert_eq!(setup.config(), CONFIG);
 }
 

@@ -26,7 +26,7 @@ pub enum ManageError {
     /// There is another file of this name.
     #[error("{} already exists", path.display())]
     Exists { path: PathBuf },
-    #[error("the hook is disabled by {}", path.display())]
+    #[error("{} disables the hook", path.display())]
     Disabled {
         /// The mask, or the file kept aside.
         path: PathBuf,

@@ -25,7 +25,7 @@ pub enum TrustError {
     #[error("{} is a relative path", path.display())]
     Relative { path: PathBuf },
     /// A script for `env` whose interpreter cannot be determined.
-    #[error("{}: cannot determine which program `env` starts", path.display())]
+    #[error("{} does not show which program `env` starts", path.display())]
     Unclear { path: PathBuf },
     /// It cannot be looked up.
     #[error(transparent)]

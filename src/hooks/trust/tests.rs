@@ -108,14 +108,14 @@ fn who_an_acl_lets_write_a_file_is_found_and_named() {
         matches!(&found, TrustError::Writable { writer, .. } if writer.who == nobody),
         "{found:?}"
     );
-    let expected = format!("{path} can be changed by the user nobody (uid 65534) through an ACL");
+    let expected = format!("{path} is writable by the user nobody (uid 65534) through an ACL");
     assert_eq!(found.to_string(), expected);
     assert_eq!(found.hint(), Some(format!("setfacl -x u:nobody {path}")));
     setfacl(&file, &["-x", "u:nobody"]);
     assert!(error(&file).is_none());
     setfacl(&file, &["-m", &format!("g:{OTHER}:w")]);
     let found = error(&file).unwrap();
-    assert_eq!(found.to_string(), format!("{path} can be changed by group {OTHER} through an ACL"));
+    assert_eq!(found.to_string(), format!("{path} is writable by group {OTHER} through an ACL"));
     assert_eq!(found.hint(), Some(format!("setfacl -x g:{OTHER} {path}")));
 }
 
@@ -152,9 +152,8 @@ fn directories_on_the_way_must_not_be_writable_by_an_acl_nor_give_new_files_away
     setfacl(&above, &["-d", "-m", &format!("u:{OTHER}:rwx")]);
     let found = error(&file).unwrap();
     let path = above.display();
-    let expected = format!(
-        "what is made in {path} can be changed by user {OTHER} through the default ACL there"
-    );
+    let expected =
+        format!("files created in {path} are writable by user {OTHER} through its default ACL");
     assert_eq!(found.to_string(), expected);
     assert_eq!(found.hint(), Some(format!("setfacl -d -x u:{OTHER} {path}")));
     // Where it says so, what is made there is.
@@ -224,7 +223,7 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
         fs::remove_file(at("first/language")).unwrap();
         chmod(&interpreter, 0o777);
         let said = check(line, &path).unwrap_err();
-        assert!(said.starts_with(&format!("{} can be changed", interpreter.display())), "{said}");
+        assert!(said.starts_with(&format!("{} is writable", interpreter.display())), "{said}");
         chmod(&interpreter, 0o755);
         // Of a relative directory nobody knows where it is.
         assert!(check(line, &format!(":{path}")).unwrap_err().contains("is a relative path"));
@@ -233,7 +232,7 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
     }
     check("#!/usr/bin/env sh\n", "/bin").unwrap();
     let said = check("#!/usr/bin/env -S 'language'\n", &path).unwrap_err();
-    assert!(said.contains("cannot determine which program `env` starts"), "{said}");
+    assert!(said.contains("does not show which program `env` starts"), "{said}");
     // Without a PATH it is looked for where the C library does.
     fs::write(&file, "#!/usr/bin/env sh\n").unwrap();
     Checker::new(TrustOptions::of_process()).check_program(&file, None).unwrap();

@@ -213,7 +213,7 @@ fn missing_permission_is_explained() {
     let output = command.output().unwrap();
     let stderr = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(2), "{stderr}");
-    assert!(stderr.contains("Permission denied") && stderr.contains("run it as root"), "{stderr}");
+    assert!(stderr.contains("Permission denied") && stderr.contains("run as root"), "{stderr}");
     assert_eq!(env.names("etc"), ["20-gpu.json", "a.json"]);
 }
 

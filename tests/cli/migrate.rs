@@ -72,7 +72,7 @@ fn output_directory_is_made_and_nothing_in_it_replaced() {
     assert_eq!(new["stages"], serde_json::json!(["createRuntime", "poststop"]));
     let ran = env.run(&["migrate", "-o", "new", "init.json"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
-    assert!(ran.stderr.starts_with("error: new/init.json: exists"), "{}", ran.stderr);
+    assert!(ran.stderr.starts_with("error: new/init.json: already exists"), "{}", ran.stderr);
 }
 
 #[test]

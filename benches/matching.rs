@@ -87,7 +87,7 @@ fn usual(number: usize) -> String {
 }
 
 fn compiled(number: usize) -> String {
-    format!(r#""annotations": {{"example": "^(ci|test|{number})$"}}"#)
+    format!(r#""annotations": {{"example": "^(ci|test|[a-c]{number})$"}}"#)
 }
 
 fn hooks(when: fn(usize) -> String) -> HookSet {

@@ -13,8 +13,10 @@ pub(super) struct Requirements {
     infix: Literal,
     /// Nothing else is asked for.
     pub(super) complete: bool,
-    /// The prefix is the whole text.
-    exact: bool,
+    /// The text is the prefix or one of the choices, and nothing else.
+    pub(super) exact: bool,
+    /// Literals of which one is the whole text: a part of the tree's operands.
+    choices: Option<(u32, u32)>,
 }
 
 /// A part of the tree's text.
@@ -54,9 +56,13 @@ impl Requirements {
         let suffix = parts.last().and_then(literal).filter(|_| at_end).unwrap_or(NONE);
         let inner =
             parts.iter().filter_map(literal).filter(|part| ![prefix, suffix].contains(part));
+        let choices = match parts {
+            [only] if at_start && at_end => literal_choices(ast, *only),
+            _ => None,
+        };
         let complete = match parts {
             [] => true,
-            [only] => literal(only).is_some(),
+            [only] => literal(only).is_some() || choices.is_some(),
             _ => false,
         };
         Self {
@@ -65,12 +71,16 @@ impl Requirements {
             infix: inner.max_by_key(|(start, end)| end - start).unwrap_or(NONE),
             complete,
             exact: complete && at_start && at_end,
+            choices,
         }
     }
 
     /// Returns whether the text has what is asked for.
     pub(super) fn hold(&self, ast: &Ast, text: &str) -> bool {
         let literal = |(start, end)| ast.text(start, end);
+        if let Some((start, end)) = self.choices {
+            return ast.operands(start, end).iter().any(|id| ast.literal(*id) == Some(text));
+        }
         if self.exact {
             return text == literal(self.prefix);
         }
@@ -78,6 +88,16 @@ impl Requirements {
             && text.ends_with(literal(self.suffix))
             && (self.infix == NONE || text.contains(literal(self.infix)))
     }
+}
+
+/// Returns the alternatives of a node, such as `(true|yes)`, that has only literals.
+fn literal_choices(ast: &Ast, mut node: NodeId) -> Option<(u32, u32)> {
+    while let Kind::Capture(operand) = ast.kind(node) {
+        node = operand;
+    }
+    let Kind::Alternation { start, end } = ast.kind(node) else { return None };
+    let all = ast.operands(start, end).iter().all(|id| ast.literal(*id).is_some());
+    all.then_some((start, end))
 }
 
 #[cfg(test)]
@@ -98,6 +118,8 @@ mod tests {
             ("^/usr/.*", "/usr/bin", Some("/us")),
             (".*/init$", "/usr/lib/init", Some("/init.d")),
             (r"^com\.example", "com.example", Some("com,example")),
+            ("^(true|yes)$", "yes", Some("true|yes")),
+            (r"\A(?:a|b\.c)\z", "b.c", Some("b")),
         ] {
             let ast = parse(pattern).unwrap();
             let requirements = Requirements::new(&ast);

@@ -67,11 +67,12 @@ impl Pattern {
     /// Returns whether the text as a whole matches, as Sarus asks.
     #[must_use]
     pub fn is_full_match(&self, text: &str) -> bool {
-        match self.0.ast.as_literal() {
+        let Inner { ast, requirements, .. } = &*self.0;
+        match ast.as_literal() {
             Some(literal) => text == literal,
             None => {
-                self.0.requirements.hold(&self.0.ast, text)
-                    && self.automaton_matches(text, Extent::Whole)
+                requirements.hold(ast, text)
+                    && (requirements.exact || self.automaton_matches(text, Extent::Whole))
             }
         }
     }

@@ -210,12 +210,9 @@ fn mistakes_are_told_with_their_place_and_what_to_do() {
         ("spce: {}", "t.yaml:1:1: a template has no field `spce`; did you mean `spec`?"),
         (
             "status: {}",
-            "t.yaml:1:1: a template has no field `status`; it has apiVersion, kind, metadata, spec",
+            "t.yaml:1:1: a template has no field `status`; expected one of apiVersion, kind, metadata, spec",
         ),
-        (
-            "spec:\n  <<: {}",
-            "t.yaml:2:3: spec has no field `<<`; merging mappings is not part of YAML 1.2",
-        ),
+        ("spec:\n  <<: {}", "t.yaml:2:3: spec has no field `<<`; YAML 1.2 has no merge keys"),
         (
             "spec:\n  containers:\n  - name: $job\n    volumeMount: []\n",
             "t.yaml:4:5: spec.containers[0] has no field `volumeMount`; did you mean `volumeMounts`?",

@@ -32,7 +32,7 @@ pub fn connect(path: &Path, wait: Duration) -> io::Result<UnixStream> {
     loop {
         match socket::dial(path) {
             Err(error) if is_not_yet(&error) && start.elapsed() < wait => {
-                thread::sleep(POLL_INTERVAL)
+                thread::sleep(POLL_INTERVAL);
             }
             result => return result,
         }

@@ -280,7 +280,7 @@ mod tests {
     fn keys_are_strings_if_they_must_be() {
         let error = first("{1: x}").unwrap_err();
         assert_eq!(error.position, Some(Position { line: 1, column: 2 }));
-        assert_eq!(error.to_string(), "a key must be a string, not a number; write it in quotes");
+        assert_eq!(error.to_string(), "expected a string as key, got a number: put it in quotes");
         let document = Documents::new("{1: x}", Keys::AsText).next().unwrap().unwrap();
         assert_eq!(document.root.fields()[0].name, "1");
     }

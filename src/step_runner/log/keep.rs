@@ -119,7 +119,7 @@ impl Log {
             match self.append(&entries) {
                 Err(error) => self.stop(format!("write error: {error}")),
                 Ok(()) if !fits => {
-                    self.stop(format!("limit of {} bytes reached", self.limit_bytes))
+                    self.stop(format!("limit of {} bytes reached", self.limit_bytes));
                 }
                 Ok(()) => {}
             }

@@ -358,10 +358,10 @@ fn a_download_has_a_size_and_a_time_at_most() {
     assert!(bench.fail(&tool).contains("more than 100 bytes"));
     let mut bench = Bench::new();
     bench.options.limits = Limits { bytes: 10_000, ..Limits::default() };
-    assert!(bench.fail(&tool).contains("more than 10000 bytes"));
+    assert!(bench.fail(&tool).contains("exceeds the limit of 10000 bytes"));
     let mut bench = Bench::new();
     bench.options.limits = Limits { entries: 2, ..Limits::default() };
-    assert!(bench.fail(&tool).contains("more than 2 entries"));
+    assert!(bench.fail(&tool).contains("exceeds the limit of 2 entries"));
     let mut bench = Bench::new();
     bench.options.timeout = Duration::ZERO;
     let seen = server.seen().len();

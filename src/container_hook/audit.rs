@@ -32,10 +32,9 @@ pub struct AuditLog {
 )]
 pub struct AuditError(#[from] PathError);
 
-/// One line.
+/// A line of the log: an event with when, where and in which job it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct AuditLine {
-    /// When it was.
     pub time: Timestamp,
     /// `RUNNER_NAME`.
     pub runner: String,
@@ -45,7 +44,6 @@ pub struct AuditLine {
     pub job: BTreeMap<String, String>,
     /// Which of the job's containers it is about: `job container`, `service redis`.
     pub subject: String,
-    /// What was.
     #[serde(flatten)]
     pub event: AuditEvent,
 }
@@ -57,7 +55,6 @@ pub struct AuditLine {
 pub enum AuditEvent {
     /// A container is about to be made.
     Container {
-        /// Its id.
         container: String,
         /// `job`, `service`, `step`, `init` or `sidecar`.
         role: String,
@@ -71,14 +68,11 @@ pub enum AuditEvent {
         network: String,
         /// Whether it has a user namespace of its own.
         user_namespace: bool,
-        /// Whether it is privileged.
         privileged: bool,
-        /// Capabilities beyond the default.
         capabilities: Vec<String>,
     },
     /// Something is mounted into it.
     Mount {
-        /// The container's id.
         container: String,
         /// `bind`, `volume` or `tmpfs`.
         kind: String,
@@ -91,7 +85,6 @@ pub enum AuditEvent {
     },
     /// It gets a device of the host.
     Device {
-        /// The container's id.
         container: String,
         /// The path on the host.
         source: String,
@@ -100,22 +93,16 @@ pub enum AuditEvent {
     },
     /// A port of the host leads to it.
     Port {
-        /// The container's id.
         container: String,
         /// The host's address; all of them if none.
         host_ip: Option<IpAddr>,
-        /// The host's port.
         host_port: u16,
-        /// The container's port.
         container_port: u16,
         /// `tcp` or `udp`.
         protocol: Protocol,
     },
     /// The policy of this machine allowed what is not allowed by default.
-    Allowed {
-        /// The option or volume.
-        option: String,
-    },
+    Allowed { option: String },
     /// The policy did not allow it, and nothing was started.
     Refused {
         /// The option, volume, file or container.

@@ -37,13 +37,11 @@ pub enum HookError {
     In {
         /// `job container`, `service redis` and the like.
         container: String,
-        /// What is wrong.
         source: Box<HookError>,
     },
     /// `options:` cannot be understood.
     #[error(transparent)]
     Options(#[from] OptionError),
-    /// Arguments cannot be split.
     #[error(transparent)]
     Words(#[from] WordsError),
     /// The policy does not allow what was asked for.
@@ -64,13 +62,11 @@ pub enum HookError {
     /// The image's name is none.
     #[error(transparent)]
     Reference(#[from] ReferenceError),
-    /// The platform is none.
     #[error("--platform")]
     Platform(#[source] PlatformError),
     /// What carries the command out failed.
     #[error(transparent)]
     Backend(Box<dyn Error + Send + Sync>),
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
     /// A directory of the runner is a link now.
@@ -92,14 +88,11 @@ pub enum HookError {
     NoState,
     /// The container belongs to another runner.
     #[error("container {id} is not one of this runner")]
-    Foreign {
-        /// The container.
-        id: String,
-    },
+    Foreign { id: String },
     /// The pod template is none.
     #[error(transparent)]
     Template(Box<TemplateError>),
-    /// The pod template says what cannot be had.
+    /// The pod template asks for what one host cannot do.
     #[error(transparent)]
     Pod(#[from] Faults),
     /// Something is wrong with the pod template, which whoever called may not read.
@@ -107,16 +100,10 @@ pub enum HookError {
         "{place}: what the pod template says here cannot be done: as root, `container-hook template \
          lint {file}` says why"
     )]
-    Unsaid {
-        /// Where.
-        place: SourceLocation,
-        /// The template.
-        file: String,
-    },
+    Unsaid { place: SourceLocation, file: String },
     /// A container that prepares the job failed.
     #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
     Init {
-        /// Which.
         container: String,
         /// Its code, if it was recorded.
         code: Option<i32>,

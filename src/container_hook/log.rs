@@ -6,9 +6,8 @@ use crate::image::Progress;
 pub trait Log: Progress + Sync {
     /// Begins a part that people can fold away.
     fn group(&self, title: &str);
-    /// Ends it.
     fn end_group(&self);
-    /// Says something.
+    /// Shows a line to everyone who looks at the log.
     fn line(&self, text: &str);
     /// Says something that people should look at.
     fn warning(&self, text: &str);

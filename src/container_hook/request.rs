@@ -37,7 +37,6 @@ pub enum Command {
     PrepareJob(PrepareJob),
     /// Run a program in the job's container.
     RunScriptStep(ScriptStep),
-    /// Run a container action.
     RunContainerStep(ContainerArgs),
     /// Remove everything of the job.
     CleanupJob,

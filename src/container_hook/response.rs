@@ -38,18 +38,14 @@ pub struct JobContext {
 /// What the workflow sees of the job container.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ContainerContext {
-    /// The container.
     pub id: String,
-    /// Its network.
     pub network: String,
 }
 
 /// What the workflow sees of a service.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct ServiceContext {
-    /// The container.
     pub id: String,
-    /// Its network.
     pub network: String,
     /// The port of the host for each published port of the container.
     pub ports: BTreeMap<String, String>,
@@ -74,23 +70,13 @@ pub enum ResponseError {
     Path(#[from] PathError),
     /// The file is not the runner's.
     #[error("the response file {} belongs to user {owner}, not to user {caller} who calls", path.display())]
-    Foreign {
-        /// The file.
-        path: PathBuf,
-        /// Whom it belongs to.
-        owner: u32,
-        /// Who called by sudo.
-        caller: u32,
-    },
+    Foreign { path: PathBuf, owner: u32, caller: u32 },
     /// The file is another one too.
     #[error(
         "the response file {} is a hard link: remove it, the runner makes a file of its own",
         path.display()
     )]
-    Linked {
-        /// The file.
-        path: PathBuf,
-    },
+    Linked { path: PathBuf },
 }
 
 impl ResponseFile {

@@ -7,7 +7,6 @@ use super::request::Mount;
 /// Something of the host, or a volume, at a place in the container.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Volume {
-    /// What is mounted.
     pub source: Source,
     /// The absolute path in the container.
     pub target: String,
@@ -21,12 +20,11 @@ pub struct Volume {
     pub copy: bool,
 }
 
-/// What is mounted.
+/// What a volume shows: a part of the host, or storage of ours.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// A file or directory of the host.
     Bind {
-        /// Its absolute path.
         path: PathBuf,
         /// Whether to make a directory if there is nothing, as `--volume` does and `--mount` does not.
         create: bool,
@@ -40,7 +38,6 @@ pub enum Source {
 /// Between a mount and its copies, the way that later mounts below take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Propagation {
-    /// In both directions.
     Shared,
     /// From the host into the container.
     Slave,
@@ -220,7 +217,7 @@ fn absolute(target: &str) -> Result<String, VolumeError> {
     Ok(target.to_owned())
 }
 
-/// Whether a name can be that of a volume, and of a directory.
+/// Returns whether a name can be that of a volume, and of a directory.
 fn is_volume_name(name: &str) -> bool {
     let rest = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     name.starts_with(|c: char| c.is_ascii_alphanumeric()) && name.chars().all(rest)

@@ -11,7 +11,7 @@ pub enum WordsError {
     #[error("the quotation mark {0} is never closed")]
     Quote(char),
     /// There is nothing after the last backslash.
-    #[error("a backslash at the end has nothing to escape; write two of them to mean one")]
+    #[error("trailing backslash: use `\\\\` for a literal backslash")]
     Backslash,
 }
 

@@ -207,6 +207,6 @@ fn lint_says_what_cannot_be_had_on_one_host() {
     assert!(ran.stderr.contains(expected), "{ran:?}");
     env.write("nothing.yaml", "spec: {nodeName: a}\n");
     let ran = env.run(&["template", "lint", "nothing.yaml"]);
-    let expected = "spec.nodeName of the template means nothing here: there is one host\n";
+    let expected = "spec.nodeName has no effect on a single host: there is one host\n";
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), expected), "{ran:?}");
 }

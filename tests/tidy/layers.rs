@@ -14,6 +14,9 @@ const LAYERS: [&[&str]; 6] = [
     &["program"],
 ];
 
+/// What no file of `container_hook` names outside of its room `engine`: other backends use them too.
+const ENGINE_ONLY: [&str; 4] = ["bundle", "container", "rootfs", "runtime"];
+
 fn layer(module: &str) -> Option<usize> {
     LAYERS.iter().position(|modules| modules.contains(&module))
 }
@@ -30,12 +33,36 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     };
     // Tests may use whatever they need.
     let code = source.code_without_tests();
-    let mut findings = Vec::new();
+    let mut findings = shared_by_backends(source, code);
     for (at, path) in paths(code) {
         for name in names_in_the_crate(path, depth(source)) {
             if name != module && layer(name).is_some_and(|layer| layer >= own) {
                 findings.push(source.finding(at, format!("`{module}` must not name `{name}`")));
             }
+        }
+    }
+    findings
+}
+
+/// Finds what only the engine's room of `container_hook` may name in the files that it shares.
+fn shared_by_backends(source: &Source, code: &str) -> Vec<Finding> {
+    let is_shared =
+        source.is_below("src/container_hook") && !source.is_below("src/container_hook/engine");
+    let mut findings = Vec::new();
+    for (at, path) in paths(code).into_iter().filter(|_| is_shared) {
+        for name in names_in_the_crate(path, depth(source)) {
+            if ENGINE_ONLY.contains(&name) {
+                let message = format!("only `container_hook::engine` may name `{name}`");
+                findings.push(source.finding(at, message));
+            }
+        }
+        let in_room = match path.strip_prefix("crate::") {
+            Some(path) => path.strip_prefix("container_hook::").map(|path| (path, 0)),
+            None => Some((path, depth(source) - 1)),
+        };
+        let names = in_room.map(|(path, depth)| names_in_the_crate(path, depth));
+        if names.is_some_and(|names| names.contains(&"engine")) {
+            findings.push(source.finding(at, "what backends share must not name `engine`"));
         }
     }
     findings
@@ -153,6 +180,21 @@ mod tests {
                 "1: `sys` must not name `hooks`",
             ),
             ("src/garm/a.rs", "use crate::program::b;", "1: `garm` must not name `program`"),
+            (
+                "src/container_hook/plan/role.rs",
+                "use crate::container::Role;",
+                "1: only `container_hook::engine` may name `container`",
+            ),
+            (
+                "src/container_hook/plan/role.rs",
+                "use super::super::{engine::EngineBackend, words};",
+                "1: what backends share must not name `engine`",
+            ),
+            (
+                "src/container_hook/settings.rs",
+                "use crate::container_hook::engine::BuildOptions;",
+                "1: what backends share must not name `engine`",
+            ),
             ("src/images/mod.rs", "", "1: give `images` a place in tests/tidy/layers.rs"),
         ] {
             assert_eq!(found(path, text), [format!("{path}:{expected}")]);
@@ -171,6 +213,11 @@ mod tests {
             ("src/sys/fs.rs", "//! See [`crate::hooks`].\n"),
             ("src/sys/fs.rs", "fn a() {}\n#[cfg(test)]\nmod tests {\n    use crate::hooks;\n}"),
             ("src/lib.rs", "pub use crate::hooks;"),
+            (
+                "src/container_hook/engine/plan.rs",
+                "use crate::{bundle, container};\nuse super::pod;\nuse super::super::engine;",
+            ),
+            ("src/container_hook/plan/role.rs", "use super::request::a; use crate::image::b;"),
             ("src/bin/a/main.rs", "use crate::hooks;"),
         ] {
             assert_eq!(found(path, text), <[String; 0]>::default(), "{path}: {text}");

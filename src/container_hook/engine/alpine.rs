@@ -9,12 +9,12 @@ use rustix::fs::{Mode, OFlags};
 use crate::sys::beneath::Beneath;
 
 /// More than any of these files has.
-const LONGEST: u64 = 64 << 10;
+const MAX_FILE_BYTES: u64 = 64 << 10;
 
 /// Where distributions say which they are.
 const FILES: [&str; 3] = ["etc/os-release", "usr/lib/os-release", "etc/alpine-release"];
 
-/// Says whether a root file system calls itself Alpine.
+/// Returns whether a root file system calls itself Alpine.
 ///
 /// The reference asks the image's own shell and `grep` for the same; an image may have neither.
 pub(super) fn is_alpine(rootfs: &Path) -> bool {
@@ -31,7 +31,7 @@ fn read(root: &Beneath, path: &Path) -> Option<String> {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(LONGEST).read_to_end(&mut bytes).ok()?;
+    file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 

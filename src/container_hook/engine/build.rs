@@ -53,15 +53,12 @@ pub enum BuildError {
     /// The Dockerfile's directory cannot be built from.
     #[error(transparent)]
     Context(#[from] ContextError),
-    /// The system says no.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// buildah says no.
     #[error("buildah {action} ended with {status}; what it says is above")]
     Failed {
         /// `build` or `push`.
         action: &'static str,
-        /// How it ended.
         status: std::process::ExitStatus,
     },
     /// What it built cannot be imported.

@@ -23,7 +23,7 @@ pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     remove_all(backend)
 }
 
-/// Says which limits a runner's job met that did not come up.
+/// Reports which limits a runner's job met that did not come up.
 pub(super) fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     report_all_limits(backend, &containers(backend.engine, &backend.context.runner.owner())?);
     Ok(())
@@ -38,7 +38,7 @@ fn report_all_limits(backend: &EngineBackend<'_>, containers: &[Record]) {
     }
 }
 
-/// Says which limits a container met that is about to be removed.
+/// Reports which limits a container met that is about to be removed.
 pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
     for hit in backend.engine.limits_hit(container) {
         backend.context.log.warning(&format!("{} {} {hit}", container.role.name(), container.name));
@@ -140,7 +140,7 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Aba
     }
     for (owner, error) in unreadable {
         abandoned.unreadable.push(chain(&error));
-        abandoned.removed += usize::from(remove_unreadable(engine, network, (&owner, &error))?);
+        abandoned.removed += usize::from(remove_unreadable(engine, network, &owner, &error)?);
     }
     abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
@@ -160,7 +160,8 @@ fn unreadable(engine: &Engine, network: &NetworkOptions) -> Result<Vec<String>, 
 fn remove_unreadable(
     engine: &Engine,
     network: &NetworkOptions,
-    (owner, error): (&str, &ContainerError),
+    owner: &str,
+    error: &ContainerError,
 ) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
     let runs = |record: &Record| record.process.is_some_and(|process| process.is_running());

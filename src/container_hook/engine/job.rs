@@ -25,9 +25,7 @@ const RECORD: &str = "job.json";
 pub struct Job {
     /// Whose it is: [`Runner::owner`].
     pub owner: String,
-    /// The runner's name.
     pub runner: String,
-    /// Its network.
     pub network: String,
     /// Its containers that others reach by name.
     pub peers: Vec<Peer>,
@@ -44,7 +42,6 @@ pub struct Job {
 pub struct Peer {
     /// Its names, the one to show first.
     pub names: Vec<String>,
-    /// Its addresses.
     pub addresses: Vec<IpAddr>,
 }
 
@@ -53,7 +50,6 @@ pub struct Peer {
 pub struct Lent {
     /// The ids of the user and their group.
     pub user: (u32, u32),
-    /// The directories.
     pub directories: Vec<PathBuf>,
 }
 
@@ -111,7 +107,7 @@ impl Jobs {
         Ok(remove_tree(&self.dir.join(owner))?)
     }
 
-    /// Returns all jobs.
+    /// Returns the jobs of all runners, broken records apart.
     pub(super) fn all(&self) -> Result<AllJobs, HookError> {
         let mut all = AllJobs::default();
         let entries = match fs::read_dir(&self.dir) {

@@ -20,7 +20,7 @@ const SHOWN_LINES: usize = 100;
 /// The time that an init container has: longer than the runner lets any job.
 const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
 
-/// A container that runs.
+/// A container whose program has been started.
 pub(super) struct Launched {
     pub(super) record: Record,
     pub(super) is_alpine: bool,
@@ -78,7 +78,7 @@ pub(super) fn prepare<'h>(
     Ok(prepared)
 }
 
-/// Starts one container.
+/// Makes and starts a container, and runs its `postStart` hook.
 pub(super) fn launch(
     backend: &EngineBackend<'_>,
     container: &PendingContainer<'_>,
@@ -168,7 +168,7 @@ fn check_health(
     Ok(None)
 }
 
-/// Says how it went; returns what is wrong, if anything is.
+/// Reports a verdict; returns what is wrong, if anything is.
 fn unhealthy(backend: &EngineBackend<'_>, plan: &Plan<'_>, verdict: Verdict) -> Option<String> {
     match verdict {
         Verdict::Healthy { after } => {
@@ -205,7 +205,7 @@ fn show_output(
     Ok(())
 }
 
-/// Says what people should know of a container that is about to start.
+/// Reports what people should know of a container that is about to start.
 fn report(backend: &EngineBackend<'_>, plan: &Plan<'_>, prepared: &Prepared<'_>) {
     if let Backing::Copy { reason } = &prepared.rootfs.backing {
         backend.context.log.warning(&format!(

@@ -43,7 +43,7 @@ impl OpenVolume {
         Ok(OpenVolume { volume, file })
     }
 
-    /// Says whether it is a volume with a name.
+    /// Returns whether it is a volume with a name.
     pub(super) fn has_name(&self) -> bool {
         matches!(self.volume.source, Source::Named(_))
     }

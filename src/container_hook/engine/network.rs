@@ -14,18 +14,13 @@ use crate::sys::userns::PrivateIds;
 
 /// How a container is connected.
 pub(super) enum Connection<'a> {
-    /// To the job's network.
     Job {
-        /// Its end.
         endpoint: &'a Endpoint,
-        /// The host's address there.
         gateway: Option<IpAddr>,
-        /// Everybody's names.
         hosts: Vec<HostEntry>,
     },
     /// With the host's own interfaces.
     Host,
-    /// Not at all.
     None,
 }
 

@@ -177,7 +177,7 @@ impl<'a> Plan<'a> {
         self.container.options.network.mode
     }
 
-    /// Says whether the container is on the job's network.
+    /// Returns whether the container is on the job's network.
     pub(super) fn is_connected(&self) -> bool {
         self.container.options.network.mode == NetworkMode::Job
     }

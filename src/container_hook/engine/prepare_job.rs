@@ -93,11 +93,15 @@ fn start(
     });
     let mut network = network?;
     let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let mut pending = Vec::new();
-    for (plan, image) in plans.iter().zip(images) {
-        let id = new_id();
-        let endpoint = attach(backend, &mut network, &id, plan, (plans, &pending))?;
-        pending.push(PendingContainer { plan, image, id, endpoint });
+    let pending = plans.iter().zip(images).map(|(plan, image)| PendingContainer {
+        plan,
+        image,
+        id: new_id(),
+        endpoint: None,
+    });
+    let mut pending: Vec<_> = pending.collect();
+    for at in 0..pending.len() {
+        pending[at].endpoint = attach(backend, &mut network, &pending, at)?;
     }
     let peers: Vec<Peer> = pending.iter().filter_map(PendingContainer::peer).collect();
     jobs.write(backend.context.runner, &network_id, &peers, lent)?;
@@ -119,29 +123,38 @@ fn start(
     };
     wait_until_healthy(backend, asked, &launched)?;
 
+    Ok(answer(&network_id, asked, &launched))
+}
+
+/// Returns what the runner is told of the containers that were started.
+fn answer(
+    network_id: &str,
+    asked: &[PendingContainer<'_>],
+    launched: &[Launched],
+) -> PrepareJobResponse {
     let has_job = asked.first().is_some_and(|first| first.plan.container.role == Role::Job);
     let (job, services) = asked.split_at(usize::from(has_job));
     let state = JobState::new(
         job.first().map(|job| job.id.clone()),
         services.iter().map(|service| service.id.clone()).collect(),
     );
-    Ok(PrepareJobResponse {
+    PrepareJobResponse {
         state: state.to_json(),
         is_alpine: launched.first().is_some_and(|launched| has_job && launched.is_alpine),
         context: JobContext {
             container: job
                 .first()
-                .map(|job| ContainerContext { id: job.id.clone(), network: network_id.clone() }),
+                .map(|job| ContainerContext { id: job.id.clone(), network: network_id.to_owned() }),
             services: services
                 .iter()
                 .map(|service| ServiceContext {
                     id: service.id.clone(),
-                    network: network_id.clone(),
+                    network: network_id.to_owned(),
                     ports: service.ports(),
                 })
                 .collect(),
         },
-    })
+    }
 }
 
 /// Connects a container. Those that only the template has share the end of the job container or, in
@@ -149,25 +162,25 @@ fn start(
 fn attach(
     backend: &EngineBackend<'_>,
     network: &mut JobNetwork,
-    id: &str,
-    plan: &Plan<'_>,
-    (plans, connected): (&[Plan<'_>], &[PendingContainer<'_>]),
+    pending: &[PendingContainer<'_>],
+    at: usize,
 ) -> Result<Option<Endpoint>, HookError> {
+    let PendingContainer { plan, id, .. } = &pending[at];
     if !plan.is_connected() {
         return Ok(None);
     }
+    let is_helper = |one: &PendingContainer<'_>| one.plan.container.role.is_helper();
     let is_in_pod =
-        |plan: &Plan<'_>| plan.container.role.is_helper() || plan.container.role == Role::Job;
+        |one: &PendingContainer<'_>| is_helper(one) || one.plan.container.role == Role::Job;
     let mut ports = plan.container.ports.clone();
-    if is_in_pod(plan) {
-        let same = connected.iter().find(|other| is_in_pod(other.plan));
-        if let Some(same) = same {
+    if is_in_pod(&pending[at]) {
+        let connected = &pending[..at];
+        if let Some(same) = connected.iter().find(|one| is_in_pod(one)) {
             return Ok(same.endpoint.clone());
         }
-        let others = plans
-            .iter()
-            .filter(|other| other.container.role.is_helper() && !std::ptr::eq(*other, plan));
-        ports.extend(others.flat_map(|other| other.container.ports.iter().cloned()));
+        // Nothing of the pod comes before it.
+        let helpers = pending[at + 1..].iter().filter(|one| is_helper(one));
+        ports.extend(helpers.flat_map(|helper| helper.plan.container.ports.iter().cloned()));
     }
     let endpoint = network.attach(id, ports).map_err(HookError::of(&plan.container.title))?;
     audit::ports(backend, &plan.container.title, id, &endpoint)?;

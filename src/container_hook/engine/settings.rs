@@ -62,7 +62,7 @@ impl Default for EngineSettings {
     }
 }
 
-/// How images are built.
+/// How the images of Dockerfile actions are built.
 #[derive(Clone, Debug)]
 pub struct BuildOptions {
     /// buildah, as a path or a name.

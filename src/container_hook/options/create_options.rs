@@ -17,13 +17,12 @@ use crate::container_hook::volumes::{Tmpfs, Volume};
 pub struct CreateOptions {
     /// `--name`: another name to be reached by.
     pub name: Option<String>,
-    /// `--hostname`.
+    /// `--hostname`; none for the beginning of its id.
     pub hostname: Option<String>,
-    /// `--domainname`.
     pub domainname: Option<String>,
     /// `--platform`: `OS[/ARCHITECTURE[/VARIANT]]`.
     pub platform: Option<String>,
-    /// `--pull`.
+    /// `--pull`; none for what the settings say.
     pub pull: Option<Pull>,
     /// `--entrypoint`; empty clears the image's.
     pub entrypoint: Option<String>,
@@ -35,17 +34,17 @@ pub struct CreateOptions {
     pub workdir: Option<String>,
     /// `--env`, each variable once: the last one counts, in the place of the first.
     pub env: Vec<Variable>,
-    /// `--label`.
+    /// `--label`, by key; the last one counts.
     pub labels: BTreeMap<String, String>,
-    /// `--annotation`.
+    /// `--annotation`, by key; the last one counts.
     pub annotations: BTreeMap<String, String>,
-    /// `--init`.
+    /// `--init`: whether a first process of ours reaps orphans.
     pub init: Option<bool>,
     /// `--read-only`: the root file system.
     pub read_only: bool,
     /// `--stop-signal`: a name or number.
     pub stop_signal: Option<String>,
-    /// `--stop-timeout`.
+    /// `--stop-timeout`: the time from signal to kill.
     pub stop_timeout: Option<Duration>,
     /// The network and everything about names and ports.
     pub network: NetworkOptions,
@@ -64,7 +63,6 @@ pub struct CreateOptions {
     pub ipc: Ipc,
     /// Capabilities and everything else that confines.
     pub security: SecurityOptions,
-    /// `--device`.
     pub devices: Vec<Device>,
     /// `--device-cgroup-rule`.
     pub device_rules: Vec<DeviceRule>,
@@ -74,11 +72,10 @@ pub struct CreateOptions {
     pub gpu_devices: Vec<Device>,
     /// The files that it stands for, once the policy was asked.
     pub gpu_volumes: Vec<Volume>,
-    /// Limits on processors, memory and so on.
+    /// Limits on CPUs, memory and so on.
     pub resources: Resources,
     /// `--ulimit`, each resource once.
     pub ulimits: Vec<Ulimit>,
-    /// `--sysctl`.
     pub sysctls: BTreeMap<String, String>,
     /// Options that were taken but have nothing to act on. Say so in the log.
     pub without_effect: Vec<WithoutEffect>,
@@ -87,18 +84,14 @@ pub struct CreateOptions {
 /// When to look for a newer image.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pull {
-    /// Each time.
     Always,
-    /// If there is none.
     Missing,
-    /// Not at all.
     Never,
 }
 
 /// An environment variable of `--env`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Variable {
-    /// Its name.
     pub name: String,
     /// Its value; none takes the image's variable of that name away. (The reference takes the value
     /// from the environment of the runner's worker; that is none of the job's business.)
@@ -112,15 +105,10 @@ pub struct HealthOptions {
     pub disabled: bool,
     /// `--health-cmd`: a line for the container's shell.
     pub command: Option<String>,
-    /// `--health-interval`.
     pub interval: Option<Duration>,
-    /// `--health-timeout`.
     pub timeout: Option<Duration>,
-    /// `--health-start-period`.
     pub start_period: Option<Duration>,
-    /// `--health-start-interval`.
     pub start_interval: Option<Duration>,
-    /// `--health-retries`.
     pub retries: Option<u32>,
 }
 
@@ -129,6 +117,5 @@ pub struct HealthOptions {
 pub struct WithoutEffect {
     /// The option's name, without dashes.
     pub option: &'static str,
-    /// Why it changes nothing.
     pub reason: &'static str,
 }

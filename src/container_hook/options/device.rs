@@ -17,7 +17,7 @@ pub struct Device {
     pub access: String,
 }
 
-/// A rule for the control group: which devices may be used if they are there.
+/// A rule for the cgroup: which devices may be used if they are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceRule {
     /// `a`, `b` or `c`.

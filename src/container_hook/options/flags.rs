@@ -5,19 +5,15 @@ use super::{device, health, mount, network, process, resources, security};
 
 /// A flag of `docker create`.
 pub(super) struct Flag {
-    /// The name, without dashes.
     pub(super) name: &'static str,
     /// The name of one letter.
     pub(super) short: Option<char>,
-    /// What it does.
     pub(super) action: Action,
 }
 
-/// What a flag does.
+/// What becomes of a flag and its value.
 pub(super) enum Action {
-    /// Takes a value.
     Value(fn(&mut CreateOptions, &str) -> Result<(), String>),
-    /// Is on or off.
     Switch(fn(&mut CreateOptions, bool)),
     /// Takes a value, but not here.
     RefusedValue(&'static str),
@@ -36,7 +32,7 @@ const DETACHED: &str = "nobody is attached to a container of a job";
 const FILE: &str = "a file would be read from the runner's machine; write the values out";
 const LOG: &str = "the output of each container goes to a log of limited size";
 const RATES: &str = "there are no limits for single disks; --blkio-weight is for all of them";
-const REALTIME: &str = "real-time shares of control groups are gone from the kernel";
+const REALTIME: &str = "real-time shares of cgroups are gone from the kernel";
 const VERIFY: &str = "images are checked by digest; signatures of that kind have had their day";
 const WINDOWS: &str = "only containers of Windows have it";
 
@@ -49,7 +45,7 @@ pub(super) const FLAGS: &[Flag] = &[
     flag("blkio-weight-device", RefusedValue(RATES)),
     flag("cap-add", Value(security::cap_add)),
     flag("cap-drop", Value(security::cap_drop)),
-    flag("cgroup-parent", RefusedValue("the control group is chosen by the admin")),
+    flag("cgroup-parent", RefusedValue("the cgroup is chosen by the admin")),
     flag("cgroupns", Value(security::cgroup)),
     flag("cidfile", RefusedValue("a file would be written on the runner's machine")),
     flag("cpu-count", RefusedValue(WINDOWS)),

@@ -16,7 +16,6 @@ pub struct NetworkOptions {
     pub hosts: Vec<Host>,
     /// `--dns`: name servers instead of the host's.
     pub dns: Vec<IpAddr>,
-    /// `--dns-option`.
     pub dns_options: Vec<String>,
     /// `--dns-search`; a single `.` is none at all.
     pub dns_search: Vec<String>,
@@ -31,28 +30,23 @@ pub struct NetworkOptions {
 /// What network a container is on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NetworkMode {
-    /// The job's.
     #[default]
     Job,
-    /// The host's.
     Host,
     /// Only its own loopback interface.
     None,
 }
 
-/// A name for `/etc/hosts`.
+/// An entry of `/etc/hosts`, from `--add-host`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Host {
-    /// The name.
     pub name: String,
-    /// What it means.
     pub address: HostAddress,
 }
 
-/// What a name means.
+/// What a name of `--add-host` stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HostAddress {
-    /// An address.
     Address(IpAddr),
     /// The host, seen from the container: `host-gateway`.
     Gateway,
@@ -61,7 +55,6 @@ pub enum HostAddress {
 /// A port of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ExposedPort {
-    /// Its number.
     pub port: u16,
     /// `tcp`, `udp` or `sctp`.
     pub protocol: &'static str,

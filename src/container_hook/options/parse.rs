@@ -14,7 +14,6 @@ pub enum OptionError {
     /// A flag is none of Docker's.
     #[error("unknown option {option}{}", suggestion.map(|name| format!(", did you mean --{name}?")).unwrap_or_default())]
     Unknown {
-        /// The flag as written.
         option: String,
         /// A flag that is spelled like it.
         suggestion: Option<&'static str>,
@@ -22,34 +21,19 @@ pub enum OptionError {
     /// A flag needs a value and stands last.
     #[error("option {0} needs a value")]
     Missing(String),
-    /// A flag's value is wrong or cannot be had here.
+    /// A flag's value is wrong or not supported.
     #[error("option {option}: {value:?}: {problem}")]
-    Value {
-        /// The flag as written.
-        option: String,
-        /// Its value.
-        value: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// A flag of Docker's that cannot be had here.
+    Value { option: String, value: String, problem: String },
+    /// A flag of Docker's that is not supported.
     #[error("option {option} is not supported: {reason}")]
-    Refused {
-        /// The flag as written.
-        option: String,
-        /// Why not.
-        reason: &'static str,
-    },
+    Refused { option: String, reason: &'static str },
     /// A word is no flag.
     #[error(
         "{word:?} in the options of the container is not an option: Docker would take it for the image. \
          If it belongs to an option before it, such as --entrypoint, which takes one word, put both in \
          quotation marks or leave it out"
     )]
-    Word {
-        /// The word.
-        word: String,
-    },
+    Word { word: String },
     /// Two flags contradict each other.
     #[error("options {0} and {1} contradict each other")]
     Conflict(&'static str, &'static str),

@@ -3,13 +3,12 @@
 use super::CreateOptions;
 use super::value::{integer, nano_cpus, natural, size_bytes};
 
-/// Limits on processors, memory and so on.
+/// Limits on CPUs, memory and so on.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Resources {
     /// `--cpus` in billionths of a processor.
     pub nano_cpus: Option<u64>,
-    /// `--cpu-shares`.
     pub cpu_shares: Option<u64>,
     /// `--cpu-period` in microseconds.
     pub cpu_period: Option<u64>,
@@ -17,7 +16,6 @@ pub struct Resources {
     pub cpu_quota: Option<i64>,
     /// `--cpuset-cpus`, such as `0-2,4`.
     pub cpuset_cpus: Option<String>,
-    /// `--cpuset-mems`.
     pub cpuset_mems: Option<String>,
     /// `--memory` in bytes.
     pub memory_bytes: Option<u64>,
@@ -29,7 +27,6 @@ pub struct Resources {
     pub memory_swappiness: Option<u64>,
     /// `--pids-limit`; 0 is no limit.
     pub pids: Option<u64>,
-    /// `--oom-kill-disable`.
     pub oom_kill_disable: bool,
     /// `--oom-score-adj`, -1000 to 1000.
     pub oom_score_adj: Option<i32>,
@@ -42,7 +39,6 @@ pub struct Resources {
 pub enum Swap {
     /// As much as there is.
     Unlimited,
-    /// This many bytes.
     Bytes(u64),
 }
 
@@ -183,10 +179,9 @@ const ULIMITS: [&str; 15] = [
 
 pub(super) fn ulimit(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     let (name, limits) = value.split_once('=').ok_or("must be NAME=SOFT[:HARD]")?;
-    let name = ULIMITS
-        .into_iter()
-        .find(|known| *known == name)
-        .ok_or_else(|| format!("{name:?} is none of {}", ULIMITS.join(", ")))?;
+    let name = ULIMITS.into_iter().find(|known| *known == name).ok_or_else(|| {
+        format!("unknown resource {name:?}: expected one of {}", ULIMITS.join(", "))
+    })?;
     let limit = |text| match integer(text)? {
         -1 => Ok(u64::MAX),
         limit => u64::try_from(limit).map_err(|_| "a limit is a number or -1".to_owned()),

@@ -7,7 +7,6 @@ use super::value::boolean;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SecurityOptions {
-    /// `--privileged`.
     pub privileged: bool,
     /// `--cap-add`: `ALL` or names with `CAP_`.
     pub cap_add: Vec<String>,
@@ -29,15 +28,11 @@ pub struct SecurityOptions {
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Namespace {
-    /// Control groups.
     Cgroup,
     /// Message queues, semaphores and shared memory.
     Ipc,
-    /// Interfaces, addresses and ports.
     Network,
-    /// Processes.
     Pid,
-    /// The host's name.
     Uts,
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Reads a truth value.
+/// Reads a boolean as Go does: `1`, `t`, `true`, `0`, `f`, `false` and the like.
 pub(super) fn boolean(text: &str) -> Result<bool, String> {
     match text {
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
@@ -76,9 +76,9 @@ fn decimal(text: &str) -> Option<(u64, u64)> {
     Some((whole, billionths))
 }
 
-/// Reads a number of processors, `1.5` or `3/2`, as billionths of one.
+/// Reads a number of CPUs, `1.5` or `3/2`, as billionths of one.
 pub(super) fn nano_cpus(text: &str) -> Result<u64, String> {
-    let invalid = || "must be a number of processors such as 1.5".to_owned();
+    let invalid = || "must be a number of CPUs such as 1.5".to_owned();
     let (number, divisor) = text.split_once('/').unwrap_or((text, "1"));
     let (whole, fraction) = decimal(number).ok_or_else(invalid)?;
     let divisor: u64 = divisor.parse().map_err(|_| invalid())?;
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn processors_are_counted_in_billionths() {
+    fn cpus_are_counted_in_billionths() {
         assert_eq!(nano_cpus("1.5"), Ok(1_500_000_000));
         assert_eq!(nano_cpus("3/2"), Ok(1_500_000_000));
         for text in ["", "x", "-1", "1/0", "1/", "99999999999999999999", "/2"] {

@@ -25,14 +25,12 @@ pub(in crate::container_hook) struct ContainerPlan<'a> {
     pub(in crate::container_hook) names: Vec<String>,
     pub(in crate::container_hook) options: CreateOptions,
     pub(in crate::container_hook) ports: Vec<PortMapping>,
-    /// None for Dockerfiles.
     pub(in crate::container_hook) reference: Option<Reference>,
     pub(in crate::container_hook) platform: Platform,
     /// The arguments of its program, split as the runner meant them.
     pub(in crate::container_hook) program_args: Vec<String>,
     /// Those of `volumes:`, then those of `options:`; paths of bind mounts are resolved.
     pub(in crate::container_hook) volumes: Vec<Volume>,
-    /// The runner's own directories.
     pub(in crate::container_hook) runner_mounts: Vec<&'a Mount>,
 }
 

@@ -6,7 +6,6 @@ pub(in crate::container_hook) enum Role {
     /// The steps of the job run in it.
     Job,
     Service,
-    /// It is a step.
     Step,
     /// It prepares a job or a step, and has ended before that begins.
     Init,

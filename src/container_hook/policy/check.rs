@@ -66,7 +66,7 @@ impl Policy {
         self.path(path, &option, "bind-mounts", &self.bind_mounts)
     }
 
-    /// Says whether the policy allows workflows to mount a file of the host, which has no symbolic
+    /// Returns whether the policy allows workflows to mount a file of the host, which has no symbolic
     /// link in its path.
     pub(in crate::container_hook) fn allows_path(&self, resolved: &Path) -> bool {
         is_within(resolved, &self.bind_mounts)

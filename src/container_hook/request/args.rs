@@ -30,11 +30,9 @@ pub struct ContainerArgs {
     pub create_options: Option<String>,
     /// The credentials for the image's registry.
     pub registry: Option<Registry>,
-    /// The variables to set.
     pub environment: Environment,
     /// Ports to publish, each as `docker run -p` takes it.
     pub port_mappings: Vec<String>,
-    /// The runner's own directories.
     pub system_mounts: Vec<Mount>,
     /// The `volumes:` of the workflow.
     pub user_mounts: Vec<Mount>,
@@ -45,18 +43,15 @@ pub struct ContainerArgs {
 /// What a container is made from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ImageSource {
-    /// An image's reference.
     Image(String),
     /// A Dockerfile on the host; its directory is the build context.
     Dockerfile(String),
 }
 
-/// Credentials for a registry.
+/// Credentials for the registry of the image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registry {
-    /// The user.
     pub username: String,
-    /// The password or token.
     pub password: Secret,
     /// The registry's host; none is Docker Hub.
     pub server: Option<String>,
@@ -78,11 +73,9 @@ pub struct Mount {
 /// What `run_script_step` shall run in the job container.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ScriptStep {
-    /// The program.
     pub entry_point: String,
     /// Its arguments as sent: split at each blank, quotes and all. See [`crate::container_hook::words`].
     pub entry_point_args: Vec<String>,
-    /// The variables to set.
     pub environment: Environment,
     /// Directories to put before the container's `PATH`, first one first.
     pub prepend_path: Vec<String>,

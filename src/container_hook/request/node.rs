@@ -47,7 +47,7 @@ impl<'a> Node<'a> {
         RequestError::Field { pointer: self.pointer.clone(), problem: problem.into() }
     }
 
-    /// Returns a text.
+    /// Returns a string; none if there is no value.
     pub(super) fn text(&self) -> Result<Option<String>, RequestError> {
         match self.value {
             None => Ok(None),

@@ -11,8 +11,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::read;
 use super::error::TemplateError;
-use super::merged::Origin;
 use super::node::Node;
+use super::origin::Origin;
 use super::read::read_document;
 use super::read::read_text;
 use crate::container_hook::HookError;
@@ -38,7 +38,6 @@ const MOUNTS: [(&str, &str); 3] = [("externals", "/__e"), ("work", "/__w"), ("gi
 /// A pod that a template can be merged into.
 #[derive(Clone, Debug)]
 pub struct Base {
-    /// The pod.
     pub pod: Pod,
     /// What each of its containers is, in their order; those beyond are no one's to change.
     pub targets: Vec<Target>,
@@ -51,7 +50,6 @@ pub struct Base {
 pub enum Target {
     /// That of the job, or of a container step: `$job`.
     Job,
-    /// A service.
     Service {
         /// The names that somebody gave it on purpose, as far as they are known. It is found by its
         /// container's name and its image's, too.
@@ -109,7 +107,7 @@ impl Base {
     }
 }
 
-/// Tells if a value or one that it is in was requested.
+/// Returns whether a value or one that it is in was requested.
 fn contains(requested: &BTreeSet<String>, mut pointer: &str) -> bool {
     loop {
         if requested.contains(pointer) {

@@ -193,7 +193,8 @@ impl<'de> Deserializer<'de> for Typed<'de> {
             _ => return Err(self.wrong("a quantity like 500m or 2Gi")),
         };
         if !is_quantity(&text) {
-            let message = "is no quantity; write a number, perhaps with a suffix: 500m, 2Gi, 1.5G";
+            let message =
+                "is not a quantity; write a number, perhaps with a suffix: 500m, 2Gi, 1.5G";
             return Err(self.here(Error::custom(message)));
         }
         let text: StrDeserializer<'_, Error> = text.as_str().into_deserializer();

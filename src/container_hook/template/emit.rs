@@ -1,7 +1,7 @@
 //! A tree to YAML text that reads back as the same tree.
 
-use super::merged::Origin;
 use super::node::{Field, Node, Value};
+use super::origin::Origin;
 use crate::yaml::resolve;
 
 /// Writes a document in block style; `comment` says what stands behind a value.
@@ -102,7 +102,7 @@ fn word(text: &str) -> String {
     if is_bare { text.to_owned() } else { quoted(text) }
 }
 
-/// Tells if nobody takes a bare text for something else, an old parser included.
+/// Returns whether nobody takes a bare text for something else, an old parser included.
 fn is_text(text: &str) -> bool {
     let lower = text.to_ascii_lowercase();
     let old = matches!(lower.as_str(), "y" | "yes" | "n" | "no" | "on" | "off");

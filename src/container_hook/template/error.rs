@@ -14,22 +14,15 @@ pub enum TemplateError {
     Read(#[from] ReadError),
     /// What it says is wrong.
     #[error("{place}: {problem}")]
-    Invalid {
-        /// Where.
-        place: SourceLocation,
-        /// What.
-        problem: Box<Problem>,
-    },
+    Invalid { place: SourceLocation, problem: Box<Problem> },
 }
 
 /// What can be wrong in a template.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// It is no text.
     #[error("is not UTF-8")]
     NotUtf8,
-    /// It is not YAML.
     #[error(transparent)]
     Yaml(#[from] yaml::Problem),
     /// There is no document in it.
@@ -45,47 +38,30 @@ pub enum Problem {
     UnknownField {
         /// What has no such field.
         path: String,
-        /// The field.
         name: String,
-        /// What could be meant.
         help: String,
     },
     /// A value of the wrong type.
     #[error("{path} must be {expected}, not {found}{}", if *quote { "; write it in quotes" } else { "" })]
     Type {
-        /// The field.
         path: String,
-        /// What it must be.
         expected: &'static str,
-        /// What it is.
         found: &'static str,
         /// Whether quotes would make it right.
         quote: bool,
     },
     /// A value that has the right type and is wrong nevertheless.
     #[error("{path}: {message}")]
-    Value {
-        /// The field.
-        path: String,
-        /// What is wrong.
-        message: String,
-    },
+    Value { path: String, message: String },
     /// A field that has to be there is not.
     #[error("{path} needs `{field}`")]
-    Missing {
-        /// What needs it.
-        path: String,
-        /// The field.
-        field: &'static str,
-    },
+    Missing { path: String, field: &'static str },
     /// Two things have the same name.
     #[error("{path}: there is {what} `{name}` {}; give it another name", Before(*first))]
     DuplicateName {
-        /// The later one.
         path: String,
         /// What has the name: `a volume`.
         what: &'static str,
-        /// The name.
         name: String,
         /// Where the template has the earlier one; none if it is the hook's own.
         first: Option<Position>,
@@ -93,7 +69,6 @@ pub enum Problem {
     /// Two volumes are mounted at the same path.
     #[error("{path}: something is mounted at {mount_path} {}; mount it at another path", Before(*first))]
     DuplicateMount {
-        /// The later one.
         path: String,
         /// The path in the container.
         mount_path: String,

@@ -3,13 +3,13 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::merged::{Merged, Origin};
+use super::merged::Merged;
+use super::origin::Origin;
 use crate::yaml::Position;
 
 /// Something in a template that cannot be applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// The template.
     pub file: String,
     /// Where in it; none if it is about something that the template does not say.
     pub position: Option<Position>,

@@ -11,9 +11,10 @@ use k8s_openapi::api::core::v1::Pod;
 use super::base::{Base, Target};
 use super::deserialize::read;
 use super::error::{Fault, TemplateError};
-use super::merged::{Merged, Origin};
+use super::merged::Merged;
 use super::node::{Field, Node, Value};
 use super::note::{Note, Remark};
+use super::origin::Origin;
 use super::read::{Names, Template, check_mounts};
 use crate::yaml::SourceLocation;
 
@@ -98,7 +99,7 @@ impl<'a> Merge<'a> {
         }
     }
 
-    /// Adds labels or annotations.
+    /// Adds labels or annotations of the template to those of the pod.
     fn add(&mut self, what: &'static str, added: &Field) {
         if added.node.fields().is_empty() {
             return;

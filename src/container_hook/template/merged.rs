@@ -7,37 +7,12 @@ use k8s_openapi::api::core::v1::Pod;
 use super::emit::emit;
 use super::node::Node;
 use super::note::Note;
-use crate::yaml::Position;
-
-/// Where a value came from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Origin {
-    /// The hook makes it so, whatever the request.
-    Default,
-    /// The runner's request.
-    Request,
-    /// The pod that the caller gave.
-    Given,
-    /// The template.
-    Template(Position),
-}
-
-impl Origin {
-    /// Returns the place in the template.
-    pub fn position(self) -> Option<Position> {
-        match self {
-            Origin::Template(position) => Some(position),
-            _ => None,
-        }
-    }
-}
+use super::origin::Origin;
 
 /// A pod with a template merged into it.
 #[derive(Clone, Debug)]
 pub struct Merged {
-    /// The pod.
     pub pod: Pod,
-    /// What is worth saying.
     pub notes: Vec<Note>,
     pub(super) file: String,
     pub(super) document: Node,

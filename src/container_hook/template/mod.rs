@@ -19,6 +19,7 @@ mod merge;
 mod merged;
 mod node;
 mod note;
+mod origin;
 mod quantity;
 mod read;
 mod settings;
@@ -29,8 +30,9 @@ pub use base::{Base, Target};
 pub use error::{Problem, TemplateError};
 pub(super) use fault::FieldPath;
 pub use fault::{Fault, Faults};
-pub use merged::{Merged, Origin};
+pub use merged::Merged;
 pub use note::{Note, Remark};
+pub use origin::Origin;
 pub use read::{MAX_BYTES, Template};
 pub use settings::TemplateSettings;
 

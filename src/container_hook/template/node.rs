@@ -1,12 +1,12 @@
 //! A pod as a tree of which every part knows where it came from.
 
-use super::merged::Origin;
+use super::origin::Origin;
 use crate::yaml::Position;
 
-/// A value.
+/// A value of a pod or a template, with its origin.
 pub(super) type Node = crate::yaml::Node<Origin>;
 
-/// What a value is.
+/// A scalar, list or map with the origins of its parts.
 pub(super) type Value = crate::yaml::Value<Origin>;
 
 /// A key and its value.
@@ -58,7 +58,7 @@ impl Node {
         self.get(name).map_or(&[], Node::items)
     }
 
-    /// Returns a field's text.
+    /// Returns the text of a field; none if it is something else.
     pub(super) fn text(&self, name: &str) -> Option<&str> {
         match &self.get(name)?.value {
             Value::Text(text) => Some(text),

@@ -7,9 +7,7 @@ use crate::yaml::SourceLocation;
 /// Something in a template that had not the effect one may think.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Note {
-    /// Where in the template.
     pub place: SourceLocation,
-    /// What it is.
     pub remark: Remark,
 }
 
@@ -18,27 +16,17 @@ pub struct Note {
 #[non_exhaustive]
 pub enum Remark {
     /// A label by which the hook finds its containers was not changed.
-    Reserved {
-        /// The label.
-        label: String,
-    },
+    Reserved { label: String },
     /// A label or annotation has another value now.
     Replaced {
         /// `label` or `annotation`.
         what: &'static str,
-        /// Its name.
         name: String,
     },
     /// A field of `metadata` that says nothing to the hook.
-    Metadata {
-        /// The field.
-        field: String,
-    },
+    Metadata { field: String },
     /// The image of a container is the workflow's.
-    Image {
-        /// The container.
-        container: String,
-    },
+    Image { container: String },
     /// There is no such service in this job.
     NoContainer {
         /// The name, with its dollar sign.

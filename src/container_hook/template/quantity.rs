@@ -1,6 +1,6 @@
 //! Whether a text is a quantity, as `500m` and `2Gi` are.
 
-/// Tells if a text is a [quantity]: a decimal number, then a suffix or an exponent.
+/// Returns whether a text is a [quantity]: a decimal number, then a suffix or an exponent.
 ///
 /// [quantity]: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 pub(super) fn is_quantity(text: &str) -> bool {

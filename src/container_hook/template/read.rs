@@ -8,8 +8,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::deserialize::{check_fields, read};
 use super::error::{Fault, Problem, TemplateError};
-use super::merged::Origin;
 use super::node::{Node, Value};
+use super::origin::Origin;
 use crate::sys::fs::read_bounded;
 use crate::yaml::{Documents, Keys, Position};
 

@@ -53,28 +53,16 @@ pub enum ContextError {
     Path(#[from] PathError),
     /// The Dockerfile is not one.
     #[error("{} is not a regular file: a Dockerfile is one, not a link to one", path.display())]
-    NotAFile {
-        /// The Dockerfile.
-        path: PathBuf,
-    },
+    NotAFile { path: PathBuf },
     /// Something is neither a file nor a directory nor a symbolic link.
     #[error("{} is a FIFO or a device, which no build can use: remove it", path.display())]
-    Special {
-        /// What it is about.
-        path: PathBuf,
-    },
+    Special { path: PathBuf },
     /// The directory holds too much.
     #[error("{} holds more than {}, the limit for a Dockerfile action", path.display(), human(*limit))]
-    TooBig {
-        /// The directory.
-        path: PathBuf,
-        /// In bytes.
-        limit: u64,
-    },
+    TooBig { path: PathBuf, limit: u64 },
     /// There are too many files.
     #[error("{} has more than {limit} entries, the limit for a Dockerfile action", path.display())]
     TooMany {
-        /// The directory.
         path: PathBuf,
         /// How many there may be.
         limit: usize,
@@ -89,7 +77,7 @@ pub enum ContextError {
     },
 }
 
-/// Where a snapshot goes.
+/// The directory that a snapshot is copied to.
 pub(super) struct Target<'a> {
     /// A directory that nobody else can reach, and that is empty.
     pub(super) dir: &'a Path,
@@ -265,7 +253,6 @@ impl Reader<'_> {
 
 struct Writer<'a> {
     target: &'a Target<'a>,
-    /// For messages.
     context: &'a Path,
     dockerfile: &'a OsStr,
     has_dockerfile: bool,

@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::environment::{Addresses, Environment, Variable};
-use super::mounts::MountPlan;
+use super::mount_plan::MountPlan;
 use super::probes::{Action, HealthPlan, StopPlan};
 use super::security::User;
 use crate::bundle::{self, Dns, HostEntry, Namespace};
@@ -37,7 +37,6 @@ pub(in crate::container_hook::engine) struct Additions {
     pub(in crate::container_hook::engine) second_hostname: Option<String>,
     /// None for that of all other containers.
     pub(in crate::container_hook::engine) runtime: Option<Runtime>,
-    /// Logins for registries.
     pub(in crate::container_hook::engine) logins: Vec<CredentialFile>,
     pub(super) checks: Vec<HealthPlan>,
     pub(super) post_start: Option<PostStart>,
@@ -47,7 +46,6 @@ pub(in crate::container_hook::engine) struct Additions {
 /// What changes where names are looked up.
 #[derive(Clone, Debug, Default)]
 pub(super) struct DnsChange {
-    /// Whether nothing else counts.
     pub(super) replaces: bool,
     pub(super) servers: Vec<IpAddr>,
     pub(super) search: Vec<String>,

@@ -9,8 +9,8 @@ use super::fields::{Field, Treatment};
 use crate::container_hook::template::Merged;
 use crate::container_hook::template::{Fault, Faults, FieldPath};
 
-/// Checks each field that a template has in a merged pod; `file` is the template. Returns what means
-/// nothing, a line for each reason.
+/// Checks each field that a template has in a merged pod; `file` is the template. Returns what has
+/// no effect, a line for each reason.
 ///
 /// # Errors
 ///
@@ -25,7 +25,8 @@ pub fn check(merged: &Arc<Merged>, file: &str) -> Result<Vec<String>, Faults> {
     let lines = found.meaningless.into_iter().map(|(why, mut paths)| {
         paths.sort_unstable();
         paths.dedup();
-        format!("{} of the template means nothing here: {why}", paths.join(", "))
+        let verb = if paths.len() == 1 { "has" } else { "have" };
+        format!("{} {verb} no effect on a single host: {why}", paths.join(", "))
     });
     Ok(lines.collect())
 }
@@ -33,7 +34,6 @@ pub fn check(merged: &Arc<Merged>, file: &str) -> Result<Vec<String>, Faults> {
 #[derive(Default)]
 struct Found {
     faults: Vec<Fault>,
-    /// Paths by reason.
     meaningless: BTreeMap<&'static str, Vec<String>>,
 }
 
@@ -70,7 +70,7 @@ impl Found {
             Some(Treatment::Refused(why)) => {
                 self.faults.push(place.fault(format!("cannot be applied on one host: {why}")));
             }
-            None => self.faults.push(place.fault("is no field that is known here: remove it")),
+            None => self.faults.push(place.fault("is not a known field: remove it")),
         }
     }
 }
@@ -114,10 +114,10 @@ mod tests {
         assert_eq!(
             checked(template).unwrap(),
             [
-                "spec.containers.tty of the template means nothing here: nobody is at the \
+                "spec.containers.tty has no effect on a single host: nobody is at the \
                  container's terminal",
-                "spec.serviceAccountName of the template means nothing here: there is no cluster",
-                "spec.affinity, spec.nodeName of the template means nothing here: there is one host",
+                "spec.serviceAccountName has no effect on a single host: there is no cluster",
+                "spec.affinity, spec.nodeName have no effect on a single host: there is one host",
             ]
         );
     }

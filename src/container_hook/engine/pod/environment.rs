@@ -254,7 +254,7 @@ pub(super) fn resource_field(
     // Kubernetes writes 0 for a divisor that was not given.
     let divisor = Quantity::parse(if divisor == "0" { "1" } else { divisor });
     let value = divisor.and_then(|divisor| quantity.in_units_of(divisor));
-    let value = value.ok_or_else(|| place.at("divisor").fault("is no quantity to divide by"))?;
+    let value = value.ok_or_else(|| place.at("divisor").fault("is not a quantity to divide by"))?;
     Ok(value.to_string())
 }
 

@@ -6,7 +6,6 @@ pub struct Field {
     /// Its path, as in `spec.containers.env`; `containers` stands for `initContainers` too. A field
     /// without fields below it in the table is treated as a whole.
     pub path: &'static str,
-    /// What becomes of it.
     pub treatment: Treatment,
 }
 
@@ -291,7 +290,7 @@ impl Field {
         Field::find(&alias?)
     }
 
-    /// Says whether the table has fields below this one.
+    /// Returns whether the table has fields below this one.
     pub(super) fn has_fields(path: &str) -> bool {
         let is_within =
             |other: &str| other.strip_prefix(path).is_some_and(|rest| rest.starts_with('.'));

@@ -3,7 +3,7 @@
 //! A request is a default pod; the admin's template is merged into it as on Kubernetes. How a field
 //! of the template gets into a container:
 //!
-//! 1. [`FIELDS`] says of each field of a pod whether it is applied, means nothing here, or is
+//! 1. [`FIELDS`] says of each field of a pod whether it is applied, has no effect, or is
 //!    refused; [`check`] asks it about all that the template says.
 //! 2. `Pod` takes what the template adds apart: an `Overlay` for each container of the request, and
 //!    a `TemplateContainer` for each init container and sidecar.
@@ -18,6 +18,7 @@ mod check;
 mod environment;
 mod expand;
 mod fields;
+mod mount_plan;
 mod mounts;
 mod objects;
 mod overlay;

@@ -55,7 +55,8 @@ impl Reference<'_> {
         place: &FieldPath,
     ) -> Result<Option<Object>, Fault> {
         if !is_name(self.name) {
-            return Err(place.fault(format!("{:?} is no name of an object", self.name)));
+            return Err(place
+                .fault(format!("{:?} is not a valid name of a config map or secret", self.name)));
         }
         let dir = self.kind.directory(settings).join(self.name);
         let entries = match fs::read_dir(&dir) {
@@ -107,7 +108,7 @@ impl Reference<'_> {
     }
 }
 
-/// Tells if a text can be the name of an object or a key, and of a file.
+/// Returns whether a text can be the name of an object or a key, and of a file.
 fn is_name(text: &str) -> bool {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     !text.is_empty() && text != "." && !text.starts_with("..") && text.chars().all(is_plain)

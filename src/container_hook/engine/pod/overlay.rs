@@ -26,9 +26,6 @@ use crate::container_hook::template::{Fault, FieldPath};
 use crate::network::{PortMapping, Protocol};
 use crate::runtime::Runtime;
 
-/// What runs, with which arguments, and in which directory.
-type Command = (Option<Vec<String>>, Option<Vec<String>>, Option<PathBuf>);
-
 /// What a template says of one container.
 #[derive(Debug)]
 pub(in crate::container_hook::engine) struct Overlay {
@@ -66,7 +63,10 @@ impl Overlay {
         let sources = Sources { settings: &backend.context.settings.template, pod: &self.pod };
         let env = sources.variables(&self.container, self.given.env, &self.place)?;
         let environment = Environment::new(workflow_env, &env, Addresses::default());
-        let (command, args, working_dir) = self.command()?;
+        // A container step runs what its action says.
+        let runs = (self.role != Role::Step).then_some(&self.container);
+        let command = runs.and_then(|container| container.command.clone());
+        let working_dir = runs.map(|_| self.working_dir()).transpose()?.flatten();
         let mounts = self.mounts(backend, &environment)?;
         resources::apply(&self.container, &self.place, &mut base.resources)?;
         let user = self.security(backend, base)?;
@@ -75,8 +75,8 @@ impl Overlay {
         let post_start = probes::post_start(&self.container, &place)?;
         let grace_seconds = self.pod.spec.termination_grace_period_seconds;
         Ok(Additions {
-            command,
-            args,
+            command: command.filter(|words| !words.is_empty()),
+            args: runs.and_then(|container| container.args.clone()),
             working_dir,
             runs_command: self.runs_command(),
             env,
@@ -95,17 +95,12 @@ impl Overlay {
         })
     }
 
-    /// Returns what runs, with which arguments, and where. A container step has what the action says.
-    fn command(&self) -> Result<Command, Fault> {
-        if self.role == Role::Step {
-            return Ok((None, None, None));
-        }
+    fn working_dir(&self) -> Result<Option<PathBuf>, Fault> {
         let dir = self.container.working_dir.as_deref();
         if dir.is_some_and(|dir| !dir.starts_with('/')) {
             return Err(self.place.at("workingDir").fault("has to be an absolute path"));
         }
-        let command = self.container.command.clone().filter(|words| !words.is_empty());
-        Ok((command, self.container.args.clone(), dir.map(PathBuf::from)))
+        Ok(dir.map(PathBuf::from))
     }
 
     fn annotations(&self) -> BTreeMap<String, String> {
@@ -143,7 +138,7 @@ impl Overlay {
         let aliases = self.pod.spec.host_aliases.iter().flatten().enumerate();
         let hosts = aliases.map(|(at, alias)| {
             let address = alias.ip.parse().map_err(|_| {
-                let problem = format!("{:?} is no address", alias.ip);
+                let problem = format!("{:?} is not an IP address", alias.ip);
                 place.at("hostAliases").item(at).at("ip").fault(problem)
             })?;
             Ok(HostEntry { address, names: alias.hostnames.clone().unwrap_or_default() })
@@ -158,14 +153,17 @@ impl Overlay {
             Some("None") => true,
             None | Some("ClusterFirst" | "ClusterFirstWithHostNet" | "Default") => false,
             Some(other) => {
-                let problem = format!("{other:?} is no policy");
+                let problem = format!(
+                    "{other:?} is not a DNS policy: expected `None`, `Default`, `ClusterFirst` or \
+                     `ClusterFirstWithHostNet`"
+                );
                 return Err(place.at("dnsPolicy").fault(problem));
             }
         };
         let config = spec.dns_config.clone().unwrap_or_default();
         let servers = config.nameservers.iter().flatten().enumerate().map(|(at, server)| {
             server.parse().map_err(|_| {
-                let problem = format!("{server:?} is no address");
+                let problem = format!("{server:?} is not an IP address");
                 place.at("dnsConfig/nameservers").item(at).fault(problem)
             })
         });
@@ -233,7 +231,7 @@ impl Overlay {
         for (at, port) in all.enumerate().skip(self.given.ports) {
             let place = self.place.at("ports").item(at);
             let number = |field: &str, number: i32| {
-                let problem = format!("{number} is no port");
+                let problem = format!("{number} is not a port: expected 1 to 65535");
                 let number = u16::try_from(number).ok().filter(|port| *port > 0);
                 number.ok_or_else(|| place.at(field).fault(problem))
             };
@@ -250,7 +248,8 @@ impl Overlay {
             let Some(host_port) = port.host_port.filter(|port| *port != 0) else { continue };
             let host_port = number("hostPort", host_port)?;
             let host_ip = port.host_ip.as_ref().filter(|ip| !ip.is_empty()).map(|ip| {
-                ip.parse().map_err(|_| place.at("hostIP").fault(format!("{ip:?} is no address")))
+                ip.parse()
+                    .map_err(|_| place.at("hostIP").fault(format!("{ip:?} is not an IP address")))
             });
             let (host_ip, host_ports) = (host_ip.transpose()?, Some(host_port..=host_port));
             ports.push(PortMapping { host_ip, host_ports, container_port, protocol });
@@ -266,7 +265,10 @@ impl Overlay {
             Some("IfNotPresent") => Ok(Some(Pull::Missing)),
             Some("Never") => Ok(Some(Pull::Never)),
             Some(other) => {
-                Err(self.place.at("imagePullPolicy").fault(format!("{other:?} is no policy")))
+                let problem = format!(
+                    "{other:?} is not a pull policy: expected `Always`, `IfNotPresent` or `Never`"
+                );
+                Err(self.place.at("imagePullPolicy").fault(problem))
             }
         }
     }

@@ -82,7 +82,7 @@ impl Pod {
         let merged = Arc::new(merged);
         let file = backend.context.settings.template.file.as_deref().unwrap_or("".as_ref());
         let file = &file.display().to_string();
-        say(backend, &merged, file, role)?;
+        report(backend, &merged, file, role)?;
         let place = FieldPath::top(Arc::clone(&merged), file);
         let parts = Parts { place, role, targets: &targets };
         let fields = parts.fields(&merged, system_mounts)?;
@@ -140,8 +140,8 @@ impl Pod {
     }
 }
 
-/// Says what there is to say of a merge. Steps of a job repeat nothing that people saw before.
-fn say(
+/// Reports what a merge did to the template. Steps of a job repeat nothing that people saw before.
+fn report(
     backend: &EngineBackend<'_>,
     merged: &Arc<Merged>,
     file: &str,

@@ -1,7 +1,7 @@
 //! What a template says of the pod as a whole.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use k8s_openapi::api::core::v1::{Container, PodSpec, Volume};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -67,7 +67,7 @@ impl PodFields {
     /// another volume. `work` is the runner's work directory.
     pub(super) fn runner_volume(
         &self,
-        work: &std::path::Path,
+        work: &Path,
         name: &str,
         place: &FieldPath,
     ) -> Result<Option<Vec<RunnerDirectory>>, Fault> {
@@ -75,7 +75,7 @@ impl PodFields {
             return Ok(None);
         };
         let below = self.system_mounts.iter().filter_map(|mount| {
-            let below = std::path::Path::new(&mount.target).strip_prefix(top).ok()?.to_owned();
+            let below = Path::new(&mount.target).strip_prefix(top).ok()?.to_owned();
             let path = mount.source.as_ref()?.into();
             Some(RunnerDirectory { path, below, read_only: mount.read_only })
         });
@@ -88,7 +88,7 @@ impl PodFields {
             return Ok(Some(vec![RunnerDirectory { path, below, read_only: false }]));
         }
         if found.is_empty() && !self.is_step {
-            return Err(place.at("name").fault("is not to be had without a job container"));
+            return Err(place.at("name").fault("needs a job container"));
         }
         Ok(Some(found))
     }

@@ -200,7 +200,7 @@ impl Target<'_> {
         let Some(host) = &action.host else { return Ok(Action::OwnTcp { port }) };
         let address: IpAddr = host
             .parse()
-            .map_err(|_| place.at("host").fault(format!("{host:?} is no address: write one")))?;
+            .map_err(|_| place.at("host").fault(format!("{host:?} is not an IP address")))?;
         Ok(Action::Check(Check::Tcp(SocketAddr::new(address, port))))
     }
 

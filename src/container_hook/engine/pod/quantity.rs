@@ -53,7 +53,7 @@ impl Quantity {
         }))
     }
 
-    /// Returns it in billionths, for processors; the largest number if it is more.
+    /// Returns it in billionths, for CPUs; the largest number if it is more.
     pub(super) fn nanos(self) -> u64 {
         u64::try_from(self.0).unwrap_or(u64::MAX)
     }

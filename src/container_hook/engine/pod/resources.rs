@@ -9,7 +9,7 @@ use super::quantity::Quantity;
 use crate::bundle::Resources;
 use crate::container_hook::template::{Fault, FieldPath};
 
-/// What Kubernetes weighs a whole processor with.
+/// The weight of a whole CPU on Kubernetes.
 const SHARES: u64 = 1024;
 /// The least weight that the kernel takes.
 const LEAST_SHARES: u64 = 2;
@@ -87,8 +87,9 @@ fn quantities<'a>(
                 ));
             }
         }
-        let quantity = Quantity::parse(&text.0)
-            .ok_or_else(|| here.fault(format!("{:?} is no quantity: write 500m or 2Gi", text.0)))?;
+        let quantity = Quantity::parse(&text.0).ok_or_else(|| {
+            here.fault(format!("{:?} is not a quantity: expected for example 500m or 2Gi", text.0))
+        })?;
         if quantity.nanos() == 0 {
             // As if nothing was said, as on Kubernetes.
             continue;
@@ -134,7 +135,7 @@ mod tests {
                 "limits/nvidia.com~1gpu: there is no device",
             ),
             (json!({"limits": {"hugepages-2Mi": "1Gi"}}), "limits/hugepages-2Mi: huge pages"),
-            (json!({"requests": {"cpu": "-1"}}), "requests/cpu: \"-1\" is no quantity"),
+            (json!({"requests": {"cpu": "-1"}}), "requests/cpu: \"-1\" is not a quantity"),
             (
                 json!({"limits": {"memory": "1Gi"}, "requests": {"memory": "2Gi"}}),
                 "requests/memory: is more than",

@@ -107,14 +107,24 @@ impl Contexts<'_> {
     /// Returns who the container runs as, and sets its supplementary groups.
     fn user(self, options: &mut bundle::Options) -> Result<User, Fault> {
         let ((own, place), (pod, pod_place)) = (self.container, self.pod);
-        let user = pick(("runAsUser", own.run_as_user, place), (pod.run_as_user, pod_place))?;
-        let group = pick(("runAsGroup", own.run_as_group, place), (pod.run_as_group, pod_place))?;
+        let user = pick(
+            own.run_as_user,
+            &place.at("runAsUser"),
+            pod.run_as_user,
+            &pod_place.at("runAsUser"),
+        )?;
+        let group = pick(
+            own.run_as_group,
+            &place.at("runAsGroup"),
+            pod.run_as_group,
+            &pod_place.at("runAsGroup"),
+        )?;
         match pod.supplemental_groups_policy.as_deref() {
             None | Some("Merge") => {}
             Some(_) => {
                 return Err(pod_place
                     .at("supplementalGroupsPolicy")
-                    .fault("is not to be had: write `Merge`"));
+                    .fault("is not supported: write `Merge`"));
             }
         }
         for (at, &group) in pod.supplemental_groups.iter().flatten().enumerate() {
@@ -146,13 +156,16 @@ impl User {
     }
 }
 
+/// Returns the id that the container says, else that of the pod.
 fn pick(
-    (field, own, place): (&str, Option<i64>, &FieldPath),
-    (pod, pod_place): (Option<i64>, &FieldPath),
+    own: Option<i64>,
+    place: &FieldPath,
+    pod: Option<i64>,
+    pod_place: &FieldPath,
 ) -> Result<Option<String>, Fault> {
     match (own, pod) {
-        (Some(id), _) => number(id, &place.at(field)).map(Some),
-        (None, Some(id)) => number(id, &pod_place.at(field)).map(Some),
+        (Some(id), _) => number(id, place).map(Some),
+        (None, Some(id)) => number(id, pod_place).map(Some),
         (None, None) => Ok(None),
     }
 }
@@ -160,7 +173,7 @@ fn pick(
 fn number(id: i64, place: &FieldPath) -> Result<String, Fault> {
     match u32::try_from(id) {
         Ok(id) if id <= i32::MAX.cast_unsigned() => Ok(id.to_string()),
-        _ => Err(place.fault(format!("{id} is no user or group: they go from 0 to 2147483647"))),
+        _ => Err(place.fault(format!("{id} is not a user or group id: expected 0 to 2147483647"))),
     }
 }
 
@@ -178,7 +191,7 @@ fn merge_capabilities(
                 let short = full.strip_prefix("CAP_").unwrap_or(full);
                 short == "ALL" || CapabilitySet::from_name(short).is_some()
             };
-            let problem = || format!("there is no capability {name:?}");
+            let problem = || format!("unknown capability {name:?}");
             full.filter(is_known).ok_or_else(|| place.item(at).fault(problem()))
         });
         names.collect::<Result<Vec<_>, _>>()
@@ -214,13 +227,14 @@ fn seccomp(
             let text = read_bounded(&path, MAX_PROFILE_BYTES)
                 .map_err(|error| place.fault(chain(&error)))?;
             let value = serde_json::from_slice(&text).map_err(|error| {
-                place.fault(format!("{} is no profile: {error}", path.display()))
+                place.fault(format!("{} is not a seccomp profile: {error}", path.display()))
             })?;
             Ok(Seccomp::Profile(value))
         }
         other => {
-            let problem =
-                format!("{other:?} is none of `RuntimeDefault`, `Unconfined` and `Localhost`");
+            let problem = format!(
+                "{other:?} is not a profile type: expected `RuntimeDefault`, `Unconfined` or `Localhost`"
+            );
             Err(place.at("type").fault(problem))
         }
     }
@@ -234,8 +248,9 @@ fn apparmor(profile: &AppArmorProfile, place: &FieldPath) -> Result<Option<Strin
         ("Localhost", Some(name)) => Ok(Some(name.clone())),
         ("Localhost", None) => Err(place.at("localhostProfile").fault("is missing")),
         (other, _) => {
-            let problem =
-                format!("{other:?} is none of `RuntimeDefault`, `Unconfined` and `Localhost`");
+            let problem = format!(
+                "{other:?} is not a profile type: expected `RuntimeDefault`, `Unconfined` or `Localhost`"
+            );
             Err(place.at("type").fault(problem))
         }
     }
@@ -298,7 +313,7 @@ mod tests {
         assert!(applied(own, json!({}), &asked).unwrap().security.cap_add.is_empty());
         let own = json!({"capabilities": {"add": ["SYS_MAGIC"]}});
         let said = applied(own, json!({}), &asked).unwrap_err();
-        assert_eq!(said, "there is no capability \"SYS_MAGIC\"");
+        assert_eq!(said, "unknown capability \"SYS_MAGIC\"");
     }
 
     #[test]

@@ -28,7 +28,6 @@ pub(super) enum Backing {
     },
     /// A file or directory of the host.
     Host {
-        /// Its path.
         path: PathBuf,
         /// What is made there if nothing is.
         create: Create,
@@ -132,12 +131,14 @@ fn empty_dir(source: &EmptyDirVolumeSource, place: &FieldPath) -> Result<Backing
         None | Some("") => false,
         Some("Memory") => true,
         Some(other) => {
-            let problem = format!("{other:?} is not to be had: write `Memory` or nothing");
+            let problem = format!("{other:?} is not supported: write `Memory` or nothing");
             return Err(place.at("medium").fault(problem));
         }
     };
     let size = source.size_limit.as_ref().map(|size| {
-        let no_quantity = || format!("{:?} is no quantity: write 64Mi", size.0);
+        let no_quantity = || {
+            format!("{:?} is not a quantity: expected a number of bytes, for example 64Mi", size.0)
+        };
         Quantity::parse(&size.0).ok_or_else(|| place.at("sizeLimit").fault(no_quantity()))
     });
     let size_bytes = size.transpose()?.map(Quantity::units).filter(|size| *size > 0);
@@ -181,7 +182,7 @@ fn host_path(
         "CharDevice" => (is(|kind| kind.is_char_device()), Create::Nothing),
         "BlockDevice" => (is(|kind| kind.is_block_device()), Create::Nothing),
         other => {
-            let problem = format!("{other:?} is no type of a file on the host");
+            let problem = format!("{other:?} is not a type of `hostPath`");
             return Err(place.at("type").fault(problem));
         }
     };
@@ -191,7 +192,7 @@ fn host_path(
             "{} does not exist: make it, or write a type that does",
             path.display()
         ))),
-        _ => Err(path_place.fault(format!("{} is no {kind}", path.display()))),
+        _ => Err(path_place.fault(format!("{} is not a {kind}", path.display()))),
     }
 }
 
@@ -340,8 +341,8 @@ mod tests {
         }
         assert!(found("/dev/null".to_owned(), "CharDevice", &none).is_ok());
         for (name, kind, expected) in [
-            ("file", "Directory", "is no Directory"),
-            ("file", "DirectoryOrCreate", "is no DirectoryOrCreate"),
+            ("file", "Directory", "is not a Directory"),
+            ("file", "DirectoryOrCreate", "is not a DirectoryOrCreate"),
             ("new", "", "does not exist"),
             ("new", "Socket", "does not exist"),
             ("podman.sock", "Socket", "root of this machine"),

@@ -231,7 +231,7 @@ fn mistakes_are_told_with_their_place_and_what_to_do() {
         ),
         (
             "spec: {containers: [{name: $job, resources: {limits: {memory: 1GB}}}]}",
-            "t.yaml:1:63: spec.containers[0].resources.limits.memory: is no quantity; write a number",
+            "t.yaml:1:63: spec.containers[0].resources.limits.memory: is not a quantity; write a number",
         ),
         (
             "spec: {containers: [null]}",

@@ -151,9 +151,9 @@ fn report(
     let notes = merged.notes.iter().map(ToString::to_string);
     for line in notes.chain(lines) {
         if role == Role::Step {
-            backend.context.log.debug(&line)
+            backend.context.log.debug(&line);
         } else {
-            backend.context.log.line(&line)
+            backend.context.log.line(&line);
         }
     }
     Ok(())

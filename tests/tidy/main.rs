@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+mod docs;
 mod layers;
 mod modules;
 mod package;
@@ -44,6 +45,16 @@ fn unfinished_and_misplaced_code_is_nowhere() {
 #[test]
 fn files_are_short_and_mod_rs_has_no_logic() {
     assert_each(shape::check);
+}
+
+#[test]
+fn public_items_are_documented() {
+    assert_each(docs::check);
+}
+
+#[test]
+fn documentation_says_more_than_names() {
+    assert_none(docs::check_lengths(source::read(&CODE).iter()));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use k8s_openapi::api::core::v1::VolumeMount;
 
 use super::environment::Environment;
 use super::volumes::below;
-use crate::bundle::{Mount, MountSource, IdMapping, Propagation};
+use crate::bundle::{IdMapping, Mount, MountSource, Propagation};
 use crate::container_hook::template::{Fault, FieldPath};
 use crate::sys::host_file::HostFile;
 

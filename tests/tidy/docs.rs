@@ -1,0 +1,107 @@
+//! Documentation: items have some, and it says more than their names.
+//!
+//! Rust's own `missing_docs` wants it of fields and variants too, where most could but repeat the name.
+
+use crate::source::{Finding, Source};
+
+/// A block of so few words repeats the name of what it is about, as a rule.
+const SHORT_WORDS: usize = 4;
+
+/// How many of a hundred blocks may be short all the same.
+const MAX_SHORT_PERCENT: usize = 5;
+
+/// What a public item begins with, if it is to have documentation.
+const ITEMS: [&str; 9] =
+    ["fn ", "const ", "async ", "unsafe ", "struct ", "enum ", "trait ", "type ", "static "];
+
+/// Finds public items of the library without documentation.
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    if !source.is_library() {
+        return Vec::new();
+    }
+    let code = source.code_without_tests();
+    let mut at = 0;
+    let mut findings = Vec::new();
+    let mut is_documented = false;
+    for line in code.split_inclusive('\n') {
+        let text = source.text[at..at + line.len()].trim_start();
+        let item = line.trim_start();
+        if text.starts_with("///") || text.starts_with("#[doc") {
+            is_documented = true;
+        } else if let Some(name) = item.strip_prefix("pub ") {
+            if ITEMS.iter().any(|start| name.starts_with(start)) && !is_documented {
+                findings.push(source.finding(at, "a public item needs documentation"));
+            }
+            is_documented = false;
+        } else if !is_attribute(item) {
+            is_documented = false;
+        }
+        at += line.len();
+    }
+    findings
+}
+
+/// Tells attributes, and what goes on from the line above in one, from what is an item.
+fn is_attribute(line: &str) -> bool {
+    line.starts_with("#[") || line.starts_with(")]") || line.trim_end().ends_with(',')
+}
+
+/// Finds short blocks, if they are too many. Those of programs are the help that they print.
+pub(crate) fn check_lengths<'a>(sources: impl Iterator<Item = &'a Source>) -> Vec<Finding> {
+    let (mut count, mut short) = (0, Vec::new());
+    for source in sources.filter(|source| source.is_library()) {
+        let mut lines = source.text.lines().enumerate().peekable();
+        while let Some((at, line)) = lines.next() {
+            let Some(first) = documentation(line) else { continue };
+            let mut words = first.split_whitespace().count();
+            while let Some(more) = lines.peek().and_then(|(_, line)| documentation(line)) {
+                words += more.split_whitespace().count();
+                lines.next();
+            }
+            count += 1;
+            if words <= SHORT_WORDS {
+                short.push(Finding::new(&source.path, at + 1, format!("repeats a name: {first}")));
+            }
+        }
+    }
+    if short.len() * 100 <= count * MAX_SHORT_PERCENT { Vec::new() } else { short }
+}
+
+fn documentation(line: &str) -> Option<&str> {
+    line.trim_start().strip_prefix("///").filter(|text| !text.starts_with('/'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn items_without_documentation_are_found_and_fields_are_not() {
+        let good = "/// A.\n#[derive(\n    Debug,\n)]\npub struct A {\n    pub b: u8,\n}\n\
+                    impl A {\n    /// B.\n    #[must_use]\n    pub fn b() {}\n    pub(crate) fn c() {}\n}\n\
+                    pub mod d;\npub use d::E;\n#[cfg(test)]\nmod tests {\n    pub fn f() {}\n}\n";
+        assert_eq!(check(&Source::new("src/a.rs", good)), []);
+        for bad in
+            ["pub fn a() {}", "pub struct A;", "    pub const fn a() {}", "#[a]\npub enum B {}"]
+        {
+            assert_eq!(
+                check(&Source::new("src/a.rs", &format!("/// A.\nfn x() {{}}\n{bad}\n"))).len(),
+                1,
+                "{bad}"
+            );
+            assert_eq!(check(&Source::new("src/bin/a.rs", bad)), []);
+        }
+    }
+
+    #[test]
+    fn short_blocks_are_found_if_they_are_many() {
+        let long = "/// Returns something that is worth a line.\nfn a() {}\n".repeat(19);
+        let one = Source::new("src/a.rs", &format!("{long}/// Why.\nsource: E,\n"));
+        assert_eq!(check_lengths([&one].into_iter()), []);
+        let two = Source::new(
+            "src/a.rs",
+            &format!("{long}/// Why.\nsource: E,\n/// The path.\npath: P,\n"),
+        );
+        assert_eq!(check_lengths([&two].into_iter()).len(), 2);
+    }
+}

@@ -195,7 +195,7 @@ fn what_is_not_the_archive_that_garm_wants_is_not_kept() {
     for name in ["page-act_runner", "page.tar.gz", GITHUB, GITEA] {
         let wanted = Tool { ..tool(&server, name, b"another") };
         let message = bench.fail(&wanted);
-        let expected = format!("instead of {}", Digest::of(b"another").hex());
+        let expected = format!("expected {}", Digest::of(b"another").hex());
         assert!(message.contains(&expected) && message.contains(&server.url("/")), "{message}");
     }
     let message = bench.fail(&Tool { sha256: Some("abc".into()), ..tool(&server, GITHUB, b"") });
@@ -355,7 +355,7 @@ fn a_download_has_a_size_and_a_time_at_most() {
     let tool = tool(&server, GITHUB, &archive);
     let mut bench = Bench::new();
     bench.options.archive_bytes = 100;
-    assert!(bench.fail(&tool).contains("more than 100 bytes"));
+    assert!(bench.fail(&tool).contains("the limit of 100 bytes"));
     let mut bench = Bench::new();
     bench.options.limits = Limits { bytes: 10_000, ..Limits::default() };
     assert!(bench.fail(&tool).contains("exceeds the limit of 10000 bytes"));

@@ -223,7 +223,7 @@ fn an_imported_image_is_listed_and_can_be_removed() {
     golden("images.json", &format!("{images:#}\n"));
     let ran = env.run(&["images"]);
     assert!(ran.stdout.contains("\napp:1 "));
-    assert!(ran.stderr.contains("note: 1 layer takes "), "{}", ran.stderr);
+    assert!(ran.stderr.contains("note: 1 layer, "), "{}", ran.stderr);
     assert_eq!(
         env.run(&["rmi", "app:1"]).stdout,
         "removed docker.io/library/app:1 (linux/amd64)\n"

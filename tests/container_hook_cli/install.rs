@@ -149,7 +149,7 @@ fn a_runner_by_sudo_has_directories_of_its_own() {
             if name == "root" { "cannot be" } else { "belongs" },
         ),
         (other, &["runner"], "{ROOT}/runner belongs to user "),
-        ("no-such-user-anywhere", &["runner"], "is not found"),
+        ("no-such-user-anywhere", &["runner"], "unknown user \"no-such-user-anywhere\""),
     ] {
         let mut args = vec!["install", "--sudo", "--runner-user", user];
         dirs.iter().for_each(|dir| args.extend(["--runner-dir", dir]));

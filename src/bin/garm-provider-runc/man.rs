@@ -21,12 +21,12 @@ const REFERENCE: &str = include_str!("../../../man/parts/garm-provider-runc-refe
 const GLOBAL_OPTIONS: &str = "\
 .SH \"GLOBAL OPTIONS\"
 \\fB\\-\\-config\\fR, \\fB\\-\\-format\\fR and \\fB\\-\\-color\\fR are described in
-.BR garm\\-provider\\-oci (1).
+.BR garm\\-provider\\-runc (1).
 ";
 
 const SEE_ALSO: &str = "\
 .SH \"SEE ALSO\"
-.BR garm\\-provider\\-oci (1)
+.BR garm\\-provider\\-runc (1)
 ";
 
 #[test]

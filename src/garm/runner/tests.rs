@@ -366,7 +366,7 @@ fn a_download_has_a_size_and_a_time_at_most() {
     bench.options.timeout = Duration::ZERO;
     let seen = server.seen().len();
     let message = bench.fail(&tool);
-    assert!(message.contains("but 0 bytes after 0 s"), "{message}");
+    assert!(message.contains("timed out after 0 s with 0 bytes"), "{message}");
     assert_eq!(server.seen().len(), seen);
 }
 

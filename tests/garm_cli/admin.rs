@@ -157,7 +157,7 @@ fn the_log_of_an_instance_is_shown_also_when_it_is_gone() {
         line["time"] = json!("{TIME}");
     }
     let both = env.run(&["logs", "garm-a", "--follow", "--format", "json"]);
-    assert!(both.stderr.contains("leave out one of the two"), "{both:?}");
+    assert!(both.stderr.contains("--follow cannot be combined"), "{both:?}");
     golden("logs.json", &format!("{lines:#}\n"));
 
     for name in ["garm-b", "../log/garm-a", ""] {

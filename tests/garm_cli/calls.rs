@@ -145,7 +145,7 @@ fn settings_that_are_wrong_fail_a_call_in_one_line() {
     let ran = as_root(&env, &message(&env, &list, ""));
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     assert!(
-        ran.stderr.starts_with("{ROOT}/settings.toml:2:8: this is no number of "),
+        ran.stderr.starts_with("{ROOT}/settings.toml:2:8: invalid CPU count: "),
         "{}",
         ran.stderr
     );

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod env;
+mod events;
 mod explain;
 mod inject;
 mod list;

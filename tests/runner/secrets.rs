@@ -48,6 +48,8 @@ fn secrets_are_in_no_command_line_log_or_file() {
         let host = installation.host();
         let _ghcr = Registry::start(host, Name::Ghcr, Some(Login("octocat", password)));
         let mut runner = runner(installation, "runner-1");
+        // As with the secret ACTIONS_STEP_DEBUG.
+        runner.variables.push(("RUNNER_DEBUG".to_owned(), "1".to_owned()));
         let registry = json!({"username": "octocat", "password": password, "serverUrl": "ghcr.io"});
         let container = merge(
             runner.job_container("ghcr.io/octo/ci-image:main"),
@@ -82,6 +84,12 @@ fn secrets_are_in_no_command_line_log_or_file() {
         });
         assert!(seen.is_empty(), "{seen:?}");
         assert!(!has_canary(log.as_bytes()), "{log}");
+        for event in
+            ["send a request", "mount an overlay", "create the container", "execute in the"]
+        {
+            let is_there = |line: &str| line.starts_with("::debug::") && line.contains(event);
+            assert!(log.lines().any(is_there), "{event}: {log}");
+        }
         assert!(log.contains(&format!("{}\n", step.len())), "{log}");
         let run = host.enter(|| search(Path::new("/run")));
         let left = [search(host.path()), run].concat();

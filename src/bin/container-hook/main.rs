@@ -34,9 +34,11 @@ use error::Error;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
 use oci_hooks::program::{config, monitor, trace};
+use oci_hooks::sys::users;
 use settings::Settings;
 
 fn main() -> ExitCode {
+    users::use_files_and_dns();
     let cli = Cli::parse();
     let command = match &cli.command {
         // What these say is in the log of a step.

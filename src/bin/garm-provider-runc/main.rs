@@ -25,10 +25,11 @@ use oci_hooks::garm::COMMAND_VARIABLE;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
 use oci_hooks::program::{config, monitor, trace};
-use oci_hooks::sys::spawn;
+use oci_hooks::sys::{spawn, users};
 use settings::Settings;
 
 fn main() -> ExitCode {
+    users::use_files_and_dns();
     // GARM waits for everyone who has its pipes; what it starts us with besides is for nobody.
     let kept = spawn::keep_descriptors();
     // GARM passes no arguments, and people no command of GARM's.

@@ -27,6 +27,7 @@ use clap::{CommandFactory as _, Parser as _};
 use oci_hooks::program::exit::exit_code;
 use oci_hooks::program::trace;
 use oci_hooks::sys::spawn::keep_descriptors;
+use oci_hooks::sys::users;
 
 use cli::{Cli, Command};
 use error::Error;
@@ -53,6 +54,7 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
+    users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
     if let Err(error) = keep_descriptors() {
         report::error(&format!("cannot list open file descriptors: {error}"));

@@ -1,9 +1,17 @@
-//! `completions`: the scripts by which shells complete command lines.
+//! Completion of command lines by shells.
+//!
+//! A shell reads a short script once, and from then on asks the program itself, with [`VARIABLE`] set: so names
+//! of hook files, images, containers and instances are completed too.
 
 use clap::{Args, Command};
-use clap_complete::Shell;
+use clap_complete::engine::CompletionCandidate;
+use clap_complete::env::Shells;
+use clap_complete::{CompleteEnv, Shell};
 
 use super::context::{Context, OutputError};
+
+/// Has a program complete a command line instead of carrying one out.
+const VARIABLE: &str = "OCI_HOOKS_COMPLETE";
 
 /// Print a shell completion script
 #[derive(Debug, Args)]
@@ -14,15 +22,30 @@ pub struct CompletionsArgs {
 
 impl CompletionsArgs {
     /// Returns the script for a program with this command line.
-    pub fn script(&self, mut program: Command) -> Vec<u8> {
+    pub fn script(&self, program: &Command) -> Vec<u8> {
         let mut script = Vec::new();
-        let name = program.get_name().to_owned();
-        clap_complete::generate(self.shell, &mut program, name, &mut script);
+        let (shell, name) = (self.shell.to_string(), program.get_name());
+        let shells = Shells::builtins();
+        let shell = shells.completer(&shell).expect("each shell of the command line has a script");
+        shell
+            .write_registration(VARIABLE, name, name, name, &mut script)
+            .expect("memory can be written to");
         script
     }
 
     /// Prints the script for a program with this command line.
-    pub fn run(&self, program: Command, context: &mut Context) -> Result<(), OutputError> {
+    pub fn run(&self, program: &Command, context: &mut Context) -> Result<(), OutputError> {
         context.write(self.script(program))
     }
+}
+
+/// Completes a command line and exits, if a shell asks for that; returns otherwise. To be called before
+/// anything is read or printed.
+pub fn complete(program: fn() -> Command) {
+    CompleteEnv::with_factory(program).var(VARIABLE).complete();
+}
+
+/// Returns what may stand in the place of a name.
+pub fn candidates(names: impl IntoIterator<Item = String>) -> Vec<CompletionCandidate> {
+    names.into_iter().map(CompletionCandidate::new).collect()
 }

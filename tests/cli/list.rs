@@ -2,6 +2,7 @@
 
 use std::process::Stdio;
 
+use crate::completion::completed;
 use crate::env::{TestEnv, golden};
 
 #[test]
@@ -71,6 +72,10 @@ fn completions_are_made_for_each_shell() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = TestEnv::new().run(&["completions", shell]);
         assert_eq!(ran.code, Some(0));
-        assert!(ran.stdout.contains("hooks-dir"), "{shell}");
+        assert!(ran.stdout.contains("oci-hooks"), "{shell}");
     }
+    let completed = |words: &[&str]| completed(env!("CARGO_BIN_EXE_oci-hooks"), None, words);
+    assert_eq!(completed(&["expl"]), ["explain"]);
+    assert_eq!(completed(&["lint", "--hooks"]), ["--hooks-dir"]);
+    assert!(completed(&["list", "--format", ""]).contains(&"json".to_owned()));
 }

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+#[path = "../support/completion.rs"]
+mod completion;
 mod env;
 mod events;
 mod explain;

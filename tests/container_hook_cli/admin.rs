@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use crate::completion::completed;
 use crate::env::{TestEnv, golden};
 
 fn json(text: &str) -> Value {
@@ -264,10 +265,15 @@ fn write_image(env: &TestEnv) {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_know_the_commands_and_the_names_of_containers() {
     let env = TestEnv::new();
-    let ran = env.run(&["completions", "bash"]);
-    assert!(ran.stdout.contains("doctor"));
+    write_container(&env);
+    let settings = env.path("settings.toml");
+    let variable = Some(("OCI_HOOKS_CONTAINER_HOOK_CONFIG", settings.as_path()));
+    let completed = |words: &[&str]| completed(crate::PROGRAM, variable, words);
+    assert_eq!(completed(&["doc"]), ["doctor"]);
+    assert_eq!(completed(&["logs", "red"]), ["redis"]);
+    assert_eq!(completed(&["logs", &ID[..4]]), [ID]);
 }
 
 /// The id of a container that another process made.

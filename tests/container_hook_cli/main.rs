@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod admin;
+#[path = "../support/completion.rs"]
+mod completion;
 #[path = "../support/cli.rs"]
 mod env;
 mod install;

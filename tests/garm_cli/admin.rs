@@ -6,6 +6,7 @@ use oci_hooks::container::{LogWriter, Stream};
 use oci_hooks::garm::record::{InstanceRecord, Records};
 use serde_json::{Value, json};
 
+use crate::completion::completed;
 use crate::env::{TestEnv, golden};
 
 fn json(text: &str) -> Value {
@@ -62,8 +63,9 @@ fn completions_are_of_this_program() {
     for shell in ["bash", "zsh", "fish"] {
         let ran = env.run(&["completions", shell]);
         assert_eq!(ran.code, Some(0));
-        assert!(ran.stdout.contains("garm-provider-runc") && ran.stdout.contains("instances"));
+        assert!(ran.stdout.contains("garm-provider-runc"));
     }
+    assert_eq!(completed(crate::PROGRAM, None, &["inst"]), ["instances"]);
     assert!(env.run(&["completions", "--help"]).stdout.contains("bash_completion.d/garm-provider"));
 }
 

@@ -4,6 +4,8 @@
 
 mod admin;
 mod calls;
+#[path = "../support/completion.rs"]
+mod completion;
 #[path = "../support/cli.rs"]
 mod env;
 

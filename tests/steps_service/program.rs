@@ -122,5 +122,5 @@ fn a_signal_goes_to_the_command_of_a_server_whose_code_counts() {
 #[test]
 fn completions_are_for_this_program() {
     let script = run(Command::new(PROGRAM).args(["completions", "bash"])).success();
-    assert!(script.contains("complete ") && script.contains("--socket"), "{script}");
+    assert!(script.contains("complete ") && script.contains("step-runner"), "{script}");
 }

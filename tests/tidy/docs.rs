@@ -11,39 +11,40 @@ const SHORT_WORDS: usize = 4;
 const MAX_SHORT_PERCENT: usize = 5;
 
 /// What a public item begins with, if it is to have documentation.
-const ITEMS: [&str; 9] =
-    ["fn ", "const ", "async ", "unsafe ", "struct ", "enum ", "trait ", "type ", "static "];
+const ITEMS: [&str; 8] =
+    ["fn ", "const fn ", "async ", "unsafe ", "struct ", "enum ", "trait ", "type "];
 
 /// Finds public items of the library without documentation.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
-    if !source.is_library() {
+    // What programs share is documented where its name does not say it.
+    if !source.is_library() || source.is_below("src/program") {
         return Vec::new();
     }
     let code = source.code_without_tests();
     let mut at = 0;
     let mut findings = Vec::new();
     let mut is_documented = false;
+    // Brackets of an attribute that are still open.
+    let mut depth = 0;
     for line in code.split_inclusive('\n') {
         let text = source.text[at..at + line.len()].trim_start();
         let item = line.trim_start();
-        if text.starts_with("///") || text.starts_with("#[doc") {
+        if depth > 0 || item.starts_with("#[") {
+            depth += item.matches('[').count();
+            depth = depth.saturating_sub(item.matches(']').count());
+            is_documented |= text.starts_with("#[doc");
+        } else if text.starts_with("///") {
             is_documented = true;
-        } else if let Some(name) = item.strip_prefix("pub ") {
+        } else {
+            let name = item.strip_prefix("pub ").unwrap_or_default();
             if ITEMS.iter().any(|start| name.starts_with(start)) && !is_documented {
                 findings.push(source.finding(at, "a public item needs documentation"));
             }
-            is_documented = false;
-        } else if !is_attribute(item) {
             is_documented = false;
         }
         at += line.len();
     }
     findings
-}
-
-/// Tells attributes, and what goes on from the line above in one, from what is an item.
-fn is_attribute(line: &str) -> bool {
-    line.starts_with("#[") || line.starts_with(")]") || line.trim_end().ends_with(',')
 }
 
 /// Finds short blocks, if they are too many. Those of programs are the help that they print.
@@ -77,7 +78,7 @@ mod tests {
 
     #[test]
     fn items_without_documentation_are_found_and_fields_are_not() {
-        let good = "/// A.\n#[derive(\n    Debug,\n)]\npub struct A {\n    pub b: u8,\n}\n\
+        let good = "/// A.\n#[error(\n    \"x\"\n)]\n#[a]\npub struct A {\n    pub b: u8,\n}\n\
                     impl A {\n    /// B.\n    #[must_use]\n    pub fn b() {}\n    pub(crate) fn c() {}\n}\n\
                     pub mod d;\npub use d::E;\n#[cfg(test)]\nmod tests {\n    pub fn f() {}\n}\n";
         assert_eq!(check(&Source::new("src/a.rs", good)), []);

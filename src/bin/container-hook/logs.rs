@@ -1,11 +1,13 @@
 //! `container-hook logs`.
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines;
 
 use crate::error::Error;
+use crate::names;
 use crate::settings::Settings;
 
 /// Show what a service wrote
@@ -14,6 +16,7 @@ use crate::settings::Settings;
 What the job's container and container actions write is in the log of the step.")]
 pub(crate) struct LogsArgs {
     /// The container's id, the beginning of it, or its name
+    #[arg(add = ArgValueCandidates::new(names::containers))]
     id: String,
 
     /// Show the last lines only

@@ -15,6 +15,7 @@ mod log;
 mod logs;
 #[cfg(test)]
 mod man;
+mod names;
 mod prune;
 mod ps;
 mod pull;
@@ -33,11 +34,12 @@ use cli::{Cli, Command, Format};
 use error::Error;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
-use oci_hooks::program::{config, monitor, trace};
+use oci_hooks::program::{completions, config, monitor, trace};
 use oci_hooks::sys::users;
 use settings::Settings;
 
 fn main() -> ExitCode {
+    completions::complete(Cli::command);
     users::use_files_and_dns();
     let cli = Cli::parse();
     let command = match &cli.command {
@@ -85,7 +87,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         Command::Template(args) => template::run(args, context),
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
-            args.run(Cli::command(), context)?;
+            args.run(&Cli::command(), context)?;
             Ok(Exit::Done)
         }
         Command::Monitor(args) => {

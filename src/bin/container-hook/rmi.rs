@@ -1,12 +1,14 @@
 //! `container-hook rmi`.
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::image::{Reference, StoreError};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
 use crate::error::Error;
 use crate::images::ImageEntry;
+use crate::names;
 use crate::settings::Settings;
 
 /// Remove images from the store
@@ -15,7 +17,7 @@ use crate::settings::Settings;
 Running containers are not affected: they keep their layers until they end.")]
 pub(crate) struct RmiArgs {
     /// Image to remove, of all platforms (can be repeated)
-    #[arg(required = true, value_name = "REF")]
+    #[arg(required = true, value_name = "REF", add = ArgValueCandidates::new(names::images))]
     references: Vec<Reference>,
 }
 

@@ -1,12 +1,15 @@
 //! `garm-provider-runc instances`.
 
 use clap::Args;
+use clap_complete::engine::CompletionCandidate;
 use jiff::Timestamp;
 use oci_hooks::container::Engine;
 use oci_hooks::garm::record::{Files, InstanceRecord, controllers};
 use oci_hooks::garm::{ProviderError, Status, instance};
+use oci_hooks::program::completions::candidates;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
+use oci_hooks::program::settings_file::FileSettings as _;
 use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::quantity::counted;
@@ -111,4 +114,12 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
 /// Returns a text, most of which users of GARM chose, without what would change a terminal.
 fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
+}
+
+/// Returns the names of all instances, for shells that complete them; none to users who are not root.
+pub(crate) fn names() -> Vec<CompletionCandidate> {
+    let Ok(loaded) = Settings::load(None) else { return Vec::new() };
+    let Ok(engine) = loaded.settings.host().existing() else { return Vec::new() };
+    let controllers = controllers(&engine.run).unwrap_or_default().into_iter();
+    candidates(controllers.flat_map(|records| records.names().unwrap_or_default()))
 }

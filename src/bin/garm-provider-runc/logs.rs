@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::container::{Engine, LogReader, last_lines};
 use oci_hooks::garm::logs::last;
 use oci_hooks::garm::record::controllers;
@@ -14,6 +15,7 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines;
 
 use crate::error::Error;
+use crate::instances;
 use crate::settings::Settings;
 
 /// How often a followed log is read.
@@ -26,6 +28,7 @@ Logs outlive their instances, for as long as the settings say. Of several instan
 is the last one's.")]
 pub(crate) struct LogsArgs {
     /// The name of the instance
+    #[arg(add = ArgValueCandidates::new(instances::names))]
     name: String,
 
     /// Follow until the instance is removed

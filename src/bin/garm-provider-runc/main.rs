@@ -24,11 +24,12 @@ use error::Error;
 use oci_hooks::garm::COMMAND_VARIABLE;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
-use oci_hooks::program::{config, monitor, trace};
+use oci_hooks::program::{completions, config, monitor, trace};
 use oci_hooks::sys::{spawn, users};
 use settings::Settings;
 
 fn main() -> ExitCode {
+    completions::complete(Cli::command);
     users::use_files_and_dns();
     // GARM waits for everyone who has its pipes; what it starts us with besides is for nobody.
     let kept = spawn::keep_descriptors();
@@ -69,7 +70,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Prune(args) => prune::run(args, context),
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
-            args.run(Cli::command(), context)?;
+            args.run(&Cli::command(), context)?;
             Ok(Exit::Done)
         }
         Command::Supervise(args) => supervise::run(args, context),

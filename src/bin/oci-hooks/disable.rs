@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::HookName;
 
 use crate::Exit;
@@ -10,6 +11,7 @@ use crate::changes;
 use crate::context::Context;
 use crate::error::Error;
 use crate::install::editor;
+use crate::names;
 
 /// Disable a hook for all containers
 #[derive(Debug, Args)]
@@ -22,6 +24,7 @@ A hook in an earlier directory is masked by a file of the same name that never m
 directory is renamed to NAME.json.disabled, which no consumer reads.")]
 pub(crate) struct DisableArgs {
     /// Name of the hook, with or without .json
+    #[arg(add = ArgValueCandidates::new(names::active))]
     name: OsString,
 
     /// Show what would be done without doing it

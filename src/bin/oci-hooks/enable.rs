@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::HookName;
 
 use crate::Exit;
@@ -10,6 +11,7 @@ use crate::changes;
 use crate::context::Context;
 use crate::error::Error;
 use crate::install::editor;
+use crate::names;
 
 /// Enable a hook that was disabled
 #[derive(Debug, Args)]
@@ -20,6 +22,7 @@ Examples:
 The hook file is restored byte for byte.")]
 pub(crate) struct EnableArgs {
     /// Name of the hook, with or without .json
+    #[arg(add = ArgValueCandidates::new(names::disabled))]
     name: OsString,
 
     /// Show what would be done without doing it

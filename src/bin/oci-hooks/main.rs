@@ -17,6 +17,7 @@ mod list;
 mod man;
 mod migrate;
 mod monitor;
+mod names;
 mod new;
 mod pattern;
 mod remove;
@@ -30,7 +31,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser};
 use oci_hooks::program::exit::exit_code;
-use oci_hooks::program::{style, trace};
+use oci_hooks::program::{completions, style, trace};
 
 use cli::{Cli, Command};
 use context::Context;
@@ -61,6 +62,7 @@ impl From<Exit> for ExitCode {
 const ERROR_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
+    completions::complete(Cli::command);
     let cli = Cli::parse();
     trace::to_stderr(cli.global.log_level);
     let mut context = Context::new(&cli.global);
@@ -91,7 +93,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Monitor(args) => monitor::run(args, context),
         Command::RunHook(args) => run_hook::run(args, context),
         Command::Completions(args) => {
-            context.write(args.script(Cli::command()))?;
+            context.write(args.script(&Cli::command()))?;
             Ok(Exit::Yes)
         }
     }

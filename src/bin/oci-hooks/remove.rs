@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::manage::HookName;
 
 use crate::Exit;
@@ -10,6 +11,7 @@ use crate::changes;
 use crate::context::Context;
 use crate::error::Error;
 use crate::install::editor;
+use crate::names;
 
 /// Remove a hook file from the last hook directory
 #[derive(Debug, Args)]
@@ -20,6 +22,7 @@ Examples:
 Hooks in earlier directories belong to packages: disable them instead.")]
 pub(crate) struct RemoveArgs {
     /// Name of the hook, with or without .json
+    #[arg(add = ArgValueCandidates::new(names::active))]
     name: OsString,
 
     /// Show what would be done without doing it

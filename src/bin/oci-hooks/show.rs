@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs;
 
 use clap::Args;
+use clap_complete::ArgValueCandidates;
 use oci_hooks::hooks::{self, EntryState};
 use oci_hooks::sys::fs::PathContext;
 
@@ -11,6 +12,7 @@ use crate::Exit;
 use crate::context::Context;
 use crate::error::{Diagnostic, Error};
 use crate::list::{HookJson, stages};
+use crate::names;
 use crate::style;
 
 /// Show the hook file in force and the files it masks
@@ -21,6 +23,7 @@ Examples:
   oci-hooks show oci-nvidia-hook --format json")]
 pub(crate) struct ShowArgs {
     /// File name of the hook, with or without .json
+    #[arg(add = ArgValueCandidates::new(names::active))]
     name: OsString,
 }
 

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory as _, Parser as _};
 use oci_hooks::program::exit::exit_code;
-use oci_hooks::program::trace;
+use oci_hooks::program::{completions, trace};
 use oci_hooks::sys::spawn::keep_descriptors;
 use oci_hooks::sys::users;
 
@@ -54,6 +54,7 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
+    completions::complete(Cli::command);
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
     if let Err(error) = keep_descriptors() {
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Command::Proxy(args) => proxy::run(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Completions(args) => {
-            let script = args.script(Cli::command());
+            let script = args.script(&Cli::command());
             io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done)
         }
     };

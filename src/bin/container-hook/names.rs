@@ -1,0 +1,25 @@
+//! Names of images and containers, for shells that complete them.
+//!
+//! They are root's to read: other users get none.
+
+use clap_complete::engine::CompletionCandidate;
+use oci_hooks::program::completions::candidates;
+use oci_hooks::program::settings_file::FileSettings as _;
+
+use crate::settings::Settings;
+
+/// Returns the references of the images in the store.
+pub(crate) fn images() -> Vec<CompletionCandidate> {
+    let Ok(loaded) = Settings::load(None) else { return Vec::new() };
+    let store = loaded.settings.host().store();
+    let images = store.ok().and_then(|store| store.images().ok()).unwrap_or_default();
+    candidates(images.into_iter().map(|image| image.reference.to_string()))
+}
+
+/// Returns the names and ids of the containers.
+pub(crate) fn containers() -> Vec<CompletionCandidate> {
+    let Ok(loaded) = Settings::load(None) else { return Vec::new() };
+    let engine = loaded.settings.host().existing();
+    let records = engine.ok().and_then(|engine| engine.containers().ok()).unwrap_or_default();
+    candidates(records.into_iter().flat_map(|record| [record.name, record.id]))
+}

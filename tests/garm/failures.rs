@@ -80,7 +80,7 @@ fn a_runner_that_cannot_be_had_fails_the_creation_or_the_boot() {
         };
         world.garm.plan(ARCHIVE, Fault::Change, 100);
         let document = world.garm.bootstrap("changed", "true", base.clone());
-        fails("changed", &document, "SHA-256");
+        fails("changed", &document, "digest mismatch");
         let mut document = world.garm.bootstrap("none", "true", base.clone());
         document["tools"] = json!([]);
         fails("none", &document, "runner");

@@ -12,7 +12,7 @@ use crate::runtime::DEFAULT_PATH;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, random_u64};
 use crate::sys::mount;
-use crate::sys::quantity::human;
+use crate::sys::quantity::{counted, human};
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
@@ -46,7 +46,8 @@ fn set_aside(root: &Path, program: &str) -> Option<Check> {
         Ok(count) => (count, trash.disk_bytes().map_or_else(|error| chain(&error), human)),
         Err(error) => return Some(Check::warn("set aside", chain(&error), hint)),
     };
-    let found = format!("{count} in {} could not be removed: {bytes}", root.display());
+    let trees = counted(count, "tree");
+    let found = format!("{trees} in {} could not be removed: {bytes}", root.display());
     Some(Check::warn("set aside", found, hint))
 }
 

@@ -58,7 +58,8 @@ fn instances_come_and_go_while_one_works_and_all_are_listed() {
                 scope.spawn(move || {
                     for round in 0..3 {
                         let name = format!("busy-{number}-{round}");
-                        world.create(&name, "true", json!({}));
+                        // Not one that could be done before its creation is.
+                        world.create(&name, ENDLESS, json!({}));
                         let listed = world.provider().list();
                         assert!(listed.iter().any(|instance| instance.name == "bystander"));
                         // Some are being made and some deleted, and nobody was killed over it.

@@ -124,7 +124,7 @@ impl Stage {
                 };
                 match (item.place, item.above) {
                     (Place::Above, Some(above)) => {
-                        self.put_into(&tree, item, (&self.items[above], &there[above]))?;
+                        self.put_into(&tree, item, &self.items[above], &there[above])?;
                     }
                     (Place::Rootfs, _) => {
                         let relative = item.target.strip_prefix("/").unwrap_or(&item.target);
@@ -164,7 +164,8 @@ impl Stage {
         &self,
         tree: &Detached,
         item: &Item,
-        (above, under): (&Item, &Detached),
+        above: &Item,
+        under: &Detached,
     ) -> Result<(), BundleError> {
         let relative = item.target.strip_prefix(&above.target).expect("it is above");
         let make = || under.make_mount_point(relative, tree.is_dir(), None);

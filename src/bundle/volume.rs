@@ -19,7 +19,7 @@ use crate::sys::host_file::HostFile;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
-use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
+use crate::sys::tree::{self, CopyOptions, OpenDirectory, OwnerShift, Purpose};
 use crate::sys::userns::PrivateIds;
 
 /// More than the list of containers that have a volume is ever long.
@@ -94,7 +94,8 @@ fn filled(
     let has_users = container.options.user_namespace.is_some();
     let owners = has_users.then_some(OwnerShift { from: first, to: 0, count });
     let options = CopyOptions { purpose: Purpose::Plain, owners };
-    tree::copy_between((source.as_fd(), &from_path), (to.as_fd(), &new), options)?;
+    let source = OpenDirectory { directory: source.as_fd(), path: &from_path };
+    tree::copy_between(source, OpenDirectory { directory: to.as_fd(), path: &new }, options)?;
     undo.disarm();
     Ok(Some(new))
 }

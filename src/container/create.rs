@@ -189,8 +189,9 @@ impl Prepared<'_> {
             Output::Discard => {
                 let null = self.engine.null()?;
                 let other = null.try_clone().at("open", directory.path())?;
-                let streams = (null.into(), other.into());
-                monitor::create_with(&self.record, &directory, &self.bundle.mounts, streams)?;
+                let (record, mounts) = (&self.record, &self.bundle.mounts);
+                let (stdout, stderr) = (null.into(), other.into());
+                monitor::create_with(record, &directory, mounts, stdout, stderr)?;
             }
             Output::Log { .. } => {
                 let (engine, mounts) = (self.engine, &self.bundle.mounts);

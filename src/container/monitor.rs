@@ -105,7 +105,7 @@ fn create(
     let (stdout, stdout_writer) = pipe()?;
     let (stderr, stderr_writer) = pipe()?;
 
-    create_with(&record, directory, mounts, (stdout_writer.into(), stderr_writer.into()))?;
+    create_with(&record, directory, mounts, stdout_writer.into(), stderr_writer.into())?;
     let process = directory.child();
     // From here on the container is as good as started, and found by its record.
     spawn::outlive_parent().at("stay with", directory.path())?;
@@ -117,7 +117,8 @@ pub(super) fn create_with(
     record: &Record,
     directory: &Directory,
     mounts: &MountNamespace,
-    (stdout, stderr): (Stdio, Stdio),
+    stdout: Stdio,
+    stderr: Stdio,
 ) -> Result<(), ContainerError> {
     let log = directory.runtime_log();
     let runtime = &record.runtime;

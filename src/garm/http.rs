@@ -201,7 +201,7 @@ impl Http {
                     return Err(HttpError::Status { method, url, status, message });
                 }
             };
-            let next = redirect((&uri, &origin), location, |_| false);
+            let next = redirect(&uri, &origin, location, |_| false);
             let (next, next_origin) = next.map_err(|reason| {
                 let target = shown(&String::from_utf8_lossy(location.as_bytes()));
                 HttpError::Redirect { method, url, target, reason }

@@ -278,7 +278,7 @@ pub struct Cpus {
     nanos: u64,
 }
 
-/// A number that is none of processors.
+/// An invalid CPU count.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error("invalid CPU count {0}: expected 0.01–65536, for example 2 or 0.5")]
 pub struct CpusError(f64);

@@ -75,7 +75,7 @@ pub enum EntryState {
     Masked { by: PathBuf },
     /// It cannot be used: one of the problems is about it, or about its directory.
     Broken,
-    /// It went away while it was opened, or is a symbolic link to nothing.
+    /// It went away while it was opened, or is a dangling symlink.
     Vanished,
     /// Its name does not end in `.json`.
     NotJson,

@@ -13,7 +13,8 @@ pub(crate) const TOO_MANY_REDIRECTS: &str = "too many redirects";
 /// Returns where a `Location` leads from an address, or why it is not followed: it is not the address of a web server,
 /// or is not encrypted although the server is, unless `is_insecure` accepts it.
 pub(crate) fn redirect(
-    (uri, origin): (&Uri, &Origin),
+    uri: &Uri,
+    origin: &Origin,
     location: &HeaderValue,
     is_insecure: impl FnOnce(&Origin) -> bool,
 ) -> Result<(Uri, Origin), &'static str> {
@@ -36,7 +37,7 @@ mod tests {
         let origin = Origin::of(&uri).unwrap();
         let follow = |location: &'static str, is_insecure| {
             let location = HeaderValue::from_static(location);
-            redirect((&uri, &origin), &location, |_| is_insecure).map(|(uri, _)| uri.to_string())
+            redirect(&uri, &origin, &location, |_| is_insecure).map(|(uri, _)| uri.to_string())
         };
         assert_eq!(follow("/y", false).unwrap(), "https://a.example/y");
         assert_eq!(follow("https://b.example/", false).unwrap(), "https://b.example/");

@@ -271,7 +271,7 @@ impl Giver<'_> {
                 || is_file(found) && (found.st_mode & SET_IDS != 0 || has_capabilities(here, name)))
     }
 
-    /// Changes the owner and takes away what would give others' rights. Tells if it had to.
+    /// Changes the owner and removes what grants others' permissions. Returns whether it had to.
     fn put_right(&self, file: &OwnedFd, found: &Stat) -> Result<bool, Errno> {
         let owner = self.ids.new_owner((found.st_uid, found.st_gid));
         let mut has_changed = owner.is_some();

@@ -58,7 +58,7 @@ impl Identity {
         (is_in && process.is_running() && first.is_running()).then_some(process)
     }
 
-    /// Says whether the process is there and has not ended.
+    /// Returns whether the process is there and has not ended.
     pub fn is_running(&self) -> bool {
         // An orphan may stay a zombie for seconds where nobody is quick to collect it.
         stat(self.pid).is_some_and(|(start, state)| start == self.start && state != b'Z')

@@ -77,15 +77,25 @@ impl OwnerShift {
 pub fn copy(from: &Path, to: &Path, options: CopyOptions) -> Result<(), PathError> {
     let source = open(from, DIRECTORY, Mode::empty()).at("open", from)?;
     let target = open(to, DIRECTORY, Mode::empty()).at("open", to)?;
-    copy_between((source.as_fd(), from), (target.as_fd(), to), options)
+    let source = OpenDirectory { directory: source.as_fd(), path: from };
+    copy_between(source, OpenDirectory { directory: target.as_fd(), path: to }, options)
 }
 
-/// Does the same for directories that are open; the paths are for messages.
+/// A directory that is open, with its path for messages.
+#[derive(Clone, Copy, Debug)]
+pub struct OpenDirectory<'a> {
+    pub directory: BorrowedFd<'a>,
+    pub path: &'a Path,
+}
+
+/// Does the same for directories that are open.
 pub fn copy_between(
-    (from, from_path): (BorrowedFd<'_>, &Path),
-    (to, to_path): (BorrowedFd<'_>, &Path),
+    from: OpenDirectory<'_>,
+    to: OpenDirectory<'_>,
     options: CopyOptions,
 ) -> Result<(), PathError> {
+    let (OpenDirectory { directory: from, path: from_path }, to_path) = (from, to.path);
+    let to = to.directory;
     let stat = fstat(from).at("look at", from_path)?;
     // What is given may permit nothing, and its position is its owner's.
     let top = openat(from, c".", DIRECTORY, Mode::empty()).at("open", from_path)?;

@@ -171,7 +171,10 @@ fn precreate_hooks_can_be_turned_off() {
     assert!(setup.config().contains("/bin/ash"));
     let (code, said) = create(&setup, "precreate = false");
     assert_eq!(code, Some(7), "{said}");
-    assert!(said.contains("level=warning") && said.contains("are disabled in the settings"), "{said}");
+    assert!(
+        said.contains("level=warning") && said.contains("are disabled in the settings"),
+        "{said}"
+    );
     assert!(setup.config().contains("/bin/sh"));
 }
 

@@ -40,7 +40,7 @@ pub(crate) fn data(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/lint").join(name)
 }
 
-/// Tells if golden files are to be written instead of compared.
+/// Returns whether golden files are to be written instead of compared.
 pub(crate) fn updates_golden() -> bool {
     std::env::var_os("UPDATE_GOLDEN").is_some_and(|value| value == "1")
 }

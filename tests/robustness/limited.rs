@@ -113,7 +113,7 @@ impl Place {
 }
 
 impl Ran {
-    /// Tells if the program ended by itself and not by a panic, a signal or a limit.
+    /// Returns whether the program ended by itself and not by a panic, a signal or a limit.
     pub(crate) fn is_answer(&self) -> bool {
         matches!(self.code, Some(0..=2)) && !self.stderr.contains("panicked")
     }

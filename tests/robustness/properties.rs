@@ -175,7 +175,7 @@ fn stages<'d>(root: Value<'d>) -> BTreeMap<String, Vec<&'d [u8]>> {
         .collect()
 }
 
-/// Tells if a text is another with something taken out.
+/// Returns whether a text is another with something taken out.
 fn is_subsequence(part: &[u8], whole: &[u8]) -> bool {
     let mut whole = whole.iter();
     part.iter().all(|byte| whole.any(|b| b == byte))

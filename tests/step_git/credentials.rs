@@ -120,7 +120,7 @@ fn the_token_of_a_job_is_for_its_gitlab_over_https() {
     assert!(!format!("{:?}", credential(&[host, token])).contains(SECRET));
 }
 
-/// Tells if any file beneath a directory has a text in it.
+/// Returns whether any file beneath a directory has a text in it.
 fn contains(dir: &Path, text: &str) -> bool {
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).any(|path| {
         if path.is_dir() {

@@ -16,7 +16,7 @@ fn script(text: &str) -> (tempfile::TempDir, Play) {
     (dir, play)
 }
 
-/// Tells if a process is there that is not just waiting to be waited for.
+/// Returns whether a process is there that is not just waiting to be waited for.
 fn lives(pid: &str) -> bool {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))

@@ -1,6 +1,6 @@
 //! `container-hook relay` and `container-hook as-root`: the two ends of sudo.
 //!
-//! The runner ends a step by a signal to the one process it started. sudo hands on no signal that a
+//! The runner ends a step by a signal to the one process it started. sudo forwards no signal that a
 //! process of its own process group sends, and the runner is in that group; killed, it leaves what
 //! it runs behind. So the process that the runner knows is ours, `relay`. It sends by a pipe to the
 //! other end, `as-root`, what cannot get past sudo: the variables of the runner, the request, and

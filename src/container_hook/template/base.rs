@@ -144,7 +144,7 @@ pub(in crate::container_hook) fn job_with_names(
     runner: &str,
     service_names: Vec<Vec<String>>,
 ) -> Result<Base, HookError> {
-    let mut made = Made::default();
+    let mut made = RequestedContainers::default();
     let mut targets = Vec::new();
     if let Some(container) = &args.container {
         let job = job_container(container, &mut made).map_err(HookError::of("job container"))?;
@@ -195,12 +195,12 @@ pub fn step(args: &ContainerArgs, runner: &str) -> Base {
 
 /// The containers so far, and what in them is the request's.
 #[derive(Default)]
-struct Made {
+struct RequestedContainers {
     containers: Vec<Container>,
     requested: BTreeSet<String>,
 }
 
-impl Made {
+impl RequestedContainers {
     /// Notes that fields of the container that is made next are the request's.
     fn request(&mut self, fields: &[&str]) {
         let index = self.containers.len();
@@ -224,7 +224,10 @@ impl Made {
     }
 }
 
-fn job_container(args: &ContainerArgs, made: &mut Made) -> Result<Container, HookError> {
+fn job_container(
+    args: &ContainerArgs,
+    made: &mut RequestedContainers,
+) -> Result<Container, HookError> {
     made.request(&["image", "ports", "workingDir"]);
     Ok(Container {
         name: "job".to_owned(),
@@ -239,7 +242,7 @@ fn job_container(args: &ContainerArgs, made: &mut Made) -> Result<Container, Hoo
 fn service_container(
     args: &ContainerArgs,
     name: String,
-    made: &mut Made,
+    made: &mut RequestedContainers,
 ) -> Result<Container, HookError> {
     made.request(&["name", "image", "ports", "workingDir", "command", "args"]);
     // A shell's words are as they shall be.

@@ -16,7 +16,7 @@ use super::archive::{Archive, Entry, Kind, Source};
 use super::attributes::{Attributes, set_time};
 use super::error::UnpackError;
 use super::limits::{Limit, Limits};
-use super::place::{Place, set_opaque};
+use super::place::{OpenPath, set_opaque};
 use super::unpack::Unpacked;
 use crate::sys::beneath::open_strictly;
 use crate::sys::removal::remove_all;
@@ -42,7 +42,7 @@ const NEW_FILE: OFlags = OFlags::WRONLY
 
 /// A layer that is being made.
 pub(super) struct Extractor<'a> {
-    place: Place,
+    place: OpenPath,
     attributes: Attributes,
     limits: &'a Limits,
     rules: Rules,
@@ -66,7 +66,7 @@ impl<'a> Extractor<'a> {
             Rules::Layer => None,
             Rules::Plain { owner } => Some(owner),
         };
-        let place = Place::new(tree, owner).map_err(|error| UnpackError::File {
+        let place = OpenPath::new(tree, owner).map_err(|error| UnpackError::File {
             action: error.action,
             path: error.path,
             source: error.source,

@@ -35,7 +35,7 @@ pub(super) struct Level {
 }
 
 /// The chain of open directories from the root of the layer.
-pub(super) struct Place {
+pub(super) struct OpenPath {
     root: Level,
     path: Vec<u8>,
     levels: Vec<Level>,
@@ -43,7 +43,7 @@ pub(super) struct Place {
     owner: (Uid, Gid),
 }
 
-impl Place {
+impl OpenPath {
     /// Starts at a new, empty directory. What the archive says no owner of is this owner's, which
     /// only root can say; otherwise our own.
     pub(super) fn new(path: &Path, owner: Option<(u32, u32)>) -> Result<Self, PathError> {
@@ -53,7 +53,7 @@ impl Place {
         let owner = owner.map_or_else(|| (geteuid(), getegid()), raw);
         fchown(&fd, Some(owner.0), Some(owner.1)).at("change the owner of", path)?;
         let root = Level { fd, end: 0, mtime: None, gives_group: false };
-        Ok(Place { root, path: Vec::new(), levels: Vec::new(), owner })
+        Ok(OpenPath { root, path: Vec::new(), levels: Vec::new(), owner })
     }
 
     pub(super) fn root(&mut self) -> &mut Level {

@@ -162,7 +162,7 @@ impl Endpoint {
             let is_redirect = matches!(response.status().as_u16(), 301 | 302 | 303 | 307 | 308);
             let location = response.headers().get("location").filter(|_| is_redirect);
             let Some(location) = location else { return Ok(Answer { response, origin }) };
-            let next = redirect((&uri, &origin), location, |next| self.settings.is_insecure(next));
+            let next = redirect(&uri, &origin, location, |next| self.settings.is_insecure(next));
             let (target, next) = next.map_err(|reason| RegistryError::Redirect {
                 server: origin.server(),
                 target: shown(&String::from_utf8_lossy(location.as_bytes())),

@@ -135,7 +135,9 @@ fn owners_in_the_range_are_shifted() {
     let owners = Some(OwnerShift { from: 70_000, to: 0, count: 10 });
     let [source, target] = [&from, &to].map(|dir| File::open(dir.path()).unwrap());
     let options = CopyOptions { purpose: Purpose::Plain, owners };
-    copy_between((source.as_fd(), from.path()), (target.as_fd(), to.path()), options).unwrap();
+    let source = OpenDirectory { directory: source.as_fd(), path: from.path() };
+    let target = OpenDirectory { directory: target.as_fd(), path: to.path() };
+    copy_between(source, target, options).unwrap();
     for path in [to.path().to_owned(), to.path().join("file"), to.path().join("link")] {
         let made = path.symlink_metadata().unwrap();
         assert_eq!((made.uid(), made.gid()), seen, "{}", path.display());

@@ -27,7 +27,7 @@ pub(super) fn cases(name: &str) -> Vec<Json> {
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
 
-/// Tells if a case's step file was refused when it was read, not when it was run.
+/// Returns whether a case's step file was refused when it was read, not when it was run.
 pub(super) fn is_refused(case: &Json) -> bool {
     matches!(case["expected"]["phase"].as_str().unwrap(), "read" | "compile")
 }

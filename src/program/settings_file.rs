@@ -21,7 +21,7 @@ pub enum SettingsError {
     Read(#[from] ReadError),
     #[error("the settings file {} is relative to no directory: write its absolute path", path.display())]
     Absolute { path: PathBuf, source: io::Error },
-    #[error("the settings are writable by non-root users")]
+    #[error("the settings are not trusted")]
     Trust { path: PathBuf, source: TrustError },
     #[error("{}:{mistake}", path.display())]
     Parse { path: PathBuf, mistake: Mistake },
@@ -144,7 +144,7 @@ mod tests {
         assert_eq!(loaded.settings.store.root, Path::new("/a"));
         fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
         let error = chain(&Loaded::<Settings>::from_file(&path).unwrap_err());
-        assert!(error.starts_with("the settings are writable by non-root users: "), "{error}");
+        assert!(error.starts_with("the settings are not trusted: "), "{error}");
     }
 
     #[test]

@@ -37,7 +37,7 @@ pub(crate) enum DirectoriesError {
     Foreign { path: PathBuf, owner: u32, expected: String },
     #[error("{path:?} cannot be written in TOML: expected a path in UTF-8 other than /")]
     Unwritable { path: PathBuf },
-    #[error("the settings are writable by non-root users")]
+    #[error("the settings are not trusted")]
     Trust(#[source] TrustError),
     #[error(transparent)]
     Read(#[from] ReadError),

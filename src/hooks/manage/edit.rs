@@ -15,10 +15,9 @@ use crate::hooks::LoadOptions;
 ///
 /// # let dir = tempfile::tempdir()?;
 /// # let dir = dir.path().join("hooks.d");
-/// let editor = Editor {
-///     options: LoadOptions { dirs: vec![dir.clone()], ..LoadOptions::default() },
-///     mode: Mode::Apply,
-/// };
+/// let mut options = LoadOptions::default();
+/// options.dirs = vec![dir.clone()];
+/// let editor = Editor::new(options, Mode::Apply);
 /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/sh"},
 ///                 "when": {"always": true}, "stages": ["poststop"]}"#;
 /// editor.install(&HookName::new("note")?, text, Overwrite::Refuse)?;

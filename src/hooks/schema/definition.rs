@@ -112,7 +112,7 @@ impl Definition {
     ///
     /// let text = br#"{"version": "1.0.0", "hook": {"path": "/bin/true"},
     ///                 "when": {"commands": ["/bash$"]}, "stages": ["poststop"]}"#;
-    /// let options = SchemaOptions { path_check: PathCheck::Skip, ..Default::default() };
+    /// let options = SchemaOptions::default().with_path_check(PathCheck::Skip);
     /// let definition = Definition::parse(text, options).unwrap();
     /// assert_eq!(definition.hook.path, "/bin/true");
     /// ```

@@ -1,6 +1,6 @@
 //! Completion of command lines by shells.
 //!
-//! A shell reads a short script once, and from then on asks the program itself, with [`VARIABLE`] set: so names
+//! A shell reads a short script once, and from then on asks the program itself, with a variable of ours set: so names
 //! of hook files, images, containers and instances are completed too.
 
 use clap::{Args, Command};

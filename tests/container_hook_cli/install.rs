@@ -172,11 +172,7 @@ fn directories_are_not_recorded_in_settings_that_others_can_write() {
     let install = || {
         let ran = env.run(&["install", "--sudo", &user, "--runner-dir", "runner", "hook"]);
         assert_eq!(ran.code, Some(1));
-        assert!(
-            ran.stderr.contains("the settings are not trusted"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.stderr.contains("the settings are not trusted"), "{}", ran.stderr);
         ran.stderr
     };
     install();

@@ -47,7 +47,7 @@ fn targets(level: Option<LevelFilter>) -> Option<Targets> {
             // If standard error is gone there is nobody to tell.
             let _ = writeln!(
                 io::stderr().lock(),
-                "warning: invalid {VARIABLE} \"{text}\": {error}: expected a level, for example \
+                "warning: invalid {VARIABLE} {text:?}: {error}: expected a level, for example \
                  debug, or levels by module, for example oci_hooks::network=trace"
             );
             None

@@ -214,6 +214,7 @@ impl<'a> Plan<'a> {
             &Facts {
                 image: &image.config,
                 addresses: connection.addresses(),
+                policy: &backend.context.settings.policy,
                 volumes: inputs.volumes,
                 process: inputs.process,
             },

@@ -11,6 +11,7 @@ use super::probes::{Action, HealthPlan, StopPlan};
 use super::security::User;
 use crate::bundle::{self, Dns, HostEntry, Namespace};
 use crate::container::{Check, Health, Stop};
+use crate::container_hook::policy::Policy;
 use crate::container_hook::template::{Fault, FieldPath};
 use crate::image::{CredentialFile, ImageConfig};
 use crate::runtime::Runtime;
@@ -64,6 +65,7 @@ pub(super) struct PostStart {
 pub(in crate::container_hook::engine) struct Facts<'a> {
     pub(in crate::container_hook::engine) image: &'a ImageConfig,
     pub(in crate::container_hook::engine) addresses: Addresses<'a>,
+    pub(in crate::container_hook::engine) policy: &'a Policy,
     /// The directory of the pod's volumes.
     pub(in crate::container_hook::engine) volumes: &'a Path,
     /// The process whose process namespace it is in, if that is not one of its own.
@@ -80,7 +82,7 @@ impl Additions {
         let environment = Environment::new(&options.env, &self.env, facts.addresses);
         self.apply_command(&environment, options);
         for plan in &self.mounts {
-            let mounts = plan.mounts(&environment, facts.volumes)?;
+            let mounts = plan.mounts(&environment, facts.volumes, facts.policy)?;
             // In place of what the workflow has at the same path.
             options.mounts.retain(|mount| !plan.is_at(&mount.target));
             options.mounts.extend(mounts);

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 use k8s_openapi::api::core::v1::VolumeMount;
 
 use super::environment::Environment;
-use super::volumes::below;
+use super::volumes::{below, check_socket};
 use crate::bundle::{IdMapping, Mount, MountSource, Propagation};
+use crate::container_hook::policy::Policy;
 use crate::container_hook::template::{Fault, FieldPath};
 use crate::sys::host_file::HostFile;
 
@@ -24,7 +25,7 @@ pub(super) struct MountPlan {
 #[derive(Debug)]
 pub(super) enum PlannedSource {
     /// A file or directory of the host that the administrator names.
-    Host(PathBuf),
+    Host { path: PathBuf, place: FieldPath },
     /// A volume of ours, by its name in the pod.
     Volume(String),
     /// The runner's own directories: several for its volume `github`.
@@ -75,12 +76,13 @@ impl Subpath {
 }
 
 impl MountPlan {
-    /// Returns the mounts in a container with this environment; `volumes` is the directory of the pod's
-    /// volumes.
+    /// Returns the mounts in a container with this environment, as far as the policy allows what of the
+    /// host they show; `volumes` is the directory of the pod's volumes.
     pub(super) fn mounts(
         &self,
         environment: &Environment,
         volumes: &Path,
+        policy: &Policy,
     ) -> Result<Vec<Mount>, Fault> {
         let subpath = self.subpath.expand(environment)?;
         let (propagation, recursive) = (self.propagation, true);
@@ -92,7 +94,12 @@ impl MountPlan {
             id_mapping: None,
         };
         Ok(match &self.source {
-            PlannedSource::Host(path) => vec![mount(path.clone())],
+            PlannedSource::Host { path, place } => {
+                // Asked when it was planned too, of what was there then and as far as values were known.
+                let all = subpath.as_ref().map_or(path.clone(), |below| path.join(below));
+                check_socket(&all, policy, place)?;
+                vec![mount(path.clone())]
+            }
             PlannedSource::Volume(name) => vec![mount(volumes.join(name))],
             PlannedSource::Runner { directories, id_mapping } => {
                 let mounts = directories.iter().filter_map(|directory| {
@@ -142,5 +149,44 @@ impl OpenDirectory {
                 Some((target.to_owned(), (!rest.as_os_str().is_empty()).then_some(rest)))
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::container_hook::engine::pod::environment::Addresses;
+    use crate::container_hook::template::Template;
+    use crate::container_hook::template::base::Base;
+
+    /// A path in the environment may be known only once the container has addresses, and a socket may
+    /// appear after the mount was planned.
+    #[test]
+    fn the_policy_is_asked_about_what_is_mounted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("docker.sock"), "").unwrap();
+        let base = Base::parse("pod", "spec: {containers: [{name: job, image: a}]}").unwrap();
+        let merged = Template::parse("/t", "spec: {}").unwrap().merge_job(base).unwrap();
+        let place = FieldPath::top(Arc::new(merged), "/t");
+        let plan = MountPlan {
+            target: PathBuf::from("/x"),
+            source: PlannedSource::Host { path: dir.path().to_owned(), place: place.clone() },
+            propagation: Propagation::Private,
+            read_only: false,
+            subpath: Subpath::Expandable("$(NAME)".to_owned(), place),
+        };
+        let mounts = |name: &str, policy: &Policy| {
+            let variables = [format!("NAME={name}")];
+            let environment = Environment::new(&variables, &[], Addresses::default());
+            plan.mounts(&environment, Path::new("/volumes"), policy)
+        };
+        let policy = Policy::default();
+        assert_eq!(mounts("other", &policy).unwrap().len(), 1);
+        assert!(mounts("docker.sock", &policy).unwrap_err().to_string().contains("root"));
+        let real = dir.path().canonicalize().unwrap();
+        let allowed = Policy { bind_mounts: vec![real], ..Policy::default() };
+        assert!(mounts("docker.sock", &allowed).is_ok());
     }
 }

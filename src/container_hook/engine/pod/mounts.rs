@@ -41,7 +41,7 @@ impl Overlay {
                     if let Backing::Host { path, .. } = backing {
                         let all = below.as_ref().map_or(path.clone(), |below| path.join(below));
                         check_socket(&all, &backend.context.settings.policy, &place)?;
-                        PlannedSource::Host(path.clone())
+                        PlannedSource::Host { path: path.clone(), place }
                     } else {
                         PlannedSource::Volume(wanted.name.clone())
                     }

@@ -8,9 +8,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use oci_hooks::network::{
-    EndpointRequest, Network, NetworkOptions, NetworkRequest, PortMapping, Subnet,
-};
+use oci_hooks::network::{EndpointRequest, Network, NetworkOptions, NetworkRequest, PortMapping};
 use oci_hooks::sys::netns;
 
 const ROUNDS: usize = 31;
@@ -23,7 +21,7 @@ fn main() {
         let options = options(dir.path());
         println!("the only network of the host, which makes the table of the firewall:");
         ours(&options);
-        let request = NetworkRequest { id: "other".to_owned(), user_namespace: false };
+        let request = NetworkRequest::new("other");
         let other = Network::create(&options, &request).unwrap();
         println!("beside another one:");
         ours(&options);
@@ -35,13 +33,7 @@ fn main() {
 }
 
 fn options(dir: &Path) -> NetworkOptions {
-    NetworkOptions {
-        run: dir.join("run"),
-        pool: Subnet::default(),
-        pool6: Subnet::default(),
-        host_access: true,
-        uplinks: Vec::new(),
-    }
+    NetworkOptions::new(dir.join("run"))
 }
 
 fn ours(options: &NetworkOptions) {
@@ -50,13 +42,12 @@ fn ours(options: &NetworkOptions) {
     for round in 0..=ROUNDS {
         let id = format!("bench{round}");
         let attach = |network: &Network, name: &str, ports: &[PortMapping]| {
-            let request = EndpointRequest { name: name.to_owned(), ports: ports.to_vec() };
+            let mut request = EndpointRequest::new(name);
+            request.ports = ports.to_vec();
             network.attach(&request).unwrap();
         };
         let mut laps = Laps::start();
-        let network =
-            Network::create(options, &NetworkRequest { id: id.clone(), user_namespace: false })
-                .unwrap();
+        let network = Network::create(options, &NetworkRequest::new(id.as_str())).unwrap();
         laps.lap();
         attach(&network, "first", &[]);
         laps.lap();

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use oci_hooks::image::{Descriptor, Digest, Limits, MediaType, Store, StoreOptions};
+use oci_hooks::image::{Descriptor, Digest, MediaType, Store, StoreOptions};
 
 /// Compressed size of each layer.
 const LAYERS_MIB: [u64; 6] = [48, 28, 60, 8, 4, 1];
@@ -60,7 +60,7 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn unpack(dir: &Path, layers: &[Layer]) -> PathBuf {
     let made = dir.join("ours");
     let (root, run) = (made.join("root"), made.join("run"));
-    let store = Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap();
+    let store = Store::open(StoreOptions::new(root, run)).unwrap();
     in_parallel(layers, |_, layer| {
         let file = File::open(&layer.path).unwrap();
         store.unpack_layer(&layer.descriptor, &layer.diff_id, file).unwrap();

@@ -150,13 +150,7 @@ fn log(scratch: &Scratch, log: &[u8]) {
 }
 
 fn network(scratch: &Scratch, record: &[u8]) {
-    let options = NetworkOptions {
-        run: scratch.path("run"),
-        pool: Default::default(),
-        pool6: Default::default(),
-        host_access: false,
-        uplinks: Vec::new(),
-    };
+    let options = NetworkOptions::new(scratch.path("run"));
     scratch.write("run/network/id/record.json", record);
     match Network::open(&options, "id") {
         Err(error) => drop(error.to_string()),

@@ -41,16 +41,14 @@ static SERVER: LazyLock<String> = LazyLock::new(|| {
 static CLIENT: LazyLock<RegistryClient> = LazyLock::new(|| {
     let retry = Retry { attempts: 2, delay: Duration::ZERO, max_delay: Duration::ZERO };
     let time = Duration::from_millis(300);
-    RegistryClient::new(ClientOptions {
-        layers_at_once: 1,
-        retry,
-        connect_timeout: time,
-        idle_timeout: time,
-        max_time: 10 * time,
-        foreign_layers: true,
-        ..ClientOptions::default()
-    })
-    .unwrap()
+    let mut options = ClientOptions::default();
+    options.layers_at_once = 1;
+    options.retry = retry;
+    options.connect_timeout = time;
+    options.idle_timeout = time;
+    options.max_time = 10 * time;
+    options.foreign_layers = true;
+    RegistryClient::new(options).unwrap()
 });
 
 fn answer(mut stream: TcpStream) -> std::io::Result<()> {

@@ -26,6 +26,7 @@ pub struct Access(String);
 
 /// A rule for the device cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceRule {
     /// `a`, `b` or `c`: all, block or character devices.
     pub kind: char,

@@ -16,6 +16,7 @@ use crate::sys::userns::PrivateIds;
 ///
 /// The default is what Docker gives a container, but with `no_new_privileges`.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// Replaces the image's entrypoint, and clears its command; an empty one clears both.
     pub entrypoint: Option<Vec<String>>,
@@ -166,6 +167,7 @@ pub enum MountSource {
 
 /// A file system in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tmpfs {
     /// How much it may hold; half of the memory if not said.
     pub size_bytes: Option<u64>,
@@ -201,6 +203,7 @@ pub struct IdMapping {
 
 /// Privileges, and what takes them away.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Security {
     /// Everything that root of the host has, devices included.
     pub privileged: bool,
@@ -253,6 +256,7 @@ pub enum Seccomp {
 
 /// Which namespaces a container has of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Namespaces {
     /// The network; a private one is empty but for a loopback interface that is down.
     pub network: Namespace,
@@ -284,6 +288,7 @@ pub struct HostEntry {
 
 /// Where names are looked up.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Dns {
     /// The files of the host that it starts from: the first with a resolver that can be reached.
     pub host_files: Vec<PathBuf>,
@@ -314,6 +319,7 @@ impl Default for Dns {
 
 /// Which hooks.d hooks are injected.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HookOptions {
     /// The directories, in order of increasing precedence; else those of the consumer.
     pub dirs: Option<Vec<PathBuf>>,

@@ -11,6 +11,7 @@ use super::{BundleError, User, config};
 
 /// A process to run in a container that runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ExecOptions {
     pub args: Vec<String>,
     /// `NAME=value`, over the container's environment; a bare `NAME` takes the container's away.

@@ -11,6 +11,7 @@ use rustix::process::{Resource, getrlimit};
 
 /// Limits of a container by its cgroup; what is not set is not limited.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Resources {
     pub memory_bytes: Option<u64>,
     /// Soft limit, to which it is pushed back when memory is short.

@@ -63,6 +63,7 @@ pub(super) fn resolve(
 
 /// The files of users and groups.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct UserFiles<'a> {
     /// `/etc/passwd`.
     pub passwd: &'a str,

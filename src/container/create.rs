@@ -24,6 +24,7 @@ use crate::sys::spawn;
 
 /// A container to be made.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Spec<'a> {
     /// Its id: see [`new_id`].
     pub id: String,
@@ -46,6 +47,28 @@ pub struct Spec<'a> {
     pub runtime: Option<Runtime>,
     /// How it is ended; killed at once if nobody says how.
     pub stop: Option<Stop>,
+}
+
+impl<'a> Spec<'a> {
+    /// Returns a container with a new id, which is its name too, and what the image gives it: without
+    /// limits and network, its output discarded.
+    pub fn new(role: Role, owner: impl Into<String>, image: &'a Image) -> Self {
+        let id = new_id();
+        Spec {
+            name: id.clone(),
+            id,
+            owner: owner.into(),
+            role,
+            image,
+            layers: Vec::new(),
+            disk_bytes: None,
+            options: bundle::Options::default(),
+            network: None,
+            output: Output::Discard,
+            runtime: None,
+            stop: None,
+        }
+    }
 }
 
 /// Where what a container writes goes.

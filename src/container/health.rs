@@ -24,6 +24,7 @@ const RETRIES: u32 = 3;
 
 /// A health check with nothing left open.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Health {
     pub check: Check,
     /// The time between two checks.

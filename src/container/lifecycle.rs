@@ -23,6 +23,7 @@ pub enum Check {
 
 /// How a container is ended.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Stop {
     /// What is done in it first.
     pub before: Option<Check>,

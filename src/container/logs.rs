@@ -18,6 +18,7 @@ pub enum Stream {
 
 /// A line of a container.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LogLine {
     pub at: Timestamp,
     /// Where it was written to.

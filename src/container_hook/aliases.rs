@@ -11,6 +11,7 @@ use super::options::CreateOptions;
 
 /// What a service is called in one place or another.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct ServiceNames {
     /// Names that somebody gave it on purpose, in order.
     pub given: Vec<String>,

@@ -34,6 +34,7 @@ pub struct AuditError(#[from] PathError);
 
 /// A line of the log: an event with when, where and in which job it was.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct AuditLine {
     pub time: Timestamp,
     /// `RUNNER_NAME`.

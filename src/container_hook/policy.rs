@@ -58,6 +58,7 @@ pub struct Policy {
 /// What `--gpus all` stands for.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Gpus {
     /// Devices, each as `--device` takes it.
     pub devices: Vec<String>,

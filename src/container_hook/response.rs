@@ -15,6 +15,7 @@ use crate::sys::fs::{PathContext as _, PathError};
 /// The answer to `prepare_job`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
+#[non_exhaustive]
 pub struct PrepareJobResponse {
     /// An object that the runner sends with each later request of the job.
     pub state: Value,
@@ -27,6 +28,7 @@ pub struct PrepareJobResponse {
 
 /// What the workflow sees of the job's containers.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct JobContext {
     /// The job container. Left out if there is none: the runner would fail the job.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -37,6 +39,7 @@ pub struct JobContext {
 
 /// What the workflow sees of the job container.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ContainerContext {
     pub id: String,
     pub network: String,
@@ -44,6 +47,7 @@ pub struct ContainerContext {
 
 /// What the workflow sees of a service.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[non_exhaustive]
 pub struct ServiceContext {
     pub id: String,
     pub network: String,

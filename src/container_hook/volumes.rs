@@ -45,6 +45,7 @@ pub enum Propagation {
 
 /// A file system in memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Tmpfs {
     /// The absolute path in the container.
     pub target: String,

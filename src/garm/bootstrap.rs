@@ -15,6 +15,7 @@ use crate::image::Secret;
 /// Versions of GARM differ in what they say: keys that are not known are ignored, and those that
 /// are missing or null have their defaults.
 #[derive(Clone)]
+#[non_exhaustive]
 pub struct Bootstrap {
     /// The name of the instance; the same again when a creation is tried again.
     pub name: String,
@@ -53,6 +54,7 @@ pub struct Bootstrap {
 
 /// An archive of the runner.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Tool {
     /// `linux`, `win` or `osx`.
     pub os: String,

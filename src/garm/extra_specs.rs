@@ -13,6 +13,7 @@ use crate::sys::quantity::{QuantityError, Size};
 
 /// The extra specs of a pool, checked.
 #[derive(Clone, Default, PartialEq)]
+#[non_exhaustive]
 pub struct ExtraSpecs {
     pub env: BTreeMap<String, String>,
     /// Scripts to run first, as root, in the order of their names.

@@ -36,6 +36,7 @@ const MAX_MESSAGE_CHARS: usize = 200;
 /// Proxies by the scheme of what is fetched, as in the variables of these names.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
+#[non_exhaustive]
 pub struct Proxy {
     /// `http_proxy`; empty if none.
     pub http_proxy: String,
@@ -47,6 +48,7 @@ pub struct Proxy {
 
 /// Certificates and proxies by which servers are reached.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct HttpOptions {
     /// Certificates to trust besides those of the host, PEM; empty if none.
     pub ca_pem: String,
@@ -63,6 +65,7 @@ pub struct Http {
 }
 
 /// An answer as a stream.
+#[non_exhaustive]
 pub struct Body {
     /// The offset of its first byte: what was asked for, or 0 if the server cannot begin there.
     pub start: u64,

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 /// Something that is of another kind than it should be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{pointer:?} is not {expected}")]
+#[non_exhaustive]
 pub struct KindError {
     /// Where it is, a JSON pointer.
     pub pointer: String,

@@ -17,6 +17,7 @@ use crate::sys::quantity::Size;
 
 /// What an instance is made of.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     pub image: Reference,
     /// When the registry is asked for it.
@@ -41,6 +42,7 @@ pub struct Plan {
 
 /// How a runner is brought up.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct BootPlan {
     /// Whether GARM's own script is run instead of what we know of runners.
     pub use_garm_template: bool,

@@ -38,6 +38,7 @@ pub struct Provider<'a> {
 
 /// The instances of a pool.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct Listed {
     pub instances: Vec<Instance>,
     /// Why records cannot be read, of whatever pool.

@@ -57,6 +57,7 @@ pub struct InstanceRecord {
 
 /// What is known of an instance once it runs.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct InstanceInfo {
     /// `ID` of its `os-release`.
     pub os_name: String,
@@ -77,6 +78,7 @@ pub enum Outcome {
 
 /// The records of all instances of a controller.
 #[derive(Debug, Default)]
+#[non_exhaustive]
 pub struct InstanceRecords {
     /// The records, the oldest first.
     pub known: Vec<InstanceRecord>,

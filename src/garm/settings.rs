@@ -97,6 +97,7 @@ impl Default for Log {
 /// Proxies where GARM sends none; empty if there are none.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct ProxySettings {
     /// For `http://`.
     pub http: String,
@@ -119,6 +120,7 @@ impl From<&ProxySettings> for Proxy {
 /// How runners are brought up.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Boot {
     /// The user that a runner runs as, a name or a number.
     pub user: String,
@@ -148,6 +150,7 @@ impl Default for Boot {
 /// An image, and what is known of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct ImageSettings {
     /// Its name in a registry.
     #[serde(with = "text")]
@@ -218,6 +221,7 @@ pub struct Limits {
 /// A network that instances of some pools can be in.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct NetworkSettings {
     /// Whether they reach services of the host.
     pub host_access: bool,
@@ -229,6 +233,7 @@ pub struct NetworkSettings {
 /// A directory or file of the host that instances of some pools can have.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct MountSettings {
     /// Where it is on the host.
     #[serde(deserialize_with = "absolute")]
@@ -249,6 +254,7 @@ pub struct MountSettings {
 /// A directory that instances of a pool share, one for each of some pools.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
+#[non_exhaustive]
 pub struct Cache {
     /// Where it is in instances.
     #[serde(deserialize_with = "absolute")]

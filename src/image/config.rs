@@ -71,6 +71,7 @@ pub struct ImageConfig {
 /// How Docker finds out whether a container works.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "PascalCase", default)]
+#[non_exhaustive]
 pub struct Healthcheck {
     /// Nothing, `NONE`, `CMD` with arguments or `CMD-SHELL` with a line.
     #[serde(deserialize_with = "or_default")]

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 /// What an image runs on, in Go's words: `linux/arm64/v8`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Platform {
     /// Always `linux` for what can run here.
     #[serde(default = "any_os")]

@@ -28,6 +28,7 @@ use crate::sys::userns::{Mapping, PrivateIds};
 
 /// How networks are made on this host.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NetworkOptions {
     /// What does not outlive a boot, as `/run/oci-hooks`.
     pub run: PathBuf,
@@ -40,6 +41,20 @@ pub struct NetworkOptions {
     /// Interfaces that containers reach the world by, besides those of the host's default routes, though
     /// they are bridges or others that lead to containers and virtual machines of the host itself.
     pub uplinks: Vec<Interface>,
+}
+
+impl NetworkOptions {
+    /// Returns those of networks that are kept in a directory: the default pools, the host reached by
+    /// its addresses, the uplinks of its default routes.
+    pub fn new(run: impl Into<PathBuf>) -> Self {
+        NetworkOptions {
+            run: run.into(),
+            pool: Subnet::default(),
+            pool6: Subnet::default(),
+            host_access: true,
+            uplinks: Vec::new(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -64,6 +79,7 @@ const OLD_BRIDGE: &str = "hub.netns";
 
 /// What a network is to be called, and whose ids its containers have.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NetworkRequest {
     /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
     pub id: String,
@@ -72,8 +88,16 @@ pub struct NetworkRequest {
     pub user_namespace: bool,
 }
 
+impl NetworkRequest {
+    /// Returns one of containers in the host's user namespace.
+    pub fn new(id: impl Into<String>) -> Self {
+        NetworkRequest { id: id.into(), user_namespace: false }
+    }
+}
+
 /// A container that is to be connected.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EndpointRequest {
     /// A name that no other container of the network has, of the same characters as an id.
     pub name: String,
@@ -81,8 +105,16 @@ pub struct EndpointRequest {
     pub ports: Vec<PortMapping>,
 }
 
+impl EndpointRequest {
+    /// Returns one that publishes no ports.
+    pub fn new(name: impl Into<String>) -> Self {
+        EndpointRequest { name: name.into(), ports: Vec::new() }
+    }
+}
+
 /// What a connected container has.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Endpoint {
     /// The pin of its network namespace, a file.
     pub netns: PathBuf,

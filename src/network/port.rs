@@ -25,6 +25,7 @@ impl fmt::Display for Protocol {
 
 /// A port of a container, to be reached by way of the host.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PortMapping {
     /// The host's address; all of them if none.
     pub host_ip: Option<IpAddr>,
@@ -36,6 +37,7 @@ pub struct PortMapping {
 
 /// A port of a container that the host publishes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Published {
     pub container_port: u16,
     pub protocol: Protocol,

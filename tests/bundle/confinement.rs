@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fs;
 
-use oci_hooks::bundle::{self, ExecOptions, Namespace, Resources, Rlimit};
+use oci_hooks::bundle::{self, ExecOptions, Namespace, Rlimit};
 
 use crate::container::{Parts, config};
 use crate::support::program;
@@ -197,12 +197,9 @@ fn limits_hold() {
         ulimit -n; ulimit -Hn; cat /proc/self/oom_score_adj; grep -c 'shm.*size=1024k' /proc/mounts";
     for runtime in Runtime::ALL {
         let mut parts = Parts::new(script);
-        parts.options.resources = Resources {
-            pids_limit: Some(77),
-            memory_bytes: Some(64 << 20),
-            nano_cpus: Some(500_000_000),
-            ..Resources::default()
-        };
+        parts.options.resources.pids_limit = Some(77);
+        parts.options.resources.memory_bytes = Some(64 << 20);
+        parts.options.resources.nano_cpus = Some(500_000_000);
         parts.options.rlimits = vec![Rlimit::new("nofile", Some(512), None).unwrap()];
         parts.options.oom_score_adj = Some(-1000);
         parts.options.shm_size_bytes = Some(1 << 20);
@@ -234,8 +231,9 @@ fn names_resolvers_and_host_name_are_the_engine_s() {
             address: "10.9.8.7".parse().unwrap(),
             names: vec!["redis".to_owned()],
         }]);
-        parts.options.dns =
-            Some(bundle::Dns { host_files: vec![parts.host("resolv")], ..Default::default() });
+        let mut dns = bundle::Dns::default();
+        dns.host_files = vec![parts.host("resolv")];
+        parts.options.dns = Some(dns);
         let out = parts.run(runtime).success();
         assert!(out.contains("10.9.8.7\tredis\n"), "{runtime}: {out}");
         assert!(out.ends_with("box\nnameserver 192.0.2.1\nbox\nbox\n"), "{runtime}: {out}");
@@ -279,15 +277,12 @@ fn an_exec_is_confined_like_the_container() {
         let path = bundle.dir.to_str().unwrap();
         call(&["create", "--bundle", path, &id]);
         call(&["start", &id]);
-        let options = ExecOptions {
-            args: ["sh", "-c", "echo $PATH $A; pwd; cat /proc/self/status"]
-                .map(str::to_owned)
-                .into(),
-            env: vec!["A=a b".to_owned()],
-            prepend_path: vec!["/tools".to_owned()],
-            cwd: Some("/tmp".into()),
-            ..ExecOptions::default()
-        };
+        let mut options = ExecOptions::default();
+        options.args =
+            ["sh", "-c", "echo $PATH $A; pwd; cat /proc/self/status"].map(str::to_owned).into();
+        options.env = vec!["A=a b".to_owned()];
+        options.prepend_path = vec!["/tools".to_owned()];
+        options.cwd = Some("/tmp".into());
         let process = bundle::process(&config(&bundle), &options).unwrap();
         let file = parts.host("process.json");
         fs::write(&file, process.to_string()).unwrap();

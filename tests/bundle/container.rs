@@ -47,10 +47,8 @@ impl Parts {
             cmd: Some(["/bin/sh", "-c", script].map(str::to_owned).into()),
             ..ImageConfig::default()
         };
-        let options = Options {
-            cgroups_path: Some(format!("/{}", program::unique_name())),
-            ..Options::default()
-        };
+        let mut options = Options::default();
+        options.cgroups_path = Some(format!("/{}", program::unique_name()));
         Parts { dir, image, options }
     }
 

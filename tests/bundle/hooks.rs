@@ -24,8 +24,10 @@ fn add(parts: &mut Parts, name: &str, when: Value, stage: &str, script: &str) ->
     });
     fs::write(&path, hook.to_string()).unwrap();
     // Temporary directories are below one that everybody can write to.
-    parts.options.hooks =
-        Some(HookOptions { dirs: Some(vec![dir]), strict: false, ..HookOptions::default() });
+    let mut options = HookOptions::default();
+    options.dirs = Some(vec![dir]);
+    options.strict = false;
+    parts.options.hooks = Some(options);
     path
 }
 

@@ -25,11 +25,9 @@ fn a_working_directory_in_proc_is_refused() {
             let error = parts.write().unwrap_err();
             assert!(matches!(error, BundleError::CwdInProc { .. }), "{path}: {error}");
             let config = serde_json::json!({"process": {}});
-            let exec = ExecOptions {
-                args: vec!["pwd".into()],
-                cwd: Some(path.into()),
-                ..Default::default()
-            };
+            let mut exec = ExecOptions::default();
+            exec.args = vec!["pwd".into()];
+            exec.cwd = Some(path.into());
             assert!(matches!(process(&config, &exec), Err(BundleError::CwdInProc { .. })));
         }
     }

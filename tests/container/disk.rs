@@ -14,7 +14,9 @@ use crate::support::program::wait_until;
 const LIMIT: u64 = 64 << 20;
 
 fn limited<'a>(image: &'a Image, script: &str) -> Spec<'a> {
-    Spec { disk_bytes: Some(LIMIT), ..spec(image, script) }
+    let mut spec = spec(image, script);
+    spec.disk_bytes = Some(LIMIT);
+    spec
 }
 
 /// Returns the loop devices whose file is below a directory.
@@ -117,7 +119,8 @@ fn what_is_left_of_a_disk_is_removed_wherever_its_maker_was_killed() {
 #[test]
 fn a_limit_that_holds_no_file_system_is_an_error_that_leaves_nothing() {
     with_each_engine(|engine, image| {
-        let spec = Spec { disk_bytes: Some(1000), ..spec(image, "true") };
+        let mut spec = spec(image, "true");
+        spec.disk_bytes = Some(1000);
         let error = engine.prepare(spec).unwrap_err();
         assert!(matches!(error, ContainerError::Mkfs { .. }), "{error}");
         let text = error.to_string();

@@ -22,11 +22,9 @@ fn further_layers_lie_above_the_image() {
             fs::write(layer.join("etc/added"), layer.file_name().unwrap().as_encoded_bytes())
                 .unwrap();
         }
-        let prepared = engine.prepare(oci_hooks::container::Spec {
-            layers: layers.clone(),
-            ..spec(image, "test $(cat /etc/added) = two && echo mine > /etc/added")
-        });
-        let prepared = prepared.unwrap();
+        let mut spec = spec(image, "test $(cat /etc/added) = two && echo mine > /etc/added");
+        spec.layers.clone_from(&layers);
+        let prepared = engine.prepare(spec).unwrap();
         assert!(prepared.rootfs.path.join("bin/busybox").exists());
         let status = prepared.run(|_| ()).unwrap().status;
         assert!(status.success(), "{status}");

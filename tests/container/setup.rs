@@ -3,9 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use oci_hooks::bundle::Options;
-use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, new_id};
-use oci_hooks::image::{Image, Limits, Store, StoreOptions};
+use oci_hooks::container::{Engine, MonitorProgram, Role, Spec};
+use oci_hooks::image::{Image, Store, StoreOptions};
 use oci_hooks::runtime::Runtime;
 
 use crate::busybox;
@@ -18,8 +17,7 @@ pub(crate) fn with_each_engine(test: impl Fn(&Engine, &Image)) {
     for runtime in runtime::Runtime::ALL {
         let dir = program::temporary_directory();
         let (root, run) = (dir.path().join("lib"), dir.path().join("run"));
-        let options =
-            StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
+        let options = StoreOptions::new(&root, &run);
         let store = Store::open(options).unwrap();
         let image = busybox::image(&store);
         let engine = Engine {
@@ -39,23 +37,9 @@ pub(crate) fn with_each_engine(test: impl Fn(&Engine, &Image)) {
 
 /// Returns a container that runs a script.
 pub(crate) fn spec<'a>(image: &'a Image, script: &str) -> Spec<'a> {
-    Spec {
-        id: new_id(),
-        name: "test".to_owned(),
-        owner: "test".to_owned(),
-        role: Role::Instance,
-        image,
-        layers: Vec::new(),
-        disk_bytes: None,
-        options: Options {
-            args: ["sh", "-c", script].map(str::to_owned).into(),
-            ..Options::default()
-        },
-        network: None,
-        output: Output::Discard,
-        runtime: None,
-        stop: None,
-    }
+    let mut spec = Spec::new(Role::Instance, "test", image);
+    spec.options.args = ["sh", "-c", script].map(str::to_owned).into();
+    spec
 }
 
 /// Returns the lines of what is mounted below a directory.

@@ -17,7 +17,9 @@ fn the_null_device_of_the_host_stays_roots() {
         let record = engine.prepare(spec).unwrap().start().unwrap();
         let user = User { uid: 4343, gid: 4343, groups: Vec::new(), home: "/".to_owned() };
         let args = ["sh", "-c", "! read line"].map(str::to_owned).into();
-        let options = ExecOptions { args, user: Some(user), ..ExecOptions::default() };
+        let mut options = ExecOptions::default();
+        options.args = args;
+        options.user = Some(user);
         let mut exec = engine.exec(&record, &options).unwrap();
         let ended = exec.stdout(Stdio::piped()).stderr(Stdio::piped()).output().unwrap();
         assert!(ended.status.success(), "{ended:?}");

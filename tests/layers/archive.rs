@@ -110,7 +110,9 @@ impl Fixture {
         crate::support::program::require_root();
         let dir = tempfile::tempdir_in("/dev/shm").unwrap();
         let (root, run) = (dir.path().join("root"), dir.path().join("run"));
-        let store = Store::open(StoreOptions { root, run, limits }).unwrap();
+        let mut options = StoreOptions::new(root, run);
+        options.limits = limits;
+        let store = Store::open(options).unwrap();
         let outside = dir.path().join("outside");
         fs::create_dir(&outside).unwrap();
         fs::write(outside.join("canary"), "alive").unwrap();

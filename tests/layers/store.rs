@@ -8,8 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use oci_hooks::image::{
-    Digest, Image, Limits, NewImage, Platform, PrunePolicy, Reference, Store, StoreError,
-    StoreOptions,
+    Digest, Image, NewImage, Platform, PrunePolicy, Reference, Store, StoreError, StoreOptions,
 };
 
 use crate::archive::{Archive, Fixture, descriptor, gzip, names, names_of_layers};
@@ -132,7 +131,7 @@ fn a_layer_that_is_there_is_given_to_nobody_without_its_blob() {
 fn helper_that_is_killed() {
     let Some(dir) = std::env::var_os(KILLED).map(std::path::PathBuf::from) else { return };
     let (root, run) = (dir.join("root"), dir.join("run"));
-    let store = Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap();
+    let store = Store::open(StoreOptions::new(root, run)).unwrap();
     let archive = archive("a");
     let diff_id = Digest::of(&archive);
     let _kept = store.reserve(std::slice::from_ref(&diff_id)).unwrap();
@@ -233,7 +232,7 @@ fn what_is_leased_stays_until_it_is_released() {
     fixture.store.lease("job-1", &one).unwrap();
     fixture.store.lease("job-2", &one).unwrap();
     fixture.store.remove(&one.reference).unwrap();
-    let all = PrunePolicy { unused_for: Some(Duration::ZERO), max_bytes: Some(0) };
+    let all = PrunePolicy::new(Some(Duration::ZERO), Some(0));
     fixture.store.prune(&all).unwrap();
     assert!(one.layers.iter().all(|layer| layer.exists()));
     fixture.store.release("job-1").unwrap();
@@ -256,7 +255,7 @@ fn an_image_that_somebody_is_about_to_use_is_not_pruned() {
     image(&fixture, "one", &["a", "b"]);
     let (name, host) = ("one".parse().unwrap(), Platform::host());
     let held = fixture.store.hold(&name, &host).unwrap().unwrap();
-    let all = PrunePolicy { unused_for: Some(Duration::ZERO), max_bytes: Some(0) };
+    let all = PrunePolicy::new(Some(Duration::ZERO), Some(0));
     assert_eq!(fixture.store.prune(&all).unwrap().layers, 0);
     let copy = held.clone();
     drop(held);
@@ -283,7 +282,7 @@ fn pruning_goes_by_age_and_by_size() {
         file.set_modified(SystemTime::now() - hour * age).unwrap();
     }
     let prune = |unused_for: Option<Duration>, max_bytes| {
-        let pruned = fixture.store.prune(&PrunePolicy { unused_for, max_bytes }).unwrap();
+        let pruned = fixture.store.prune(&PrunePolicy::new(unused_for, max_bytes)).unwrap();
         let mut names: Vec<_> =
             pruned.images.iter().map(|image| image.reference.base_name().to_owned()).collect();
         names.sort();

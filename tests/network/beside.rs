@@ -56,8 +56,9 @@ fn expect_world(container: &Endpoint) {
 }
 
 fn without_host_access(host: &Host, id: &str) -> Network {
-    let options = NetworkOptions { host_access: false, ..host.options() };
-    let request = NetworkRequest { id: id.to_owned(), user_namespace: false };
+    let mut options = host.options();
+    options.host_access = false;
+    let request = NetworkRequest::new(id);
     Network::create(&options, &request).unwrap()
 }
 
@@ -238,8 +239,9 @@ fn interfaces_that_the_admin_names_lead_out_too() {
         let guest = host.guest("br1", "bridge");
         netns::within(&guest, || serve("[::]:80")).unwrap();
         let target = at(host::GUEST[0].parse().unwrap(), 80);
-        let options = NetworkOptions { uplinks: vec!["br1".parse().unwrap()], ..host.options() };
-        let request = NetworkRequest { id: "named".to_owned(), user_namespace: false };
+        let mut options = host.options();
+        options.uplinks = vec!["br1".parse().unwrap()];
+        let request = NetworkRequest::new("named");
         let named = Network::create(&options, &request).unwrap();
         let other = host.network("other");
         let a = named.attach(&endpoint("a", &[])).unwrap();
@@ -293,19 +295,15 @@ fn networks_of_two_programs_that_come_and_go_at_once_keep_what_the_others_need()
         set("net/ipv6/conf/all/forwarding", "1");
         shell(DROP);
         let before = Rules::read();
-        let other_program = NetworkOptions {
-            run: host.options().run.join("other"),
-            pool: "10.214.0.0/16".parse().unwrap(),
-            pool6: "fd6f:6369:6d67::/48".parse().unwrap(),
-            ..host.options()
-        };
+        let mut other_program = NetworkOptions::new(host.options().run.join("other"));
+        other_program.pool = "10.214.0.0/16".parse().unwrap();
+        other_program.pool6 = "fd6f:6369:6d67::/48".parse().unwrap();
         std::fs::create_dir_all(&other_program.run).unwrap();
         std::thread::scope(|scope| {
             for number in 0..10 {
                 let options = if number % 2 == 0 { host.options() } else { other_program.clone() };
                 scope.spawn(move || {
-                    let request =
-                        NetworkRequest { id: format!("n{number}"), user_namespace: false };
+                    let request = NetworkRequest::new(format!("n{number}"));
                     for _ in 0..5 {
                         let network = Network::create(&options, &request).unwrap();
                         let a = network.attach(&endpoint("a", &[])).unwrap();

@@ -2,7 +2,7 @@
 
 use std::net::UdpSocket;
 
-use oci_hooks::network::{Network, NetworkOptions, NetworkRequest};
+use oci_hooks::network::{Network, NetworkRequest};
 use oci_hooks::sys::metadata::{METADATA, Metadata};
 
 use crate::host::{self, Host, ip, nft, set};
@@ -148,12 +148,9 @@ fn without_host_access_only_the_world_is_reached() {
     let host = Host::new();
     host.outside(|| serve("[::]:80"));
     host.run(|| {
-        let options = NetworkOptions { host_access: false, ..host.options() };
-        let network = Network::create(
-            &options,
-            &NetworkRequest { id: "closed".to_owned(), user_namespace: false },
-        )
-        .unwrap();
+        let mut options = host.options();
+        options.host_access = false;
+        let network = Network::create(&options, &NetworkRequest::new("closed")).unwrap();
         let open = host.network("open");
         let a = network.attach(&endpoint("a", &["8080:80"])).unwrap();
         let b = open.attach(&endpoint("b", &[])).unwrap();

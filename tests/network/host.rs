@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use oci_hooks::network::{Network, NetworkOptions, NetworkRequest, Subnet};
+use oci_hooks::network::{Network, NetworkOptions, NetworkRequest};
 use oci_hooks::sys::metadata::{METADATA, Metadata};
 use oci_hooks::sys::netns;
 
@@ -79,22 +79,12 @@ impl Host {
     }
 
     pub(crate) fn options(&self) -> NetworkOptions {
-        NetworkOptions {
-            run: self.dir.path().join("run"),
-            pool: Subnet::default(),
-            pool6: Subnet::default(),
-            host_access: true,
-            uplinks: Vec::new(),
-        }
+        NetworkOptions::new(self.dir.path().join("run"))
     }
 
     /// Makes a network.
     pub(crate) fn network(&self, id: &str) -> Network {
-        Network::create(
-            &self.options(),
-            &NetworkRequest { id: id.to_owned(), user_namespace: false },
-        )
-        .unwrap()
+        Network::create(&self.options(), &NetworkRequest::new(id)).unwrap()
     }
 
     /// Makes a network of somebody else, with one guest in it, and returns where that is pinned.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 use std::time::Instant;
 
-use oci_hooks::network::{Network, NetworkError, NetworkOptions, NetworkRequest, Subnet};
+use oci_hooks::network::{Network, NetworkError, NetworkOptions, NetworkRequest};
 
 use crate::host::{Host, shell};
 use crate::{ask, at, endpoint, exists, serve_in, within};
@@ -135,18 +135,8 @@ fn nothing_is_left_whenever_a_process_is_killed() {
 #[test]
 fn makes_a_network_to_be_killed() {
     let Some(run) = std::env::var_os(RUN) else { return };
-    let options = NetworkOptions {
-        run: run.into(),
-        pool: Subnet::default(),
-        pool6: Subnet::default(),
-        host_access: true,
-        uplinks: Vec::new(),
-    };
-    let network = Network::create(
-        &options,
-        &NetworkRequest { id: "killed".to_owned(), user_namespace: false },
-    )
-    .unwrap();
+    let options = NetworkOptions::new(run);
+    let network = Network::create(&options, &NetworkRequest::new("killed")).unwrap();
     for name in ["a", "b"] {
         network.attach(&endpoint(name, &["80", "81/udp"])).unwrap();
     }
@@ -203,7 +193,7 @@ fn an_error_leaves_nothing() {
         let dir = options.run.join("network/taken");
         std::fs::create_dir_all(&dir).unwrap();
         std::fs::write(dir.join("bridge.netns"), "").unwrap();
-        let request = NetworkRequest { id: "taken".to_owned(), user_namespace: false };
+        let request = NetworkRequest::new("taken");
         Network::create(&options, &request).unwrap_err();
         assert!(!dir.exists());
 

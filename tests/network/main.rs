@@ -33,7 +33,9 @@ const SHORT: Duration = Duration::from_millis(300);
 
 fn endpoint(name: &str, ports: &[&str]) -> EndpointRequest {
     let ports = ports.iter().flat_map(|port| PortMapping::parse(port).unwrap()).collect();
-    EndpointRequest { name: name.to_owned(), ports }
+    let mut request = EndpointRequest::new(name);
+    request.ports = ports;
+    request
 }
 
 /// Answers connections to a port of the calling thread's namespace with the peer's address.

@@ -34,7 +34,7 @@ fn a_moved_tag_is_seen() {
 fn a_pulled_image_is_not_pruned_before_it_is_used() {
     let server = Content::new(&[b"a"]).serve();
     let puller = Puller::new();
-    let all = PrunePolicy { unused_for: Some(Duration::ZERO), max_bytes: Some(0) };
+    let all = PrunePolicy::new(Some(Duration::ZERO), Some(0));
     // The second time it is there already.
     for _ in 0..2 {
         let image = puller.pull(&server.address()).unwrap();

@@ -151,7 +151,8 @@ fn a_layer_that_a_mirror_cannot_send_whole_comes_from_the_registry() {
     };
     let mut puller = Puller::new();
     let mirrors = vec![mirror.address()];
-    let options = RegistryOptions { mirrors, ..RegistryOptions::default() };
+    let mut options = RegistryOptions::default();
+    options.mirrors = mirrors;
     puller.options.registries.insert(server.address(), options);
     puller.pull(&server.address()).unwrap();
     assert_eq!(server.requests().last().unwrap().path, content.layer_path(0));
@@ -198,7 +199,8 @@ fn mirrors_come_first_and_the_registry_for_what_they_lack() {
     };
     let mut puller = Puller::new();
     let mirrors = vec!["127.0.0.1:1".to_owned(), format!("{}/cache", mirror.address())];
-    let options = RegistryOptions { mirrors, ..RegistryOptions::default() };
+    let mut options = RegistryOptions::default();
+    options.mirrors = mirrors;
     puller.options.registries.insert(server.address(), options);
     puller.pull(&server.address()).unwrap();
     let asked: Vec<_> =

@@ -70,24 +70,27 @@ fn certificates_count_as_configured() {
         puller.options.registries.insert(registry.address(), options);
         puller.pull(&registry.address()).map_err(|error| chain(&error))
     };
-    pull(RegistryOptions { ca_files: vec![data.join("authority.pem")], ..Default::default() })
-        .unwrap();
+    let with_ca = |name: &str| {
+        let mut options = RegistryOptions::default();
+        options.ca_files = vec![data.join(name)];
+        options
+    };
+    pull(with_ca("authority.pem")).unwrap();
     // Another authority than the one that signed it: the server itself.
-    let other = vec![data.join("server.pem")];
-    let wrong = RegistryOptions { ca_files: other, ..Default::default() };
+    let mut wrong = with_ca("server.pem");
     let error = pull(wrong.clone()).unwrap_err();
     assert!(error.contains("add its CA certificate to ca_files"), "{error}");
-    pull(RegistryOptions { insecure: true, ..wrong }).unwrap();
-    let none = RegistryOptions { ca_files: vec![data.join("none.pem")], ..Default::default() };
-    assert!(pull(none).unwrap_err().contains("none.pem"));
+    wrong.insecure = true;
+    pull(wrong).unwrap();
+    assert!(pull(with_ca("none.pem")).unwrap_err().contains("none.pem"));
 }
 
 #[test]
 fn plain_http_is_named_where_https_is_wanted() {
     let registry = Registry::start(Auth::None);
     let mut puller = Puller::new();
-    let ca_files = vec![program::repository("tests/data/registry/authority.pem")];
-    let options = RegistryOptions { ca_files, ..Default::default() };
+    let mut options = RegistryOptions::default();
+    options.ca_files = vec![program::repository("tests/data/registry/authority.pem")];
     puller.options.registries.insert(registry.address(), options);
     let error = chain(&puller.pull(&registry.address()).unwrap_err());
     let address = registry.address();

@@ -9,7 +9,7 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oci_hooks::image::{
-    ClientOptions, Credential, Credentials, Digest, Image, Limits, Login, Platform, Progress,
+    ClientOptions, Credential, Credentials, Digest, Image, Login, Platform, Progress,
     ProgressEvent, PullError, PullPolicy, PullRequest, Reference, RegistryClient, Retry, Secret,
     Store, StoreOptions, pull,
 };
@@ -185,9 +185,11 @@ impl Puller {
             delay: Duration::from_millis(1),
             max_delay: Duration::from_secs(1),
         };
+        let mut options = ClientOptions::default();
+        options.retry = retry;
         Puller {
             directory: program::temporary_directory_in(std::path::Path::new("/dev/shm")),
-            options: ClientOptions { retry, ..ClientOptions::default() },
+            options,
             credentials: Credentials::default(),
             policy: PullPolicy::Always,
             seen: Events::default(),
@@ -204,7 +206,7 @@ impl Puller {
     pub(crate) fn store(&self) -> Store {
         let root = self.directory.path().join("root");
         let run = self.directory.path().join("run");
-        Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap()
+        Store::open(StoreOptions::new(root, run)).unwrap()
     }
 
     /// Pulls `test/image:latest` from a registry.

@@ -3,9 +3,9 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
-use oci_hooks::bundle::{ExecOptions, Init, Options};
-use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, Wait, new_id};
-use oci_hooks::image::{Image, Limits, Store, StoreOptions};
+use oci_hooks::bundle::{ExecOptions, Init};
+use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, Wait};
+use oci_hooks::image::{Image, Store, StoreOptions};
 use oci_hooks::runtime::Runtime;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -19,8 +19,7 @@ fn with_each_engine(test: impl Fn(&Engine, &Image)) {
     for runtime in runtime::Runtime::ALL {
         let dir = program::temporary_directory();
         let (root, run) = (dir.path().join("lib"), dir.path().join("run"));
-        let options =
-            StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
+        let options = StoreOptions::new(&root, &run);
         let store = Store::open(options).unwrap();
         let image = busybox::image(&store);
         let engine = Engine {
@@ -40,23 +39,10 @@ fn with_each_engine(test: impl Fn(&Engine, &Image)) {
 }
 
 fn spec<'a>(image: &'a Image, script: &str) -> Spec<'a> {
-    Spec {
-        id: new_id(),
-        name: "test".to_owned(),
-        owner: "test".to_owned(),
-        role: Role::Service,
-        image,
-        layers: Vec::new(),
-        disk_bytes: None,
-        options: Options {
-            args: ["sh", "-c", script].map(str::to_owned).into(),
-            ..Options::default()
-        },
-        network: None,
-        output: Output::Log { bytes: 1 << 20 },
-        runtime: None,
-        stop: None,
-    }
+    let mut spec = Spec::new(Role::Service, "test", image);
+    spec.options.args = ["sh", "-c", script].map(str::to_owned).into();
+    spec.output = Output::Log { bytes: 1 << 20 };
+    spec
 }
 
 #[test]
@@ -93,7 +79,8 @@ fn an_init_of_its_own_collects_what_steps_leave_and_ends_when_told() {
                 .to_owned()
         };
         let args = ["sh", "-c", "sleep 1000 >/dev/null 2>&1 & exit 3"].map(str::to_owned).into();
-        let exec = ExecOptions { args, ..ExecOptions::default() };
+        let mut exec = ExecOptions::default();
+        exec.args = args;
         assert_eq!(engine.exec(&record, &exec).unwrap().status().unwrap().code(), Some(3));
         // The one that is left behind is the first process's now.
         let orphan = children().parse().unwrap();

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use oci_hooks::bundle::{Init, Mount, MountSource, Options, Propagation};
-use oci_hooks::container::{Engine, MonitorProgram, Output, Record, Role, Spec, new_id};
-use oci_hooks::image::{Limits, Store, StoreOptions};
+use oci_hooks::bundle::{Init, Mount, MountSource, Propagation};
+use oci_hooks::container::{Engine, MonitorProgram, Output, Record, Role, Spec};
+use oci_hooks::image::{Store, StoreOptions};
 use oci_hooks::step_runner::client::{Address, Client};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
@@ -36,8 +36,7 @@ impl Container {
         program::require_root();
         let dir = program::temporary_directory();
         let (root, run) = (dir.path().join("lib"), dir.path().join("run"));
-        let options =
-            StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
+        let options = StoreOptions::new(&root, &run);
         let store = Store::open(options).unwrap();
         let image = busybox::image(&store);
         let kind = oci_hooks::runtime::Runtime::new(
@@ -57,27 +56,12 @@ impl Container {
         let mut mounts = vec![mount(&bin, DIR), mount(&file, "/block")];
         mounts.extend(images::libraries(Path::new(PROGRAM)).iter().map(|path| mount(path, path)));
         let program = engine.init_program().unwrap();
-        let options = Options {
-            args: [&format!("{DIR}/step-runner"), "serve"].map(str::to_owned).into(),
-            env: vec!["STEP_RUNNER_SOCKET=/run/steps.sock".to_owned()],
-            init: Some(Init { program, args: Vec::new(), idle_only: false }),
-            mounts,
-            ..Options::default()
-        };
-        let spec = Spec {
-            id: new_id(),
-            name: "test".to_owned(),
-            owner: "test".to_owned(),
-            role: Role::Service,
-            image: &image,
-            layers: Vec::new(),
-            disk_bytes: None,
-            options,
-            network: None,
-            output: Output::Log { bytes: 1 << 20 },
-            runtime: None,
-            stop: None,
-        };
+        let mut spec = Spec::new(Role::Service, "test", &image);
+        spec.options.args = [&format!("{DIR}/step-runner"), "serve"].map(str::to_owned).into();
+        spec.options.env = vec!["STEP_RUNNER_SOCKET=/run/steps.sock".to_owned()];
+        spec.options.init = Some(Init { program, args: Vec::new(), idle_only: false });
+        spec.options.mounts = mounts;
+        spec.output = Output::Log { bytes: 1 << 20 };
         let record = engine.prepare(spec).unwrap().start().unwrap();
         Container { engine, record: Some(record), runtime, dir }
     }

@@ -26,7 +26,9 @@ impl Scratch {
     pub fn store(&self) -> Store {
         let limits = Limits { bytes: 1 << 20, ratio: 200, entries: 200, depth: 16 };
         let (root, run) = (self.path("store"), self.path("run"));
-        Store::open(StoreOptions { root, run, limits }).unwrap()
+        let mut options = StoreOptions::new(root, run);
+        options.limits = limits;
+        Store::open(options).unwrap()
     }
 
     /// Writes a file, and the directories above it.

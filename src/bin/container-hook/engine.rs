@@ -11,13 +11,12 @@ use crate::settings::{Ownership, Settings};
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {
-    NetworkOptions {
-        run: settings.store.run.clone(),
-        pool: settings.network.pool,
-        pool6: settings.network.pool6,
-        host_access: settings.network.host_access,
-        uplinks: settings.network.uplinks.clone(),
-    }
+    let mut options = NetworkOptions::new(&settings.store.run);
+    options.pool = settings.network.pool;
+    options.pool6 = settings.network.pool6;
+    options.host_access = settings.network.host_access;
+    options.uplinks.clone_from(&settings.network.uplinks);
+    options
 }
 
 /// Returns what jobs may ask for.

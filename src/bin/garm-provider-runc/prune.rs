@@ -66,8 +66,7 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         false if args.all => (None, Some(Size(0))),
         false => (settings.store.keep_age, settings.store.keep_size),
     };
-    let policy =
-        PrunePolicy { unused_for: age.map(|age| age.0), max_bytes: size.map(|size| size.0) };
+    let policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
     let images = engine.store.prune(&policy)?;
     let result = PruneReport {
         instances: pruned.instances,

@@ -130,13 +130,12 @@ impl Settings {
 
     /// Returns where networks of instances get their addresses from.
     pub(crate) fn network(&self) -> NetworkOptions {
-        NetworkOptions {
-            run: self.store.run.clone(),
-            pool: self.network.pool,
-            pool6: self.network.pool6,
-            host_access: self.network.host_access,
-            uplinks: self.network.uplinks.clone(),
-        }
+        let mut options = NetworkOptions::new(&self.store.run);
+        options.pool = self.network.pool;
+        options.pool6 = self.network.pool6;
+        options.host_access = self.network.host_access;
+        options.uplinks.clone_from(&self.network.uplinks);
+        options
     }
 
     /// Returns what the admin decides on instances.

@@ -16,11 +16,10 @@ pub(crate) fn open() -> Result<Resolver, Error> {
         names.iter().find_map(|name| env::var(name).ok()).filter(|value| !value.is_empty())
     };
     let no_proxy = any(["NO_PROXY", "no_proxy", "", ""]).unwrap_or_default();
-    let registries = RegistryClient::new(ClientOptions {
-        proxy: any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]),
-        no_proxy: no_proxy.split(',').map(|host| host.trim().to_owned()).collect(),
-        ..ClientOptions::default()
-    })?;
+    let mut options = ClientOptions::default();
+    options.proxy = any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]);
+    options.no_proxy = no_proxy.split(',').map(|host| host.trim().to_owned()).collect();
+    let registries = RegistryClient::new(options)?;
     Ok(Resolver::new(Remote::new(cache()?, registries)))
 }
 

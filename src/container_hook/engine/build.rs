@@ -159,6 +159,7 @@ pub(super) fn build(backend: &EngineBackend<'_>, dockerfile: &Path) -> Result<Im
 
 /// What was removed of builds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RemovedBuilds {
     /// All that buildah keeps for a user, of how many users.
     pub caches: usize,

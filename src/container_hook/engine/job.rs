@@ -39,6 +39,7 @@ pub struct Job {
 
 /// A container as others see it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Peer {
     /// Its names, the one to show first.
     pub names: Vec<String>,
@@ -47,6 +48,7 @@ pub struct Peer {
 
 /// Directories of a runner, and whose they are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Lent {
     /// The ids of the user and their group.
     pub user: (u32, u32),

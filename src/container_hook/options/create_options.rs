@@ -100,6 +100,7 @@ pub struct Variable {
 
 /// What differs from the image's health check. A field that is none keeps the image's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct HealthOptions {
     /// `--no-healthcheck`.
     pub disabled: bool,
@@ -114,6 +115,7 @@ pub struct HealthOptions {
 
 /// An option that was taken but changes nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WithoutEffect {
     /// The option's name, without dashes.
     pub option: &'static str,

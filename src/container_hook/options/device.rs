@@ -19,6 +19,7 @@ pub struct Device {
 
 /// A rule for the cgroup: which devices may be used if they are there.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceRule {
     /// `a`, `b` or `c`.
     pub kind: char,

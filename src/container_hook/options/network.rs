@@ -54,6 +54,7 @@ pub enum HostAddress {
 
 /// A port of a container.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub struct ExposedPort {
     pub port: u16,
     /// `tcp`, `udp` or `sctp`.

@@ -44,6 +44,7 @@ pub enum Swap {
 
 /// A limit of `setrlimit(2)`.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ulimit {
     /// The resource, such as `nofile`.
     pub name: &'static str,

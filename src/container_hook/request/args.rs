@@ -17,6 +17,7 @@ pub struct PrepareJob {
 
 /// A container as the runner describes it: job container, service or container step.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ContainerArgs {
     /// What the container is made from.
     pub source: ImageSource,
@@ -72,6 +73,7 @@ pub struct Mount {
 
 /// What `run_script_step` shall run in the job container.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ScriptStep {
     pub entry_point: String,
     /// Its arguments as sent: split at each blank, quotes and all. See [`crate::container_hook::words`].

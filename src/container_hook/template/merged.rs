@@ -11,6 +11,7 @@ use super::origin::Origin;
 
 /// A pod with a template merged into it.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Merged {
     pub pod: Pod,
     pub notes: Vec<Note>,

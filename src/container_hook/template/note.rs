@@ -6,6 +6,7 @@ use crate::yaml::SourceLocation;
 
 /// Something in a template that had not the effect one may think.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Note {
     pub place: SourceLocation,
     pub remark: Remark,

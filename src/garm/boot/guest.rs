@@ -12,6 +12,7 @@ pub const TMPFS: &str = "/run/garm";
 
 /// A program to run in an instance.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct GuestCommand {
     /// Its arguments, the program first.
     pub args: Vec<String>,
@@ -26,6 +27,7 @@ pub struct GuestCommand {
 
 /// A user of an instance, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Owner {
     pub uid: u32,
     pub gid: u32,

@@ -10,6 +10,7 @@ const MAX_VALUE_CHARS: usize = 100;
 
 /// What a distribution says of itself; empty where it says nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct OsRelease {
     /// Its short name: `debian`.
     pub id: String,

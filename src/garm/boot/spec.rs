@@ -11,6 +11,7 @@ use crate::garm::http::Proxy;
 
 /// Everything that is needed to bring a runner up.
 #[derive(Clone, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct BootSpec {
     /// Where to say how it goes; without `/status` or `/` at its end.
     pub callback_url: String,
@@ -34,6 +35,7 @@ pub struct BootSpec {
 
 /// The runner of an instance.
 #[derive(Clone, Debug, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct RunnerSpec {
     pub forge: Forge,
     /// Where it is in the instance.

@@ -21,6 +21,7 @@ const GITEA_DIRS: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
 /// A runner in an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Located {
     /// Its directory, which it writes to if it is GitHub's.
     pub dir: PathBuf,

@@ -39,6 +39,7 @@ const GONE: &str = ".gone-";
 
 /// Limits and tries of downloads.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct RunnerOptions {
     /// The most an archive may be.
     pub archive_bytes: u64,
@@ -62,6 +63,7 @@ pub struct Runners {
 
 /// A runner as a layer over those of an image.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunnerLayer {
     /// The directory of the layer.
     pub path: PathBuf,
@@ -75,6 +77,7 @@ pub struct RunnerLayer {
 
 /// A downloaded runner in the cache.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
 pub struct CachedRunner {
     /// What it is called by.
     pub key: String,
@@ -93,6 +96,7 @@ pub struct CachedRunner {
 
 /// What a prune of the cache removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PrunedRunners {
     pub count: usize,
     /// About how much of the disk became free.

@@ -23,6 +23,7 @@ const MAX_NAME: usize = 32;
 
 /// The user that a runner runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct RunnerUser {
     pub uid: u32,
     /// The number of its group.

@@ -17,6 +17,7 @@ const NOT_FOUND: &str = "credentials not found";
 
 /// Where helper programs are found and how they run.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Helpers {
     /// The directories where `docker-credential-NAME` is looked for.
     pub directories: Vec<PathBuf>,

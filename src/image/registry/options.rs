@@ -8,6 +8,7 @@ use crate::image::Pace;
 
 /// How registries are reached.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct ClientOptions {
     /// What is special about some registries, by `HOST` or `HOST:PORT`; `docker.io` for Docker Hub.
     pub registries: BTreeMap<String, RegistryOptions>,
@@ -35,6 +36,7 @@ pub struct ClientOptions {
 
 /// What is special about one registry.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct RegistryOptions {
     /// Whether its certificate is not checked, and plain HTTP will do.
     ///

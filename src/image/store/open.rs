@@ -21,6 +21,7 @@ const MAX_RECORD_BYTES: u64 = 16 << 20;
 
 /// Where the store is and what a layer may cost.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct StoreOptions {
     /// The directory of images and layers, which outlives a boot.
     pub root: PathBuf,
@@ -28,6 +29,13 @@ pub struct StoreOptions {
     pub run: PathBuf,
     /// What unpacking a layer may cost.
     pub limits: Limits,
+}
+
+impl StoreOptions {
+    /// Returns those of a store in these directories, with the default limits.
+    pub fn new(root: impl Into<PathBuf>, run: impl Into<PathBuf>) -> Self {
+        StoreOptions { root: root.into(), run: run.into(), limits: Limits::default() }
+    }
 }
 
 /// The store. It holds nothing open but its own path: any number of processes can have it.

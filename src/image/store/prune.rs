@@ -14,11 +14,19 @@ use crate::sys::lock::FileLock;
 
 /// Which images to remove. Layers that no image needs go in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PrunePolicy {
     /// Those that nobody used for this long.
     pub unused_for: Option<Duration>,
     /// Those used longest ago, until the layers of the others take no more than this.
     pub max_bytes: Option<u64>,
+}
+
+impl PrunePolicy {
+    /// Returns the policy for images by age, by size, or by both.
+    pub fn new(unused_for: Option<Duration>, max_bytes: Option<u64>) -> Self {
+        PrunePolicy { unused_for, max_bytes }
+    }
 }
 
 /// What was removed.

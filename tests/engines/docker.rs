@@ -42,6 +42,27 @@ fn docker_runs_hooks_of_every_stage() {
     assert!(!hooks.seen("never").exists());
 }
 
+/// Docker has them from 24 on.
+#[test]
+fn annotations_select_hooks_and_labels_do_not() {
+    let hooks = HooksDir::new();
+    let when = json!({"annotations": {"^com\\.example\\.a$": "^1$"}});
+    hooks.hook("a.json", "cat >/dev/null; touch \"$DIR/fired\"", when, &["createRuntime"]);
+    let docker = docker(&hooks);
+    docker.run("hooked", &["--label", "com.example.a=1"], &["/bin/true"]).success();
+    assert!(!hooks.seen("fired").exists());
+
+    let version = docker.docker(&["version", "--format", "{{.Server.Version}}"]).success();
+    let major: u32 = version.split('.').next().unwrap().parse().expect("a version is a number");
+    let ran = docker.run("hooked", &["--annotation", "com.example.a=1"], &["/bin/true"]);
+    if major < 24 {
+        assert!(ran.stderr.contains("unknown flag: --annotation"), "{}", ran.stderr);
+        return;
+    }
+    ran.success();
+    assert!(hooks.seen("fired").exists());
+}
+
 #[test]
 fn all_else_works_as_without_the_wrapper() {
     let hooks = HooksDir::new();

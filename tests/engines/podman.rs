@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::hooks_dir::HooksDir;
-use crate::support::podman::Podman;
+use crate::support::podman::{self, Podman};
 use crate::support::program;
 
 /// Containers that differ in what hooks look at: options and command.
@@ -79,7 +79,7 @@ fn config(podman: &Podman, (options, command): Run) -> Value {
 /// Returns what `inject` makes of a configuration that podman wrote without hooks.
 fn inject(config: &Value, dirs: &[&Path]) -> Value {
     let mut inject = std::process::Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
-    inject.args(["inject", "--as", "podman-4", "--run-precreate", "-"]);
+    inject.args(["inject", "--as", podman::profile(), "--run-precreate", "-"]);
     for dir in dirs {
         inject.arg("--hooks-dir").arg(dir);
     }
@@ -182,7 +182,8 @@ fn podman_and_inject_refuse_the_same_files() {
         let said = theirs.failure();
         assert!(said.contains("setting up OCI Hooks"), "{content}: {said}");
         let config = br#"{"process": {"args": ["/bin/true"]}}"#;
-        let ours = program::run_with_input(&mut hooks.inject(&["--as", "podman-4", "-"]), config);
+        let ours =
+            program::run_with_input(&mut hooks.inject(&["--as", podman::profile(), "-"]), config);
         assert_eq!(ours.status.code(), Some(2), "{content}");
     }
 }

@@ -98,6 +98,16 @@ impl Drop for Podman {
     }
 }
 
+/// Returns the consumer profile of the podman that is installed.
+#[track_caller]
+pub(crate) fn profile() -> &'static str {
+    let version = program::run(Command::new(program::find("podman")).arg("--version")).success();
+    let number = version.trim().rsplit(' ').next().and_then(|number| number.split_once('.'));
+    let (major, _) = number.unwrap_or_else(|| panic!("no version of podman: {version:?}"));
+    let major: u32 = major.parse().expect("a version is a number");
+    if major < 5 { "podman-4" } else { "podman" }
+}
+
 /// Writes a program that calls a runtime with a root below a directory. Podman would be given the flag
 /// for that, but the process that cleans up after a container does not hear of it.
 fn with_root(runtime: &Path, directory: &Path) -> PathBuf {

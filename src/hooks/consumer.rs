@@ -66,6 +66,8 @@ pub enum BindMountsFalse {
 pub enum BindMountRule {
     /// Every mount the user asked for: volumes and tmpfs too.
     AnyUserMount,
+    /// Those, and the tmpfs at `/var/tmp` that the engine itself gives a read-only root.
+    AnyUserMountOrVarTmp,
     /// Only bind mounts the user asked for.
     UserBindMount,
 }
@@ -102,6 +104,7 @@ pub const PODMAN_4: Consumer = Consumer {
     name: "podman-4",
     about: "podman up to 4.9",
     prestart: OciStage::Prestart,
+    bind_mounts: BindMountRule::AnyUserMountOrVarTmp,
     ..PODMAN
 };
 
@@ -163,9 +166,10 @@ impl BindMountRule {
     /// destination and type.
     pub fn counts(self, destination: &str, kind: &str, options: &[&str]) -> bool {
         let is_bind = kind == "bind" || options.iter().any(|o| *o == "bind" || *o == "rbind");
-        let is_own = is_own_mount(Path::new(destination))
-            || (kind == "tmpfs" && OWN_TMPFS.contains(&destination));
-        !is_own && (is_bind || self == BindMountRule::AnyUserMount)
+        let is_own_tmpfs = OWN_TMPFS.contains(&destination)
+            || (destination == "/var/tmp" && self != BindMountRule::AnyUserMountOrVarTmp);
+        let is_own = is_own_mount(Path::new(destination)) || (kind == "tmpfs" && is_own_tmpfs);
+        !is_own && (is_bind || self != BindMountRule::UserBindMount)
     }
 }
 
@@ -188,8 +192,7 @@ const OWN_MOUNTS: [&str; 15] = [
     "/var/run/secrets/kubernetes.io/serviceaccount",
 ];
 
-/// Where podman mounts a tmpfs for systemd. For a read-only root it mounts one at `/var/tmp` too, and
-/// counts that as if the user had asked for it.
+/// Where podman mounts a tmpfs for systemd or for a read-only root, beside `/var/tmp`.
 const OWN_TMPFS: [&str; 4] = ["/run", "/run/lock", "/tmp", "/var/log/journal"];
 
 fn is_own_mount(destination: &Path) -> bool {
@@ -220,7 +223,9 @@ mod tests {
     #[test]
     fn tmpfs_of_the_user_counts_where_any_mount_does() {
         assert!(BindMountRule::AnyUserMount.counts("/scratch", "tmpfs", &[]));
-        assert!(BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs", &[]));
+        assert!(BindMountRule::AnyUserMountOrVarTmp.counts("/var/tmp", "tmpfs", &[]));
+        assert!(!BindMountRule::AnyUserMount.counts("/var/tmp", "tmpfs", &[]));
+        assert!(BindMountRule::AnyUserMount.counts("/var/tmp", "bind", &[]));
         assert!(!BindMountRule::UserBindMount.counts("/scratch", "tmpfs", &[]));
         assert!(BindMountRule::UserBindMount.counts("/data", "none", &["rbind", "ro"]));
     }

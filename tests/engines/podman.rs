@@ -19,8 +19,8 @@ const CONTAINERS: [Run; 11] = [
     (&["--volume", "/usr:/host:ro"], &["/bin/echo"]),
     (&["--volume", "/data"], &["/bin/true"]),
     (&["--tmpfs", "/scratch", "--annotation", "example=x"], &["/bin/sleep", "0"]),
-    // Labels do not count. Of the mounts that podman adds by itself, those for a read-only root
-    // count and those for systemd do not.
+    // Labels do not count. Of the mounts that podman adds by itself, that at `/var/tmp` for a
+    // read-only root counts with podman 4, and those for systemd never do.
     (&["--label", "com.example.a=1", "--read-only"], &["/bin/true"]),
     (&["--read-only", "--read-only-tmpfs=false"], &["/bin/true"]),
     (&["--systemd", "always"], &["/bin/true"]),

@@ -39,6 +39,7 @@ pub mod container_hook;
 #[cfg(feature = "garm")]
 pub mod garm;
 pub mod hooks;
+pub mod host;
 #[cfg(feature = "engine")]
 mod http;
 #[cfg(feature = "engine")]
@@ -59,22 +60,3 @@ pub mod step_runner;
 pub mod sys;
 #[cfg(any(feature = "container-hook", feature = "step-runner"))]
 pub mod yaml;
-
-/// The host's types that the other modules' signatures and errors name.
-pub mod host {
-    #[cfg(feature = "engine")]
-    pub use crate::sys::{
-        caller::Caller,
-        host_file::{HostFile, HostRoot},
-        identity::Identity,
-        lock::FileLock,
-        mount_namespace::MountNamespace,
-        quantity::{Age, QuantityError, Size},
-        trash::{Emptied, SetAside, Trash},
-        userns::{IdRange, Mapping, PrivateIds},
-    };
-    pub use crate::sys::{
-        fs::{PathError, ReadError, ReplaceError},
-        process::{Finished, RunError},
-    };
-}

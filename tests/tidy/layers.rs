@@ -5,7 +5,7 @@ use crate::source::{Finding, Source};
 /// The modules of the library, lowest layer first. A module names only modules of layers below its own.
 const LAYERS: [&[&str]; 6] = [
     &["http", "json", "sys", "yaml"],
-    &["hooks", "image", "runtime", "network"],
+    &["hooks", "host", "image", "runtime", "network"],
     &["bundle", "rootfs"],
     &["container"],
     // Each speaks one protocol; none names another.

@@ -47,9 +47,10 @@ fn is_inline_module(item: &str) -> bool {
 }
 
 /// Where features are named.
-const LISTS: [&str; 5] = [
+const LISTS: [&str; 6] = [
     "src/lib.rs",
     "src/hooks/mod.rs",
+    "src/host/mod.rs",
     "src/program/mod.rs",
     "src/program/testing/mod.rs",
     "src/sys/mod.rs",

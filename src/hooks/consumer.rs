@@ -19,8 +19,11 @@ pub struct Consumer {
     pub name: &'static str,
     /// One line about the consumer.
     pub about: &'static str,
-    /// Directories it reads by default, in order of increasing precedence.
+    /// Directories of hook files that are for it, in order of increasing precedence. Which of them it
+    /// reads is up to its configuration.
     pub dirs: &'static [&'static str],
+    /// Where its directories are configured.
+    pub config: DirsConfig,
     /// Stages it runs by itself.
     pub extension_stages: &'static [&'static str],
     /// The stage that hooks of stage `prestart` are injected at.
@@ -32,6 +35,43 @@ pub struct Consumer {
     pub annotations: &'static str,
     /// How strictly it reads a hook file.
     pub schema: SchemaRule,
+}
+
+/// Where the directories of a consumer are configured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DirsConfig {
+    /// By `hooks_dir` under `[engine]` of containers.conf(5); it is [`DEFAULT_DIR`] where no file says so.
+    ContainersConf {
+        /// Who has a file of his own in his home directory.
+        user_file: UserFile,
+        /// What an empty list means.
+        empty: EmptyList,
+    },
+    /// By `hooks_dir` under `[crio.runtime]` of crio.conf(5); it is [`DEFAULT_DIR`] where no file says so.
+    CrioConf,
+    /// By options alone. Without them root reads the consumer's directories, and nobody else any.
+    RootOnly,
+    /// By options alone. Without them it reads the consumer's directories.
+    Options,
+}
+
+/// Who has a containers.conf in his home directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UserFile {
+    /// All but root.
+    Rootless,
+    Everyone,
+}
+
+/// What an empty `hooks_dir` means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EmptyList {
+    /// No directory is read.
+    None,
+    /// Root reads [`DEFAULT_DIR`] and [`OVERRIDE_DIR`], each by itself: files of one do not mask those of
+    /// the other. Nobody else reads any.
+    Implicit,
 }
 
 /// How a consumer matches conditions.
@@ -91,6 +131,10 @@ pub const PODMAN: Consumer = Consumer {
     name: "podman",
     about: "podman 5 and later",
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
+    config: DirsConfig::ContainersConf {
+        user_file: UserFile::Everyone,
+        empty: EmptyList::Implicit,
+    },
     extension_stages: &["precreate", "poststop"],
     prestart: OciStage::CreateRuntime,
     matching: GO,
@@ -103,6 +147,7 @@ pub const PODMAN: Consumer = Consumer {
 pub const PODMAN_4: Consumer = Consumer {
     name: "podman-4",
     about: "podman up to 4.9",
+    config: DirsConfig::ContainersConf { user_file: UserFile::Rootless, empty: EmptyList::None },
     prestart: OciStage::Prestart,
     bind_mounts: BindMountRule::AnyUserMountOrVarTmp,
     ..PODMAN
@@ -112,6 +157,7 @@ pub const PODMAN_4: Consumer = Consumer {
 pub const BUILDAH: Consumer = Consumer {
     name: "buildah",
     about: "buildah and podman build",
+    config: DirsConfig::RootOnly,
     extension_stages: &[],
     annotations: "those of the image",
     ..PODMAN
@@ -122,6 +168,7 @@ pub const CRIO: Consumer = Consumer {
     name: "crio",
     about: "CRI-O",
     dirs: &[DEFAULT_DIR],
+    config: DirsConfig::CrioConf,
     extension_stages: &[],
     annotations: "those of the container, overlaid by those of the pod",
     ..PODMAN
@@ -132,6 +179,7 @@ pub const NRI: Consumer = Consumer {
     name: "nri",
     about: "containerd with the NRI hook-injector plugin",
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
+    config: DirsConfig::Options,
     ..CRIO
 };
 
@@ -140,6 +188,7 @@ pub const SARUS: Consumer = Consumer {
     name: "sarus",
     about: "Sarus",
     dirs: &["/opt/sarus/etc/hooks.d"],
+    config: DirsConfig::Options,
     extension_stages: &[],
     prestart: OciStage::Prestart,
     matching: Matching { scope: PatternScope::Full, bind_mounts_false: BindMountsFalse::HasNone },

@@ -41,6 +41,8 @@
 pub mod capture;
 mod config;
 pub mod consumer;
+#[cfg(feature = "directories")]
+pub mod directories;
 mod draft;
 mod error;
 pub mod filter;

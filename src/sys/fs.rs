@@ -4,6 +4,7 @@ mod acl;
 mod own_links;
 mod read;
 mod replace;
+mod system_root;
 mod writers;
 
 use std::fs::DirBuilder;
@@ -15,6 +16,7 @@ use std::path::{Path, PathBuf};
 pub use own_links::{make_directories, make_directory, open_directory};
 pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
+pub use system_root::{DirEntry, SystemRoot};
 pub use writers::{PermittedBy, Who, Writer, writers};
 
 /// An I/O error with the path it happened at and what was being done there.

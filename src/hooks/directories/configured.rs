@@ -1,0 +1,145 @@
+//! The directories of a consumer, and what says so.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use super::{DirectoriesError, System, containers_conf, crio_conf};
+use crate::hooks::Consumer;
+use crate::hooks::consumer::DirsConfig;
+
+/// Size limit of a configuration file.
+pub(super) const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// The hook directories that a consumer reads.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ConfiguredDirs {
+    /// In order of increasing precedence.
+    pub dirs: Vec<PathBuf>,
+    pub source: DirsSource,
+}
+
+/// What decided on the directories.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DirsSource {
+    /// No file sets them.
+    BuiltIn,
+    Variable(&'static str),
+    /// `hooks_dir` in these places; the last one decided, those before it are what it appends to.
+    Lines(Vec<ConfigLine>),
+    /// This `hooks_dir` is empty, and podman 5 takes that as root for both usual directories, each by
+    /// itself.
+    Implicit(ConfigLine),
+}
+
+/// A line of a configuration file, counted from one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConfigLine {
+    pub path: PathBuf,
+    pub line: usize,
+}
+
+/// Reads the configuration of a consumer.
+///
+/// ```no_run
+/// use oci_hooks::hooks::consumer::PODMAN;
+/// use oci_hooks::hooks::directories::{System, configured};
+/// use oci_hooks::sys::fs::SystemRoot;
+///
+/// # fn main() -> Result<(), oci_hooks::hooks::directories::DirectoriesError> {
+/// let variable = |name: &str| std::env::var_os(name);
+/// let system = System { root: SystemRoot::host(), user_id: 0, variable: &variable };
+/// let configured = configured(&PODMAN, &system)?;
+/// println!("{:?}: {}", configured.dirs, configured.source);
+/// # Ok(())
+/// # }
+/// ```
+pub fn configured(
+    consumer: &Consumer,
+    system: &System<'_>,
+) -> Result<ConfiguredDirs, DirectoriesError> {
+    let built_in = |dirs: &[&str]| ConfiguredDirs {
+        dirs: dirs.iter().map(PathBuf::from).collect(),
+        source: DirsSource::BuiltIn,
+    };
+    match consumer.config {
+        DirsConfig::ContainersConf { user_file, empty } => {
+            containers_conf::read(system, user_file, empty)
+        }
+        DirsConfig::CrioConf => crio_conf::read(system),
+        DirsConfig::RootOnly if system.is_rootless() => Ok(built_in(&[])),
+        DirsConfig::RootOnly | DirsConfig::Options => Ok(built_in(consumer.dirs)),
+    }
+}
+
+impl ConfiguredDirs {
+    /// Returns the line of the configuration that decided.
+    pub fn line(&self) -> Option<&ConfigLine> {
+        match &self.source {
+            DirsSource::Lines(lines) => lines.last(),
+            DirsSource::Implicit(line) => Some(line),
+            DirsSource::BuiltIn | DirsSource::Variable(_) => None,
+        }
+    }
+
+    /// Returns what to do for the consumer to read a directory after those that it reads: the file and
+    /// the line to write there, or the option.
+    pub fn to_read(&self, dir: &Path, consumer: &Consumer, system: &System<'_>) -> String {
+        let mut dirs = self.dirs.clone();
+        dirs.push(dir.to_owned());
+        let quoted = dirs.iter().map(|dir| format!("{:?}", dir.to_string_lossy()));
+        let list = format!("hooks_dir = [{}]", quoted.collect::<Vec<_>>().join(", "));
+        if let DirsSource::Variable(variable) = self.source {
+            let dirs: Vec<_> = dirs.iter().map(|dir| dir.to_string_lossy()).collect();
+            return format!("set {variable}={}", dirs.join(","));
+        }
+        let (section, usual) = match consumer.config {
+            DirsConfig::ContainersConf { .. } => ("[engine]", system.own_containers_conf()),
+            DirsConfig::CrioConf => {
+                ("[crio.runtime]", "/etc/crio/crio.conf.d/10-hooks.conf".into())
+            }
+            DirsConfig::RootOnly | DirsConfig::Options => {
+                return format!("pass --hooks-dir {} to {}", dir.display(), consumer.about);
+            }
+        };
+        match self.line() {
+            Some(ConfigLine { path, line }) if can_be_edited(path, system) => {
+                format!("in {}, line {line}, write {list}", path.display())
+            }
+            _ => {
+                format!("in {}, under {section}, write {list}", system.root.join(&usual).display())
+            }
+        }
+    }
+}
+
+/// Returns whether whoever runs the consumer edits this file: others belong to packages, or to root.
+fn can_be_edited(path: &Path, system: &System<'_>) -> bool {
+    let of_package = path.starts_with(system.root.join(Path::new("/usr")));
+    let of_root = path.starts_with(system.root.join(Path::new("/etc")));
+    !of_package && !(of_root && system.is_rootless())
+}
+
+impl fmt::Display for ConfigLine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.path.display(), self.line)
+    }
+}
+
+impl fmt::Display for DirsSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DirsSource::BuiltIn => f.write_str("the built-in default"),
+            DirsSource::Variable(name) => write!(f, "the variable {name}"),
+            DirsSource::Lines(lines) => {
+                f.write_str("hooks_dir in ")?;
+                for (at, line) in lines.iter().enumerate() {
+                    write!(f, "{}{line}", if at > 0 { ", " } else { "" })?;
+                }
+                Ok(())
+            }
+            DirsSource::Implicit(line) => write!(f, "the empty hooks_dir in {line}"),
+        }
+    }
+}

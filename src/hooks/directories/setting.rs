@@ -1,0 +1,162 @@
+//! One setting of a file in TOML.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+use super::DirectoriesError;
+use crate::json::Location;
+
+/// `hooks_dir` as a file has it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Setting {
+    pub(super) dirs: Vec<PathBuf>,
+    /// What `{append = …}` in the list says, which only containers.conf may have.
+    pub(super) append: Option<bool>,
+    /// The line of the key, from one.
+    pub(super) line: usize,
+}
+
+/// Whether a list may have an attribute in it, as lists of containers.conf may since podman 4.8.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Attributes {
+    Allowed,
+    Rejected,
+}
+
+/// Reads `hooks_dir` below some tables. Other settings may be anything that is TOML.
+pub(super) fn read(
+    text: &[u8],
+    path: &Path,
+    tables: &[&str],
+    attributes: Attributes,
+) -> Result<Option<Setting>, DirectoriesError> {
+    let file = File { text, path };
+    let text = str::from_utf8(text).map_err(|error| {
+        file.fault(error.valid_up_to()..error.valid_up_to(), "this is not UTF-8")
+    })?;
+    let document = DeTable::parse(text).map_err(|error| {
+        file.fault(error.span().unwrap_or_default(), error.message().trim_end())
+    })?;
+    let mut table = document.get_ref();
+    for name in tables {
+        let Some((_, value)) = member(table, name) else { return Ok(None) };
+        table = value.get_ref().as_table().ok_or_else(|| {
+            file.fault(value.span(), &format!("expected the table [{}]", tables.join(".")))
+        })?;
+    }
+    let Some((key, value)) = member(table, "hooks_dir") else { return Ok(None) };
+    let items = value.get_ref().as_array().ok_or_else(|| {
+        file.fault(value.span(), "expected a list of directories, as hooks_dir = [\"/a\"]")
+    })?;
+    let line = Location::of_span(file.text, key).line;
+    let mut setting = Setting { dirs: Vec::new(), append: None, line };
+    for item in items.iter() {
+        match (item.get_ref(), attributes) {
+            (DeValue::String(dir), _) => setting.dirs.push(PathBuf::from(dir.as_ref())),
+            (DeValue::Table(table), Attributes::Allowed) => {
+                setting.append = append(&file, table)?.or(setting.append);
+            }
+            _ => return Err(file.fault(item.span(), "expected a directory in quotes")),
+        }
+    }
+    Ok(Some(setting))
+}
+
+/// Finds a key as Go's TOML library does: by its exact name, else in other case.
+fn member<'t, 'i>(
+    table: &'t DeTable<'i>,
+    name: &str,
+) -> Option<(Range<usize>, &'t Spanned<DeValue<'i>>)> {
+    let is_exact = |key: &str| key == name;
+    let found = table.iter().find(|(key, _)| is_exact(key.get_ref()));
+    let found =
+        found.or_else(|| table.iter().find(|(key, _)| key.get_ref().eq_ignore_ascii_case(name)));
+    found.map(|(key, value)| (key.span(), value))
+}
+
+/// Reads the attribute of a list.
+fn append(file: &File<'_>, table: &DeTable<'_>) -> Result<Option<bool>, DirectoriesError> {
+    let mut append = None;
+    for (key, value) in table.iter() {
+        append = match (key.get_ref().as_ref(), value.get_ref()) {
+            ("append", DeValue::Boolean(append)) => Some(*append),
+            ("append", _) => return Err(file.fault(value.span(), "expected true or false")),
+            _ => return Err(file.fault(key.span(), "unknown attribute: expected append")),
+        };
+    }
+    Ok(append)
+}
+
+/// A file, for messages about it.
+struct File<'a> {
+    text: &'a [u8],
+    path: &'a Path,
+}
+
+impl File<'_> {
+    fn fault(&self, span: Range<usize>, message: &str) -> DirectoriesError {
+        let Location { line, column, .. } = Location::of_span(self.text, span);
+        let message = message.replace('\n', " ");
+        DirectoriesError::Parse { path: self.path.to_owned(), line, column, message }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn engine(text: &str) -> Result<Option<Setting>, String> {
+        let path = Path::new("/c.conf");
+        read(text.as_bytes(), path, &["engine"], Attributes::Allowed).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn the_key_is_found_in_any_case_as_in_go() {
+        for text in [
+            "[engine]\nhooks_dir = [\"/a\"]",
+            "\n[Engine]\nHooks_Dir = ['/a']",
+            "x = 1\nengine.hooks_dir = [\"/a\"]",
+            "\nengine = {hooks_dir = [\"/a\",]}",
+        ] {
+            let setting = engine(text).unwrap().unwrap();
+            assert_eq!(setting.dirs, [Path::new("/a")], "{text}");
+            assert_eq!((setting.line, setting.append), (text.lines().count(), None), "{text}");
+        }
+        for text in ["", "[engine]", "hooks_dir = [\"/a\"]", "[containers]\nhooks_dir = 1"] {
+            assert_eq!(engine(text), Ok(None), "{text}");
+        }
+        let exact = "[engine]\nHOOKS_DIR = []\nhooks_dir = [\"/a\"]";
+        assert_eq!(engine(exact).unwrap().unwrap().line, 3);
+    }
+
+    #[test]
+    fn attributes_of_the_list_are_read() {
+        let setting = engine("[engine]\nhooks_dir = [\"/a\", {append=true}]").unwrap().unwrap();
+        assert_eq!((setting.dirs.len(), setting.append), (1, Some(true)));
+        let text = "[crio.runtime]\nhooks_dir = [\"/a\", {append=true}]";
+        let tables = ["crio", "runtime"];
+        let error = read(text.as_bytes(), Path::new("/crio.conf"), &tables, Attributes::Rejected);
+        let error = error.unwrap_err().to_string();
+        assert_eq!(error, "/crio.conf:2:20: expected a directory in quotes");
+    }
+
+    #[test]
+    fn mistakes_have_their_place() {
+        for (text, expected) in [
+            ("[engine]\nhooks_dir = \"/a\"", "/c.conf:2:13: expected a list of directories"),
+            ("[engine]\nhooks_dir = [1]", "/c.conf:2:14: expected a directory in quotes"),
+            ("[engine]\nhooks_dir = [{append=1}]", "/c.conf:2:22: expected true or false"),
+            ("[engine]\nhooks_dir = [{x=true}]", "/c.conf:2:15: unknown attribute"),
+            ("engine = 1", "/c.conf:1:10: expected the table [engine]"),
+            ("[engine\n", "/c.conf:1:8: "),
+        ] {
+            let error = engine(text).unwrap_err();
+            assert!(error.starts_with(expected), "{text}: {error}");
+        }
+        let error = read(b"a = \"\xff\"", Path::new("/c"), &[], Attributes::Allowed).unwrap_err();
+        assert_eq!(error.to_string(), "/c:1:6: this is not UTF-8");
+    }
+}

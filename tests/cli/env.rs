@@ -92,6 +92,22 @@ impl TestEnv {
         command
     }
 
+    /// Runs the program with the directories of a configuration that these variables name.
+    pub(crate) fn run_configured(&self, variables: &[(&str, &str)], args: &[&str]) -> Ran {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+        command.current_dir(self.temp.path()).env_clear().args(args);
+        for (name, value) in variables {
+            command.env(name, self.path(value));
+        }
+        self.ran(command.output().unwrap())
+    }
+
+    /// Writes a containers.conf with these directories.
+    pub(crate) fn containers_conf(&self, name: &str, dirs: &[&str]) {
+        let dirs: Vec<_> = dirs.iter().map(|dir| self.path(dir)).collect();
+        self.write(name, &format!("[engine]\nhooks_dir = {dirs:?}\n"));
+    }
+
     pub(crate) fn run(&self, args: &[&str]) -> Ran {
         self.ran(self.command(args).output().unwrap())
     }

@@ -49,6 +49,52 @@ fn a_file_that_stops_every_container_is_named() {
 }
 
 #[test]
+fn what_lint_finds_in_a_file_is_said_there() {
+    let env = TestEnv::new();
+    env.hook("etc/10-misspelt.json", r#""alway": true"#, r#""poststop""#);
+    let ran = env.run(&["explain"]);
+    assert!(ran.stdout.contains("not injected: when has no condition"), "{}", ran.stdout);
+    let said = "OH101 at 4:12: `alway` is not read by anyone";
+    assert!(ran.stdout.contains(said), "{}", ran.stdout);
+    assert!(ran.stdout.contains("hint: did you mean `always`?"), "{}", ran.stdout);
+    let json = env.run(&["explain", "--format", "json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let finding = &json["directories"][1]["files"][0]["findings"][1];
+    assert_eq!((&finding["code"], &finding["line"]), (&"OH101".into(), &4.into()), "{json}");
+}
+
+#[test]
+fn a_hint_that_goes_for_many_files_is_printed_once() {
+    let env = TestEnv::with_hooks();
+    let gone = env.read("usr/40-gone.json");
+    env.write("usr/41-gone.json", &gone);
+    for args in [&["explain"][..], &["list"]] {
+        let ran = env.run(args);
+        let said = format!("{}{}", ran.stdout, ran.stderr);
+        assert_eq!(said.matches("does not exist").count(), 2, "{said}");
+        assert_eq!(said.matches("hint: install the program").count(), 1, "{said}");
+    }
+}
+
+#[test]
+fn annotations_for_cdi_are_named() {
+    let env = TestEnv::new();
+    let config = crate::env::CONFIG.replace(
+        "\"com.example.gpu\": \"all\"",
+        "\"cdi.k8s.io/gpus\": \"nvidia.com/gpu=0, nvidia.com/gpu=1\", \"cdi\": \"x\"",
+    );
+    env.write("config.json", &config);
+    let said = env.run(&["explain"]).stdout;
+    let expected = "CDI adds nvidia.com/gpu=0, nvidia.com/gpu=1, by annotation cdi.k8s.io/gpus\n";
+    assert!(said.contains(expected), "{said}");
+    let json = env.run(&["explain", "--format", "json"]).stdout;
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    let devices = ["nvidia.com/gpu=0", "nvidia.com/gpu=1"];
+    let request = serde_json::json!({"annotation": "cdi.k8s.io/gpus", "devices": devices});
+    assert_eq!(json["cdi"], serde_json::json!([request]));
+}
+
+#[test]
 fn colours_come_when_asked_for() {
     let env = TestEnv::with_hooks();
     assert!(!env.run(&["explain"]).stdout.contains('\u{1b}'));

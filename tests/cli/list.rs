@@ -20,8 +20,12 @@ fn list_in_json_has_whole_definitions() {
 
 #[test]
 fn list_says_no_when_there_are_none() {
-    let ran = TestEnv::new().run(&["list"]);
-    assert_eq!((ran.code, ran.stdout.as_str(), ran.stderr.as_str()), (Some(1), "", ""));
+    let env = TestEnv::new();
+    std::fs::remove_dir(env.path("usr")).unwrap();
+    let ran = env.run(&["list"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    let said = "note: {ROOT}/usr does not exist\nnote: {ROOT}/etc has no hook that can be used\n";
+    assert_eq!(ran.stderr, said);
 }
 
 #[test]

@@ -4,6 +4,7 @@
 
 #[path = "../support/completion.rs"]
 mod completion;
+mod directories;
 mod env;
 mod events;
 mod explain;

@@ -11,6 +11,7 @@ mod containerd;
 mod docker;
 mod hooks_dir;
 mod podman;
+mod podman_dirs;
 mod replace;
 mod runtimes;
 mod settings;

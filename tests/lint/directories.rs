@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use oci_hooks::hooks::lint::{
-    self, Example, FileChecks, Finding, LintOptions, Report, Severity, rules,
+    self, Example, FileChecks, Finding, LintOptions, Report, Severity, UnreadDirectory, rules,
 };
 use oci_hooks::hooks::trust::TrustOptions;
 use rustix::time::{ClockId, clock_gettime};
@@ -239,6 +239,25 @@ fn thousands_of_files_are_linted_in_no_time() {
     assert!(spent() - before < 10, "{} s", spent() - before);
 }
 
+fn unread(dirs: &Dirs, hook_files: usize) -> UnreadDirectory {
+    UnreadDirectory { path: dirs.path("unread"), hook_files, help: "add it".to_owned() }
+}
+
+#[test]
+fn directories_that_are_not_read_are_reported_with_what_to_do() {
+    for (hook_files, said) in [(1, "its hook file has"), (3, "its 3 hook files have")] {
+        let mut dirs = Dirs::new();
+        dirs.options.unread.push(unread(&dirs, hook_files));
+        let report = dirs.report();
+        let findings: Vec<_> = report.findings().collect();
+        assert_eq!(findings.len(), 1);
+        let expected = format!("podman does not read this directory: {said} no effect");
+        assert_eq!((&findings[0].message, findings[0].rule.code), (&expected, "OH412"));
+        assert_eq!(findings[0].help.as_deref(), Some("add it"));
+        assert_eq!((&findings[0].path, report.hook_files), (&dirs.path("unread"), 0));
+    }
+}
+
 /// Every rule that is no matter of a text, all at once.
 #[test]
 fn every_rule_about_files_has_a_file_that_breaks_it() {
@@ -270,6 +289,7 @@ fn every_rule_about_files_has_a_file_that_breaks_it() {
     dirs.write("etc/masked.json", MASK);
     dirs.options.dirs.push(dirs.path("missing"));
     dirs.options.dirs.push(dirs.write("file", ""));
+    dirs.options.unread.push(unread(&dirs, 1));
 
     let found: BTreeSet<_> = dirs.report().findings().map(|finding| finding.rule.name).collect();
     for rule in rules::ALL.iter().filter(|rule| matches!(rule.bad, Example::Shell(_))) {

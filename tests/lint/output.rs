@@ -147,3 +147,51 @@ fn other_commands_do_not_have_the_formats_of_findings() {
     let output = command.args(["list", "--format", "sarif"]).output().unwrap();
     assert_eq!(output.status.code(), Some(2));
 }
+
+/// Two files: one has a note alone, the other a warning after a note, and an error after that.
+const MIXED: [(&str, &str); 2] = [
+    (
+        "a.json",
+        "{\"version\": \"1.0.0\", \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"], \"timeout\": 1},\n\"when\": {\"always\": true},\n\"stages\": [\"prestart\"]}",
+    ),
+    (
+        "b.json",
+        "{\"version\": \"1.0.0\", \"hook\": {\"path\": \"/bin/true\", \"env\": [\"A=b\"]},\n\"when\": {\"alway\": true},\n\"stages\": [\"prestrat\"]}",
+    ),
+];
+
+/// Lints some of the files, and returns the codes of what is shown, and the rest.
+fn shown(files: &[(&str, &str)], options: &[&str]) -> (Vec<String>, String) {
+    let temp = tempfile::tempdir().unwrap();
+    for (name, text) in files {
+        std::fs::write(temp.path().join(name), text).unwrap();
+    }
+    let stdout = lint_in(temp.path(), &[&["--content-only", "."], options].concat(), "").stdout;
+    let codes = stdout.lines().filter_map(|line| {
+        let (before, _) = line.split_once("]: ")?;
+        Some(before.split_once('[')?.1.to_owned())
+    });
+    (codes.collect(), stdout.clone())
+}
+
+#[test]
+fn notes_are_shown_alone_or_when_asked_for() {
+    let (codes, stdout) = shown(&MIXED, &[]);
+    assert_eq!(codes, ["OH015", "OH201", "OH101"], "{stdout}");
+    assert!(stdout.contains("\n--verbose shows the notes\n"), "{stdout}");
+    for option in ["--verbose", "--strict"] {
+        let (codes, stdout) = shown(&MIXED, &[option]);
+        assert_eq!(codes, ["OH301", "OH015", "OH201", "OH101", "OH309"], "{option}: {stdout}");
+        assert!(!stdout.contains("shows the notes"), "{stdout}");
+    }
+    let (codes, stdout) = shown(&MIXED[..1], &[]);
+    assert_eq!(codes, ["OH301"], "{stdout}");
+}
+
+#[test]
+fn help_that_repeats_is_shown_once() {
+    let twice = [MIXED[1], ("c.json", MIXED[1].1)];
+    let (codes, stdout) = shown(&twice, &[]);
+    assert_eq!(codes.len(), 6, "{stdout}");
+    assert_eq!(stdout.matches("did you mean `always`?").count(), 1, "{stdout}");
+}

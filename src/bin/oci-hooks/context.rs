@@ -1,5 +1,7 @@
 //! What all commands share: where output goes, and the hook directories.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, IsTerminal, Read, Write as _};
@@ -11,6 +13,7 @@ use oci_hooks::program::style::{self, Paint};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
+use crate::directories::Directories;
 use crate::error::{Diagnostic, Error};
 use crate::global::{Format, GlobalArgs, OutputFormat};
 
@@ -29,6 +32,8 @@ pub(crate) struct Context {
     pub(crate) paint: Paint,
     hooks_dirs: Vec<PathBuf>,
     error_format: Format,
+    /// The hints that were printed: what is said of many files is said once.
+    hints: RefCell<HashSet<String>>,
     output: program::Context,
 }
 
@@ -42,6 +47,7 @@ impl Context {
             paint: output.paint,
             hooks_dirs: global.hooks_dir.clone(),
             error_format: global.error_format,
+            hints: RefCell::default(),
             output,
         }
     }
@@ -51,17 +57,24 @@ impl Context {
         self.output.is_json()
     }
 
-    /// Returns load options with the directories of `--hooks-dir`, or else those of the consumer.
-    pub(crate) fn load_options(&self) -> LoadOptions {
-        self.load_options_as(&self.consumer)
+    /// Returns the directories of `--hooks-dir`, or else those that the consumer is configured to read.
+    pub(crate) fn directories(&self) -> Result<Directories, Error> {
+        self.directories_as(&self.consumer)
     }
 
-    /// Returns the load options for another consumer.
-    pub(crate) fn load_options_as(&self, consumer: &Consumer) -> LoadOptions {
-        let mut options = LoadOptions::for_consumer(consumer);
-        if !self.hooks_dirs.is_empty() {
-            options.dirs.clone_from(&self.hooks_dirs);
+    /// Returns the directories for another consumer.
+    pub(crate) fn directories_as(&self, consumer: &Consumer) -> Result<Directories, Error> {
+        if self.hooks_dirs.is_empty() {
+            Directories::configured(consumer)
+        } else {
+            Ok(Directories::named(&self.hooks_dirs))
         }
+    }
+
+    /// Returns what the consumer loads from directories.
+    pub(crate) fn load_options(&self, directories: &Directories) -> LoadOptions {
+        let mut options = LoadOptions::for_consumer(&self.consumer);
+        options.dirs.clone_from(&directories.dirs);
         options
     }
 
@@ -150,7 +163,8 @@ impl Context {
         }
         let level = self.output.error_paint.paint(style, format_args!("{level}:"));
         self.output.error_line(&format!("{level} {diagnostic}"));
-        self.output.hint(diagnostic.hint.as_deref());
+        let is_new = |hint: &&String| self.hints.borrow_mut().insert((*hint).clone());
+        self.output.hint(diagnostic.hint.as_ref().filter(is_new).map(String::as_str));
     }
 
     /// Forwards the output of another program to standard error.

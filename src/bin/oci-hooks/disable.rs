@@ -4,13 +4,12 @@ use std::ffi::OsString;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use oci_hooks::hooks::manage::HookName;
+use oci_hooks::hooks::manage::Editor;
 
 use crate::Exit;
-use crate::changes;
 use crate::context::Context;
 use crate::error::Error;
-use crate::install::editor;
+use crate::install::change;
 use crate::names;
 
 /// Disable a hook for all containers
@@ -33,7 +32,5 @@ pub(crate) struct DisableArgs {
 }
 
 pub(crate) fn run(args: &DisableArgs, context: &mut Context) -> Result<Exit, Error> {
-    let editor = editor(context, args.dry_run);
-    let change = editor.disable(&HookName::new(&args.name)?)?;
-    changes::report(change, editor.mode, context)
+    change(&args.name, args.dry_run, context, Editor::disable)
 }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::capture::{CaptureError, RecorderError};
+use oci_hooks::hooks::directories::DirectoriesError;
 use oci_hooks::hooks::lint::Finding;
 use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::monitor::MonitorError;
@@ -63,8 +64,15 @@ pub(crate) enum Error {
     Lint(Box<Diagnostic>),
     #[error("{message}")]
     Usage { message: String, hint: Option<String> },
-    #[error("hook {name:?} not found")]
-    NoSuchHook { name: String },
+    #[error("cannot tell which hook directories {consumer} reads")]
+    Directories { consumer: &'static str, source: DirectoriesError },
+    #[error("{consumer} does not read this hook")]
+    UnreadHook { path: PathBuf, consumer: &'static str, hint: String },
+    #[error("{consumer} reads no hook directory, by {decided_by}")]
+    NothingRead { consumer: &'static str, decided_by: String, hint: String },
+    /// An error that this program knows more about than who raised it.
+    #[error("{error}")]
+    Hinted { error: Box<Error>, hint: String },
 }
 
 impl Failure for Error {
@@ -121,10 +129,19 @@ impl Error {
                 ..simple("untrusted", Some(error.path())).without_path_in_text()
             },
             Error::Usage { hint, .. } => Diagnostic { hint: hint.clone(), ..simple("usage", None) },
-            Error::NoSuchHook { .. } => Diagnostic {
-                hint: Some("run `oci-hooks list` to list the hooks in force".to_owned()),
-                ..simple("no-such-hook", None)
+            Error::Directories { source, .. } => Diagnostic {
+                hint: Some(source.hint().to_owned()),
+                ..simple("consumer-config", source.path())
             },
+            Error::UnreadHook { path, hint, .. } => {
+                Diagnostic { hint: Some(hint.clone()), ..simple("unread-dir", Some(path)) }
+            }
+            Error::NothingRead { hint, .. } => {
+                Diagnostic { hint: Some(hint.clone()), ..simple("no-directory", None) }
+            }
+            Error::Hinted { error, hint } => {
+                Diagnostic { hint: Some(hint.clone()), ..error.diagnostic() }
+            }
         }
     }
 }

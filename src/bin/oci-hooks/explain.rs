@@ -1,6 +1,8 @@
 //! `oci-hooks explain`: why a hook is injected or not.
 
+mod cdi;
 mod consumers;
+mod findings;
 mod human;
 mod report;
 
@@ -62,8 +64,11 @@ pub(crate) fn run(args: &ExplainArgs, context: &mut Context) -> Result<Exit, Err
         return consumers::run(args, &config, &path, context);
     }
     let target = args.target.target(&config, &path, &context.consumer)?;
-    let loaded = hooks::load(&context.load_options());
-    let report = Report::new(&loaded, &target, &context.consumer, |name| args.wants(name));
+    let directories = context.directories()?;
+    let loaded = hooks::load(&context.load_options(&directories));
+    let mut report = Report::new(&loaded, &target, &context.consumer, |name| args.wants(name));
+    report.add_findings(&context.consumer);
+    report.add_directories(&directories, |name| args.wants(name));
     if context.is_json() {
         context.json(&report)?;
     } else {

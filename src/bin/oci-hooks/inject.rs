@@ -129,7 +129,7 @@ impl InjectArgs {
         } else if !self.extension_stage.is_empty() {
             pipeline.load.extension_stages.clone_from(&self.extension_stage);
         }
-        pipeline.load.dirs = context.load_options().dirs;
+        pipeline.load.dirs = context.directories()?.dirs;
         match self.prestart {
             Some(Prestart::CreateRuntime) => pipeline.consumer.prestart = OciStage::CreateRuntime,
             Some(Prestart::Prestart) => pipeline.consumer.prestart = OciStage::Prestart,

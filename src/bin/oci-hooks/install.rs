@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity};
-use oci_hooks::hooks::manage::{Editor, HookName, ManageError, Mode, Overwrite};
+use oci_hooks::hooks::manage::{Change, Editor, HookName, ManageError, Mode, Overwrite};
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions};
+use oci_hooks::hooks::{Definition, LoadOptions, PathCheck, SchemaOptions};
 
 use crate::Exit;
 use crate::changes;
 use crate::context::Context;
+use crate::directories::{self, Directories};
 use crate::error::{Diagnostic, Error};
 
 /// Validate and lint a hook file, and install it in the last hook directory
@@ -83,7 +84,8 @@ impl InstallOptions {
         if !self.no_lint {
             self.lint(source, text, context)?;
         }
-        let mut editor = editor(context, self.dry_run);
+        let directories = context.directories()?;
+        let mut editor = editor(&directories, context, self.dry_run);
         if self.no_path_check {
             editor.options.path_check = PathCheck::Skip;
         }
@@ -95,8 +97,12 @@ impl InstallOptions {
                 ManageError::Invalid(problem)
             }
             error => error,
-        })?;
-        changes::report(change, editor.mode, context)
+        });
+        let change = change
+            .map_err(|error| directories::explain_error(error, &directories, &context.consumer))?;
+        let exit = changes::report(change, editor.mode, context)?;
+        directories::note_change(&directories, context);
+        Ok(exit)
     }
 }
 
@@ -109,7 +115,7 @@ impl InstallOptions {
         if !self.no_path_check {
             options.files = FileChecks::Trust(TrustOptions::of_process());
         }
-        let load = context.load_options();
+        let load = LoadOptions::for_consumer(&context.consumer);
         let schema = SchemaOptions::new(&load.extension_stages, load.schema)
             .with_path_check(PathCheck::Skip);
         if Definition::parse(text, schema).is_err() {
@@ -133,7 +139,24 @@ impl InstallOptions {
 const MISSING_PROGRAM: &str = "OH017";
 
 /// Returns the editor of the hook directories.
-pub(crate) fn editor(context: &Context, dry_run: bool) -> Editor {
+fn editor(directories: &Directories, context: &Context, dry_run: bool) -> Editor {
     let mode = if dry_run { Mode::Plan } else { Mode::Apply };
-    Editor::new(context.load_options(), mode)
+    Editor::new(context.load_options(directories), mode)
+}
+
+/// Makes a change to a hook by its name, and prints what was done.
+pub(crate) fn change(
+    name: &OsStr,
+    dry_run: bool,
+    context: &mut Context,
+    change: impl FnOnce(&Editor, &HookName) -> Result<Change, ManageError>,
+) -> Result<Exit, Error> {
+    let name = HookName::new(name)?;
+    let directories = context.directories()?;
+    let editor = editor(&directories, context, dry_run);
+    let change = change(&editor, &name)
+        .map_err(|error| directories::explain_error(error, &directories, &context.consumer))?;
+    let exit = changes::report(change, editor.mode, context)?;
+    directories::note_change(&directories, context);
+    Ok(exit)
 }

@@ -23,8 +23,10 @@ use oci_hooks::sys::fs::PathContext;
 
 use crate::Exit;
 use crate::context::Context;
+use crate::directories::Unread;
 use crate::error::Error;
 use crate::global::{OutputFormat, consumer_parser};
+use human::Notes;
 
 /// Check hook files for mistakes before a container starts
 #[derive(Debug, Args)]
@@ -39,6 +41,8 @@ Examples:
 
 Directories are linted together: files in later ones mask those of the same name in earlier ones. Owners
 and permissions are reported if users other than root and you can change what runs.
+
+Notes are shown with --verbose or --strict, and when there is nothing worse.
 
 Exit status is 1 when there are errors or warnings, with --strict also when there are notes.")]
 pub(crate) struct LintArgs {
@@ -99,9 +103,14 @@ fn rule(code_or_name: &str) -> Result<&'static Rule, String> {
 
 impl LintArgs {
     /// Returns the lint options of the command line.
-    fn options(&self, context: &Context) -> LintOptions {
+    fn options(&self, context: &Context) -> Result<LintOptions, Error> {
         let mut options = LintOptions::for_consumer(&context.consumer);
-        options.dirs = context.load_options().dirs;
+        if self.paths.is_empty() {
+            let directories = context.directories()?;
+            directories.note(context);
+            options.dirs.clone_from(&directories.dirs);
+            options.unread = directories.unread.iter().map(Unread::to_lint).collect();
+        }
         if !self.also.is_empty() {
             options.others =
                 self.also.iter().filter(|c| **c != context.consumer).cloned().collect();
@@ -118,7 +127,7 @@ impl LintArgs {
                 options.levels.set(rule, level);
             }
         }
-        options
+        Ok(options)
     }
 }
 
@@ -129,7 +138,7 @@ pub(crate) fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error>
     if args.rules {
         return catalogue::list(context);
     }
-    let mut options = args.options(context);
+    let mut options = args.options(context)?;
     let inputs = Inputs::sort(args, &mut options, context)?;
     if args.diff {
         return fix::diff(&inputs, &options, context);
@@ -141,18 +150,19 @@ pub(crate) fn run(args: &LintArgs, context: &mut Context) -> Result<Exit, Error>
         fix::write(&inputs, &options, context)?;
     }
     let report = inputs.lint(&options);
-    show(&report, context)?;
+    let notes = if args.strict || context.verbose { Notes::All } else { Notes::Alone };
+    show(&report, notes, context)?;
     let threshold = if args.strict { Severity::Note } else { Severity::Warning };
     let found = report.findings().any(|finding| finding.severity >= threshold);
     Ok(if found { Exit::No } else { Exit::Yes })
 }
 
-fn show(report: &Report, context: &mut Context) -> Result<(), Error> {
+fn show(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Error> {
     match context.format {
         Some(OutputFormat::Json) => json::write(report, context),
         Some(OutputFormat::Sarif) => sarif::write(report, context),
         Some(OutputFormat::Github) => github::write(report, context),
-        Some(OutputFormat::Human) | None => human::write(report, context),
+        Some(OutputFormat::Human) | None => human::write(report, notes, context),
     }
 }
 

@@ -1,7 +1,7 @@
 //! `oci-hooks list`.
 
 use clap::Args;
-use oci_hooks::hooks::{self, HookFile};
+use oci_hooks::hooks::{self, HookFile, Loaded};
 use serde::Serialize;
 
 use crate::Exit;
@@ -39,7 +39,9 @@ impl<'a> HookJson<'a> {
 }
 
 pub(crate) fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
-    let loaded = hooks::load(&context.load_options());
+    let directories = context.directories()?;
+    directories.report(context);
+    let loaded = hooks::load(&context.load_options(&directories));
     for problem in &loaded.problems {
         context.warn(&Diagnostic::of_problem(problem));
     }
@@ -54,7 +56,22 @@ pub(crate) fn run(_: &ListArgs, context: &mut Context) -> Result<Exit, Error> {
             context.line(format!("{name}  {stages}  {}  {path}", file.definition.hook.path))?;
         }
     }
-    Ok(if loaded.hooks.is_empty() { Exit::No } else { Exit::Yes })
+    if loaded.hooks.is_empty() {
+        note_nothing(&loaded, context);
+        return Ok(Exit::No);
+    }
+    Ok(Exit::Yes)
+}
+
+/// Says of each directory why there is no hook in force.
+fn note_nothing(loaded: &Loaded, context: &Context) {
+    for dir in &loaded.dirs {
+        let why = match loaded.missing_dirs.contains(dir) {
+            true => "does not exist",
+            false => "has no hook that can be used",
+        };
+        context.note(&format!("{} {why}", dir.display()));
+    }
 }
 
 /// Returns the stages of a hook, joined by commas.

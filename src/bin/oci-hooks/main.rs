@@ -4,6 +4,7 @@ mod changes;
 mod cli;
 mod context;
 mod diff;
+mod directories;
 mod disable;
 mod enable;
 mod error;

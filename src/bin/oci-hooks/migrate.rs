@@ -4,11 +4,11 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
-use oci_hooks::hooks::PathCheck;
 use oci_hooks::hooks::manage::{Destination, Mode, write_migration};
 use oci_hooks::hooks::migrate::{
     MigrateOptions, MigratePrestart, Migration, MigrationNote, migrate,
 };
+use oci_hooks::hooks::{LoadOptions, PathCheck};
 use serde::Serialize;
 
 use crate::Exit;
@@ -109,7 +109,7 @@ pub(crate) fn run(args: &MigrateArgs, context: &mut Context) -> Result<Exit, Err
 impl MigrateArgs {
     fn file(&self, path: &Path, context: &mut Context) -> Result<MigratedFile, Error> {
         let text = context.read_hook(path)?;
-        let mut load_options = context.load_options();
+        let mut load_options = LoadOptions::for_consumer(&context.consumer);
         let mut options = MigrateOptions::default();
         options.extension_stages = &load_options.extension_stages;
         options.prestart = match self.prestart {

@@ -70,8 +70,10 @@ pub(crate) fn run(args: &MonitorArgs, context: &mut Context) -> Result<Exit, Err
     // From here on signals are not lost: one that comes while loading ends it cleanly.
     let signals = Signals::new().map_err(Error::Wait)?;
     let notify = Notify::from_env();
+    let directories = context.directories()?;
+    directories.report(context);
     let monitor = Monitor::new(MonitorOptions {
-        load: context.load_options(),
+        load: context.load_options(&directories),
         coalesce: Duration::from_millis(args.coalesce),
         ..Default::default()
     })?;

@@ -1,13 +1,15 @@
 //! Names of hooks, for shells that complete them.
 //!
-//! Options that stand beside them on the command line are not known here: they are the names of podman's
-//! directories.
+//! Options that stand beside them on the command line are not known here: they are the names in the
+//! directories that podman reads.
 
 use std::fs;
 
 use clap_complete::engine::CompletionCandidate;
-use oci_hooks::hooks::{LoadOptions, consumer::PODMAN};
+use oci_hooks::hooks::consumer::PODMAN;
 use oci_hooks::program::completions::candidates;
+
+use crate::directories::Directories;
 
 /// Returns the names of hook files that are in force.
 pub(crate) fn active() -> Vec<CompletionCandidate> {
@@ -21,7 +23,8 @@ pub(crate) fn disabled() -> Vec<CompletionCandidate> {
 
 /// Returns the names of files with this end, without it.
 fn file_names(end: &str) -> impl Iterator<Item = String> {
-    let dirs = LoadOptions::for_consumer(&PODMAN).dirs.into_iter();
+    let configured = Directories::configured(&PODMAN).map(|directories| directories.dirs);
+    let dirs = configured.unwrap_or_default().into_iter();
     let entries = dirs.flat_map(|dir| fs::read_dir(dir).into_iter().flatten().flatten());
     let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
     names.filter_map(move |name| Some(name.strip_suffix(end)?.to_owned()))

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::manage::HookName;
-use oci_hooks::hooks::{Definition, Draft, DraftWhen, Hook, PathCheck, SchemaOptions};
+use oci_hooks::hooks::{Definition, Draft, DraftWhen, Hook, LoadOptions, PathCheck, SchemaOptions};
 
 use crate::Exit;
 use crate::context::Context;
@@ -88,7 +88,7 @@ pub(crate) fn run(args: &NewArgs, context: &mut Context) -> Result<Exit, Error> 
         let name = HookName::new(name)?;
         return args.options.install(&name, Path::new(UNNAMED), text.as_bytes(), context);
     }
-    let options = context.load_options();
+    let options = LoadOptions::for_consumer(&context.consumer);
     let path_check = if args.options.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
     let schema =
         SchemaOptions::new(&options.extension_stages, options.schema).with_path_check(path_check);

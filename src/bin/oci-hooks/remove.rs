@@ -4,13 +4,12 @@ use std::ffi::OsString;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use oci_hooks::hooks::manage::HookName;
+use oci_hooks::hooks::manage::Editor;
 
 use crate::Exit;
-use crate::changes;
 use crate::context::Context;
 use crate::error::Error;
-use crate::install::editor;
+use crate::install::change;
 use crate::names;
 
 /// Remove a hook file from the last hook directory
@@ -31,7 +30,5 @@ pub(crate) struct RemoveArgs {
 }
 
 pub(crate) fn run(args: &RemoveArgs, context: &mut Context) -> Result<Exit, Error> {
-    let editor = editor(context, args.dry_run);
-    let change = editor.remove(&HookName::new(&args.name)?)?;
-    changes::report(change, editor.mode, context)
+    change(&args.name, args.dry_run, context, Editor::remove)
 }

@@ -5,11 +5,13 @@ use std::fs;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
+use oci_hooks::hooks::manage::ManageError;
 use oci_hooks::hooks::{self, EntryState};
 use oci_hooks::sys::fs::PathContext;
 
 use crate::Exit;
 use crate::context::Context;
+use crate::directories;
 use crate::error::{Diagnostic, Error};
 use crate::list::{HookJson, stages};
 use crate::names;
@@ -28,7 +30,8 @@ pub(crate) struct ShowArgs {
 }
 
 pub(crate) fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error> {
-    let loaded = hooks::load(&context.load_options());
+    let directories = context.directories()?;
+    let loaded = hooks::load(&context.load_options(&directories));
     let mut name = args.name.clone();
     if !name.as_encoded_bytes().ends_with(b".json") {
         name.push(".json");
@@ -39,7 +42,8 @@ pub(crate) fn run(args: &ShowArgs, context: &mut Context) -> Result<Exit, Error>
         }
     }
     let Some(file) = loaded.hooks.get(&name) else {
-        return Err(Error::NoSuchHook { name: name.to_string_lossy().into_owned() });
+        let error = ManageError::NoSuchHook { name };
+        return Err(directories::explain_error(error, &directories, &context.consumer));
     };
     if context.is_json() {
         context.json(&HookJson::new(file))?;

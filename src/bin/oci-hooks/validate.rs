@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::hooks::{Consumer, Definition, PathCheck, SchemaOptions, Version};
+use oci_hooks::hooks::{Consumer, Definition, LoadOptions, PathCheck, SchemaOptions, Version};
 use serde::Serialize;
 
 use crate::Exit;
@@ -91,7 +91,7 @@ pub(crate) fn run(args: &ValidateArgs, context: &mut Context) -> Result<Exit, Er
 impl ValidateArgs {
     fn row(&self, path: &Path, text: &[u8], context: &Context) -> ValidatedFile {
         let verdict = |consumer: &Consumer| {
-            let options = context.load_options_as(consumer);
+            let options = LoadOptions::for_consumer(consumer);
             let path_check = if self.no_path_check { PathCheck::Skip } else { PathCheck::Exists };
             let schema = SchemaOptions::new(&options.extension_stages, options.schema)
                 .with_path_check(path_check);

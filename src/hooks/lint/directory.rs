@@ -30,6 +30,7 @@ pub fn lint_dirs(options: &LintOptions) -> Report {
     for dir in &options.dirs {
         linter.dir(dir);
     }
+    linter.unread();
     linter.masks();
     linter.names();
     for file in &mut linter.files {
@@ -112,6 +113,24 @@ impl<'o> Linter<'o> {
             } else if let Some(finding) = ignored_name(&path, &name) {
                 self.files.push(LintedFile { path, text: None, findings: vec![finding] });
             }
+        }
+    }
+
+    /// Reports hook files that nobody reads.
+    fn unread(&mut self) {
+        for dir in &self.options.unread {
+            let files = match dir.hook_files {
+                1 => "its hook file has".to_owned(),
+                many => format!("its {many} hook files have"),
+            };
+            let message = format!(
+                "{} does not read this directory: {files} no effect",
+                self.options.consumer.name
+            );
+            let mut finding = Finding::new(&rules::UNREAD_DIRECTORY, &dir.path, message);
+            finding.help(dir.help.clone());
+            let (path, findings) = (dir.path.clone(), vec![finding]);
+            self.files.push(LintedFile { path, text: None, findings });
         }
     }
 

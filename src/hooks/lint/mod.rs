@@ -19,6 +19,7 @@
 //! assert!(fixed.ends_with(br#""stages": ["poststart"]}"#));
 //! ```
 
+mod cdi;
 mod conditions;
 mod directory;
 mod fields;
@@ -43,6 +44,6 @@ mod text;
 pub use directory::{lint_dirs, lint_file};
 pub use finding::{Finding, LintedFile, Related, Report, Severity};
 pub use fix::{AppliedFix, Fix, Fixed, apply, fix_text};
-pub use options::{FileChecks, Level, Levels, LintOptions};
+pub use options::{FileChecks, Level, Levels, LintOptions, UnreadDirectory};
 pub use rules::{Example, FixPolicy, Rule};
 pub use text::lint_text;

@@ -12,6 +12,9 @@ use crate::hooks::trust::TrustOptions;
 pub struct LintOptions {
     /// The directories for [`lint_dirs`](super::lint_dirs), in order of increasing precedence.
     pub dirs: Vec<PathBuf>,
+    /// Directories with hook files that the consumer does not read, for
+    /// [`lint_dirs`](super::lint_dirs) to report.
+    pub unread: Vec<UnreadDirectory>,
     pub consumer: Consumer,
     /// Who else may read them; what only they would object to is a note.
     pub others: Vec<Consumer>,
@@ -19,6 +22,16 @@ pub struct LintOptions {
     pub files: FileChecks,
     /// What was asked for about single rules.
     pub levels: Levels,
+}
+
+/// A directory with hook files that the consumer does not read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadDirectory {
+    pub path: PathBuf,
+    /// How many hook files there are.
+    pub hook_files: usize,
+    /// What to do for the consumer to read it.
+    pub help: String,
 }
 
 /// What of the file system to look at besides the text of hook files.
@@ -38,6 +51,7 @@ impl LintOptions {
         };
         LintOptions {
             dirs: consumer.dirs.iter().map(PathBuf::from).collect(),
+            unread: Vec::new(),
             consumer: consumer.clone(),
             others: Consumer::ALL.into_iter().filter(shares_dir).collect(),
             files: FileChecks::Skip,

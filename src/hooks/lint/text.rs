@@ -7,7 +7,7 @@ use super::program::Programs;
 use super::repair::{self, Repaired};
 use super::sink::Sink;
 use super::{
-    FileChecks, Finding, LintOptions, apply, conditions, keys, patterns, portability, program,
+    FileChecks, Finding, LintOptions, apply, cdi, conditions, keys, patterns, portability, program,
     rules, schema, stages,
 };
 use crate::hooks::{Consumer, Definition, Fault, HookError, PathCheck, SchemaOptions};
@@ -111,6 +111,7 @@ fn content(
     patterns::check(&fields, sink);
     let runs = stages::check(&fields, sink);
     program::check(&fields, sink);
+    cdi::check(&fields, sink);
     let exists = match &options.files {
         FileChecks::Skip => true,
         FileChecks::Trust(_) => programs.check(&fields, sink),

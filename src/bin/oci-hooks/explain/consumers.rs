@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use oci_hooks::hooks::{self, Config, Consumer};
+use oci_hooks::hooks::{self, Config, Consumer, LoadOptions};
 use serde::Serialize;
 
 use super::ExplainArgs;
@@ -39,7 +39,16 @@ pub(super) fn run(
     let mut injects = false;
     for consumer in Consumer::ALL {
         let target = args.target.target(config, path, &consumer)?;
-        let loaded = hooks::load(&context.load_options_as(&consumer));
+        let directories = match context.directories_as(&consumer) {
+            Ok(directories) => directories,
+            Err(error) => {
+                failing.push((consumer.name, error.diagnostic()));
+                continue;
+            }
+        };
+        let mut load = LoadOptions::for_consumer(&consumer);
+        load.dirs = directories.dirs;
+        let loaded = hooks::load(&load);
         let report = Report::new(&loaded, &target, &consumer, |name| args.wants(name));
         injects |= report.injects();
         if let Some(fatal) = &report.fatal {

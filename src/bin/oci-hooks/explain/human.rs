@@ -1,9 +1,11 @@
 //! Human-readable output of `explain`.
 
+use std::collections::HashSet;
 use std::path::Path;
 
 use super::report::{FileReport, FileState, Report};
 use crate::context::Context;
+use crate::directories::Unread;
 use crate::error::Error;
 use crate::style;
 
@@ -22,6 +24,17 @@ pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error>
             context.line(format!("  {key}={value}"))?;
         }
     }
+    for request in &report.cdi {
+        let devices = request.devices.join(", ");
+        context.line(format!("CDI adds {devices}, by annotation {}", request.annotation))?;
+    }
+    if let Some(source) = &report.source {
+        context.line(format!("directories by {}", source.decided_by))?;
+    }
+    if report.directories.is_empty() {
+        context.line(format!("{} reads no hook directory", report.consumer))?;
+    }
+    let mut hints = HashSet::new();
     for dir in &report.directories {
         context.write("\n")?;
         let missing = if dir.exists { "" } else { "  (does not exist)" };
@@ -29,14 +42,35 @@ pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error>
         context.line(format!("{path}{missing}"))?;
         let width = dir.files.iter().map(|file| file.name.chars().count()).max().unwrap_or(0);
         for file in &dir.files {
-            write_file(file, width, context)?;
+            write_file(file, width, &mut hints, context)?;
         }
+    }
+    for dir in &report.unread {
+        write_unread(dir, report.consumer, context)?;
     }
     context.write("\n")?;
     write_summary(report, context)
 }
 
-fn write_file(file: &FileReport, width: usize, context: &mut Context) -> Result<(), Error> {
+/// Writes a directory that has hook files and is not read.
+fn write_unread(dir: &Unread, consumer: &str, context: &mut Context) -> Result<(), Error> {
+    let path = context.paint.paint(style::TITLE, dir.path().display());
+    context.line(format!("\n{path}  (not read by {consumer})"))?;
+    for name in &dir.files {
+        let (mark, word) = ("-", context.paint.paint(style::WARNING, "not read"));
+        let mark = context.paint.paint(style::WARNING, mark);
+        context.line(format!("  {mark} {name}  {word}"))?;
+    }
+    let label = context.paint.paint(style::HINT, "hint:");
+    context.line(format!("    {label} {}", dir.hint()))
+}
+
+fn write_file<'r>(
+    file: &'r FileReport,
+    width: usize,
+    hints: &mut HashSet<&'r str>,
+    context: &mut Context,
+) -> Result<(), Error> {
     let (style, mark, word) = match file.state {
         FileState::Injected => (style::GOOD, "+", "injected"),
         FileState::NotMatched => (style::WARNING, "-", "not injected"),
@@ -74,9 +108,18 @@ fn write_file(file: &FileReport, width: usize, context: &mut Context) -> Result<
             context.line(format!("    {:<width$}  {mark} {}", "", condition.text))?;
         }
     }
-    if let Some(hint) = file.problem.as_ref().and_then(|problem| problem.hint.as_ref()) {
-        let label = context.paint.paint(style::HINT, "hint:");
+    let label = context.paint.paint(style::HINT, "hint:");
+    let hint = file.problem.as_ref().and_then(|problem| problem.hint.as_deref());
+    // What is said of many files is said once.
+    if let Some(hint) = hint.filter(|hint| hints.insert(hint)) {
         context.line(format!("    {:<width$}  {label} {hint}", ""))?;
+    }
+    for finding in &file.findings {
+        let code = context.paint.paint(style::WARNING, finding.code);
+        context.line(format!("    {:<width$}  {code}{}: {}", "", finding.at(), finding.message))?;
+        if let Some(help) = finding.help.as_deref().filter(|help| hints.insert(help)) {
+            context.line(format!("    {:<width$}  {label} {help}", ""))?;
+        }
     }
     Ok(())
 }

@@ -8,6 +8,9 @@ use oci_hooks::hooks::{
 };
 use serde::Serialize;
 
+use super::cdi::{self, CdiRequest};
+use super::findings::{self, FindingJson};
+use crate::directories::{Directories, SourceJson, Unread};
 use crate::error::Diagnostic;
 
 /// What happens to each entry of each hook directory for a container.
@@ -16,6 +19,12 @@ pub(super) struct Report {
     pub(super) consumer: &'static str,
     pub(super) target: TargetJson,
     pub(super) directories: Vec<DirectoryReport>,
+    /// What decided on the directories; null if --hooks-dir did.
+    pub(super) source: Option<SourceJson>,
+    /// Directories with hook files that the consumer does not read.
+    pub(super) unread: Vec<Unread>,
+    /// What annotations ask of CDI.
+    pub(super) cdi: Vec<CdiRequest>,
     /// The error that prevents the consumer from starting any container.
     pub(super) fatal: Option<Diagnostic>,
 }
@@ -50,6 +59,8 @@ pub(super) struct FileReport {
     /// The deciding condition, or why none was evaluated.
     pub(super) reason: String,
     pub(super) problem: Option<Diagnostic>,
+    /// What `lint` says of the file besides, without notes.
+    pub(super) findings: Vec<FindingJson>,
 }
 
 /// What happens to a hook file; the words are JSON values.
@@ -110,8 +121,35 @@ impl Report {
                 has_bind_mounts: target.has_bind_mounts,
             },
             directories: directories.collect(),
+            source: None,
+            unread: Vec::new(),
+            cdi: cdi::requests(&target.annotations),
             fatal: loaded.problems.iter().find(|problem| problem.fatal).map(Diagnostic::of_problem),
         }
+    }
+
+    /// Adds what lint finds in the files that are read and not masked.
+    pub(super) fn add_findings(&mut self, consumer: &Consumer) {
+        for file in self.directories.iter_mut().flat_map(|dir| &mut dir.files) {
+            if !matches!(file.state, FileState::Ignored | FileState::Masked) {
+                let known = file.problem.as_ref().and_then(|problem| problem.location.as_ref());
+                file.findings = findings::of_file(Path::new(&file.path), consumer, known);
+            }
+        }
+    }
+
+    /// Adds what decided on the directories, and hook files elsewhere whose names are wanted.
+    pub(super) fn add_directories(
+        &mut self,
+        directories: &Directories,
+        wants: impl Fn(&str) -> bool,
+    ) {
+        self.source = directories.source_json();
+        self.unread.clone_from(&directories.unread);
+        for dir in &mut self.unread {
+            dir.files.retain(|name| wants(name));
+        }
+        self.unread.retain(|dir| !dir.files.is_empty());
     }
 
     pub(super) fn files(&self) -> impl Iterator<Item = &FileReport> {
@@ -193,6 +231,7 @@ impl FileReport {
             conditions: Vec::new(),
             reason,
             problem: None,
+            findings: Vec::new(),
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Human-readable findings, each with its source line.
 
+use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::ops::Range;
 
 use annotate_snippets::renderer::DecorStyle;
@@ -14,21 +16,40 @@ use crate::style;
 /// Longest part of a line that is shown.
 const MAX_LINE_BYTES: usize = 120;
 
-/// Writes each finding with its line, and a summary.
-pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+/// Which notes are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Notes {
+    All,
+    /// All, if nothing worse was found.
+    Alone,
+}
+
+/// Writes each finding with its line, and a summary: those of a file by their severity.
+pub(super) fn write(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Error> {
     let renderer = if context.paint.enabled { Renderer::styled() } else { Renderer::plain() };
     let renderer = renderer.decor_style(DecorStyle::Ascii);
+    let is_worse = report.findings().any(|finding| finding.severity > Severity::Note);
+    let least = match notes {
+        Notes::Alone if is_worse => Severity::Warning,
+        _ => Severity::Note,
+    };
+    // What helps against several findings is said once.
+    let mut helped = HashSet::new();
     for file in &report.files {
-        for finding in &file.findings {
-            let group = group(finding, file);
-            context.line(renderer.render(&[group]))?;
+        let mut findings: Vec<_> =
+            file.findings.iter().filter(|finding| finding.severity >= least).collect();
+        findings.sort_by_key(|finding| Reverse(finding.severity));
+        for finding in findings {
+            let help = finding.help.as_deref();
+            let help = help.filter(|help| helped.insert((finding.rule.code, *help)));
+            context.line(renderer.render(&[group(finding, help, file)]))?;
             context.write("\n")?;
         }
     }
-    summary(report, context)
+    summary(report, least, context)
 }
 
-fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
+fn group<'a>(finding: &'a Finding, help: Option<&'a str>, file: &'a LintedFile) -> Group<'a> {
     let level = match finding.severity {
         Severity::Error => Level::ERROR,
         Severity::Warning => Level::WARNING,
@@ -60,8 +81,8 @@ fn group<'a>(finding: &'a Finding, file: &'a LintedFile) -> Group<'a> {
         let text = format!("{}: {}{position}", related.message, related.path.display());
         group = group.element(Level::NOTE.message(text));
     }
-    if let Some(help) = &finding.help {
-        group = group.element(Level::HELP.message(help.as_str()));
+    if let Some(help) = help {
+        group = group.element(Level::HELP.message(help));
     }
     group
 }
@@ -110,7 +131,7 @@ fn boundary(text: &[u8], at: usize) -> usize {
     candidates.iter().find(|at| !is_inside(at)).copied().unwrap_or(at)
 }
 
-fn summary(report: &Report, context: &mut Context) -> Result<(), Error> {
+fn summary(report: &Report, least: Severity, context: &mut Context) -> Result<(), Error> {
     let files = count(report.hook_files, "hook file");
     let counts: Vec<_> = [Severity::Error, Severity::Warning, Severity::Note]
         .into_iter()
@@ -130,6 +151,9 @@ fn summary(report: &Report, context: &mut Context) -> Result<(), Error> {
         return context.line(format!("{files}, no findings"));
     }
     context.line(format!("{files}: {}", counts.join(", ")))?;
+    if least > Severity::Note && report.count(Severity::Note) > 0 {
+        context.line("--verbose shows the notes")?;
+    }
     let fixable = report.findings().filter(|finding| finding.fix.is_some()).count();
     if fixable > 0 {
         context.line(format!("{fixable} fixable with --fix"))?;

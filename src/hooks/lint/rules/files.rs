@@ -202,3 +202,27 @@ skips a file with a warning.",
     good: Example::Shell("$ rm /etc/containers/oci/hooks.d; mkdir /etc/containers/oci/hooks.d"),
     fix: FixPolicy::Manual("existing files are not removed"),
 };
+
+pub static UNREAD_DIRECTORY: Rule = Rule {
+    code: "OH412",
+    name: "unread-directory",
+    severity: Warning,
+    rejects: false,
+    summary: "hook files in a directory that the consumer is not configured to read",
+    explanation: "\
+podman reads the directories of hooks_dir in containers.conf(5), CRI-O those of hooks_dir in crio.conf(5).
+Where no file sets it, both read /usr/share/containers/oci/hooks.d and nothing else: a hook file in
+/etc/containers/oci/hooks.d is silently ignored.",
+    bad: Example::Shell(
+        "\
+/etc/containers/oci/hooks.d/gpu.json
+no hooks_dir in containers.conf",
+    ),
+    good: Example::Shell(
+        "\
+/etc/containers/oci/hooks.d/gpu.json
+in /etc/containers/containers.conf, under [engine]:
+hooks_dir = [\"/usr/share/containers/oci/hooks.d\", \"/etc/containers/oci/hooks.d\"]",
+    ),
+    fix: FixPolicy::Manual("which directories a consumer reads is up to the administrator"),
+};

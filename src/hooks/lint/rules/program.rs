@@ -1,4 +1,4 @@
-//! OH301–OH313: stages, and the program that runs.
+//! OH301–OH314: stages, and the program that runs.
 
 use super::refused::GOOD;
 use super::{Example, FixPolicy, Rule};
@@ -314,4 +314,33 @@ container fail.",
     ),
     good: GOOD,
     fix: FixPolicy::Manual("the image may have the program"),
+};
+
+pub static REPLACED_BY_CDI: Rule = Rule {
+    code: "OH314",
+    name: "replaced-by-cdi",
+    severity: Warning,
+    rejects: false,
+    summary: "a vendor's hook for devices, which CDI has replaced",
+    explanation: "\
+Vendors gave containers access to devices by prestart hooks: oci-nvidia-hook.json runs
+nvidia-container-runtime-hook or, as it was called before, nvidia-container-toolkit. Devices have since moved
+to the Container Device Interface (CDI): the engine reads a specification in /etc/cdi or /var/run/cdi and adds
+devices, mounts and hooks itself. It works rootless and with SELinux, where the hook does not, and a container
+that gets devices both ways gets them twice, or does not start.",
+    bad: Example::Hook(
+        r#"{
+  "version": "1.0.0",
+  "hook": {"path": "/usr/bin/nvidia-container-toolkit", "args": ["nvidia-container-toolkit", "prestart"]},
+  "when": {"always": true, "commands": [".*"]},
+  "stages": ["prestart"]
+}"#,
+    ),
+    good: Example::Shell(
+        "\
+nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml
+oci-hooks disable oci-nvidia-hook
+podman run --device nvidia.com/gpu=all IMAGE",
+    ),
+    fix: FixPolicy::Manual("containers must be started with --device, or an annotation"),
 };

@@ -1,0 +1,62 @@
+//! What `lint` says of a file that is explained.
+
+use std::path::Path;
+
+use oci_hooks::hooks::Consumer;
+use oci_hooks::hooks::lint::{self, Finding, LintOptions, Severity};
+use oci_hooks::json::Location;
+use serde::Serialize;
+
+/// A finding about the text of a file.
+#[derive(Serialize)]
+pub(super) struct FindingJson {
+    pub(super) code: &'static str,
+    rule: &'static str,
+    severity: &'static str,
+    line: Option<usize>,
+    column: Option<usize>,
+    pub(super) message: String,
+    pub(super) help: Option<String>,
+}
+
+impl FindingJson {
+    fn new(finding: &Finding) -> Self {
+        let location = finding.location.as_ref();
+        FindingJson {
+            code: finding.rule.code,
+            rule: finding.rule.name,
+            severity: finding.severity.name(),
+            line: location.map(|at| at.line),
+            column: location.map(|at| at.column),
+            message: finding.message.clone(),
+            help: finding.help.clone(),
+        }
+    }
+
+    /// Returns where it is, as ` at 3:5`.
+    pub(super) fn at(&self) -> String {
+        match (self.line, self.column) {
+            (Some(line), Some(column)) => format!(" at {line}:{column}"),
+            _ => String::new(),
+        }
+    }
+}
+
+/// Returns the errors and warnings about the text of a file, but not what is known of it already.
+pub(super) fn of_file(
+    path: &Path,
+    consumer: &Consumer,
+    known: Option<&Location>,
+) -> Vec<FindingJson> {
+    let mut options = LintOptions::for_consumer(consumer);
+    options.others.clear();
+    let linted = lint::lint_file(path, &options);
+    let is_new = |finding: &&Finding| {
+        let location = finding.location.as_ref();
+        let is_known = known.is_some_and(|known| {
+            location.is_some_and(|at| (at.line, at.column) == (known.line, known.column))
+        });
+        finding.severity > Severity::Note && !is_known
+    };
+    linted.findings.iter().filter(is_new).map(FindingJson::new).collect()
+}

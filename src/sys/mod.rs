@@ -36,7 +36,7 @@ pub mod mount_namespace;
 #[cfg(feature = "engine")]
 pub mod netns;
 pub mod process;
-#[cfg(feature = "engine")]
+#[cfg(any(feature = "engine", feature = "program"))]
 pub mod quantity;
 #[cfg(feature = "engine")]
 pub mod removal;

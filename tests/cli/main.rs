@@ -5,6 +5,7 @@
 #[path = "../support/completion.rs"]
 mod completion;
 mod directories;
+mod doctor;
 mod env;
 mod events;
 mod explain;

@@ -70,7 +70,9 @@ impl System {
     }
 
     fn path(&self, name: &str) -> PathBuf {
-        self.temp.path().join(name)
+        let path = self.temp.path().join(name);
+        assert!(path.starts_with(self.temp.path()), "{name} leads out of the test's directory");
+        path
     }
 
     /// Writes a file, with the directory of the test for `{D}`.
@@ -267,12 +269,24 @@ fn hooks_in_a_directory_that_podman_does_not_read_are_named_with_the_line_to_add
         ran.stderr
     );
 
+    let doctor = || system.run(&[], &[oci_hooks, "doctor"]).stdout;
+    let said = doctor();
+    let line = said.lines().find(|line| line.starts_with("fail  podman  ")).unwrap_or(&said);
+    assert!(
+        line.contains("does not read /etc/containers/oci/hooks.d, which has 2 hook files"),
+        "{line}"
+    );
+    assert!(said.contains(&hint), "{said}");
+
     // With that line podman reads it.
     system.write("etc/containers.conf", &format!("[engine]\n{list}\n"));
     let hooks = system.hooks_of_podman(&[]).unwrap();
     assert_eq!(hooks, ["etc/oci/hooks.d/etc", "etc/oci/hooks.d/same", "usr/oci/hooks.d/usr"]);
     let explained = system.explained(&[]);
     assert_eq!(explained["source"]["line"], 2);
+    let said = doctor();
+    let line = said.lines().find(|line| line.starts_with("ok    podman  ")).unwrap_or(&said);
+    assert!(line.contains("by hooks_dir in /etc/containers/containers.conf:2: 3 hooks"), "{line}");
     assert_eq!((explained["unread"].clone(), injected(&explained)), (json!([]), hooks));
 }
 

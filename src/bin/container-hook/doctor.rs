@@ -8,7 +8,7 @@ mod runner;
 use std::path::Path;
 
 use clap::Args;
-use oci_hooks::program::checks::{host, network, report, runtimes, storage};
+use oci_hooks::program::checks::{CONTAINERS, host, network, report, runtimes, storage};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
@@ -42,5 +42,5 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
         checks.extend(network::resolver());
     }
     checks.extend(runner::checks(settings));
-    Ok(report(&checks, context)?)
+    Ok(report(&checks, CONTAINERS, context)?)
 }

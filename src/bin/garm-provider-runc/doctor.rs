@@ -1,7 +1,7 @@
 //! `garm-provider-runc doctor`.
 
 use clap::Args;
-use oci_hooks::program::checks::{Check, host, network, report, runtimes, storage};
+use oci_hooks::program::checks::{CONTAINERS, Check, host, network, report, runtimes, storage};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{check_this_program, find};
@@ -35,7 +35,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(certificates(settings));
     checks.extend(mounts(settings));
     checks.extend(nesting(settings));
-    Ok(report(&checks, context)?)
+    Ok(report(&checks, CONTAINERS, context)?)
 }
 
 fn user() -> Check {

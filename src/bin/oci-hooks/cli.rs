@@ -6,14 +6,15 @@ use oci_hooks::program::completions::CompletionsArgs;
 use crate::error::Error;
 use crate::global::{GlobalArgs, OutputFormat};
 use crate::{
-    disable, enable, explain, inject, install, lint, list, migrate, monitor, new, pattern, remove,
-    run_hook, schema, show, validate,
+    disable, doctor, enable, explain, inject, install, lint, list, migrate, monitor, new, pattern,
+    remove, run_hook, schema, show, validate,
 };
 
 const EXAMPLES: &str = "\
 Examples:
   oci-hooks explain config.json          Why did my hook not run?
   oci-hooks inject config.json           Print config.json as podman would write it
+  oci-hooks doctor                       Which engines apply hook files here?
   oci-hooks lint                         Check hook files before a container starts
   oci-hooks monitor                      Watch hook directories for changes
 
@@ -59,6 +60,7 @@ Examples:
 pub(crate) enum Command {
     Inject(inject::InjectArgs),
     Explain(explain::ExplainArgs),
+    Doctor(doctor::DoctorArgs),
     Lint(lint::LintArgs),
     List(list::ListArgs),
     Show(show::ShowArgs),

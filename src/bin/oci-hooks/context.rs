@@ -8,11 +8,14 @@ use std::io::{self, IsTerminal, Read, Write as _};
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::{Consumer, HookError, LoadOptions, Problem};
+use oci_hooks::program::check::{self, Check, Outcome};
 use oci_hooks::program::context as program;
+use oci_hooks::program::exit::Exit as ProgramExit;
 use oci_hooks::program::style::{self, Paint};
 use oci_hooks::sys::fs::PathContext;
 use serde::Serialize;
 
+use crate::Exit;
 use crate::directories::Directories;
 use crate::error::{Diagnostic, Error};
 use crate::global::{Format, GlobalArgs, OutputFormat};
@@ -120,6 +123,12 @@ impl Context {
         }
         let file = fs::File::open(path).at("open", path)?;
         read_limited(file, path)
+    }
+
+    /// Prints the findings of `doctor`, and returns whether nothing failed.
+    pub(crate) fn report(&mut self, checks: &[Check], outcome: Outcome) -> Result<Exit, Error> {
+        let exit = check::report(checks, outcome, &mut self.output)?;
+        Ok(if exit == ProgramExit::Done { Exit::Yes } else { Exit::No })
     }
 
     /// Writes bytes to standard output, which is buffered.

@@ -6,6 +6,7 @@ mod context;
 mod diff;
 mod directories;
 mod disable;
+mod doctor;
 mod enable;
 mod error;
 mod explain;
@@ -79,6 +80,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
     match command {
         Command::Inject(args) => inject::run(args, context),
         Command::Explain(args) => explain::run(args, context),
+        Command::Doctor(args) => doctor::run(args, context),
         Command::Lint(args) => lint::run(args, context),
         Command::List(args) => list::run(args, context),
         Command::Show(args) => show::run(args, context),

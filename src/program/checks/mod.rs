@@ -3,9 +3,8 @@
 mod firewall;
 pub mod host;
 pub mod network;
-mod report;
 pub mod runtimes;
 pub mod storage;
 mod version;
 
-pub use report::{Check, report};
+pub use super::check::{CONTAINERS, Check, report};

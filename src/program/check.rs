@@ -2,22 +2,22 @@
 
 use serde::Serialize;
 
-use super::super::context::{Context, OutputError};
-use super::super::exit::Exit;
-use super::super::style;
+use super::context::{Context, OutputError};
+use super::exit::Exit;
+use super::style;
 use crate::sys::quantity::counted;
 
 /// How serious a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Status {
+pub enum Status {
     Ok,
-    /// Containers run, but not all of them or not as well as they could.
+    /// It works, but not always or not as well as it could.
     Warn,
     Fail,
 }
 
-/// A finding about one thing that containers need.
+/// A finding about one thing that was looked at.
 #[derive(Clone, Debug, Serialize)]
 pub struct Check {
     name: &'static str,
@@ -41,6 +41,19 @@ impl Check {
     }
 }
 
+/// What the findings of a `doctor` come to, for its last line.
+#[derive(Clone, Copy, Debug)]
+pub struct Outcome {
+    /// Follows the number of warnings, if nothing failed.
+    pub good: &'static str,
+    /// Follows the number of errors.
+    pub bad: &'static str,
+}
+
+/// Of those who look at what containers need.
+pub const CONTAINERS: Outcome =
+    Outcome { good: "containers will run", bad: "containers will not run" };
+
 /// All findings, as `doctor --format json` prints them.
 #[derive(Serialize)]
 struct Report<'a> {
@@ -48,18 +61,22 @@ struct Report<'a> {
     checks: &'a [Check],
 }
 
-/// Prints the findings, and returns whether containers run.
-pub fn report(checks: &[Check], context: &mut Context) -> Result<Exit, OutputError> {
+/// Prints the findings, and returns whether nothing failed.
+pub fn report(
+    checks: &[Check],
+    outcome: Outcome,
+    context: &mut Context,
+) -> Result<Exit, OutputError> {
     let ok = checks.iter().all(|check| check.status != Status::Fail);
     if context.is_json() {
         context.json(&Report { ok, checks })?;
     } else {
-        show(checks, context)?;
+        show(checks, outcome, context)?;
     }
     Ok(if ok { Exit::Done } else { Exit::Findings })
 }
 
-fn show(checks: &[Check], context: &mut Context) -> Result<(), OutputError> {
+fn show(checks: &[Check], outcome: Outcome, context: &mut Context) -> Result<(), OutputError> {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or_default();
     for check in checks {
         let (style, status) = match check.status {
@@ -75,22 +92,23 @@ fn show(checks: &[Check], context: &mut Context) -> Result<(), OutputError> {
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let summary = summary(count(Status::Fail), count(Status::Warn));
+    let summary = summary(count(Status::Fail), count(Status::Warn), outcome);
     context.line(context.paint.paint(style::FAINT, summary))
 }
 
-fn summary(errors: usize, warnings: usize) -> String {
+fn summary(errors: usize, warnings: usize, Outcome { good, bad }: Outcome) -> String {
     let warned = counted(warnings, "warning");
     match (errors, warnings) {
-        (0, 0) => "no problems found: containers will run".to_owned(),
-        (0, _) => format!("{warned}: containers will run"),
-        (_, 0) => format!("{}: containers will not run", counted(errors, "error")),
-        _ => format!("{}, {warned}: containers will not run", counted(errors, "error")),
+        (0, 0) => format!("no problems found: {good}"),
+        (0, _) => format!("{warned}: {good}"),
+        (_, 0) => format!("{}: {bad}", counted(errors, "error")),
+        _ => format!("{}, {warned}: {bad}", counted(errors, "error")),
     }
 }
 
 #[test]
 fn summaries_count_by_severity() {
+    let summary = |errors, warnings| summary(errors, warnings, CONTAINERS);
     assert_eq!(summary(0, 0), "no problems found: containers will run");
     assert_eq!(summary(0, 1), "1 warning: containers will run");
     assert_eq!(summary(1, 2), "1 error, 2 warnings: containers will not run");

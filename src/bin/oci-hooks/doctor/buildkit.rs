@@ -1,0 +1,58 @@
+//! A buildkitd of its own; the one in dockerd is `docker build`'s.
+
+use std::path::PathBuf;
+
+use oci_hooks::program::check::Check;
+
+use super::config_file::ConfigFile;
+use super::host::Host;
+use super::wrapper;
+
+const NAME: &str = "BuildKit";
+const FILE: &str = "/etc/buildkit/buildkitd.toml";
+
+/// The program of each worker, if it is enabled.
+const WORKERS: [(&str, &[&str]); 2] = [
+    ("worker.oci", &["worker", "oci", "binary"]),
+    ("worker.containerd.runtime", &["worker", "containerd", "runtime", "options", "BinaryName"]),
+];
+
+/// Looks at what buildkitd runs containers with, if it is installed.
+pub(super) fn checks(host: &Host) -> Option<Check> {
+    host.program("buildkitd")?;
+    let own = host.user_config().filter(|_| host.is_rootless());
+    let path = own.map_or_else(|| PathBuf::from(FILE), |dir| dir.join("buildkit/buildkitd.toml"));
+    let seen = host.root.join(&path);
+    let file = match ConfigFile::read(&path, host) {
+        Ok(file) => file,
+        Err(found) => {
+            return Some(Check::fail(NAME, found, "fix it: buildkitd does not start with it"));
+        }
+    };
+    let is_enabled = |worker: &str, usually: bool| {
+        let enabled = file.as_ref().and_then(|file| file.boolean(&["worker", worker, "enabled"]));
+        enabled.map_or(usually, |enabled| enabled.value)
+    };
+    // The first that is enabled is the default; that of containerd is off unless it is asked for.
+    let (section, keys) = match (is_enabled("oci", true), is_enabled("containerd", false)) {
+        (false, true) => WORKERS[1],
+        _ => WORKERS[0],
+    };
+    let binary = file.as_ref().and_then(|file| file.string(keys));
+    let line = match section {
+        "worker.oci" => format!("[worker.oci]\n  binary = {:?}", wrapper::path(host)),
+        section => format!("[{section}]\n  options = {{ BinaryName = {:?} }}", wrapper::path(host)),
+    };
+    let hint = format!("in {}, write\n{line}", seen.display());
+    Some(match binary {
+        Some(binary) if wrapper::is_wrapper(&binary.value, host) => {
+            let reads = wrapper::reads(host);
+            Check::ok(NAME, format!("calls oci-hooks-runtime, by {}, which {reads}", binary.at))
+        }
+        Some(binary) => {
+            let found = format!("calls {:?}, by {}, which adds no hooks", binary.value, binary.at);
+            Check::fail(NAME, found, hint)
+        }
+        None => Check::fail(NAME, format!("calls runc: {} names no binary", seen.display()), hint),
+    })
+}

@@ -11,8 +11,8 @@ use oci_hooks::program::trace::LevelFilter;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
-    /// Read hook files from DIR instead of the consumer's directories (can be repeated, in order of
-    /// increasing precedence)
+    /// Read hook files from DIR instead of the directories that the consumer is configured to read (can be
+    /// repeated, in order of increasing precedence)
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) hooks_dir: Vec<PathBuf>,
 

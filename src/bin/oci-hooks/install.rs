@@ -15,7 +15,7 @@ use crate::context::Context;
 use crate::directories::{self, Directories};
 use crate::error::{Diagnostic, Error};
 
-/// Validate and lint a hook file, and install it in the last hook directory
+/// Validate and lint a hook file, and install it in the last directory that the consumer reads
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

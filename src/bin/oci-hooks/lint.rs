@@ -46,7 +46,8 @@ Notes are shown with --verbose or --strict, and when there is nothing worse.
 
 Exit status is 1 when there are errors or warnings, with --strict also when there are notes.")]
 pub(crate) struct LintArgs {
-    /// Hook files, hook directories, or - for standard input [default: the directories of the consumer]
+    /// Hook files, hook directories, or - for standard input [default: the directories that
+    /// the consumer is configured to read]
     #[arg(value_name = "PATH")]
     paths: Vec<PathBuf>,
 

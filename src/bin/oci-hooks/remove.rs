@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::install::change;
 use crate::names;
 
-/// Remove a hook file from the last hook directory
+/// Remove a hook file from the last directory that the consumer reads
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

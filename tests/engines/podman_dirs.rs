@@ -4,6 +4,7 @@
 //! `OCI_HOOKS_TEST_PODMAN` names another podman than the one in `PATH`.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -52,7 +53,9 @@ impl System {
             cgroup_parent: CgroupParent::new(),
             temp: program::temporary_directory(),
         };
-        fs::create_dir(system.path("rootfs")).unwrap();
+        for dir in ["rootfs", "home"] {
+            fs::create_dir(system.path(dir)).unwrap();
+        }
         rootfs::fill(&system.path("rootfs"));
         for (dir, name) in [("etc/oci/hooks.d", "etc"), ("usr/oci/hooks.d", "usr"), ("own", "own")]
         {
@@ -288,6 +291,52 @@ fn hooks_in_a_directory_that_podman_does_not_read_are_named_with_the_line_to_add
     let line = said.lines().find(|line| line.starts_with("ok    podman  ")).unwrap_or(&said);
     assert!(line.contains("by hooks_dir in /etc/containers/containers.conf:2: 3 hooks"), "{line}");
     assert_eq!((explained["unread"].clone(), injected(&explained)), (json!([]), hooks));
+}
+
+/// A user that no system has.
+const USER: &str = "54321";
+
+#[test]
+fn another_user_than_root_has_files_of_his_own() {
+    let system = System::new();
+    // The program must be where the user can execute it.
+    let oci_hooks = system.path("oci-hooks").display().to_string();
+    fs::copy(env!("CARGO_BIN_EXE_oci-hooks"), &oci_hooks).unwrap();
+    fs::set_permissions(system.temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let as_user = ["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups"];
+    // What podman has for its option if it is not given.
+    let podman = || {
+        let command = [&as_user[..], &[system.podman.to_str().unwrap(), "--help"]].concat();
+        let help = system.run(&[], &command).success();
+        let option = help.lines().find(|line| line.contains("--hooks-dir")).unwrap_or(&help);
+        let (_, dirs) = option.split_once("(default [").unwrap_or_else(|| panic!("{option}"));
+        dirs.trim_end_matches("])").split(',').map(str::to_owned).collect::<Vec<_>>()
+    };
+    let explained = || {
+        let explain = [&oci_hooks, "explain", "--format", "json", "-"];
+        let ran = system.run(
+            &[],
+            &[&as_user[..], &["sh", "-c", "echo '{}' | \"$@\"", "sh"], &explain].concat(),
+        );
+        let explained: Value =
+            serde_json::from_str(&ran.stdout).unwrap_or_else(|_| panic!("{}", ran.stderr));
+        let dirs = explained["directories"].as_array().unwrap().iter();
+        dirs.map(|dir| dir["path"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    let home = "home/.config/containers/containers.conf";
+    for (file, text) in [
+        ("etc/other.conf", ""),
+        ("etc/containers.conf", ETC),
+        ("etc/containers.conf.d/10-a.conf", BOTH),
+        (home, OWN),
+        ("home/.config/containers/containers.conf.d/a.conf", ETC),
+        ("home/.config/containers/containers.conf.d/b.conf", BOTH),
+    ] {
+        system.write(file, text);
+        let dirs = podman();
+        assert_eq!(explained(), dirs, "{file}");
+        assert_eq!(dirs.contains(&system.expand("{D}/own")), file == home, "{dirs:?}");
+    }
 }
 
 #[test]

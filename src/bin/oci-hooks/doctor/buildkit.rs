@@ -26,7 +26,7 @@ pub(super) fn checks(host: &Host) -> Option<Check> {
     let file = match ConfigFile::read(&path, host) {
         Ok(file) => file,
         Err(found) => {
-            return Some(Check::fail(NAME, found, "fix it: buildkitd does not start with it"));
+            return Some(host.unreadable(NAME, "buildkitd", found));
         }
     };
     let is_enabled = |worker: &str, usually: bool| {

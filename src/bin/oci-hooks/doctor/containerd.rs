@@ -31,7 +31,7 @@ pub(super) fn checks(host: &Host) -> Option<Check> {
     let files = match files(host) {
         Ok(files) => files,
         Err(found) => {
-            return Some(Check::fail(NAME, found, "fix it: containerd does not start with it"));
+            return Some(host.unreadable(NAME, "containerd", found));
         }
     };
     let config = Config { files, version: host.version(&containerd) };

@@ -49,7 +49,7 @@ fn runs(host: &Host) -> Check {
     let seen = host.root.join(&path).display().to_string();
     let runtimes = match runtimes(&path, host) {
         Ok(runtimes) => runtimes,
-        Err(found) => return Check::fail(NAME, found, "fix it: dockerd does not start with it"),
+        Err(found) => return host.unreadable(NAME, "dockerd", found),
     };
     let wrapper = runtimes.named.iter().find(|(_, path, _)| wrapper::is_wrapper(path, host));
     let Some((name, _, place)) = wrapper else {

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use oci_hooks::hooks::directories::System;
+use oci_hooks::program::check::Check;
+use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::SystemRoot;
 use oci_hooks::sys::process::{End, Program};
 
@@ -14,6 +16,9 @@ const DIRS: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 
 /// The largest configuration file that is read.
 const MAX_FILE_BYTES: u64 = 4 << 20;
+
+/// How an error ends that root would not see.
+const PERMISSION_DENIED: &str = "Permission denied (os error 13)";
 
 /// How long a program may take to print its version.
 const VERSION_TIMEOUT: Duration = Duration::from_secs(10);
@@ -82,10 +87,19 @@ impl Host {
         version_in(&String::from_utf8_lossy(&finished.stdout))
     }
 
+    /// Returns the check of a daemon whose configuration cannot be read.
+    pub(super) fn unreadable(&self, name: &'static str, daemon: &str, found: String) -> Check {
+        let hint = match self.is_rootless() && found.ends_with(PERMISSION_DENIED) {
+            true => "run it as root".to_owned(),
+            false => format!("fix it: {daemon} does not start with it"),
+        };
+        Check::fail(name, found, hint)
+    }
+
     /// Reads a file, if there is one and it is text.
     pub(super) fn read(&self, path: &Path) -> Result<Option<String>, String> {
         let seen = self.root.join(path);
-        let text = self.root.read(path, MAX_FILE_BYTES).map_err(|error| error.to_string())?;
+        let text = self.root.read(path, MAX_FILE_BYTES).map_err(|error| chain(&error))?;
         let text = text.map(String::from_utf8).transpose();
         text.map_err(|_| format!("{} is not UTF-8", seen.display()))
     }

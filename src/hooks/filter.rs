@@ -4,22 +4,26 @@
 //! What podman does, with these differences, each held by a test in `tests/conformance/filter.rs`
 //! or below:
 //!
-//! - The configuration passes as bytes, so fields that the specification does not know survive.
+//! - Fields that the specification does not know survive: podman's types lose them. What the last
+//!   filter wrote is the new configuration, byte for byte unless readers could disagree about it, and
+//!   the text from before the filters if none of them changed it.
 //! - A filter that gives back `{}` or `null` fails, unless [`FilterOptions::allow_empty`] is set.
 //!   In podman it empties the configuration without a word.
 //! - At the timeout the filter's whole process group is killed, and not the filter alone.
 //! - The output is bounded.
 //! - Standard error is kept.
-//! - The configuration need not fit podman's types: only JSON and an object are asked for, and no
-//!   field is matched regardless of case.
+//! - Numbers, and the order of keys, are in what filters get as they were in the configuration, and so
+//!   are fields that podman leaves out for being empty.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::de::IgnoredAny;
+mod decode;
+mod types;
 
 use super::Hook;
+use crate::json::{Document, SyntaxError};
 use crate::sys::process::{End, Finished, Limit, Program, RunError};
 
 /// Limits and environment for precreate hooks.
@@ -52,7 +56,7 @@ impl FilterOptions {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Filtered {
-    /// The bytes that the last filter wrote.
+    /// What the last filter wrote, or the configuration as it was if no filter changed it.
     pub config: Vec<u8>,
     pub runs: Vec<FilterRun>,
 }
@@ -142,21 +146,32 @@ pub enum FilterFailure {
     #[error("its output exceeds {limit_bytes} bytes")]
     OutputTooLarge { limit_bytes: u64 },
     /// It wrote something that is not exactly one JSON value; nothing, for one.
-    #[error("its output is not JSON")]
-    NotJson(#[from] serde_json::Error),
-    /// It wrote bytes that are not UTF-8, as JSON has to be.
-    #[error("its output is not UTF-8")]
-    NotUtf8(#[from] std::str::Utf8Error),
+    #[error("its output is not JSON, at byte {}", .0.offset)]
+    NotJson(#[source] SyntaxError),
     /// It wrote a JSON value that is no configuration.
     #[error("its output is {found}, not an object")]
     NotAnObject { found: &'static str },
+    /// It wrote a value that does not fit the type of a field in the runtime specification.
+    #[error(
+        "its output has a value of the wrong type at {pointer}: expected {expected}, got {found}"
+    )]
+    WrongType {
+        /// JSON pointer of the value.
+        pointer: String,
+        expected: String,
+        /// The kind of value; a number itself.
+        found: String,
+    },
+    /// It wrote two arrays for one field, whose elements podman would mix.
+    #[error("its output has the field {pointer} twice: write one array with all elements")]
+    Duplicate { pointer: String },
     /// It would have emptied the configuration.
     #[error("its output is {found}, which would empty the configuration")]
     Empty { found: &'static str },
 }
 
 /// Sends a configuration through filters: each gets on standard input what the one before it wrote
-/// to standard output.
+/// to standard output, and the first one the configuration as podman gives it, on one line.
 ///
 /// Each runs in the bundle with exactly the environment of its hook, and is waited for until it
 /// exited and closed its standard output. No `PATH` is searched. The error is boxed as it holds
@@ -182,16 +197,30 @@ pub fn filter(
     options: &FilterOptions,
 ) -> Result<Filtered, Box<FilterError>> {
     let mut runs = Vec::with_capacity(hooks.len());
+    let given = Document::parse(&config).map_or_else(|_| config.clone(), |it| it.compact());
+    let mut input = given.clone();
+    let original = config.clone();
     for (index, hook) in hooks.iter().enumerate() {
-        match run(hook, &config, options) {
-            (mut done, Ok(output)) => {
-                done.changed = output != config;
-                config = output;
+        let (mut done, result) = run(hook, &input, options);
+        match result.and_then(|output| Ok((checked(output.clone(), options)?, output))) {
+            Ok((decoded, output)) => {
+                done.changed = output != input;
                 runs.push(done);
+                let is_as_given = output.trim_ascii_end() == given;
+                config = if is_as_given { original.clone() } else { decoded };
+                // As it is, and not as it was decoded, like podman.
+                input = output;
             }
-            (run, Err(failure)) => {
+            Err(failure) => {
                 let path = hook.path.clone();
-                return Err(Box::new(FilterError { index, path, failure, run, config, runs }));
+                return Err(Box::new(FilterError {
+                    index,
+                    path,
+                    failure,
+                    run: done,
+                    config,
+                    runs,
+                }));
             }
         }
     }
@@ -219,7 +248,7 @@ fn run(
         Err(error) => return (FilterRun::default(), Err(error.into())),
     };
     let result = match end {
-        End::Exited(0) => checked(stdout, options),
+        End::Exited(0) => Ok(stdout),
         End::Exited(code) => Err(FilterFailure::Exited(code)),
         End::Signaled(signal) => Err(FilterFailure::Signaled(signal)),
         End::TimedOut => {
@@ -248,166 +277,17 @@ pub(super) fn timeout(seconds: i64) -> Duration {
     }
 }
 
-/// Returns the output of a filter if it is a configuration.
+/// Returns the configuration that the output of a filter is.
 fn checked(output: Vec<u8>, options: &FilterOptions) -> Result<Vec<u8>, FilterFailure> {
-    // Ignored values are checked for JSON's grammar without being built.
-    serde_json::from_str::<IgnoredAny>(str::from_utf8(&output)?)?;
-    let mut significant = output.iter().filter(|byte| !byte.is_ascii_whitespace());
-    let found = match significant.next() {
-        Some(b'{') if significant.next() == Some(&b'}') => "{}",
-        Some(b'{') => return Ok(output),
-        Some(b'n') => "null",
-        Some(b'[') => return Err(FilterFailure::NotAnObject { found: "an array" }),
-        Some(b'"') => return Err(FilterFailure::NotAnObject { found: "a string" }),
-        Some(b't' | b'f') => return Err(FilterFailure::NotAnObject { found: "a boolean" }),
-        _ => return Err(FilterFailure::NotAnObject { found: "a number" }),
+    let config = decode::decode(output)?;
+    let mut significant = config.iter().filter(|byte| !byte.is_ascii_whitespace());
+    let found = match (significant.next(), significant.next()) {
+        (Some(b'{'), Some(b'}')) => "{}",
+        (Some(b'{'), _) => return Ok(config),
+        _ => "null",
     };
     if options.allow_empty { Ok(b"{}".to_vec()) } else { Err(FilterFailure::Empty { found }) }
 }
 
 #[cfg(test)]
-mod tests {
-    use std::error::Error as _;
-
-    use super::*;
-
-    fn sh(script: &str) -> Hook {
-        Hook {
-            path: "/bin/sh".to_owned(),
-            args: ["sh", "-c", script].map(str::to_owned).to_vec(),
-            env: Some(vec!["PATH=/usr/bin:/bin".to_owned()]),
-            timeout: Some(60),
-        }
-    }
-
-    fn through(script: &str) -> Result<Filtered, Box<FilterError>> {
-        filter(&[&sh(script)], br#"{"a":1}"#.to_vec(), &FilterOptions::new("/"))
-    }
-
-    fn failure(script: &str) -> FilterFailure {
-        through(script).unwrap_err().failure
-    }
-
-    #[test]
-    fn bytes_pass_unchanged_from_filter_to_filter() {
-        let config = br#"{ "x-unknown": [1e400, 1.0, null], "a": 18446744073709551616 } "#.to_vec();
-        let (cat, sed) = (sh("cat"), sh("sed s/1.0/2.0/; echo changed it >&2"));
-        let filtered = filter(&[&cat, &sed, &cat], config, &FilterOptions::new("/")).unwrap();
-        let expected = r#"{ "x-unknown": [1e400, 2.0, null], "a": 18446744073709551616 } "#;
-        assert_eq!(String::from_utf8(filtered.config).unwrap(), expected);
-        assert_eq!(
-            filtered.runs.iter().map(|run| run.changed).collect::<Vec<_>>(),
-            [false, true, false]
-        );
-        assert_eq!(filtered.runs[1].stderr, b"changed it\n");
-    }
-
-    #[test]
-    fn no_filters_change_nothing() {
-        let filtered = filter(&[], b"not JSON".to_vec(), &FilterOptions::new("/none")).unwrap();
-        assert_eq!(filtered, Filtered { config: b"not JSON".to_vec(), runs: vec![] });
-    }
-
-    #[test]
-    fn output_must_be_one_json_object() {
-        for script in ["true", "echo", "echo x", "echo '{} {}'", "cat; echo x", "echo '{a:1}'"] {
-            assert!(matches!(failure(script), FilterFailure::NotJson(_)), "{script}");
-        }
-        for (output, kind) in [
-            ("[{}]", "an array"),
-            ("\\\"{}\\\"", "a string"),
-            ("true", "a boolean"),
-            ("false", "a boolean"),
-            (" -1", "a number"),
-        ] {
-            match failure(&format!("echo \"{output}\"")) {
-                FilterFailure::NotAnObject { found } => assert_eq!(found, kind),
-                other => panic!("{output}: {other}"),
-            }
-        }
-        let failure = failure(r#"printf '{"a":"\377"}'"#);
-        assert!(matches!(failure, FilterFailure::NotUtf8(_)), "{failure}");
-    }
-
-    #[test]
-    fn empty_result_is_refused_unless_allowed() {
-        for (script, expected) in [("echo ' { } '", "{}"), ("echo null", "null")] {
-            match failure(script) {
-                FilterFailure::Empty { found } => assert_eq!(found, expected),
-                other => panic!("{script}: {other}"),
-            }
-            let options = FilterOptions { allow_empty: true, ..FilterOptions::new("/") };
-            let filtered = filter(&[&sh(script)], b"{\"a\":1}".to_vec(), &options).unwrap();
-            assert_eq!(filtered.config, b"{}");
-        }
-        assert!(through(r#"echo '{"":0}'"#).is_ok());
-    }
-
-    #[test]
-    fn error_names_the_hook_and_keeps_what_the_others_did() {
-        let hooks = [sh("sed s/1/2/"), sh("cat; echo why >&2; echo >&2; exit 3"), sh("cat")];
-        let hooks: Vec<&Hook> = hooks.iter().collect();
-        let error = filter(&hooks, b"{\"a\":1}".to_vec(), &FilterOptions::new("/")).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "cannot filter the configuration with hook 1, /bin/sh (stderr: why)"
-        );
-        assert_eq!(error.source().unwrap().to_string(), "exit status 3");
-        assert_eq!((error.index, error.runs.len()), (1, 1));
-        assert_eq!(error.config, b"{\"a\":2}");
-        assert_eq!(error.run.stderr, b"why\n\n");
-    }
-
-    #[test]
-    fn last_stderr_line_are_harmless_on_a_terminal() {
-        let run =
-            FilterRun { stderr: b"first\n \x1b[2Jbad\xff\n\n".to_vec(), ..Default::default() };
-        assert_eq!(run.last_stderr_line().as_deref(), Some("\u{fffd}[2Jbad\u{fffd}"));
-        assert_eq!(FilterRun::default().last_stderr_line(), None);
-    }
-
-    #[test]
-    fn environment_and_directory_are_those_of_hook_and_bundle() {
-        let bundle = tempfile::tempdir().unwrap();
-        let script = r#"printf '{"cwd":"%s","A":"%s","HOME":"%s"}' "$PWD" "$A" "$HOME""#;
-        let mut hook = sh(script);
-        hook.env = Some(["A=b=c", "nothing", "=x"].map(str::to_owned).to_vec());
-        let filtered = filter(&[&hook], vec![], &FilterOptions::new(bundle.path())).unwrap();
-        let expected = format!(
-            r#"{{"cwd":"{}","A":"b=c","HOME":""}}"#,
-            bundle.path().canonicalize().unwrap().display()
-        );
-        assert_eq!(String::from_utf8(filtered.config).unwrap(), expected);
-    }
-
-    #[test]
-    fn timeouts_are_those_of_the_reference() {
-        assert_eq!(timeout(5), Duration::from_secs(5));
-        assert_eq!(timeout(9_223_372_036), Duration::from_secs(9_223_372_036));
-        for seconds in [0, -1, i64::MIN, 9_223_372_037, i64::MAX] {
-            assert_eq!(timeout(seconds), Duration::ZERO, "{seconds}");
-        }
-    }
-
-    #[test]
-    fn filter_that_hangs_or_floods_fails_within_bounds() {
-        let mut hook = sh("cat; sleep 1000 & wait");
-        hook.timeout = Some(1);
-        let error = filter(&[&hook], b"{}".to_vec(), &FilterOptions::new("/")).unwrap_err();
-        assert_eq!(error.failure.to_string(), "timed out after 1 s");
-        assert!(error.run.duration < Duration::from_secs(60));
-
-        let options = FilterOptions {
-            output_limit_bytes: 1000,
-            stderr_limit_bytes: 10,
-            ..FilterOptions::new("/")
-        };
-        let hook = sh("cat /dev/zero | head -c 100000 >&2; exec cat /dev/zero");
-        let error = filter(&[&hook], b"{}".to_vec(), &options).unwrap_err();
-        assert_eq!(error.failure.to_string(), "its output exceeds 1000 bytes");
-        assert_eq!((error.run.stderr.len(), error.run.stderr_truncated), (10, true));
-        let last = error.run.lines().pop();
-        assert_eq!(last.as_deref(), Some("(more output was discarded)"));
-        assert_eq!(error.config, b"{}");
-    }
-}
+mod tests;

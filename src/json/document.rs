@@ -234,6 +234,16 @@ impl<'d> Value<'d> {
         pointer
     }
 
+    /// Returns this value and all inside it in document order, object keys included.
+    pub fn inside(self) -> impl Iterator<Item = Value<'d>> {
+        (self.index..self.end_index()).map(move |index| Value { index, ..self })
+    }
+
+    /// Returns the index of the value in document order.
+    pub(super) fn index(self) -> usize {
+        self.index
+    }
+
     /// Returns the index of the first value after everything inside this one.
     pub(super) fn end_index(self) -> usize {
         self.node().next as usize

@@ -15,4 +15,4 @@ mod string;
 
 pub use document::{Document, Kind, Location, Member, Value};
 pub use error::{SyntaxError, SyntaxErrorKind};
-pub(crate) use string::folds_to;
+pub(crate) use string::{folds_to, write as write_string};

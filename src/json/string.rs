@@ -68,6 +68,27 @@ fn push_lossy(text: &mut String, bytes: &[u8]) {
     }
 }
 
+/// Writes a string in quotes, with the escapes that Go's encoder has: those for HTML too.
+pub(crate) fn write(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    for c in text.chars() {
+        match c {
+            '"' => out.extend_from_slice(br#"\""#),
+            '\\' => out.extend_from_slice(br"\\"),
+            '\n' => out.extend_from_slice(br"\n"),
+            '\r' => out.extend_from_slice(br"\r"),
+            '\t' => out.extend_from_slice(br"\t"),
+            '\u{8}' => out.extend_from_slice(br"\b"),
+            '\u{c}' => out.extend_from_slice(br"\f"),
+            '\0'..='\u{1f}' | '<' | '>' | '&' | '\u{2028}' | '\u{2029}' => {
+                out.extend_from_slice(format!("\\u{:04x}", u32::from(c)).as_bytes());
+            }
+            c => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        }
+    }
+    out.push(b'"');
+}
+
 /// Returns whether Go takes `key` for the ASCII field name `name`.
 ///
 /// Go compares by Unicode simple folding. Outside ASCII only U+017F and U+212A fold to ASCII letters.
@@ -95,6 +116,15 @@ mod tests {
         assert_eq!(decode(br"\ud800\u0041"), "\u{fffd}A");
         assert_eq!(decode(br"\udc00"), "\u{fffd}");
         assert_eq!(decode(br"\ud800\ud800\udc00"), "\u{fffd}\u{10000}");
+    }
+
+    #[test]
+    fn strings_are_written_as_by_go() {
+        let mut out = Vec::new();
+        write("a\"\\\n\r\t\u{8}\u{c}\u{1}\u{7f}<>&\u{2028}é/😀", &mut out);
+        let expected =
+            r#""a\"\\\n\r\t\b\f\u0001"#.to_owned() + "\u{7f}" + r#"\u003c\u003e\u0026\u2028é/😀""#;
+        assert_eq!(String::from_utf8(out).unwrap(), expected);
     }
 
     #[test]

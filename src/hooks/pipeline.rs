@@ -3,19 +3,23 @@
 //! The caller says where the configuration comes from and where it goes to. Nothing but the hook files
 //! is read, and nothing is written; programs run only if `precreate` hooks are to.
 
+use std::path::PathBuf;
+
 use tracing::{debug, info};
 
 mod report;
+mod required;
 
 use super::consumer::Consumer;
 use super::filter::filter;
 use super::trust::{self, TrustOptions};
 use super::{
-    Config, FilterOptions, Hook, HookSet, InjectOptions, LoadOptions, Selection, Stage,
+    Config, FilterOptions, Hook, HookSet, InjectOptions, LoadOptions, Problem, Selection, Stage,
     TargetOverrides, load,
 };
 
 pub use report::{Injected, MatchedHook, PipelineError, PipelineFailure, PrecreateRun, Report};
+pub use required::{MissingProgram, RequiredHookError};
 
 /// How hooks get from their directories into a configuration.
 ///
@@ -35,6 +39,14 @@ pub struct Pipeline {
     pub load: LoadOptions,
     /// Hook files that cannot be loaded are left out, where the consumer would give up.
     pub skip_bad_files: bool,
+    /// What becomes of a hook file whose program does not exist, whether or not others are skipped.
+    pub missing_program: MissingProgram,
+    /// Hook files without which there is no container, by name or absolute path: one that is not
+    /// there, cannot be loaded or has no program is an error. Whether they match is up to the files.
+    ///
+    /// They are named here, and not in an annotation of the file, as a file that is gone has none;
+    /// and annotations of containers are written by those whom the hooks are to guard against.
+    pub required_hooks: Vec<PathBuf>,
     /// What hooks are matched against beside the configuration.
     pub target: TargetOverrides,
     /// Whom to trust: a matching hook that others can change is an error, and hooks without an
@@ -57,6 +69,8 @@ impl Pipeline {
             consumer: consumer.clone(),
             load,
             skip_bad_files: false,
+            missing_program: MissingProgram::Drop,
+            required_hooks: Vec::new(),
             target: TargetOverrides::default(),
             strict: None,
             inject: InjectOptions::default(),
@@ -107,11 +121,16 @@ impl Pipeline {
 
     fn load(&self, report: &mut Report) -> Result<HookSet, PipelineFailure> {
         debug!(dirs = ?self.load.dirs, "load hook files");
-        let loaded = load(&self.load);
-        report.missing_dirs = loaded.missing_dirs;
-        let is_fatal = |fatal: bool| fatal && !self.skip_bad_files;
-        let (fatal, problems): (Vec<_>, _) =
-            loaded.problems.into_iter().partition(|problem| is_fatal(problem.fatal));
+        let mut loaded = load(&self.load);
+        report.missing_dirs = std::mem::take(&mut loaded.missing_dirs);
+        let is_fatal = |problem: &Problem| {
+            (problem.fatal && !self.skip_bad_files) || self.missing_program.rejects(problem)
+        };
+        if let Err(error) = required::check(&self.required_hooks, &mut loaded) {
+            report.problems = loaded.problems;
+            return Err(error.into());
+        }
+        let (fatal, problems): (Vec<_>, _) = loaded.problems.into_iter().partition(is_fatal);
         report.problems = problems;
         match fatal.into_iter().next() {
             Some(problem) => Err(Box::new(problem).into()),

@@ -246,3 +246,31 @@ fn many_missing_programs_are_counted_and_named_on_demand() {
     let json = env.run(&["inject", "--error-format", "json"]).stderr;
     assert_eq!(json.lines().count(), 4, "{json}");
 }
+
+#[test]
+fn a_guard_whose_program_is_gone_is_an_error_where_asked_for() {
+    let env = TestEnv::with_hooks();
+    env.write(
+        "etc/guard.json",
+        r#"{"version": "1.0.0", "hook": {"path": "/gone"}, "when": {"always": true}, "stages": ["poststop"]}"#,
+    );
+    for args in [&["inject"][..], &["inject", "--strict", "--missing-program", "drop"]] {
+        let ran = env.run(args);
+        let strict = args.contains(&"--strict");
+        assert!(ran.code == Some(0) || strict && ran.stderr.contains("writable"), "{}", ran.stderr);
+        assert!(ran.stderr.contains("warning: {ROOT}/etc/guard.json"), "{}", ran.stderr);
+    }
+    for args in [&["inject", "--strict"][..], &["inject", "--missing-program=fail", "--lenient"]] {
+        let ran = env.run(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{}", ran.stderr);
+        let expected = "error: {ROOT}/etc/guard.json: hook program \"/gone\" does not exist";
+        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    }
+    let ran = env.run(&["inject", "--require-hook", "guard.json"]);
+    assert_eq!(ran.code, Some(2));
+    let expected = "error: required hook \"guard.json\" is not in force: {ROOT}/etc/guard.json: ";
+    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    let ran = env.run(&["inject", "--require-hook", "none.json"]);
+    let expected = "required hook \"none.json\" not found in {ROOT}/usr, {ROOT}/etc";
+    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+}

@@ -122,6 +122,10 @@ impl Error {
             }
             Error::Read(_) | Error::Replace(_) => simple("io", None),
             Error::Filter(error) => simple("precreate", Some(Path::new(&error.path))),
+            Error::Pipeline(PipelineFailure::RequiredHook(error)) => Diagnostic {
+                hint: error.problem.as_ref().and_then(|problem| problem.source.hint()),
+                ..simple("required-hook", None)
+            },
             Error::Pipeline(_) => simple("inject", None),
             Error::Recorder(_) | Error::Capture(_) => simple("capture", None),
             Error::Trust(error) => Diagnostic {

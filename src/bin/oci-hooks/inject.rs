@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 use oci_hooks::hooks::capture::Recorder;
-use oci_hooks::hooks::pipeline::{Injected, Report};
+use oci_hooks::hooks::pipeline::{Injected, MissingProgram, Report};
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{FilterOptions, Hook, OciStage, Pipeline, Selection};
 use oci_hooks::sys::fs::{Expected, FileAt, FileId, PathContext, ReplaceOptions, Symlinks};
@@ -47,13 +47,22 @@ pub(crate) struct InjectArgs {
     #[arg(long)]
     once: bool,
 
-    /// Reject hooks writable by non-root users; run hooks without `env` with an empty environment
+    /// Reject hooks writable by non-root users; run hooks without `env` with an empty environment; fail
+    /// if the program of a hook file does not exist
     #[arg(long)]
     strict: bool,
 
     /// Skip hook files that cannot be loaded, where the consumer would fail
     #[arg(long)]
     lenient: bool,
+
+    /// What to do with a hook file whose program does not exist [default: drop, with --strict fail]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    missing_program: Option<Missing>,
+
+    /// Fail unless the hook file FILE, a name or an absolute path, is in force (can be repeated)
+    #[arg(long, value_name = "FILE")]
+    require_hook: Vec<PathBuf>,
 
     /// Treat S as an extension stage: collect its hooks instead of injecting them (can be repeated)
     /// [default: precreate, if the consumer knows it]
@@ -96,6 +105,14 @@ enum Prestart {
     Prestart,
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Missing {
+    /// Skip it, as podman and CRI-O do
+    Drop,
+    /// Fail
+    Fail,
+}
+
 pub(crate) fn run(args: &InjectArgs, context: &mut Context) -> Result<Exit, Error> {
     let path = config_path(&args.config);
     let source = Source::open(&path, args.in_place, context)?;
@@ -136,6 +153,13 @@ impl InjectArgs {
             None => {}
         }
         pipeline.skip_bad_files = self.lenient;
+        pipeline.missing_program = match self.missing_program {
+            Some(Missing::Drop) => MissingProgram::Drop,
+            Some(Missing::Fail) => MissingProgram::Fail,
+            None if self.strict => MissingProgram::Fail,
+            None => MissingProgram::Drop,
+        };
+        pipeline.required_hooks.clone_from(&self.require_hook);
         pipeline.target = self.target.overrides()?;
         pipeline.strict = self.strict.then(TrustOptions::of_process);
         pipeline.inject.once = self.once;

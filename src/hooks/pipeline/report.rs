@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use super::RequiredHookError;
 use crate::hooks::filter::FilterRun;
 use crate::hooks::trust::TrustError;
 use crate::hooks::{ConfigError, FilterError, Hook, MatchError, Problem, Selection, Stage};
@@ -87,6 +88,9 @@ pub enum PipelineFailure {
     /// A hook file cannot be used.
     #[error(transparent)]
     HookFile(#[from] Box<Problem>),
+    /// A hook that must be in force is not.
+    #[error(transparent)]
+    RequiredHook(#[from] RequiredHookError),
     /// A hook cannot be matched.
     #[error(transparent)]
     Match(#[from] MatchError),

@@ -151,3 +151,52 @@ fn a_selection_can_be_changed_before_it_is_injected() {
     let config = String::from_utf8(injected.unwrap().config).unwrap();
     assert!(config.contains(r#""path":"/wrapped""#), "{config}");
 }
+
+#[test]
+fn a_hook_without_its_program_is_dropped_or_an_error() {
+    let dir = Dir::new();
+    dir.hook("a.json", "", &always(r#"["poststop"]"#));
+    let path = dir.temp.path().join("guard.json");
+    let text =
+        format!(r#"{{"version":"1.0.0","hook":{{"path":"/gone"}},{}}}"#, always(r#"["poststop"]"#));
+    fs::write(&path, text).unwrap();
+    let mut pipeline = dir.pipeline();
+    pipeline.load.path_check = PathCheck::Exists;
+    let report = pipeline.run(CONFIG).unwrap().report;
+    assert_eq!((report.hooks.len(), report.problems.len()), (1, 1));
+
+    pipeline.missing_program = MissingProgram::Fail;
+    pipeline.skip_bad_files = true;
+    let error = pipeline.run(CONFIG).unwrap_err();
+    let PipelineFailure::HookFile(problem) = error.failure else { panic!("{error:?}") };
+    assert_eq!(problem.path, path);
+}
+
+#[test]
+fn a_required_hook_must_be_in_force() {
+    let (low, high) = (Dir::new(), Dir::new());
+    low.hook("guard.json", "", r#""when":{"commands":["/zsh$"]},"stages":["poststop"]"#);
+    let mut pipeline = low.pipeline();
+    pipeline.load.dirs.push(high.temp.path().to_owned());
+    pipeline.skip_bad_files = true;
+    let failure = |pipeline: &Pipeline| {
+        let error = pipeline.run(CONFIG).unwrap_err();
+        let PipelineFailure::RequiredHook(error) = error.failure else { panic!("{error:?}") };
+        crate::sys::error::chain(&error)
+    };
+    pipeline.required_hooks = vec!["guard.json".into()];
+    assert!(pipeline.run(CONFIG).is_ok(), "whether it matches does not matter");
+
+    let path = high.temp.path().join("guard.json");
+    pipeline.required_hooks = vec![path.clone()];
+    let expected = format!("{path:?} not found in {}", low.temp.path().display());
+    assert!(failure(&pipeline).contains(&expected), "{}", failure(&pipeline));
+    fs::write(&path, "{").unwrap();
+    let expected = format!("{path:?} is not in force: {}:1:2: ", path.display());
+    assert!(failure(&pipeline).contains(&expected), "{}", failure(&pipeline));
+    high.hook("guard.json", "", &always(r#"["poststop"]"#));
+    assert!(pipeline.run(CONFIG).is_ok());
+    // The other one is masked.
+    pipeline.required_hooks = vec![low.temp.path().join("guard.json")];
+    assert!(failure(&pipeline).contains("not found in"), "{}", failure(&pipeline));
+}

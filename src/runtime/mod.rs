@@ -10,5 +10,5 @@ mod log;
 pub use call::{Kind, Runtime, State};
 pub use error::{Action, RuntimeError};
 pub use find::{DEFAULT_PATH, FindError, KNOWN, find};
-pub use invocation::Invocation;
+pub use invocation::{ArgumentError, ContainerCall, Invocation};
 pub use log::{Level, Log, LogFormat};

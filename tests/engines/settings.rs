@@ -245,3 +245,27 @@ fn mistakes_in_the_settings_fail_every_command() {
     assert!(text(&ran.stderr).contains("cannot read /nonexistent.toml"), "{}", text(&ran.stderr));
     assert!(!setup.was_called());
 }
+
+#[test]
+fn a_missing_program_and_a_required_hook_fail_where_asked_for() {
+    let setup = Setup::new();
+    setup.matching();
+    let text = r#"{"version": "1.0.0", "hook": {"path": "/gone"}, "when": {"always": true}, "stages": ["poststop"]}"#;
+    let guard = setup.hooks.path().join("guard.json");
+    fs::write(&guard, text).unwrap();
+    for (settings, fault) in [
+        ("", None),
+        ("missing-program = \"drop\"\nrequired-hooks = [\"a.json\"]", None),
+        ("missing-program = \"fail\"", Some("\\\"/gone\\\" does not exist")),
+        ("missing-program = \"fail\"\nskip-bad-files = true", Some("does not exist")),
+        ("required-hooks = [\"a.json\", \"guard.json\"]", Some("is not in force")),
+        ("required-hooks = [\"other.json\"]", Some("not found in")),
+        ("required-hooks = [\"/etc/a.json\"]", Some("not found in")),
+    ] {
+        let (code, said) = create(&setup, settings);
+        assert_eq!(code, Some(if fault.is_some() { 1 } else { 7 }), "{settings}: {said}");
+        let expected = fault.unwrap_or("level=warning");
+        assert!(said.contains(expected), "{settings}: {said}");
+        assert_eq!(setup.config() == CONFIG, fault.is_some(), "{settings}");
+    }
+}

@@ -5,12 +5,13 @@ use std::path::{Path, PathBuf};
 use oci_hooks::hooks::pipeline::{Injected, PipelineError, PipelineFailure, Report};
 use oci_hooks::hooks::trust::TrustOptions;
 use oci_hooks::hooks::{ConfigError, FilterOptions, InjectOptions, Pipeline};
-use oci_hooks::runtime::{Level, Log};
+use oci_hooks::runtime::{ContainerCall, Level, Log};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{
     Durability, Expected, FileAt, PathError, ReadError, ReplaceError, ReplaceOptions, Symlinks,
 };
 
+use crate::restore;
 use crate::settings::Settings;
 
 /// Size limit of a configuration.
@@ -31,13 +32,29 @@ pub(crate) enum InjectError {
     Pipeline(PipelineFailure),
     #[error(transparent)]
     Log(PathError),
+    #[error(
+        "{0}; start a new container, or set strict = false to restore this one without the hook"
+    )]
+    Restore(restore::NotRun),
+}
+
+/// A container that is about to be made.
+pub(crate) struct Container<'a> {
+    pub(crate) call: &'a ContainerCall,
+    /// The runtime that restores it from a checkpoint, if one does.
+    pub(crate) restored_by: Option<&'a Path>,
 }
 
 /// Injects matching hooks into a configuration, which is not rewritten if none match.
-pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), InjectError> {
+pub(crate) fn inject(
+    container: &Container<'_>,
+    settings: &Settings,
+    log: &Log,
+) -> Result<(), InjectError> {
+    let path = &container.call.config;
     let file = FileAt::open(path, Symlinks::Refuse)?;
     let (text, id) = file.read(MAX_CONFIG_BYTES)?;
-    let injected = match pipeline(settings, path).run(&text) {
+    let injected = match pipeline(settings, &container.call.bundle).run(&text) {
         Ok(injected) => injected,
         Err(error) => return Err(failure(*error, path, log)?),
     };
@@ -45,6 +62,14 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
     write_report(&report, log)?;
     if report.hooks.is_empty() {
         return Ok(());
+    }
+    if let Some(runtime) = container.restored_by {
+        for hook in restore::not_run(&report, runtime) {
+            if settings.strict {
+                return Err(InjectError::Restore(hook));
+            }
+            write(log, Level::Warning, &hook.to_string())?;
+        }
     }
     if config == text {
         return write(log, Level::Debug, &format!("{} already has these hooks", path.display()));
@@ -57,15 +82,16 @@ pub(crate) fn inject(path: &Path, settings: &Settings, log: &Log) -> Result<(), 
     write(log, Level::Debug, &format!("injected hooks into {}", path.display()))
 }
 
-fn pipeline(settings: &Settings, path: &Path) -> Pipeline {
+fn pipeline(settings: &Settings, bundle: &Path) -> Pipeline {
     let mut pipeline = Pipeline::for_consumer(&settings.consumer);
     if let Some(dirs) = &settings.hooks_dirs {
         pipeline.load.dirs.clone_from(dirs);
     }
     pipeline.skip_bad_files = settings.skip_bad_files;
+    pipeline.missing_program = settings.missing_program;
+    pipeline.required_hooks.clone_from(&settings.required_hooks);
     pipeline.strict = settings.strict.then(TrustOptions::of_process);
     pipeline.inject = InjectOptions::once();
-    let bundle = path.parent().unwrap_or(Path::new("."));
     pipeline.precreate = settings.precreate.then(|| FilterOptions::new(bundle));
     pipeline
 }

@@ -4,6 +4,7 @@
 //! runtime; oci-hooks-runtime(1) describes its settings.
 
 mod inject;
+mod restore;
 mod settings;
 
 use std::env;
@@ -12,7 +13,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use oci_hooks::program::trace;
-use oci_hooks::runtime::{self, FindError, Invocation, Level, Log};
+use oci_hooks::runtime::{self, ArgumentError, FindError, Invocation, Level, Log};
 use oci_hooks::sys::error::chain;
 
 use settings::{Settings, SettingsError};
@@ -24,6 +25,10 @@ enum Error {
     Settings(#[from] SettingsError),
     #[error(transparent)]
     Find(#[from] FindError),
+    #[error(transparent)]
+    Argument(#[from] ArgumentError),
+    #[error("cannot tell which configuration the runtime opens: the working directory is unknown")]
+    WorkingDirectory(#[source] std::io::Error),
     #[error(transparent)]
     Inject(#[from] inject::InjectError),
     #[error("cannot execute {runtime}")]
@@ -40,7 +45,7 @@ fn main() -> ExitCode {
         debug: invocation.debug,
     };
     // Only an error comes back: otherwise this process has become the runtime.
-    let Err(error) = run(&args, &invocation, &log);
+    let Err(error) = run(args, &invocation, &log);
     let message = format!("oci-hooks: {}", chain(&error));
     if let Err(error) = log.write(Level::Error, &message) {
         report(&chain(&error));
@@ -54,14 +59,19 @@ fn main() -> ExitCode {
 
 /// Injects hooks if the command creates a container, then executes the runtime.
 fn run(
-    args: &[OsString],
+    mut args: Vec<OsString>,
     invocation: &Invocation,
     log: &Log,
 ) -> Result<std::convert::Infallible, Error> {
     let settings = Settings::load(|name| env::var_os(name))?;
     let runtime = find_runtime(&settings)?;
     if invocation.makes_container() {
-        inject::inject(&invocation.config_path(), &settings, log)?;
+        let working_directory = env::current_dir().map_err(Error::WorkingDirectory)?;
+        if let Some(call) = invocation.container_call(&working_directory)? {
+            let restored_by = invocation.restores().then_some(runtime.as_path());
+            inject::inject(&inject::Container { call: &call, restored_by }, &settings, log)?;
+            args = call.args;
+        }
     }
     let source = Command::new(&runtime).args(args).exec();
     Err(Error::Execute { runtime: runtime.display().to_string(), source })

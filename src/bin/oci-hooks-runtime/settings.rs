@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use oci_hooks::hooks::pipeline::MissingProgram;
 use oci_hooks::hooks::{Consumer, OciStage, consumer};
 use oci_hooks::program::mistake::Mistake;
 use oci_hooks::sys::fs::PathError;
@@ -30,6 +31,10 @@ pub(crate) struct Settings {
     pub(crate) hooks_dirs: Option<Vec<PathBuf>>,
     /// Whether hook files that cannot be loaded are skipped, instead of failing.
     pub(crate) skip_bad_files: bool,
+    /// What becomes of hook files whose program does not exist.
+    pub(crate) missing_program: MissingProgram,
+    /// Hook files, by name or path, that must be in force.
+    pub(crate) required_hooks: Vec<PathBuf>,
     /// Whether hooks writable by non-root users are rejected, and hooks without `env` run with an empty
     /// environment.
     pub(crate) strict: bool,
@@ -47,6 +52,9 @@ struct File {
     hooks_dirs: Option<Vec<PathBuf>>,
     #[serde(default)]
     skip_bad_files: bool,
+    missing_program: Option<String>,
+    #[serde(default)]
+    required_hooks: Vec<PathBuf>,
     #[serde(default = "yes")]
     strict: bool,
     #[serde(default = "yes")]
@@ -112,11 +120,18 @@ impl Settings {
             Some("createRuntime") => OciStage::CreateRuntime,
             Some(_) => return Err(unknown("prestart", &["prestart", "createRuntime"])),
         };
+        let missing_program = match file.missing_program.as_deref() {
+            None | Some("drop") => MissingProgram::Drop,
+            Some("fail") => MissingProgram::Fail,
+            Some(_) => return Err(unknown("missing-program", &["drop", "fail"])),
+        };
         Ok(Settings {
             runtime: file.runtime.map(OsString::from),
             consumer,
             hooks_dirs: file.hooks_dirs,
             skip_bad_files: file.skip_bad_files,
+            missing_program,
+            required_hooks: file.required_hooks,
             strict: file.strict,
             precreate: file.precreate,
         })
@@ -188,6 +203,8 @@ mod tests {
             "prestart = \"s3cret\"",
             "strict = \"s3cret\"",
             "hooks-dirs = \"s3cret\"",
+            "missing-program = \"s3cret\"",
+            "required-hooks = \"s3cret\"",
             "runtime = \"s3cret\"\nruntime = \"s3cret\"",
         ] {
             let said = chain(&Settings::parse(text, Path::new("/x.toml")).unwrap_err());

@@ -10,7 +10,7 @@ use super::consumer::{Consumer, SchemaRule};
 use super::schema::FoundPrograms;
 use super::set::is_hook_file_name;
 use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, SchemaOptions};
-use crate::sys::fs::{PathContext, PathError, ReadError, read_bounded};
+use crate::sys::fs::{Directory, PathContext, PathError, ReadError};
 
 /// The most a hook file may hold. Real ones take a few hundred bytes.
 pub(super) const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -128,14 +128,17 @@ pub(super) fn load_after(previous: &Loaded, options: &LoadOptions) -> Loaded {
         previous,
         previous_files,
         loaded: Loaded::default(),
-        active: HashMap::new(),
+        active: Vec::new(),
+        earlier: 0,
         found_programs: FoundPrograms::default(),
     };
     for dir in &options.dirs {
         loader.dir(dir);
+        loader.active.sort_unstable_by(|(a, _), (b, _)| a.name.cmp(&b.name));
+        loader.earlier = loader.active.len();
     }
     loader.loaded.dirs.clone_from(&options.dirs);
-    loader.loaded.hooks = loader.active.into_values().map(|(file, _)| file).collect();
+    loader.loaded.hooks = loader.active.into_iter().map(|(file, _)| file).collect();
     loader.loaded
 }
 
@@ -144,15 +147,17 @@ struct Loader<'o> {
     previous: &'o Loaded,
     previous_files: HashMap<&'o Path, &'o HookFile>,
     loaded: Loaded,
-    /// The hooks in force by name, each with the index of its entry.
-    active: HashMap<OsString, (HookFile, usize)>,
+    /// The hooks in force, each with the index of its entry.
+    active: Vec<(HookFile, usize)>,
+    /// How many of these are of earlier directories; they stand in the order of their names.
+    earlier: usize,
     found_programs: FoundPrograms,
 }
 
 impl Loader<'_> {
     fn dir(&mut self, dir: &Path) {
-        let names = match list(dir) {
-            Ok(names) => names,
+        let (mut directory, names) = match open(dir) {
+            Ok(opened) => opened,
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => {
                 return self.loaded.missing_dirs.push(dir.to_owned());
             }
@@ -170,15 +175,17 @@ impl Loader<'_> {
         let first_problem = self.loaded.problems.len();
         for name in names {
             let path = dir.join(&name);
-            let state =
-                if is_hook_file_name(&name) { self.file(&path) } else { EntryState::NotJson };
+            let state = match is_hook_file_name(&name) {
+                true => self.file(&mut directory, name, &path),
+                false => EntryState::NotJson,
+            };
             self.loaded.entries.push(Entry { path, state });
         }
         mark_fatal(&mut self.loaded.problems[first_problem..]);
     }
 
-    fn file(&mut self, path: &Path) -> EntryState {
-        let text = match read_bounded(path, MAX_FILE_BYTES) {
+    fn file(&mut self, directory: &mut Directory, name: OsString, path: &Path) -> EntryState {
+        let text = match directory.read(&name, path, MAX_FILE_BYTES) {
             Ok(text) => text,
             Err(error) => {
                 let error = HookError::from(error);
@@ -193,9 +200,9 @@ impl Loader<'_> {
             path_check: self.options.path_check,
             schema: self.options.schema,
         };
-        match Definition::parse_one_of_many(&text, schema, &self.found_programs) {
+        match Definition::parse_one_of_many(text, schema, &self.found_programs) {
             Ok(definition) => {
-                self.activate(HookFile::new(path.to_owned(), definition));
+                self.activate(HookFile::named(name, path.to_owned(), definition));
                 EntryState::Active
             }
             Err(fault) => {
@@ -213,14 +220,17 @@ impl Loader<'_> {
 
     /// Puts a hook in force whose entry comes next, and masks the one of its name.
     fn activate(&mut self, file: HookFile) {
-        let by = file.path.clone();
         let entry = self.loaded.entries.len();
-        if let Some((masked, at)) = self.active.insert(file.name.clone(), (file, entry)) {
-            self.loaded.masked.push(masked);
-            let state = &mut self.loaded.entries[at].state;
-            if *state == EntryState::Active {
-                *state = EntryState::Masked { by };
-            }
+        let earlier = &mut self.active[..self.earlier];
+        let Ok(at) = earlier.binary_search_by(|(other, _)| other.name.cmp(&file.name)) else {
+            return self.active.push((file, entry));
+        };
+        let by = file.path.clone();
+        let (masked, entry) = std::mem::replace(&mut earlier[at], (file, entry));
+        self.loaded.masked.push(masked);
+        let state = &mut self.loaded.entries[entry].state;
+        if *state == EntryState::Active {
+            *state = EntryState::Masked { by };
         }
     }
 
@@ -247,6 +257,8 @@ impl Loader<'_> {
             .filter(|file| file.path.parent() == Some(dir) && self.has_program(file))
             .collect();
         files.sort_unstable_by_key(|file| &file.name);
+        // A directory that is named twice has each file masked by itself.
+        files.dedup_by_key(|file| &file.name);
         for file in files {
             self.activate(file.clone());
             self.loaded.entries.push(Entry { path: file.path.clone(), state: EntryState::Broken });
@@ -264,15 +276,11 @@ impl Loader<'_> {
     }
 }
 
-/// Lists a directory in byte order.
-pub(super) fn list(dir: &Path) -> Result<Vec<OsString>, PathError> {
-    let mut names = fs::read_dir(dir)
-        .and_then(|entries| {
-            entries.map(|entry| Ok(entry?.file_name())).collect::<io::Result<Vec<_>>>()
-        })
-        .at("list", dir)?;
-    names.sort_unstable();
-    Ok(names)
+/// Opens a directory and lists it in byte order.
+pub(super) fn open(dir: &Path) -> Result<(Directory, Vec<OsString>), PathError> {
+    let directory = Directory::open(dir)?;
+    let names = directory.names().at("list", dir)?;
+    Ok((directory, names))
 }
 
 /// Returns whether a hook that was good before stays in force in spite of an error.

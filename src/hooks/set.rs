@@ -16,14 +16,28 @@ pub struct HookFile {
     pub name: OsString,
     pub path: PathBuf,
     pub definition: Definition,
-    order: Box<[u8]>,
+    /// What it is sorted by, if that is not the name.
+    order: Option<Box<[u8]>>,
 }
 
 impl HookFile {
     /// Puts a name to a definition.
     pub fn new(path: PathBuf, definition: Definition) -> Self {
         let name = path.file_name().unwrap_or_default().to_owned();
-        HookFile { order: order_key(&name).into(), name, path, definition }
+        Self::named(name, path, definition)
+    }
+
+    /// Puts a name to a definition, which is that of the path.
+    pub(super) fn named(name: OsString, path: PathBuf, definition: Definition) -> Self {
+        let order = match order_key(&name) {
+            Cow::Borrowed(_) => None,
+            Cow::Owned(key) => Some(key.into()),
+        };
+        HookFile { order, name, path, definition }
+    }
+
+    fn order(&self) -> &[u8] {
+        self.order.as_deref().unwrap_or(self.name.as_bytes())
     }
 }
 
@@ -97,7 +111,7 @@ impl<'a> IntoIterator for &'a HookSet {
 impl FromIterator<HookFile> for HookSet {
     fn from_iter<I: IntoIterator<Item = HookFile>>(files: I) -> Self {
         let mut files: Vec<_> = files.into_iter().collect();
-        files.sort_unstable_by(|a, b| (&a.order, &a.name).cmp(&(&b.order, &b.name)));
+        files.sort_unstable_by(|a, b| (a.order(), &a.name).cmp(&(b.order(), &b.name)));
         HookSet { files }
     }
 }
@@ -109,7 +123,8 @@ impl FromIterator<HookFile> for HookSet {
 pub(super) fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
     let bytes = name.as_bytes();
     if bytes.is_ascii() {
-        return Cow::Owned(bytes.to_ascii_lowercase());
+        let is_lower = !bytes.iter().any(u8::is_ascii_uppercase);
+        return if is_lower { bytes.into() } else { bytes.to_ascii_lowercase().into() };
     }
     let mut key = String::with_capacity(bytes.len());
     for chunk in bytes.utf8_chunks() {

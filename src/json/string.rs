@@ -93,6 +93,9 @@ pub(crate) fn write(text: &str, out: &mut Vec<u8>) {
 ///
 /// Go compares by Unicode simple folding. Outside ASCII only U+017F and U+212A fold to ASCII letters.
 pub(crate) fn folds_to(key: &str, name: &str) -> bool {
+    if key.is_ascii() {
+        return key.eq_ignore_ascii_case(name);
+    }
     let fold = |c| match c {
         '\u{17f}' => 's',
         '\u{212a}' => 'k',

@@ -1,6 +1,7 @@
 //! Files: errors that carry their path, bounded reading, atomic replacement, who may change them.
 
 mod acl;
+mod directory;
 mod own_links;
 mod read;
 mod replace;
@@ -13,6 +14,7 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 
+pub use directory::Directory;
 pub use own_links::{make_directories, make_directory, open_directory};
 pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};

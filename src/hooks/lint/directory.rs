@@ -66,8 +66,8 @@ impl<'o> Linter<'o> {
 
     fn dir(&mut self, dir: &Path) {
         let mut linted = LintedFile { path: dir.to_owned(), text: None, findings: Vec::new() };
-        let names = match load::list(dir) {
-            Ok(names) => names,
+        let names = match load::open(dir) {
+            Ok((_, names)) => names,
             Err(error) => {
                 let finding = if error.source.kind() == io::ErrorKind::NotFound {
                     Finding::new(

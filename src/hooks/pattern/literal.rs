@@ -1,8 +1,8 @@
 //! What a pattern asks for that comparing strings can tell.
 
-use super::syntax::{Assertion, Ast, Kind, NodeId};
+use super::syntax::{Assertion, Ast, Kind, NodeId, is_operator};
 
-/// A literal that every matching text has, and where.
+/// Literals that every matching text has, and where. They are parts of a text that the pattern keeps.
 #[derive(Clone, Debug)]
 pub(super) struct Requirements {
     /// The text begins with it.
@@ -15,16 +15,21 @@ pub(super) struct Requirements {
     pub(super) complete: bool,
     /// The text is the prefix or one of the choices, and nothing else.
     pub(super) exact: bool,
-    /// Literals of which one is the whole text: a part of the tree's operands.
-    choices: Option<(u32, u32)>,
+    /// The pattern is the infix, without any operator.
+    is_literal: bool,
+    /// Literals of which one is the whole text.
+    choices: Box<[Literal]>,
 }
 
-/// A part of the tree's text.
+/// A part of the kept text.
 type Literal = (u32, u32);
 const NONE: Literal = (0, 0);
 
+/// Patterns up to this length are looked at before they are parsed. No limit of Go's is near.
+const MAX_SIMPLE_BYTES: u32 = 1 << 12;
+
 impl Requirements {
-    /// Derives what a search asks for.
+    /// Derives what a search asks for, in literals of the tree's text.
     pub(super) fn new(ast: &Ast) -> Self {
         let root = [ast.root()];
         let mut parts = match ast.kind(ast.root()) {
@@ -58,11 +63,11 @@ impl Requirements {
             parts.iter().filter_map(literal).filter(|part| ![prefix, suffix].contains(part));
         let choices = match parts {
             [only] if at_start && at_end => literal_choices(ast, *only),
-            _ => None,
+            _ => Box::default(),
         };
         let complete = match parts {
             [] => true,
-            [only] => literal(only).is_some() || choices.is_some(),
+            [only] => literal(only).is_some() || !choices.is_empty(),
             _ => false,
         };
         Self {
@@ -71,15 +76,62 @@ impl Requirements {
             infix: inner.max_by_key(|(start, end)| end - start).unwrap_or(NONE),
             complete,
             exact: complete && at_start && at_end,
+            is_literal: ast.as_literal().is_some(),
             choices,
         }
     }
 
-    /// Returns whether the text has what is asked for.
-    pub(super) fn hold(&self, ast: &Ast, text: &str) -> bool {
-        let literal = |(start, end)| ast.text(start, end);
-        if let Some((start, end)) = self.choices {
-            return ast.operands(start, end).iter().any(|id| ast.literal(*id) == Some(text));
+    /// Reads a pattern that is a literal, perhaps anchored, or open with `.*` before or after it, and
+    /// appends the literal to `text`: most are, and need no tree. `start` is where literals begin there.
+    pub(super) fn of_simple(pattern: &str, text: &mut String, start: usize) -> Option<Self> {
+        let length = |text: &String| u32::try_from(text.len() - start).ok();
+        if u32::try_from(pattern.len()).map_or(true, |length| length > MAX_SIMPLE_BYTES) {
+            return None;
+        }
+        let at_start = pattern.starts_with('^');
+        let mut rest = &pattern[usize::from(at_start)..];
+        let mut open = false;
+        if let Some(after) = rest.strip_prefix(".*")
+            && !at_start
+        {
+            rest = after;
+            open = true;
+        }
+        let at_end = loop {
+            let (plain, operator) = rest.split_at(rest.find(is_operator).unwrap_or(rest.len()));
+            text.push_str(plain);
+            match operator.as_bytes() {
+                [] => break false,
+                [b'$'] => break true,
+                b".*" => {
+                    open = true;
+                    break false;
+                }
+                [b'\\', escaped, ..] if escaped.is_ascii_punctuation() => {
+                    text.push(char::from(*escaped));
+                    rest = &operator[2..];
+                }
+                _ => return None,
+            }
+        };
+        let literal = (0, length(text)?);
+        let only_if = |holds: bool| if holds { literal } else { NONE };
+        Some(Self {
+            prefix: only_if(at_start),
+            suffix: only_if(at_end && !at_start),
+            infix: only_if(!at_start && !at_end),
+            complete: true,
+            exact: at_start && at_end,
+            is_literal: literal != NONE && !at_start && !at_end && !open,
+            choices: Box::default(),
+        })
+    }
+
+    /// Returns whether the text has what is asked for; `kept` holds the literals.
+    pub(super) fn hold(&self, kept: &str, text: &str) -> bool {
+        let literal = |(start, end): Literal| &kept[start as usize..end as usize];
+        if !self.choices.is_empty() {
+            return self.choices.iter().any(|choice| literal(*choice) == text);
         }
         if self.exact {
             return text == literal(self.prefix);
@@ -88,16 +140,25 @@ impl Requirements {
             && text.ends_with(literal(self.suffix))
             && (self.infix == NONE || text.contains(literal(self.infix)))
     }
+
+    /// Returns the text that is all the pattern asks for, if it holds no operator at all.
+    pub(super) fn as_literal<'k>(&self, kept: &'k str) -> Option<&'k str> {
+        let (start, end) = self.infix;
+        self.is_literal.then(|| &kept[start as usize..end as usize])
+    }
 }
 
 /// Returns the alternatives of a node, such as `(true|yes)`, that has only literals.
-fn literal_choices(ast: &Ast, mut node: NodeId) -> Option<(u32, u32)> {
+fn literal_choices(ast: &Ast, mut node: NodeId) -> Box<[Literal]> {
     while let Kind::Capture(operand) = ast.kind(node) {
         node = operand;
     }
-    let Kind::Alternation { start, end } = ast.kind(node) else { return None };
-    let all = ast.operands(start, end).iter().all(|id| ast.literal(*id).is_some());
-    all.then_some((start, end))
+    let Kind::Alternation { start, end } = ast.kind(node) else { return Box::default() };
+    let literal = |id: &NodeId| match ast.kind(*id) {
+        Kind::Literal { start, end, ignore_case: false } => Some((start, end)),
+        _ => None,
+    };
+    ast.operands(start, end).iter().map(literal).collect::<Option<_>>().unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -124,8 +185,41 @@ mod tests {
             let ast = parse(pattern).unwrap();
             let requirements = Requirements::new(&ast);
             assert!(requirements.complete, "{pattern}");
-            assert!(requirements.hold(&ast, matching), "{pattern}");
-            assert!(other.is_none_or(|other| !requirements.hold(&ast, other)), "{pattern}");
+            assert!(requirements.hold(ast.literals(), matching), "{pattern}");
+            let differs = |other| !requirements.hold(ast.literals(), other);
+            assert!(other.is_none_or(differs), "{pattern}");
+        }
+    }
+
+    #[test]
+    fn simple_patterns_need_no_tree() {
+        for (pattern, simple) in [
+            ("", true),
+            ("^$", true),
+            (".*", true),
+            ("^.*", true),
+            (".*$", true),
+            (".*.*", true),
+            ("^/usr/bin/foo$", true),
+            (r"^com\.example\.", true),
+            (".*/init$", true),
+            ("é]}", true),
+            (r"a\$", true),
+            ("^.*a", false),
+            ("a.*$", false),
+            (".*.*a", false),
+            ("ab*", false),
+            ("a.b", false),
+            ("a$b", false),
+            ("a^", false),
+            (r"\d", false),
+            (r"\Qa\E", false),
+            (r"a\", false),
+            (".**", false),
+            ("(a)", false),
+        ] {
+            let requirements = Requirements::of_simple(pattern, &mut String::new(), 0);
+            assert_eq!(requirements.is_some(), simple, "{pattern}");
         }
     }
 
@@ -134,9 +228,9 @@ mod tests {
         let ast = parse("^/usr/(local/)?bin/.*-hook$").unwrap();
         let requirements = Requirements::new(&ast);
         assert!(!requirements.complete);
-        assert!(requirements.hold(&ast, "/usr/bin/my-hook"));
+        assert!(requirements.hold(ast.literals(), "/usr/bin/my-hook"));
         for other in ["/opt/bin/my-hook", "/usr/bin/my-hooks", "/usr/sbn/my-hook"] {
-            assert!(!requirements.hold(&ast, other), "{other}");
+            assert!(!requirements.hold(ast.literals(), other), "{other}");
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use super::PatternError;
 use super::automaton::{Automaton, Extent};
 use super::literal::Requirements;
-use super::syntax::{self, Ast};
+use super::syntax;
 use super::translate::Texts;
 
 /// A regular expression as Go's `regexp` package understands it.
@@ -26,13 +26,14 @@ use super::translate::Texts;
 pub struct Pattern(Arc<Inner>);
 
 struct Inner {
-    source: String,
-    ast: Ast,
+    /// The pattern as it was written, and behind it the literals in it.
+    text: String,
+    source_length: usize,
     requirements: Requirements,
     /// For texts that are ASCII.
-    ascii: OnceLock<Automaton>,
+    ascii: OnceLock<Box<Automaton>>,
     /// For all other texts.
-    any: OnceLock<Automaton>,
+    any: OnceLock<Box<Automaton>>,
 }
 
 impl Pattern {
@@ -43,35 +44,49 @@ impl Pattern {
     /// Rejects what Go's `regexp.Compile` rejects. A pattern that is accepted can be matched with
     /// any text: matching never fails.
     pub fn new(source: impl Into<String>) -> Result<Self, PatternError> {
-        let source = source.into();
-        let ast = syntax::parse(&source)?;
-        let requirements = Requirements::new(&ast);
+        Self::parse(&source.into())
+    }
+
+    /// Parses a pattern, of which it keeps a copy.
+    pub(in crate::hooks) fn parse(source: &str) -> Result<Self, PatternError> {
+        let source_length = source.len();
+        let mut text = String::with_capacity(2 * source_length);
+        text.push_str(source);
+        let requirements = match Requirements::of_simple(source, &mut text, source_length) {
+            Some(requirements) => requirements,
+            None => {
+                let ast = syntax::parse(source)?;
+                text.truncate(source_length);
+                text.push_str(ast.literals());
+                Requirements::new(&ast)
+            }
+        };
         let (ascii, any) = (OnceLock::new(), OnceLock::new());
-        Ok(Self(Arc::new(Inner { source, ast, requirements, ascii, any })))
+        Ok(Self(Arc::new(Inner { text, source_length, requirements, ascii, any })))
     }
 
     /// Returns the pattern as it was written.
     #[must_use]
     pub fn as_str(&self) -> &str {
-        &self.0.source
+        &self.0.text[..self.0.source_length]
     }
 
     /// Returns whether some part of the text matches, as podman and CRI-O ask.
     #[must_use]
     pub fn is_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;
-        requirements.hold(&self.0.ast, text)
+        requirements.hold(self.literals(), text)
             && (requirements.complete || self.automaton_matches(text, Extent::Part))
     }
 
     /// Returns whether the text as a whole matches, as Sarus asks.
     #[must_use]
     pub fn is_full_match(&self, text: &str) -> bool {
-        let Inner { ast, requirements, .. } = &*self.0;
-        match ast.as_literal() {
+        let requirements = &self.0.requirements;
+        match requirements.as_literal(self.literals()) {
             Some(literal) => text == literal,
             None => {
-                requirements.hold(ast, text)
+                requirements.hold(self.literals(), text)
                     && (requirements.exact || self.automaton_matches(text, Extent::Whole))
             }
         }
@@ -79,14 +94,21 @@ impl Pattern {
 
     /// Matches without the comparison of literals.
     pub(super) fn automaton_matches(&self, text: &str, extent: Extent) -> bool {
-        let Inner { ast, ascii, any, .. } = &*self.0;
+        let Inner { ascii, any, .. } = &*self.0;
         // Nearly all texts are ASCII, and what matches only these is compiled ten times as fast.
-        let automaton = if text.is_ascii() {
-            ascii.get_or_init(|| Automaton::new(ast, Texts::Ascii))
-        } else {
-            any.get_or_init(|| Automaton::new(ast, Texts::Any))
-        };
-        automaton.matches(text, extent)
+        let (automaton, texts) =
+            if text.is_ascii() { (ascii, Texts::Ascii) } else { (any, Texts::Any) };
+        automaton.get_or_init(|| self.compile(texts)).matches(text, extent)
+    }
+
+    fn compile(&self, texts: Texts) -> Box<Automaton> {
+        // The tree is not kept: of most patterns nobody asks for it again.
+        let ast = syntax::parse(self.as_str()).expect("it was accepted before");
+        Box::new(Automaton::new(&ast, texts))
+    }
+
+    fn literals(&self) -> &str {
+        &self.0.text[self.0.source_length..]
     }
 }
 

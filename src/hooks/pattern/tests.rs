@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::automaton::{Automaton, Extent};
+use super::literal::Requirements;
 use super::translate::Texts;
 use super::{Pattern, PatternErrorKind, syntax};
 
@@ -72,6 +73,19 @@ proptest! {
     fn comparing_strings_never_changes_the_answer(pattern in patterns(), text in texts()) {
         if let Ok(pattern) = Pattern::new(pattern) {
             prop_assert_eq!(pattern.is_match(&text), pattern.automaton_matches(&text, Extent::Part));
+        }
+    }
+
+    #[test]
+    fn what_needs_no_tree_asks_for_what_the_tree_says(pattern in patterns(), text in texts()) {
+        let mut kept = String::new();
+        if let Some(simple) = Requirements::of_simple(&pattern, &mut kept, 0) {
+            let ast = syntax::parse(&pattern).expect("what is simple is valid");
+            let requirements = Requirements::new(&ast);
+            prop_assert_eq!(simple.complete, requirements.complete);
+            prop_assert_eq!(simple.exact, requirements.exact);
+            prop_assert_eq!(simple.as_literal(&kept), ast.as_literal());
+            prop_assert_eq!(simple.hold(&kept, &text), requirements.hold(ast.literals(), &text));
         }
     }
 

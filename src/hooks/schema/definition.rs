@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use super::decode::{Decoder, Text};
-use super::{strict, v0_1_0, v1_0_0, validate};
+use super::{strict, usual, v0_1_0, v1_0_0, validate};
 use crate::hooks::consumer::SchemaRule;
 use crate::hooks::{Fault, Hook, HookError, Stage, When};
 use crate::json::{Document, Location, Value};
@@ -126,6 +126,9 @@ impl Definition {
         options: SchemaOptions<'_>,
         found: &FoundPrograms,
     ) -> Result<Self, Fault> {
+        if let Some(definition) = usual::decode(text, options, found) {
+            return Ok(definition);
+        }
         let document = Document::parse(text).map_err(|error| Fault {
             location: Some(Location::of_span(text, error.offset..error.offset + 1)),
             error: HookError::Syntax(error),

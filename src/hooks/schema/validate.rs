@@ -67,7 +67,8 @@ pub(super) fn validate(
     })
 }
 
-fn check_path(path: &str, found: &FoundPrograms) -> Result<(), HookError> {
+/// Looks a program up, unless it was found before.
+pub(super) fn check_path(path: &str, found: &FoundPrograms) -> Result<(), HookError> {
     if found.0.borrow().contains(path) {
         return Ok(());
     }

@@ -3,9 +3,10 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::OwnedFd;
-use rustix::fs::{FileType, Mode, OFlags, Stat, fstat, major, minor, open};
+use rustix::fd::{BorrowedFd, OwnedFd};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, Stat, fstat, major, minor, openat, statat};
 use rustix::io::{Errno, retry_on_intr};
+use rustix::path::Arg;
 
 use super::{PathContext as _, PathError};
 
@@ -97,17 +98,26 @@ pub(super) fn irregular(stat: &Stat) -> Option<FileKind> {
 /// Symbolic links are followed. `/dev/null` is empty; a FIFO, a socket or another device is an
 /// error and never waited for.
 pub fn read_bounded(path: &Path, limit_bytes: u64) -> Result<Vec<u8>, ReadError> {
-    let file = match retry_on_intr(|| open(path, READ_FLAGS, Mode::empty())) {
-        Ok(file) => file,
+    let file = open_at(CWD, path, path)?;
+    read_opened(&file, path, limit_bytes).map(|(bytes, _)| bytes)
+}
+
+/// Opens a file for reading; `path` is what errors call it.
+pub(super) fn open_at<N: Arg + Copy>(
+    directory: BorrowedFd<'_>,
+    name: N,
+    path: &Path,
+) -> Result<OwnedFd, ReadError> {
+    match retry_on_intr(|| openat(directory, name, READ_FLAGS, Mode::empty())) {
+        Ok(file) => Ok(file),
         // A socket cannot be opened at all, and neither can a device without driver.
         Err(Errno::NXIO) => {
-            let kind = rustix::fs::stat(path).ok().and_then(|stat| irregular(&stat));
-            let kind = kind.unwrap_or(FileKind::Unknown);
-            return Err(ReadError::NotAFile { path: path.to_owned(), kind });
+            let stat = statat(directory, name, AtFlags::empty());
+            let kind = stat.ok().and_then(|stat| irregular(&stat)).unwrap_or(FileKind::Unknown);
+            Err(ReadError::NotAFile { path: path.to_owned(), kind })
         }
-        Err(error) => return Err(PathError::new("open", path, error).into()),
-    };
-    read_opened(&file, path, limit_bytes).map(|(bytes, _)| bytes)
+        Err(error) => Err(PathError::new("open", path, error).into()),
+    }
 }
 
 /// Reads a file as [`read_bounded`] does, if there is one.
@@ -126,10 +136,23 @@ pub(super) fn read_opened(
     path: &Path,
     limit_bytes: u64,
 ) -> Result<(Vec<u8>, Stat), ReadError> {
+    let mut bytes = Vec::new();
+    let stat = read_into(file, path, limit_bytes, &mut bytes)?;
+    Ok((bytes, stat))
+}
+
+/// Reads an opened file in place of what a buffer holds, and returns its status from before.
+pub(super) fn read_into(
+    file: &OwnedFd,
+    path: &Path,
+    limit_bytes: u64,
+    bytes: &mut Vec<u8>,
+) -> Result<Stat, ReadError> {
+    bytes.clear();
     let stat = fstat(file).at("read the status of", path)?;
     match irregular(&stat) {
         None => {}
-        Some(FileKind::CharacterDevice) if is_dev_null(&stat) => return Ok((Vec::new(), stat)),
+        Some(FileKind::CharacterDevice) if is_dev_null(&stat) => return Ok(stat),
         Some(FileKind::Directory) => {
             return Err(PathError::new("read", path, Errno::ISDIR).into());
         }
@@ -144,17 +167,17 @@ pub(super) fn read_opened(
     }
     let size = usize::try_from(size_bytes).map_err(|_| too_large(size_bytes))?;
     // A byte more than expected: a file that has grown does not look complete.
-    let mut bytes = Vec::with_capacity(size + 1);
+    bytes.reserve(size + 1);
     loop {
         if bytes.len() == bytes.capacity() {
             bytes.reserve(READ_MORE_BYTES);
         }
-        let spare = || rustix::io::read(file, rustix::buffer::spare_capacity(&mut bytes));
+        let spare = || rustix::io::read(file, rustix::buffer::spare_capacity(bytes));
         let count = retry_on_intr(spare).at("read", path)?;
         // Files in /proc have a size of zero whatever is in them: only there does the end have to
         // be read too.
         if count == 0 || (bytes.len() == size && size > 0) {
-            return Ok((bytes, stat));
+            return Ok(stat);
         }
         if bytes.len() as u64 > limit_bytes {
             return Err(too_large(bytes.len() as u64));

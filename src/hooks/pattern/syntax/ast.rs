@@ -225,7 +225,7 @@ impl Ast {
     }
 
     /// Returns the text of a literal whose case counts.
-    pub(in super::super) fn literal(&self, id: NodeId) -> Option<&str> {
+    fn literal(&self, id: NodeId) -> Option<&str> {
         match self.kind(id) {
             Kind::Literal { start, end, ignore_case: false } => Some(self.text(start, end)),
             _ => None,
@@ -237,6 +237,11 @@ impl Ast {
             Kind::Literal { start, end, .. } => Some(self.text(start, end)),
             _ => None,
         }
+    }
+
+    /// Returns the characters of all literals.
+    pub(in super::super) fn literals(&self) -> &str {
+        &self.text
     }
 
     pub(in super::super) fn text(&self, start: u32, end: u32) -> &str {

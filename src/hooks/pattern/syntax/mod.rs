@@ -15,4 +15,5 @@ mod wide;
 
 pub(super) use ast::{Assertion, Class, ClassItem, Kind, NodeId};
 pub use ast::{Ast, Construct, ConstructKind};
+pub(super) use parser::is_operator;
 pub use parser::parse;

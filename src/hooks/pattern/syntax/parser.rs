@@ -193,6 +193,7 @@ impl<'p> Parser<'p> {
     }
 }
 
-fn is_operator(c: char) -> bool {
+/// Returns whether a character means something else than itself outside of brackets.
+pub(in super::super) fn is_operator(c: char) -> bool {
     matches!(c, '(' | ')' | '|' | '^' | '$' | '.' | '[' | '*' | '+' | '?' | '{' | '\\')
 }

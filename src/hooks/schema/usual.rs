@@ -1,0 +1,314 @@
+//! The usual hook file: schema 1.0.0, each key once and as the manual page spells it, each value of its
+//! type, nothing else.
+//!
+//! Nearly all are such, and are decoded in one go. What is not is left to the decoder that does in every
+//! odd case what Go does, and knows where each value stands; so is all that is wrong.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::value::MapAccessDeserializer;
+use serde::de::{Error, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+use super::{Definition, FoundPrograms, PathCheck, SchemaOptions, Version, validate};
+use crate::hooks::consumer::SchemaRule;
+use crate::hooks::{AnnotationPattern, Combine, Hook, OciStage, Pattern, Stage, When};
+
+/// Reads a hook file, unless there is anything about it that the other decoder must look at.
+pub(super) fn decode(
+    text: &[u8],
+    options: SchemaOptions<'_>,
+    found: &FoundPrograms,
+) -> Option<Definition> {
+    if options.schema == SchemaRule::Strict {
+        return None;
+    }
+    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    let file: File<'_> = object(&mut deserializer).ok()?;
+    deserializer.end().ok()?;
+    let HookFields { path, args, env, timeout } = file.hook;
+    let WhenFields { always, has_bind_mounts, mut annotations, commands } = file.when;
+    if file.version != "1.0.0" || path.is_empty() {
+        return None;
+    }
+    if options.path_check == PathCheck::Exists {
+        validate::check_path(&path, found).ok()?;
+    }
+    annotations.sort_unstable_by(|a, b| a.key.as_str().cmp(b.key.as_str()));
+    if annotations.windows(2).any(|pair| pair[0].key == pair[1].key) {
+        return None;
+    }
+    let mut stages = file.stages;
+    for stage in &mut stages {
+        *stage = Stage::from_name(stage.name(), options.extension_stages)?;
+    }
+    Some(Definition {
+        version: Version::V1_0_0,
+        stages,
+        hook: Hook { path, args, env: Some(env).filter(|env| !env.is_empty()), timeout },
+        when: When { combine: Combine::All, always, has_bind_mounts, annotations, commands },
+    })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File<'t> {
+    version: &'t str,
+    #[serde(deserialize_with = "object")]
+    hook: HookFields,
+    #[serde(default, deserialize_with = "object")]
+    when: WhenFields,
+    /// Those that the runtime specification does not have are extension stages, as far as is known here.
+    #[serde(deserialize_with = "list")]
+    stages: Vec<Stage>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct HookFields {
+    path: String,
+    #[serde(default)]
+    args: Vec<String>,
+    #[serde(default)]
+    env: Vec<String>,
+    timeout: Option<i64>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "camelCase")]
+struct WhenFields {
+    always: Option<bool>,
+    has_bind_mounts: Option<bool>,
+    #[serde(default, deserialize_with = "annotations")]
+    annotations: Vec<AnnotationPattern>,
+    #[serde(default, deserialize_with = "list")]
+    commands: Vec<Pattern>,
+}
+
+/// Reads an object. What serde derives would take an array of the values as well.
+fn object<'t, D: Deserializer<'t>, T: Deserialize<'t>>(deserializer: D) -> Result<T, D::Error> {
+    deserializer.deserialize_map(Members(PhantomData))
+}
+
+struct Members<T>(PhantomData<T>);
+
+impl<'t, T: Deserialize<'t>> Visitor<'t> for Members<T> {
+    type Value = T;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, members: A) -> Result<T, A::Error> {
+        T::deserialize(MapAccessDeserializer::new(members))
+    }
+}
+
+/// What a string of the file stands for; it is not copied before it is looked at.
+trait FromText: Sized {
+    fn from_text(text: &str) -> Option<Self>;
+}
+
+impl FromText for Pattern {
+    fn from_text(text: &str) -> Option<Self> {
+        Pattern::parse(text).ok()
+    }
+}
+
+impl FromText for Stage {
+    fn from_text(text: &str) -> Option<Self> {
+        let known = OciStage::from_name(text).map(Stage::Oci);
+        Some(known.unwrap_or_else(|| Stage::Extension(text.to_owned())))
+    }
+}
+
+struct Text<T>(T);
+
+impl<'t, T: FromText> Deserialize<'t> for Text<T> {
+    fn deserialize<D: Deserializer<'t>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(TextVisitor(PhantomData))
+    }
+}
+
+struct TextVisitor<T>(PhantomData<T>);
+
+impl<T: FromText> Visitor<'_> for TextVisitor<T> {
+    type Value = Text<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<Text<T>, E> {
+        T::from_text(text).map(Text).ok_or_else(|| E::custom("not valid"))
+    }
+}
+
+fn list<'t, D: Deserializer<'t>, T: FromText>(deserializer: D) -> Result<Vec<T>, D::Error> {
+    deserializer.deserialize_seq(ListVisitor(PhantomData))
+}
+
+struct ListVisitor<T>(PhantomData<T>);
+
+impl<'t, T: FromText> Visitor<'t> for ListVisitor<T> {
+    type Value = Vec<T>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array")
+    }
+
+    fn visit_seq<A: SeqAccess<'t>>(self, mut elements: A) -> Result<Vec<T>, A::Error> {
+        let mut list = Vec::new();
+        while let Some(Text(element)) = elements.next_element()? {
+            list.push(element);
+        }
+        Ok(list)
+    }
+}
+
+fn annotations<'t, D: Deserializer<'t>>(
+    deserializer: D,
+) -> Result<Vec<AnnotationPattern>, D::Error> {
+    deserializer.deserialize_map(AnnotationsVisitor)
+}
+
+struct AnnotationsVisitor;
+
+impl<'t> Visitor<'t> for AnnotationsVisitor {
+    type Value = Vec<AnnotationPattern>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'t>>(self, mut members: A) -> Result<Self::Value, A::Error> {
+        let mut patterns = Vec::new();
+        while let Some((Text(key), Text(value))) = members.next_entry()? {
+            patterns.push(AnnotationPattern { key, value });
+        }
+        Ok(patterns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::json::Document;
+
+    const USUAL: &str = r#"{"version": "1.0.0",
+        "hook": {"path": "/bin/true", "args": ["a\"b", "\u00e9é"], "env": ["A=B"], "timeout": 5},
+        "when": {"always": true, "hasBindMounts": false, "annotations": {"z\\.": "^a$", "b": ".*"},
+                 "commands": ["/sh$"]},
+        "stages": ["prestart", "precreate"]}"#;
+
+    /// Returns what both decoders make of a text.
+    fn both(text: &str) -> (Option<serde_json::Value>, Option<serde_json::Value>) {
+        let stages = ["precreate".to_owned(), "prestart".to_owned()];
+        let options = SchemaOptions {
+            extension_stages: &stages,
+            path_check: PathCheck::Skip,
+            schema: SchemaRule::default(),
+        };
+        let json = |definition: Definition| serde_json::to_value(definition).unwrap();
+        let exact = Document::parse(text.as_bytes()).ok();
+        let exact = exact.and_then(|text| Definition::from_document(&text, options).ok());
+        let usual = decode(text.as_bytes(), options, &FoundPrograms::default());
+        (usual.map(json), exact.map(json))
+    }
+
+    #[test]
+    fn usual_files_are_decoded_as_by_the_other_decoder() {
+        let least = r#"{"version":"1.0.0","hook":{"path":"/h"},"stages":[]}"#;
+        for text in [USUAL, least] {
+            let (usual, exact) = both(text);
+            assert!(exact.is_some());
+            assert_eq!(usual, exact, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_unusual_is_left_to_the_other_decoder() {
+        for (usual, unusual) in [
+            (r#""version": "1.0.0""#, r#""version": "0.1.0""#),
+            (r#""version": "1.0.0","#, ""),
+            (r#""version""#, r#""Version""#),
+            (r#""timeout": 5"#, r#""timeout": 5, "timeout": 6"#),
+            (r#""timeout": 5"#, r#""timeout": 5.0"#),
+            (r#""timeout": 5"#, r#""timeout": 9223372036854775808"#),
+            (r#""timeout": 5"#, r#""x": 5"#),
+            (r#"["A=B"]"#, "null"),
+            (r#"["A=B"]"#, "[null]"),
+            (r#""b": ".*""#, r#""b": ".*", "b": "x""#),
+            (r#""b": ".*""#, r#""b": null"#),
+            (r#""b": ".*""#, r#""b": "(""#),
+            ("/sh$", "\\ud800"),
+            ("/bin/true", ""),
+            ("precreate", "preCreate"),
+            (r#"{"path": "/bin/true","#, r#"["/bin/true", [], [], 1], "x": {"#),
+        ] {
+            let text = USUAL.replace(usual, unusual);
+            assert_ne!(text, USUAL);
+            assert_eq!(both(&text).0, None, "{text}");
+        }
+        for text in [r#"["1.0.0", {"path": "/h"}, {}, []]"#, &format!("{USUAL} x"), ""] {
+            assert_eq!(both(text).0, None, "{text}");
+        }
+        let hook_as_array = r#"{"version":"1.0.0","hook":["/h",[],[],1],"stages":[]}"#;
+        assert_eq!(both(hook_as_array).0, None);
+    }
+
+    /// Returns objects of some members in some order.
+    fn objects(members: &[&'static str]) -> impl Strategy<Value = String> + use<> {
+        let members = prop::collection::vec(prop::sample::select(members.to_vec()), 0..6);
+        members.prop_map(|members| format!("{{{}}}", members.join(",")))
+    }
+
+    fn files() -> impl Strategy<Value = String> {
+        let hook = objects(&[
+            r#""path":"/h""#,
+            r#""path":"/h""#,
+            r#""args":["a","\n"]"#,
+            r#""args":[null]"#,
+            r#""env":[]"#,
+            r#""env":["A=B"]"#,
+            r#""Timeout":3"#,
+            r#""timeout":3"#,
+            r#""timeout":null"#,
+            r#""timeout":-0"#,
+        ]);
+        let when = objects(&[
+            r#""always":true"#,
+            r#""always":null"#,
+            r#""annotations":{"b":"x","a":""}"#,
+            r#""annotations":{"b":"x","\u0062":"y"}"#,
+            r#""commands":["^/bin/(a|b)$"]"#,
+            r#""commands":[]"#,
+            r#""hasBindMounts":false"#,
+            r#""hasbindmounts":true"#,
+        ]);
+        let stages = prop::sample::select(vec![
+            r#"["prestart"]"#,
+            r#"["poststop","precreate"]"#,
+            "[]",
+            r#"["nope"]"#,
+            "null",
+        ]);
+        let version = prop::sample::select(vec![r#""1.0.0""#, r#""1\u002e0.0""#, r#""""#]);
+        (hook, when, stages, version).prop_map(|(hook, when, stages, version)| {
+            format!(r#"{{"version":{version},"hook":{hook},"when":{when},"stages":{stages}}}"#)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn what_both_decode_is_the_same(text in files()) {
+            let (usual, exact) = both(&text);
+            if usual.is_some() {
+                prop_assert_eq!(usual, exact);
+            }
+        }
+    }
+}

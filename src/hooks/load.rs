@@ -1,7 +1,7 @@
 //! Reading hook directories.
 
 use std::collections::HashMap;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -174,7 +174,7 @@ impl Loader<'_> {
         };
         let first_problem = self.loaded.problems.len();
         for name in names {
-            let path = dir.join(&name);
+            let path = path_of(dir, &name);
             let state = match is_hook_file_name(&name) {
                 true => self.file(&mut directory, name, &path),
                 false => EntryState::NotJson,
@@ -274,6 +274,14 @@ impl Loader<'_> {
         let problem = Problem { path: path.to_owned(), location: None, source, fatal: false };
         self.loaded.problems.push(problem);
     }
+}
+
+/// Joins the two as [`Path::join`] does, with one allocation.
+fn path_of(dir: &Path, name: &OsStr) -> PathBuf {
+    let mut path = PathBuf::with_capacity(dir.as_os_str().len() + 1 + name.len());
+    path.push(dir);
+    path.push(name);
+    path
 }
 
 /// Opens a directory and lists it in byte order.

@@ -24,7 +24,9 @@ pub(super) fn decode(
     if options.schema == SchemaRule::Strict {
         return None;
     }
-    let mut deserializer = serde_json::Deserializer::from_slice(text);
+    // At once, as to check each string by itself takes longer.
+    let text = str::from_utf8(text).ok()?;
+    let mut deserializer = serde_json::Deserializer::from_str(text);
     let file: File<'_> = object(&mut deserializer).ok()?;
     deserializer.end().ok()?;
     let HookFields { path, args, env, timeout } = file.hook;

@@ -1,7 +1,8 @@
-//! `oci-hooks inject` with many hook files against reading and parsing the same files and nothing
-//! else: the least that any program must do. Prints CPU time and the ratio.
+//! `oci-hooks inject` with many hook files, beside reading and parsing the same files and nothing else,
+//! which is the least that any program must do, and beside podman's Go code if a program is named that
+//! runs it. Prints CPU time, its ratio, and peak memory.
 //!
-//! `cargo bench --bench inject`
+//! `cargo bench --bench inject`; `contrib/bench-inject` builds the Go program first.
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
 
@@ -9,51 +10,113 @@
 mod support;
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use support::{Cost, median, pairs, run};
+use nix::sys::resource::{UsageWho, getrusage};
+use support::{median, run};
 
-const RUNS: usize = 11;
+const RUNS: usize = 21;
+
+/// Names the program that runs podman's Go code.
+const PEER: &str = "OCI_HOOKS_BENCH_PEER";
 
 fn main() {
     let args: Vec<_> = std::env::args().collect();
-    if let [_, command, dir] = args.as_slice()
-        && command == "floor"
-    {
-        return floor(Path::new(dir));
-    }
-
-    let temp = tempfile::tempdir().unwrap();
-    let config = temp.path().join("config.json");
-    fs::write(&config, CONFIG).unwrap();
-    println!("CPU time, median of {RUNS} runs in turn; the floor reads and parses with serde_json");
-    println!(
-        "{:>6} {:>12} {:>12} {:>8} {:>16}",
-        "files", "inject", "floor", "ratio", "inject per file"
-    );
-    for count in [1, 100, 1000, 5000] {
-        let dir = temp.path().join(format!("hooks-{count}"));
-        make_hooks(&dir, count);
-        let this = std::env::current_exe().unwrap();
-        let costs = pairs(
-            RUNS,
-            || {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
-                run(command.arg("inject").arg("--hooks-dir").arg(&dir).arg(&config))
-            },
-            || run(Command::new(&this).arg("floor").arg(&dir)),
-        );
-        let ours = median(costs.iter().map(|(ours, _)| cpu(*ours)));
-        let floor = median(costs.iter().map(|(_, floor)| cpu(*floor)));
-        #[expect(clippy::cast_precision_loss, reason = "microseconds of a short run")]
-        let ratio = ours as f64 / floor.max(1) as f64;
-        println!("{count:>6} {ours:>9} µs {floor:>9} µs {ratio:>8.2} {:>13} µs", ours / count);
+    match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+        [_, "floor", dir] => floor(Path::new(dir)),
+        [_, "peak", program, args @ ..] => print_peak(Command::new(program).args(args)),
+        _ => measure(),
     }
 }
 
-fn cpu(cost: Cost) -> u128 {
-    cost.cpu.as_micros()
+/// A program that is measured, by the directory and the configuration it gets.
+struct Program {
+    name: &'static str,
+    command: Box<dyn Fn(&Path, &Path) -> Command>,
+}
+
+fn programs() -> Vec<Program> {
+    let this = std::env::current_exe().unwrap();
+    let mut programs = vec![
+        Program {
+            name: "inject",
+            command: Box::new(|dir, config| {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+                command.arg("inject").arg("--hooks-dir").arg(dir).arg(config);
+                command
+            }),
+        },
+        Program {
+            name: "floor",
+            command: Box::new(move |dir, _| {
+                let mut command = Command::new(&this);
+                command.arg("floor").arg(dir);
+                command
+            }),
+        },
+    ];
+    if let Some(peer) = std::env::var_os(PEER).map(PathBuf::from) {
+        let command = move |dir: &Path, config: &Path| {
+            let mut command = Command::new(&peer);
+            command.arg(dir).arg(config);
+            command
+        };
+        programs.push(Program { name: "podman's Go", command: Box::new(command) });
+    }
+    programs
+}
+
+fn measure() {
+    let temp = tempfile::tempdir().unwrap();
+    let config = temp.path().join("config.json");
+    fs::write(&config, CONFIG).unwrap();
+    let load = fs::read_to_string("/proc/loadavg").unwrap();
+    println!("CPU time, median and least of {RUNS} runs in turn; load {}", load.trim());
+    println!("the floor reads and parses with serde_json; memory is the peak of what is resident");
+    let programs = programs();
+    for count in [1, 100, 1000, 5000] {
+        let dir = temp.path().join(format!("hooks-{count}"));
+        make_hooks(&dir, count);
+        let mut times = vec![Vec::new(); programs.len()];
+        for _ in 0..=RUNS {
+            for (program, times) in programs.iter().zip(&mut times) {
+                times.push(run(&mut (program.command)(&dir, &config)).cpu.as_micros());
+            }
+        }
+        // The first of each was to warm up.
+        let times: Vec<_> = times.iter().map(|times| &times[1..]).collect();
+        let medians: Vec<_> = times.iter().map(|times| median(times.iter().copied())).collect();
+        println!("\n{count} hook files");
+        for ((program, times), middle) in programs.iter().zip(times).zip(&medians) {
+            let least = times.iter().min().unwrap();
+            println!(
+                "{:>12}: {middle:>7} µs, least {least:>7} µs; inject takes {:.2} of it; {:>6} kB",
+                program.name,
+                ratio(medians[0], *middle),
+                peak(&(program.command)(&dir, &config)),
+            );
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "microseconds of a short run")]
+fn ratio(ours: u128, other: u128) -> f64 {
+    ours as f64 / other.max(1) as f64
+}
+
+/// Returns the memory a command takes at most, in KiB: the system knows it of all children together, and
+/// so a process of its own has the command as its only one.
+fn peak(command: &Command) -> u64 {
+    let mut alone = Command::new(std::env::current_exe().unwrap());
+    alone.arg("peak").arg(command.get_program()).args(command.get_args());
+    let output = alone.output().unwrap();
+    String::from_utf8(output.stdout).unwrap().trim().parse().unwrap()
+}
+
+fn print_peak(command: &mut Command) {
+    run(command);
+    println!("{}", getrusage(UsageWho::RUSAGE_CHILDREN).unwrap().max_rss());
 }
 
 /// Lists, reads and parses, as a program without any other duty would.

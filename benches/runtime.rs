@@ -19,7 +19,7 @@ use std::time::Duration;
 use containers::bundle::Bundle;
 use containers::program;
 use containers::runtime::Runtime;
-use support::{Cost, median, pairs, run};
+use support::{Cost, median, run};
 
 const RUNS: usize = 61;
 const WRAPPER: &str = env!("CARGO_BIN_EXE_oci-hooks-runtime");
@@ -160,4 +160,15 @@ impl<'h> Container<'h> {
     fn config(&self) -> PathBuf {
         self.bundle.path().join("config.json")
     }
+}
+
+/// Runs two commands in turn, `runs` times each after one of each to warm up, and returns the costs.
+fn pairs(
+    runs: usize,
+    mut ours: impl FnMut() -> Cost,
+    mut peer: impl FnMut() -> Cost,
+) -> Vec<(Cost, Cost)> {
+    ours();
+    peer();
+    (0..runs).map(|_| (ours(), peer())).collect()
 }

@@ -25,17 +25,6 @@ pub(crate) fn run(command: &mut Command) -> Cost {
     cost
 }
 
-/// Runs two commands in turn, `runs` times each after one of each to warm up, and returns the costs.
-pub(crate) fn pairs(
-    runs: usize,
-    mut ours: impl FnMut() -> Cost,
-    mut peer: impl FnMut() -> Cost,
-) -> Vec<(Cost, Cost)> {
-    ours();
-    peer();
-    (0..runs).map(|_| (ours(), peer())).collect()
-}
-
 /// Returns the middle value.
 pub(crate) fn median<T: Ord + Copy>(values: impl Iterator<Item = T>) -> T {
     let mut values: Vec<_> = values.collect();

@@ -1,16 +1,14 @@
-//! The code for the services of `step-runner` is what its `.proto` files say.
+//! The generated code is what the `.proto` files beside it say.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use prost::Message;
 
-const FILES: [&str; 2] = ["steps.proto", "document.proto"];
-
 #[test]
-fn generated_code_is_that_of_the_proto_files() {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/step_runner/wire");
-    let descriptors = protox::compile(FILES, [&dir]).unwrap();
+fn generated_code_of_step_runner_is_that_of_the_proto_files() {
+    let dir = source("src/step_runner/wire");
+    let descriptors = protox::compile(["steps.proto", "document.proto"], [&dir]).unwrap();
     let out = tempfile::tempdir().unwrap();
     generate(out.path()).compile_fds(descriptors.clone()).unwrap();
     // Once more, with the first package's types by the path that they have here.
@@ -23,11 +21,33 @@ fn generated_code_is_that_of_the_proto_files() {
     let generated = document.path().join("oci_hooks.steps.v1.rs");
     fs::copy(generated, out.path().join("document.rs")).unwrap();
     fs::write(out.path().join("descriptors.bin"), descriptors.encode_to_vec()).unwrap();
+    compare(out.path(), &dir);
+}
 
-    let names =
-        fs::read_dir(out.path()).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
+#[test]
+fn generated_code_of_nri_is_that_of_the_proto_files() {
+    let dir = source("src/nri/wire");
+    let descriptors = protox::compile(["nri.proto", "ttrpc.proto"], [&dir]).unwrap();
+    let out = tempfile::tempdir().unwrap();
+    generate(out.path()).compile_fds(descriptors).unwrap();
+    let generated = out.path().join("nri.pkg.api.v1alpha1.rs");
+    fs::rename(generated, out.path().join("nri.rs")).unwrap();
+    compare(out.path(), &dir);
+}
+
+fn source(dir: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(dir)
+}
+
+fn generate(out: &Path) -> tonic_prost_build::Builder {
+    tonic_prost_build::configure().btree_map(".").build_transport(false).out_dir(out)
+}
+
+/// Compares what was generated with what is committed, or replaces it.
+fn compare(new: &Path, dir: &Path) {
+    let names = fs::read_dir(new).unwrap().map(|entry| PathBuf::from(entry.unwrap().file_name()));
     for name in names {
-        let new = fs::read(out.path().join(&name)).unwrap();
+        let new = fs::read(new.join(&name)).unwrap();
         let committed = dir.join(&name);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
             fs::write(committed, new).unwrap();
@@ -35,8 +55,4 @@ fn generated_code_is_that_of_the_proto_files() {
             panic!("{} is out of date: run this with UPDATE_GOLDEN=1", committed.display());
         }
     }
-}
-
-fn generate(out: &Path) -> tonic_prost_build::Builder {
-    tonic_prost_build::configure().btree_map(".").build_transport(false).out_dir(out)
 }

@@ -47,6 +47,8 @@ pub mod image;
 pub mod json;
 #[cfg(feature = "engine")]
 pub mod network;
+#[cfg(feature = "nri")]
+pub mod nri;
 #[doc(hidden)]
 #[cfg(any(feature = "program", feature = "runtime-wrapper"))]
 pub mod program;

@@ -21,7 +21,7 @@ pub mod exit;
 pub mod host;
 #[cfg(feature = "engine-program")]
 pub mod lines;
-#[cfg(any(feature = "engine-program", feature = "runtime-wrapper"))]
+#[cfg(any(feature = "engine-program", feature = "nri", feature = "runtime-wrapper"))]
 pub mod mistake;
 #[cfg(feature = "engine-program")]
 pub mod monitor;

@@ -3,8 +3,10 @@
 //! They are off unless they were asked for; then an event costs the comparison of two numbers.
 
 use std::env;
+use std::fs::File;
 use std::io::{self, Write};
 use std::str::FromStr as _;
+use std::sync::Mutex;
 
 use tracing::Metadata;
 pub use tracing_subscriber::filter::LevelFilter;
@@ -15,8 +17,14 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Whose events are reported: libraries for HTTP and gRPC have their own, in which there may be headers
 /// with logins.
-const TARGETS: [&str; 5] =
-    ["oci_hooks", "oci_hooks_runtime", "container_hook", "step_runner", "garm_provider_runc"];
+const TARGETS: [&str; 6] = [
+    "oci_hooks",
+    "oci_hooks_runtime",
+    "oci_hooks_nri",
+    "container_hook",
+    "step_runner",
+    "garm_provider_runc",
+];
 
 /// Chooses levels by module, as `debug` or `oci_hooks::network=trace,info`.
 const VARIABLE: &str = "RUST_LOG";
@@ -26,6 +34,13 @@ const VARIABLE: &str = "RUST_LOG";
 pub fn to_stderr(level: Option<LevelFilter>) {
     let Some(targets) = targets(level) else { return };
     let lines = fmt::layer().with_ansi(false).with_writer(io::stderr);
+    tracing_subscriber::registry().with(targets).with(filter_fn(is_own)).with(lines).init();
+}
+
+/// Adds events, chosen as by [`to_stderr`], to a file. To be called once.
+pub fn to_file(level: Option<LevelFilter>, file: File) {
+    let Some(targets) = targets(level) else { return };
+    let lines = fmt::layer().with_ansi(false).with_writer(Mutex::new(file));
     tracing_subscriber::registry().with(targets).with(filter_fn(is_own)).with(lines).init();
 }
 

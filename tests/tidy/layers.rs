@@ -9,7 +9,7 @@ const LAYERS: [&[&str]; 6] = [
     &["bundle", "rootfs"],
     &["container"],
     // Each speaks one protocol; none names another.
-    &["container_hook", "garm", "step_runner"],
+    &["container_hook", "garm", "nri", "step_runner"],
     // What the programs share.
     &["program"],
 ];

@@ -2,8 +2,8 @@
 //! `UPDATE_GOLDEN=1 cargo test --test proto`.
 
 #[rustfmt::skip]
-#[expect(missing_docs, unused_qualifications, reason = "generated")]
+#[expect(missing_docs, reason = "generated")]
 pub mod nri;
 #[rustfmt::skip]
-#[expect(missing_docs, unused_qualifications, reason = "generated")]
+#[expect(missing_docs, reason = "generated")]
 pub mod ttrpc;

@@ -1,0 +1,104 @@
+//! The command line.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+use oci_hooks::nri::{Identity, IdentityError};
+use oci_hooks::program::completions::CompletionsArgs;
+use oci_hooks::program::context::log_level;
+use oci_hooks::program::trace::LevelFilter;
+
+/// Where containerd and CRI-O listen for plugins.
+pub(crate) const SOCKET: &str = "/var/run/nri/nri.sock";
+
+const HELP: &str = "\
+containerd and CRI-O start it themselves if it is in their plugin directory, with an index before its \
+name. Started in any other way, it connects to their socket, and again whenever they have restarted.
+
+Examples:
+  ln -s /usr/bin/oci-hooks-nri /opt/nri/plugins/10-oci-hooks-nri   Have containerd start it
+  oci-hooks-nri                                 Connect to the socket of containerd or CRI-O
+  oci-hooks-nri --hooks-dir /etc/hooks.d --log-level debug         Explain each decision
+
+Exit status:
+  0  ended by SIGTERM or SIGINT, or by the runtime that started it
+  1  error
+  2  bad usage";
+
+/// Apply hooks.d to containers of containerd and CRI-O, as an NRI plugin
+#[derive(Debug, Parser)]
+#[command(
+    name = "oci-hooks-nri",
+    version,
+    after_help = HELP,
+    args_conflicts_with_subcommands = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(flatten)]
+    pub(crate) options: Options,
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+}
+
+/// Options of the plugin. Those with a key in the runtime's configuration go before it.
+#[derive(Args, Debug, Default)]
+pub(crate) struct Options {
+    /// Read hook files from DIR instead of /usr/share/containers/oci/hooks.d and
+    /// /etc/containers/oci/hooks.d (can be repeated, in order of increasing precedence)
+    #[arg(long, value_name = "DIR")]
+    pub(crate) hooks_dir: Vec<PathBuf>,
+
+    /// Refuse all containers while a hook file is broken that was never valid, instead of leaving the
+    /// file out
+    #[arg(long)]
+    pub(crate) strict: bool,
+
+    /// Inject hooks that non-root users can change too, and let hooks without `env` inherit the
+    /// environment of the OCI runtime
+    #[arg(long)]
+    pub(crate) allow_untrusted: bool,
+
+    /// Write metrics to FILE, for the textfile collector of Prometheus' node exporter
+    #[arg(long, value_name = "FILE")]
+    pub(crate) metrics: Option<PathBuf>,
+
+    /// Append the log to FILE instead of writing it to standard error
+    #[arg(long, value_name = "FILE")]
+    pub(crate) log_file: Option<PathBuf>,
+
+    /// Log from this level: info has the hooks of each container, debug explains them [default: info]
+    #[arg(long, value_name = "LEVEL", value_parser = log_level())]
+    pub(crate) log_level: Option<LevelFilter>,
+
+    /// Socket of the runtime
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    pub(crate) socket: PathBuf,
+
+    /// Name to register as [default: oci-hooks-nri, or the one that the runtime gave]
+    #[arg(long, value_name = "NAME", value_parser = name)]
+    pub(crate) name: Option<String>,
+
+    /// Index to register with, two digits: plugins are called in ascending order [default: 10, or the
+    /// one that the runtime gave]
+    #[arg(long, value_name = "NN", value_parser = index)]
+    pub(crate) idx: Option<String>,
+}
+
+fn name(text: &str) -> Result<String, IdentityError> {
+    Identity::new(text, "10").map(|_| text.to_owned())
+}
+
+fn index(text: &str) -> Result<String, IdentityError> {
+    Identity::new("name", text).map(|_| text.to_owned())
+}
+
+const COMPLETIONS_EXAMPLES: &str = "\
+Examples:
+  oci-hooks-nri completions bash > /etc/bash_completion.d/oci-hooks-nri";
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    #[command(after_help = COMPLETIONS_EXAMPLES)]
+    Completions(CompletionsArgs),
+}

@@ -1,0 +1,107 @@
+//! Started by the runtime, or connecting to it.
+
+use std::env;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+use oci_hooks::nri::{Identity, SocketWatch, Woken};
+use oci_hooks::sys::error::chain;
+use oci_hooks::sys::spawn::inherited;
+use tracing::{info, warn};
+
+use crate::backoff::Backoff;
+use crate::cli::Options;
+use crate::error::Error;
+use crate::plugin::Plugin;
+use crate::serve::{End, serve};
+use crate::settings::Settings;
+use crate::stop::Stop;
+
+/// The descriptor of the connection to the runtime that started this program.
+const SOCKET_VARIABLE: &str = "NRI_PLUGIN_SOCKET";
+/// The name that the runtime gave.
+const NAME_VARIABLE: &str = "NRI_PLUGIN_NAME";
+/// The index that the runtime gave.
+const INDEX_VARIABLE: &str = "NRI_PLUGIN_IDX";
+
+/// Serves until a signal, or the runtime that started this program, ends it.
+pub(crate) fn run(options: Options) -> Result<(), Error> {
+    // First of all, as the descriptor's number may be any.
+    let socket = env::var(SOCKET_VARIABLE).ok().map(|text| given(&text)).transpose()?;
+    let or_variable = |option: &Option<String>, variable, default: &str| {
+        let given = option.clone().or_else(|| env::var(variable).ok());
+        given.unwrap_or_else(|| default.to_owned())
+    };
+    let name = or_variable(&options.name, NAME_VARIABLE, "oci-hooks-nri");
+    let index = or_variable(&options.idx, INDEX_VARIABLE, "10");
+    let identity = Identity::new(&name, &index)?;
+    let stop = Stop::new().map_err(Error::Wait)?;
+    let settings = Settings::of(&options);
+    let mut plugin = Plugin::new(settings.clone());
+    let result = match socket {
+        Some(socket) => started(&mut plugin, &identity, socket, &stop),
+        None => {
+            plugin.start(settings)?;
+            connect(&mut plugin, &identity, &options.socket, &stop)
+        }
+    };
+    plugin.end();
+    result
+}
+
+/// Returns the connection that this program was started with.
+fn given(text: &str) -> Result<UnixStream, Error> {
+    let invalid = |source| Error::Descriptor { text: text.to_owned(), source };
+    let number = text.parse().map_err(|_| invalid(None))?;
+    let descriptor = inherited(number).map_err(|error| invalid(Some(error)))?;
+    Ok(UnixStream::from(descriptor))
+}
+
+/// Serves the runtime that started this program.
+fn started(
+    plugin: &mut Plugin,
+    identity: &Identity,
+    socket: UnixStream,
+    stop: &Stop,
+) -> Result<(), Error> {
+    let result = serve(plugin, identity, socket, stop);
+    // That is why the runtime closed the connection.
+    plugin.take_failure().map_or(result.map(drop), Err)
+}
+
+/// Connects to the runtime, again and again.
+fn connect(
+    plugin: &mut Plugin,
+    identity: &Identity,
+    path: &Path,
+    stop: &Stop,
+) -> Result<(), Error> {
+    let mut backoff = Backoff::new();
+    let mut last_problem = String::new();
+    loop {
+        let watch = SocketWatch::new(path).map_err(Error::Wait)?;
+        let result = UnixStream::connect(path)
+            .map_err(|source| Error::Socket { action: "connect to", source })
+            .and_then(|socket| serve(plugin, identity, socket, stop));
+        plugin.set_connected(false);
+        match result {
+            Ok(End::Stopped) => return Ok(()),
+            Ok(End::Closed) => {
+                info!(socket = %path.display(), "the runtime closed the connection");
+                last_problem.clear();
+                backoff.reset();
+            }
+            Err(error) => {
+                let problem = chain(&plugin.take_failure().unwrap_or(error));
+                if problem != last_problem {
+                    warn!(socket = %path.display(), error = %problem, "no runtime: wait for it");
+                    last_problem = problem;
+                }
+            }
+        }
+        plugin.poll();
+        if watch.wait(stop, backoff.next()).map_err(Error::Wait)? == Woken::Stopped {
+            return Ok(());
+        }
+    }
+}

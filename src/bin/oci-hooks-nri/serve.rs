@@ -1,0 +1,99 @@
+//! A conversation with a runtime, on its socket.
+
+use std::io::{Read as _, Write as _};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+use oci_hooks::nri::{Identity, Session};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use tracing::{debug, info};
+
+use crate::error::Error;
+use crate::plugin::Plugin;
+use crate::stop::Stop;
+
+/// How long the runtime may take to answer the registration, as its own limit is by default.
+const REGISTRATION: Duration = Duration::from_secs(5);
+
+/// How long the runtime may take to read a response.
+const WRITE: Duration = Duration::from_secs(10);
+
+const READ_BYTES: usize = 64 << 10;
+
+/// Why a conversation ended that was none of an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    Stopped,
+    /// The runtime, which had accepted the plugin, closed the connection.
+    Closed,
+}
+
+/// What to do next.
+struct Ready {
+    stop: bool,
+    readable: bool,
+}
+
+/// Registers the plugin with a runtime, and answers its calls until the conversation ends.
+pub(crate) fn serve(
+    plugin: &mut Plugin,
+    identity: &Identity,
+    mut socket: UnixStream,
+    stop: &Stop,
+) -> Result<End, Error> {
+    let failed = |action| move |source| Error::Socket { action, source };
+    socket.set_write_timeout(Some(WRITE)).map_err(failed("set up the connection to"))?;
+    let (mut session, registration) = Session::new(identity.clone());
+    debug!(plugin = %identity, "register");
+    socket.write_all(&registration).map_err(failed("write to"))?;
+    let deadline = Instant::now() + REGISTRATION;
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let until = (!session.is_registered()).then_some(deadline);
+        if until.is_some_and(|until| until <= Instant::now()) {
+            return Err(Error::Timeout { seconds: REGISTRATION.as_secs() });
+        }
+        let ready = wait(plugin, &socket, stop, until)?;
+        if ready.stop {
+            return Ok(End::Stopped);
+        }
+        if ready.readable {
+            let count = match socket.read(&mut buffer) {
+                Ok(0) if session.is_registered() => return Ok(End::Closed),
+                Ok(0) => return Err(Error::Closed),
+                Ok(count) => count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => 0,
+                Err(source) => return Err(failed("read from")(source)),
+            };
+            let was_registered = session.is_registered();
+            let answer = session.receive(&buffer[..count], plugin)?;
+            socket.write_all(&answer).map_err(failed("write to"))?;
+            if session.is_registered() && !was_registered {
+                info!(plugin = %identity, "registered");
+                plugin.set_connected(true);
+            }
+        }
+        plugin.poll();
+    }
+}
+
+/// Waits until there is something to do.
+fn wait(
+    plugin: &Plugin,
+    socket: &UnixStream,
+    stop: &Stop,
+    until: Option<Instant>,
+) -> Result<Ready, Error> {
+    let until = [until, plugin.due()].into_iter().flatten().min();
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    let left = left.and_then(|left| Timespec::try_from(left).ok());
+    let mut fds = vec![PollFd::new(stop, PollFlags::IN), PollFd::new(socket, PollFlags::IN)];
+    fds.extend(plugin.monitor().map(|monitor| PollFd::new(monitor, PollFlags::IN)));
+    match poll(&mut fds, left.as_ref()) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(errno) => return Err(Error::Wait(errno.into())),
+    }
+    let is_ready = |at: usize| !fds[at].revents().is_empty();
+    Ok(Ready { stop: is_ready(0), readable: is_ready(1) })
+}

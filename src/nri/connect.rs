@@ -1,0 +1,85 @@
+//! Waiting for a runtime's socket.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::Path;
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::inotify::{self, CreateFlags, WatchFlags};
+use rustix::io::Errno;
+
+/// Watches the directory of a socket, or the nearest one above it that exists.
+///
+/// To be made before a connection is tried: what appears after that is noticed.
+#[derive(Debug)]
+pub struct SocketWatch(OwnedFd);
+
+/// Why a wait ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Woken {
+    /// Something was created where the socket is expected, or the time is over.
+    TryAgain,
+    Stopped,
+}
+
+impl SocketWatch {
+    /// Watches for a socket.
+    pub fn new(socket: &Path) -> io::Result<Self> {
+        let inotify = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
+        let events = WatchFlags::CREATE | WatchFlags::MOVED_TO;
+        let parents = socket.ancestors().skip(1);
+        let here = Path::new(".");
+        for directory in parents.map(|parent| if parent == Path::new("") { here } else { parent }) {
+            match inotify::add_watch(&inotify, directory, events) {
+                Err(Errno::NOENT | Errno::NOTDIR) => {}
+                result => {
+                    result?;
+                    break;
+                }
+            }
+        }
+        Ok(SocketWatch(inotify))
+    }
+
+    /// Waits until it is worth trying again, or `stop` is readable.
+    pub fn wait(&self, stop: impl AsFd, timeout: Duration) -> io::Result<Woken> {
+        let timeout = Timespec::try_from(timeout).ok();
+        let mut fds = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&self.0, PollFlags::IN)];
+        match poll(&mut fds, timeout.as_ref()) {
+            Ok(_) if !fds[0].revents().is_empty() => Ok(Woken::Stopped),
+            Ok(_) | Err(Errno::INTR) => Ok(Woken::TryAgain),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::net::UnixStream;
+    use std::time::Instant;
+
+    use super::*;
+
+    const LONG: Duration = Duration::from_secs(600);
+
+    #[test]
+    fn a_socket_or_its_directory_that_appears_ends_the_wait() {
+        let root = tempfile::tempdir().unwrap();
+        let (stop, sender) = UnixStream::pair().unwrap();
+        let socket = root.path().join("nri/nri.sock");
+        let start = Instant::now();
+        let watch = SocketWatch::new(&socket).unwrap();
+        fs::create_dir(root.path().join("nri")).unwrap();
+        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::TryAgain);
+        let watch = SocketWatch::new(&socket).unwrap();
+        fs::write(&socket, "").unwrap();
+        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::TryAgain);
+        assert!(start.elapsed() < LONG);
+        let watch = SocketWatch::new(&socket).unwrap();
+        assert_eq!(watch.wait(&stop, Duration::ZERO).unwrap(), Woken::TryAgain);
+        drop(sender);
+        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::Stopped);
+    }
+}

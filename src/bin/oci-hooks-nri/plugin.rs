@@ -162,8 +162,8 @@ impl Service for Plugin {
             self.failure = Some(problem);
             return Err(message);
         }
-        let ConfigureRequest { runtime_name, runtime_version, request_timeout, .. } = request;
-        info!(runtime = ?runtime_name, version = ?runtime_version, timeout_ms = request_timeout, "configured");
+        let ConfigureRequest { runtime_name, runtime_version, .. } = request;
+        info!(runtime = ?runtime_name, version = ?runtime_version, "configured");
         Ok(())
     }
 
@@ -180,6 +180,8 @@ impl Service for Plugin {
                 self.without_hooks += 1;
             }
         }
+        let containers = request.containers.len();
+        info!(containers, more = request.more, "synchronized with the runtime");
         if !request.more {
             self.metrics.set_without_hooks(std::mem::take(&mut self.without_hooks));
             self.metrics_file.set_stale();

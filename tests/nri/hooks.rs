@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use oci_hooks::nri::wire::nri::{Container, Hook, Hooks, PodSandbox, SynchronizeRequest};
+use oci_hooks::nri::wire::nri::{
+    Container, CreateContainerResponse, Hook, Hooks, PodSandbox, SynchronizeRequest,
+};
 use prost::Message as _;
 
 use crate::plugin::{Place, container};
@@ -170,4 +172,25 @@ fn large_responses_arrive() {
     place.hook("a.json", ALWAYS, &format!("[{stages}]"));
     let (_plugin, mut runtime) = place.accepted(&[]);
     assert_eq!(runtime.create(None, container("/bin/sh")).unwrap().poststop.len(), 300);
+}
+
+#[test]
+fn a_request_that_containerd_sent_is_understood() {
+    let recorded = fs::read("tests/data/nri/create-containerd-1.7.24.bin").unwrap();
+    let place = Place::new();
+    for (name, when) in [
+        ("command.json", r#"{"commands": ["^/bin/false$"]}"#),
+        ("container.json", r#"{"annotations": {"^io.kubernetes.cri.image-name$": "busybox"}}"#),
+        ("mounts.json", r#"{"hasBindMounts": true}"#),
+        ("pod.json", r#"{"annotations": {"^io.kubernetes.cri.container-type$": "^sandbox$"}}"#),
+        ("z-other.json", r#"{"commands": ["^/bin/true$"]}"#),
+    ] {
+        place.hook(name, when, r#"["createRuntime"]"#);
+    }
+    let (_plugin, mut runtime) = place.accepted(&[]);
+    let response = runtime.replay(&recorded).unwrap();
+    let response = CreateContainerResponse::decode(&response[..]).unwrap();
+    let hooks = response.adjust.unwrap().hooks.unwrap();
+    let expected = ["command.json", "container.json", "mounts.json", "pod.json"];
+    assert_eq!(names(&hooks.create_runtime), expected);
 }

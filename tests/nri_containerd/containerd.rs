@@ -62,13 +62,20 @@ impl Containerd {
     /// Starts it with our plugin among those that it starts itself, and this configuration of it.
     #[track_caller]
     pub(crate) fn start_with_plugin(config: &str) -> Self {
-        let mut containerd = Self::prepare();
+        let mut containerd = Self::prepare_with_plugin(config);
+        containerd.start_daemon();
+        containerd.import();
+        containerd
+    }
+
+    /// Writes what a containerd needs that starts our plugin.
+    #[track_caller]
+    pub(crate) fn prepare_with_plugin(config: &str) -> Self {
+        let containerd = Self::prepare();
         let plugin = containerd.path("plugins/10-oci-hooks-nri");
         symlink(env!("CARGO_BIN_EXE_oci-hooks-nri"), plugin).unwrap();
         let config = config.replace("DIR", containerd.path("").to_str().unwrap());
         fs::write(containerd.path("conf.d/10-oci-hooks-nri.conf"), config).unwrap();
-        containerd.start_daemon();
-        containerd.import();
         containerd
     }
 
@@ -128,6 +135,18 @@ impl Containerd {
     /// Starts the daemon, and waits until it serves.
     #[track_caller]
     pub(crate) fn start_daemon(&mut self) {
+        self.spawn_daemon();
+        let version = || self.client.call::<_, Id>("RuntimeService/Version", Id::default());
+        wait_until("containerd", || {
+            let is_there = version().is_ok();
+            assert!(is_there || !self.log().contains("level=fatal"), "{}", self.log());
+            is_there
+        });
+    }
+
+    /// Starts the daemon.
+    #[track_caller]
+    pub(crate) fn spawn_daemon(&mut self) {
         let bin = debian_13();
         fs::write(self.path("config.toml"), self.config()).unwrap();
         let log = File::options().create(true).append(true).open(self.path("log")).unwrap();
@@ -140,13 +159,6 @@ impl Containerd {
             .stderr(log)
             .spawn();
         self.daemon = Some(daemon.unwrap());
-        let version = || self.client.call::<_, Id>("RuntimeService/Version", Id::default());
-        wait_until("containerd", || {
-            let ended = || fs::read_to_string(self.path("log")).unwrap();
-            let is_there = version().is_ok();
-            assert!(is_there || !ended().contains("level=fatal"), "{}", ended());
-            is_there
-        });
     }
 
     /// Ends the daemon; containers go on.

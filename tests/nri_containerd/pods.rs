@@ -172,6 +172,16 @@ fn a_refused_container_is_an_error_that_says_why() {
 }
 
 #[test]
+fn a_mistake_in_the_configuration_of_the_plugin_is_in_the_log_of_containerd() {
+    let mut containerd = Containerd::prepare_with_plugin("strikt = true\n");
+    containerd.spawn_daemon();
+    wait_until("the mistake in the log", || {
+        containerd.log().contains("configuration of this plugin at 1:1: unknown field")
+    });
+    wait_until("the end of the CRI", || containerd.log().contains("level=fatal"));
+}
+
+#[test]
 fn a_plugin_that_is_killed_and_comes_back_reports_what_it_missed() {
     let mut containerd = Containerd::start();
     containerd.hook("a.json", "echo >>\"$OUT/a\"", json!({"always": true}), &["poststart"]);

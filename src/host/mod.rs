@@ -1,6 +1,6 @@
 //! The host's types that the other modules' signatures and errors name.
 
-pub use crate::sys::fs::{PathError, ReadError, ReplaceError};
+pub use crate::sys::fs::{PathError, ReadError, ReplaceError, SystemRoot};
 pub use crate::sys::process::{Finished, RunError};
 #[cfg(feature = "engine")]
 pub use crate::sys::{

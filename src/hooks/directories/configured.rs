@@ -45,7 +45,7 @@ pub struct ConfigLine {
 /// ```no_run
 /// use oci_hooks::hooks::consumer::PODMAN;
 /// use oci_hooks::hooks::directories::{System, configured};
-/// use oci_hooks::sys::fs::SystemRoot;
+/// use oci_hooks::host::SystemRoot;
 ///
 /// # fn main() -> Result<(), oci_hooks::hooks::directories::DirectoriesError> {
 /// let variable = |name: &str| std::env::var_os(name);

@@ -246,7 +246,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let fifo = directory.path().join("fifo");
         let mode = Mode::RUSR | Mode::WUSR;
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
+        rustix::fs::mknodat(CWD, &fifo, FileType::Fifo, mode, 0).unwrap();
         let socket = directory.path().join("socket");
         let _listener = UnixListener::bind(&socket).unwrap();
         for (path, expected) in [

@@ -12,7 +12,8 @@ use crate::style;
 /// Size limit of texts to compare: the diff needs more memory for each line than the line itself.
 const MAX_BYTES: u64 = 8 << 20;
 
-/// Writes the difference between two JSON texts; one-line texts are laid out first.
+/// Writes the difference between two JSON texts; both are laid out first if one of them is on one line,
+/// as what precreate hooks give back.
 pub(crate) fn write(
     context: &mut Context,
     old: &[u8],
@@ -22,7 +23,8 @@ pub(crate) fn write(
     if old.len().max(new.len()) as u64 > MAX_BYTES {
         return Err(Error::TooLarge { path: PathBuf::from(name), limit_bytes: MAX_BYTES });
     }
-    let (old, new) = (lines(old), lines(new));
+    let laid_out = is_one_line(old) || is_one_line(new);
+    let (old, new) = (lines(old, laid_out), lines(new, laid_out));
     let diff = TextDiff::from_lines(old.as_str(), new.as_str());
     let mut wrote_header = false;
     for hunk in diff.unified_diff().context_radius(3).iter_hunks() {
@@ -44,8 +46,13 @@ pub(crate) fn write(
     Ok(())
 }
 
-fn lines(text: &[u8]) -> String {
-    let is_one_line = !text.trim_ascii_end().contains(&b'\n');
-    let pretty = is_one_line.then(|| Document::parse(text).ok().map(|d| d.pretty("  "))).flatten();
+fn is_one_line(text: &[u8]) -> bool {
+    !text.trim_ascii_end().contains(&b'\n')
+}
+
+fn lines(text: &[u8], laid_out: bool) -> String {
+    // Compact first: it writes strings in one way.
+    let compact = Document::parse(text).ok().filter(|_| laid_out).map(|it| it.compact());
+    let pretty = compact.as_deref().and_then(|it| Some(Document::parse(it).ok()?.pretty("  ")));
     String::from_utf8_lossy(pretty.as_deref().unwrap_or(text)).into_owned()
 }

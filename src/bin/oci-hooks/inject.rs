@@ -56,7 +56,8 @@ pub(crate) struct InjectArgs {
     #[arg(long)]
     lenient: bool,
 
-    /// What to do with a hook file whose program does not exist [default: drop, with --strict fail]
+    /// Drop hook files whose program does not exist, as podman does, or fail [default: drop; with
+    /// --strict: fail]
     #[arg(long, value_enum, value_name = "WHAT")]
     missing_program: Option<Missing>,
 
@@ -107,9 +108,7 @@ enum Prestart {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Missing {
-    /// Skip it, as podman and CRI-O do
     Drop,
-    /// Fail
     Fail,
 }
 

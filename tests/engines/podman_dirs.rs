@@ -117,7 +117,7 @@ impl System {
         if ran.stderr.contains("decode configuration") {
             return None;
         }
-        fs::write(self.path("config.json"), &ran.success()).unwrap();
+        fs::write(self.path("config.json"), ran.success()).unwrap();
         let config: Value =
             serde_json::from_slice(&fs::read(self.path("config.json")).unwrap()).unwrap();
         let hooks = config["hooks"]["createRuntime"].as_array().cloned().unwrap_or_default();

@@ -199,19 +199,23 @@ fn is_about_rights(hint: String) -> bool {
 }
 
 /// Says after a change where hooks of one's own had better be, or that the consumer does not read it.
-pub(crate) fn note_change(directories: &Directories, context: &Context) {
-    let Some(last) = directories.dirs.last() else { return };
+pub(crate) fn note_change(directories: &Directories, context: &mut Context) -> Result<(), Error> {
+    // What was done comes first.
+    context.flush()?;
+    let Some(last) = directories.dirs.last() else { return Ok(()) };
     let consumer = &context.consumer;
     let usual = [DEFAULT_DIR, OVERRIDE_DIR].map(Path::new);
     match &directories.configured {
         Some(configured) if last == Path::new(DEFAULT_DIR) => with_system(|system| {
-            let advice = configured.to_read(&own_dir(system), consumer, system);
+            let own = own_dir(system);
+            let advice = configured.to_read(&own, consumer, system);
+            let own = own.display();
             context.note(&format!(
-                "packages put their hook files in {DEFAULT_DIR}, too; for a directory of your own {advice}"
+                "packages put hook files in {DEFAULT_DIR}, too; to have yours in {own}, {advice}"
             ));
         }),
         None if usual.contains(&last.as_path()) => {
-            let Ok(read) = Directories::configured(consumer) else { return };
+            let Ok(read) = Directories::configured(consumer) else { return Ok(()) };
             if let (false, Some(configured)) = (read.dirs.contains(last), &read.configured) {
                 let message = format!("{} does not read this directory", consumer.name);
                 let mut diagnostic = Diagnostic::new("unread-dir", last, &message);
@@ -222,4 +226,5 @@ pub(crate) fn note_change(directories: &Directories, context: &Context) {
         }
         _ => {}
     }
+    Ok(())
 }

@@ -101,7 +101,7 @@ impl InstallOptions {
         let change = change
             .map_err(|error| directories::explain_error(error, &directories, &context.consumer))?;
         let exit = changes::report(change, editor.mode, context)?;
-        directories::note_change(&directories, context);
+        directories::note_change(&directories, context)?;
         Ok(exit)
     }
 }
@@ -157,6 +157,6 @@ pub(crate) fn change(
     let change = change(&editor, &name)
         .map_err(|error| directories::explain_error(error, &directories, &context.consumer))?;
     let exit = changes::report(change, editor.mode, context)?;
-    directories::note_change(&directories, context);
+    directories::note_change(&directories, context)?;
     Ok(exit)
 }

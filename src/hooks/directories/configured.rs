@@ -118,7 +118,7 @@ impl ConfiguredDirs {
 fn can_be_edited(path: &Path, system: &System<'_>) -> bool {
     let of_package = path.starts_with(system.root.join(Path::new("/usr")));
     let of_root = path.starts_with(system.root.join(Path::new("/etc")));
-    !of_package && !(of_root && system.is_rootless())
+    !(of_package || of_root && system.is_rootless())
 }
 
 impl fmt::Display for ConfigLine {

@@ -147,17 +147,15 @@ fn builds(is_new: bool, host: &Host) -> Check {
 fn buildkit_command(host: &Host) -> Option<(String, PathBuf)> {
     let drop_ins = host.root.list(Path::new(DROP_INS)).ok().flatten().unwrap_or_default();
     let drop_ins = drop_ins.into_iter().map(|entry| Path::new(DROP_INS).join(entry.name));
-    let files = UNITS.iter().map(PathBuf::from).chain(drop_ins);
-    files
-        .filter_map(|path| {
-            let text = host.read(&path).ok().flatten()?;
-            let lines = text.lines().map(str::trim).filter(|line| !line.starts_with(['#', ';']));
-            let values = lines.filter_map(|line| {
-                let (_, value) = line.split_once(&format!("{BUILDKIT_VARIABLE}="))?;
-                let end = value.find(|c: char| c.is_whitespace() || c == '"' || c == '\'');
-                Some(value[..end.unwrap_or(value.len())].to_owned())
-            });
-            Some((values.last()?, host.root.join(&path)))
-        })
-        .last()
+    let mut files = UNITS.iter().map(PathBuf::from).chain(drop_ins).rev();
+    // What comes last decides.
+    files.find_map(|path| {
+        let text = host.read(&path).ok().flatten()?;
+        let mut lines = text.lines().rev().map(str::trim).filter(|l| !l.starts_with(['#', ';']));
+        let value = lines.find_map(|line| {
+            let (_, value) = line.split_once(&format!("{BUILDKIT_VARIABLE}="))?;
+            value.split(|c: char| c.is_whitespace() || c == '"' || c == '\'').next()
+        });
+        Some((value?.to_owned(), host.root.join(&path)))
+    })
 }

@@ -18,8 +18,9 @@ pub struct SocketWatch(OwnedFd);
 /// Why a wait ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Woken {
-    /// Something was created where the socket is expected, or the time is over.
-    TryAgain,
+    /// Something was created where the socket is expected.
+    Created,
+    TimedOut,
     Stopped,
 }
 
@@ -42,13 +43,14 @@ impl SocketWatch {
         Ok(SocketWatch(inotify))
     }
 
-    /// Waits until it is worth trying again, or `stop` is readable.
+    /// Waits until it is worth trying again, the time is over, or `stop` is readable.
     pub fn wait(&self, stop: impl AsFd, timeout: Duration) -> io::Result<Woken> {
         let timeout = Timespec::try_from(timeout).ok();
         let mut fds = [PollFd::new(&stop, PollFlags::IN), PollFd::new(&self.0, PollFlags::IN)];
         match poll(&mut fds, timeout.as_ref()) {
             Ok(_) if !fds[0].revents().is_empty() => Ok(Woken::Stopped),
-            Ok(_) | Err(Errno::INTR) => Ok(Woken::TryAgain),
+            Ok(0) | Err(Errno::INTR) => Ok(Woken::TimedOut),
+            Ok(_) => Ok(Woken::Created),
             Err(errno) => Err(errno.into()),
         }
     }
@@ -72,13 +74,13 @@ mod tests {
         let start = Instant::now();
         let watch = SocketWatch::new(&socket).unwrap();
         fs::create_dir(root.path().join("nri")).unwrap();
-        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::TryAgain);
+        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::Created);
         let watch = SocketWatch::new(&socket).unwrap();
         fs::write(&socket, "").unwrap();
-        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::TryAgain);
+        assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::Created);
         assert!(start.elapsed() < LONG);
         let watch = SocketWatch::new(&socket).unwrap();
-        assert_eq!(watch.wait(&stop, Duration::ZERO).unwrap(), Woken::TryAgain);
+        assert_eq!(watch.wait(&stop, Duration::ZERO).unwrap(), Woken::TimedOut);
         drop(sender);
         assert_eq!(watch.wait(&stop, LONG).unwrap(), Woken::Stopped);
     }

@@ -191,7 +191,7 @@ impl Session {
     }
 
     fn request(&mut self, message: Message, service: &mut impl Service) -> Result<Vec<u8>, Status> {
-        if message.stream % 2 == 0 || message.stream <= self.last_stream {
+        if message.stream.is_multiple_of(2) || message.stream <= self.last_stream {
             let stream = message.stream;
             return Err(invalid(format!("invalid stream {stream}: expected a greater odd number")));
         }

@@ -1,5 +1,7 @@
 //! The generated code is what the `.proto` files beside it say.
 
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 

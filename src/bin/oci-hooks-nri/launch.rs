@@ -3,6 +3,7 @@
 use std::env;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 use oci_hooks::nri::{Identity, SocketWatch, Woken};
 use oci_hooks::sys::error::chain;
@@ -99,9 +100,27 @@ fn connect(
                 }
             }
         }
-        plugin.poll();
-        if watch.wait(stop, backoff.next()).map_err(Error::Wait)? == Woken::Stopped {
+        if wait(plugin, &watch, stop, backoff.next())? == Woken::Stopped {
             return Ok(());
+        }
+    }
+}
+
+/// Waits before the next try, and does meanwhile what the plugin has to do.
+fn wait(
+    plugin: &mut Plugin,
+    watch: &SocketWatch,
+    stop: &Stop,
+    time: Duration,
+) -> Result<Woken, Error> {
+    let deadline = Instant::now() + time;
+    loop {
+        plugin.poll();
+        let until = plugin.due().map_or(deadline, |due| due.min(deadline));
+        let left = until.saturating_duration_since(Instant::now());
+        match watch.wait(stop, left).map_err(Error::Wait)? {
+            Woken::TimedOut if Instant::now() < deadline => {}
+            woken => return Ok(woken),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Instant;
 use oci_hooks::hooks::monitor::{Change, ChangeKind, Monitor, MonitorError, MonitorOptions};
 use oci_hooks::hooks::{Loaded, Problem};
 use oci_hooks::nri::wire::nri::{
-    ConfigureRequest, CreateContainerRequest, Hooks, PodSandbox, SynchronizeRequest,
+    ConfigureRequest, Container, CreateContainerRequest, Hooks, PodSandbox, SynchronizeRequest,
 };
 use oci_hooks::nri::{Decider, Decision, Metrics, Outcome, Service, container_name};
 use oci_hooks::sys::error::chain;
@@ -65,7 +65,8 @@ impl Plugin {
         let options = MonitorOptions { load: settings.load_options(), ..MonitorOptions::default() };
         let monitor = Monitor::new(options)?;
         let loaded = monitor.snapshot();
-        info!(dirs = ?loaded.dirs, hooks = loaded.hooks.len(), "hook files loaded");
+        let Loaded { dirs, missing_dirs, hooks, .. } = &*loaded;
+        info!(?dirs, ?missing_dirs, hooks = hooks.len(), "hook files loaded");
         for problem in &loaded.problems {
             warn_of(problem);
         }
@@ -134,7 +135,11 @@ impl Plugin {
         self.metrics_file.set_stale();
     }
 
-    fn decide(&mut self, request: &CreateContainerRequest) -> Result<Decision, String> {
+    fn decide(
+        &mut self,
+        pod: Option<&PodSandbox>,
+        container: &Container,
+    ) -> Result<Decision, String> {
         // A file that was installed before the container is in force, though it is not quiet yet.
         self.reload(Monitor::poll);
         if self.monitor().and_then(Monitor::due).is_some() {
@@ -146,9 +151,8 @@ impl Plugin {
         if let Some(trouble) = following.trouble.as_ref().filter(|_| self.decider.strict) {
             return Err(format!("cannot follow the hook directories: {trouble}"));
         }
-        let container = request.container.as_ref().ok_or("the request has no container")?;
         let loaded = following.monitor.snapshot();
-        let decision = self.decider.decide(&loaded, request.pod.as_ref(), container);
+        let decision = self.decider.decide(&loaded, pod, container);
         decision.map_err(|refusal| chain(&refusal))
     }
 }
@@ -190,9 +194,10 @@ impl Service for Plugin {
 
     fn create_container(&mut self, request: &CreateContainerRequest) -> Result<Hooks, String> {
         let start = Instant::now();
-        let container = request.container.clone().unwrap_or_default();
-        let name = container_name(request.pod.as_ref(), &container);
-        let result = self.decide(request);
+        let pod = request.pod.as_ref();
+        let container = request.container.as_ref().ok_or("the request has no container")?;
+        let name = container_name(pod, container);
+        let result = self.decide(pod, container);
         let took = start.elapsed();
         self.metrics_file.set_stale();
         match result {

@@ -104,11 +104,18 @@ impl FilterRun {
 
 /// A filter that did not work. The filters after it have not been run.
 #[derive(Debug, thiserror::Error)]
-#[error("cannot filter the configuration with hook {index}, {path}{}", stderr_suffix(run))]
+#[error(
+    "cannot filter the configuration with hook {}, {path}{}",
+    file.as_ref().map_or_else(|| index.to_string(), |file| file.display().to_string()),
+    stderr_suffix(run)
+)]
 #[non_exhaustive]
 pub struct FilterError {
     /// Its index in the list of filters.
     pub index: usize,
+    /// The hook file, where it is known: [`filter`] does not know it.
+    pub file: Option<PathBuf>,
+    /// The hook's program.
     pub path: String,
     #[source]
     pub failure: FilterFailure,
@@ -197,6 +204,9 @@ pub fn filter(
     options: &FilterOptions,
 ) -> Result<Filtered, Box<FilterError>> {
     let mut runs = Vec::with_capacity(hooks.len());
+    if hooks.is_empty() {
+        return Ok(Filtered { config, runs });
+    }
     let given = Document::parse(&config).map_or_else(|_| config.clone(), |it| it.compact());
     let mut input = given.clone();
     let original = config.clone();
@@ -215,6 +225,7 @@ pub fn filter(
                 let path = hook.path.clone();
                 return Err(Box::new(FilterError {
                     index,
+                    file: None,
                     path,
                     failure,
                     run: done,

@@ -174,7 +174,10 @@ impl Pipeline {
         };
         let (runs, result) = match filter(&hooks, config, options) {
             Ok(filtered) => (filtered.runs, Ok(filtered.config)),
-            Err(error) => (error.runs.clone(), Err(error.into())),
+            Err(mut error) => {
+                error.file = files.get(error.index).map(|file| file.path.clone());
+                (error.runs.clone(), Err(error.into()))
+            }
         };
         let hooks = files.iter().zip(&hooks).zip(runs);
         report.precreate = hooks

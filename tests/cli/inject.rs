@@ -132,6 +132,22 @@ fn precreate_hooks_rewrite_the_configuration() {
 }
 
 #[test]
+fn a_precreate_hook_that_breaks_a_type_leaves_the_file_as_it_is() {
+    let env = TestEnv::new();
+    env.write(
+        "usr/break.json",
+        r#"{"version": "1.0.0", "hook": {"path": "/bin/sed", "args": ["sed", "s,\"cwd\":\"/\",\"cwd\":[1],"]},
+            "when": {"always": true}, "stages": ["precreate"]}"#,
+    );
+    let ran = env.run(&["inject", "--run-precreate", "--in-place"]);
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    let expected = "with hook {ROOT}/usr/break.json, /bin/sed: its output has a value of the wrong type \
+                    at /process/cwd: expected a string, got array";
+    assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+    assert_eq!(env.read("config.json"), CONFIG);
+}
+
+#[test]
 fn annotations_come_from_options_files_and_the_configuration() {
     let env = TestEnv::new();
     env.hook("usr/a.json", r#""annotations": {"^a$": "^1$"}"#, r#""poststop""#);

@@ -163,6 +163,55 @@ fn podman_and_inject_agree_on_what_precreate_hooks_do() {
     }
 }
 
+/// Written with sed, for the text that podman gives them.
+#[test]
+fn podman_and_inject_take_the_same_output_of_precreate_hooks() {
+    let hooks = HooksDir::new();
+    let runc = program::find("runc");
+    let podman = Podman::new(&runc, &[hooks.path()]);
+    let empty = HooksDir::new();
+    let bare = config(&Podman::new(&runc, &[empty.path()]), CONTAINERS[0]);
+    let mut accepted = 0;
+    for change in [
+        r#"s/"hostname":"same"/"hostname":"other"/"#,
+        r#"s/"hostname":"same"/"HostName":"other"/"#,
+        r#"s/"hostname":"same"/"hostname":null/"#,
+        r#"s/"hostname":"same"/"hostname":"a\xff"/"#,
+        r#"s/}$/,"annotations":{"added":"1"}}/"#,
+        r#"s/"hostname":"same"/"hostname":1/"#,
+        r#"s/"hostname":"same"/"hostname":["same"]/"#,
+        r#"s/"process":{/&"terminal":"no",/"#,
+        r#"s/"uid":0/"uid":-1/"#,
+        r#"s/"uid":0/"uid":0.0/"#,
+        r#"s/"mounts":/"mounts":{},"x":/"#,
+    ] {
+        let script = format!("LC_ALL=C sed '{change}'");
+        hooks.hook("10.json", &script, json!({"always": true}), &["precreate"]);
+        let name = program::unique_name();
+        let options = [&["--name", &name, "--hostname", "same"][..], CONTAINERS[0].0].concat();
+        let theirs = podman.run(&options, CONTAINERS[0].1);
+        let mut ours = std::process::Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+        ours.args(["inject", "--as", "podman-4", "--run-precreate", "-", "--hooks-dir"]);
+        let ours = program::run_with_input(ours.arg(hooks.path()), bare.to_string().as_bytes());
+        let case = format!("{change}\n{}\n{}", theirs.stderr, ours.stderr);
+        assert_eq!(ours.status.success(), theirs.status.success(), "{case}");
+        if ours.status.success() {
+            let ours: Value = serde_json::from_str(&ours.stdout).unwrap();
+            let theirs = podman.config(&name);
+            let without_null = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+            assert_eq!(
+                without_null(&ours["hostname"]),
+                without_null(&theirs["hostname"]),
+                "{case}"
+            );
+            let added = [&ours, &theirs].map(|it| it["annotations"]["added"].clone());
+            assert_eq!(added[0], added[1], "{case}");
+            accepted += 1;
+        }
+    }
+    assert_eq!(accepted, 5);
+}
+
 #[test]
 fn podman_and_inject_refuse_the_same_files() {
     let hooks = HooksDir::new();

@@ -238,6 +238,9 @@ fn types_are_those_of_the_specification() {
                 });
             let decoded = decode::decode(output.into_bytes());
             assert_eq!(decoded.is_ok(), accepted == b'1', "{pointer} {replacement}: {decoded:?}");
+            if let Ok(decoded) = decoded {
+                assert_eq!(decode::decode(decoded.clone()).unwrap(), decoded, "{pointer}");
+            }
             compared += 1;
         }
     }

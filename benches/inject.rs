@@ -24,45 +24,37 @@ const PEER: &str = "OCI_HOOKS_BENCH_PEER";
 fn main() {
     let args: Vec<_> = std::env::args().collect();
     match args.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
-        [_, "floor", dir] => floor(Path::new(dir)),
+        [_, "floor", dir, _config] => floor(Path::new(dir)),
         [_, "peak", program, args @ ..] => print_peak(Command::new(program).args(args)),
         _ => measure(),
     }
 }
 
-/// A program that is measured, by the directory and the configuration it gets.
+/// A program that is measured.
 struct Program {
     name: &'static str,
-    command: Box<dyn Fn(&Path, &Path) -> Command>,
+    path: PathBuf,
+    /// What stands before the directory and the configuration.
+    args: &'static [&'static str],
+}
+
+impl Program {
+    fn command(&self, dir: &Path, config: &Path) -> Command {
+        let mut command = Command::new(&self.path);
+        command.args(self.args).arg(dir).arg(config);
+        command
+    }
 }
 
 fn programs() -> Vec<Program> {
+    let ours = env!("CARGO_BIN_EXE_oci-hooks").into();
     let this = std::env::current_exe().unwrap();
     let mut programs = vec![
-        Program {
-            name: "inject",
-            command: Box::new(|dir, config| {
-                let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
-                command.arg("inject").arg("--hooks-dir").arg(dir).arg(config);
-                command
-            }),
-        },
-        Program {
-            name: "floor",
-            command: Box::new(move |dir, _| {
-                let mut command = Command::new(&this);
-                command.arg("floor").arg(dir);
-                command
-            }),
-        },
+        Program { name: "inject", path: ours, args: &["inject", "--hooks-dir"] },
+        Program { name: "floor", path: this, args: &["floor"] },
     ];
-    if let Some(peer) = std::env::var_os(PEER).map(PathBuf::from) {
-        let command = move |dir: &Path, config: &Path| {
-            let mut command = Command::new(&peer);
-            command.arg(dir).arg(config);
-            command
-        };
-        programs.push(Program { name: "podman's Go", command: Box::new(command) });
+    if let Some(peer) = std::env::var_os(PEER) {
+        programs.push(Program { name: "podman's Go", path: peer.into(), args: &[] });
     }
     programs
 }
@@ -81,7 +73,7 @@ fn measure() {
         let mut times = vec![Vec::new(); programs.len()];
         for _ in 0..=RUNS {
             for (program, times) in programs.iter().zip(&mut times) {
-                times.push(run(&mut (program.command)(&dir, &config)).cpu.as_micros());
+                times.push(run(&mut program.command(&dir, &config)).cpu.as_micros());
             }
         }
         // The first of each was to warm up.
@@ -94,7 +86,7 @@ fn measure() {
                 "{:>12}: {middle:>7} µs, least {least:>7} µs; inject takes {:.2} of it; {:>6} kB",
                 program.name,
                 ratio(medians[0], *middle),
-                peak(&(program.command)(&dir, &config)),
+                peak(&program.command(&dir, &config)),
             );
         }
     }

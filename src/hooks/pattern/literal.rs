@@ -15,8 +15,8 @@ pub(super) struct Requirements {
     pub(super) complete: bool,
     /// The text is the prefix or one of the choices, and nothing else.
     pub(super) exact: bool,
-    /// The pattern is the infix, without any operator.
-    is_literal: bool,
+    /// The only text that the pattern matches as a whole, where that is known.
+    whole: Option<Literal>,
     /// Literals of which one is the whole text.
     choices: Box<[Literal]>,
 }
@@ -76,7 +76,7 @@ impl Requirements {
             infix: inner.max_by_key(|(start, end)| end - start).unwrap_or(NONE),
             complete,
             exact: complete && at_start && at_end,
-            is_literal: ast.as_literal().is_some(),
+            whole: literal(&ast.root()),
             choices,
         }
     }
@@ -122,7 +122,7 @@ impl Requirements {
             infix: only_if(!at_start && !at_end),
             complete: true,
             exact: at_start && at_end,
-            is_literal: literal != NONE && !at_start && !at_end && !open,
+            whole: (!open).then_some(literal),
             choices: Box::default(),
         })
     }
@@ -141,10 +141,9 @@ impl Requirements {
             && (self.infix == NONE || text.contains(literal(self.infix)))
     }
 
-    /// Returns the text that is all the pattern asks for, if it holds no operator at all.
-    pub(super) fn as_literal<'k>(&self, kept: &'k str) -> Option<&'k str> {
-        let (start, end) = self.infix;
-        self.is_literal.then(|| &kept[start as usize..end as usize])
+    /// Returns the only text that the pattern matches as a whole, where that is known.
+    pub(super) fn whole<'k>(&self, kept: &'k str) -> Option<&'k str> {
+        self.whole.map(|(start, end)| &kept[start as usize..end as usize])
     }
 }
 

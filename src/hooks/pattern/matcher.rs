@@ -83,8 +83,8 @@ impl Pattern {
     #[must_use]
     pub fn is_full_match(&self, text: &str) -> bool {
         let requirements = &self.0.requirements;
-        match requirements.as_literal(self.literals()) {
-            Some(literal) => text == literal,
+        match requirements.whole(self.literals()) {
+            Some(whole) => text == whole,
             None => {
                 requirements.hold(self.literals(), text)
                     && (requirements.exact || self.automaton_matches(text, Extent::Whole))

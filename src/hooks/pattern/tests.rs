@@ -84,7 +84,10 @@ proptest! {
             let requirements = Requirements::new(&ast);
             prop_assert_eq!(simple.complete, requirements.complete);
             prop_assert_eq!(simple.exact, requirements.exact);
-            prop_assert_eq!(simple.as_literal(&kept), ast.as_literal());
+            if let Some(whole) = simple.whole(&kept) {
+                let automaton = Automaton::new(&ast, Texts::Any);
+                prop_assert_eq!(automaton.matches(&text, Extent::Whole), text == whole);
+            }
             prop_assert_eq!(simple.hold(&kept, &text), requirements.hold(ast.literals(), &text));
         }
     }
@@ -218,6 +221,9 @@ fn whole_match_ignores_what_only_a_search_may() {
         ("^a", "ab", true, false),
         ("b$", "ab", true, false),
         ("", "a", true, false),
+        ("", "", true, true),
+        ("^b$", "b", true, true),
+        ("^b", "bc", true, false),
         ("/bin/.*", "/bin/sh", true, true),
     ] {
         let pattern = Pattern::new(pattern).unwrap();

@@ -45,11 +45,11 @@ impl Implementation {
     }
 
     fn runs(self, stage: OciStage) -> bool {
-        match (self, stage) {
-            (Implementation::Runc, OciStage::Prestart | OciStage::CreateRuntime) => true,
-            (Implementation::Runc | Implementation::Crun, OciStage::Poststop) => true,
-            _ => false,
-        }
+        matches!(
+            (self, stage),
+            (Implementation::Runc, OciStage::Prestart | OciStage::CreateRuntime)
+                | (Implementation::Runc | Implementation::Crun, OciStage::Poststop)
+        )
     }
 }
 

@@ -73,7 +73,10 @@ impl Arguments {
                 let argument = flag.raw[0].to_string_lossy().into_owned();
                 return Err(ArgumentError::Ambiguous { argument });
             }
-            _ => return Ok(self.others.extend(flag.canonical())),
+            _ => {
+                self.others.extend(flag.canonical());
+                return Ok(());
+            }
         };
         self.differ |= place.is_some();
         *place = flag.value.map(path);

@@ -1,4 +1,4 @@
-//! Which hooks a container gets, or why it is refused.
+//! Which hooks a container gets, or why it is rejected.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -23,10 +23,10 @@ const EMPTY_ENV: &str = "OCI_HOOKS_NRI=1";
 pub struct Decider {
     /// The consumer whose rules apply.
     pub consumer: Consumer,
-    /// Whose hooks are trusted: a container that a hook matches which others can change is refused, and
+    /// Whose hooks are trusted: a container that a hook matches which others can change is rejected, and
     /// hooks without an environment get one of their own. `None` trusts everybody.
     pub trust: Option<TrustOptions>,
-    /// Whether containers are refused while there is a hook file that was never valid: nobody can tell
+    /// Whether containers are rejected while there is a hook file that was never valid: nobody can tell
     /// for which of them it is. Otherwise it is left out.
     pub strict: bool,
 }
@@ -51,10 +51,10 @@ pub struct Matched {
     pub reason: String,
 }
 
-/// Why a container is refused.
+/// Why a container is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum Rejection {
     #[error(transparent)]
     Match(#[from] MatchError),
     #[error("a hook is writable by non-root users{}", .0.hint_in_message())]
@@ -99,7 +99,7 @@ impl Decider {
         loaded: &Loaded,
         pod: Option<&PodSandbox>,
         container: &Container,
-    ) -> Result<Decision, Refusal> {
+    ) -> Result<Decision, Rejection> {
         if self.strict {
             undecided(loaded)?;
         }
@@ -131,7 +131,7 @@ impl Decider {
         container: &Container,
     ) -> Vec<PathBuf> {
         let target = self.target(pod, container);
-        // Such a container would be refused now. What it has says nothing about that.
+        // Such a container would be rejected now. What it has says nothing about that.
         let Ok(mut selection) = loaded.hooks.select(&target, &self.consumer) else {
             return Vec::new();
         };
@@ -194,7 +194,7 @@ pub fn container_name(pod: Option<&PodSandbox>, container: &Container) -> String
 }
 
 /// Returns an error if there are hook files of which nobody knows for which containers they are.
-fn undecided(loaded: &Loaded) -> Result<(), Refusal> {
+fn undecided(loaded: &Loaded) -> Result<(), Rejection> {
     let in_force = |problem: &Problem| {
         let mut files = loaded.hooks.iter().chain(&loaded.masked);
         files.any(|file| file.path == problem.path)
@@ -209,7 +209,7 @@ fn undecided(loaded: &Loaded) -> Result<(), Refusal> {
     if let Some(hint) = first.source.hint() {
         problem = format!("{problem} (hint: {hint})");
     }
-    Err(Refusal::Undecided { problem, others: problems.count() })
+    Err(Rejection::Undecided { problem, others: problems.count() })
 }
 
 fn matched(selection: &Selection<'_>) -> Vec<Matched> {

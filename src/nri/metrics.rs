@@ -14,7 +14,7 @@ const BUCKETS: [f64; 9] = [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 
 pub struct Metrics {
     injected: u64,
     unmatched: u64,
-    refused: u64,
+    rejected: u64,
     matched_files: u64,
     stages: [u64; OciStage::ALL.len()],
     buckets: [u64; BUCKETS.len()],
@@ -30,14 +30,14 @@ pub struct Metrics {
 #[derive(Clone, Copy, Debug)]
 pub enum Outcome<'a> {
     Decided(&'a Decision),
-    Refused,
+    Rejected,
 }
 
 impl Metrics {
     /// Counts a container, and how long it took to decide its hooks.
     pub fn count(&mut self, outcome: Outcome<'_>, took: Duration) {
         match outcome {
-            Outcome::Refused => self.refused += 1,
+            Outcome::Rejected => self.rejected += 1,
             Outcome::Decided(decision) if decision.matched.is_empty() => self.unmatched += 1,
             Outcome::Decided(decision) => {
                 self.injected += 1;
@@ -82,8 +82,11 @@ impl Metrics {
     /// Returns the text for Prometheus.
     pub fn text(&self) -> String {
         let mut text = String::new();
-        let results =
-            [("injected", self.injected), ("unmatched", self.unmatched), ("refused", self.refused)];
+        let results = [
+            ("injected", self.injected),
+            ("unmatched", self.unmatched),
+            ("rejected", self.rejected),
+        ];
         let counts = results.map(|(name, count)| (format!("{{result=\"{name}\"}}"), count));
         family(&mut text, "containers_total", "counter", "Containers by result.", &counts);
         let matched = [(String::new(), self.matched_files)];
@@ -122,7 +125,7 @@ impl Metrics {
             below += count;
             samples.push((format!("_bucket{{le=\"{limit}\"}}"), below));
         }
-        let count = self.injected + self.unmatched + self.refused;
+        let count = self.injected + self.unmatched + self.rejected;
         samples.push(("_bucket{le=\"+Inf\"}".to_owned(), count));
         samples.push(("_count".to_owned(), count));
         let help = "Time to decide the hooks of a container.";
@@ -149,14 +152,14 @@ mod tests {
     #[test]
     fn what_was_counted_is_in_the_text() {
         let mut metrics = Metrics::default();
-        metrics.count(Outcome::Refused, Duration::from_micros(90));
+        metrics.count(Outcome::Rejected, Duration::from_micros(90));
         metrics.count(Outcome::Decided(&Decision::default()), Duration::from_micros(900));
         metrics.count(Outcome::Decided(&Decision::default()), Duration::from_secs(3));
         metrics.set_connected(true);
         let text = metrics.text();
         for line in [
             "# TYPE oci_hooks_nri_containers_total counter",
-            "oci_hooks_nri_containers_total{result=\"refused\"} 1",
+            "oci_hooks_nri_containers_total{result=\"rejected\"} 1",
             "oci_hooks_nri_containers_total{result=\"unmatched\"} 2",
             "oci_hooks_nri_connected 1",
             "oci_hooks_nri_create_container_seconds_bucket{le=\"0.0001\"} 1",

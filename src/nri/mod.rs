@@ -20,7 +20,7 @@ pub mod ttrpc;
 pub mod wire;
 
 pub use connect::{SocketWatch, Woken};
-pub use decide::{Decider, Decision, Refusal, container_name};
+pub use decide::{Decider, Decision, Rejection, container_name};
 pub use identity::{Identity, IdentityError};
 pub use metrics::{Metrics, Outcome};
 pub use session::{Service, Session, SessionError};

@@ -213,10 +213,10 @@ fn call(request: &Request, service: &mut impl Service) -> Result<Vec<u8>, Status
     if name != PLUGIN_SERVICE {
         return Err(unimplemented(format!("unknown service {name:?}")));
     }
-    let refused = |message| Status { code: code::FAILED_PRECONDITION, message };
+    let rejected = |message| Status { code: code::FAILED_PRECONDITION, message };
     Ok(match method.as_str() {
         "Configure" => {
-            service.configure(&decode(payload)?).map_err(refused)?;
+            service.configure(&decode(payload)?).map_err(rejected)?;
             ConfigureResponse { events: EVENTS }.encode_to_vec()
         }
         "Synchronize" => {
@@ -225,7 +225,7 @@ fn call(request: &Request, service: &mut impl Service) -> Result<Vec<u8>, Status
             SynchronizeResponse { more: request.more }.encode_to_vec()
         }
         "CreateContainer" => {
-            let hooks = service.create_container(&decode(payload)?).map_err(refused)?;
+            let hooks = service.create_container(&decode(payload)?).map_err(rejected)?;
             let adjust = ContainerAdjustment { hooks: Some(hooks) };
             let has_hooks = adjust.hooks != Some(Hooks::default());
             CreateContainerResponse { adjust: has_hooks.then_some(adjust) }.encode_to_vec()

@@ -108,7 +108,7 @@ fn a_file_that_breaks_stays_in_force_and_keeps_the_others() {
 }
 
 #[test]
-fn strict_refuses_containers_until_the_file_is_fixed() {
+fn strict_rejects_containers_until_the_file_is_fixed() {
     let place = Place::new();
     place.hook("a.json", ALWAYS, r#"["poststop"]"#);
     place.hook("filter.json", ALWAYS, r#"["precreate"]"#);
@@ -123,7 +123,7 @@ fn strict_refuses_containers_until_the_file_is_fixed() {
 }
 
 #[test]
-fn a_hook_that_others_can_change_refuses_its_containers_unless_that_is_allowed() {
+fn a_hook_that_others_can_change_rejects_its_containers_unless_that_is_allowed() {
     let place = Place::new();
     place.hook("a.json", r#"{"commands": ["/sh$"]}"#, r#"["poststop"]"#);
     let file = place.path("hooks.d/a.json");

@@ -56,8 +56,8 @@ fn the_runtimes_configuration_is_used_and_its_mistakes_end_the_plugin() {
     runtime.register();
     let (_, error) = runtime.configure("strict = true\nstrikt = true\n").unwrap_err();
     assert!(error.contains("configuration of this plugin at 2:1: unknown field"), "{error}");
-    let (_, refused) = runtime.create(None, container("/bin/sh")).unwrap_err();
-    assert_eq!(refused, "oci-hooks-nri: the plugin is not configured");
+    let (_, rejected) = runtime.create(None, container("/bin/sh")).unwrap_err();
+    assert_eq!(rejected, "oci-hooks-nri: the plugin is not configured");
     drop(runtime);
     let (status, stderr) = plugin.ended();
     assert_eq!(status.code(), Some(1));

@@ -152,7 +152,7 @@ fn changes_are_followed_and_a_broken_file_keeps_the_others() {
 }
 
 #[test]
-fn a_refused_container_is_an_error_that_says_why() {
+fn a_rejected_container_is_an_error_that_says_why() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let containerd = Containerd::start_with_plugin(CONFIG);

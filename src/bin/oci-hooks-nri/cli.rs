@@ -49,7 +49,7 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR")]
     pub(crate) hooks_dir: Vec<PathBuf>,
 
-    /// Refuse all containers while a hook file is broken that was never valid, instead of leaving the
+    /// Reject all containers while a hook file is broken that was never valid, instead of leaving the
     /// file out
     #[arg(long)]
     pub(crate) strict: bool,

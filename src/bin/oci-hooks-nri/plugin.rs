@@ -153,7 +153,7 @@ impl Plugin {
         }
         let loaded = following.monitor.snapshot();
         let decision = self.decider.decide(&loaded, pod, container);
-        decision.map_err(|refusal| chain(&refusal))
+        decision.map_err(|rejection| chain(&rejection))
     }
 }
 
@@ -208,8 +208,8 @@ impl Service for Plugin {
                 Ok(decision.hooks)
             }
             Err(problem) => {
-                self.metrics.count(Outcome::Refused, took);
-                error!(container = ?name, id = ?container.id, error = %problem, "container refused");
+                self.metrics.count(Outcome::Rejected, took);
+                error!(container = ?name, id = ?container.id, error = %problem, "container rejected");
                 Err(format!("oci-hooks-nri: {problem}"))
             }
         }

@@ -128,7 +128,7 @@ fn hooks_without_an_environment_do_not_get_that_of_the_runtime_if_trust_matters(
 }
 
 #[test]
-fn a_hook_that_others_can_change_refuses_the_container_that_it_matches() {
+fn a_hook_that_others_can_change_rejects_the_container_that_it_matches() {
     use std::os::unix::fs::PermissionsExt as _;
 
     let dir = tempfile::tempdir().unwrap();
@@ -146,7 +146,7 @@ fn a_hook_that_others_can_change_refuses_the_container_that_it_matches() {
 }
 
 #[test]
-fn broken_files_are_left_out_and_refuse_all_containers_if_strict() {
+fn broken_files_are_left_out_and_reject_all_containers_if_strict() {
     let dir = tempfile::tempdir().unwrap();
     let always = r#""when": {"always": true}, "stages": ["poststop"]"#;
     let good = format!(r#""hook": {{"path": "/bin/true"}}, {always}"#);

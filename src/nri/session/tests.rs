@@ -3,7 +3,7 @@
 use super::*;
 use crate::nri::wire::nri::{Container, Hook};
 
-/// Counts calls, and refuses containers called "refused".
+/// Counts calls, and rejects containers called "rejected".
 #[derive(Default)]
 struct Recorder {
     calls: Vec<String>,
@@ -22,7 +22,7 @@ impl Service for Recorder {
     fn create_container(&mut self, request: &CreateContainerRequest) -> Result<Hooks, String> {
         let name = request.container.clone().unwrap_or_default().name;
         match name.as_str() {
-            "refused" => Err("it is refused".to_owned()),
+            "rejected" => Err("it is rejected".to_owned()),
             "plain" => Ok(Hooks::default()),
             "large" => Ok(Hooks { poststop: vec![hook(&"x".repeat(5 << 20))], ..Hooks::default() }),
             _ => Ok(Hooks { poststop: vec![hook("/bin/true")], ..Hooks::default() }),
@@ -142,8 +142,8 @@ fn calls_are_answered() {
 #[test]
 fn errors_are_answers_and_the_conversation_goes_on() {
     let mut session = session();
-    let error = answer(&mut session, 1, "CreateContainer", create("refused")).unwrap_err();
-    assert_eq!(error, (code::FAILED_PRECONDITION, "it is refused".to_owned()));
+    let error = answer(&mut session, 1, "CreateContainer", create("rejected")).unwrap_err();
+    assert_eq!(error, (code::FAILED_PRECONDITION, "it is rejected".to_owned()));
     let (code, _) = answer(&mut session, 3, "CreateContainer", vec![255]).unwrap_err();
     assert_eq!(code, code::INVALID_ARGUMENT);
     let (code, text) = answer(&mut session, 5, "Reboot", Vec::new()).unwrap_err();

@@ -5,6 +5,7 @@ use std::path::Path;
 use oci_hooks::hooks::Consumer;
 use oci_hooks::hooks::lint::{self, Finding, LintOptions, Severity};
 use oci_hooks::json::Location;
+use oci_hooks::sys::fs::read_bounded;
 use serde::Serialize;
 
 /// A finding about the text of a file.
@@ -42,15 +43,19 @@ impl FindingJson {
     }
 }
 
+/// No longer file is written by hand; what is wrong with one that is, `lint` says.
+const MAX_BYTES: u64 = 64 << 10;
+
 /// Returns the errors and warnings about the text of a file, but not what is known of it already.
 pub(super) fn of_file(
     path: &Path,
     consumer: &Consumer,
     known: Option<&Location>,
 ) -> Vec<FindingJson> {
+    let Ok(text) = read_bounded(path, MAX_BYTES) else { return Vec::new() };
     let mut options = LintOptions::for_consumer(consumer);
     options.others.clear();
-    let linted = lint::lint_file(path, &options);
+    let findings = lint::lint_text(path, &text, &options);
     let is_new = |finding: &&Finding| {
         let location = finding.location.as_ref();
         let is_known = known.is_some_and(|known| {
@@ -58,5 +63,5 @@ pub(super) fn of_file(
         });
         finding.severity > Severity::Note && !is_known
     };
-    linted.findings.iter().filter(is_new).map(FindingJson::new).collect()
+    findings.iter().filter(is_new).map(FindingJson::new).collect()
 }

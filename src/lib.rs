@@ -1,6 +1,6 @@
 //! OCI hooks as podman and CRI-O configure them: hook files in `hooks.d` directories, matched
 //! against a container's `config.json` and injected into it. With the feature `engine`, containers
-//! without a daemon: images, root file systems, networks and their life cycle on runc, crun or youki.
+//! without a daemon: images, root file systems, networks and their life cycle on runc or crun.
 //!
 //! Hooks that match are added to a configuration, of which everything else is preserved byte for byte:
 //!

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use tracing::{debug, info};
 
 mod report;
-mod required;
+pub(crate) mod required;
 
 use super::consumer::Consumer;
 use super::filter::filter;

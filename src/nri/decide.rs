@@ -7,6 +7,7 @@ use tracing::{debug, enabled};
 
 use super::wire::nri::{Container, Hook as WireHook, Hooks, OptionalInt, PodSandbox};
 use crate::hooks::consumer::{Consumer, NRI};
+use crate::hooks::pipeline::{MissingProgram, required};
 use crate::hooks::trust::{self, TrustError, TrustOptions};
 use crate::hooks::{
     Command, Hook, HookError, Loaded, MatchError, OciStage, Problem, Selection, Stage, Target,
@@ -29,6 +30,10 @@ pub struct Decider {
     /// Whether containers are rejected while there is a hook file that was never valid: nobody can tell
     /// for which of them it is. Otherwise it is left out.
     pub strict: bool,
+    /// What becomes of hook files whose program does not exist.
+    pub missing_program: MissingProgram,
+    /// Hooks without which containers are rejected: names of hook files, or absolute paths.
+    pub required_hooks: Vec<PathBuf>,
 }
 
 /// The hooks of a container.
@@ -66,6 +71,12 @@ pub enum Rejection {
         /// How many more hook files cannot be used.
         others: usize,
     },
+    #[error("required hook {hook:?} {found}")]
+    Required {
+        hook: PathBuf,
+        /// What is wrong with its file, or where none was found.
+        found: String,
+    },
 }
 
 impl fmt::Display for Matched {
@@ -88,7 +99,13 @@ fn more(count: usize) -> String {
 
 impl Default for Decider {
     fn default() -> Self {
-        Decider { consumer: NRI, trust: Some(TrustOptions::of_process()), strict: false }
+        Decider {
+            consumer: NRI,
+            trust: Some(TrustOptions::of_process()),
+            strict: false,
+            missing_program: MissingProgram::Drop,
+            required_hooks: Vec::new(),
+        }
     }
 }
 
@@ -100,9 +117,8 @@ impl Decider {
         pod: Option<&PodSandbox>,
         container: &Container,
     ) -> Result<Decision, Rejection> {
-        if self.strict {
-            undecided(loaded)?;
-        }
+        self.undecided(loaded)?;
+        self.required(loaded)?;
         let target = self.target(pod, container);
         self.explain(loaded, &target);
         let mut selection = loaded.hooks.select(&target, &self.consumer)?;
@@ -120,6 +136,33 @@ impl Decider {
             }
         }
         Ok(Decision { hooks, matched })
+    }
+
+    /// Returns an error if there are hook files of which nobody knows for which containers they are.
+    fn undecided(&self, loaded: &Loaded) -> Result<(), Rejection> {
+        let is_in_force = |problem: &Problem| {
+            let mut files = loaded.hooks.iter().chain(&loaded.masked);
+            files.any(|file| file.path == problem.path)
+        };
+        let counts = |problem: &&Problem| match problem.source {
+            HookError::PathMissing { .. } => self.missing_program.rejects(problem),
+            _ => self.strict && !is_in_force(problem),
+        };
+        let mut problems = loaded.problems.iter().filter(counts);
+        let Some(first) = problems.next() else { return Ok(()) };
+        Err(Rejection::Undecided { problem: with_hint(first), others: problems.count() })
+    }
+
+    /// Returns an error if a required hook is not in force.
+    fn required(&self, loaded: &Loaded) -> Result<(), Rejection> {
+        let Some((hook, at)) = required::missing(&self.required_hooks, loaded) else {
+            return Ok(());
+        };
+        let found = match at {
+            Some(at) => format!("is not in force: {}", with_hint(&loaded.problems[at])),
+            None => format!("not found in {}", required::listed(&loaded.dirs)),
+        };
+        Err(Rejection::Required { hook: hook.to_owned(), found })
     }
 
     /// Returns the hook files that match a container that exists already, and whose hooks it does not
@@ -193,23 +236,11 @@ pub fn container_name(pod: Option<&PodSandbox>, container: &Container) -> String
     }
 }
 
-/// Returns an error if there are hook files of which nobody knows for which containers they are.
-fn undecided(loaded: &Loaded) -> Result<(), Rejection> {
-    let in_force = |problem: &Problem| {
-        let mut files = loaded.hooks.iter().chain(&loaded.masked);
-        files.any(|file| file.path == problem.path)
-    };
-    // A hook whose program does not exist is left out by all consumers.
-    let counts = |problem: &&Problem| {
-        !matches!(problem.source, HookError::PathMissing { .. }) && !in_force(problem)
-    };
-    let mut problems = loaded.problems.iter().filter(counts);
-    let Some(first) = problems.next() else { return Ok(()) };
-    let mut problem = chain(first);
-    if let Some(hint) = first.source.hint() {
-        problem = format!("{problem} (hint: {hint})");
+fn with_hint(problem: &Problem) -> String {
+    match problem.source.hint() {
+        Some(hint) => format!("{} (hint: {hint})", chain(problem)),
+        None => chain(problem),
     }
-    Err(Rejection::Undecided { problem, others: problems.count() })
 }
 
 fn matched(selection: &Selection<'_>) -> Vec<Matched> {

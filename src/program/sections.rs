@@ -23,7 +23,7 @@ pub struct Runtime {
 
 impl Default for Runtime {
     fn default() -> Self {
-        let order = crate::runtime::KNOWN.map(str::to_owned).to_vec();
+        let order = crate::runtime::CONFINING.map(str::to_owned).to_vec();
         Runtime { order, path: None, systemd_cgroup: false }
     }
 }

@@ -6,8 +6,12 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// The runtimes that are looked for, the preferred one first.
+/// The runtimes that the wrapper looks for, the preferred one first.
 pub const KNOWN: [&str; 3] = ["runc", "crun", "youki"];
+
+/// The runtimes that hostile jobs run on, the preferred one first. With youki 0.7, processes that `exec`
+/// starts have no seccomp profile, and cgroups of version 1 are writable in the container.
+pub const CONFINING: [&str; 2] = ["runc", "crun"];
 
 /// Where programs are looked for when `PATH` does not say: containerd's shim and GARM clear it.
 pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";

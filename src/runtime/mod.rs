@@ -9,6 +9,6 @@ mod log;
 
 pub use call::{Kind, Runtime, State};
 pub use error::{Action, RuntimeError};
-pub use find::{DEFAULT_PATH, FindError, KNOWN, find};
+pub use find::{CONFINING, DEFAULT_PATH, FindError, KNOWN, find};
 pub use invocation::{ArgumentError, ContainerCall, Invocation};
 pub use log::{Level, Log, LogFormat};

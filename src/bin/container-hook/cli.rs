@@ -28,7 +28,7 @@ Exit status:
   2  the command line or a template is wrong
   N  for a request, the code that the step ended with";
 
-/// Run the containers of GitHub's runner on runc, crun or youki, without a daemon
+/// Run the containers of GitHub's runner on runc or crun, without a daemon
 #[derive(Debug, Parser)]
 #[command(name = "container-hook", version, after_help = HELP, max_term_width = 100)]
 pub(crate) struct Cli {

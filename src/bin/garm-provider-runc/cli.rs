@@ -29,7 +29,7 @@ Exit status:
   30  for GARM: unknown instance
   31  for GARM: the instance already exists";
 
-/// Run GARM's runners as OCI containers on runc, crun or youki, without a daemon
+/// Run GARM's runners as OCI containers on runc or crun, without a daemon
 #[derive(Debug, Parser)]
 #[command(name = "garm-provider-runc", version, after_help = HELP, max_term_width = 100)]
 pub(crate) struct Cli {

@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use oci_hooks::hooks::pipeline::MissingProgram;
 use oci_hooks::nri::{Identity, IdentityError};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::context::log_level;
 use oci_hooks::program::trace::LevelFilter;
+use serde::Deserialize;
 
 /// Where containerd and CRI-O listen for plugins.
 pub(crate) const SOCKET: &str = "/var/run/nri/nri.sock";
@@ -41,6 +43,23 @@ pub(crate) struct Cli {
     pub(crate) command: Option<Command>,
 }
 
+/// What to do about hook files whose program does not exist.
+#[derive(Clone, Copy, Debug, Deserialize, PartialEq, Eq, ValueEnum)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Missing {
+    Drop,
+    Fail,
+}
+
+impl From<Missing> for MissingProgram {
+    fn from(missing: Missing) -> Self {
+        match missing {
+            Missing::Drop => MissingProgram::Drop,
+            Missing::Fail => MissingProgram::Fail,
+        }
+    }
+}
+
 /// Options of the plugin. Those with a key in the runtime's configuration go before it.
 #[derive(Args, Debug, Default)]
 pub(crate) struct Options {
@@ -53,6 +72,16 @@ pub(crate) struct Options {
     /// file out
     #[arg(long)]
     pub(crate) strict: bool,
+
+    /// Leave out hook files whose program does not exist, as podman does, or reject all containers while
+    /// there is one [default: drop]
+    #[arg(long, value_enum, value_name = "WHAT")]
+    pub(crate) missing_program: Option<Missing>,
+
+    /// Reject containers unless the hook file FILE, a name or an absolute path, is in force (can be
+    /// repeated)
+    #[arg(long, value_name = "FILE")]
+    pub(crate) require_hook: Vec<PathBuf>,
 
     /// Inject hooks that non-root users can change too, and let hooks without `env` inherit the
     /// environment of the OCI runtime

@@ -10,13 +10,15 @@ use oci_hooks::program::mistake::Mistake;
 use oci_hooks::program::trace::LevelFilter;
 use serde::Deserialize;
 
-use crate::cli::Options;
+use crate::cli::{Missing, Options};
 
 /// How hooks are found and judged, and what is written about it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Settings {
     hooks_dirs: Vec<PathBuf>,
     strict: bool,
+    missing_program: Option<Missing>,
+    required_hooks: Vec<PathBuf>,
     allow_untrusted: bool,
     pub(crate) metrics: Option<PathBuf>,
     pub(crate) log_file: Option<PathBuf>,
@@ -31,6 +33,9 @@ struct File {
     hooks_dirs: Vec<PathBuf>,
     #[serde(default)]
     strict: bool,
+    missing_program: Option<Missing>,
+    #[serde(default)]
+    required_hooks: Vec<PathBuf>,
     #[serde(default)]
     allow_untrusted: bool,
     metrics: Option<PathBuf>,
@@ -56,6 +61,8 @@ impl Settings {
         Settings {
             hooks_dirs: options.hooks_dir.clone(),
             strict: options.strict,
+            missing_program: options.missing_program,
+            required_hooks: options.require_hook.clone(),
             allow_untrusted: options.allow_untrusted,
             metrics: options.metrics.clone(),
             log_file: options.log_file.clone(),
@@ -75,6 +82,8 @@ impl Settings {
         Ok(Settings {
             hooks_dirs: dirs.clone(),
             strict: self.strict || file.strict,
+            missing_program: self.missing_program.or(file.missing_program),
+            required_hooks: [&self.required_hooks[..], &file.required_hooks].concat(),
             allow_untrusted: self.allow_untrusted || file.allow_untrusted,
             metrics: self.metrics.clone().or(file.metrics),
             log_file: self.log_file.clone().or(file.log_file),
@@ -96,15 +105,20 @@ impl Settings {
         let mut decider = Decider::default();
         decider.trust = (!self.allow_untrusted).then(TrustOptions::of_process);
         decider.strict = self.strict;
+        decider.missing_program = self.missing_program.map(Into::into).unwrap_or_default();
+        decider.required_hooks.clone_from(&self.required_hooks);
         decider
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use oci_hooks::hooks::pipeline::MissingProgram;
+
     use super::*;
 
-    const FULL: &str = "hooks-dirs = [\"/a\", \"/b\"]\nstrict = true\nallow-untrusted = true\n\
+    const FULL: &str = "hooks-dirs = [\"/a\", \"/b\"]\nstrict = true\nmissing-program = \"fail\"\n\
+                        required-hooks = [\"a.json\"]\nallow-untrusted = true\n\
                         metrics = \"/m\"\nlog-file = \"/l\"\nlog-level = \"debug\"\n";
 
     #[test]
@@ -113,6 +127,8 @@ mod tests {
         let settings = Settings::of(&flags).with_config(FULL).unwrap();
         assert_eq!(settings.hooks_dirs, [PathBuf::from("/c")]);
         assert!(settings.strict && settings.allow_untrusted);
+        assert_eq!(settings.decider().missing_program, MissingProgram::Fail);
+        assert_eq!(settings.decider().required_hooks, [PathBuf::from("a.json")]);
         assert_eq!(settings.metrics, Some("/m".into()));
         assert_eq!(settings.log_level, Some(LevelFilter::DEBUG));
         let settings = Settings::default().with_config(FULL).unwrap();

@@ -17,7 +17,7 @@ pub enum MissingProgram {
 }
 
 impl MissingProgram {
-    pub(super) fn rejects(self, problem: &Problem) -> bool {
+    pub(crate) fn rejects(self, problem: &Problem) -> bool {
         self == MissingProgram::Fail && matches!(problem.source, HookError::PathMissing { .. })
     }
 }
@@ -39,25 +39,33 @@ pub struct RequiredHookError {
     pub dirs: Vec<PathBuf>,
 }
 
-fn listed(dirs: &[PathBuf]) -> String {
+pub(crate) fn listed(dirs: &[PathBuf]) -> String {
     let dirs: Vec<_> = dirs.iter().map(|dir| dir.display().to_string()).collect();
     if dirs.is_empty() { "no directory".to_owned() } else { dirs.join(", ") }
 }
 
 /// Returns an error for the first required hook that is not in force, with the problem that it has.
 pub(super) fn check(required: &[PathBuf], loaded: &mut Loaded) -> Result<(), RequiredHookError> {
+    let Some((hook, at)) = missing(required, loaded) else { return Ok(()) };
+    let problem = at.map(|at| Box::new(loaded.problems.remove(at)));
+    Err(RequiredHookError { hook: hook.to_owned(), problem, dirs: loaded.dirs.clone() })
+}
+
+/// Finds the first required hook that is not in force, and where among the problems its own is.
+pub(crate) fn missing<'r>(
+    required: &'r [PathBuf],
+    loaded: &Loaded,
+) -> Option<(&'r Path, Option<usize>)> {
     let is_in_force = |hook: &Path| match is_name(hook) {
         true => loaded.hooks.get(hook.as_os_str()).is_some(),
         false => loaded.hooks.iter().any(|file| file.path == *hook),
     };
-    let Some(hook) = required.iter().find(|hook| !is_in_force(hook)) else { return Ok(()) };
+    let hook = required.iter().find(|hook| !is_in_force(hook))?;
     let is_about = |problem: &Problem| match is_name(hook) {
         true => problem.path.file_name() == Some(hook.as_os_str()),
         false => problem.path == *hook,
     };
-    let at = loaded.problems.iter().rposition(is_about);
-    let problem = at.map(|at| Box::new(loaded.problems.remove(at)));
-    Err(RequiredHookError { hook: hook.clone(), problem, dirs: loaded.dirs.clone() })
+    Some((hook, loaded.problems.iter().rposition(is_about)))
 }
 
 fn is_name(hook: &Path) -> bool {

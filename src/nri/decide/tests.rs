@@ -154,6 +154,9 @@ fn broken_files_are_left_out_and_reject_all_containers_if_strict() {
     let strict = Decider { strict: true, ..lenient() };
     let set = loaded(dir.path(), &[("good.json", &good), ("missing.json", &missing)]);
     strict.decide(&set, None, &container()).unwrap();
+    let fail = Decider { missing_program: MissingProgram::Fail, ..lenient() };
+    let error = fail.decide(&set, None, &container()).unwrap_err().to_string();
+    assert!(error.contains("missing.json") && error.contains("/nonexistent"), "{error}");
 
     let precreate = good.replace("poststop", "precreate");
     let set = loaded(dir.path(), &[("filter.json", &precreate), ("x.json", "]")]);
@@ -162,6 +165,25 @@ fn broken_files_are_left_out_and_reject_all_containers_if_strict() {
     assert!(error.contains("filter.json:1:"), "{error}");
     assert!(error.contains("unknown stage \"precreate\" (hint: "), "{error}");
     assert!(error.ends_with("(and 1 more hook file)"), "{error}");
+}
+
+#[test]
+fn a_required_hook_that_is_missing_or_broken_rejects_all_containers() {
+    let dir = tempfile::tempdir().unwrap();
+    let good = r#""hook": {"path": "/bin/true"}, "when": {"always": true}, "stages": ["poststop"]"#;
+    let set = loaded(dir.path(), &[("good.json", good), ("broken.json", "]")]);
+    let requires = |hook: &str| {
+        let decider = Decider { required_hooks: vec![hook.into()], ..lenient() };
+        decider.decide(&set, None, &container()).map_err(|error| error.to_string())
+    };
+    requires("good.json").unwrap();
+    requires(dir.path().join("good.json").to_str().unwrap()).unwrap();
+    let error = requires("none.json").unwrap_err();
+    let expected = format!("required hook \"none.json\" not found in {}", dir.path().display());
+    assert_eq!(error, expected);
+    let error = requires("broken.json").unwrap_err();
+    assert!(error.starts_with("required hook \"broken.json\" is not in force: "), "{error}");
+    assert!(error.contains("broken.json:1:"), "{error}");
 }
 
 #[test]

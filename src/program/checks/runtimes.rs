@@ -9,7 +9,7 @@ use semver::Version;
 use super::super::host::Host;
 use super::Check;
 use super::version::{ADVISORIES, parse};
-use crate::runtime::{DEFAULT_PATH, KNOWN, Kind, find};
+use crate::runtime::{CONFINING, DEFAULT_PATH, Kind, find};
 use crate::sys::process::{End, Limit, Program};
 
 pub fn checks(host: Host<'_>) -> Vec<Check> {
@@ -20,18 +20,17 @@ pub fn checks(host: Host<'_>) -> Vec<Check> {
             return vec![Check::fail("runtime", error.to_string(), hint)];
         }
     };
-    let others = KNOWN
+    let others = CONFINING
         .iter()
         .filter_map(|name| find(&[OsStr::new(name)], Some(DEFAULT_PATH.as_ref()), None).ok());
     let others: Vec<_> = others.filter(|other| *other != used).collect();
     let mut checks = vec![check(&used)];
     if Kind::of(&used) == Kind::Youki {
         // What jobs were seen to miss with 0.7.0.
-        checks.push(Check::warn(
+        checks.push(Check::fail(
             "youki",
-            "without libseccomp it silently drops the seccomp profile; a step that a signal ended has \
-             another exit code",
-            "use runc or crun, unless you know how it was built",
+            "steps run without the seccomp profile, and cgroups of version 1 are writable in containers",
+            "use runc or crun",
         ));
     }
     if !others.is_empty() {

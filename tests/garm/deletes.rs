@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use oci_hooks::sys::identity::wait;
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open};
 use serde_json::json;
 
 use crate::setup::{ENDLESS, with_each_runtime, with_runtime};
@@ -11,6 +13,7 @@ use crate::support::garm::instances::RunnerStatus;
 use crate::support::garm::provider::failure;
 use crate::support::http::Gate;
 use crate::support::leftovers::{Snapshot, no_cgroup_of};
+use crate::support::program;
 use crate::support::runtime::Runtime;
 
 #[test]
@@ -76,7 +79,11 @@ fn an_instance_whose_supervisor_was_killed_is_listed_and_deleted() {
         let supervisors: Vec<_> =
             world.host().processes().into_iter().filter(|p| p.line.starts_with(&program)).collect();
         assert_eq!(supervisors.len(), 1, "one for each instance: {supervisors:?}");
-        world.host().shell(&format!("kill -9 {}", supervisors[0].pid));
+        let pid = Pid::from_raw(i32::try_from(supervisors[0].pid).unwrap()).unwrap();
+        let supervisor = pidfd_open(pid, PidfdFlags::empty()).unwrap();
+        kill_process(pid, Signal::KILL).unwrap();
+        // Until then it has its lock.
+        assert!(wait(&supervisor, program::DEADLINE).unwrap(), "a killed process ends");
         let listed = world.provider().list();
         assert_eq!(listed.len(), 1);
         assert_ne!(listed[0].status, Status::Running, "nobody would tell of its end");

@@ -41,7 +41,10 @@ fn pages_are_those_of_the_command_line() {
         global_options: GLOBAL_OPTIONS,
         see_also: SEE_ALSO,
     };
-    let is_own = |name: &str| name.starts_with("oci-hooks") && name != "oci-hooks-runtime.1";
+    let others = ["oci-hooks-runtime", "oci-hooks-nri"];
+    let is_own = |name: &str| {
+        name.starts_with("oci-hooks") && !others.iter().any(|other| name.starts_with(other))
+    };
     pages.check(Cli::command(), is_own);
 }
 

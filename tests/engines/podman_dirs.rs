@@ -303,6 +303,12 @@ fn another_user_than_root_has_files_of_his_own() {
     let oci_hooks = system.path("oci-hooks").display().to_string();
     fs::copy(env!("CARGO_BIN_EXE_oci-hooks"), &oci_hooks).unwrap();
     fs::set_permissions(system.temp.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    // podman 5 wants its own.
+    for dir in ["home", "home/.config"] {
+        fs::create_dir_all(system.path(dir)).unwrap();
+        let id = USER.parse().ok();
+        std::os::unix::fs::chown(system.path(dir), id, id).unwrap();
+    }
     let as_user = ["setpriv", "--reuid", USER, "--regid", USER, "--clear-groups"];
     // What podman has for its option if it is not given.
     let podman = || {

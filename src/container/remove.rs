@@ -1,8 +1,6 @@
 //! Taking a container apart, whatever is left of it.
 
-use std::panic::resume_unwind;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
 use tracing::info_span;
@@ -14,6 +12,7 @@ use super::record::Record;
 use crate::bundle;
 use crate::rootfs;
 use crate::sys::cgroup;
+use crate::sys::thread::{Beside, beside};
 
 /// How long killed processes may take to be gone.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -72,9 +71,9 @@ impl Engine {
             return Err(self.remove_all(records).err().unwrap_or(error));
         }
         std::thread::scope(|scope| {
-            let others = scope.spawn(others);
+            let others = beside(scope, others);
             let removed = self.remove_all(records);
-            let others = others.join().unwrap_or_else(|panic| resume_unwind(panic));
+            let others = others.join();
             removed.map(|()| others)
         })
     }
@@ -90,10 +89,9 @@ impl Engine {
             result
         };
         std::thread::scope(|scope| {
-            let threads: Vec<_> = records.iter().take(AT_ONCE).map(|_| scope.spawn(some)).collect();
-            let join =
-                |thread: ScopedJoinHandle<'_, _>| thread.join().expect("removing does not panic");
-            threads.into_iter().map(join).fold(Ok(()), Result::and)
+            let at_once = records.iter().take(AT_ONCE);
+            let threads: Vec<_> = at_once.map(|_| beside(scope, some)).collect();
+            threads.into_iter().map(Beside::join).fold(Ok(()), Result::and)
         })
     }
 }

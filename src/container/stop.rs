@@ -8,6 +8,7 @@ use super::lifecycle::Check;
 use super::record::{Record, Role};
 use crate::sys::error::chain;
 use crate::sys::identity;
+use crate::sys::thread::beside;
 
 impl Engine {
     /// Asks all those containers to end that were made to be asked, and waits until they have or
@@ -24,9 +25,8 @@ impl Engine {
     fn stop_at_once(&self, records: &[&Record]) -> Vec<String> {
         thread::scope(|scope| {
             let stopping: Vec<_> =
-                records.iter().map(|record| scope.spawn(|| self.stop(record))).collect();
-            let results = stopping.into_iter().map(|one| one.join());
-            results.filter_map(|one| one.expect("stopping does not panic").err()).collect()
+                records.iter().map(|record| beside(scope, || self.stop(record))).collect();
+            stopping.into_iter().filter_map(|one| one.join().err()).collect()
         })
     }
 

@@ -23,6 +23,7 @@ use super::store::{Image, NewImage, Store};
 use super::{
     Configuration, Descriptor, Digest, Document, Index, MAX_MANIFEST_BYTES, Platform, Reference,
 };
+use crate::sys::thread::{Beside, beside};
 
 /// Indexes may name indexes, but not without end.
 const MAX_INDEXES: usize = 4;
@@ -118,13 +119,8 @@ impl Store {
         };
         let threads = thread::available_parallelism().map_or(1, NonZero::get).min(layers.len());
         thread::scope(|scope| {
-            let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-            let results: Vec<_> = workers
-                .into_iter()
-                .map(|worker| {
-                    worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-                })
-                .collect();
+            let workers: Vec<_> = (0..threads).map(|_| beside(scope, work)).collect();
+            let results: Vec<_> = workers.into_iter().map(Beside::join).collect();
             results.into_iter().collect()
         })
     }

@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd as _, OwnedFd};
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
 use std::thread;
 
@@ -24,6 +23,7 @@ use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
+use crate::sys::thread::beside;
 use crate::sys::userns::{Mapping, PrivateIds};
 
 /// How networks are made on this host.
@@ -148,13 +148,13 @@ impl Network {
         let network = Network { options: options.clone(), record };
         // nft takes as long to load the table as the kernel takes to make the bridge.
         thread::scope(|scope| {
-            let entered = scope.spawn(|| {
+            let entered = beside(scope, || {
                 let _lock = lock;
                 let others: Vec<_> = others.iter().map(|other| other.member(options)).collect();
                 firewall::enter(&network.record.member(options), &others)
             });
             let made = network.make_bridge(request);
-            entered.join().unwrap_or_else(|panic| resume_unwind(panic)).and(made)
+            entered.join().and(made)
         })?;
         undo.disarm();
         Ok(network)

@@ -45,7 +45,7 @@ pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;
 #[cfg(feature = "engine")]
-mod thread;
+pub(crate) mod thread;
 #[cfg(feature = "engine")]
 pub mod trash;
 #[cfg(feature = "engine")]

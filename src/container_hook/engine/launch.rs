@@ -13,6 +13,7 @@ use crate::container::{Prepared, Record, Spec, Verdict, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::rootfs::Backing;
+use crate::sys::thread::{Beside, beside};
 
 /// How many of the last lines of a container are shown when it does not come up.
 const SHOWN_LINES: usize = 100;
@@ -237,8 +238,7 @@ pub(super) fn in_parallel<T: Sync, R: Send>(items: &[T], work: impl Fn(&T) -> R 
         return vec![work(item)];
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> = items.iter().map(|item| scope.spawn(|| work(item))).collect();
-        let results = threads.into_iter().map(|thread| thread.join());
-        results.map(|result| result.expect("work does not panic")).collect()
+        let threads: Vec<_> = items.iter().map(|item| beside(scope, || work(item))).collect();
+        threads.into_iter().map(Beside::join).collect()
     })
 }

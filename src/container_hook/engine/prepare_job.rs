@@ -24,6 +24,7 @@ use crate::container_hook::response::{
 use crate::container_hook::state::JobState;
 use crate::network::Endpoint;
 use crate::sys::error::chain;
+use crate::sys::thread::beside;
 
 pub(super) fn run(
     backend: &EngineBackend<'_>,
@@ -85,11 +86,11 @@ fn start(
     let lent = give_back::lent(backend, plans);
     jobs.write(backend.context.runner, &network_id, &[], lent.clone())?;
     let (network, images) = std::thread::scope(|scope| {
-        let network = scope.spawn(|| JobNetwork::create(backend, &network_id));
+        let network = beside(scope, || JobNetwork::create(backend, &network_id));
         let images = in_parallel(plans, |plan| {
             fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
         });
-        (network.join().expect("making a network does not panic"), images)
+        (network.join(), images)
     });
     let mut network = network?;
     let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;

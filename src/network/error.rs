@@ -70,12 +70,6 @@ pub enum NetworkError {
     /// A port is to be published on an address that the host does not have.
     #[error("cannot publish a port on {host_ip}: the host does not have this address")]
     HostAddress { host_ip: IpAddr },
-    /// A port is to be published on the IPv6 loopback address.
-    #[error(
-        "cannot publish a port on ::1: the kernel forwards nothing from there; publish on 127.0.0.1, \
-         or on all addresses"
-    )]
-    Loopback6,
     /// The host does not let a port be used.
     #[error("cannot use port {port}/{protocol} of the host")]
     Bind { port: u16, protocol: Protocol, source: io::Error },

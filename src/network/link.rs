@@ -69,6 +69,9 @@ fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
         netlink.add_address(index, v6.into(), Plan::PREFIX6)?;
     }
     netlink.set_up(index)?;
+    if record.ipv6 {
+        netlink.take_loopback6(index)?;
+    }
     // Only IPv4: for IPv6 this would make the host a router, which then stops configuring itself
     // from the routers of its own network.
     set("net/ipv4/ip_forward", "1")

@@ -7,8 +7,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use netlink_packet_core::{
-    NLM_F_ACK, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
-    NetlinkPayload,
+    NLM_F_ACK, NLM_F_APPEND, NLM_F_CREATE, NLM_F_EXCL, NLM_F_REQUEST, NetlinkHeader,
+    NetlinkMessage, NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
@@ -67,6 +67,12 @@ fn set_up(link: &mut LinkMessage) {
     link.header.flags = LinkFlags::Up;
     link.header.change_mask = LinkFlags::Up;
 }
+
+/// The table of the host's own addresses, from `linux/rtnetlink.h`.
+const RT_TABLE_LOCAL: u8 = 255;
+
+/// The metric of a route after those that are there by themselves.
+const LAST: u32 = 1024;
 
 /// That something must not exist yet.
 const NEW: u16 = NLM_F_CREATE | NLM_F_EXCL;
@@ -141,6 +147,24 @@ impl Netlink {
         route.header.kind = RouteType::Unicast;
         route.attributes.push(RouteAttribute::Gateway(gateway.into()));
         self.request(RouteNetlinkMessage::NewRoute(route), NEW)
+    }
+
+    /// Has the host take what comes by a link for `::1`: answers of ports that were asked there.
+    ///
+    /// It is what `route_localnet` is for IPv4. The kernel wants a route of the very link; what it sends to
+    /// `::1` itself goes by `lo`, whose route comes first. What others address to `::1` is dropped, by the
+    /// kernel and by the packet filter, before routes are looked at.
+    pub(super) fn take_loopback6(&self, index: u32) -> io::Result<()> {
+        let mut route = RouteMessage::default();
+        route.header.address_family = AddressFamily::Inet6;
+        route.header.destination_prefix_length = 128;
+        route.header.table = RT_TABLE_LOCAL;
+        route.header.protocol = RouteProtocol::Static;
+        route.header.kind = RouteType::Local;
+        route.attributes.push(RouteAttribute::Destination(Ipv6Addr::LOCALHOST.into()));
+        route.attributes.push(RouteAttribute::Oif(index));
+        route.attributes.push(RouteAttribute::Priority(LAST));
+        self.request(RouteNetlinkMessage::NewRoute(route), NLM_F_CREATE | NLM_F_APPEND)
     }
 
     /// Returns what is known of a link.

@@ -49,9 +49,6 @@ pub(super) fn reserve(
 ) -> Result<Vec<Published>, NetworkError> {
     let mut chosen: Vec<Published> = Vec::with_capacity(mappings.len());
     for mapping in mappings {
-        if mapping.host_ip == Some(Ipv6Addr::LOCALHOST.into()) {
-            return Err(NetworkError::Loopback6);
-        }
         let port = match &mapping.host_ports {
             Some(ports) => first_free(ports.clone(), mapping, taken, &chosen)?,
             None => any_free(mapping, taken, &chosen)?,
@@ -273,7 +270,6 @@ mod tests {
     #[test]
     fn addresses_that_cannot_be_published_on_are_told() {
         let error = |text: &str| reserve(&Taken::default(), &[mapping(text)]).unwrap_err();
-        assert!(matches!(error("[::1]:80:80"), NetworkError::Loopback6));
         assert!(matches!(error("192.0.2.77::80"), NetworkError::HostAddress { .. }));
     }
 }

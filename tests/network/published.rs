@@ -1,11 +1,11 @@
 //! Ports on the host that lead to containers.
 
-use std::net::{TcpListener, UdpSocket};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 
 use oci_hooks::network::NetworkError;
 
-use crate::host::{self, Host, nft, set};
-use crate::{TIMEOUT, ask, at, endpoint, expect_unreachable, serve_in, within};
+use crate::host::{self, Host, nft, set, shell};
+use crate::{TIMEOUT, ask, at, endpoint, expect_unreachable, serve, serve_in, within};
 
 #[test]
 fn published_ports_lead_to_the_container() {
@@ -31,10 +31,63 @@ fn published_ports_lead_to_the_container() {
         // Published on one address only.
         expect_unreachable(&at(host::ADDRESS.parse().unwrap(), 9000));
         expect_unreachable("127.0.0.1:9001");
-        // Refused, not lost: programs try 127.0.0.1 next.
-        let error = ask("[::1]:8080").unwrap_err();
-        assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{error}");
         network.remove().unwrap();
+    });
+}
+
+#[test]
+fn ports_published_on_the_loopback_addresses_of_both_families_lead_to_the_container() {
+    let host = Host::new();
+    host.run(|| {
+        let networks = ["one", "two"].map(|id| host.network(id));
+        let ports = ["8080:80", "[::1]:9000:80", "127.0.0.1:9001:80"];
+        let first = networks[0].attach(&endpoint("service", &ports)).unwrap();
+        let second = networks[1].attach(&endpoint("service", &["8081:80"])).unwrap();
+        serve_in(&first);
+        serve_in(&second);
+        for address in
+            ["127.0.0.1:8080", "[::1]:8080", "[::1]:9000", "127.0.0.1:9001", "[::1]:8081"]
+        {
+            ask(address).unwrap_or_else(|error| panic!("{address}: {error}"));
+        }
+        let refused = |address| {
+            let error = ask(address).unwrap_err();
+            // Refused, not lost: programs try the other family next.
+            assert_eq!(error.kind(), std::io::ErrorKind::ConnectionRefused, "{address}: {error}");
+        };
+        refused("[::1]:9001");
+        refused("127.0.0.1:9000");
+        // What the host has there itself is as before, and containers do not reach it.
+        let own = TcpListener::bind("[::1]:0").unwrap();
+        TcpStream::connect(own.local_addr().unwrap()).unwrap();
+        own.accept().unwrap();
+        // A service that listens on IPv4 alone.
+        let four = networks[0].attach(&endpoint("four", &["8082:81"])).unwrap();
+        within(&four, || serve("0.0.0.0:81"));
+        ask("127.0.0.1:8082").unwrap();
+        refused("[::1]:8082");
+        let [one, two] = networks;
+        one.remove().unwrap();
+        ask("[::1]:8081").unwrap();
+        two.remove().unwrap();
+        host.expect_nothing_left();
+    });
+}
+
+#[test]
+fn networks_made_before_the_rules_changed_answer_on_the_ipv6_loopback_address_too() {
+    let host = Host::new();
+    host.run(|| {
+        let older = host.network("older");
+        let service = older.attach(&endpoint("service", &["8080:80"])).unwrap();
+        serve_in(&service);
+        shell("ip -6 route del local ::1 table local dev $(ip -o link | grep -o 'ocih[0-9a-f]*')");
+        shell("nft delete table inet oci_hooks");
+        let newer = host.network("newer");
+        ask("[::1]:8080").unwrap();
+        newer.remove().unwrap();
+        older.remove().unwrap();
+        host.expect_nothing_left();
     });
 }
 

@@ -13,6 +13,7 @@ mod dispatch;
 pub mod engine;
 mod error;
 mod log;
+pub mod named_services;
 pub mod options;
 mod plan;
 pub mod policy;
@@ -27,6 +28,7 @@ pub mod template;
 pub mod volumes;
 pub mod words;
 pub mod worker_log;
+pub mod workflow_file;
 
 pub use backend::{Backend, Outcome};
 pub use context::HookContext;

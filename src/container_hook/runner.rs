@@ -24,6 +24,8 @@ pub struct Runner {
     pub worker: Option<Identity>,
     /// Its `_diag` directory, if the names of services are to be looked for there.
     pub diag: Option<PathBuf>,
+    /// `GITHUB_WORKFLOW_REF`: the repository, the path and the commit of the workflow.
+    pub workflow: Option<String>,
     /// What it says of the job, for annotations: `GITHUB_REPOSITORY`, `GITHUB_RUN_ID` and the like.
     pub job: BTreeMap<String, String>,
 }
@@ -85,6 +87,7 @@ pub(super) mod tests {
             user: (1000, 1000),
             worker: None,
             diag: None,
+            workflow: None,
             job: BTreeMap::from([("GITHUB_REPOSITORY".into(), "octo/repo".into())]),
         }
     }

@@ -1,53 +1,63 @@
 //! The names of the services, from the log of the runner's worker.
 //!
-//! A last resort that the admin has to ask for: the log is nobody's interface. The worker writes the
-//! job's message to it, secrets masked, and there the services have their names.
+//! The worker writes the job's message to it, secrets masked, and there the services have their names. The
+//! log is nobody's interface, so what is not found or understood is no error of the job: services have
+//! other names then.
 
+use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
 use rustix::fs::Dir;
 use serde::Deserialize;
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::named_services::NamedService;
 use super::runner_files::{RunnerFiles, RunnerFilesError};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::host_file::HostRoot;
+use crate::sys::identity::Identity;
 
 /// The message is at the beginning of the log; what comes later can be long.
 const MAX_BYTES: u64 = 16 << 20;
 
 /// The name of the directory of a runner's logs.
-const DIAG: &str = "_diag";
+pub const DIAG: &str = "_diag";
 
-/// Returns where a runner with this work directory has its logs: beside it or, if the runner called by
-/// sudo, in the nearest directory above that is recorded for it.
+/// Returns where a runner with this work directory has its logs: beside it, where its worker's program
+/// is or, if the runner called by sudo, in the nearest directory above.
 ///
-/// No process is asked: anybody can give one the name of a worker.
-pub fn diag(files: &RunnerFiles, work: &Path) -> PathBuf {
+/// Anybody can give a process the name of a worker. What one leads to is read only if root runs it, or if
+/// it is recorded for runners that call by sudo, and then with the caller's access.
+pub fn diag(files: &RunnerFiles, work: &Path, worker: Option<Identity>) -> PathBuf {
     let beside = work.parent().unwrap_or(Path::new("/")).join(DIAG);
+    let of_worker = worker.and_then(|worker| directory_of(worker.pid)).map(|dir| dir.join(DIAG));
+    let levels = if files.caller().is_some() { usize::MAX } else { 0 };
+    let above = work.ancestors().skip(2).take(levels).map(|dir| dir.join(DIAG));
+    let mut all = [beside.clone()].into_iter().chain(of_worker).chain(above);
     let is_there = |diag: &PathBuf| files.open(diag).is_ok_and(|found| found.is_dir());
-    if files.caller().is_none() || is_there(&beside) {
-        return beside;
-    }
-    // Those that are not recorded cannot be opened.
-    let above = work.ancestors().skip(2).map(|dir| dir.join(DIAG));
-    above.into_iter().find(is_there).unwrap_or(beside)
+    all.find(is_there).unwrap_or(beside)
 }
 
-/// Reads the names of the services of the job that the newest log in `_diag` is about.
+/// Returns the directory of a runner of which a process is: its programs are in `bin` there.
+pub fn directory_of(pid: u32) -> Option<PathBuf> {
+    let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
+    Some(program.parent()?.parent()?.to_owned())
+}
+
+/// Reads the services of the job that the newest log in `_diag` is about, which has this id in the
+/// workflow and is of this run.
 ///
-/// None if there is no such log, if it cannot be understood, or if the job in it has not as many
-/// services: then it is about another job.
+/// None if there is no such log, if it cannot be understood, or if it is about another job.
 ///
 /// # Errors
 ///
 /// Fails if the directory or the log cannot be read.
-pub fn service_names(
+pub fn services(
     files: &RunnerFiles,
     diag: &Path,
-    services: usize,
-) -> Result<Option<Vec<String>>, RunnerFilesError> {
+    job: [Option<&str>; 2],
+) -> Result<Option<Vec<NamedService>>, RunnerFilesError> {
     let dir = files.directory(diag)?;
     let Some(name) = newest(&dir, diag)? else { return Ok(None) };
     let path = diag.join(&name);
@@ -57,8 +67,7 @@ pub fn service_names(
     }
     let mut bytes = Vec::new();
     file.take(MAX_BYTES).read_to_end(&mut bytes).at("read", &path)?;
-    let names = names(&String::from_utf8_lossy(&bytes));
-    Ok(names.filter(|names| names.len() == services))
+    Ok(of_log(&String::from_utf8_lossy(&bytes), job))
 }
 
 /// Returns the name of the newest log of a worker, which has the time.
@@ -82,6 +91,10 @@ fn newest(dir: &HostRoot, path: &Path) -> Result<Option<String>, PathError> {
 #[serde(rename_all = "camelCase")]
 struct JobMessage {
     job_service_containers: Option<Mapping>,
+    #[serde(default)]
+    variables: Map<String, Value>,
+    #[serde(default)]
+    context_data: Value,
 }
 
 /// A mapping in the runner's notation, which keeps the order.
@@ -95,16 +108,46 @@ struct Mapping {
 struct Pair {
     #[serde(alias = "Key")]
     key: Value,
+    #[serde(default, alias = "Value")]
+    value: Value,
 }
 
-fn names(log: &str) -> Option<Vec<String>> {
+impl JobMessage {
+    /// Returns whether what it says of the job, if it does, is this.
+    fn is_about(&self, [job, run]: [Option<&str>; 2]) -> bool {
+        let own_job = self.variables.get("system.github.job").and_then(|v| v["value"].as_str());
+        let github = self.context_data["github"]["d"].as_array();
+        let own_run = github.and_then(|all| all.iter().find(|pair| pair["k"] == "run_id"));
+        let own_run = own_run.and_then(|pair| pair["v"].as_str());
+        let differ = |own: Option<&str>, other| own.zip(other).is_some_and(|(own, o)| own != o);
+        !differ(own_job, job) && !differ(own_run, run)
+    }
+}
+
+fn of_log(log: &str, job: [Option<&str>; 2]) -> Option<Vec<NamedService>> {
     let (_, message) = log.split_once("Job message:")?;
     let json = &message[message.find('{')?..];
     let mut documents = serde_json::Deserializer::from_str(json).into_iter::<JobMessage>();
-    let pairs = documents.next()?.ok()?.job_service_containers?.map;
-    // Where the runner knows the line, it wraps the text up.
-    let text = |key: &Value| key.get("lit").unwrap_or(key).as_str().map(str::to_owned);
-    pairs.iter().map(|pair| text(&pair.key)).collect()
+    let message = documents.next()?.ok().filter(|message| message.is_about(job))?;
+    let pairs = message.job_service_containers?.map;
+    let named =
+        |pair: &Pair| Some(NamedService::new(text(&pair.key)?, image(&pair.value).as_deref()));
+    pairs.iter().map(named).collect()
+}
+
+/// Returns a text, which the runner wraps up where it knows the line; none for an expression.
+fn text(token: &Value) -> Option<&str> {
+    token.get("lit").unwrap_or(token).as_str()
+}
+
+/// Returns the image of a service, which may be all that the workflow says of it.
+fn image(service: &Value) -> Option<String> {
+    let of_field = || {
+        let fields = Mapping::deserialize(service).ok()?.map;
+        let image = fields.iter().find(|field| text(&field.key) == Some("image"))?;
+        text(&image.value).map(str::to_owned)
+    };
+    text(service).map(str::to_owned).or_else(of_field)
 }
 
 #[cfg(test)]
@@ -117,6 +160,8 @@ mod tests {
     use super::*;
     use crate::sys::caller::{Caller, is_root, own_ids};
 
+    const NO_JOB: [Option<&str>; 2] = [None; 2];
+
     const LOG: &str = r#"[2026-01-02 03:04:05Z INFO Worker] Version: 2.336.0
 [2026-01-02 03:04:05Z INFO Worker] Job message:
  {
@@ -125,26 +170,46 @@ mod tests {
   "jobServiceContainers": {
     "type": 2, "file": 1, "line": 9, "col": 7,
     "map": [
-      {"Key": {"type": 0, "file": 1, "line": 9, "col": 7, "lit": "cache"}, "Value": {"type": 2}},
-      {"key": "db", "value": "postgres"}
+      {"Key": {"type": 0, "file": 1, "line": 9, "col": 7, "lit": "cache"}, "Value": {"type": 2, "map": [
+        {"Key": "ports", "Value": {"type": 1, "seq": ["6379"]}},
+        {"Key": {"type": 0, "file": 1, "line": 10, "col": 9, "lit": "image"}, "Value": {"type": 0, "lit": "redis:7"}}
+      ]}},
+      {"key": "db", "value": "postgres"},
+      {"key": "any", "value": {"map": [{"key": "image", "value": {"type": 3, "expr": "matrix.image"}}]}}
     ]
-  }
+  },
+  "variables": {"system.github.job": {"value": "build"}},
+  "contextData": {"github": {"t": 2, "d": [{"k": "ref", "v": "x"}, {"k": "run_id", "v": "42"}]}}
 }
 [2026-01-02 03:04:06Z INFO JobRunner] more {
 "#;
 
     #[test]
-    fn names_stand_in_the_order_of_the_workflow() {
-        assert_eq!(names(LOG).unwrap(), ["cache", "db"]);
+    fn names_and_images_stand_in_the_order_of_the_workflow() {
+        let named = of_log(LOG, NO_JOB).unwrap();
+        let all: Vec<_> = named.iter().map(|s| (s.name.as_str(), s.image.as_deref())).collect();
+        assert_eq!(all, [("cache", Some("redis:7")), ("db", Some("postgres")), ("any", None)]);
+    }
+
+    #[test]
+    fn what_is_about_another_job_names_nothing() {
+        for (job, run, is_it) in
+            [("build", "42", true), ("test", "42", false), ("build", "43", false)]
+        {
+            assert_eq!(of_log(LOG, [Some(job), Some(run)]).is_some(), is_it, "{job} {run}");
+        }
     }
 
     #[test]
     fn what_cannot_be_understood_names_nothing() {
         for log in ["", "Job message:", "Job message: {", "Job message: {}"] {
-            assert_eq!(names(log), None, "{log}");
+            assert_eq!(of_log(log, NO_JOB), None, "{log}");
         }
-        assert_eq!(names(r#"Job message: {"jobServiceContainers": null}"#), None);
-        assert_eq!(names(r#"Job message: {"jobServiceContainers": {"map": [{"key": 1}]}}"#), None);
+        assert_eq!(of_log(r#"Job message: {"jobServiceContainers": null}"#, NO_JOB), None);
+        assert_eq!(
+            of_log(r#"Job message: {"jobServiceContainers": {"map": [{"key": 1}]}}"#, NO_JOB),
+            None
+        );
     }
 
     fn directory() -> (tempfile::TempDir, PathBuf) {
@@ -156,11 +221,11 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_log_counts_if_it_has_as_many_services() {
+    fn the_newest_log_counts() {
         let (_dir, dir) = directory();
         let diag = dir.join("runner/_diag");
         let files = RunnerFiles::of_root(&dir.join("runner/_work")).unwrap();
-        assert_eq!(service_names(&files, &diag, 2).unwrap(), None);
+        assert_eq!(services(&files, &diag, NO_JOB).unwrap(), None);
         for (name, text) in [
             ("Worker_20260101-000000-utc.log", ""),
             ("Worker_20260102-030405-utc.log", LOG),
@@ -168,10 +233,8 @@ mod tests {
         ] {
             fs::write(diag.join(name), text).unwrap();
         }
-        let names = service_names(&files, &diag, 2).unwrap().unwrap();
-        assert_eq!(names, ["cache", "db"]);
-        assert_eq!(service_names(&files, &diag, 1).unwrap(), None);
-        assert!(service_names(&files, &diag.join("none"), 1).is_err());
+        assert_eq!(services(&files, &diag, NO_JOB).unwrap().unwrap().len(), 3);
+        assert!(services(&files, &diag.join("none"), NO_JOB).is_err());
     }
 
     #[test]
@@ -181,12 +244,12 @@ mod tests {
         let files = RunnerFiles::of_root(&dir.join("runner/_work")).unwrap();
         fs::write(dir.join("log"), LOG).unwrap();
         fs::create_dir(diag.join("Worker_1.log")).unwrap();
-        assert_eq!(service_names(&files, &diag, 2).unwrap(), None);
+        assert_eq!(services(&files, &diag, NO_JOB).unwrap(), None);
         symlink(dir.join("log"), diag.join("Worker_2.log")).unwrap();
-        service_names(&files, &diag, 2).unwrap_err();
+        services(&files, &diag, NO_JOB).unwrap_err();
         let fifo = diag.join("Worker_3.log");
         mkfifoat(CWD, fifo, Mode::RWXU).unwrap();
-        assert_eq!(service_names(&files, &diag, 2).unwrap(), None);
+        assert_eq!(services(&files, &diag, NO_JOB).unwrap(), None);
     }
 
     #[test]
@@ -194,7 +257,7 @@ mod tests {
         let (_dir, dir) = directory();
         let work = dir.join("runner/_work");
         let files = RunnerFiles::of_root(&work).unwrap();
-        assert_eq!(diag(&files, &work), dir.join("runner/_diag"));
+        assert_eq!(diag(&files, &work, None), dir.join("runner/_diag"));
         let (uid, gid) = own_ids();
         if !is_root(uid) {
             // Only root may act as somebody.
@@ -204,12 +267,12 @@ mod tests {
         let files = RunnerFiles::of_caller([dir.join("runner").as_path()], caller);
         let below = dir.join("runner/data/_work");
         fs::create_dir_all(&below).unwrap();
-        assert_eq!(diag(&files, &below), dir.join("runner/_diag"));
+        assert_eq!(diag(&files, &below, None), dir.join("runner/_diag"));
         fs::create_dir(dir.join("_diag")).unwrap();
         fs::remove_dir(dir.join("runner/_diag")).unwrap();
-        let beside = diag(&files, &work);
+        let beside = diag(&files, &work, None);
         assert_eq!(beside, dir.join("runner/_diag"));
-        service_names(&files, &beside, 2).unwrap_err();
-        service_names(&files, &dir.join("_diag"), 2).unwrap_err();
+        services(&files, &beside, NO_JOB).unwrap_err();
+        services(&files, &dir.join("_diag"), NO_JOB).unwrap_err();
     }
 }

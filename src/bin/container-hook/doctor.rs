@@ -2,6 +2,7 @@
 
 mod directories;
 mod limits;
+mod names;
 mod ownership;
 mod runner;
 

@@ -15,8 +15,17 @@ use oci_hooks::sys::identity::Identity;
 use crate::settings::{self, Settings};
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
-const RUNNER_VARIABLES: [&str; 5] =
-    ["RUNNER_NAME", "RUNNER_TEMP", "GITHUB_WORKSPACE", "RUNNER_DEBUG", TEMPLATE_VARIABLE];
+const RUNNER_VARIABLES: [&str; 6] = [
+    "RUNNER_NAME",
+    "RUNNER_TEMP",
+    "GITHUB_WORKSPACE",
+    WORKFLOW_VARIABLE,
+    "RUNNER_DEBUG",
+    TEMPLATE_VARIABLE,
+];
+
+/// The variable that names the workflow's file.
+const WORKFLOW_VARIABLE: &str = "GITHUB_WORKFLOW_REF";
 
 /// The variable that names the pod template (ADR 0134).
 pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
@@ -94,10 +103,9 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         }
     };
     let worker = worker();
-    let diag = settings.network.names_from_runner_log.then(|| diag(&files, work));
-    let job = JOB_VARIABLES.iter().filter_map(|(name, _)| {
-        Some(((*name).to_owned(), env::var(name).ok().filter(|value| !value.is_empty())?))
-    });
+    let diag = settings.network.names_from_runner_log.then(|| diag(&files, work, worker));
+    let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
+    let job = JOB_VARIABLES.iter().filter_map(|(name, _)| Some(((*name).to_owned(), said(name)?)));
     Ok(Runner {
         name: required("RUNNER_NAME")?.to_string_lossy().into_owned(),
         temp,
@@ -106,6 +114,7 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         user,
         worker,
         diag,
+        workflow: said(WORKFLOW_VARIABLE),
         job: job.collect(),
     })
 }

@@ -57,7 +57,7 @@ pub(crate) struct Runner {
 }
 
 /// How the network of a job is made.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Network {
     #[serde(with = "text")]
@@ -68,6 +68,19 @@ pub(crate) struct Network {
     pub(crate) host_access: bool,
     pub(crate) uplinks: Vec<Interface>,
     pub(crate) names_from_runner_log: bool,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network {
+            pool: Subnet::default(),
+            pool6: Subnet::default(),
+            dns: Vec::new(),
+            host_access: false,
+            uplinks: Vec::new(),
+            names_from_runner_log: true,
+        }
+    }
 }
 
 /// Limits of containers that ask for none.

@@ -30,7 +30,7 @@ pub(super) fn run(
     backend: &EngineBackend<'_>,
     job: &PrepareJob,
 ) -> Result<Option<PrepareJobResponse>, HookError> {
-    let request = JobRequest::new(&backend.context, job)?;
+    let request = JobRequest::new(&backend.context, job);
     let names = request.services.iter().map(|service| service.names.clone()).collect();
     let pod = Pod::of_job(backend, job, names)?;
     let plans = plan(backend, request, pod.as_ref())?;

@@ -40,7 +40,7 @@ impl<'a> ContainerPlan<'a> {
         context: &HookContext<'_>,
         request: ContainerRequest<'a>,
     ) -> Result<Self, HookError> {
-        let title = request.role.title(request.names.first().map(String::as_str));
+        let title = request.role.title(request.names.first());
         let plan = Self::check(context, request, &title);
         plan.map(|plan| ContainerPlan { title: title.clone(), ..plan })
             .map_err(HookError::of(&title))

@@ -132,7 +132,8 @@ pub fn job(args: &PrepareJob, runner: &str) -> Result<Base, HookError> {
         let options = service.create_options.as_deref().unwrap_or_default();
         let options = CreateOptions::parse(options).map_err(HookError::from);
         let options = options.map_err(HookError::of(&format!("service {title}")))?;
-        Ok(ServiceNames::new(service.context_name.as_deref(), &options, "").given)
+        let names = ServiceNames::new(service.context_name.as_deref(), &options, "");
+        Ok(names.chosen().cloned().collect())
     });
     let names = names.collect::<Result<Vec<_>, HookError>>()?;
     job_with_names(args, runner, names)

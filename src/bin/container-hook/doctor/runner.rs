@@ -15,7 +15,7 @@ use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Program};
 
-use super::{directories, limits};
+use super::{directories, limits, names};
 use crate::settings::Settings;
 
 /// The runner's program that waits for jobs.
@@ -44,6 +44,12 @@ pub(super) fn checks(settings: &Settings) -> Vec<Check> {
         checks.push(Check::ok("runners", "none is running"));
     }
     checks.extend(listeners.iter().map(runner));
+    checks.extend(listeners.iter().filter(|listener| listener.script().is_some()).map(
+        |listener| {
+            let sudo_user = listener.calls_by_sudo().then_some((listener.uid, listener.gid));
+            names::check(settings, listener.pid, sudo_user)
+        },
+    ));
     let programs = listeners.iter().filter_map(|one| fs::read_link(one.path("exe")).ok());
     checks.extend(
         programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
@@ -79,6 +85,7 @@ fn subordinate_ids() -> Check {
 struct Listener {
     pid: u32,
     uid: u32,
+    gid: u32,
     environment: HashMap<OsString, OsString>,
 }
 
@@ -110,14 +117,15 @@ fn listener(pid: u32) -> Option<Listener> {
     if fs::read_to_string(dir.join("comm")).ok()?.trim_end() != LISTENER {
         return None;
     }
-    let uid = fs::metadata(&dir).ok()?.uid();
+    let owner = fs::metadata(&dir).ok()?;
     let environment = fs::read(dir.join("environ")).unwrap_or_default();
     let variables = environment.split(|&byte| byte == 0).filter_map(|variable| {
         let equals = variable.iter().position(|&byte| byte == b'=')?;
         let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         Some((text(&variable[..equals]), text(&variable[equals + 1..])))
     });
-    Some(Listener { pid, uid, environment: variables.collect() })
+    let environment = variables.collect();
+    Some(Listener { pid, uid: owner.uid(), gid: owner.gid(), environment })
 }
 
 fn runner(listener: &Listener) -> Check {

@@ -109,7 +109,9 @@ fn shown(check: &Finished, timeout: Duration) -> String {
     };
     let said = [&check.stdout[..], &check.stderr[..]].concat();
     let said = String::from_utf8_lossy(&said[..said.len().min(SHOWN_BYTES)]).into_owned();
-    let said = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    // On one line, and nothing in it moves the cursor of a terminal.
+    let words = said.split(|c: char| c.is_whitespace() || c.is_control());
+    let said = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
     if said.is_empty() { end } else { format!("{end}: {said}") }
 }
 

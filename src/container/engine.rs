@@ -10,7 +10,7 @@ use super::disk;
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
 use super::error::ContainerError;
-use super::logs::{LogLine, last_lines};
+use super::logs::{self, LogLine, LogTail, last_lines};
 use super::monitor::MonitorProgram;
 use super::record::{self, Directory, Record};
 use crate::bundle;
@@ -45,6 +45,13 @@ impl Engine {
         record::records(&self.run)
     }
 
+    /// Returns those of one owner.
+    pub fn containers_of(&self, owner: &str) -> Result<Vec<Record>, ContainerError> {
+        let mut containers = self.containers()?;
+        containers.retain(|record| record.owner == owner);
+        Ok(containers)
+    }
+
     /// Returns why records of containers cannot be read, if any cannot.
     pub fn unreadable(&self) -> Result<Vec<ContainerError>, ContainerError> {
         record::unreadable(&self.run)
@@ -73,6 +80,16 @@ impl Engine {
     /// Returns the last lines of what a container wrote, the oldest first.
     pub fn logs(&self, record: &Record, count: usize) -> Result<Vec<LogLine>, ContainerError> {
         Ok(last_lines(&self.directory(&record.id).log(), count)?)
+    }
+
+    /// Returns the end of what a container wrote: so many lines and bytes at most.
+    pub fn log_tail(
+        &self,
+        record: &Record,
+        count: usize,
+        bytes: u64,
+    ) -> Result<LogTail, ContainerError> {
+        Ok(logs::tail(&self.directory(&record.id).log(), count, bytes)?)
     }
 
     /// Returns where the root file system and the volumes of a container are.

@@ -1,7 +1,7 @@
 //! What a container writes, kept up to a limit: the newest part of it.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufRead as _, BufReader, Read as _, Write};
+use std::io::{self, BufRead as _, BufReader, Read as _, Seek as _, SeekFrom, Write};
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
@@ -143,6 +143,50 @@ pub fn last_lines(path: &Path, count: usize) -> Result<Vec<LogLine>, PathError> 
     Ok(lines.into())
 }
 
+/// The end of a log.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogTail {
+    /// The last lines, oldest first.
+    pub lines: Vec<LogLine>,
+    /// Whether there is more before them, or was.
+    pub is_cut: bool,
+}
+
+/// Returns so many of the last lines of a log that they are no more than this many bytes in its files, of
+/// which no more is read.
+pub(super) fn tail(path: &Path, count: usize, bytes: u64) -> Result<LogTail, PathError> {
+    let mut is_cut = is_cut(path);
+    let mut parts = Vec::new();
+    let mut left = bytes;
+    for path in [path.to_owned(), older(path)] {
+        let mut file = match File::open(&path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            file => file.at("open", &path)?,
+        };
+        let length = file.metadata().at("look up", &path)?.len();
+        let skipped = length.saturating_sub(left);
+        is_cut |= skipped > 0;
+        file.seek(SeekFrom::Start(skipped)).at("read", &path)?;
+        let mut part = Vec::new();
+        // Who writes to it may be quicker than we.
+        file.take(left).read_to_end(&mut part).at("read", &path)?;
+        left -= part.len() as u64;
+        if skipped > 0 {
+            // What is left of a line is none.
+            let whole = part.iter().position(|&byte| byte == b'\n').map_or(part.len(), |at| at + 1);
+            part.drain(..whole);
+        }
+        parts.push(part);
+    }
+    parts.reverse();
+    let parts = parts.concat();
+    let mut lines: Vec<_> = parts.split(|&byte| byte == b'\n').filter_map(parse).collect();
+    let surplus = lines.len().saturating_sub(count);
+    lines.drain(..surplus);
+    Ok(LogTail { lines, is_cut: is_cut || surplus > 0 })
+}
+
 /// Reads a log that is still written to, from the beginning of what is kept.
 #[derive(Debug)]
 pub struct LogReader {
@@ -268,7 +312,36 @@ mod tests {
     }
 
     #[test]
+    fn the_end_of_a_log_is_so_many_lines_and_bytes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("log");
+        let mut log = LogWriter::open(&path, 8192).unwrap();
+        for number in 0..20 {
+            log.add(Stream::Stdout, format!("line {number}\n").as_bytes()).unwrap();
+        }
+        let LogTail { lines, is_cut } = tail(&path, 20, 8192).unwrap();
+        assert_eq!((lines.len(), is_cut), (20, false));
+        let LogTail { lines, is_cut } = tail(&path, 3, 8192).unwrap();
+        assert_eq!(
+            (texts(&lines), is_cut),
+            (vec!["line 17".into(), "line 18".into(), "line 19".into()], true)
+        );
+        let LogTail { lines, is_cut } = tail(&path, 20, 100).unwrap();
+        assert_eq!((texts(&lines), is_cut), (vec!["line 18".into(), "line 19".into()], true));
+        // Over both files, and with the oldest gone.
+        for number in 20..1000 {
+            log.add(Stream::Stdout, format!("line {number}\n").as_bytes()).unwrap();
+        }
+        let all = texts(&last_lines(&path, usize::MAX).unwrap());
+        let LogTail { lines, is_cut } = tail(&path, usize::MAX, u64::MAX).unwrap();
+        assert_eq!((texts(&lines), is_cut), (all, true));
+        let LogTail { lines, .. } = tail(&path, usize::MAX, 6000).unwrap();
+        assert!(lines.len() > 80 && texts(&lines).ends_with(&["line 999".into()]), "{lines:?}");
+    }
+
+    #[test]
     fn no_log_has_no_lines() {
         assert!(last_lines(Path::new("/no/such/log"), 10).unwrap().is_empty());
+        assert_eq!(tail(Path::new("/no/such/log"), 10, 10).unwrap(), LogTail::default());
     }
 }

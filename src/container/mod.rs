@@ -30,7 +30,7 @@ pub use error::ContainerError;
 pub use health::{Health, Verdict};
 pub use lifecycle::{Check, Stop};
 pub use limits::LimitHit;
-pub use logs::{LogLine, LogReader, LogWriter, Stream, last_lines};
+pub use logs::{LogLine, LogReader, LogTail, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{Directory, Ended, Record, Role, read_json_if_there, write_json};
 pub use wait::Wait;

@@ -1,5 +1,6 @@
 //! A container's end: asking for it, and waiting for it.
 
+use std::fs::OpenOptions;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -37,6 +38,22 @@ impl Engine {
             }
         }
         Ok(Wait::Ended { code: self.code(record) })
+    }
+
+    /// Returns whether a container that was started has ended, and how.
+    pub fn state(&self, record: &Record) -> Wait {
+        let has_ended = match record.process {
+            Some(process) => !process.is_running(),
+            // It may have ended before anybody could look; or it was never started.
+            None => self.directory(&record.id).end().is_some(),
+        };
+        if has_ended { Wait::Ended { code: self.code(record) } } else { Wait::Running }
+    }
+
+    /// Returns whether this is the first time that somebody is about to tell of a container's end.
+    pub fn tell_end(&self, record: &Record) -> bool {
+        let told = self.directory(&record.id).path().join("told");
+        OpenOptions::new().write(true).create_new(true).open(told).is_ok()
     }
 
     /// Returns the code of a container that ended, if somebody watched it.

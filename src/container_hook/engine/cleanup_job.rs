@@ -5,6 +5,7 @@ use super::build::remove_builds;
 use super::give_back;
 use super::job::{AllJobs, Job, Jobs, Lent};
 use super::pod;
+use super::services;
 use crate::bundle;
 use crate::container::{ContainerError, Engine, Record};
 use crate::container_hook::error::HookError;
@@ -15,17 +16,22 @@ use crate::sys::error::chain;
 pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
     let _lock = backend.jobs().lock(&owner)?;
-    let containers = containers(backend.engine, &owner)?;
+    let containers = backend.engine.containers_of(&owner)?;
     report_all_limits(backend, &containers);
+    let told = services::tell_ended(backend, "during the job");
     for problem in backend.engine.stop_all(&containers) {
         backend.context.log.warning(&problem);
+    }
+    // Nothing that cannot be shown is a reason to leave the job as it is.
+    if let Err(error) = told.and_then(|_| services::show_all(backend)) {
+        backend.context.log.warning(&chain(&error));
     }
     remove_all(backend)
 }
 
 /// Reports which limits a runner's job met that did not come up.
 pub(super) fn report_limits_of_job(backend: &EngineBackend<'_>) -> Result<(), HookError> {
-    report_all_limits(backend, &containers(backend.engine, &backend.context.runner.owner())?);
+    report_all_limits(backend, &backend.engine.containers_of(&backend.context.runner.owner())?);
     Ok(())
 }
 
@@ -76,19 +82,13 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     backend.jobs().remove(&owner)
 }
 
-fn containers(engine: &Engine, owner: &str) -> Result<Vec<Record>, HookError> {
-    let mut containers = engine.containers()?;
-    containers.retain(|record| record.owner == owner);
-    Ok(containers)
-}
-
 fn remove_owned(
     engine: &Engine,
     network: &NetworkOptions,
     owner: &str,
     job: Option<&Job>,
 ) -> Result<(), HookError> {
-    let containers = containers(engine, owner)?;
+    let containers = engine.containers_of(owner)?;
     // Those of steps that ran without a job come with the containers.
     let mut networks: Vec<_> =
         containers.iter().filter_map(|record| record.network.as_ref()).collect();
@@ -165,7 +165,7 @@ fn remove_unreadable(
 ) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
     let runs = |record: &Record| record.process.is_some_and(|process| process.is_running());
-    if error.is_of_other_version() || containers(engine, owner)?.iter().any(runs) {
+    if error.is_of_other_version() || engine.containers_of(owner)?.iter().any(runs) {
         return Ok(false);
     }
     let _lock = jobs.lock(owner)?;

@@ -9,14 +9,12 @@ use super::cleanup_job::report_limits;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::{BundleInputs, Plan};
 use super::pod;
+use super::services::show_last;
 use crate::container::{Prepared, Record, Spec, Verdict, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
 use crate::rootfs::Backing;
 use crate::sys::thread::{Beside, beside};
-
-/// How many of the last lines of a container are shown when it does not come up.
-const SHOWN_LINES: usize = 100;
 
 /// The time that an init container has: longer than the runner lets any job.
 const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
@@ -119,10 +117,9 @@ fn launch_helper(
 ) -> Result<(), HookError> {
     let Launched { record, .. } = launch(backend, helper, context)?;
     if helper.plan.container.role == Role::Sidecar {
-        return match check_health(backend, helper, &record)? {
-            Some(problem) => Err(HookError::Unhealthy(vec![problem])),
-            None => Ok(()),
-        };
+        let Some(problem) = check_health(backend, helper, &record)? else { return Ok(()) };
+        show_last(backend, &record);
+        return Err(HookError::Unhealthy(vec![problem]));
     }
     let code = match backend.engine.wait(&record, INIT_TIMEOUT)? {
         Wait::Ended { code } => code,
@@ -130,7 +127,7 @@ fn launch_helper(
     };
     report_limits(backend, &record);
     if code != Some(0) {
-        show_output(backend, helper.plan, &record)?;
+        show_last(backend, &record);
         return Err(HookError::Init { container: helper.plan.container.title.clone(), code });
     }
     Ok(backend.engine.remove(&record)?)
@@ -148,11 +145,17 @@ pub(super) fn wait_until_healthy(
             .map_err(HookError::of(&container.plan.container.title))
     });
     let problems: Vec<_> = results.into_iter().collect::<Result<_, _>>()?;
+    for ((container, launched), problem) in all.iter().zip(&problems) {
+        // What services wrote is shown when nothing comes of the job.
+        if problem.is_some() && container.plan.container.role != Role::Service {
+            show_last(backend, &launched.record);
+        }
+    }
     let problems: Vec<_> = problems.into_iter().flatten().collect();
     if problems.is_empty() { Ok(()) } else { Err(HookError::Unhealthy(problems)) }
 }
 
-/// Waits until a container is healthy; returns what is wrong and shows what it wrote, if it is not.
+/// Waits until a container is healthy; returns what is wrong, if it is not.
 fn check_health(
     backend: &EngineBackend<'_>,
     container: &PendingContainer<'_>,
@@ -162,7 +165,6 @@ fn check_health(
     for health in plan.health(&container.image.config, container.address()) {
         let verdict = backend.engine.wait_until_healthy(record, &health)?;
         if let Some(problem) = unhealthy(backend, plan, verdict) {
-            show_output(backend, plan, record)?;
             return Ok(Some(problem));
         }
     }
@@ -191,19 +193,6 @@ fn unhealthy(backend: &EngineBackend<'_>, plan: &Plan<'_>, verdict: Verdict) -> 
             Some(format!("{} ended before it was healthy", plan.container.title))
         }
     }
-}
-
-fn show_output(
-    backend: &EngineBackend<'_>,
-    plan: &Plan<'_>,
-    record: &Record,
-) -> Result<(), HookError> {
-    let lines = backend.engine.logs(record, SHOWN_LINES)?;
-    let texts: Vec<_> = lines.into_iter().map(|line| line.text).collect();
-    backend.context.log.group(&format!("Last output of {}", plan.container.title));
-    backend.context.log.output(&plan.container.name(), &texts.join(&b'\n'));
-    backend.context.log.end_group();
-    Ok(())
 }
 
 /// Reports what people should know of a container that is about to start.

@@ -23,6 +23,7 @@ pub mod pod;
 mod prepare_job;
 mod run_container_step;
 mod run_script_step;
+mod services;
 mod settings;
 
 pub use backend::EngineBackend;

@@ -14,6 +14,7 @@ use super::network::JobNetwork;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
+use super::services;
 use crate::container::new_id;
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{JobRequest, Role};
@@ -42,9 +43,10 @@ pub(super) fn run(
     }
     let started = start(backend, &plans, pod.as_ref()).inspect_err(|_| {
         // The first error is what people have to hear of; the next call tries again.
-        let removed =
-            cleanup_job::report_limits_of_job(backend).and(cleanup_job::remove_all(backend));
-        if let Err(also) = removed {
+        let told = cleanup_job::report_limits_of_job(backend)
+            .and_then(|()| services::tell_ended(backend, "before the job was ready"))
+            .and_then(|_| services::show_all(backend));
+        if let Err(also) = told.and(cleanup_job::remove_all(backend)) {
             backend.context.log.warning(&chain(&also));
         }
     });
@@ -123,6 +125,8 @@ fn start(
         launch_all(backend, asked, context)?
     };
     wait_until_healthy(backend, asked, &launched)?;
+    services::report_names(backend, asked);
+    services::report_ended(backend, "before the job's steps")?;
 
     Ok(answer(&network_id, asked, &launched))
 }

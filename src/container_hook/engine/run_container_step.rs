@@ -12,6 +12,7 @@ use super::network::JobNetwork;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
+use super::services;
 use crate::container::{Record, new_id};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{ContainerRequest, Role};
@@ -35,6 +36,7 @@ pub(super) fn run(
     // A step of a job without containers has a network to itself.
     let job = jobs.read(&owner)?;
     let is_alone = job.is_none();
+    services::report_ended(backend, "during the job")?;
     let mut network = match &job {
         Some(job) => JobNetwork::open(backend, &job.network)?,
         None => {

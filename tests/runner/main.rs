@@ -28,6 +28,7 @@ mod removal;
 mod requests;
 mod rights;
 mod secrets;
+mod services;
 mod setup;
 mod sudo;
 mod template;

@@ -95,6 +95,11 @@ impl<'a> Runner<'a> {
         program::run(chown.arg("--recursive").arg(owner).arg(&self.home)).success();
     }
 
+    /// Returns who it is, if not root.
+    pub(crate) fn user(&self) -> Option<(u32, u32)> {
+        self.user
+    }
+
     /// Returns the runner's own directory.
     pub(crate) fn home(&self) -> &Path {
         &self.home

@@ -249,7 +249,7 @@ impl Prepared<'_> {
         }
         let limits_hit = self.engine.limits_hit(&self.record);
         self.is_kept = true;
-        self.engine.remove(&self.record)?;
+        self.engine.take_apart(&self.record)?;
         Ok(Ran { status, limits_hit })
     }
 }

@@ -193,6 +193,7 @@ impl Engine {
     pub fn remove_bare(&self, id: &str) -> Result<(), ContainerError> {
         let directory = self.directory(id);
         if is_id(id) && directory.path().is_dir() {
+            Self::kill_makers(&self.runtime, id)?;
             if self.runtime.root.join(id).exists() {
                 // It may not know what it was killed over.
                 let _ = self.runtime.delete(id);
@@ -232,6 +233,7 @@ impl Engine {
         let ids = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok());
         let unknown: Vec<_> = ids.filter(|id| !self.directory(id).path().exists()).collect();
         for id in &unknown {
+            Self::kill_makers(&self.runtime, id)?;
             // It may not know what it was killed over.
             let _ = self.runtime.delete(id);
             self.run_trash().remove(&root.join(id))?;

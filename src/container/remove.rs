@@ -1,5 +1,7 @@
 //! Taking a container apart, whatever is left of it.
 
+use std::ffi::OsStr;
+use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
@@ -11,7 +13,10 @@ use super::error::ContainerError;
 use super::record::Record;
 use crate::bundle;
 use crate::rootfs;
+use crate::runtime::Runtime;
 use crate::sys::cgroup;
+use crate::sys::fs::PathContext as _;
+use crate::sys::identity::Identity;
 use crate::sys::thread::{Beside, beside};
 
 /// How long killed processes may take to be gone.
@@ -34,8 +39,34 @@ impl Engine {
         if cgroup::kill(&record.cgroup) { Ok(()) } else { Err(unkillable()) }
     }
 
+    /// Kills what makes a container for somebody who was killed: a part of crun leaves its session and
+    /// does not die with its caller, and would go on after everything else of the container has gone.
+    pub(super) fn kill_makers(runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
+        let unkillable = || ContainerError::Unkillable { id: id.to_owned(), timeout: TIMEOUT };
+        for action in ["create", "run"] {
+            let words = [runtime.root.as_os_str(), OsStr::new(action), OsStr::new(id)];
+            // One that was about to start another has done so when it is dead.
+            loop {
+                let makers = Identity::with_words(&words).at("list", Path::new("/proc"))?;
+                if makers.is_empty() {
+                    break;
+                }
+                for maker in makers {
+                    maker.kill(TIMEOUT).map_err(|_| unkillable())?;
+                }
+            }
+        }
+        Ok(())
+    }
+
     fn kill_all(&self, records: &[Record]) -> Result<(), ContainerError> {
-        let killed: Vec<_> = records.iter().map(|record| self.kill_processes(record)).collect();
+        let kill = |record: &Record| {
+            if record.process.is_none() {
+                Self::kill_makers(&record.runtime, &record.id)?;
+            }
+            self.kill_processes(record)
+        };
+        let killed: Vec<_> = records.iter().map(kill).collect();
         killed.into_iter().collect()
     }
 
@@ -43,6 +74,14 @@ impl Engine {
     /// was killed while doing the same, so this may be called again and again.
     pub fn remove(&self, record: &Record) -> Result<(), ContainerError> {
         let _span = info_span!("remove", container = record.id).entered();
+        if record.process.is_none() {
+            Self::kill_makers(&record.runtime, &record.id)?;
+        }
+        self.take_apart(record)
+    }
+
+    /// Removes a container as [`Engine::remove`] does, of which it is known that nobody makes it any more.
+    pub(super) fn take_apart(&self, record: &Record) -> Result<(), ContainerError> {
         self.kill_processes(record)?;
         let directory = self.directory(&record.id);
         if record.runtime.root.join(&record.id).exists() {

@@ -269,13 +269,11 @@ impl Network {
         check_name(id)?;
         let directory = directory(options, id);
         let lock = lock(options)?;
-        let entries = match fs::read_dir(&directory) {
+        match fs::symlink_metadata(&directory) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             // Nobody of us made it.
-            Err(error) if error.kind() == io::ErrorKind::NotADirectory => {
-                return Ok(remove_tree(&directory)?);
-            }
-            entries => entries.at("list", &directory)?,
+            Ok(found) if !found.is_dir() => return Ok(remove_tree(&directory)?),
+            found => found.at("look up", &directory)?,
         };
         let left = match read(options, id) {
             Ok(record) => Some(firewall::leave(&record.member(options))?),
@@ -286,12 +284,7 @@ impl Network {
             }
             Err(error) => return Err(error),
         };
-        for entry in entries.flatten() {
-            if entry.path().extension().is_some_and(|end| end == "netns" || end == "userns") {
-                netns::unpin(&entry.path())?;
-            }
-        }
-        remove_tree(&directory)?;
+        remove_pins(&directory)?;
         // Other networks need not wait for what the kernel has left to do.
         drop(lock);
         drop(left);
@@ -323,6 +316,28 @@ impl Network {
     fn pin(&self, name: &str) -> PathBuf {
         directory(&self.options, &self.record.id).join(format!("{name}.container.netns"))
     }
+}
+
+/// Removes the directory of a network with what is pinned there, even if something is pinned meanwhile.
+fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
+    const TRIES: usize = 10;
+    for attempt in 1.. {
+        let entries = match fs::read_dir(directory) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => break,
+            entries => entries.at("list", directory)?,
+        };
+        for path in entries.flatten().map(|entry| entry.path()) {
+            if path.extension().is_some_and(|end| end == "netns" || end == "userns") {
+                netns::unpin(&path)?;
+            }
+        }
+        match remove_tree(directory) {
+            Err(error) if attempt == TRIES => return Err(error.into()),
+            Err(_) => {}
+            Ok(()) => break,
+        }
+    }
+    Ok(())
 }
 
 fn bridge_pin(directory: &Path) -> PathBuf {

@@ -13,7 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Uid, chmodat, chownat, fstat, lgetxattr_query,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Statx, Uid, chmodat, chownat, fstat, lgetxattr_query,
     openat, removexattr, statat, unlinkat,
 };
 use rustix::io::Errno;
@@ -62,7 +62,7 @@ impl Problems {
     }
 }
 
-/// Gives the user what is in a directory, which is there by this name for messages.
+/// Gives the user a directory and what is in it, which is there by this name for messages.
 ///
 /// - What belongs to a private user id gets the user's ids; what is the user's and belongs to a private
 ///   group id gets the user's group.
@@ -84,9 +84,12 @@ pub fn give_back(
 ) -> Result<Report, PathError> {
     // The one that is given may permit nothing, and its position is its owner's.
     let top = openat(directory, c".", DIRECTORY, Mode::empty()).at("open", name)?;
-    let descent = Descent::new(top.as_fd(), Level::new(0)).at("look at", name)?;
-    let giver =
+    let mut giver =
         Giver { ids, name, path: Vec::new(), disarmed: HashSet::new(), report: Report::default() };
+    // Its mode stays: whoever may not look into it could not before.
+    let found = look(top.as_fd()).at("look at", name)?;
+    giver.directory(&top, &found, c"");
+    let descent = Descent::new(top.as_fd(), Level::new(0)).at("look at", name)?;
     let mut walk = Walk { descent, giver, lister: Lister::new(WAITING), restarts: 0 };
     walk.run();
     Ok(walk.giver.report)
@@ -183,10 +186,7 @@ impl Walk<'_> {
                 return true;
             }
         };
-        if let Some(owner) = self.giver.ids.new_owner((found.stx_uid, found.stx_gid)) {
-            let given = give(&directory, owner);
-            self.giver.done(given, &name);
-        }
+        self.giver.directory(&directory, &found, &name);
         let path_length = self.giver.path.len();
         if path_length < MAX_PATH_BYTES {
             self.giver.path.extend_from_slice(name.as_bytes());
@@ -231,6 +231,14 @@ struct Giver<'a> {
 }
 
 impl Giver<'_> {
+    /// Gives a directory that is open.
+    fn directory(&mut self, directory: &OwnedFd, found: &Statx, name: &CStr) {
+        if let Some(owner) = self.ids.new_owner((found.stx_uid, found.stx_gid)) {
+            let given = give(directory, owner);
+            self.done(given, name);
+        }
+    }
+
     /// Puts right what has a name in a directory, unless it is a directory.
     fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Next {
         // Most are as they should be, which their names are enough to see.

@@ -1,8 +1,10 @@
 //! Which process a number means: ids are given again, so a record keeps the start time too.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt as _;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -56,6 +58,24 @@ impl Identity {
         let is_in = namespace(pid).is_some_and(|found| Some(found) == namespace(first.pid));
         // They were those processes all along.
         (is_in && process.is_running() && first.is_running()).then_some(process)
+    }
+
+    /// Returns the processes whose command lines have all of these words, in whatever order.
+    pub fn with_words(words: &[&OsStr]) -> io::Result<Vec<Self>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir("/proc")? {
+            let Ok(Ok(pid)) = entry?.file_name().into_string().map(|name| name.parse()) else {
+                continue;
+            };
+            // Looked up first: another process that gets the id meanwhile is none of them.
+            let Some(process) = Identity::of(pid) else { continue };
+            let Ok(line) = fs::read(format!("/proc/{pid}/cmdline")) else { continue };
+            let has = |word: &&OsStr| line.split(|&byte| byte == 0).any(|it| it == word.as_bytes());
+            if words.iter().all(has) && process.is_running() {
+                found.push(process);
+            }
+        }
+        Ok(found)
     }
 
     /// Returns whether the process is there and has not ended.
@@ -145,6 +165,24 @@ mod tests {
         assert!(identity.open().is_none());
         child.wait().unwrap();
         identity.kill(Duration::ZERO).unwrap();
+    }
+
+    #[test]
+    fn a_process_is_found_by_words_of_its_command_line() {
+        let unique = format!("found-by-its-words-{}", std::process::id());
+        let mut child = Command::new("sh").args(["-c", "read line", &unique]);
+        let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+        let find = |words: &[&str]| {
+            let words: Vec<_> = words.iter().map(OsStr::new).collect();
+            Identity::with_words(&words).unwrap()
+        };
+        let own = Identity::of(child.id()).unwrap();
+        assert_eq!(find(&[&unique, "-c"]), [own]);
+        assert_eq!(find(&[&unique, "create"]), []);
+        assert_eq!(find(&[&unique[1..]]), []);
+        drop(child.stdin.take());
+        child.wait().unwrap();
+        assert_eq!(find(&[&unique]), []);
     }
 
     #[test]

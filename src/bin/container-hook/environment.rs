@@ -2,6 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::container_hook::worker_log::diag;
@@ -10,7 +11,9 @@ use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::program::relayed::{PROXY_VARIABLES, sudo_caller};
 use oci_hooks::sys::caller::{Caller, is_root};
 use oci_hooks::sys::fs::PathError;
+use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::identity::Identity;
+use oci_hooks::sys::userns::PrivateIds;
 
 use crate::settings::{self, Settings};
 
@@ -99,7 +102,8 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
             let files = RunnerFiles::of_root(work)?;
             // A job may have put something else in its place, which is no reason to leave it as it is.
             let found = files.open(&temp).or_else(|_| files.open(work))?;
-            (files, found.owner())
+            let user = user_of(found, work);
+            (files, user)
         }
     };
     let worker = worker();
@@ -117,6 +121,15 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         workflow: said(WORKFLOW_VARIABLE),
         job: job.collect(),
     })
+}
+
+/// Returns whose a runner's directory is. A job may have given it to one of its users, who is nobody on the
+/// host: then whose one above it is.
+fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
+    let above = work.ancestors().filter_map(|dir| HostFile::open_trusted(dir).ok());
+    let mut owners = iter::once(found).chain(above).map(|dir| dir.owner());
+    let is_private = |id: &u32| PrivateIds::ALL.contains(id);
+    owners.find(|(uid, gid)| !is_private(uid) && !is_private(gid)).unwrap_or_default()
 }
 
 /// Returns the user who called by sudo; none if it was root, or nobody.
@@ -143,7 +156,8 @@ fn files_of_caller(
         [(work, files.open(work)?)].into_iter().chain(files.open(temp).ok().map(|f| (temp, f)));
     for (path, found) in found {
         let owner = found.owner().0;
-        if owner != uid {
+        // A job may have given them to one of its users, who is nobody on the host.
+        if owner != uid && !PrivateIds::ALL.contains(&owner) {
             let path = path.to_owned();
             return Err(EnvironmentError::Foreign { path, owner, caller: uid });
         }
@@ -187,6 +201,6 @@ fn directory(name: &'static str) -> Result<PathBuf, EnvironmentError> {
 
 fn worker() -> Option<Identity> {
     let this = Identity::of(std::process::id())?;
-    let ancestors = std::iter::successors(Some(this), Identity::parent);
+    let ancestors = iter::successors(Some(this), Identity::parent);
     ancestors.take(MAX_ANCESTORS).find(|process| process.name().as_deref() == Some(WORKER))
 }

@@ -71,7 +71,7 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
             (job, lent)
         }
     };
-    remove_owned(backend.engine, backend.network, &owner, job.as_ref())?;
+    let removed = remove_owned(backend.engine, backend.network, &owner, job.as_ref());
     if let Some(lent) = &lent {
         give_back::by_runner(backend, lent);
     }
@@ -79,6 +79,7 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     if let Err(error) = remove_builds(&backend.engine.disk, &backend.engine.trash(), None) {
         backend.context.log.warning(&chain(&error));
     }
+    removed?;
     backend.jobs().remove(&owner)
 }
 
@@ -95,18 +96,47 @@ fn remove_owned(
     networks.extend(job.map(|job| &job.network));
     networks.sort();
     networks.dedup();
-    let remove = |id: &&String| Network::remove_id(network, id);
+    let remove = || {
+        let mut removed = FirstError::default();
+        for id in &networks {
+            removed.note(Network::remove_id(network, id));
+        }
+        removed.result()
+    };
+    // What is left of one thing keeps nobody from the others.
+    let mut removed = FirstError::default();
     // Those whose records cannot be read may be in one of the networks.
-    engine.remove_unrecorded()?;
-    engine.remove_all_with(&containers, || networks.iter().try_for_each(remove))??;
+    removed.note(engine.remove_unrecorded());
+    match engine.remove_all_with(&containers, remove) {
+        Ok(networks) => removed.note(networks),
+        Err(error) => removed.note::<(), _>(Err(error)),
+    }
     // What a dying runtime made last.
-    engine.remove_unrecorded()?;
-    bundle::remove_unfinished(&engine.volumes_of(owner))?;
-    engine.unmount_volumes(owner)?;
-    engine.store.sweep_reservations()?;
-    networks.iter().try_for_each(|id| pod::remove(engine, id, None))?;
+    removed.note(engine.remove_unrecorded());
+    removed.note(bundle::remove_unfinished(&engine.volumes_of(owner)).map_err(ContainerError::from));
+    removed.note(engine.unmount_volumes(owner).map_err(ContainerError::from));
+    removed.note(engine.store.sweep_reservations().map_err(ContainerError::from));
+    for id in &networks {
+        removed.note(pod::remove(engine, id, None));
+    }
     cgroup::remove_if_empty(cgroup::PARENT);
-    Ok(())
+    removed.result()
+}
+
+/// The first error of several steps, all of which are tried.
+#[derive(Default)]
+struct FirstError(Option<HookError>);
+
+impl FirstError {
+    fn note<T, E: Into<HookError>>(&mut self, result: Result<T, E>) {
+        if let Err(error) = result {
+            self.0.get_or_insert(error.into());
+        }
+    }
+
+    fn result(self) -> Result<(), HookError> {
+        self.0.map_or(Ok(()), Err)
+    }
 }
 
 /// What was left of jobs.

@@ -10,6 +10,7 @@ use super::plan::Plan;
 use crate::container_hook::error::HookError;
 use crate::sys::caller::{Caller, is_root};
 use crate::sys::error::chain;
+use crate::sys::fs::PathError;
 use crate::sys::give_back::{GiveBack, Report, give_back};
 use crate::sys::host_file::{HostFile, HostRoot};
 use crate::sys::userns::PrivateIds;
@@ -17,15 +18,23 @@ use crate::sys::userns::PrivateIds;
 /// Returns the directories that containers of a job can write to: the work directory, and those of the
 /// others that are not in it.
 pub(super) fn lent(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Lent {
+    let mut lent = Lent { user: backend.context.runner.user, directories: Vec::new() };
+    extend(&mut lent, backend, plans);
+    lent
+}
+
+/// Adds the directories that more containers can write to; returns whether there are any new ones.
+pub(super) fn extend(lent: &mut Lent, backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> bool {
     let work = backend.context.runner.work();
-    let mut directories: Vec<PathBuf> = Vec::new();
+    let directories: &mut Vec<PathBuf> = &mut lent.directories;
+    let before = directories.len();
     for path in plans.iter().flat_map(Plan::writable) {
         let path = if path.starts_with(work) { work } else { path };
         if !directories.iter().any(|known| path.starts_with(known)) {
             directories.push(path.to_owned());
         }
     }
-    Lent { user: backend.context.runner.user, directories }
+    directories.len() > before
 }
 
 /// Gives the directories back as far as the runner may name them; what goes wrong is told.
@@ -44,19 +53,28 @@ pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
 
 /// Gives the directories of a job back whose runner is gone.
 pub(super) fn by_root(lent: &Lent) -> Result<(), HookError> {
-    let (uid, gid) = lent.user;
     for path in &lent.directories {
-        let root = if is_root(uid) {
-            HostRoot::open_trusted(path)
-        } else {
-            HostRoot::open_as(path, &Caller { uid, gid, groups: Vec::new() })
-        };
         // What the runner's user has replaced or removed since is theirs.
-        if let Ok(root) = root {
-            give(root.dir(), path, lent.user)?;
+        if let Ok(dir) = open(path, lent.user) {
+            give(&dir, path, lent.user)?;
         }
     }
     Ok(())
+}
+
+/// Opens a directory of a user. A job may have given it to somebody else: then the one that it is in is
+/// the user's.
+fn open(path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
+    if is_root(uid) {
+        return HostFile::open_trusted(path);
+    }
+    let caller = Caller { uid, gid, groups: Vec::new() };
+    let error = match HostRoot::open_as(path, &caller) {
+        Ok(root) => return Ok(root.dir().clone()),
+        Err(error) => error,
+    };
+    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
+    HostRoot::open_as(above, &caller)?.open(Path::new(name))
 }
 
 fn give(dir: &HostFile, path: &Path, owner: (u32, u32)) -> Result<Report, HookError> {

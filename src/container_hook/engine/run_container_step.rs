@@ -7,6 +7,7 @@ use super::backend::EngineBackend;
 use super::cleanup_job;
 use super::fetch;
 use super::give_back;
+use super::job::{Job, Lent};
 use super::launch::{in_parallel, launch_helpers, mount_volumes, prepare};
 use super::network::JobNetwork;
 use super::pending::{LaunchContext, PendingContainer};
@@ -38,7 +39,10 @@ pub(super) fn run(
     let is_alone = job.is_none();
     services::report_ended(backend, "during the job")?;
     let mut network = match &job {
-        Some(job) => JobNetwork::open(backend, &job.network)?,
+        Some(job) => {
+            lend(backend, job, &plans)?;
+            JobNetwork::open(backend, &job.network)?
+        }
         None => {
             let id = new_id()[..12].to_owned();
             jobs.write(backend.context.runner, &id, &[], give_back::lent(backend, &plans))?;
@@ -71,6 +75,17 @@ pub(super) fn run(
     let status = result?;
     cleaned?;
     Ok(status)
+}
+
+/// Records what the step can write to, if the job's containers cannot: those of a job of services alone
+/// have none of the runner's directories.
+fn lend(backend: &EngineBackend<'_>, job: &Job, plans: &[Plan<'_>]) -> Result<(), HookError> {
+    let nothing = Lent { user: backend.context.runner.user, directories: Vec::new() };
+    let mut lent = job.lent.clone().unwrap_or(nothing);
+    if give_back::extend(&mut lent, backend, plans) {
+        backend.jobs().write(backend.context.runner, &job.network, &job.peers, lent)?;
+    }
+    Ok(())
 }
 
 /// Checks everything that was asked for: the step comes first, then what only the template has.

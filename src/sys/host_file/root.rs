@@ -15,26 +15,38 @@ use super::{HostFile, PATH_ONLY};
 use crate::sys::beneath::retry;
 use crate::sys::caller::Caller;
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::userns::PrivateIds;
 
 /// A directory beneath which somebody's files are looked up: a runner's, or one that workflows may
 /// mount from.
 ///
 /// Paths are resolved by the kernel beneath the directory (`openat2` with `RESOLVE_BENEATH` and
 /// `RESOLVE_NO_SYMLINKS`). With a [`Caller`], all of it is done with their access: what they cannot
-/// read is not opened, and what belongs to neither them nor root is refused.
+/// read is not opened, and what belongs to neither them nor root is refused. Beneath a directory that is
+/// theirs alone, what belongs to nobody on the host is theirs too: their containers made it so.
 #[derive(Clone, Debug)]
 pub struct HostRoot {
     dir: HostFile,
     caller: Option<Caller>,
-    /// Whether files of others than the caller and root are used too.
-    any_owner: bool,
+    /// Whose files are used.
+    owners: Owners,
+}
+
+/// Whose files are used, of those that the caller can open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owners {
+    /// Those of the caller and of root.
+    Caller,
+    /// Those with private ids besides.
+    CallerAndContainers,
+    Any,
 }
 
 impl HostRoot {
     /// Opens a directory that the administrator names, for root's own use.
     pub fn open_trusted(path: &Path) -> Result<Self, PathError> {
         let dir = HostFile::open_trusted(path)?;
-        Ok(HostRoot { dir: directory(dir)?, caller: None, any_owner: false })
+        Ok(HostRoot { dir: directory(dir)?, caller: None, owners: Owners::Caller })
     }
 
     /// Opens the directory of a user who may have put something else in its place: no symbolic link
@@ -45,7 +57,7 @@ impl HostRoot {
         if owner != caller.uid {
             return Err(root.dir.error("use", foreign(owner, caller)));
         }
-        Ok(root)
+        Ok(HostRoot { owners: Owners::CallerAndContainers, ..root })
     }
 
     /// Opens such a directory that may be root's too: a cache of tools which users share.
@@ -53,7 +65,7 @@ impl HostRoot {
         let slash = openat(CWD, c"/", PATH_ONLY, Mode::empty()).at("open", Path::new("/"))?;
         let relative = path.strip_prefix("/").unwrap_or(path);
         let dir = directory(open_as(slash.as_fd(), relative, path, Some(caller))?)?;
-        let root = HostRoot { dir, caller: Some(caller.clone()), any_owner: false };
+        let root = HostRoot { dir, caller: Some(caller.clone()), owners: Owners::Caller };
         root.check_owner(&root.dir.stat).at("use", path)?;
         Ok(root)
     }
@@ -61,12 +73,12 @@ impl HostRoot {
     /// Opens a directory beneath this one, to have names looked up beneath that one alone.
     pub fn subdirectory(&self, relative: &Path) -> Result<Self, PathError> {
         let dir = directory(self.open(relative)?)?;
-        Ok(HostRoot { dir, caller: self.caller.clone(), any_owner: self.any_owner })
+        Ok(HostRoot { dir, caller: self.caller.clone(), owners: self.owners })
     }
 
     /// Returns a directory that is open already, for root's own use.
     pub fn of(dir: HostFile) -> Result<Self, PathError> {
-        Ok(HostRoot { dir: directory(dir)?, caller: None, any_owner: false })
+        Ok(HostRoot { dir: directory(dir)?, caller: None, owners: Owners::Caller })
     }
 
     /// Returns the names of what is in the directory, sorted.
@@ -89,7 +101,7 @@ impl HostRoot {
     /// cannot read is not opened all the same.
     #[must_use]
     pub fn shared_with(&self, caller: Option<Caller>) -> Self {
-        HostRoot { dir: self.dir.clone(), caller, any_owner: true }
+        HostRoot { dir: self.dir.clone(), caller, owners: Owners::Any }
     }
 
     /// Returns the directory itself.
@@ -163,12 +175,15 @@ impl HostRoot {
     }
 
     fn check_owner(&self, stat: &Stat) -> io::Result<()> {
-        match &self.caller {
-            Some(caller) if !self.any_owner && ![caller.uid, 0].contains(&stat.st_uid) => {
-                Err(foreign(stat.st_uid, caller))
-            }
-            _ => Ok(()),
-        }
+        let Some(caller) = &self.caller else { return Ok(()) };
+        let uid = stat.st_uid;
+        let is_used = match self.owners {
+            _ if [caller.uid, 0].contains(&uid) => true,
+            Owners::Caller => false,
+            Owners::CallerAndContainers => PrivateIds::ALL.contains(&uid),
+            Owners::Any => true,
+        };
+        if is_used { Ok(()) } else { Err(foreign(uid, caller)) }
     }
 
     fn name_of(&self, relative: &Path) -> PathBuf {

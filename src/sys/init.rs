@@ -1,6 +1,8 @@
 //! The first process of containers that need no program of their own, and of those that do not
 //! collect their orphans.
 
+pub mod frames;
+
 /// A static program: without arguments it waits for a signal to end, with arguments it runs them;
 /// either way it collects the processes whose parents are gone. Its source is `init/program.rs`.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));

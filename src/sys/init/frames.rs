@@ -1,0 +1,474 @@
+//! The frames between the first process of a job container and who has it start steps, on a stream
+//! socket. One file, with nothing but `std`: both ends compile it.
+//!
+//! A frame is its kind (`u8`), the length of its payload (`u32`) and the payload. Numbers are
+//! little-endian, a byte string is its length (`u32`) and its bytes, a list its length and its items,
+//! an option `0`, or `1` and the value. A request has at most [`MAX_REQUEST_BYTES`], an answer
+//! [`MAX_ANSWER_BYTES`]. Who decodes believes nothing: a frame is decoded when its bytes are there,
+//! and one that is too long, unknown, short, or has bytes left over ends the connection.
+//!
+//! | kind | from the first process | | kind | from the host |
+//! |---|---|---|---|---|
+//! | `01` | hello: oldest and newest version it speaks | | `81` | step: version, program and its surroundings |
+//! | `02` | started: the program was executed | | `82` | signal: a number |
+//! | `03` | exited: code | | `83` | kill |
+//! | `04` | signalled: number | | `84` | *terminal size* |
+//! | `05` | failed: why there was no step | | `85` | *attach: id, offset* |
+//! | `06` | *output: stream, offset, bytes* | | `86` | *input: bytes* |
+//! | `07` | *heartbeat* | | `87` | *put files* |
+//! | `08` | *file* | | `88` | *get files* |
+//!
+//! What is *slanted* is reserved for streams that cannot carry descriptors.
+//!
+//! # A connection
+//!
+//! 1. The first process says hello, at the latest after [`DEAD_WITHIN_SECONDS`], for which it waits until a
+//!    step before that lost its host is dead. The host needs a version that both have
+//!    ([`Hello::common`]), else it does not use this socket.
+//! 2. The host sends one step, and with its first byte [`STREAMS`] descriptors of pipes (`SCM_RIGHTS`): the
+//!    read end of standard input, the write ends of output and errors, and the read ends of output
+//!    and errors. The host reads the output, and the first process does after the host has closed the
+//!    connection, so that who still writes is neither blocked nor ended by `SIGPIPE`. With a terminal
+//!    both streams of the program come on the first of the two pipes.
+//! 3. The answers are `failed`, or `started` and then `exited` or `signalled`. The last comes when the
+//!    program has ended, whatever it left running; but after `SIGHUP`, `SIGINT`, `SIGQUIT` or `SIGTERM`
+//!    from the host when nothing of the step is left.
+//! 4. A signal goes to every process of the step, a kill is `SIGKILL` for all. A connection that the host
+//!    closes before the last answer is a kill too; one closed after it leaves the rest running.
+
+mod values;
+
+use std::fmt;
+
+use values::{Reader, Writer};
+
+/// The versions of the protocol that this file has.
+pub const VERSIONS: Hello = Hello { oldest: 1, newest: 1 };
+/// The longest payload of a request.
+pub const MAX_REQUEST_BYTES: usize = 16 << 20;
+/// The longest payload of an answer.
+pub const MAX_ANSWER_BYTES: usize = 16 << 10;
+/// How many descriptors go with a step.
+pub const STREAMS: usize = 5;
+/// How long the first process waits for a step that lost its host to die before it says hello to the next.
+pub const DEAD_WITHIN_SECONDS: u64 = 5;
+
+/// The kind and the length of the payload.
+const HEADER_BYTES: usize = 5;
+/// Longer paths do not exist.
+const MAX_PATH_BYTES: usize = 4096;
+const LAST_SIGNAL: i32 = 64;
+
+/// What the first process says first. Later versions may append to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub oldest: u16,
+    pub newest: u16,
+}
+
+impl Hello {
+    /// Returns the newest version that both have.
+    #[must_use]
+    pub fn common(self, other: Hello) -> Option<u16> {
+        let newest = self.newest.min(other.newest);
+        (newest >= self.oldest.max(other.oldest)).then_some(newest)
+    }
+}
+
+/// What the host asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Request {
+    Step(Box<Step>),
+    /// A signal for every process of the step.
+    Signal(i32),
+    /// `SIGKILL` for every process of the step, until none is left.
+    Kill,
+}
+
+/// A program and its surroundings. What is not said is as the first process has it, which is as the
+/// container has it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Step {
+    /// The program, looked for in `PATH` if it has no slash, and its arguments.
+    pub args: Vec<Vec<u8>>,
+    /// Names and values, over the container's environment.
+    pub env: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Directories put before `PATH`, be that of `env` or of the container.
+    pub prepend_path: Vec<Vec<u8>>,
+    /// The working directory; empty for the container's.
+    pub directory: Vec<u8>,
+    pub user: Option<Ids>,
+    pub umask: Option<u32>,
+    pub rlimits: Vec<Rlimit>,
+    /// The size of a terminal, if the standard streams are to be one.
+    pub terminal: Option<Size>,
+}
+
+/// Who a program runs as.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Ids {
+    pub uid: u32,
+    pub gid: u32,
+    /// Supplementary groups.
+    pub groups: Vec<u32>,
+}
+
+/// A resource limit, by the kernel's number of the resource.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rlimit {
+    pub resource: u32,
+    pub soft: u64,
+    pub hard: u64,
+}
+
+/// The size of a terminal in characters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    pub rows: u16,
+    pub columns: u16,
+}
+
+/// What the first process reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    Hello(Hello),
+    Started,
+    Exited(u8),
+    Signalled(u8),
+    Failed(Failure),
+}
+
+/// Why there was no step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    pub kind: FailureKind,
+    /// The kernel's error number, or 0.
+    pub errno: i32,
+    /// The program, the directory, or what was done.
+    pub path: Vec<u8>,
+    /// What there is instead: see the kinds.
+    pub found: Vec<Vec<u8>>,
+}
+
+/// What failed, and what [`Failure::found`] has then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailureKind {
+    /// No such program; the shells and interpreters that the container's `PATH` has.
+    ProgramMissing,
+    /// The program is there and cannot be executed.
+    ProgramNotExecutable,
+    /// The program is there, but not what its first line or header says it is run by; that.
+    InterpreterMissing,
+    /// No such working directory, or no directory; the deepest directory on the way that exists.
+    Directory,
+    /// A user, umask, limit or terminal could not be set; the path says which.
+    Setup,
+    /// No further process: a limit of the container.
+    Process,
+    /// The request was none, or came too slowly; the path says why.
+    Request,
+    /// A cancelled step is not dead, and could not be killed.
+    Busy,
+    /// The process that watches over the step was killed, and what was left of the step with it.
+    Watcher,
+    /// Something that a later version has.
+    Other(u8),
+}
+
+/// The kinds in order of their numbers, from 1 on.
+const KINDS: [FailureKind; 9] = [
+    FailureKind::ProgramMissing,
+    FailureKind::ProgramNotExecutable,
+    FailureKind::InterpreterMissing,
+    FailureKind::Directory,
+    FailureKind::Setup,
+    FailureKind::Process,
+    FailureKind::Request,
+    FailureKind::Busy,
+    FailureKind::Watcher,
+];
+
+/// Why bytes are no frame, or a value cannot become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FrameError {
+    /// A payload is longer than allowed.
+    TooLong {
+        length: usize,
+        max: usize,
+    },
+    UnknownKind(u8),
+    /// The payload ends within a value.
+    Short,
+    /// The payload goes on after its values.
+    Trailing,
+    Version(u16),
+    /// A value that its field cannot have.
+    Invalid(&'static str),
+}
+
+impl fmt::Display for FrameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FrameError::TooLong { length, max } => {
+                write!(f, "frame of {length} bytes: expected at most {max}")
+            }
+            FrameError::UnknownKind(kind) => write!(f, "unknown kind of frame {kind:#04x}"),
+            FrameError::Short => f.write_str("frame ends within a value"),
+            FrameError::Trailing => f.write_str("frame has bytes after its values"),
+            FrameError::Version(version) => write!(
+                f,
+                "unknown version {version}: expected {} to {}",
+                VERSIONS.oldest, VERSIONS.newest
+            ),
+            FrameError::Invalid(what) => write!(f, "frame has an invalid {what}"),
+        }
+    }
+}
+
+impl std::error::Error for FrameError {}
+
+/// Bytes as they come, and the frames in them.
+#[derive(Debug)]
+pub struct Frames {
+    bytes: Vec<u8>,
+    max: usize,
+}
+
+impl Frames {
+    /// Returns an empty buffer for frames whose payload has at most so many bytes.
+    #[must_use]
+    pub const fn new(max: usize) -> Self {
+        Frames { bytes: Vec::new(), max }
+    }
+
+    /// Changes how long a payload may be from now on.
+    pub fn set_max(&mut self, max: usize) {
+        self.max = max;
+        self.bytes.shrink_to_fit();
+    }
+
+    /// Appends bytes that were received.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Returns whether there is a part of a frame.
+    #[must_use]
+    pub fn is_within_frame(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
+    /// Takes the next frame, once it is there as a whole: its kind and payload.
+    pub fn take(&mut self) -> Result<Option<(u8, Vec<u8>)>, FrameError> {
+        let Some((&[kind, a, b, c, d], rest)) = self.bytes.split_first_chunk::<HEADER_BYTES>()
+        else {
+            return Ok(None);
+        };
+        let length = u32::from_le_bytes([a, b, c, d]) as usize;
+        if length > self.max {
+            return Err(FrameError::TooLong { length, max: self.max });
+        }
+        let Some(payload) = rest.get(..length).map(<[u8]>::to_vec) else {
+            return Ok(None);
+        };
+        self.bytes.drain(..HEADER_BYTES + length);
+        Ok(Some((kind, payload)))
+    }
+}
+
+impl Request {
+    /// Returns the frame of a request; fails if a value cannot be in one.
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        let mut out = Writer::default();
+        let kind = match self {
+            Request::Step(step) => {
+                step.check()?;
+                step.write(&mut out);
+                0x81
+            }
+            Request::Signal(signal) => {
+                out.0.extend(checked_signal(*signal)?.to_le_bytes());
+                0x82
+            }
+            Request::Kill => 0x83,
+        };
+        if out.0.len() > MAX_REQUEST_BYTES {
+            return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
+        }
+        Ok(out.into_frame(kind))
+    }
+
+    /// Reads a request of a kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = Reader(payload);
+        let request = match kind {
+            0x81 => Request::Step(Box::new(Step::read(&mut from)?)),
+            0x82 => Request::Signal(checked_signal(from.i32()?)?),
+            0x83 => Request::Kill,
+            _ => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+fn checked_signal(signal: i32) -> Result<i32, FrameError> {
+    let is_signal = (1..=LAST_SIGNAL).contains(&signal);
+    is_signal.then_some(signal).ok_or(FrameError::Invalid("signal"))
+}
+
+impl Step {
+    /// Checks what the kernel or the rest of the program could not work with.
+    fn check(&self) -> Result<(), FrameError> {
+        let texts = self.args.iter().chain(&self.prepend_path).chain([&self.directory]);
+        let pairs = self.env.iter().flat_map(|(name, value)| [name, value]);
+        if texts.chain(pairs).any(|text| text.contains(&0)) {
+            return Err(FrameError::Invalid("NUL in a string"));
+        }
+        if self.args.first().is_none_or(Vec::is_empty) {
+            return Err(FrameError::Invalid("program"));
+        }
+        if self.env.iter().any(|(name, _)| name.is_empty() || name.contains(&b'=')) {
+            return Err(FrameError::Invalid("name of a variable"));
+        }
+        if self.directory.first().is_some_and(|first| *first != b'/') {
+            return Err(FrameError::Invalid("directory: expected an absolute path"));
+        }
+        if self.umask.is_some_and(|umask| umask > 0o777) {
+            return Err(FrameError::Invalid("umask"));
+        }
+        Ok(())
+    }
+
+    fn write(&self, out: &mut Writer) {
+        out.0.extend(VERSIONS.newest.to_le_bytes());
+        out.list(&self.args, |out, arg| out.bytes(arg));
+        out.list(&self.env, |out, (name, value)| {
+            out.bytes(name);
+            out.bytes(value);
+        });
+        out.list(&self.prepend_path, |out, directory| out.bytes(directory));
+        out.bytes(&self.directory);
+        out.option(self.user.as_ref(), |out, ids| {
+            out.u32(ids.uid);
+            out.u32(ids.gid);
+            out.list(&ids.groups, |out, group| out.u32(*group));
+        });
+        out.option(self.umask.as_ref(), |out, umask| out.u32(*umask));
+        out.list(&self.rlimits, |out, limit| {
+            out.u32(limit.resource);
+            out.0.extend(limit.soft.to_le_bytes());
+            out.0.extend(limit.hard.to_le_bytes());
+        });
+        out.option(self.terminal.as_ref(), |out, size| {
+            out.0.extend(size.rows.to_le_bytes());
+            out.0.extend(size.columns.to_le_bytes());
+        });
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let version = from.u16()?;
+        if !(VERSIONS.oldest..=VERSIONS.newest).contains(&version) {
+            return Err(FrameError::Version(version));
+        }
+        let step = Step {
+            args: from.list(Reader::bytes)?,
+            env: from.list(|from| Ok((from.bytes()?, from.bytes()?)))?,
+            prepend_path: from.list(Reader::bytes)?,
+            directory: from.bytes()?,
+            user: from.option(|from| {
+                Ok(Ids { uid: from.u32()?, gid: from.u32()?, groups: from.list(Reader::u32)? })
+            })?,
+            umask: from.option(Reader::u32)?,
+            rlimits: from.list(|from| {
+                Ok(Rlimit { resource: from.u32()?, soft: from.u64()?, hard: from.u64()? })
+            })?,
+            terminal: from.option(|from| Ok(Size { rows: from.u16()?, columns: from.u16()? }))?,
+        };
+        step.check()?;
+        Ok(step)
+    }
+}
+
+impl Answer {
+    /// Returns the frame of an answer. What a failure cannot say within its bounds is left out.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        let kind = match self {
+            Answer::Hello(hello) => {
+                out.0.extend(hello.oldest.to_le_bytes());
+                out.0.extend(hello.newest.to_le_bytes());
+                0x01
+            }
+            Answer::Started => 0x02,
+            Answer::Exited(code) => {
+                out.0.push(*code);
+                0x03
+            }
+            Answer::Signalled(signal) => {
+                out.0.push(*signal);
+                0x04
+            }
+            Answer::Failed(failure) => {
+                failure.write(&mut out);
+                0x05
+            }
+        };
+        out.into_frame(kind)
+    }
+
+    /// Reads an answer of a kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = Reader(payload);
+        let answer = match kind {
+            0x01 => {
+                let hello = Hello { oldest: from.u16()?, newest: from.u16()? };
+                return Ok(Answer::Hello(hello));
+            }
+            0x02 => Answer::Started,
+            0x03 => Answer::Exited(from.u8()?),
+            0x04 => match from.u8()? {
+                signal if (1..=LAST_SIGNAL).contains(&i32::from(signal)) => {
+                    Answer::Signalled(signal)
+                }
+                _ => return Err(FrameError::Invalid("signal")),
+            },
+            0x05 => Answer::Failed(Failure::read(&mut from)?),
+            _ => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(answer)
+    }
+}
+
+impl Failure {
+    fn write(&self, out: &mut Writer) {
+        let known = (1_u8..).zip(KINDS).find(|(_, kind)| *kind == self.kind);
+        out.0.push(match self.kind {
+            FailureKind::Other(number) => number,
+            _ => known.map_or(0, |(number, _)| number),
+        });
+        out.0.extend(self.errno.to_le_bytes());
+        out.bytes(&self.path[..self.path.len().min(MAX_PATH_BYTES)]);
+        let mut room = MAX_ANSWER_BYTES - out.0.len() - 4;
+        let fitting = self.found.iter().take_while(|text| {
+            let fits = text.len() + 4 <= room;
+            room = room.saturating_sub(text.len() + 4);
+            fits
+        });
+        let fitting: Vec<_> = fitting.collect();
+        out.list(&fitting, |out, text| out.bytes(text));
+    }
+
+    fn read(from: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let number = from.u8()?;
+        let known = (1_u8..).zip(KINDS).find(|(known, _)| *known == number);
+        let kind = known.map_or(FailureKind::Other(number), |(_, kind)| kind);
+        let (errno, path, found) = (from.i32()?, from.bytes()?, from.list(Reader::bytes)?);
+        Ok(Failure { kind, errno, path, found })
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,6 +1,10 @@
 //! Compiles the first process of containers (`src/sys/init/program.rs`) for the target: a static
-//! program without a C library, which a target of this package cannot be, since the options of the
-//! compiler are the same for all of them.
+//! program, which a target of this package cannot be, since the options of the compiler are the same
+//! for all of them.
+//!
+//! The standard library of the target is there, or the package could not be compiled either. Of the C
+//! library the static one is needed: `libc6-dev` has it on Debian, `glibc-static` on Fedora, and musl's
+//! targets come with theirs.
 
 use std::env;
 use std::path::Path;
@@ -9,7 +13,12 @@ use std::process::Command;
 const SOURCE: &str = "src/sys/init/program.rs";
 
 fn main() {
-    println!("cargo::rerun-if-changed={SOURCE}");
+    for file in
+        ["frames", "os", "program", "relay", "single", "start", "steps", "supervisor", "tree"]
+    {
+        println!("cargo::rerun-if-changed=src/sys/init/{file}.rs");
+    }
+    println!("cargo::rerun-if-changed=src/sys/init/frames/values.rs");
     if env::var_os("CARGO_FEATURE_ENGINE").is_none() {
         return;
     }
@@ -17,12 +26,18 @@ fn main() {
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--edition=2024", "--crate-type=bin", "--crate-name=init"]);
     rustc.args(["--target", &variable("TARGET")]);
-    rustc.args(["-Copt-level=s", "-Cpanic=abort", "-Cstrip=symbols", "-Crelocation-model=static"]);
-    rustc.arg("-Clink-args=-nostartfiles -nostdlib -static -no-pie -Wl,--build-id=none");
+    rustc.args(["-Copt-level=s", "-Clto=fat", "-Ccodegen-units=1", "-Cpanic=abort"]);
+    rustc.args(["-Cstrip=symbols", "-Crelocation-model=static", "-Ctarget-feature=+crt-static"]);
+    // Frames are written at the other end, and read at this one.
+    rustc.arg("-Adead_code");
     if let Some(linker) = env::var_os("RUSTC_LINKER") {
         rustc.arg("-C").arg(format!("linker={}", linker.to_string_lossy()));
     }
     rustc.arg("-o").arg(Path::new(&variable("OUT_DIR")).join("init")).arg(SOURCE);
     let status = rustc.status().expect("the compiler that compiles us can be executed");
-    assert!(status.success(), "cannot compile {SOURCE}");
+    assert!(
+        status.success(),
+        "cannot compile {SOURCE}: if the linker does not find -lc, install the static C library \
+         (Debian: libc6-dev, Fedora: glibc-static)"
+    );
 }

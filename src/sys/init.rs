@@ -3,8 +3,9 @@
 
 pub mod frames;
 
-/// A static program: without arguments it waits for a signal to end, with arguments it runs them;
-/// either way it collects the processes whose parents are gone. Its source is `init/program.rs`.
+/// A static program: without arguments it waits for a signal to end, with `steps FD` it starts steps
+/// for whoever connects to that socket, with other arguments it runs them as a program; in any case it
+/// collects the processes whose parents are gone. Its source is `init/program.rs`.
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
 #[cfg(test)]

@@ -31,9 +31,10 @@ const OWN_PATHS: [&str; 7] = [
 /// Where people have trees of their own linted: nobody else changes them meanwhile.
 const OWN_TREES: [&str; 2] = ["src/bin/oci-hooks/lint/tree.rs", "src/bin/step-runner/lint.rs"];
 
-/// Returns whether a file is of the library that others use: what programs share is half a program.
+/// Returns whether a file is of the library that others use: what programs share is half a program, and
+/// the first process of containers is one.
 fn is_library_proper(source: &Source) -> bool {
-    source.is_library() && !source.is_below("src/program")
+    source.is_library() && !source.is_below("src/program") && !source.is_below("src/sys/init")
 }
 
 const RULES: [Rule; 8] = [

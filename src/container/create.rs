@@ -47,6 +47,9 @@ pub struct Spec<'a> {
     pub runtime: Option<Runtime>,
     /// How it is ended; killed at once if nobody says how.
     pub stop: Option<Stop>,
+    /// The user and group that may have its first process start steps, which has to be our own and to
+    /// have [`STEPS_ARGS`].
+    pub step_user: Option<(u32, u32)>,
 }
 
 impl<'a> Spec<'a> {
@@ -67,9 +70,13 @@ impl<'a> Spec<'a> {
             output: Output::Discard,
             runtime: None,
             stop: None,
+            step_user: None,
         }
     }
 }
+
+/// What our first process is told to take steps from the one descriptor that it gets.
+pub const STEPS_ARGS: [&str; 2] = ["steps", "3"];
 
 /// Where what a container writes goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,7 +127,7 @@ impl Engine {
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
         let _span = info_span!("prepare", container = spec.id, name = spec.name).entered();
         let Spec { id, name, owner, role, image, layers, disk_bytes, .. } = spec;
-        let Spec { mut options, network, output, runtime, stop, .. } = spec;
+        let Spec { mut options, network, output, runtime, stop, step_user, .. } = spec;
         let layers = [&image.layers[..], &layers].concat();
         let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
         let cgroup = if runtime.systemd_cgroup {
@@ -153,6 +160,7 @@ impl Engine {
             log_bytes: if let Output::Log { bytes } = output { bytes } else { 0 },
             process: None,
             stop,
+            step_user,
         };
         let directory = self.directory(&record.id);
         {

@@ -13,6 +13,7 @@ use super::error::ContainerError;
 use super::logs::{self, LogLine, LogTail, last_lines};
 use super::monitor::MonitorProgram;
 use super::record::{self, Directory, Record};
+use super::steps;
 use crate::bundle;
 use crate::image::Store;
 use crate::rootfs;
@@ -186,6 +187,10 @@ impl Engine {
             self.remove_bare(id)?;
         }
         self.release_unknown()?;
+        // A container that was about to be made when its maker was killed may have made one last.
+        for id in steps::names(&self.run)?.iter().filter(|id| !self.directory(id).path().exists()) {
+            steps::remove(&self.run, id)?;
+        }
         Ok(orphans.len() + self.remove_unknown()?)
     }
 
@@ -200,6 +205,7 @@ impl Engine {
             }
             // What it made elsewhere has gone with its last process.
             cgroup::remove(&format!("{}/{id}", cgroup::PARENT));
+            steps::remove(&self.run, id)?;
             bundle::unmount(&directory.bundle())?;
             rootfs::unmount(&self.disk_of(id))?;
             disk::remove(&self.disk_of(id), &self.trash())?;

@@ -18,13 +18,14 @@ mod logs;
 mod monitor;
 mod record;
 mod remove;
+mod steps;
 mod stop;
 mod volumes;
 mod wait;
 mod watch;
 
 pub use attend::Attended;
-pub use create::{Output, Prepared, Ran, Spec, new_id};
+pub use create::{Output, Prepared, Ran, STEPS_ARGS, Spec, new_id};
 pub use engine::Engine;
 pub use error::ContainerError;
 pub use health::{Health, Verdict};
@@ -33,4 +34,7 @@ pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogTail, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{Directory, Ended, Record, Role, read_json_if_there, write_json};
+pub use steps::{
+    StepConnection, StepEnd, StepError, StepSignals, StepSocket, directory as step_directory,
+};
 pub use wait::Wait;

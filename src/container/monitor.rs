@@ -14,8 +14,9 @@ use tracing::debug;
 use super::error::ContainerError;
 use super::logs::LogWriter;
 use super::record::{Directory, Ended, Record};
+use super::steps;
 use super::watch::Watch;
-use crate::runtime::Action;
+use crate::runtime::{Action, FIRST_DESCRIPTOR, Files};
 use crate::sys::error::chain;
 use crate::sys::fs::PathContext as _;
 use crate::sys::mount_namespace::MountNamespace;
@@ -122,10 +123,22 @@ pub(super) fn create_with(
 ) -> Result<(), ContainerError> {
     let log = directory.runtime_log();
     let runtime = &record.runtime;
-    let mut command = runtime.create(&record.id, &directory.bundle(), &directory.pid_file(), &log);
+    let listen = |user| steps::listen(directory.run(), &record.id, user);
+    let socket = record.step_user.map(listen).transpose()?;
+    let files = Files {
+        bundle: &directory.bundle(),
+        pid_file: &directory.pid_file(),
+        log: &log,
+        descriptors: usize::from(socket.is_some()),
+    };
+    let mut command = runtime.create(&record.id, files);
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
     mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
+    if let Some(socket) = socket {
+        let passed = spawn::pass_descriptor_as(&mut command, socket, FIRST_DESCRIPTOR);
+        passed.at("pass a descriptor to the container of", directory.path())?;
+    }
     let _parents = record.keep_parents();
     debug!(runtime = %runtime.program.display(), "create the container");
     let status = command.status().at("execute", &runtime.program)?;

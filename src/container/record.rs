@@ -91,6 +91,9 @@ pub struct Record {
     /// How it is ended, if not by killing it at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
+    /// The user and group that its first process takes steps from, if it takes any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub step_user: Option<(u32, u32)>,
 }
 
 /// How a container's first process ended.
@@ -116,6 +119,11 @@ impl Directory {
     /// Returns the path of the directory.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Returns the run directory that it is in.
+    pub(super) fn run(&self) -> &Path {
+        self.path.ancestors().nth(2).unwrap_or(Path::new("/"))
     }
 
     /// Returns the bundle, which the runtime is given.
@@ -271,6 +279,7 @@ pub(super) mod tests {
             log_bytes: 1 << 20,
             process: None,
             stop: None,
+            step_user: None,
         }
     }
 

@@ -11,6 +11,7 @@ use super::disk;
 use super::engine::Engine;
 use super::error::ContainerError;
 use super::record::Record;
+use super::steps;
 use crate::bundle;
 use crate::rootfs;
 use crate::runtime::Runtime;
@@ -83,6 +84,7 @@ impl Engine {
     /// Removes a container as [`Engine::remove`] does, of which it is known that nobody makes it any more.
     pub(super) fn take_apart(&self, record: &Record) -> Result<(), ContainerError> {
         self.kill_processes(record)?;
+        steps::remove(&self.run, &record.id)?;
         let directory = self.directory(&record.id);
         if record.runtime.root.join(&record.id).exists() {
             record.runtime.delete(&record.id)?;

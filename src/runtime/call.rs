@@ -2,6 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::fd::RawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -53,6 +54,21 @@ pub struct Runtime {
     pub systemd_cgroup: bool,
 }
 
+/// Files of a container that is created, and what else it gets.
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a> {
+    pub bundle: &'a Path,
+    /// Where the runtime writes the number of the first process.
+    pub pid_file: &'a Path,
+    /// The runtime's own log.
+    pub log: &'a Path,
+    /// How many descriptors it passes on, from [`FIRST_DESCRIPTOR`] on.
+    pub descriptors: usize,
+}
+
+/// The number of the first descriptor that a runtime passes on, after the standard streams.
+pub const FIRST_DESCRIPTOR: RawFd = 3;
+
 /// What a runtime knows of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[non_exhaustive]
@@ -80,11 +96,25 @@ impl Runtime {
     /// Returns a command that creates a container, whose streams the container gets.
     ///
     /// The runtime's own log goes to a file, since its standard error is the container's.
-    pub fn create(&self, id: &str, bundle: &Path, pid_file: &Path, log: &Path) -> Command {
+    pub fn create(&self, id: &str, files: Files<'_>) -> Command {
+        let Files { bundle, pid_file, log, descriptors } = files;
         let mut command = self.command();
         command.arg("--log").arg(log).args(["--log-format", "json", "create", "--bundle"]);
-        command.arg(bundle).arg("--pid-file").arg(pid_file).arg(id);
+        command.arg(bundle).arg("--pid-file").arg(pid_file);
+        if descriptors > 0 {
+            command.arg("--preserve-fds").arg(descriptors.to_string());
+        }
+        command.arg(id);
         command
+    }
+
+    /// Returns whether it is known to pass descriptors on to a container: runc and crun, and what runs
+    /// them. Those that run a container behind a kernel of its own cannot.
+    pub fn passes_descriptors(&self) -> bool {
+        let name = self.program.file_name().unwrap_or_default().to_string_lossy();
+        ["runc", "crun", "nvidia-container-runtime", "oci-hooks-runtime"]
+            .iter()
+            .any(|known| name.contains(known))
     }
 
     /// Returns a command that runs a container in the foreground, which shares its streams.

@@ -7,7 +7,7 @@ mod find;
 mod invocation;
 mod log;
 
-pub use call::{Kind, Runtime, State};
+pub use call::{FIRST_DESCRIPTOR, Files, Kind, Runtime, State};
 pub use error::{Action, RuntimeError};
 pub use find::{CONFINING, DEFAULT_PATH, FindError, KNOWN, find};
 pub use invocation::{ArgumentError, ContainerCall, Invocation};

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::io::{self, Seek as _, Write as _};
-use std::os::fd::{BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt as _;
 use std::process::Command;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{MemfdFlags, memfd_create};
-use rustix::io::{Errno, FdFlags, fcntl_setfd};
+use rustix::io::{Errno, FdFlags, dup2, fcntl_dupfd_cloexec, fcntl_setfd};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
     PidfdFlags, Signal, WaitOptions, getpid, getppid, pidfd_open, set_child_subreaper,
@@ -67,6 +68,35 @@ pub fn pass_descriptor(command: &mut Command, descriptor: OwnedFd) {
     unsafe {
         command.pre_exec(move || Ok(fcntl_setfd(&descriptor, FdFlags::empty())?));
     }
+}
+
+/// Leaves a descriptor open in a child under this number, in place of what it would have there. To be
+/// called last of all that a command passes on.
+pub fn pass_descriptor_as(
+    command: &mut Command,
+    descriptor: OwnedFd,
+    number: RawFd,
+) -> io::Result<()> {
+    // The number is taken before `Command` makes the pipe by which a child reports that it cannot execute the
+    // program: the pipe would have it, and be overwritten in the child.
+    let placeholder = fcntl_dupfd_cloexec(&descriptor, number)?;
+    let in_child = move || {
+        let _kept = &placeholder;
+        if descriptor.as_raw_fd() == number {
+            return Ok(fcntl_setfd(&descriptor, FdFlags::empty())?);
+        }
+        #[expect(unsafe_code, reason = "those that were inherited belong to no value")]
+        // SAFETY: the child executes a program next, and uses none but this one under the number.
+        let mut target = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(number) });
+        Ok(dup2(&descriptor, &mut target)?)
+    };
+    #[expect(unsafe_code, reason = "there is no other way to set this for a child")]
+    // SAFETY: between fork and exec only system calls are made; they allocate nothing and take no
+    // lock. The descriptors are open as long as the command, which owns them.
+    unsafe {
+        command.pre_exec(in_child);
+    }
+    Ok(())
 }
 
 /// Takes a descriptor over that this process was started with, by its number. To be called once for

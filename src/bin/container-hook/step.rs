@@ -1,0 +1,37 @@
+//! A step that the job container's own first process starts: neither sudo, nor a runtime, nor settings have
+//! part in it.
+
+use std::os::fd::AsFd as _;
+
+use oci_hooks::container::StepError;
+use oci_hooks::container_hook::engine::DirectStep;
+use oci_hooks::container_hook::request::Request;
+use oci_hooks::container_hook::{HookError, Log as _};
+use oci_hooks::program::exit::Exit;
+use oci_hooks::sys::error::chain;
+
+use crate::environment;
+use crate::log::Log;
+use crate::signals::Pending;
+
+/// Carries a request out, if it is such a step; returns nothing if it has to be carried out in another
+/// way, and then nothing of it was done.
+pub(crate) fn run(request: &Request, log: &Log) -> Result<Option<Exit>, Box<HookError>> {
+    let Some(step) = DirectStep::of(request, environment::owner)? else { return Ok(None) };
+    // Without them the step would be left alone with what they are about.
+    let Ok(mut signals) = Pending::new() else { return Ok(None) };
+    let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
+    match step.run(&mut signals, [stdout.as_fd(), stderr.as_fd()]) {
+        Ok(end) => Ok(Some(Exit::Code(end.code()))),
+        Err(error) if error.is_unavailable() => {
+            log.debug(&format!("the step is run by the runtime: {}", chain(&error)));
+            Ok(None)
+        }
+        Err(error) => Ok(Some(failed(&error, log))),
+    }
+}
+
+fn failed(error: &StepError, log: &Log) -> Exit {
+    log.error(&chain(error));
+    Exit::Code(error.code())
+}

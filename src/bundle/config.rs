@@ -262,7 +262,7 @@ pub fn owns_sysctl(namespaces: &Namespaces, name: &str) -> bool {
 ///
 /// Directories in `/proc` lead out of the container through descriptors that the runtime has open
 /// (CVE-2024-21626).
-pub(super) fn checked_cwd(cwd: &Path) -> Result<PathBuf, BundleError> {
+pub fn checked_cwd(cwd: &Path) -> Result<PathBuf, BundleError> {
     if !cwd.is_absolute() {
         return Err(BundleError::RelativeCwd { path: cwd.to_owned() });
     }

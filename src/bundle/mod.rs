@@ -28,7 +28,7 @@ mod user;
 mod volume;
 mod write;
 
-pub use config::owns_sysctl;
+pub use config::{checked_cwd, owns_sysctl};
 pub use devices::{Access, Device, DeviceError, DeviceRule};
 pub use error::BundleError;
 pub use files::write_hosts;

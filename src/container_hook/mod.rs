@@ -38,4 +38,4 @@ pub use runner::{JOB_VARIABLES, Runner};
 pub use runner_files::{RunnerFiles, RunnerFilesError};
 pub use secret::Secret;
 pub use settings::Settings;
-pub use state::JobState;
+pub use state::{JobState, StepAccess};

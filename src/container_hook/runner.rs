@@ -53,13 +53,18 @@ impl Runner {
     /// Returns what tells this runner's containers from those of all others on the machine: two
     /// runners of different organisations may have the same name, but not the same directory.
     pub fn owner(&self) -> String {
-        let identity = format!("{}\0{}", self.name, self.work().display());
+        Runner::owner_of(&self.name, &self.temp)
+    }
+
+    /// Returns what [`Runner::owner`] is of a runner with this name and `RUNNER_TEMP`.
+    pub fn owner_of(name: &str, temp: &Path) -> String {
+        let identity = format!("{name}\0{}", work(temp).display());
         Digest::of(identity.as_bytes()).hex()[..32].to_owned()
     }
 
     /// Returns the directory of all the runner's jobs, mostly called `_work`.
     pub fn work(&self) -> &Path {
-        self.temp.parent().unwrap_or(Path::new("/"))
+        work(&self.temp)
     }
 
     /// Returns the annotations of a container with this role and name.
@@ -71,6 +76,10 @@ impl Runner {
         let own = own.map(|(key, value)| (format!("{PREFIX}{key}"), value.to_owned()));
         job.chain(own).collect()
     }
+}
+
+fn work(temp: &Path) -> &Path {
+    temp.parent().unwrap_or(Path::new("/"))
 }
 
 #[cfg(test)]

@@ -1,5 +1,7 @@
 //! What the runner keeps for us between the calls of a job.
 
+use std::path::PathBuf;
+
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -12,13 +14,29 @@ pub struct JobState {
     pub container: Option<String>,
     /// The services, in the order of the request.
     pub services: Vec<String>,
+    /// How the job container takes steps without a runtime; none if it does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub steps: Option<StepAccess>,
+}
+
+/// Where the first process of a job container takes steps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepAccess {
+    /// The directory with its socket.
+    pub directory: PathBuf,
+    /// Whose job it is: [`Runner::owner`](super::Runner::owner).
+    pub owner: String,
 }
 
 const HOOK: &str = "oci-hooks";
 
 impl JobState {
-    pub(super) fn new(container: Option<String>, services: Vec<String>) -> Self {
-        JobState { hook: HOOK.to_owned(), container, services }
+    pub(super) fn new(
+        container: Option<String>,
+        services: Vec<String>,
+        steps: Option<StepAccess>,
+    ) -> Self {
+        JobState { hook: HOOK.to_owned(), container, services, steps }
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -38,8 +56,11 @@ mod tests {
 
     #[test]
     fn only_our_own_state_is_read() {
-        let state = JobState::new(Some("a".into()), vec!["b".into()]);
-        assert_eq!(JobState::read(state.to_json().as_object()), Some(state));
+        let steps = StepAccess { directory: "/run/oci-hooks/steps".into(), owner: "o".into() };
+        for steps in [None, Some(steps)] {
+            let state = JobState::new(Some("a".into()), vec!["b".into()], steps);
+            assert_eq!(JobState::read(state.to_json().as_object()), Some(state));
+        }
         let foreign = serde_json::json!({"network": "n", "container": "c", "services": ["s"]});
         assert_eq!(JobState::read(foreign.as_object()), None);
         assert_eq!(JobState::read(None), None);

@@ -132,6 +132,13 @@ fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
     owners.find(|(uid, gid)| !is_private(uid) && !is_private(gid)).unwrap_or_default()
 }
 
+/// Returns what tells the containers of the runner that the environment describes from those of others, if it
+/// describes one.
+pub(crate) fn owner() -> Option<String> {
+    let (name, temp) = (required("RUNNER_NAME").ok()?, directory("RUNNER_TEMP").ok()?);
+    Some(Runner::owner_of(&name.to_string_lossy(), &temp))
+}
+
 /// Returns the user who called by sudo; none if it was root, or nobody.
 fn caller() -> Option<Caller> {
     let (uid, gid) = rustix::process::geteuid().is_root().then(sudo_caller).flatten()?;

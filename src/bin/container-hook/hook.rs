@@ -10,6 +10,7 @@ use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{HookContext, HookError, Log as _, Outcome};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::relayed::sudo_caller;
 use oci_hooks::program::settings_file::{FileSettings as _, SettingsError};
 use oci_hooks::sys::error::chain;
 
@@ -19,6 +20,7 @@ use crate::log::Log;
 use crate::settings::Settings;
 use crate::signals;
 use crate::stdin::{self, StdinError};
+use crate::step;
 
 /// Why a request was not carried out.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +42,12 @@ pub(crate) enum CallError {
 /// Carries out the request on standard input.
 pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
+    // A runner that called by sudo has tried it already, with no more than its own rights.
+    if sudo_caller().is_none()
+        && let Some(exit) = step::run(&request, log)?
+    {
+        return Ok(exit);
+    }
     let settings = Settings::load(config)?.settings;
     let runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;

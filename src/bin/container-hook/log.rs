@@ -48,6 +48,13 @@ pub(crate) struct Log {
     progress: Lines,
 }
 
+impl Log {
+    /// Says why a step failed that ends with a code of its own.
+    pub(crate) fn error(&self, text: &str) {
+        write(&command("error", text));
+    }
+}
+
 impl container_hook::Log for Log {
     fn group(&self, title: &str) {
         write(&command("group", title));

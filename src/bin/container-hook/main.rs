@@ -24,6 +24,7 @@ mod rmi;
 mod settings;
 mod signals;
 mod stdin;
+mod step;
 mod template;
 
 use std::io::IsTerminal as _;
@@ -47,7 +48,7 @@ fn main() -> ExitCode {
         None if !std::io::stdin().is_terminal() => {
             return log::report(|log| hook::run(cli.global.config.as_deref(), log));
         }
-        Some(Command::Relay(_)) => return log::report(|_| relay::relay()),
+        Some(Command::Relay(_)) => return log::report(relay::relay),
         Some(Command::AsRoot(_)) => return log::report(|_| relay::as_root()),
         None => {
             // If standard output is gone there is nobody to tell.

@@ -6,6 +6,9 @@
 //! other end, `as-root`, what cannot get past sudo: the variables of the runner, the request, and
 //! then each signal as one byte. The end of the pipe means that `relay` was killed.
 //!
+//! A step of a job container that takes steps itself is not handed on at all: the runner's user connects
+//! to it.
+//!
 //! As no variable goes past sudo itself, the line in sudoers needs no `SETENV`, by which the
 //! runner's user could have root load a library of their own.
 
@@ -15,6 +18,8 @@ use std::process::{Command, Stdio};
 use std::thread;
 
 use clap::Args;
+use oci_hooks::container_hook::HookError;
+use oci_hooks::container_hook::request::Request;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{
     AS_ROOT, find, message, read_message, sudo_caller, this_program,
@@ -23,8 +28,9 @@ use oci_hooks::runtime::{DEFAULT_PATH, FindError};
 use oci_hooks::sys::fs::{PathContext as _, PathError};
 use oci_hooks::sys::spawn;
 
+use crate::log::Log;
 use crate::stdin::{self, StdinError};
-use crate::{environment, signals};
+use crate::{environment, signals, step};
 
 /// Carry out a request as root; called by the script of `install --sudo`
 #[derive(Debug, Args)]
@@ -47,13 +53,21 @@ pub(crate) enum RelayError {
     NoSudo(#[source] FindError),
     #[error("malformed relayed request")]
     NotRelayed(#[source] io::Error),
+    #[error(transparent)]
+    Hook(#[from] Box<HookError>),
     #[error("SUDO_UID and SUDO_GID do not name the caller: `as-root` is called by sudo alone")]
     NoCaller,
 }
 
 /// Hands the request to root, and everything that happens meanwhile.
-pub(crate) fn relay() -> Result<Exit, RelayError> {
+pub(crate) fn relay(log: &Log) -> Result<Exit, RelayError> {
     let request = stdin::read()?;
+    // What is wrong with a request is said by who carries it out.
+    if let Ok(parsed) = Request::parse(&request)
+        && let Some(exit) = step::run(&parsed, log)?
+    {
+        return Ok(exit);
+    }
     let this = this_program()?;
     let sudo = find("sudo").map_err(RelayError::NoSudo)?;
     let mut command = Command::new(&sudo);

@@ -1,19 +1,46 @@
 //! Signals of the runner: it sends SIGINT, SIGTERM after 7.5 seconds and SIGKILL 2.5 seconds later,
 //! each to this process alone.
 
-use std::os::fd::OwnedFd;
+use std::io;
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::Duration;
 
+use oci_hooks::container::StepSignals;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::iterator::backend::SignalDelivery;
+use signal_hook::iterator::exfiltrator::SignalOnly;
 
 /// The signals that end a step.
 pub(crate) const ENDING: [i32; 4] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM];
 
 /// How long a step may take to end after SIGTERM, for us to be done before SIGKILL comes.
 const GRACE: Duration = Duration::from_millis(1500);
+
+/// Signals that wait to be taken, instead of ending this process.
+pub(crate) struct Pending(SignalDelivery<UnixStream, SignalOnly>);
+
+impl Pending {
+    /// Catches the signals from now on.
+    pub(crate) fn new() -> io::Result<Self> {
+        let (read, write) = UnixStream::pair()?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), ENDING)?;
+        Ok(Pending(delivery))
+    }
+}
+
+impl StepSignals for Pending {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.0.get_read().as_fd()
+    }
+
+    fn take(&mut self) -> Vec<i32> {
+        self.0.pending().collect()
+    }
+}
 
 /// Calls a function with each signal that would end this process, instead of ending it.
 pub(crate) fn on_each(mut act: impl FnMut(i32) + Send + 'static) {

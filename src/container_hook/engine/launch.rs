@@ -72,6 +72,7 @@ pub(super) fn prepare<'h>(
         output: plan.output(backend),
         runtime,
         stop: plan.stop(image, container.address()),
+        step_user: plan.step_user(backend),
     })?;
     report(backend, plan, &prepared);
     Ok(prepared)

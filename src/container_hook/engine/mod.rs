@@ -31,4 +31,5 @@ pub use build::{BuildError, ContextError, RemovedBuilds, remove_builds};
 pub use cleanup_job::{Abandoned, remove_abandoned};
 pub use error::EngineError;
 pub use job::{Job, Lent, Peer};
+pub use run_script_step::DirectStep;
 pub use settings::{BuildOptions, EngineSettings};

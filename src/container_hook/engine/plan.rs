@@ -12,12 +12,13 @@ use super::mounts::{OpenVolume, RunnerMount};
 use super::network::Connection;
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
 use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
-use crate::container::{self, Health, Output, Stop};
+use crate::container::{self, Health, Output, STEPS_ARGS, Stop};
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
 use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
 use crate::container_hook::runner::LABEL;
 use crate::image::{Healthcheck, Image, ImageConfig};
+use crate::sys::caller::own_ids;
 use crate::sys::userns::{self, PrivateIds};
 
 /// A container of the request or the template, of which nothing is made yet.
@@ -112,9 +113,19 @@ impl<'a> Plan<'a> {
             && !self.additions.runs_command
     }
 
-    /// Returns where what the container writes goes.
+    /// Returns the user and group whose steps that program starts, if the runtime can give it what that takes.
+    pub(super) fn step_user(&self, backend: &EngineBackend<'_>) -> Option<(u32, u32)> {
+        let runtime = self.additions.runtime.as_ref().unwrap_or(&backend.engine.runtime);
+        let caller = backend.context.runner.files.caller();
+        (self.keeps_alive() && runtime.passes_descriptors())
+            .then(|| caller.map_or_else(own_ids, |caller| (caller.uid, caller.gid)))
+    }
+
+    /// Returns where what the container writes goes. What steps of a job leave running writes as the
+    /// container.
     pub(super) fn output(&self, backend: &EngineBackend<'_>) -> Output {
-        if self.keeps_alive() || self.container.role == Role::Step {
+        let is_silent = self.keeps_alive() && self.step_user(backend).is_none();
+        if is_silent || self.container.role == Role::Step {
             Output::Discard
         } else {
             Output::Log { bytes: backend.settings.log_bytes }
@@ -203,7 +214,10 @@ impl<'a> Plan<'a> {
         let keeps_alive = self.keeps_alive();
         if keeps_alive || self.container.options.init == Some(true) {
             let program = backend.engine.init_program()?;
-            options.init = Some(Init { program, args: Vec::new(), idle_only: keeps_alive });
+            let takes_steps = self.step_user(backend).is_some();
+            let args = takes_steps.then_some(STEPS_ARGS).into_iter().flatten();
+            let args = args.map(str::to_owned).collect();
+            options.init = Some(Init { program, args, idle_only: keeps_alive });
         }
         if keeps_alive {
             options.args.clear();

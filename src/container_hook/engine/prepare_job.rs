@@ -15,14 +15,14 @@ use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
 use super::services;
-use crate::container::new_id;
+use crate::container::{new_id, step_directory};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{JobRequest, Role};
 use crate::container_hook::request::PrepareJob;
 use crate::container_hook::response::{
     ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
 };
-use crate::container_hook::state::JobState;
+use crate::container_hook::state::{JobState, StepAccess};
 use crate::network::Endpoint;
 use crate::sys::error::chain;
 use crate::sys::thread::beside;
@@ -128,20 +128,27 @@ fn start(
     services::report_names(backend, asked);
     services::report_ended(backend, "before the job's steps")?;
 
-    Ok(answer(&network_id, asked, &launched))
+    Ok(answer(backend, &network_id, asked, &launched))
 }
 
 /// Returns what the runner is told of the containers that were started.
 fn answer(
+    backend: &EngineBackend<'_>,
     network_id: &str,
     asked: &[PendingContainer<'_>],
     launched: &[Launched],
 ) -> PrepareJobResponse {
     let has_job = asked.first().is_some_and(|first| first.plan.container.role == Role::Job);
     let (job, services) = asked.split_at(usize::from(has_job));
+    let takes_steps = launched.first().is_some_and(|first| first.record.step_user.is_some());
+    let steps = takes_steps.then(|| StepAccess {
+        directory: step_directory(&backend.engine.run),
+        owner: backend.context.runner.owner(),
+    });
     let state = JobState::new(
         job.first().map(|job| job.id.clone()),
         services.iter().map(|service| service.id.clone()).collect(),
+        steps,
     );
     PrepareJobResponse {
         state: state.to_json(),

@@ -1,15 +1,84 @@
-//! `run_script_step`: a program in the job container.
+//! `run_script_step`: a program in the job container. The container's own first process starts it,
+//! where that takes steps; else the runtime does.
 
-use std::path::PathBuf;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::backend::EngineBackend;
-use crate::bundle::ExecOptions;
-use crate::container::ContainerError;
+use crate::bundle::{ExecOptions, checked_cwd};
+use crate::container::{
+    ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket,
+};
 use crate::container_hook::error::HookError;
-use crate::container_hook::request::ScriptStep;
+use crate::container_hook::request::{Command as RequestCommand, Request, ScriptStep};
 use crate::container_hook::state::JobState;
 use crate::container_hook::words;
+use crate::sys::init::frames::Step;
+
+/// A step that the first process of its job container can start. Whoever may connect to that needs no
+/// other rights, no settings, and nothing that is recorded of the job.
+pub struct DirectStep {
+    id: String,
+    directory: PathBuf,
+    step: Step,
+}
+
+impl DirectStep {
+    /// Returns the step that a request asks for; none if it asks for something else, or if the job container
+    /// is not known to take steps from the runner with this [`owner`](super::super::Runner::owner).
+    ///
+    /// # Errors
+    ///
+    /// Fails if the words or the working directory of the step are none.
+    pub fn of(
+        request: &Request,
+        owner: impl FnOnce() -> Option<String>,
+    ) -> Result<Option<Self>, HookError> {
+        let RequestCommand::RunScriptStep(step) = &request.command else { return Ok(None) };
+        let state = JobState::read(request.state.as_ref());
+        let access = state.and_then(|state| Some((state.container?, state.steps?)));
+        let Some((id, access)) = access else { return Ok(None) };
+        // What is wrong about it is found by who reads the record.
+        if owner() != Some(access.owner) {
+            return Ok(None);
+        }
+        Ok(Some(DirectStep { id, directory: access.directory, step: frame(step)? }))
+    }
+
+    /// Has the step run to its end. Signals are passed on to it, and what it writes to the streams.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it was not run to its end; the error says whether it can be run in another way.
+    pub fn run(
+        self,
+        signals: &mut dyn StepSignals,
+        streams: [BorrowedFd<'_>; 2],
+    ) -> Result<StepEnd, StepError> {
+        let socket = StepSocket { directory: &self.directory, id: &self.id };
+        StepConnection::open(socket)?.run(self.step, signals, streams)
+    }
+}
+
+fn frame(step: &ScriptStep) -> Result<Step, HookError> {
+    let bytes = |text: &String| text.clone().into_bytes();
+    let cwd = step.working_directory.as_deref().map(Path::new).map(checked_cwd);
+    let cwd = cwd.transpose().map_err(ContainerError::from)?;
+    Ok(Step {
+        args: words_of(step)?.into_iter().map(String::into_bytes).collect(),
+        env: step.environment.0.iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
+        prepend_path: step.prepend_path.iter().map(bytes).collect(),
+        directory: cwd.unwrap_or_default().into_os_string().into_encoded_bytes(),
+        ..Step::default()
+    })
+}
+
+fn words_of(step: &ScriptStep) -> Result<Vec<String>, HookError> {
+    let mut words = vec![step.entry_point.clone()];
+    words.extend(words::rejoin(&step.entry_point_args)?);
+    Ok(words)
+}
 
 pub(super) fn run(
     backend: &EngineBackend<'_>,
@@ -28,10 +97,8 @@ pub(super) fn run(
         }
         Ok(record) => record,
     };
-    let mut args = vec![step.entry_point.clone()];
-    args.extend(words::rejoin(&step.entry_point_args)?);
     let options = ExecOptions {
-        args,
+        args: words_of(step)?,
         env: step.environment.0.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         prepend_path: step.prepend_path.clone(),
         cwd: step.working_directory.as_ref().map(PathBuf::from),

@@ -30,6 +30,8 @@ mod rights;
 mod secrets;
 mod services;
 mod setup;
+mod steps;
+mod steps_cancelled;
 mod sudo;
 mod template;
 mod traced;

@@ -1,0 +1,245 @@
+//! Steps that the job container's own first process starts: by neither sudo nor a runtime.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+
+use crate::setup::{runner, with_each_runtime};
+use crate::sudo::{USER, unprivileged};
+use crate::support::call::Ended;
+use crate::support::github_runner::{Runner, merge};
+use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
+use crate::support::program;
+
+/// Long for a step that ends at once, on any machine, and short for `sleep 1000`.
+const AT_ONCE: Duration = Duration::from_secs(60);
+
+/// Returns the id of the job container.
+fn container(runner: &Runner<'_>) -> String {
+    runner.state["container"].as_str().expect("the job has a container").to_owned()
+}
+
+/// Returns the host's number of the job container's first process.
+fn first_process(installation: &Installation<'_>, runner: &Runner<'_>) -> Pid {
+    let directory = installation.run_directory().join("containers").join(container(runner));
+    let pid = fs::read_to_string(directory.join("pid")).unwrap().trim().parse().unwrap();
+    Pid::from_raw(pid).unwrap()
+}
+
+#[test]
+fn a_step_needs_neither_sudo_nor_a_runtime_nor_settings() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        for is_root in [true, false] {
+            let mut runner =
+                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            let name = format!("job {is_root}");
+            let before = Snapshot::take(installation);
+            runner.prepare(runner.job_container("node:22"), &[]);
+            let sockets = installation.run_directory().join("steps");
+            assert_eq!(fs::read_dir(&sockets).unwrap().count(), 1);
+            let containers = installation.run_directory().join("containers");
+            let aside = installation.run_directory().join("aside");
+            // Nothing of all that is there while a step runs.
+            fs::rename(&containers, &aside).unwrap();
+            host.shell("[ ! -d /etc/sudoers.d ] || mv /etc/sudoers.d /etc/aside");
+            let ended = runner.run("echo out; echo err >&2; id -u; pwd; cat; exit 7").code(7);
+            host.shell("[ ! -d /etc/aside ] || mv /etc/aside /etc/sudoers.d");
+            fs::rename(&aside, &containers).unwrap();
+            let expected = ("out\n0\n/__w/repo/repo\n", "err\n");
+            assert_eq!((ended.stdout().as_str(), ended.stderr().as_str()), expected, "{name}");
+            runner.run("kill -9 $$").code(137);
+            runner.cleanup();
+            assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0);
+            before.check_live(installation, &name);
+        }
+    });
+}
+
+#[test]
+fn what_is_private_stays_so_for_the_runners_user() {
+    with_each_runtime("", |installation| {
+        let mut runner = unprivileged(installation);
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let run = installation.run_directory().display().to_string();
+        let (uid, gid) = USER.1;
+        let become_user = format!("setpriv --reuid {uid} --regid {gid} --clear-groups");
+        let seen = installation.host().shell(&format!(
+            "cd /; for name in $(ls -A {run}); do \
+             {become_user} ls {run}/$name >/dev/null 2>&1 && echo list $name; \
+             {become_user} cat {run}/$name >/dev/null 2>&1 && echo read $name; \
+             {become_user} sh -c 'cd {run}/$0 2>/dev/null && echo pass $0' $name; done; true"
+        ));
+        assert_eq!(seen, "pass steps\n");
+        runner.cleanup();
+    });
+}
+
+/// What a step leaves running, which once kept it from ending.
+const LEFT: [&str; 5] = [
+    "sleep 1000 &",
+    "nohup sleep 1000 &",
+    "setsid sleep 1000 &",
+    "(setsid sh -c 'sleep 1000 & exit' &)",
+    "nc -ll -p 8080 -e true &",
+];
+
+#[test]
+fn what_a_step_leaves_running_does_not_keep_it_and_lives_on() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        for left in LEFT {
+            let ended = runner.run(&format!("export MARK=left\n{left}\necho started")).success();
+            assert!(ended.took < AT_ONCE, "{left}: {:?}", ended.took);
+            assert_eq!(ended.stdout(), "started\n", "{left}");
+            let seen = runner.run("grep -l MARK=left /proc/[0-9]*/environ | wc -l").success();
+            assert_eq!(seen.stdout(), "1\n", "{left}");
+            runner
+                .run("kill -9 $(grep -l MARK=left /proc/[0-9]*/environ | cut -d / -f 3)")
+                .success();
+        }
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn what_is_written_after_a_step_is_in_the_log_of_the_container() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let script = "mkfifo /tmp/go\n(echo early; read line </tmp/go; echo late; echo also >&2) &\nwait_for=1";
+        let ended = runner.run(script).success();
+        assert_eq!(ended.log(), "early\n");
+        runner.run("echo >/tmp/go").success();
+        let id = container(&runner);
+        let log = || installation.admin(&["logs", &id]).success();
+        program::wait_until("what was written late", || {
+            log().contains("late") && log().contains("also")
+        });
+        assert!(!log().contains("early"), "{}", log());
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn much_output_comes_whole_and_in_order() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let ended =
+            runner.run("head -c 104857600 /dev/zero | tr '\\0' x; echo; echo end").success();
+        let lengths: Vec<_> = ended.lines.iter().map(|line| line.text.len()).collect();
+        assert_eq!(lengths, [104_857_600, 3]);
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn what_is_missing_is_named_with_what_there_is() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("alpine:3.20"), &[]);
+        let call = |runner: &mut Runner<'_>, program: &str, change: Value| -> Ended {
+            let args = merge(runner.script_args(program, &[], &[], "x"), change);
+            runner.call("run_script_step", args)
+        };
+        for (program, change, code, expected) in [
+            (
+                "pwsh",
+                json!({}),
+                127,
+                "cannot find \"pwsh\" in the job container: its PATH has sh, ash",
+            ),
+            ("/__e/none/node", json!({}), 127, "cannot find \"/__e/none/node\""),
+            ("/etc/passwd", json!({}), 126, "cannot execute \"/etc/passwd\" in the job container"),
+            (
+                "true",
+                json!({"workingDirectory": "/__w/none/deep"}),
+                1,
+                "the working directory \"/__w/none/deep\" in the job container: No such file or directory; \"/__w\" exists",
+            ),
+        ] {
+            let ended = call(&mut runner, program, change);
+            let log = ended.log();
+            assert!(log.starts_with("::error::") && log.contains(expected), "{log}");
+            assert_eq!(log.lines().count(), 1, "{log}");
+            ended.code(code);
+        }
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn a_container_without_a_socket_is_entered_by_the_runtime() {
+    with_each_runtime("", |installation| {
+        for is_root in [true, false] {
+            let mut runner =
+                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            runner.prepare(runner.job_container("node:22"), &[]);
+            let id = container(&runner);
+            fs::remove_file(installation.run_directory().join("steps").join(&id)).unwrap();
+            let ended = runner.run("echo fine; exit 3").code(3);
+            assert_eq!(ended.stdout(), "fine\n");
+            // As an older version answers, whose containers take no steps.
+            runner.state.as_object_mut().unwrap().remove("steps");
+            runner.run("echo fine").success();
+            runner.cleanup();
+        }
+    });
+}
+
+#[test]
+fn a_container_that_ended_is_told_with_its_end() {
+    with_each_runtime("", |installation| {
+        for is_root in [true, false] {
+            let mut runner =
+                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            runner.prepare(runner.job_container("node:22"), &[]);
+            let mut call = runner.start_run("echo started; sleep 1000");
+            call.wait_for_line("started");
+            kill_process(first_process(installation, &runner), Signal::KILL).unwrap();
+            let ended = call.wait();
+            let log = ended.log();
+            assert!(log.contains("the container ended before its step did"), "{log}");
+            ended.code(137);
+            let said = runner.run("echo never").failure();
+            assert!(said.contains("is not running: it ended with code 137"), "{said}");
+            runner.cleanup();
+        }
+    });
+}
+
+#[test]
+fn another_runner_is_told_that_the_container_is_not_its_own() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let mut other = crate::setup::runner(installation, "runner-2");
+        other.state = runner.state.clone();
+        let said = other.run("echo never").failure();
+        assert!(said.contains("is not one of this runner"), "{said}");
+        other.state["container"] = json!("../containers");
+        let said = other.run("echo never").failure();
+        assert!(!said.contains("never"), "{said}");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn a_cancelled_step_is_told_without_sudo() {
+    with_each_runtime("", |installation| {
+        let mut runner = unprivileged(installation);
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let mut call = runner.start_run("echo started; exec sleep 1000");
+        call.wait_for_line("started");
+        let sudo = installation.host().processes();
+        assert!(!sudo.iter().any(|process| process.line.contains("sudo")), "{sudo:?}");
+        let (ended, signals) = call.cancel();
+        assert_eq!((ended.status.code(), signals), (Some(130), 1));
+        runner.cleanup();
+    });
+}

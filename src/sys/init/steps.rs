@@ -19,7 +19,7 @@ use crate::tree::Tree;
 const MAX_WAITING: usize = 64;
 /// How long a supervisor has to kill what its host left, before it is killed itself.
 const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(3);
-/// How often a supervisor that should be killing is continued: its step may have stopped it.
+/// How often a supervisor that should be killing is continued, whatever its step does to it.
 const CONTINUE_EVERY: Duration = Duration::from_millis(50);
 
 /// Starts steps until a signal to end; returns the exit code.
@@ -117,12 +117,19 @@ impl Steps {
     fn kill_except(&mut self, supervisors: &[i32]) {
         let mut ended = Vec::new();
         self.tree.kill(os::process_id(), supervisors, || {
-            while let Waited::Ended(pid, status) = os::wait_any() {
-                ended.push((pid, status));
-            }
-            // Twice: one whose parent ends meanwhile is missed once.
+            let is_alone = loop {
+                match os::wait_any() {
+                    Waited::Ended(pid, status) => ended.push((pid, status)),
+                    Waited::NoChildren => break true,
+                    // With nobody to be left alive, all of them count.
+                    Waited::Running if supervisors.is_empty() => return true,
+                    Waited::Running => break false,
+                }
+            };
             let me = os::process_id();
-            self.tree.has_children(me, supervisors) || self.tree.has_children(me, supervisors)
+            // Twice: one whose parent ends meanwhile is missed once.
+            let is_seen = || self.tree.has_children(me, supervisors);
+            !is_alone && (is_seen() || is_seen())
         });
         for (pid, status) in ended {
             self.ended(pid, status);
@@ -139,11 +146,11 @@ impl Steps {
             }
             let mut entries = [PollFd::new(open.socket.as_fd(), POLLRDHUP)];
             os::poll(&mut entries, Some(Duration::ZERO));
-            if entries[0].is(POLLHUP | POLLRDHUP | POLLERR) {
-                let lost = *open.lost.get_or_insert_with(Instant::now);
-                let is_late = lost.elapsed() > SUPERVISOR_PATIENCE;
-                let _ = os::kill(running.pid, if is_late { SIGKILL } else { SIGCONT });
-            }
+            let is_lost = entries[0].is(POLLHUP | POLLRDHUP | POLLERR);
+            let lost = is_lost.then(|| *open.lost.get_or_insert_with(Instant::now));
+            let is_late = lost.is_some_and(|lost| lost.elapsed() > SUPERVISOR_PATIENCE);
+            // Its own step may have stopped it, of which a signal tells us.
+            let _ = os::kill(running.pid, if is_late { SIGKILL } else { SIGCONT });
         }
     }
 

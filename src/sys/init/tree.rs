@@ -1,5 +1,6 @@
 //! The processes below a process, as `/proc` has them: found, signalled, killed.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fs::File;
 use std::io::Read as _;
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 use crate::os::{self, SIGCHLD, SIGKILL, SIGSTOP, Signals};
 
 /// How long a tree is killed process by process and group by group before everything else in the
-/// container is killed with it. Ordinary trees take a millisecond or two.
-const PATIENCE: Duration = Duration::from_millis(1000);
+/// container is killed with it, if it becomes more meanwhile. Ordinary trees take a millisecond or two.
+const PATIENCE: Duration = Duration::from_millis(700);
 /// How long a tree is killed at all.
 pub(crate) const LIMIT: Duration = Duration::from_millis(2500);
 /// How often a signal is sent to those that came up while it was sent.
@@ -32,13 +33,13 @@ struct Process {
     parent: i32,
     group: i32,
     state: u8,
-    /// When it started, which tells it from a later one of its number.
+    /// When it started, which distinguishes it from a later one of its number.
     start: u64,
 }
 
 impl Process {
-    fn is_same(&self, other: &Process) -> bool {
-        (self.pid, self.start) == (other.pid, other.start)
+    fn identity(&self) -> (i32, u64) {
+        (self.pid, self.start)
     }
 
     /// Returns whether it is not only waiting to be collected.
@@ -59,17 +60,16 @@ impl Tree {
 
     /// Sends a signal to every process below one, and to those that they make meanwhile.
     pub(crate) fn signal(&self, root: i32, signal: i32) {
-        let mut done: Vec<Process> = Vec::new();
+        let mut done = BTreeSet::new();
         for _ in 0..SIGNAL_PASSES {
             let mut found = self.below(root, &[]);
-            found.retain(|process| process.is_alive() && !done.iter().any(|d| d.is_same(process)));
+            found.retain(|process| process.is_alive() && done.insert(process.identity()));
             if found.is_empty() {
                 return;
             }
             for process in &found {
                 self.send(process, signal);
             }
-            done.extend(found);
         }
     }
 
@@ -83,25 +83,23 @@ impl Tree {
         mut has_children: impl FnMut() -> bool,
     ) -> bool {
         let begun = Instant::now();
-        let mut killed: Vec<Process> = Vec::new();
-        let mut pass = 0;
+        let mut killed = BTreeSet::new();
+        let mut multiplies = false;
         while has_children() {
             if begun.elapsed() > LIMIT {
                 return false;
             }
-            if begun.elapsed() > PATIENCE && self.is_namespace {
+            let mut found = self.below(root, except);
+            let mut alive = found.iter().filter(|process| process.is_alive());
+            multiplies |= !killed.is_empty() && alive.any(|p| !killed.contains(&p.identity()));
+            if multiplies && self.is_namespace && begun.elapsed() > PATIENCE {
                 // Whoever is never where it was seen cannot get out of the way of this.
                 let _ = os::kill(-1, SIGKILL);
-            }
-            let mut found = self.below(root, except);
-            let is_new = |process: &Process| !killed.iter().any(|k| k.is_same(process));
-            if pass > 1 && found.iter().any(|process| process.is_alive() && is_new(process)) {
-                self.stop(root, except);
-                found = self.below(root, except);
+            } else if multiplies {
+                found = self.stop(root, except, begun + PATIENCE);
             }
             self.kill_once(root, &found);
-            killed = found;
-            pass += 1;
+            killed.extend(found.iter().map(Process::identity));
             os::wait_signal(Signals::of(&[SIGCHLD]), Some(Duration::from_millis(1)));
         }
         true
@@ -127,17 +125,16 @@ impl Tree {
         }
     }
 
-    /// Stops processes that become more while they are killed, until all are: those that are stopped
-    /// keep their places, so that the others run against the limit of processes.
-    fn stop(&self, root: i32, except: &[i32]) {
-        let begun = Instant::now();
-        while begun.elapsed() < PATIENCE / 2 {
-            let mut found = self.below(root, except);
-            found.retain(|process| process.is_alive() && !process.is_stopped());
-            if found.is_empty() {
-                return;
+    /// Stops processes that become more while they are killed, until all are, and returns them: those
+    /// that are stopped keep their places, so that the others run against the limit of processes.
+    fn stop(&self, root: i32, except: &[i32], until: Instant) -> Vec<Process> {
+        loop {
+            let found = self.below(root, except);
+            let mut running = found.iter().filter(|p| p.is_alive() && !p.is_stopped()).peekable();
+            if running.peek().is_none() || Instant::now() > until {
+                return found;
             }
-            for process in &found {
+            for process in running {
                 self.send(process, SIGSTOP);
             }
         }
@@ -146,7 +143,7 @@ impl Tree {
     /// Sends a signal to a process, unless its number is another's by now.
     fn send(&self, process: &Process, signal: i32) {
         let Some(directory) = self.directory(process.pid) else { return };
-        if read_stat(directory.as_fd()).is_some_and(|now| now.is_same(process)) {
+        if read_stat(directory.as_fd()).is_some_and(|now| now.identity() == process.identity()) {
             let _ = os::signal_by_directory(directory.as_fd(), signal);
         }
     }

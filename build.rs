@@ -11,6 +11,19 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
+const FILES: [&str; 11] = [
+    "frames",
+    "frames/values",
+    "os",
+    "os/ffi",
+    "program",
+    "relay",
+    "single",
+    "start",
+    "steps",
+    "supervisor",
+    "tree",
+];
 
 fn main() {
     for file in
@@ -18,7 +31,6 @@ fn main() {
     {
         println!("cargo::rerun-if-changed=src/sys/init/{file}.rs");
     }
-    println!("cargo::rerun-if-changed=src/sys/init/frames/values.rs");
     if env::var_os("CARGO_FEATURE_ENGINE").is_none() {
         return;
     }

@@ -3,13 +3,16 @@
 
 #![expect(unsafe_code, reason = "the standard library has none of these calls")]
 
-use std::ffi::{CStr, CString, c_char, c_int, c_long, c_short, c_uint, c_ulong, c_void};
+mod ffi;
+
+use std::ffi::{CStr, CString, c_int, c_long, c_short, c_uint, c_ulong, c_void};
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd, RawFd};
 use std::ptr::{null, null_mut};
 use std::time::Duration;
 
 use crate::frames::{Rlimit, Size};
+use ffi::*;
 
 pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGINT: i32 = 2;
@@ -30,47 +33,6 @@ pub(crate) const POLLOUT: c_short = 4;
 pub(crate) const POLLERR: c_short = 8;
 pub(crate) const POLLHUP: c_short = 16;
 pub(crate) const POLLRDHUP: c_short = 0x2000;
-
-const SIGPIPE: i32 = 13;
-const SIG_DFL: usize = 0;
-const SIG_BLOCK: c_int = 0;
-const SIG_SETMASK: c_int = 2;
-const WNOHANG: c_int = 1;
-const O_NONBLOCK: c_int = 0o4000;
-const O_NOCTTY: c_int = 0o400;
-const O_RDWR: c_int = 2;
-const O_CLOEXEC: c_int = 0o2_000_000;
-const FD_CLOEXEC: c_int = 1;
-const F_SETFD: c_int = 2;
-const SOL_SOCKET: c_int = 1;
-const SO_ACCEPTCONN: c_int = 30;
-const SCM_RIGHTS: c_int = 1;
-const MSG_CTRUNC: c_int = 8;
-const MSG_DONTWAIT: c_int = 0x40;
-const MSG_NOSIGNAL: c_int = 0x4000;
-const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
-const PR_SET_DUMPABLE: c_int = 4;
-const PR_SET_CHILD_SUBREAPER: c_int = 36;
-const PR_CAP_AMBIENT: c_int = 47;
-const PR_CAP_AMBIENT_LOWER: c_ulong = 3;
-const CAP_KILL: u32 = 5;
-const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
-const TIOCSCTTY: c_ulong = 0x540e;
-const TIOCSWINSZ: c_ulong = 0x5414;
-const TIOCSPTLCK: c_ulong = 0x4004_5431;
-const TIOCGPTPEER: c_ulong = 0x5441;
-const CLOSE_RANGE_CLOEXEC: c_uint = 4;
-/// The same on all architectures, as all numbers from 424 on.
-const SYS_PIDFD_SEND_SIGNAL: c_long = 424;
-const SYS_CLOSE_RANGE: c_long = 436;
-#[cfg(target_arch = "x86_64")]
-const SYS_GETDENTS64: c_long = 217;
-#[cfg(not(target_arch = "x86_64"))]
-const SYS_GETDENTS64: c_long = 61;
-#[cfg(target_arch = "x86_64")]
-const SYS_CAPGET_CAPSET: (c_long, c_long) = (125, 126);
-#[cfg(not(target_arch = "x86_64"))]
-const SYS_CAPGET_CAPSET: (c_long, c_long) = (90, 91);
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -112,83 +74,6 @@ impl Signals {
         }
         set
     }
-}
-
-#[repr(C)]
-struct Iovec {
-    base: *mut c_void,
-    length: usize,
-}
-
-#[repr(C)]
-struct Msghdr {
-    name: *mut c_void,
-    name_length: c_uint,
-    iov: *mut Iovec,
-    iov_length: usize,
-    control: *mut c_void,
-    control_length: usize,
-    flags: c_int,
-}
-
-const DESCRIPTORS_AT_ONCE: usize = 8;
-
-#[repr(C, align(8))]
-struct Control {
-    length: usize,
-    level: c_int,
-    kind: c_int,
-    descriptors: [c_int; DESCRIPTORS_AT_ONCE],
-}
-
-#[repr(C)]
-struct Timespec {
-    seconds: i64,
-    nanoseconds: c_long,
-}
-
-unsafe extern "C" {
-    static environ: *const *const c_char;
-    fn _exit(code: c_int) -> !;
-    fn accept4(fd: c_int, address: *mut c_void, length: *mut c_uint, flags: c_int) -> c_int;
-    fn chdir(path: *const c_char) -> c_int;
-    fn dup2(old: c_int, new: c_int) -> c_int;
-    fn execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int;
-    fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
-    fn fork() -> c_int;
-    fn getpid() -> c_int;
-    fn getsockopt(
-        fd: c_int,
-        level: c_int,
-        name: c_int,
-        value: *mut c_void,
-        length: *mut c_uint,
-    ) -> c_int;
-    fn getuid() -> c_uint;
-    fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
-    #[link_name = "kill"]
-    fn c_kill(pid: c_int, signal: c_int) -> c_int;
-    fn open(path: *const c_char, flags: c_int, ...) -> c_int;
-    fn openat(dir: c_int, path: *const c_char, flags: c_int, ...) -> c_int;
-    fn pipe2(ends: *mut c_int, flags: c_int) -> c_int;
-    #[link_name = "poll"]
-    fn c_poll(entries: *mut PollFd, count: c_ulong, milliseconds: c_int) -> c_int;
-    fn prctl(operation: c_int, ...) -> c_int;
-    fn recvmsg(fd: c_int, message: *mut Msghdr, flags: c_int) -> isize;
-    fn send(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize;
-    fn setgid(gid: c_uint) -> c_int;
-    fn setgroups(count: usize, groups: *const c_uint) -> c_int;
-    fn setpgid(pid: c_int, group: c_int) -> c_int;
-    fn setrlimit(resource: c_uint, limit: *const [u64; 2]) -> c_int;
-    fn setsid() -> c_int;
-    fn setuid(uid: c_uint) -> c_int;
-    fn signal(number: c_int, handler: usize) -> usize;
-    fn signalfd(fd: c_int, set: *const Signals, flags: c_int) -> c_int;
-    fn sigprocmask(how: c_int, set: *const Signals, old: *mut Signals) -> c_int;
-    fn sigtimedwait(set: *const Signals, info: *mut c_void, timeout: *const Timespec) -> c_int;
-    fn syscall(number: c_long, ...) -> c_long;
-    fn umask(mask: c_uint) -> c_uint;
-    fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
 }
 
 /// Returns a result of the C library, or its error.

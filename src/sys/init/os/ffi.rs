@@ -1,0 +1,139 @@
+//! What the C library and the kernel have, by their own names and numbers. On x86_64, aarch64 and
+//! riscv64 these are the same for glibc and musl, but for what says otherwise.
+
+#![expect(unsafe_code, reason = "functions of another language")]
+
+use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
+
+use super::{PollFd, Signals};
+
+pub(super) const SIGPIPE: i32 = 13;
+pub(super) const SIG_DFL: usize = 0;
+pub(super) const SIG_BLOCK: c_int = 0;
+pub(super) const SIG_SETMASK: c_int = 2;
+pub(super) const WNOHANG: c_int = 1;
+pub(super) const O_NONBLOCK: c_int = 0o4000;
+pub(super) const O_NOCTTY: c_int = 0o400;
+pub(super) const O_RDWR: c_int = 2;
+pub(super) const O_CLOEXEC: c_int = 0o2_000_000;
+pub(super) const FD_CLOEXEC: c_int = 1;
+pub(super) const F_SETFD: c_int = 2;
+pub(super) const SOL_SOCKET: c_int = 1;
+pub(super) const SO_ACCEPTCONN: c_int = 30;
+pub(super) const SCM_RIGHTS: c_int = 1;
+pub(super) const MSG_CTRUNC: c_int = 8;
+pub(super) const MSG_DONTWAIT: c_int = 0x40;
+pub(super) const MSG_NOSIGNAL: c_int = 0x4000;
+pub(super) const MSG_CMSG_CLOEXEC: c_int = 0x4000_0000;
+pub(super) const PR_SET_DUMPABLE: c_int = 4;
+pub(super) const PR_SET_CHILD_SUBREAPER: c_int = 36;
+pub(super) const PR_CAP_AMBIENT: c_int = 47;
+pub(super) const PR_CAP_AMBIENT_LOWER: c_ulong = 3;
+pub(super) const CAP_KILL: u32 = 5;
+pub(super) const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
+pub(super) const TIOCSCTTY: c_ulong = 0x540e;
+pub(super) const TIOCSWINSZ: c_ulong = 0x5414;
+pub(super) const TIOCSPTLCK: c_ulong = 0x4004_5431;
+pub(super) const TIOCGPTPEER: c_ulong = 0x5441;
+pub(super) const CLOSE_RANGE_CLOEXEC: c_uint = 4;
+/// The same on all architectures, as all numbers from 424 on.
+pub(super) const SYS_PIDFD_SEND_SIGNAL: c_long = 424;
+pub(super) const SYS_CLOSE_RANGE: c_long = 436;
+#[cfg(target_arch = "x86_64")]
+pub(super) const SYS_GETDENTS64: c_long = 217;
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const SYS_GETDENTS64: c_long = 61;
+#[cfg(target_arch = "x86_64")]
+pub(super) const SYS_CAPGET_CAPSET: (c_long, c_long) = (125, 126);
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const SYS_CAPGET_CAPSET: (c_long, c_long) = (90, 91);
+
+#[repr(C)]
+pub(super) struct Iovec {
+    pub(super) base: *mut c_void,
+    pub(super) length: usize,
+}
+
+#[repr(C)]
+pub(super) struct Msghdr {
+    pub(super) name: *mut c_void,
+    pub(super) name_length: c_uint,
+    pub(super) iov: *mut Iovec,
+    pub(super) iov_length: usize,
+    pub(super) control: *mut c_void,
+    pub(super) control_length: usize,
+    pub(super) flags: c_int,
+}
+
+pub(super) const DESCRIPTORS_AT_ONCE: usize = 8;
+
+#[repr(C, align(8))]
+pub(super) struct Control {
+    pub(super) length: usize,
+    pub(super) level: c_int,
+    pub(super) kind: c_int,
+    pub(super) descriptors: [c_int; DESCRIPTORS_AT_ONCE],
+}
+
+#[repr(C)]
+pub(super) struct Timespec {
+    pub(super) seconds: i64,
+    pub(super) nanoseconds: c_long,
+}
+
+unsafe extern "C" {
+    pub(super) static environ: *const *const c_char;
+    pub(super) fn _exit(code: c_int) -> !;
+    pub(super) fn accept4(
+        fd: c_int,
+        address: *mut c_void,
+        length: *mut c_uint,
+        flags: c_int,
+    ) -> c_int;
+    pub(super) fn chdir(path: *const c_char) -> c_int;
+    pub(super) fn dup2(old: c_int, new: c_int) -> c_int;
+    pub(super) fn execve(
+        path: *const c_char,
+        args: *const *const c_char,
+        env: *const *const c_char,
+    ) -> c_int;
+    pub(super) fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
+    pub(super) fn fork() -> c_int;
+    pub(super) fn getpid() -> c_int;
+    pub(super) fn getsockopt(
+        fd: c_int,
+        level: c_int,
+        name: c_int,
+        value: *mut c_void,
+        length: *mut c_uint,
+    ) -> c_int;
+    pub(super) fn getuid() -> c_uint;
+    pub(super) fn ioctl(fd: c_int, request: c_ulong, ...) -> c_int;
+    #[link_name = "kill"]
+    pub(super) fn c_kill(pid: c_int, signal: c_int) -> c_int;
+    pub(super) fn open(path: *const c_char, flags: c_int, ...) -> c_int;
+    pub(super) fn openat(dir: c_int, path: *const c_char, flags: c_int, ...) -> c_int;
+    pub(super) fn pipe2(ends: *mut c_int, flags: c_int) -> c_int;
+    #[link_name = "poll"]
+    pub(super) fn c_poll(entries: *mut PollFd, count: c_ulong, milliseconds: c_int) -> c_int;
+    pub(super) fn prctl(operation: c_int, ...) -> c_int;
+    pub(super) fn recvmsg(fd: c_int, message: *mut Msghdr, flags: c_int) -> isize;
+    pub(super) fn send(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize;
+    pub(super) fn setgid(gid: c_uint) -> c_int;
+    pub(super) fn setgroups(count: usize, groups: *const c_uint) -> c_int;
+    pub(super) fn setpgid(pid: c_int, group: c_int) -> c_int;
+    pub(super) fn setrlimit(resource: c_uint, limit: *const [u64; 2]) -> c_int;
+    pub(super) fn setsid() -> c_int;
+    pub(super) fn setuid(uid: c_uint) -> c_int;
+    pub(super) fn signal(number: c_int, handler: usize) -> usize;
+    pub(super) fn signalfd(fd: c_int, set: *const Signals, flags: c_int) -> c_int;
+    pub(super) fn sigprocmask(how: c_int, set: *const Signals, old: *mut Signals) -> c_int;
+    pub(super) fn sigtimedwait(
+        set: *const Signals,
+        info: *mut c_void,
+        timeout: *const Timespec,
+    ) -> c_int;
+    pub(super) fn syscall(number: c_long, ...) -> c_long;
+    pub(super) fn umask(mask: c_uint) -> c_uint;
+    pub(super) fn waitpid(pid: c_int, status: *mut c_int, options: c_int) -> c_int;
+}

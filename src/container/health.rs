@@ -1,6 +1,7 @@
 //! Whether a container works: Docker's health checks, but looked at as soon as there may be
 //! something to see.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ pub enum Verdict {
         /// Its code, if somebody watched it.
         code: Option<i32>,
     },
+    /// Nobody waits for it any more.
+    Abandoned,
 }
 
 impl Health {
@@ -109,7 +112,8 @@ impl Health {
 }
 
 impl Engine {
-    /// Checks a container until it is healthy, or has had the time that Docker would have given it.
+    /// Checks a container until it is healthy, has had the time that Docker would have given it, or
+    /// `is_over` is set.
     ///
     /// The first check comes at once, the others from 50 ms on, ever more slowly, up to the interval:
     /// a service that is up in a tenth of a second does not cost thirty.
@@ -117,6 +121,7 @@ impl Engine {
         &self,
         record: &Record,
         health: &Health,
+        is_over: &AtomicBool,
     ) -> Result<Verdict, ContainerError> {
         let start = Instant::now();
         let mut slowest = Duration::ZERO;
@@ -124,6 +129,9 @@ impl Engine {
         loop {
             if !record.process.is_some_and(|process| process.is_running()) {
                 return Ok(Verdict::Ended { code: self.code(record) });
+            }
+            if is_over.load(Ordering::Relaxed) {
+                return Ok(Verdict::Abandoned);
             }
             let checked = Instant::now();
             checks += 1;

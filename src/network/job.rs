@@ -200,23 +200,52 @@ impl Network {
     /// Connects a container: makes its namespace, with addresses and routes, and publishes ports.
     /// On an error nothing is left of it.
     pub fn attach(&self, request: &EndpointRequest) -> Result<Endpoint, NetworkError> {
-        let name = &request.name;
-        check_name(name)?;
-        let mut undo = Rollback::new();
-        let endpoint = self.claim(request)?;
-        undo.push(|| drop(self.detach(name)));
+        let attached = self.attach_all(std::slice::from_ref(request));
+        attached.map_err(|(_, error)| error).map(|mut endpoints| endpoints.remove(0))
+    }
 
+    /// Connects containers as [`attach`](Self::attach) does: addresses and ports are given out in order,
+    /// the rest is done side by side. On an error, which comes with the number of its request, nothing is
+    /// left of any.
+    pub fn attach_all(
+        &self,
+        requests: &[EndpointRequest],
+    ) -> Result<Vec<Endpoint>, (usize, NetworkError)> {
+        let mut undo = Rollback::new();
+        let mut claimed = Vec::with_capacity(requests.len());
+        for (at, request) in requests.iter().enumerate() {
+            let endpoint = check_name(&request.name).and_then(|()| self.claim(request));
+            claimed.push(endpoint.map_err(|error| (at, error))?);
+            undo.push(|| drop(self.detach(&request.name)));
+        }
+        let connected: Vec<_> = match &claimed[..] {
+            [only] => vec![self.connect(only)],
+            all => thread::scope(|scope| {
+                let threads = all.iter().map(|one| scope.spawn(|| self.connect(one)));
+                let threads: Vec<_> = threads.collect();
+                let results = threads.into_iter().map(|thread| thread.join());
+                results.map(|result| result.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+            }),
+        };
+        let connected = connected.into_iter().enumerate();
+        let endpoints = connected.map(|(at, endpoint)| endpoint.map_err(|error| (at, error)));
+        let endpoints = endpoints.collect::<Result<_, _>>()?;
+        undo.disarm();
+        Ok(endpoints)
+    }
+
+    /// Makes what was recorded of a container.
+    fn connect(&self, endpoint: &EndpointRecord) -> Result<Endpoint, NetworkError> {
         let plan = self.record.plan(&self.options);
-        let netns = self.pin(name);
+        let netns = self.pin(&endpoint.name);
         let owner = self.user_namespace().map(|pin| netns::open(&pin)).transpose()?;
         let owner = owner.as_ref().map(OwnedFd::as_fd);
         link::connect(&self.record, plan, endpoint.number, [&self.bridge_pin(), &netns], owner)?;
         let Pair { v4, v6 } = plan.container(endpoint.number);
         firewall::publish((&endpoint.published, Pair { v4, v6 }))?;
-        undo.disarm();
         let ipv6 = self.record.ipv6.then_some(IpAddr::from(v6));
         let addresses = [IpAddr::from(v4)].into_iter().chain(ipv6).collect();
-        Ok(Endpoint { netns, addresses, published: endpoint.published })
+        Ok(Endpoint { netns, addresses, published: endpoint.published.clone() })
     }
 
     /// Records a container, with an address and ports of the host that nobody else has.

@@ -1,5 +1,6 @@
 //! Starting the containers of a job or a step, and waiting until they are fit for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::alpine::is_alpine;
@@ -118,7 +119,8 @@ fn launch_helper(
 ) -> Result<(), HookError> {
     let Launched { record, .. } = launch(backend, helper, context)?;
     if helper.plan.container.role == Role::Sidecar {
-        let Some(problem) = check_health(backend, helper, &record)? else { return Ok(()) };
+        let alone = AtomicBool::new(false);
+        let Some(problem) = check_health(backend, helper, &record, &alone)? else { return Ok(()) };
         show_last(backend, &record);
         return Err(HookError::Unhealthy(vec![problem]));
     }
@@ -134,37 +136,85 @@ fn launch_helper(
     Ok(backend.engine.remove(&record)?)
 }
 
+/// Starts containers, all at once.
+pub(super) fn launch_all(
+    backend: &EngineBackend<'_>,
+    containers: &[PendingContainer<'_>],
+    context: LaunchContext<'_>,
+) -> Result<Vec<Launched>, HookError> {
+    let launched = in_parallel(containers, |container| {
+        launch(backend, container, context).map_err(HookError::of(&container.plan.container.title))
+    });
+    launched.into_iter().collect()
+}
+
+/// Starts containers, all at once, and waits for each that says how its health is found out as soon as it
+/// is started: the others may still be on their way.
+pub(super) fn launch_until_healthy(
+    backend: &EngineBackend<'_>,
+    containers: &[PendingContainer<'_>],
+    context: LaunchContext<'_>,
+) -> Result<Vec<Launched>, HookError> {
+    let has_failed = AtomicBool::new(false);
+    let results = in_parallel(containers, |container| {
+        let launched = launch(backend, container, context);
+        let checked = launched.and_then(|launched| {
+            let problem = check_health(backend, container, &launched.record, &has_failed)?;
+            Ok((launched, problem))
+        });
+        // Nothing comes of the job: nobody waits for the others.
+        has_failed.fetch_or(checked.is_err(), Ordering::Relaxed);
+        checked.map_err(HookError::of(&container.plan.container.title))
+    });
+    let results = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let (launched, problems): (Vec<_>, Vec<_>) = results.into_iter().unzip();
+    judge(backend, containers, launched, problems)
+}
+
 /// Waits for all containers that say how their health is found out, all at once.
 pub(super) fn wait_until_healthy(
     backend: &EngineBackend<'_>,
     containers: &[PendingContainer<'_>],
-    launched: &[Launched],
-) -> Result<(), HookError> {
-    let all: Vec<_> = containers.iter().zip(launched).collect();
+    launched: Vec<Launched>,
+) -> Result<Vec<Launched>, HookError> {
+    let has_failed = AtomicBool::new(false);
+    let all: Vec<_> = containers.iter().zip(&launched).collect();
     let results = in_parallel(&all, |(container, launched)| {
-        check_health(backend, container, &launched.record)
-            .map_err(HookError::of(&container.plan.container.title))
+        let checked = check_health(backend, container, &launched.record, &has_failed);
+        has_failed.fetch_or(checked.is_err(), Ordering::Relaxed);
+        checked.map_err(HookError::of(&container.plan.container.title))
     });
-    let problems: Vec<_> = results.into_iter().collect::<Result<_, _>>()?;
-    for ((container, launched), problem) in all.iter().zip(&problems) {
+    let problems = results.into_iter().collect::<Result<Vec<_>, _>>()?;
+    judge(backend, containers, launched, problems)
+}
+
+/// Returns the containers if nothing is wrong with any, and else shows what those wrote that are in the way.
+fn judge(
+    backend: &EngineBackend<'_>,
+    containers: &[PendingContainer<'_>],
+    launched: Vec<Launched>,
+    problems: Vec<Option<String>>,
+) -> Result<Vec<Launched>, HookError> {
+    for ((container, launched), problem) in containers.iter().zip(&launched).zip(&problems) {
         // What services wrote is shown when nothing comes of the job.
         if problem.is_some() && container.plan.container.role != Role::Service {
             show_last(backend, &launched.record);
         }
     }
     let problems: Vec<_> = problems.into_iter().flatten().collect();
-    if problems.is_empty() { Ok(()) } else { Err(HookError::Unhealthy(problems)) }
+    if problems.is_empty() { Ok(launched) } else { Err(HookError::Unhealthy(problems)) }
 }
 
-/// Waits until a container is healthy; returns what is wrong, if it is not.
+/// Waits until a container is healthy, or it is all over; returns what is wrong, if it is not.
 fn check_health(
     backend: &EngineBackend<'_>,
     container: &PendingContainer<'_>,
     record: &Record,
+    is_over: &AtomicBool,
 ) -> Result<Option<String>, HookError> {
     let plan = container.plan;
     for health in plan.health(&container.image.config, container.address()) {
-        let verdict = backend.engine.wait_until_healthy(record, &health)?;
+        let verdict = backend.engine.wait_until_healthy(record, &health, is_over)?;
         if let Some(problem) = unhealthy(backend, plan, verdict) {
             return Ok(Some(problem));
         }
@@ -183,6 +233,8 @@ fn unhealthy(backend: &EngineBackend<'_>, plan: &Plan<'_>, verdict: Verdict) -> 
             ));
             None
         }
+        // Why, somebody else says.
+        Verdict::Abandoned => None,
         Verdict::Unhealthy { checks, last } => Some(format!(
             "{} is unhealthy: {checks} checks failed, the last with {last}",
             plan.container.title

@@ -73,9 +73,17 @@ impl JobNetwork {
         id: &str,
         ports: Vec<PortMapping>,
     ) -> Result<Endpoint, HookError> {
-        // The beginning of an id is enough for a name that is seen by people.
-        let request = EndpointRequest { name: id[..12].to_owned(), ports };
-        Ok(self.network.attach(&request)?)
+        Ok(self.network.attach(&request(id, &ports))?)
+    }
+
+    /// Connects containers side by side, each with its id and the ports that it publishes. An error comes
+    /// with the number of its container.
+    pub(super) fn attach_all(
+        &self,
+        containers: &[(&str, Vec<PortMapping>)],
+    ) -> Result<Vec<Endpoint>, (usize, HookError)> {
+        let requests: Vec<_> = containers.iter().map(|(id, ports)| request(id, ports)).collect();
+        self.network.attach_all(&requests).map_err(|(at, error)| (at, error.into()))
     }
 
     /// Takes a container's end away.
@@ -109,4 +117,9 @@ impl JobNetwork {
             _ => Connection::None,
         }
     }
+}
+
+fn request(id: &str, ports: &[PortMapping]) -> EndpointRequest {
+    // The beginning of an id is enough for a name that is seen by people.
+    EndpointRequest { name: id[..12].to_owned(), ports: ports.to_vec() }
 }

@@ -8,8 +8,10 @@ use super::cleanup_job;
 use super::fetch;
 use super::give_back;
 use super::job::Peer;
-use super::launch::wait_until_healthy;
-use super::launch::{Launched, in_parallel, launch, launch_helpers, mount_volumes};
+use super::launch::{
+    Launched, in_parallel, launch_all, launch_helpers, launch_until_healthy, mount_volumes,
+    wait_until_healthy,
+};
 use super::network::JobNetwork;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
@@ -87,25 +89,25 @@ fn start(
     let jobs = backend.jobs();
     let lent = give_back::lent(backend, plans);
     jobs.write(backend.context.runner, &network_id, &[], lent.clone())?;
-    let (network, images) = std::thread::scope(|scope| {
-        let network = beside(scope, || JobNetwork::create(backend, &network_id));
+    let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
+    // Neither needs the other: registries answer in their own time.
+    let (connected, images) = std::thread::scope(|scope| {
+        let connected = beside(scope, || connect(backend, plans, &ids, &network_id));
         let images = in_parallel(plans, |plan| {
             fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
         });
-        (network.join(), images)
+        (connected.join(), images)
     });
-    let mut network = network?;
+    let (network, endpoints) = connected?;
     let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
-    let pending = plans.iter().zip(images).map(|(plan, image)| PendingContainer {
+    let pending = plans.iter().zip(images).zip(ids.into_iter().zip(endpoints));
+    let pending = pending.map(|((plan, image), (id, endpoint))| PendingContainer {
         plan,
         image,
-        id: new_id(),
-        endpoint: None,
+        id,
+        endpoint,
     });
-    let mut pending: Vec<_> = pending.collect();
-    for at in 0..pending.len() {
-        pending[at].endpoint = attach(backend, &mut network, &pending, at)?;
-    }
+    let pending: Vec<_> = pending.collect();
     let peers: Vec<Peer> = pending.iter().filter_map(PendingContainer::peer).collect();
     jobs.write(backend.context.runner, &network_id, &peers, lent)?;
     let volumes = pod::directory(backend.engine, &network_id, "job");
@@ -119,12 +121,12 @@ fn start(
     let context =
         LaunchContext { network: &network, peers: &peers, volumes: &volumes, process: None };
     let launched = if pod.is_some_and(Pod::shares_processes) {
-        launch_shared(backend, asked, helpers, context)?
+        let launched = launch_shared(backend, asked, helpers, context)?;
+        wait_until_healthy(backend, asked, launched)?
     } else {
         launch_helpers(backend, helpers, context)?;
-        launch_all(backend, asked, context)?
+        launch_until_healthy(backend, asked, context)?
     };
-    wait_until_healthy(backend, asked, &launched)?;
     services::report_names(backend, asked);
     services::report_ended(backend, "before the job's steps")?;
 
@@ -169,45 +171,48 @@ fn answer(
     }
 }
 
-/// Connects a container. Those that only the template has share the end of the job container or, in
-/// a job without one, that of the first of them.
-fn attach(
+/// Makes the network of a job and connects its containers. Those that only the template has share the end
+/// of the job container or, in a job without one, that of the first of them.
+fn connect(
     backend: &EngineBackend<'_>,
-    network: &mut JobNetwork,
-    pending: &[PendingContainer<'_>],
-    at: usize,
-) -> Result<Option<Endpoint>, HookError> {
-    let PendingContainer { plan, id, .. } = &pending[at];
-    if !plan.is_connected() {
-        return Ok(None);
+    plans: &[Plan<'_>],
+    ids: &[String],
+    network_id: &str,
+) -> Result<(JobNetwork, Vec<Option<Endpoint>>), HookError> {
+    let network = JobNetwork::create(backend, network_id)?;
+    let is_helper = |plan: &&Plan<'_>| plan.container.role.is_helper();
+    let is_in_pod = |plan: &Plan<'_>| is_helper(&plan) || plan.container.role == Role::Job;
+    let (mut owners, mut ends) = (Vec::new(), Vec::new());
+    // Which end each container has, if it has one.
+    let mut of_pod = None;
+    let which: Vec<Option<usize>> = plans
+        .iter()
+        .enumerate()
+        .map(|(at, plan)| {
+            let is_in_pod = is_in_pod(plan);
+            if !plan.is_connected() || is_in_pod && of_pod.is_some() {
+                return of_pod.filter(|_| plan.is_connected());
+            }
+            let mut ports = plan.container.ports.clone();
+            if is_in_pod {
+                // Nothing of the pod comes before it.
+                let helpers = plans[at + 1..].iter().filter(is_helper);
+                ports.extend(helpers.flat_map(|helper| helper.container.ports.iter().cloned()));
+                of_pod = Some(ends.len());
+            }
+            owners.push(at);
+            ends.push((ids[at].as_str(), ports));
+            Some(ends.len() - 1)
+        })
+        .collect();
+    let title = |end: usize| &plans[owners[end]].container.title;
+    let endpoints =
+        network.attach_all(&ends).map_err(|(end, error)| HookError::of(title(end))(error))?;
+    for (end, endpoint) in endpoints.iter().enumerate() {
+        audit::ports(backend, title(end), ends[end].0, endpoint)?;
     }
-    let is_helper = |one: &PendingContainer<'_>| one.plan.container.role.is_helper();
-    let is_in_pod =
-        |one: &PendingContainer<'_>| is_helper(one) || one.plan.container.role == Role::Job;
-    let mut ports = plan.container.ports.clone();
-    if is_in_pod(&pending[at]) {
-        let connected = &pending[..at];
-        if let Some(same) = connected.iter().find(|one| is_in_pod(one)) {
-            return Ok(same.endpoint.clone());
-        }
-        // Nothing of the pod comes before it.
-        let helpers = pending[at + 1..].iter().filter(|one| is_helper(one));
-        ports.extend(helpers.flat_map(|helper| helper.plan.container.ports.iter().cloned()));
-    }
-    let endpoint = network.attach(id, ports).map_err(HookError::of(&plan.container.title))?;
-    audit::ports(backend, &plan.container.title, id, &endpoint)?;
-    Ok(Some(endpoint))
-}
-
-fn launch_all(
-    backend: &EngineBackend<'_>,
-    containers: &[PendingContainer<'_>],
-    context: LaunchContext<'_>,
-) -> Result<Vec<Launched>, HookError> {
-    let launched = in_parallel(containers, |container| {
-        launch(backend, container, context).map_err(HookError::of(&container.plan.container.title))
-    });
-    launched.into_iter().collect()
+    let endpoints = which.into_iter().map(|end| end.map(|end| endpoints[end].clone())).collect();
+    Ok((network, endpoints))
 }
 
 /// Starts the job container first: its first process, which is ours, is the one that the others

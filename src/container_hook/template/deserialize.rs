@@ -20,11 +20,6 @@ pub(super) fn read<'de, T: Deserialize<'de>>(node: &'de Node, path: &str) -> Res
     T::deserialize(Typed { node }).map_err(|error| error.below(path.to_owned()).into_fault(node))
 }
 
-/// Refuses fields that are not among those known.
-pub(super) fn check_fields(node: &Node, known: &[&str], path: &str) -> Result<(), Fault> {
-    unknown(node.fields(), known).map_err(|error| error.below(path.to_owned()).into_fault(node))
-}
-
 /// What is wrong, and on the way up, where.
 #[derive(Debug)]
 struct Error {

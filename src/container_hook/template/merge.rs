@@ -69,6 +69,9 @@ struct Merge<'a> {
 
 impl<'a> Merge<'a> {
     fn run(&mut self, targets: &[Target]) -> Result<Pod, Fault> {
+        for field in self.template.without_effect() {
+            self.note(field.origin, Remark::Top { key: field.name.clone() });
+        }
         if let Some(metadata) = self.template.document.get("metadata") {
             self.metadata(metadata);
         }

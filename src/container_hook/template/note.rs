@@ -24,6 +24,8 @@ pub enum Remark {
         what: &'static str,
         name: String,
     },
+    /// A key at the top that says nothing to the hook.
+    Top { key: String },
     /// A field of `metadata` that says nothing to the hook.
     Metadata { field: String },
     /// The image of a container is the workflow's.
@@ -54,6 +56,13 @@ impl fmt::Display for Remark {
             }
             Remark::Replaced { what, name } => {
                 write!(f, "the {what} {name} was there already and has this value now")
+            }
+            Remark::Top { key } => {
+                write!(
+                    f,
+                    "{key} has no effect; metadata and spec have, and keys that begin with x- are \
+                     for anchors"
+                )
             }
             Remark::Metadata { field } => {
                 write!(f, "metadata.{field} has no effect; labels and annotations have")

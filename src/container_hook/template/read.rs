@@ -6,18 +6,18 @@ use std::path::Path;
 use k8s_openapi::api::core::v1::PodSpec;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-use super::deserialize::{check_fields, read};
+use super::deserialize::read;
 use super::error::{Fault, Problem, TemplateError};
-use super::node::{Node, Value};
+use super::node::{Field, Node, Value};
 use super::origin::Origin;
 use crate::sys::fs::read_bounded;
-use crate::yaml::{Documents, Keys, Position};
+use crate::yaml::{Documents, Keys, Position, hint};
 
 /// The most bytes of a template. The API server of Kubernetes takes no more of a pod either.
 pub const MAX_BYTES: u64 = 1 << 20;
 
-/// What a template may have. The first two are there because whoever writes one has a pod in mind;
-/// they say nothing.
+/// What says something in a template. The first two are there because whoever writes one has a pod in
+/// mind; they say nothing.
 const FIELDS: [&str; 4] = ["apiVersion", "kind", "metadata", "spec"];
 
 /// A pod template that can be merged into any pod.
@@ -55,6 +55,12 @@ impl Template {
         let document = read_document(text).map_err(|fault| fault.within(file))?;
         check(&document).map_err(|fault| fault.within(file))?;
         Ok(Template { file: file.to_owned(), document })
+    }
+
+    /// The keys at the top that say nothing to the hook, and not by their names either.
+    pub(super) fn without_effect(&self) -> impl Iterator<Item = &Field> {
+        let known = |name: &str| FIELDS.contains(&name) || is_holder(name);
+        self.document.fields().iter().filter(move |field| !known(&field.name))
     }
 
     /// The spec's part of the template, if there is one.
@@ -100,7 +106,7 @@ fn check(document: &Node) -> Result<(), Fault> {
         };
         return Err(Fault::new(document.position(), problem));
     }
-    check_fields(document, &FIELDS, "a template")?;
+    check_top(document)?;
     if let Some(metadata) = document.get("metadata") {
         read::<ObjectMeta>(metadata, "metadata")?;
     }
@@ -108,6 +114,24 @@ fn check(document: &Node) -> Result<(), Fault> {
     read::<PodSpec>(spec, "spec")?;
     check_containers(spec)?;
     Names::new("a volume").extend(spec, "volumes")
+}
+
+/// Refuses a key that looks like a slip: nothing of what it holds would be in force. Other keys are
+/// passed over as the Kubernetes hook does.
+fn check_top(document: &Node) -> Result<(), Fault> {
+    let slip = document.fields().iter().filter(|field| !is_holder(&field.name)).find_map(|field| {
+        let help = hint(&field.name, &FIELDS)?;
+        (!FIELDS.contains(&field.name.as_str()) && !help.starts_with("expected"))
+            .then_some((field, help))
+    });
+    let Some((field, help)) = slip else { return Ok(()) };
+    let (path, name) = ("a template".to_owned(), field.name.clone());
+    Err(Fault::new(field.origin.position(), Problem::UnknownField { path, name, help }))
+}
+
+/// Returns whether a key at the top says by its name that it only holds what others refer to.
+fn is_holder(name: &str) -> bool {
+    name.starts_with("x-")
 }
 
 /// Checks what the type of a container leaves open.

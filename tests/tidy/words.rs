@@ -13,13 +13,15 @@ struct Rule {
 
 /// Where requests are carried out, files of the host are used by descriptor. These files deal with what
 /// only root and the administrator can name and replace, and for messages.
-const OWN_PATHS: [&str; 7] = [
+const OWN_PATHS: [&str; 8] = [
     // Records in the run directory.
     "src/container_hook/engine/job.rs",
     // Removing old builds from the store.
     "src/container_hook/engine/build.rs",
     // Opening what is open already anew, to read it.
     "src/container_hook/engine/build/snapshot.rs",
+    // The home directory of a build.
+    "src/container_hook/engine/build/registries.rs",
     // What is said of a path before it is opened beneath what the policy allows.
     "src/container_hook/policy/paths.rs",
     // Objects and volumes of the administrator's template, and directories of volumes in the store.

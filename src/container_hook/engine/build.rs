@@ -1,23 +1,27 @@
 //! Dockerfile actions: built by buildah, which needs no daemon, and imported into the store.
 
+mod dockerfile;
+mod program;
+mod registries;
 mod snapshot;
 
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::Duration;
 
+use program::Buildah;
 use snapshot::{LIMITS, Target};
 
 use super::backend::EngineBackend;
 use crate::image::{
-    Algorithm, Digest, Hasher, Image, ImportError, Platform, Reference, StoreError,
+    Algorithm, Credentials, Digest, Hasher, HelperError, Image, ImportError, Platform, Reference,
+    StoreError,
 };
 use crate::runtime::{DEFAULT_PATH, FindError, find};
-use crate::sys::confine::{self, Confinement};
-use crate::sys::fs::{PathContext as _, PathError, make_private};
+use crate::sys::confine;
+use crate::sys::fs::{PathContext as _, PathError, ReadError, make_private, read_bounded};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
@@ -36,9 +40,8 @@ const LAYOUT: &str = "layout-";
 /// What the names of copied contexts begin with.
 const CONTEXT_PREFIX: &str = "context-";
 
-/// Where buildah sees its own directory and that of the Dockerfile.
-const STORAGE: &str = "/tmp/storage";
-const CONTEXT: &str = "/tmp/context";
+/// More than a Dockerfile that anybody wrote has. In a longer one no images are looked for.
+const MAX_DOCKERFILE_BYTES: u64 = 1 << 20;
 
 /// An image could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -64,6 +67,12 @@ pub enum BuildError {
     /// What it built cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
+    /// Certificates of authorities cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    /// The login for an image could not be found out.
+    #[error(transparent)]
+    Helper(#[from] HelperError),
     /// The store cannot say whether it was built before.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -71,7 +80,11 @@ pub enum BuildError {
 
 /// Builds a Dockerfile with its directory as context, unless the same has been built before for the
 /// runner's user.
-pub(super) fn build(backend: &EngineBackend<'_>, dockerfile: &Path) -> Result<Image, BuildError> {
+pub(super) fn build(
+    backend: &EngineBackend<'_>,
+    dockerfile: &Path,
+    credentials: &Credentials,
+) -> Result<Image, BuildError> {
     let (engine, options, log) = (backend.engine, &backend.settings.build, backend.context.log);
     // What runners of one user make, with their access, is nothing to those of others.
     let (uid, _) = backend.context.runner.user;
@@ -84,6 +97,7 @@ pub(super) fn build(backend: &EngineBackend<'_>, dockerfile: &Path) -> Result<Im
     make_private(&temporary)?;
     let unique = crate::sys::fs::random_u64();
     let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
+    let home = own.join(format!("{CONTEXT_PREFIX}{unique:016x}-home"));
     let name = format!("{LAYOUT}{unique:016x}");
     let layout = storage.join(&name);
     let trash = engine.trash();
@@ -101,57 +115,28 @@ pub(super) fn build(backend: &EngineBackend<'_>, dockerfile: &Path) -> Result<Im
     let program = find(&[options.program.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
         .map_err(BuildError::NoBuildah)?;
     undo.push(|| drop(trash.remove(&layout)));
+    undo.push(|| drop(trash.remove(&home)));
+    make_private(&home)?;
+    let images = match read_bounded(&context.join(file_name), MAX_DOCKERFILE_BYTES) {
+        Ok(text) => dockerfile::images(&String::from_utf8_lossy(&text)),
+        Err(_) => Vec::new(),
+    };
+    registries::configure(&home, backend.registries, &images)?;
 
-    let (inside, shown) = (Path::new(STORAGE), Path::new(CONTEXT));
-    let file = shown.join(file_name);
-    let buildah = |action: &'static str, arguments: &[&OsStr]| {
-        let mut command = Command::new(&program);
-        command.arg("--root").arg(inside.join("root")).arg("--runroot").arg(inside.join("run"));
-        command.args(&options.options).args(arguments);
-        command.env_clear().env("PATH", DEFAULT_PATH).env("HOME", inside);
-        command.envs(options.env.iter().map(|(name, value)| (name, value)));
-        command.current_dir("/").stdin(Stdio::null());
-        // What a Dockerfile asks for may be the host's root directory (CVE-2024-1753), and its steps
-        // have few walls around them: with this they are nobody's on the host.
-        let mut confinement = Confinement::new().at("make a user namespace for", &program)?;
-        confinement.give(&storage, STORAGE)?;
-        confinement.give(&temporary, "/var/tmp")?;
-        confinement.show(&context, CONTEXT)?;
-        let status = confinement.run(&mut command).at("execute", &program)?;
-        if status.success() { Ok(()) } else { Err(BuildError::Failed { action, status }) }
+    let buildah = Buildah {
+        program,
+        options,
+        storage: &storage,
+        temporary: &temporary,
+        context: &context,
+        home: &home,
     };
     log.group(&format!("Build {}", dockerfile.display()));
     let tag = reference.to_string();
-    let built = buildah(
-        "build",
-        &[
-            "bud".as_ref(),
-            "--isolation".as_ref(),
-            "chroot".as_ref(),
-            "--format".as_ref(),
-            "docker".as_ref(),
-            "--layers".as_ref(),
-            "--tag".as_ref(),
-            tag.as_ref(),
-            "--file".as_ref(),
-            file.as_os_str(),
-            shown.as_os_str(),
-        ],
-    )
-    .and_then(|()| {
-        let mut target = OsString::from("oci:");
-        target.push(inside.join(&name));
-        buildah(
-            "push",
-            &[
-                "push".as_ref(),
-                "--quiet".as_ref(),
-                "--disable-compression".as_ref(),
-                tag.as_ref(),
-                target.as_os_str(),
-            ],
-        )
-    });
+    let policy = backend.settings.pull;
+    let built = registries::pull(&buildah, backend.registries, credentials, policy, &images)
+        .and_then(|()| buildah.build(&tag, file_name))
+        .and_then(|()| buildah.push(&tag, &name));
     log.end_group();
     built?;
     Ok(engine.store.import(&layout, &reference)?)

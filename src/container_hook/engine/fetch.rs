@@ -8,7 +8,9 @@ use super::plan::Plan;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::Pull;
 use crate::container_hook::request::{ImageSource, Registry};
-use crate::image::{Credential, Image, Login, PullPolicy, PullRequest, Reference, Secret, pull};
+use crate::image::{
+    Credential, Credentials, Image, Login, PullPolicy, PullRequest, Reference, Secret, pull,
+};
 
 /// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
 pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
@@ -16,7 +18,8 @@ pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Imag
     let reference = match (&container.reference, &container.args.source) {
         (Some(reference), _) => reference,
         (None, ImageSource::Dockerfile(path)) => {
-            return Ok(build(backend, Path::new(path))?);
+            let credentials = credentials(backend, plan, None);
+            return Ok(build(backend, Path::new(path), &credentials)?);
         }
         (None, ImageSource::Image(_)) => unreachable!("an image's name was parsed before"),
     };
@@ -26,13 +29,7 @@ pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Imag
         Some(Pull::Missing) => PullPolicy::Missing,
         Some(Pull::Never) => PullPolicy::Never,
     };
-    let mut credentials = backend.credentials.clone();
-    if let Some(registry) = &container.args.registry {
-        credentials = credentials.with_login(credential(registry, reference));
-    }
-    for file in &plan.additions.logins {
-        credentials = credentials.with_file(file.clone());
-    }
+    let credentials = credentials(backend, plan, Some(reference));
     let request = PullRequest {
         reference,
         platform: &container.platform,
@@ -41,6 +38,23 @@ pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Imag
         progress: backend.context.log,
     };
     Ok(pull(&backend.engine.store, backend.registries, &request)?)
+}
+
+/// Returns the logins for what a container is made from: the runner's own for its image, those of the
+/// settings, and those of the template.
+fn credentials(
+    backend: &EngineBackend<'_>,
+    plan: &Plan<'_>,
+    image: Option<&Reference>,
+) -> Credentials {
+    let mut credentials = backend.credentials.clone();
+    if let (Some(registry), Some(image)) = (&plan.container.args.registry, image) {
+        credentials = credentials.with_login(credential(registry, image));
+    }
+    for file in &plan.additions.logins {
+        credentials = credentials.with_file(file.clone());
+    }
+    credentials
 }
 
 /// Returns the login that the runner sent, for the registry of its image alone.

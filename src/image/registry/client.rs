@@ -13,6 +13,7 @@ use super::error::RegistryError;
 use super::failure;
 use super::options::ClientOptions;
 use super::source::Source;
+use crate::http::Origin;
 use crate::image::credentials::{Credentials, HelperError, Login};
 use crate::image::manifest::MAX_MANIFEST_BYTES;
 use crate::image::{Descriptor, Digest, Document, Pace, Progress, ProgressEvent, Reference};
@@ -108,6 +109,16 @@ impl RegistryClient {
             budget,
             progress,
         })
+    }
+
+    /// Returns what is configured of registries.
+    pub fn options(&self) -> &ClientOptions {
+        &self.settings.options
+    }
+
+    /// Returns whether plain HTTP will do for a registry, `HOST` or `HOST:PORT`, and any certificate.
+    pub fn is_insecure(&self, registry: &str) -> bool {
+        Origin::of_registry(registry, true).is_some_and(|origin| self.settings.is_insecure(&origin))
     }
 
     /// Returns how many layers are downloaded and unpacked at once.

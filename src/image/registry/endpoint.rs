@@ -79,7 +79,7 @@ impl Settings {
     }
 
     /// Returns whether a server's certificate counts for nothing.
-    fn is_insecure(&self, origin: &Origin) -> bool {
+    pub(super) fn is_insecure(&self, origin: &Origin) -> bool {
         origin.is_loopback() && !self.roots.contains_key(&origin.server())
             || self.registry(&origin.server()).is_some_and(|registry| registry.insecure)
     }

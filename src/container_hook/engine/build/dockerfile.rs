@@ -1,0 +1,169 @@
+//! Which images a Dockerfile names, as far as that can be told without building it.
+//!
+//! What is missed here is pulled by the build itself, without a login.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::image::Reference;
+
+/// The most images that are looked at.
+const MAX_IMAGES: usize = 256;
+
+/// Returns the images that stages begin with or copy from, each once.
+pub(super) fn images(text: &str) -> Vec<Reference> {
+    let mut dockerfile = Dockerfile::default();
+    for line in instructions(text) {
+        dockerfile.read(&line);
+        if dockerfile.images.len() >= MAX_IMAGES {
+            break;
+        }
+    }
+    dockerfile.images
+}
+
+#[derive(Debug, Default)]
+struct Dockerfile {
+    /// The defaults of arguments before the first stage.
+    arguments: BTreeMap<String, String>,
+    stages: BTreeSet<String>,
+    has_stage: bool,
+    images: Vec<Reference>,
+}
+
+impl Dockerfile {
+    fn read(&mut self, line: &str) {
+        let mut words = line.split_whitespace();
+        let instruction = words.next().unwrap_or_default().to_ascii_uppercase();
+        match instruction.as_str() {
+            "ARG" if !self.has_stage => {
+                let defaults = words.filter_map(|word| word.split_once('='));
+                let defaults = defaults.map(|(name, value)| (name.to_owned(), unquoted(value)));
+                self.arguments.extend(defaults.collect::<Vec<_>>());
+            }
+            "FROM" => {
+                self.has_stage = true;
+                let mut words = words.skip_while(|word| word.starts_with("--"));
+                self.add(words.next().unwrap_or_default());
+                if words.next().is_some_and(|word| word.eq_ignore_ascii_case("as")) {
+                    self.stages.extend(words.next().map(str::to_ascii_lowercase));
+                }
+            }
+            "ADD" | "COPY" => {
+                let from = words.filter_map(|word| word.strip_prefix("--from="));
+                from.collect::<Vec<_>>().into_iter().for_each(|image| self.add(image));
+            }
+            "RUN" => {
+                let mounts = words.filter_map(|word| word.strip_prefix("--mount="));
+                let from = mounts.flat_map(|mount| mount.split(','));
+                let from = from.filter_map(|field| field.strip_prefix("from="));
+                from.collect::<Vec<_>>().into_iter().for_each(|image| self.add(image));
+            }
+            _ => {}
+        }
+    }
+
+    /// Adds an image, unless it is a stage by its name or number.
+    fn add(&mut self, word: &str) {
+        let Some(name) = self.expand(&unquoted(word)) else { return };
+        let is_stage =
+            name.parse::<u32>().is_ok() || self.stages.contains(&name.to_ascii_lowercase());
+        if is_stage || name == "scratch" {
+            return;
+        }
+        if let Ok(image) = name.parse::<Reference>()
+            && !self.images.contains(&image)
+        {
+            self.images.push(image);
+        }
+    }
+
+    /// Puts the defaults of arguments in their places; none if one has none.
+    fn expand(&self, text: &str) -> Option<String> {
+        let mut expanded = String::new();
+        let mut rest = text;
+        while let Some((before, after)) = rest.split_once('$') {
+            expanded += before;
+            let (name, default, end) = match after.strip_prefix('{') {
+                Some(braced) => {
+                    let (inner, end) = braced.split_once('}')?;
+                    let (name, default) = match inner.split_once(":-") {
+                        Some((name, default)) => (name, Some(default)),
+                        None => (inner, None),
+                    };
+                    (name, default, end)
+                }
+                None => {
+                    let is_part = |c: char| c.is_ascii_alphanumeric() || c == '_';
+                    let length = after.find(|c| !is_part(c)).unwrap_or(after.len());
+                    (&after[..length], None, &after[length..])
+                }
+            };
+            let value =
+                self.arguments.get(name).map(String::as_str).filter(|value| !value.is_empty());
+            expanded += value.or(default)?;
+            rest = end;
+        }
+        Some(expanded + rest)
+    }
+}
+
+/// Returns the instructions, those over several lines as one.
+fn instructions(text: &str) -> impl Iterator<Item = String> {
+    let mut lines = text.lines();
+    std::iter::from_fn(move || {
+        let mut whole = lines.next()?.to_owned();
+        while let Some(length) = whole.trim_end().strip_suffix('\\').map(str::len) {
+            let mut more = lines.by_ref().skip_while(|line| line.trim_start().starts_with('#'));
+            whole.truncate(length);
+            whole.push(' ');
+            whole += more.next().unwrap_or_default();
+        }
+        Some(whole)
+    })
+}
+
+fn unquoted(word: &str) -> String {
+    word.trim_matches(['"', '\'']).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_of_stages_copies_and_mounts_are_found() {
+        let text = r#"
+# syntax=docker/dockerfile:1
+ARG VERSION=3.20 BASE="ghcr.io/octo/base"
+arg NOTHING
+FROM --platform=linux/amd64 alpine:${VERSION} AS Build
+FROM \
+  # in between
+  $BASE:$VERSION as second
+COPY --from=build --chown=1 /a /b
+COPY --from=quay.io/a/tool:1 /a /b
+RUN --mount=type=bind,from=second,target=/x --mount=type=bind,from=b/c,target=/y true
+FROM scratch
+COPY --from=0 /a /a
+FROM $NOTHING
+FROM ${OTHER:-node:22}
+FROM alpine:3.20
+FROM second
+FROM Not/An:Image
+FROM
+"#;
+        let found: Vec<_> = images(text).iter().map(Reference::to_string).collect();
+        let expected =
+            ["alpine:3.20", "ghcr.io/octo/base:3.20", "quay.io/a/tool:1", "b/c", "node:22"];
+        let expected: Vec<_> =
+            expected.map(|image| image.parse::<Reference>().unwrap().to_string()).to_vec();
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn a_long_file_is_read_to_a_limit() {
+        let many: String = (0..10_000).map(|n| format!("FROM a:{n}\n")).collect();
+        assert_eq!(images(&many).len(), MAX_IMAGES);
+        assert!(images(&"\\\n".repeat(1000)).is_empty());
+    }
+}

@@ -1,0 +1,253 @@
+//! What buildah is told of registries: all that holds for pulls of our own.
+//!
+//! Mirrors, certificates and which registries are insecure are in a home directory of the build.
+//! Logins are in no file: images that need one are pulled before the build, with the login in
+//! memory, so that nothing that a Dockerfile runs is there at the same time.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs::{self, DirBuilder, Permissions};
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
+use std::path::Path;
+use std::process::Stdio;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::Serialize;
+
+use super::BuildError;
+use super::program::Buildah;
+use crate::image::{Credentials, HelperError, Login, PullPolicy, Reference, RegistryClient};
+use crate::sys::fs::{PathContext as _, PathError, read_bounded};
+use crate::sys::spawn::memory_file;
+
+/// The configuration in the home directory, and the directory of more of it, which there is none of.
+pub(super) const CONFIGURATION: &str = "registries.conf";
+pub(super) const NO_MORE: &str = "registries.conf.d";
+
+/// Where it looks for certificates of authorities, by registry.
+const CERTIFICATES: &str = ".config/containers/certs.d";
+
+/// More than all authorities of the world take.
+const MAX_CA_BYTES: u64 = 4 << 20;
+
+/// The most images of a Dockerfile that are pulled with a login.
+const MAX_LOGINS: usize = 16;
+
+/// Logins as `docker login` writes them.
+#[derive(Debug, Serialize)]
+struct AuthFile {
+    auths: BTreeMap<String, Auth>,
+}
+
+#[derive(Debug, Serialize)]
+struct Auth {
+    auth: String,
+    #[serde(skip_serializing_if = "str::is_empty")]
+    identitytoken: String,
+}
+
+/// Writes what buildah has to know of registries to its home directory, which is empty.
+pub(super) fn configure(
+    home: &Path,
+    client: &RegistryClient,
+    images: &[Reference],
+) -> Result<(), BuildError> {
+    make_dir(&home.join(NO_MORE))?;
+    write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes())?;
+    for (name, registry) in &client.options().registries {
+        // No registry has such a name, and no certificates therefore.
+        if registry.ca_files.is_empty() || name.contains('/') || name.starts_with('.') {
+            continue;
+        }
+        let dir = home.join(CERTIFICATES).join(name);
+        make_dir(&dir)?;
+        for (number, file) in registry.ca_files.iter().enumerate() {
+            let certificates = read_bounded(file, MAX_CA_BYTES)?;
+            write_file(&dir.join(format!("{number}.crt")), &certificates)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pulls those images that somebody has a login for. One that does not come is not always needed: the
+/// build says so if it is.
+pub(super) fn pull(
+    buildah: &Buildah<'_>,
+    client: &RegistryClient,
+    credentials: &Credentials,
+    policy: PullPolicy,
+    images: &[Reference],
+) -> Result<(), BuildError> {
+    let policy = match policy {
+        PullPolicy::Always | PullPolicy::Newer => "always",
+        PullPolicy::Missing | PullPolicy::Never => "missing",
+    };
+    let mut pulled = 0;
+    for image in images {
+        let Some(logins) = logins(client, credentials, image)? else { continue };
+        pulled += 1;
+        if pulled > MAX_LOGINS {
+            break;
+        }
+        let logins = memory_file("logins", &logins).at("make in memory", Path::new("logins"))?;
+        let image = image.to_string();
+        let arguments = ["pull", "--policy", policy, "--authfile", "/proc/self/fd/0", &image];
+        match buildah.run("pull", &arguments.map(AsRef::as_ref), Stdio::from(OwnedFd::from(logins)))
+        {
+            Err(BuildError::Failed { .. }) => {}
+            ran => ran?,
+        }
+    }
+    Ok(())
+}
+
+/// Returns `registries.conf`. Names without a registry mean Docker Hub, as everywhere in a workflow.
+fn configuration(client: &RegistryClient, images: &[Reference]) -> String {
+    let mut text = "unqualified-search-registries = [\"docker.io\"]\n\
+                    short-name-mode = \"disabled\"\n"
+        .to_owned();
+    let registries = &client.options().registries;
+    let named = images.iter().map(Reference::registry);
+    let names: BTreeSet<_> = registries.keys().map(String::as_str).chain(named).collect();
+    for name in names {
+        let mirrors = registries.get(name).map_or(&[][..], |registry| &registry.mirrors);
+        text += "\n[[registry]]\n";
+        location(&mut text, name, client.is_insecure(name));
+        for mirror in mirrors {
+            text += "[[registry.mirror]]\n";
+            let host = mirror.split('/').next().unwrap_or_default();
+            location(&mut text, mirror, client.is_insecure(host));
+        }
+    }
+    text
+}
+
+fn location(text: &mut String, name: &str, insecure: bool) {
+    // A string of JSON is one of TOML too.
+    let name = serde_json::Value::from(name);
+    writeln!(text, "location = {name}\ninsecure = {insecure}").expect("a string takes it");
+}
+
+/// Returns the logins for an image and for its mirrors, as a file; none if nobody has one.
+fn logins(
+    client: &RegistryClient,
+    credentials: &Credentials,
+    image: &Reference,
+) -> Result<Option<Vec<u8>>, HelperError> {
+    let registries = &client.options().registries;
+    let mirrors = registries.get(image.registry()).map_or(&[][..], |registry| &registry.mirrors);
+    let mirrors = mirrors.iter().map(|mirror| {
+        let (host, path) = mirror.split_once('/').unwrap_or((mirror, ""));
+        (host, format!("{path}/{}", image.repository()).trim_start_matches('/').to_owned())
+    });
+    let own = (image.registry(), image.repository().to_owned());
+    let mut auths = BTreeMap::new();
+    for (host, repository) in mirrors.chain([own]) {
+        let login = credentials.find(host, &repository)?;
+        if let Some(auth) = login.as_ref().and_then(Auth::of) {
+            auths.insert(host.to_owned(), auth);
+        }
+    }
+    let file = AuthFile { auths };
+    Ok((!file.auths.is_empty()).then(|| serde_json::to_vec(&file).expect("strings are JSON")))
+}
+
+impl Auth {
+    /// Returns a login as it is written; none if it cannot be.
+    fn of(login: &Login) -> Option<Self> {
+        let (pair, token) = match login {
+            Login::Password { username, password } => {
+                (format!("{username}:{}", password.reveal()), "")
+            }
+            Login::IdentityToken(token) => ("<token>:".to_owned(), token.reveal()),
+            // There is no place for it.
+            Login::RegistryToken(_) => return None,
+        };
+        Some(Auth { auth: STANDARD.encode(pair), identitytoken: token.to_owned() })
+    }
+}
+
+/// Makes a directory that buildah's user can read; nobody else gets to it.
+fn make_dir(path: &Path) -> Result<(), PathError> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path).at("make the directory", path)
+}
+
+fn write_file(path: &Path, content: &[u8]) -> Result<(), PathError> {
+    fs::write(path, content).at("write", path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o644)).at("set the mode of", path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::image::{ClientOptions, Credential, RegistryOptions, Secret};
+
+    fn client() -> RegistryClient {
+        let mut hub = RegistryOptions::default();
+        hub.mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
+        let mut insecure = RegistryOptions::default();
+        insecure.insecure = true;
+        let mut options = ClientOptions::default();
+        options.registries = [("docker.io", hub), ("mirror.example", insecure)]
+            .map(|(name, options)| (name.to_owned(), options))
+            .into();
+        RegistryClient::new(options).unwrap()
+    }
+
+    #[test]
+    fn mirrors_and_insecure_registries_are_those_of_pulls() {
+        let images = ["127.0.0.1:1/a:1", "alpine"].map(|image| image.parse().unwrap());
+        let expected = r#"unqualified-search-registries = ["docker.io"]
+short-name-mode = "disabled"
+
+[[registry]]
+location = "127.0.0.1:1"
+insecure = true
+
+[[registry]]
+location = "docker.io"
+insecure = false
+[[registry.mirror]]
+location = "mirror.example/hub"
+insecure = true
+[[registry.mirror]]
+location = "localhost:5000"
+insecure = true
+
+[[registry]]
+location = "mirror.example"
+insecure = true
+"#;
+        assert_eq!(configuration(&client(), &images), expected);
+    }
+
+    #[test]
+    fn logins_are_those_of_the_image_and_of_its_mirrors() {
+        let login = |name: &str| Login::Password {
+            username: name.to_owned(),
+            password: Secret::new("secret"),
+        };
+        let credentials = Credentials::new(vec![
+            Credential::new("docker.io", login("hub")),
+            Credential::new("mirror.example/hub/library", login("mirror")),
+            Credential::new("ghcr.io", Login::IdentityToken(Secret::new("token"))),
+        ]);
+        let logins = |image: &str| {
+            let logins = logins(&client(), &credentials, &image.parse().unwrap()).unwrap();
+            logins.map(|text| String::from_utf8(text).unwrap())
+        };
+        assert_eq!(
+            logins("alpine").as_deref(),
+            Some(
+                r#"{"auths":{"docker.io":{"auth":"aHViOnNlY3JldA=="},"mirror.example":{"auth":"bWlycm9yOnNlY3JldA=="}}}"#
+            )
+        );
+        assert_eq!(
+            logins("ghcr.io/a/b").as_deref(),
+            Some(r#"{"auths":{"ghcr.io":{"auth":"PHRva2VuPjo=","identitytoken":"token"}}}"#)
+        );
+        assert_eq!(logins("quay.io/a/b"), None);
+    }
+}

@@ -222,16 +222,15 @@ impl Prepared<'_> {
                 let other = null.try_clone().at("open", directory.path())?;
                 let (record, mounts) = (&self.record, &self.bundle.mounts);
                 let (stdout, stderr) = (null.into(), other.into());
-                monitor::create_with(record, &directory, mounts, stdout, stderr)?;
+                monitor::start_with(record, &directory, mounts, stdout, stderr)?;
             }
             Output::Log { .. } => {
                 let (engine, mounts) = (self.engine, &self.bundle.mounts);
-                engine.monitor.create(&engine.run, &self.record.id, mounts)?;
+                engine.monitor.start(&engine.run, &self.record.id, mounts)?;
             }
         }
         self.record.process = directory.process(&self.record.id);
         directory.write(&self.record)?;
-        self.record.runtime.start(&self.record.id)?;
         self.is_kept = true;
         Ok(self.record.clone())
     }

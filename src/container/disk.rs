@@ -166,7 +166,6 @@ fn format(file: &File, path: &Path, life: Life) -> Result<(), ContainerError> {
         cwd: Path::new("/"),
         stdin: b"",
         timeout: Some(MKFS_TIMEOUT),
-        dies_with_us: false,
         stdout: Limit::Truncate(0),
         stderr: Limit::Truncate(SHOWN_BYTES),
     };

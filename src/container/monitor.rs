@@ -22,7 +22,7 @@ use crate::sys::fs::PathContext as _;
 use crate::sys::mount_namespace::MountNamespace;
 use crate::sys::spawn;
 
-/// What a monitor says once the container is created; anything else is an error.
+/// What a monitor says once the container is started; anything else is an error.
 const READY: &str = "ready";
 
 /// The program that becomes a monitor, given the run directory, the container's id and the number of
@@ -35,8 +35,8 @@ pub struct MonitorProgram {
 }
 
 impl MonitorProgram {
-    /// Has a new monitor create a container.
-    pub(super) fn create(
+    /// Has a new monitor start a container.
+    pub(super) fn start(
         &self,
         run: &Path,
         id: &str,
@@ -62,15 +62,15 @@ impl MonitorProgram {
     }
 }
 
-/// Creates a container and stays with it until it ended. The process must have been made for this:
+/// Starts a container and stays with it until it ended. The process must have been made for this:
 /// it leaves its session and adopts orphans, and it talks to its maker by standard output.
 ///
 /// `mounts` is the descriptor that it was given, of where the container's mounts are.
 pub fn monitor(run: &Path, id: &str, mounts: RawFd) -> Result<(), ContainerError> {
     let directory = Directory::of(run, id);
     let mounts = spawn::inherited(mounts).map(MountNamespace::from);
-    let created = mounts.at("enter the mounts of", directory.path()).map_err(Into::into);
-    match created.and_then(|mounts| create(&directory, &mounts)) {
+    let entered = mounts.at("enter the mounts of", directory.path()).map_err(Into::into);
+    match entered.and_then(|mounts| start(&directory, &mounts)) {
         Ok((watch, mut log)) => {
             let mut stdout = io::stdout();
             let said = stdout.write_all(READY.as_bytes()).and_then(|()| stdout.flush());
@@ -95,7 +95,7 @@ pub fn monitor(run: &Path, id: &str, mounts: RawFd) -> Result<(), ContainerError
     }
 }
 
-fn create(
+fn start(
     directory: &Directory,
     mounts: &MountNamespace,
 ) -> Result<(Watch, LogWriter), ContainerError> {
@@ -106,15 +106,15 @@ fn create(
     let (stdout, stdout_writer) = pipe()?;
     let (stderr, stderr_writer) = pipe()?;
 
-    create_with(&record, directory, mounts, stdout_writer.into(), stderr_writer.into())?;
+    start_with(&record, directory, mounts, stdout_writer.into(), stderr_writer.into())?;
     let process = directory.child();
-    // From here on the container is as good as started, and found by its record.
+    // From here on the container is found by its record.
     spawn::outlive_parent().at("stay with", directory.path())?;
     Ok((Watch { process, streams: [Some(stdout), Some(stderr)] }, log))
 }
 
-/// Has the runtime create a container that writes to the given standard output and error.
-pub(super) fn create_with(
+/// Has the runtime start a container that writes to the given standard output and error.
+pub(super) fn start_with(
     record: &Record,
     directory: &Directory,
     mounts: &MountNamespace,
@@ -131,7 +131,7 @@ pub(super) fn create_with(
         log: &log,
         descriptors: usize::from(socket.is_some()),
     };
-    let mut command = runtime.create(&record.id, files);
+    let mut command = runtime.run_detached(&record.id, files);
     command.stdout(stdout).stderr(stderr);
     spawn::die_with_us(&mut command);
     mounts.enter(&mut command).at("enter the mounts of", directory.path())?;
@@ -140,10 +140,10 @@ pub(super) fn create_with(
         passed.at("pass a descriptor to the container of", directory.path())?;
     }
     let _parents = record.keep_parents();
-    debug!(runtime = %runtime.program.display(), "create the container");
+    debug!(runtime = %runtime.program.display(), "start the container");
     let status = command.status().at("execute", &runtime.program)?;
     if !status.success() {
-        return Err(runtime.logged_error(Action::Create, &record.id, &log).into());
+        return Err(runtime.logged_error(Action::Run, &record.id, &log).into());
     }
     Ok(())
 }

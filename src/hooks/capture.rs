@@ -185,7 +185,6 @@ impl Capture<'_> {
             env: self.env.clone(),
             stdin: self.state,
             timeout: self.timeout.map(timeout),
-            dies_with_us: false,
             stdout: Limit::Truncate(self.output_limit_bytes),
             stderr: Limit::Truncate(self.output_limit_bytes),
             ..Program::new(self.path, self.cwd)

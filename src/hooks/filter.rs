@@ -249,7 +249,6 @@ fn run(
         env: hook.env.iter().flatten().filter_map(|entry| environment_entry(entry)).collect(),
         stdin: config,
         timeout: hook.timeout.map(timeout),
-        dies_with_us: false,
         stdout: Limit::Kill(options.output_limit_bytes),
         stderr: Limit::Truncate(options.stderr_limit_bytes),
         ..Program::new(Path::new(&hook.path), &options.bundle)

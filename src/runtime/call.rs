@@ -17,7 +17,7 @@ use crate::sys::process::{End, Finished, Limit, Program};
 use crate::sys::spawn;
 
 /// Longer than any of the short calls takes on a machine that works; hooks of the container have
-/// their own timeouts, so `create` and `start` get more.
+/// their own timeouts, so `delete` gets more.
 const TIMEOUT: Duration = Duration::from_secs(60);
 const HOOKS_TIMEOUT: Duration = Duration::from_secs(600);
 
@@ -54,7 +54,7 @@ pub struct Runtime {
     pub systemd_cgroup: bool,
 }
 
-/// Files of a container that is created, and what else it gets.
+/// Files of a container that is started, and what else it gets.
 #[derive(Clone, Copy, Debug)]
 pub struct Files<'a> {
     pub bundle: &'a Path,
@@ -93,13 +93,14 @@ impl Runtime {
         Runtime { kind: Kind::of(&program), program, root, systemd_cgroup: false }
     }
 
-    /// Returns a command that creates a container, whose streams the container gets.
+    /// Returns a command that creates and starts a container, which gets its streams, and does not
+    /// wait for it.
     ///
     /// The runtime's own log goes to a file, since its standard error is the container's.
-    pub fn create(&self, id: &str, files: Files<'_>) -> Command {
+    pub fn run_detached(&self, id: &str, files: Files<'_>) -> Command {
         let Files { bundle, pid_file, log, descriptors } = files;
         let mut command = self.command();
-        command.arg("--log").arg(log).args(["--log-format", "json", "create", "--bundle"]);
+        command.arg("--log").arg(log).args(["--log-format", "json", "run", "--detach", "--bundle"]);
         command.arg(bundle).arg("--pid-file").arg(pid_file);
         if descriptors > 0 {
             command.arg("--preserve-fds").arg(descriptors.to_string());
@@ -157,12 +158,7 @@ impl Runtime {
         arguments.extend(["exec", "--process"].map(OsStr::new));
         arguments.extend([process.as_os_str(), OsStr::new("--pid-file"), pid_file.as_os_str()]);
         arguments.push(OsStr::new(id));
-        self.run_program(Action::Exec, &arguments, timeout)
-    }
-
-    /// Starts a created container.
-    pub fn start(&self, id: &str) -> Result<(), RuntimeError> {
-        self.call(Action::Start, id, &["start", id], HOOKS_TIMEOUT).map(drop)
+        self.run_program(&arguments, timeout)
     }
 
     /// Sends a signal to the first process of a container.
@@ -270,7 +266,7 @@ impl Runtime {
         timeout: Duration,
     ) -> Result<Finished, RuntimeError> {
         debug!(runtime = %self.program.display(), ?action, id, "call the runtime");
-        let finished = self.run_program(action, arguments, timeout)?;
+        let finished = self.run_program(arguments, timeout)?;
         match finished.end {
             End::Exited(0) => Ok(finished),
             End::TimedOut => Err(RuntimeError::TimedOut {
@@ -285,7 +281,6 @@ impl Runtime {
 
     fn run_program<A: AsRef<OsStr>>(
         &self,
-        action: Action,
         arguments: &[A],
         timeout: Duration,
     ) -> Result<Finished, RuntimeError> {
@@ -295,8 +290,6 @@ impl Runtime {
         program.env = ENV.map(|(name, value)| (OsStr::new(name), OsStr::new(value))).into();
         program.timeout = Some(timeout);
         program.stdout = Limit::Truncate(1 << 20);
-        // One that was left at work when its container is removed would wait for that for ever.
-        program.dies_with_us = action == Action::Start;
         Ok(program.run()?)
     }
 }

@@ -11,8 +11,6 @@ use crate::sys::process::RunError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[expect(missing_docs, reason = "they are the names of the subcommands")]
 pub enum Action {
-    Create,
-    Start,
     Run,
     Exec,
     Kill,
@@ -26,8 +24,6 @@ pub enum Action {
 impl fmt::Display for Action {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Action::Create => "create",
-            Action::Start => "start",
             Action::Run => "run",
             Action::Exec => "execute a process in",
             Action::Kill => "kill",
@@ -181,7 +177,7 @@ mod tests {
     fn text(output: &str) -> String {
         RuntimeError::failed(
             Path::new("/usr/bin/runc"),
-            Action::Create,
+            Action::Run,
             "0123456789abcdef",
             output.as_bytes(),
         )
@@ -195,7 +191,7 @@ mod tests {
 "#;
         assert_eq!(
             text(log),
-            "/usr/bin/runc cannot create container 0123456789ab: runc create failed: x"
+            "/usr/bin/runc cannot run container 0123456789ab: runc create failed: x"
         );
     }
 
@@ -203,7 +199,7 @@ mod tests {
     fn text_is_put_on_one_line() {
         assert_eq!(
             text("time=\"2026-01-01\" level=error msg=\"say \\\"no\\\"\"\n\nmore\n"),
-            "/usr/bin/runc cannot create container 0123456789ab: say \"no\"; more"
+            "/usr/bin/runc cannot run container 0123456789ab: say \"no\"; more"
         );
         assert!(text("").ends_with(": it said nothing"));
     }

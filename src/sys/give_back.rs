@@ -13,8 +13,8 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Statx, Uid, chmodat, chownat, fstat, lgetxattr_query,
-    openat, removexattr, statat, unlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Statx, Uid, chmodat, chownat, fstat,
+    lgetxattr_query, openat, removexattr, statat, unlinkat,
 };
 use rustix::io::Errno;
 

@@ -53,8 +53,6 @@ pub struct Program<'a> {
     /// Time until everything in the process group is killed; none means no limit, zero kills at
     /// once.
     pub timeout: Option<Duration>,
-    /// Whether the kernel kills it when we are killed, rather than leave it at work.
-    pub dies_with_us: bool,
     /// How much of standard output is kept.
     pub stdout: Limit,
     /// How much of standard error is kept.
@@ -139,7 +137,6 @@ impl<'a> Program<'a> {
             cwd,
             stdin: &[],
             timeout: None,
-            dies_with_us: false,
             stdout: Limit::Kill(16 << 20),
             stderr: Limit::Truncate(64 << 10),
         }

@@ -113,7 +113,8 @@ fn remove_owned(
     }
     // What a dying runtime made last.
     removed.note(engine.remove_unrecorded());
-    removed.note(bundle::remove_unfinished(&engine.volumes_of(owner)).map_err(ContainerError::from));
+    removed
+        .note(bundle::remove_unfinished(&engine.volumes_of(owner)).map_err(ContainerError::from));
     removed.note(engine.unmount_volumes(owner).map_err(ContainerError::from));
     removed.note(engine.store.sweep_reservations().map_err(ContainerError::from));
     for id in &networks {

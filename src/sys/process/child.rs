@@ -12,7 +12,6 @@ use tracing::debug;
 
 use super::pipe::{Input, Output};
 use super::{Deadline, Program, Streams};
-use crate::sys::spawn::die_with_us;
 
 /// As large as a pipe is by default, so that one read empties it.
 const BUFFER_BYTES: usize = 64 << 10;
@@ -51,9 +50,6 @@ impl Child {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
-        if program.dies_with_us {
-            die_with_us(&mut command);
-        }
         // Not its arguments: commands of users have passwords there.
         debug!(program = %program.path.display(), "execute");
         let child = command.spawn()?;

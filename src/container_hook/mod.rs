@@ -34,7 +34,7 @@ pub use backend::{Backend, Outcome};
 pub use context::HookContext;
 pub use error::HookError;
 pub use log::Log;
-pub use runner::{JOB_VARIABLES, Runner};
+pub use runner::{JOB_VARIABLES, Runner, RunnerDefaults};
 pub use runner_files::{RunnerFiles, RunnerFilesError};
 pub use secret::Secret;
 pub use settings::Settings;

@@ -105,6 +105,10 @@ fn command(root: &Node<'_>) -> Result<Command, RequestError> {
     let name = root.field("command")?;
     let args = root.field("args")?;
     match name.required_text()?.as_str() {
+        // Without containers there is no answer, which the runner cannot do without.
+        "prepare_job" if args.is_absent() => {
+            Err(args.error("prepare_job needs an object with `container` or `services`"))
+        }
         "prepare_job" => PrepareJob::read(&args).map(Command::PrepareJob),
         "run_script_step" => ScriptStep::read(&args).map(Command::RunScriptStep),
         "run_container_step" => ContainerArgs::read(&args).map(Command::RunContainerStep),

@@ -42,15 +42,25 @@ pub struct JobContext {
 #[non_exhaustive]
 pub struct ContainerContext {
     pub id: String,
+    /// As the workflow has it.
+    pub image: String,
     pub network: String,
+    /// The port of the host for each published port of the container.
+    pub ports: BTreeMap<String, String>,
 }
 
 /// What the workflow sees of a service.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "camelCase")]
 #[non_exhaustive]
 pub struct ServiceContext {
     pub id: String,
+    /// As the workflow has it.
+    pub image: String,
     pub network: String,
+    /// The name of the request, if it has one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub context_name: Option<String>,
     /// The port of the host for each published port of the container.
     pub ports: BTreeMap<String, String>,
 }
@@ -132,14 +142,19 @@ mod tests {
 
     #[test]
     fn an_answer_leaves_out_what_the_runner_cannot_read() {
-        let service =
-            ServiceContext { id: "s".to_owned(), network: "n".to_owned(), ports: BTreeMap::new() };
+        let service = ServiceContext {
+            id: "s".to_owned(),
+            image: "i".to_owned(),
+            network: "n".to_owned(),
+            context_name: None,
+            ports: BTreeMap::new(),
+        };
         let answer = PrepareJobResponse {
             state: json!({}),
             is_alpine: false,
             context: JobContext { container: None, services: vec![service] },
         };
-        let service = json!({"id": "s", "network": "n", "ports": {}});
+        let service = json!({"id": "s", "image": "i", "network": "n", "ports": {}});
         let expected = json!({"state": {}, "isAlpine": false, "context": {"services": [service]}});
         assert_eq!(serde_json::to_value(answer).unwrap(), expected);
     }

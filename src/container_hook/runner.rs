@@ -3,8 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use super::options::NetworkMode;
 use super::runner_files::RunnerFiles;
-use crate::image::Digest;
+use crate::image::{Digest, Platform};
 use crate::sys::identity::Identity;
 
 /// The runner that calls the hook, as its environment describes it.
@@ -26,8 +27,18 @@ pub struct Runner {
     pub diag: Option<PathBuf>,
     /// `GITHUB_WORKFLOW_REF`: the repository, the path and the commit of the workflow.
     pub workflow: Option<String>,
+    /// What holds for its containers where `options:` says nothing.
+    pub defaults: RunnerDefaults,
     /// What it says of the job, for annotations: `GITHUB_REPOSITORY`, `GITHUB_RUN_ID` and the like.
     pub job: BTreeMap<String, String>,
+}
+
+/// What holds for the containers of a runner that `options:` says nothing else of.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunnerDefaults {
+    pub network: NetworkMode,
+    /// What images are pulled for; this machine's if none.
+    pub platform: Option<Platform>,
 }
 
 /// What annotations say of a job: the variable, and the end of the annotation's name.
@@ -97,6 +108,7 @@ pub(super) mod tests {
             worker: None,
             diag: None,
             workflow: None,
+            defaults: RunnerDefaults::default(),
             job: BTreeMap::from([("GITHUB_REPOSITORY".into(), "octo/repo".into())]),
         }
     }

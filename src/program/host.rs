@@ -139,7 +139,9 @@ impl Host<'_> {
         }
         let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
         if sudo_caller().is_none() {
-            let own = [home.join(".docker/config.json"), home.join(".config/containers/auth.json")];
+            let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
+            let docker = docker.map_or_else(|| home.join(".docker"), PathBuf::from);
+            let own = [docker.join("config.json"), home.join(".config/containers/auth.json")];
             let of_root = rustix::process::geteuid().is_root().then(|| PathBuf::from(ROOT_LOGINS));
             for path in own.into_iter().chain(of_root).filter(|path| path.exists()) {
                 credentials = credentials.with_file(login_file(&path)?);

@@ -8,7 +8,9 @@ mod busybox;
 #[path = "../support/mod.rs"]
 mod support;
 
+mod answers;
 mod audit;
+mod build_registries;
 mod builds;
 mod engine;
 mod escapes;

@@ -6,7 +6,9 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::container_hook::worker_log::diag;
-use oci_hooks::container_hook::{JOB_VARIABLES, Runner, RunnerFiles, RunnerFilesError};
+use oci_hooks::container_hook::{
+    JOB_VARIABLES, Runner, RunnerDefaults, RunnerFiles, RunnerFilesError,
+};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
 use oci_hooks::program::relayed::{PROXY_VARIABLES, sudo_caller};
 use oci_hooks::sys::caller::{Caller, is_root};
@@ -15,6 +17,7 @@ use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::userns::PrivateIds;
 
+use crate::docker;
 use crate::settings::{self, Settings};
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
@@ -75,7 +78,7 @@ pub(crate) enum EnvironmentError {
 /// Returns the names of all variables that matter to the hook.
 pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
     let job = JOB_VARIABLES.iter().map(|(name, _)| *name);
-    RUNNER_VARIABLES.into_iter().chain(PROXY_VARIABLES).chain(job)
+    RUNNER_VARIABLES.into_iter().chain(docker::VARIABLES).chain(PROXY_VARIABLES).chain(job)
 }
 
 /// Returns the variables that say how to reach registries, for programs that fetch by themselves.
@@ -119,6 +122,7 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         worker,
         diag,
         workflow: said(WORKFLOW_VARIABLE),
+        defaults: RunnerDefaults::default(),
         job: job.collect(),
     })
 }

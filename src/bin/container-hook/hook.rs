@@ -8,12 +8,14 @@ use oci_hooks::container_hook::audit::AuditLog;
 use oci_hooks::container_hook::engine::EngineBackend;
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{HookContext, HookError, Log as _, Outcome};
+use oci_hooks::image::PlatformError;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
 use oci_hooks::program::relayed::sudo_caller;
 use oci_hooks::program::settings_file::{FileSettings as _, SettingsError};
 use oci_hooks::sys::error::chain;
 
+use crate::docker;
 use crate::engine;
 use crate::environment::{self, EnvironmentError};
 use crate::log::Log;
@@ -31,6 +33,8 @@ pub(crate) enum CallError {
     Settings(#[from] SettingsError),
     #[error(transparent)]
     Environment(#[from] EnvironmentError),
+    #[error("DOCKER_DEFAULT_PLATFORM")]
+    Platform(#[from] PlatformError),
     #[error(transparent)]
     Engine(#[from] HostError),
     #[error(transparent)]
@@ -49,12 +53,19 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
         return Ok(exit);
     }
     let settings = Settings::load(config)?.settings;
-    let runner = environment::runner(&settings)?;
+    let mut runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;
     let mut hook_settings = engine::hook_settings(&settings);
     // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
     let makes_containers =
         matches!(request.command, Command::PrepareJob(_) | Command::RunContainerStep(_));
+    if makes_containers {
+        runner.defaults = docker::defaults(&settings.policy)?;
+        // Of a job with containers `prepare_job` has told it.
+        if request.state.is_none() {
+            docker::report(&settings.policy, log);
+        }
+    }
     hook_settings.template.file = match makes_containers {
         true => environment::template(hook_settings.template.file)?,
         false => None,

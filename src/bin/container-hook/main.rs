@@ -3,6 +3,7 @@
 mod audit;
 mod cli;
 mod directories;
+mod docker;
 mod doctor;
 mod engine;
 mod environment;

@@ -163,11 +163,7 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Aba
         if job.worker.is_some_and(|worker| worker.is_running()) {
             continue;
         }
-        let _lock = jobs.lock(&job.owner)?;
-        remove_owned(engine, network, &job.owner, Some(&job))?;
-        job.lent.as_ref().map(give_back::by_root).transpose()?;
-        jobs.remove(&job.owner)?;
-        abandoned.removed += 1;
+        abandoned.removed += usize::from(remove_job(engine, network, &job)?);
     }
     for (owner, error) in unreadable {
         abandoned.unreadable.push(chain(&error));
@@ -176,6 +172,25 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Aba
     abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
     Ok(abandoned)
+}
+
+/// Removes everything of a job whose runner is gone, unless another call has done so.
+pub(super) fn remove_job(
+    engine: &Engine,
+    network: &NetworkOptions,
+    job: &Job,
+) -> Result<bool, HookError> {
+    let jobs = Jobs::new(&engine.run);
+    let _lock = jobs.lock(&job.owner)?;
+    // The runner may have cleaned up meanwhile, or begun its next job.
+    let is_same = |found: &Job| found.network == job.network && found.worker == job.worker;
+    if !jobs.read(&job.owner)?.as_ref().is_some_and(is_same) {
+        return Ok(false);
+    }
+    remove_owned(engine, network, &job.owner, Some(job))?;
+    job.lent.as_ref().map(give_back::by_root).transpose()?;
+    jobs.remove(&job.owner)?;
+    Ok(true)
 }
 
 /// Returns which records of containers and networks cannot be read.

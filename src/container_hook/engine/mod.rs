@@ -20,6 +20,7 @@ mod network;
 mod pending;
 mod plan;
 pub mod pod;
+mod predecessor;
 mod prepare_job;
 mod run_container_step;
 mod run_script_step;

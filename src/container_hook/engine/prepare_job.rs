@@ -16,11 +16,12 @@ use super::network::JobNetwork;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
+use super::predecessor;
 use super::services;
 use crate::container::{new_id, step_directory};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{JobRequest, Role};
-use crate::container_hook::request::PrepareJob;
+use crate::container_hook::request::{ImageSource, PrepareJob};
 use crate::container_hook::response::{
     ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
 };
@@ -37,6 +38,7 @@ pub(super) fn run(
     let names = request.services.iter().map(|service| service.names.clone()).collect();
     let pod = Pod::of_job(backend, job, names)?;
     let plans = plan(backend, request, pod.as_ref())?;
+    predecessor::remove(backend)?;
     let _lock = backend.jobs().lock(&backend.context.runner.owner())?;
     // What an earlier job left whose cleanup did not run.
     cleanup_job::remove_all(backend)?;
@@ -156,14 +158,19 @@ fn answer(
         state: state.to_json(),
         is_alpine: launched.first().is_some_and(|launched| has_job && launched.is_alpine),
         context: JobContext {
-            container: job
-                .first()
-                .map(|job| ContainerContext { id: job.id.clone(), network: network_id.to_owned() }),
+            container: job.first().map(|job| ContainerContext {
+                id: job.id.clone(),
+                image: job.image_name(),
+                network: network_id.to_owned(),
+                ports: job.ports(),
+            }),
             services: services
                 .iter()
                 .map(|service| ServiceContext {
                     id: service.id.clone(),
+                    image: service.image_name(),
                     network: network_id.to_owned(),
+                    context_name: service.plan.container.args.context_name.clone(),
                     ports: service.ports(),
                 })
                 .collect(),
@@ -241,6 +248,13 @@ impl PendingContainer<'_> {
             addresses: addresses.unwrap_or_default(),
         };
         (self.plan.container.role != Role::Init).then(peer)
+    }
+
+    /// Returns the name of its image as the request has it.
+    fn image_name(&self) -> String {
+        match &self.plan.container.args.source {
+            ImageSource::Image(name) | ImageSource::Dockerfile(name) => name.clone(),
+        }
     }
 
     /// Returns the host's port for each published one of the container, without protocols: the

@@ -6,7 +6,7 @@ use super::request::ContainerRequest;
 use super::role::Role;
 use crate::container_hook::context::HookContext;
 use crate::container_hook::error::HookError;
-use crate::container_hook::options::CreateOptions;
+use crate::container_hook::options::{CreateOptions, NetworkMode};
 use crate::container_hook::policy::is_engine_socket;
 use crate::container_hook::request::{ContainerArgs, ImageSource, Mount};
 use crate::container_hook::volumes::Volume;
@@ -52,8 +52,12 @@ impl<'a> ContainerPlan<'a> {
         title: &str,
     ) -> Result<Self, HookError> {
         let ContainerRequest { args, options, role, names, shared_network } = request;
-        let written_options = options?;
-        let mut options = written_options.clone();
+        let mut options = options?;
+        let defaults = &context.runner.defaults;
+        if options.network.mode == NetworkMode::Job && !role.is_helper() {
+            options.network.mode = defaults.network;
+        }
+        let written_options = options.clone();
         options.check(&context.settings.policy)?;
         for ignored in &options.without_effect {
             context
@@ -61,7 +65,7 @@ impl<'a> ContainerPlan<'a> {
                 .line(&format!("{title}: {} has no effect: {}", ignored.option, ignored.reason));
         }
         let mut ports = Vec::new();
-        for text in args.port_mappings.iter().chain(&options.network.publish) {
+        for text in sent_ports(context, args, role, title).iter().chain(&options.network.publish) {
             ports.extend(PortMapping::parse(text)?);
         }
         let reference = match &args.source {
@@ -70,7 +74,7 @@ impl<'a> ContainerPlan<'a> {
         };
         let platform = match &options.platform {
             Some(platform) => platform.parse().map_err(HookError::Platform)?,
-            None => Platform::host(),
+            None => defaults.platform.clone().unwrap_or_else(Platform::host),
         };
         let mounts = args.user_mounts.iter().map(Volume::from_mount);
         let written_volumes: Vec<_> = mounts.collect::<Result<_, _>>()?;
@@ -126,6 +130,23 @@ impl<'a> ContainerPlan<'a> {
         }
         env
     }
+}
+
+/// Returns the ports that the runner wants published: none of a container step, as with the docker
+/// hook. Steps run side by side with the job, which may have the ports itself.
+fn sent_ports<'a>(
+    context: &HookContext<'_>,
+    args: &'a ContainerArgs,
+    role: Role,
+    title: &str,
+) -> &'a [String] {
+    let ports = &args.port_mappings;
+    if role != Role::Step || ports.is_empty() {
+        return ports;
+    }
+    let shown = ports.join(", ");
+    context.log.debug(&format!("{title}: the ports {shown} are not published: it is a step"));
+    &[]
 }
 
 /// Returns the directories of the runner that a container gets: all but the socket of a container

@@ -1,0 +1,179 @@
+//! Variables by which a runner tells the docker hook, and the command `docker` that this calls, what
+//! to do: some hold here too, and the others are named, so that nobody waits for what they ask for.
+
+use std::env;
+
+use oci_hooks::container_hook::options::{Namespace, NetworkMode};
+use oci_hooks::container_hook::policy::Policy;
+use oci_hooks::container_hook::{Log as _, RunnerDefaults};
+use oci_hooks::image::PlatformError;
+use oci_hooks::program::relayed::sudo_caller;
+
+use crate::log::Log;
+
+/// The variable that names the network of all containers.
+const NETWORK: &str = "ACTIONS_RUNNER_NETWORK_DRIVER";
+/// The variable that says which platform images are pulled for.
+const PLATFORM: &str = "DOCKER_DEFAULT_PLATFORM";
+/// The variable that names the directory of `config.json`.
+const CONFIG: &str = "DOCKER_CONFIG";
+/// The variable by which images without a signature are refused.
+const CONTENT_TRUST: &str = "DOCKER_CONTENT_TRUST";
+
+/// All that the docker hook reads, or hands on to `docker`.
+pub(crate) const VARIABLES: [&str; 13] = [
+    NETWORK,
+    "BUILDKIT_PROGRESS",
+    "DOCKER_API_VERSION",
+    "DOCKER_CERT_PATH",
+    CONFIG,
+    CONTENT_TRUST,
+    "DOCKER_CONTENT_TRUST_SERVER",
+    "DOCKER_CONTEXT",
+    PLATFORM,
+    "DOCKER_HIDE_LEGACY_COMMANDS",
+    "DOCKER_HOST",
+    "DOCKER_STACK_ORCHESTRATOR",
+    "DOCKER_TLS_VERIFY",
+];
+
+/// Those that say how `docker` reaches its daemon, and what it shows.
+const OF_DOCKER: [&str; 8] = [
+    "BUILDKIT_PROGRESS",
+    "DOCKER_API_VERSION",
+    "DOCKER_CERT_PATH",
+    "DOCKER_CONTEXT",
+    "DOCKER_HIDE_LEGACY_COMMANDS",
+    "DOCKER_HOST",
+    "DOCKER_STACK_ORCHESTRATOR",
+    "DOCKER_TLS_VERIFY",
+];
+
+/// Returns what holds for all containers of the runner that `options:` says nothing else of.
+pub(crate) fn defaults(policy: &Policy) -> Result<RunnerDefaults, PlatformError> {
+    let platform = variable(PLATFORM).map(|text| text.parse()).transpose()?;
+    Ok(RunnerDefaults { network: network(policy).unwrap_or_default(), platform })
+}
+
+/// Names the variables that have no effect.
+pub(crate) fn report(policy: &Policy, log: &Log) {
+    let is_root_of_another = sudo_caller().is_some();
+    for (is_warning, text) in without_effect(policy, is_root_of_another, variable) {
+        if is_warning {
+            log.warning(&text);
+        } else {
+            log.line(&text);
+        }
+    }
+}
+
+fn without_effect(
+    policy: &Policy,
+    is_after_sudo: bool,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Vec<(bool, String)> {
+    let mut lines = Vec::new();
+    match variable(NETWORK).as_deref() {
+        None | Some("none") => {}
+        Some("host") if allows_host(policy) => {}
+        Some("host") => lines.push((
+            false,
+            format!(
+                "{NETWORK} has no effect: its admin can allow the network of the host with \
+                 `host-namespaces = [\"network\"]` under [policy]"
+            ),
+        )),
+        Some(_) => lines.push((
+            false,
+            format!(
+                "{NETWORK} has no effect: there are no networks of Docker, and each job has one of \
+                 its own"
+            ),
+        )),
+    }
+    let names: Vec<_> = OF_DOCKER.into_iter().filter(|name| variable(name).is_some()).collect();
+    match names[..] {
+        [] => {}
+        [name] => lines.push((false, format!("{name} has no effect: docker is not called"))),
+        _ => lines
+            .push((false, format!("{} have no effect: docker is not called", names.join(", ")))),
+    }
+    if is_after_sudo && variable(CONFIG).is_some() {
+        lines.push((
+            false,
+            format!(
+                "{CONFIG} has no effect on a runner that calls by sudo: its admin can name its \
+                 config.json as one of `logins` under [store]"
+            ),
+        ));
+    }
+    // As Docker reads it: anything but a word for no.
+    let is_no = |text: &str| matches!(text, "0" | "f" | "F" | "false" | "False" | "FALSE");
+    if variable(CONTENT_TRUST).is_some_and(|text| !is_no(&text)) {
+        lines.push((
+            true,
+            format!("{CONTENT_TRUST} has no effect: signatures of images are not verified"),
+        ));
+    }
+    lines
+}
+
+fn network(policy: &Policy) -> Option<NetworkMode> {
+    match variable(NETWORK)?.as_str() {
+        "none" => Some(NetworkMode::None),
+        "host" if allows_host(policy) => Some(NetworkMode::Host),
+        _ => None,
+    }
+}
+
+fn allows_host(policy: &Policy) -> bool {
+    policy.host_namespaces.contains(&Namespace::Network)
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(set: &[(&str, &str)], policy: &Policy, sudo: bool) -> Vec<(bool, String)> {
+        without_effect(policy, sudo, |name| {
+            set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn variables_without_effect_are_named_once_and_others_are_not() {
+        let policy = Policy::default();
+        let host = Policy { host_namespaces: vec![Namespace::Network], ..Policy::default() };
+        for (set, policy, sudo) in [
+            (&[][..], &policy, true),
+            (&[(PLATFORM, "linux/arm64"), (NETWORK, "none"), (CONTENT_TRUST, "0")], &policy, true),
+            (&[(CONFIG, "/x"), (NETWORK, "host")], &host, false),
+        ] {
+            assert_eq!(lines(set, policy, sudo), []);
+        }
+        let set = [
+            (NETWORK, "bridge-1"),
+            ("DOCKER_HOST", "secret"),
+            ("BUILDKIT_PROGRESS", "plain"),
+            (CONFIG, "/x"),
+            (CONTENT_TRUST, "1"),
+        ];
+        let lines = lines(&set, &policy, true);
+        let starts = [
+            "ACTIONS_RUNNER_NETWORK_DRIVER has no effect: there are no",
+            "BUILDKIT_PROGRESS, DOCKER_HOST have no effect: docker is not called",
+            "DOCKER_CONFIG has no effect on a runner that calls by sudo",
+            "DOCKER_CONTENT_TRUST has no effect",
+        ];
+        assert_eq!(lines.len(), starts.len(), "{lines:?}");
+        for ((is_warning, line), start) in lines.iter().zip(starts) {
+            assert!(line.starts_with(start) && !line.contains("secret"), "{line}");
+            assert_eq!(*is_warning, start.starts_with("DOCKER_CONTENT_TRUST "));
+        }
+        assert!(OF_DOCKER.iter().all(|name| VARIABLES.contains(name)));
+    }
+}

@@ -1,0 +1,148 @@
+//! What the hook for Docker answers and does that workflows count on.
+
+use std::fs;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::setup::{runner, shell_step, with_each_runtime};
+use crate::support::github_runner::{Runner, container, merge, mount, volume};
+use crate::support::installation::Installation;
+use crate::support::leftovers::containers;
+use crate::support::program;
+
+/// Returns nginx as a service with a published port.
+fn nginx(port: u16) -> Value {
+    merge(container("nginx:alpine"), json!({"portMappings": [format!("{port}:80")]}))
+}
+
+fn with_port(runner: &Runner<'_>, port: u16) -> Value {
+    merge(
+        runner.job_container("alpine:3.20"),
+        json!({"portMappings": [format!("{port}:8080"), "9090/udp"]}),
+    )
+}
+
+#[test]
+fn containers_are_told_with_their_image_and_their_ports() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let named = merge(nginx(8082), json!({"contextName": "web"}));
+        let answer = runner.prepare(with_port(&runner, 8081), &[nginx(8083), named]);
+        let context = &answer["context"];
+        let job = &context["container"];
+        assert_eq!(job["image"], "alpine:3.20");
+        assert_eq!(job["ports"]["8080"], "8081");
+        assert!(job["ports"]["9090"].is_string(), "{answer}");
+        let services = &context["services"];
+        for (at, port) in [(0, "8083"), (1, "8082")] {
+            assert_eq!(services[at]["image"], "nginx:alpine");
+            assert_eq!(services[at]["ports"], json!({"80": port}));
+            assert_eq!(services[at]["network"], job["network"]);
+        }
+        assert_eq!(
+            (&services[0]["contextName"], &services[1]["contextName"]),
+            (&Value::Null, &json!("web"))
+        );
+        runner.cleanup();
+        let answer = runner.prepare(runner.job_container("alpine:3.20"), &[]);
+        assert_eq!(answer["context"]["container"]["ports"], json!({}));
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn ports_of_container_steps_are_not_published() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.variables.push(("RUNNER_DEBUG".to_owned(), "1".to_owned()));
+        runner.prepare(with_port(&runner, 8081), &[]);
+        let step = |script| merge(shell_step(script), json!({"portMappings": ["8081:8080"]}));
+        // The job has the port, and the next step comes when the kernel may not be done with the last.
+        for _ in 0..2 {
+            let ended = runner.container_step(step("echo it ran")).0.success();
+            assert!(ended.stdout().ends_with("it ran\n"), "{}", ended.log());
+            let expected = "the ports 8081:8080 are not published";
+            assert!(ended.log().contains(expected), "{}", ended.log());
+        }
+        runner.cleanup();
+    });
+}
+
+/// Returns a runner that says to be called `ci`, in a directory of its own.
+fn ci<'a>(installation: &'a Installation<'a>, directory: &str) -> Runner<'a> {
+    let mut runner = runner(installation, directory);
+    runner.name = "ci".to_owned();
+    runner
+}
+
+#[test]
+fn a_runner_that_is_set_up_anew_elsewhere_removes_its_last_job() {
+    with_each_runtime("", |installation| {
+        let mut old = ci(installation, "old");
+        old.through_worker();
+        old.prepare(with_port(&old, 8081), &[nginx(8082)]);
+        let mut new = ci(installation, "new");
+        let args = json!({"container": with_port(&new, 8081), "services": [nginx(8082)]});
+        let log = new.call("prepare_job", args).success().log();
+        assert!(log.contains("removed a job of an earlier runner \"ci\""), "{log}");
+        assert_eq!(containers(installation).len(), 2);
+        new.run("true").success();
+        new.cleanup();
+        assert!(containers(installation).is_empty());
+    });
+}
+
+#[test]
+fn runners_with_one_name_keep_their_jobs_while_their_workers_run() {
+    with_each_runtime("", |installation| {
+        let mut one = ci(installation, "one");
+        one.through_worker();
+        let stays = "#!/bin/sh\nbash \"$@\" || exit\necho the worker stays\n\
+                     sleep 1000 >/dev/null 2>&1 </dev/null\n";
+        program::write_program(&one.home().join("Runner.Worker"), stays);
+        let args =
+            |runner: &Runner<'_>| json!({"container": with_port(runner, 8081), "services": []});
+        let mut worker = one.start("prepare_job", args(&one));
+        worker.wait_for_line("the worker stays");
+        let mut other = ci(installation, "other");
+        let said = other.call("prepare_job", args(&other)).failure();
+        assert!(said.contains("port 8081/tcp"), "{said}");
+        other.prepare(other.job_container("alpine:3.20"), &[]);
+        assert_eq!(containers(installation).len(), 2);
+        other.cleanup();
+        assert_eq!(containers(installation).len(), 1);
+        worker.kill_after(Duration::ZERO);
+        other.prepare(with_port(&other, 8081), &[]);
+        other.cleanup();
+        assert!(containers(installation).is_empty());
+    });
+}
+
+#[test]
+fn the_runners_directories_are_mounted_under_volumes_of_the_workflow() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let mut job = runner.job_container("alpine:3.20");
+        let mounts = job["systemMountVolumes"].as_array_mut().unwrap();
+        // As runners write them whose directory is configured with a slash at its end.
+        let tools = format!("/{}/tools//cache/", runner.home().display());
+        mounts.push(mount(tools, "/__t", false));
+        mounts.push(merge(mount("", "/nothing", false), json!({"sourceVolumePath": null})));
+        job["userMountVolumes"] = json!([
+            volume("m2", "/github/home/.m2", false),
+            volume("modules", "/__w/repo/repo/node_modules", false),
+            volume("seen", "/__w/_tool/seen", true),
+        ]);
+        runner.prepare(job, &[]);
+        let script = "touch /__t/a /github/home/.m2/a node_modules/a; ! touch /__w/_tool/seen/a; \
+                      ! touch /__e/a; ! test -e /nothing; ! test -e /var/run/docker.sock; \
+                      ls -A /github/home /__w/_tool";
+        let seen = runner.run(script).success().stdout();
+        assert_eq!(seen, "/__w/_tool:\nseen\n\n/github/home:\n.m2\n");
+        runner.cleanup();
+        assert!(runner.home().join("tools/cache/a").exists());
+        let kept = runner.workspace().join("node_modules");
+        assert_eq!(fs::read_dir(kept).unwrap().count(), 0, "what is in a volume is in it alone");
+    });
+}

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::setup::{runner, shell_step, with_each_runtime};
+use crate::setup::{runner, shell_step, with_each_runtime, write};
 use crate::support::github_runner::{Runner, container, merge, mount, volume};
+use crate::support::hub::{Login, Name, Registry};
 use crate::support::installation::Installation;
 use crate::support::leftovers::containers;
 use crate::support::program;
@@ -61,7 +62,7 @@ fn ports_of_container_steps_are_not_published() {
         // The job has the port, and the next step comes when the kernel may not be done with the last.
         for _ in 0..2 {
             let ended = runner.container_step(step("echo it ran")).0.success();
-            assert!(ended.stdout().ends_with("it ran\n"), "{}", ended.log());
+            assert!(ended.stdout().contains("\nit ran\n"), "{}", ended.log());
             let expected = "the ports 8081:8080 are not published";
             assert!(ended.log().contains(expected), "{}", ended.log());
         }
@@ -144,5 +145,89 @@ fn the_runners_directories_are_mounted_under_volumes_of_the_workflow() {
         assert!(runner.home().join("tools/cache/a").exists());
         let kept = runner.workspace().join("node_modules");
         assert_eq!(fs::read_dir(kept).unwrap().count(), 0, "what is in a volume is in it alone");
+    });
+}
+
+/// Prepares a job whose runner has variables, and returns what the log says of it.
+fn prepare_with(runner: &mut Runner<'_>, variables: &[(&str, &str)]) -> String {
+    let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+    runner.variables = variables.iter().map(owned).collect();
+    let args = json!({"container": runner.job_container("alpine:3.20"), "services": []});
+    runner.call("prepare_job", args).success().log()
+}
+
+#[test]
+fn the_network_that_the_runner_names_is_that_of_its_containers() {
+    const NETWORK: &str = "ACTIONS_RUNNER_NETWORK_DRIVER";
+    with_each_runtime("[policy]\nhost-namespaces = [\"network\"]\n", |installation| {
+        let own = installation.host().shell("readlink /proc/self/ns/net");
+        let mut runner = runner(installation, "runner-1");
+        let is_silent = |log: &str| !log.contains(NETWORK);
+        assert!(is_silent(&prepare_with(&mut runner, &[(NETWORK, "host")])));
+        assert_eq!(runner.run("readlink /proc/self/ns/net").success().stdout(), own);
+        let step = shell_step("readlink /proc/self/ns/net");
+        assert!(runner.container_step(step).0.success().stdout().ends_with(&own));
+        runner.cleanup();
+        assert!(is_silent(&prepare_with(&mut runner, &[(NETWORK, "none")])));
+        assert_eq!(runner.run("ls /sys/class/net").success().stdout(), "lo\n");
+        runner.cleanup();
+        let log = prepare_with(&mut runner, &[(NETWORK, "my-bridge")]);
+        assert!(log.contains(&format!("{NETWORK} has no effect")), "{log}");
+        assert_ne!(runner.run("readlink /proc/self/ns/net").success().stdout(), own);
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn variables_of_docker_without_effect_are_named_once() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let set = [
+            ("ACTIONS_RUNNER_NETWORK_DRIVER", "host"),
+            ("DOCKER_HOST", "tcp://secret:2375"),
+            ("DOCKER_TLS_VERIFY", "1"),
+            ("DOCKER_CONTENT_TRUST", "1"),
+        ];
+        let log = prepare_with(&mut runner, &set);
+        for expected in [
+            "ACTIONS_RUNNER_NETWORK_DRIVER has no effect: its admin can allow",
+            "\nDOCKER_HOST, DOCKER_TLS_VERIFY have no effect",
+            "::warning::DOCKER_CONTENT_TRUST has no effect",
+        ] {
+            assert!(format!("\n{log}").contains(expected), "{expected}: {log}");
+        }
+        assert!(!log.contains("secret"), "{log}");
+        for ended in [runner.run("true"), runner.container_step(shell_step("true")).0] {
+            let log = ended.success().log();
+            assert!(!log.contains("no effect"), "{log}");
+        }
+        runner.cleanup();
+        let wrong = ("DOCKER_DEFAULT_PLATFORM".to_owned(), "arm/64/v8/x".to_owned());
+        runner.variables = vec![wrong];
+        let args = json!({"container": runner.job_container("alpine:3.20"), "services": []});
+        let said = runner.call("prepare_job", args.clone()).failure();
+        assert!(said.contains("DOCKER_DEFAULT_PLATFORM: invalid platform"), "{said}");
+        runner.variables[0].1 = "linux/s390x".to_owned();
+        let said = runner.call("prepare_job", args).failure();
+        assert!(said.contains("linux/s390x"), "{said}");
+        runner.cleanup();
+    });
+}
+
+#[test]
+fn logins_are_in_the_directory_that_the_runner_names() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let _ghcr = Registry::start(host, Name::Ghcr, Some(Login("octocat", "right")));
+        let mut runner = runner(installation, "runner-1");
+        let config = runner.home().join("docker");
+        let logins = json!({"auths": {"ghcr.io": {"username": "octocat", "password": "right"}}});
+        write(config.join("config.json"), &logins.to_string());
+        let container = runner.job_container("ghcr.io/octo/ci-image:main");
+        let args = json!({"container": container, "services": []});
+        assert!(runner.call("prepare_job", args.clone()).failure().contains("ghcr.io"));
+        runner.variables.push(("DOCKER_CONFIG".to_owned(), config.display().to_string()));
+        runner.call("prepare_job", args).success();
+        runner.cleanup();
     });
 }

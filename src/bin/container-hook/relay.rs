@@ -139,7 +139,9 @@ mod tests {
 
     #[test]
     fn only_what_the_hook_knows_gets_past() {
-        assert!(is_relayed("RUNNER_NAME"));
+        for name in ["RUNNER_NAME", "ACTIONS_RUNNER_NETWORK_DRIVER", "DOCKER_HOST"] {
+            assert!(is_relayed(name), "{name}");
+        }
         for name in ["LD_PRELOAD", "PATH", "HOME", "SUDO_UID", "OCI_HOOKS_CONTAINER_HOOK_CONFIG"] {
             assert!(!is_relayed(name), "{name}");
         }

@@ -6,10 +6,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
-use std::fs::{self, DirBuilder, Permissions};
-use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt as _, PermissionsExt as _};
-use std::path::Path;
+use std::fs::{self, DirBuilder};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt as _, chown};
+use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use base64::Engine as _;
@@ -19,6 +19,7 @@ use serde::Serialize;
 use super::BuildError;
 use super::program::Buildah;
 use crate::image::{Credentials, HelperError, Login, PullPolicy, Reference, RegistryClient};
+use crate::sys::confine::OWNER;
 use crate::sys::fs::{PathContext as _, PathError, read_bounded};
 use crate::sys::spawn::memory_file;
 
@@ -27,7 +28,7 @@ pub(super) const CONFIGURATION: &str = "registries.conf";
 pub(super) const NO_MORE: &str = "registries.conf.d";
 
 /// Where it looks for certificates of authorities, by registry.
-const CERTIFICATES: &str = ".config/containers/certs.d";
+const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
 
 /// More than all authorities of the world take.
 const MAX_CA_BYTES: u64 = 4 << 20;
@@ -54,15 +55,14 @@ pub(super) fn configure(
     client: &RegistryClient,
     images: &[Reference],
 ) -> Result<(), BuildError> {
-    make_dir(&home.join(NO_MORE))?;
+    make_dirs(home, &[NO_MORE])?;
     write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes())?;
     for (name, registry) in &client.options().registries {
         // No registry has such a name, and no certificates therefore.
         if registry.ca_files.is_empty() || name.contains('/') || name.starts_with('.') {
             continue;
         }
-        let dir = home.join(CERTIFICATES).join(name);
-        make_dir(&dir)?;
+        let dir = make_dirs(home, &[&CERTIFICATES[..], &[name]].concat())?;
         for (number, file) in registry.ca_files.iter().enumerate() {
             let certificates = read_bounded(file, MAX_CA_BYTES)?;
             write_file(&dir.join(format!("{number}.crt")), &certificates)?;
@@ -94,7 +94,7 @@ pub(super) fn pull(
         let logins = memory_file("logins", &logins).at("make in memory", Path::new("logins"))?;
         let image = image.to_string();
         let arguments = ["pull", "--policy", policy, "--authfile", "/proc/self/fd/0", &image];
-        match buildah.run("pull", &arguments.map(AsRef::as_ref), Stdio::from(OwnedFd::from(logins)))
+        match buildah.run("pull", &arguments.map(AsRef::as_ref), Stdio::from(logins))
         {
             Err(BuildError::Failed { .. }) => {}
             ran => ran?,
@@ -169,14 +169,28 @@ impl Auth {
     }
 }
 
-/// Makes a directory that buildah's user can read; nobody else gets to it.
-fn make_dir(path: &Path) -> Result<(), PathError> {
-    DirBuilder::new().recursive(true).mode(0o755).create(path).at("make the directory", path)
+/// Makes directories for buildah's user, one in the other.
+fn make_dirs(home: &Path, names: &[&str]) -> Result<PathBuf, PathError> {
+    let mut path = home.to_owned();
+    for name in names {
+        path.push(name);
+        match DirBuilder::new().mode(0o700).create(&path) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            made => made.at("make the directory", &path)?,
+        }
+        give(&path)?;
+    }
+    Ok(path)
 }
 
 fn write_file(path: &Path, content: &[u8]) -> Result<(), PathError> {
     fs::write(path, content).at("write", path)?;
-    fs::set_permissions(path, Permissions::from_mode(0o644)).at("set the mode of", path)
+    give(path)
+}
+
+fn give(path: &Path) -> Result<(), PathError> {
+    let (uid, gid) = OWNER;
+    chown(path, Some(uid), Some(gid)).at("set the owner of", path)
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub use devices::{Access, Device, DeviceError, DeviceRule};
 pub use error::BundleError;
 pub use files::write_hosts;
 pub use hooks::HooksError;
-pub use mounts::unmount;
+pub use mounts::{DEFAULT_SHM_BYTES, host_shm_bytes, unmount};
 pub use options::{
     Dns, HookOptions, HostEntry, IdMapping, Init, Mount, MountSource, Namespace, Namespaces,
     Options, Propagation, Seccomp, Security, Tmpfs,

@@ -22,7 +22,7 @@ use crate::sys::mount;
 const MOUNTS: &str = "mounts";
 
 /// What Docker lets `/dev/shm` hold.
-const DEFAULT_SHM_BYTES: u64 = 64 << 20;
+pub const DEFAULT_SHM_BYTES: u64 = 64 << 20;
 
 /// Takes away what a version before 0.2 mounted in a bundle; nothing if that is done already.
 ///
@@ -210,6 +210,12 @@ fn image_volumes(
 
 /// Where POSIX shared memory is.
 const SHM: &str = "/dev/shm";
+
+/// Returns how large the host's `/dev/shm` is, if it has one.
+pub fn host_shm_bytes() -> Option<u64> {
+    let stat = rustix::fs::statvfs(SHM).ok()?;
+    Some(stat.f_blocks.saturating_mul(stat.f_frsize)).filter(|bytes| *bytes > DEFAULT_SHM_BYTES)
+}
 
 /// Returns what every container has mounted by the runtime itself.
 fn own(options: &Options) -> Vec<Entry> {

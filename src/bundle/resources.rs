@@ -170,6 +170,15 @@ impl Rlimit {
         Some(Rlimit { kind, soft, hard })
     }
 
+    /// Returns the limit of a name for a container that asks for none: this process's own, and no more than
+    /// `most`.
+    pub fn at_most(name: &str, most: u64) -> Option<Self> {
+        let &(_, kind, resource) = RLIMITS.iter().find(|(known, ..)| *known == name)?;
+        let own = getrlimit(resource);
+        let limit = |own: Option<u64>| Some(own.map_or(most, |own| own.min(most)));
+        Some(Rlimit { kind, soft: limit(own.current), hard: limit(own.maximum) })
+    }
+
     /// Returns the entry of `process.rlimits`, with no more than this process may give.
     pub(super) fn to_spec(&self, may_raise: bool) -> PosixRlimit {
         let resource = RLIMITS.iter().find(|(_, kind, _)| *kind == self.kind);

@@ -17,7 +17,7 @@ use crate::bundle::{self, Bundle};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
-use crate::sys::cgroup;
+use crate::sys::cgroup::{self, Group};
 use crate::sys::fs::{PathContext as _, make_private, random_u64};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
@@ -41,6 +41,8 @@ pub struct Spec<'a> {
     pub options: bundle::Options,
     /// The network it is in, if it is one of ours.
     pub network: Option<String>,
+    /// The cgroup that it is in with others, if it is.
+    pub group: Option<Group>,
     /// Where what it writes goes.
     pub output: Output,
     /// What runs it instead of the engine's own runtime.
@@ -67,6 +69,7 @@ impl<'a> Spec<'a> {
             disk_bytes: None,
             options: bundle::Options::default(),
             network: None,
+            group: None,
             output: Output::Discard,
             runtime: None,
             stop: None,
@@ -127,13 +130,14 @@ impl Engine {
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
         let _span = info_span!("prepare", container = spec.id, name = spec.name).entered();
         let Spec { id, name, owner, role, image, layers, disk_bytes, .. } = spec;
-        let Spec { mut options, network, output, runtime, stop, step_user, .. } = spec;
+        let Spec { mut options, network, group, output, runtime, stop, step_user, .. } = spec;
         let layers = [&image.layers[..], &layers].concat();
         let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
-        let cgroup = if runtime.systemd_cgroup {
-            format!("system.slice:oci-hooks:{id}")
-        } else {
-            format!("{}/{id}", cgroup::PARENT)
+        let is_of_systemd = runtime.systemd_cgroup;
+        let cgroup = match &group {
+            Some(group) => group.cgroup_of(&id, is_of_systemd),
+            None if is_of_systemd => format!("system.slice:oci-hooks:{id}"),
+            None => format!("{}/{id}", cgroup::PARENT),
         };
         let disk = self.disk_of(&id);
         // Of what runs to its end the runtime removes the cgroup: one above it remembers what happened.
@@ -168,7 +172,9 @@ impl Engine {
             directory.create(&record)?;
         }
         let parts = Parts { image, layers: &layers, disk_bytes, options: &options };
-        match self.make(&record, &directory, &parts) {
+        let grouped = group.map_or(Ok(()), |group| group.make(is_of_systemd));
+        let made = grouped.map_err(ContainerError::from);
+        match made.and_then(|()| self.make(&record, &directory, &parts)) {
             Ok((rootfs, bundle)) => {
                 Ok(Prepared { engine: self, record, output, rootfs, bundle, is_kept: false })
             }

@@ -204,7 +204,7 @@ impl Engine {
                 let _ = self.runtime.delete(id);
             }
             // What it made elsewhere has gone with its last process.
-            cgroup::remove(&format!("{}/{id}", cgroup::PARENT));
+            cgroup::remove_of(id);
             steps::remove(&self.run, id)?;
             bundle::unmount(&directory.bundle())?;
             rootfs::unmount(&self.disk_of(id))?;

@@ -188,7 +188,7 @@ impl AuditLog {
             return Ok(());
         }
         let default = Policy::default();
-        let mut beyond = options.clone().check(&default).err().map_or_else(Vec::new, |all| all.0);
+        let mut beyond = options.clone().refusals(&default);
         beyond.extend(
             volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
         );

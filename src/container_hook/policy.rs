@@ -6,7 +6,9 @@
 //! directory, and only what can be opened there is allowed.
 
 mod check;
+mod max;
 mod paths;
+mod preset;
 #[cfg(test)]
 mod tests;
 
@@ -16,12 +18,17 @@ use serde::{Deserialize, Serialize};
 
 use super::options::Namespace;
 
+pub(in crate::container_hook) use max::Table;
+pub use max::{Max, MaxOfJob, UlimitName, WhenExceeded};
 pub use paths::is_engine_socket;
+pub use preset::Preset;
 
-/// What workflows may ask for. Every key is optional.
+/// What workflows may ask for. Every key is optional; those that are not written are the preset's.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+#[serde(from = "preset::WrittenPolicy", rename_all = "kebab-case")]
 pub struct Policy {
+    /// What holds for keys that are not written.
+    pub preset: Preset,
     /// Whether `--privileged` is allowed: root of the host, in effect. Default: false.
     pub privileged: bool,
     /// The namespaces of the host that containers may be in: `cgroup`, `ipc`, `network`, `pid`,
@@ -34,13 +41,15 @@ pub struct Policy {
     pub shared_mounts: bool,
     /// The devices that containers may have, with all below if it is a directory. Default: none.
     pub devices: Vec<PathBuf>,
-    /// The rules that `--device-cgroup-rule` may add, as written there. Default: none.
+    /// The rules that `--device-cgroup-rule` may add, as written there, and what they cover: `c 189:* rwm`
+    /// covers `c 189:3 r`. Default: none.
     pub device_rules: Vec<String>,
     /// The capabilities that `--cap-add` may add; `ALL` is each. Default: those that Docker gives
     /// every container, `IPC_LOCK` and `SYS_PTRACE`.
     pub capabilities: Vec<String>,
     /// What `--security-opt` may loosen: `seccomp=unconfined`, `apparmor=PROFILE`,
-    /// `no-new-privileges=false`, `systempaths=unconfined`. Default: nothing.
+    /// `no-new-privileges=false`, `systempaths=unconfined`; a `*` at the end stands for any rest.
+    /// Default: nothing.
     pub security_opts: Vec<String>,
     /// The annotations that containers may carry, by key; a `*` at the end stands for any rest. Hooks
     /// and runtimes act on annotations, as root. Default: none.
@@ -53,6 +62,12 @@ pub struct Policy {
     /// What `--gpus all` stands for. Default: nothing, it is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
+    /// What no container exceeds, whoever asks for it.
+    #[serde(skip_serializing_if = "Max::is_empty")]
+    pub max: Max,
+    /// The file that says so, for messages.
+    #[serde(skip)]
+    pub file: Option<PathBuf>,
 }
 
 /// What `--gpus all` stands for.
@@ -60,47 +75,15 @@ pub struct Policy {
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 #[non_exhaustive]
 pub struct Gpus {
-    /// Devices, each as `--device` takes it.
+    /// Devices, each as `--device` takes it, or a path with `*` at the end for all that begin so.
     pub devices: Vec<String>,
     /// Files of the driver, each as `--volume` takes it.
     pub volumes: Vec<String>,
 }
 
-/// The capabilities that containers have by default, and two that act only inside.
-const CAPABILITIES: [&str; 15] = [
-    "AUDIT_WRITE",
-    "CHOWN",
-    "DAC_OVERRIDE",
-    "FOWNER",
-    "FSETID",
-    "IPC_LOCK",
-    "KILL",
-    "NET_BIND_SERVICE",
-    "NET_RAW",
-    "SETFCAP",
-    "SETGID",
-    "SETPCAP",
-    "SETUID",
-    "SYS_CHROOT",
-    "SYS_PTRACE",
-];
-
 impl Default for Policy {
     fn default() -> Self {
-        Policy {
-            privileged: false,
-            host_namespaces: Vec::new(),
-            bind_mounts: Vec::new(),
-            shared_mounts: false,
-            devices: Vec::new(),
-            device_rules: Vec::new(),
-            capabilities: CAPABILITIES.map(str::to_owned).to_vec(),
-            security_opts: Vec::new(),
-            annotations: Vec::new(),
-            oom_protection: false,
-            max_pids: 32768,
-            gpus: None,
-        }
+        Policy::of(Preset::Default)
     }
 }
 

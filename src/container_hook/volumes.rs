@@ -1,6 +1,6 @@
 //! What is mounted into a container: `volumes:` of the workflow, `--volume`, `--mount`, `--tmpfs`.
 
-use std::path::PathBuf;
+use std::path::{Component, Path, PathBuf};
 
 use super::request::Mount;
 
@@ -27,6 +27,12 @@ pub enum Source {
     Bind {
         path: PathBuf,
         /// Whether to make a directory if there is nothing, as `--volume` does and `--mount` does not.
+        create: bool,
+    },
+    /// A file or directory in the work directory of the runner that asks, which jobs have anyway.
+    Work {
+        path: PathBuf,
+        /// Whether to make a directory if there is nothing.
         create: bool,
     },
     /// A volume with a name.
@@ -139,6 +145,21 @@ impl Volume {
 }
 
 impl Source {
+    /// Returns the same, as the runner's own if it is in its work directory: its jobs can write there
+    /// whatever they mount.
+    pub(super) fn of_runner(self, work: &Path) -> Self {
+        let is_in = |path: &Path| {
+            path.starts_with(work) && !path.components().any(|part| part == Component::ParentDir)
+        };
+        match self {
+            // Without slashes at the end and dots in between.
+            Source::Bind { path, create } if is_in(&path) => {
+                Source::Work { path: path.components().collect(), create }
+            }
+            source => source,
+        }
+    }
+
     /// Reads what stands before the first colon.
     pub(super) fn parse(text: Option<&str>) -> Result<Self, VolumeError> {
         match text {

@@ -195,6 +195,7 @@ impl<'a> Creation<'a> {
             disk_bytes: self.plan.disk_bytes,
             options: self.options(record, &image, &endpoint)?,
             network: Some(record.network.clone()),
+            group: None,
             output: Output::Discard,
             runtime: None,
             stop: None,

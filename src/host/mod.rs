@@ -5,6 +5,8 @@ pub use crate::sys::process::{Finished, RunError};
 #[cfg(feature = "engine")]
 pub use crate::sys::{
     caller::Caller,
+    cgroup::{Group, GroupLimits},
+    cpus::{Cpus, CpusError},
     host_file::{HostFile, HostRoot},
     identity::Identity,
     lock::FileLock,

@@ -25,19 +25,36 @@ pub struct Check {
     found: String,
     #[serde(rename = "mend")]
     hint: Option<String>,
+    /// What comes of a failure, if that is not what comes of all others.
+    #[serde(skip)]
+    consequence: Option<&'static str>,
 }
 
 impl Check {
     pub fn ok(name: &'static str, found: impl Into<String>) -> Self {
-        Check { name, status: Status::Ok, found: found.into(), hint: None }
+        Check::new(name, Status::Ok, found.into(), None)
     }
 
     pub fn warn(name: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Self {
-        Check { name, status: Status::Warn, found: found.into(), hint: Some(hint.into()) }
+        Check::new(name, Status::Warn, found.into(), Some(hint.into()))
     }
 
     pub fn fail(name: &'static str, found: impl Into<String>, hint: impl Into<String>) -> Self {
-        Check { name, status: Status::Fail, found: found.into(), hint: Some(hint.into()) }
+        Check::new(name, Status::Fail, found.into(), Some(hint.into()))
+    }
+
+    /// Returns a failure that has a consequence of its own.
+    pub fn fail_with(
+        consequence: &'static str,
+        name: &'static str,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Check { consequence: Some(consequence), ..Check::fail(name, found, hint) }
+    }
+
+    fn new(name: &'static str, status: Status, found: String, hint: Option<String>) -> Self {
+        Check { name, status, found, hint, consequence: None }
     }
 }
 
@@ -92,11 +109,29 @@ fn show(checks: &[Check], outcome: Outcome, context: &mut Context) -> Result<(),
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let summary = summary(count(Status::Fail), count(Status::Warn), outcome);
+    let failed = checks.iter().filter(|check| check.status == Status::Fail);
+    let bad = consequences(failed.map(|check| check.consequence), outcome);
+    let summary = summary(count(Status::Fail), count(Status::Warn), outcome.good, &bad);
     context.line(context.paint.paint(style::FAINT, summary))
 }
 
-fn summary(errors: usize, warnings: usize, Outcome { good, bad }: Outcome) -> String {
+/// Returns what comes of failures: the worst, or each of those that are not so bad.
+fn consequences(
+    failed: impl Iterator<Item = Option<&'static str>>,
+    Outcome { good, bad }: Outcome,
+) -> String {
+    let mut own: Vec<&str> = Vec::new();
+    for consequence in failed {
+        match consequence {
+            None => return bad.to_owned(),
+            Some(one) if !own.contains(&one) => own.push(one),
+            Some(_) => {}
+        }
+    }
+    format!("{good}, but {}", own.join(", and "))
+}
+
+fn summary(errors: usize, warnings: usize, good: &str, bad: &str) -> String {
     let warned = counted(warnings, "warning");
     match (errors, warnings) {
         (0, 0) => format!("no problems found: {good}"),
@@ -108,9 +143,17 @@ fn summary(errors: usize, warnings: usize, Outcome { good, bad }: Outcome) -> St
 
 #[test]
 fn summaries_count_by_severity() {
-    let summary = |errors, warnings| summary(errors, warnings, CONTAINERS);
+    let summary = |errors, warnings| summary(errors, warnings, CONTAINERS.good, CONTAINERS.bad);
     assert_eq!(summary(0, 0), "no problems found: containers will run");
     assert_eq!(summary(0, 1), "1 warning: containers will run");
     assert_eq!(summary(1, 2), "1 error, 2 warnings: containers will not run");
     assert_eq!(summary(2, 0), "2 errors: containers will not run");
+}
+
+#[test]
+fn the_worst_consequence_is_told() {
+    let consequences = |all: &[Option<&'static str>]| consequences(all.iter().copied(), CONTAINERS);
+    assert_eq!(consequences(&[Some("a"), None]), "containers will not run");
+    let own = [Some("a"), Some("b"), Some("a")];
+    assert_eq!(consequences(&own), "containers will run, but a, and b");
 }

@@ -1,9 +1,11 @@
 //! `config`: the settings in force.
 
+use std::collections::BTreeMap;
+
 use clap::Args;
 
 use super::context::{Context, OutputError};
-use super::settings_file::{FileSettings, SettingsError};
+use super::settings_file::{FileSettings, Loaded, SettingsError, lines};
 
 /// Print the settings that are in force
 #[derive(Debug, Args)]
@@ -26,9 +28,29 @@ where
     if context.is_json() {
         return Ok(context.json(&loaded.settings)?);
     }
+    for missing in loaded.settings.missing() {
+        context.note(&missing);
+    }
     context.line(match &loaded.path {
         Some(path) => format!("# {} and defaults", path.display()),
         None => "# Defaults: there is no settings file".to_owned(),
     })?;
-    Ok(context.write(loaded.settings.to_toml())?)
+    Ok(context.write(with_origins(&loaded))?)
+}
+
+/// Returns the settings with where each comes from that is no default.
+fn with_origins<S: FileSettings>(loaded: &Loaded<S>) -> String {
+    let text = loaded.settings.to_toml();
+    let printed: BTreeMap<usize, String> =
+        lines(&text).into_iter().map(|(key, line)| (line, key)).collect();
+    let origin = |key: &String| match loaded.lines.get(key) {
+        Some(line) => Some(format!("line {line}")),
+        None => loaded.settings.origin(key),
+    };
+    let lines =
+        text.lines().enumerate().map(|(at, line)| match printed.get(&(at + 1)).and_then(origin) {
+            Some(origin) => format!("{line} # {origin}\n"),
+            None => format!("{line}\n"),
+        });
+    lines.collect()
 }

@@ -109,6 +109,11 @@ impl Context {
         self.error_line(&format!("{} {text}", self.error_paint.paint(style::HINT, "note:")));
     }
 
+    /// Writes a warning to standard error.
+    pub fn warning(&self, text: &str) {
+        self.error_line(&format!("{} {text}", self.error_paint.paint(style::WARNING, "warning:")));
+    }
+
     /// Writes an error with its causes to standard error, and what to do about it.
     pub fn show_error(&self, error: &(impl Failure + 'static)) {
         let level = self.error_paint.paint(style::BAD, "error:");

@@ -1,10 +1,12 @@
 //! Settings files: finding, trusting and reading them.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use toml::de::{DeTable, DeValue};
 
 use super::context::Context;
 use super::mistake::Mistake;
@@ -35,6 +37,16 @@ pub trait FileSettings: Default + DeserializeOwned + Serialize {
     /// Reads the file that is named, or that a variable names, or the usual one if it exists.
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError>;
 
+    /// Returns where a value comes from that no line of a file says, if it is not a default.
+    fn origin(&self, _key: &str) -> Option<String> {
+        None
+    }
+
+    /// Returns what the settings name and that does not exist.
+    fn missing(&self) -> Vec<String> {
+        Vec::new()
+    }
+
     /// Returns the settings as a settings file has them.
     fn to_toml(&self) -> String {
         toml::to_string(self).expect("tables of plain values")
@@ -54,6 +66,8 @@ pub struct Loaded<S> {
     pub settings: S,
     /// None if all are defaults.
     pub path: Option<PathBuf>,
+    /// The line of each key that the file has, by its whole name.
+    pub lines: BTreeMap<String, usize>,
 }
 
 impl<S: Default + DeserializeOwned> Loaded<S> {
@@ -61,7 +75,7 @@ impl<S: Default + DeserializeOwned> Loaded<S> {
     pub fn read(named: Option<&Path>, usual: &Path) -> Result<Self, SettingsError> {
         match Loaded::from_file(named.unwrap_or(usual)) {
             Err(error) if named.is_none() && is_absent(&error) => {
-                Ok(Loaded { settings: S::default(), path: None })
+                Ok(Loaded { settings: S::default(), path: None, lines: BTreeMap::new() })
             }
             result => result,
         }
@@ -76,7 +90,35 @@ impl<S: Default + DeserializeOwned> Loaded<S> {
             .map_err(|source| SettingsError::Trust { path: path.clone(), source })?;
         let bytes = read_bounded(&path, MAX_BYTES)?;
         let settings = parse(&bytes, &path)?;
-        Ok(Loaded { settings, path: Some(path) })
+        let lines = lines(str::from_utf8(&bytes).unwrap_or_default());
+        Ok(Loaded { settings, path: Some(path), lines })
+    }
+}
+
+/// Returns the line of each key of a text in TOML, by its whole name; nothing of a text that is not.
+pub(super) fn lines(text: &str) -> BTreeMap<String, usize> {
+    let mut lines = BTreeMap::new();
+    if let Ok(table) = DeTable::parse(text) {
+        collect_lines(table.get_ref(), "", text, &mut lines);
+    }
+    lines
+}
+
+fn collect_lines(
+    table: &DeTable<'_>,
+    prefix: &str,
+    text: &str,
+    lines: &mut BTreeMap<String, usize>,
+) {
+    for (key, value) in table {
+        let name = format!("{prefix}{}", key.get_ref());
+        match value.get_ref() {
+            DeValue::Table(below) => collect_lines(below, &format!("{name}."), text, lines),
+            _ => {
+                let before = &text.as_bytes()[..key.span().start];
+                lines.insert(name, before.iter().filter(|&&byte| byte == b'\n').count() + 1);
+            }
+        }
     }
 }
 

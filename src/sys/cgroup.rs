@@ -2,7 +2,9 @@
 //! processes are killed, its directories removed.
 
 mod events;
+mod group;
 mod processes;
+mod slice;
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -13,6 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tracing::debug;
 
 pub use events::{Events, events};
+pub use group::{Group, GroupLimits, remove_group};
 pub use processes::{limit_all, share_of_processes};
 
 /// What all containers are in whose cgroups are not systemd's.
@@ -108,11 +111,20 @@ pub fn remove_if_empty(path: &str) {
     }
 }
 
+/// Kills everything in the cgroup that is a container's alone, whichever group that was in, and removes
+/// it. Cgroups that systemd makes go with their last process.
+pub fn remove_of(id: &str) {
+    remove(&format!("{PARENT}/{id}"));
+    for group in group::all(Path::new(MOUNT)) {
+        remove(&format!("{PARENT}/{group}/{id}"));
+    }
+}
+
 /// Returns the directory of a cgroup in its hierarchies: of `SLICE:PREFIX:NAME`, that of the scope
 /// which systemd is asked for.
 fn directory(path: &str) -> String {
     match path.split(':').collect::<Vec<_>>()[..] {
-        [slice, prefix, name] => format!("{slice}/{prefix}-{name}.scope"),
+        [slice, prefix, name] => format!("{}/{prefix}-{name}.scope", slice::directory(slice)),
         _ => path.trim_start_matches('/').to_owned(),
     }
 }
@@ -201,6 +213,10 @@ mod tests {
     fn scopes_of_systemd_are_found_by_the_name_that_runtimes_give_them() {
         assert_eq!(directory("system.slice:oci-hooks:1a"), "system.slice/oci-hooks-1a.scope");
         assert_eq!(directory("/oci-hooks/1a"), "oci-hooks/1a");
+        assert_eq!(
+            directory("ocihooks-1b.slice:oci-hooks:1a"),
+            "ocihooks.slice/ocihooks-1b.slice/oci-hooks-1a.scope"
+        );
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The host: errors, files, processes. Everything above talks to the system through here or `std`.
 
 #[cfg(feature = "engine")]
+pub mod apparmor;
+#[cfg(feature = "engine")]
 pub mod append;
 #[cfg(feature = "engine")]
 pub mod beneath;
@@ -10,6 +12,8 @@ pub mod caller;
 pub mod cgroup;
 #[cfg(feature = "engine")]
 pub mod confine;
+#[cfg(feature = "engine")]
+pub mod cpus;
 #[cfg(feature = "engine")]
 pub mod descent;
 #[cfg(feature = "engine")]

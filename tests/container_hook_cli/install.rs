@@ -5,13 +5,19 @@ use std::os::unix::fs::PermissionsExt as _;
 
 use serde_json::{Value, json};
 
-use crate::env::{TestEnv, golden};
+use crate::env::{Ran, TestEnv, golden};
+
+/// Returns what was said, but for where this test's program is.
+fn without_place(ran: &Ran) -> String {
+    let lines = ran.stderr.lines().filter(|line| !line.contains(" is emptied, "));
+    lines.map(|line| format!("{line}\n")).collect()
+}
 
 #[test]
 fn the_script_becomes_the_program() {
     let env = TestEnv::new();
     let ran = env.run(&["install", "hook"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    assert_eq!((ran.code, without_place(&ran).as_str()), (Some(0), ""));
     golden("install.txt", &ran.stdout);
     let script = env.path("hook/container-hook.sh");
     let text = fs::read_to_string(&script).unwrap();
@@ -112,7 +118,7 @@ fn the_directories_of_a_runner_by_sudo_are_recorded_once() {
         );
         return;
     }
-    assert_eq!(ran.stderr, "note: {ROOT}/current is recorded as {ROOT}/runner\n");
+    assert_eq!(without_place(&ran), "note: {ROOT}/current is recorded as {ROOT}/runner\n");
     let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
     let expected = json!({
         "settings": "{ROOT}/settings.toml",
@@ -185,4 +191,87 @@ fn directories_are_not_recorded_in_settings_that_others_can_write() {
     let said = install();
     assert!(said.contains("by the user nobody (uid 65534) through an ACL"), "{said}");
     assert!(said.contains("setfacl -x u:nobody {ROOT}/settings.toml"), "{said}");
+}
+
+/// Installs a copy of the program that is in a directory of its own, for a runner that `nobody` runs.
+fn install_from(env: &TestEnv, mode: u32, settings: &str) -> Ran {
+    fs::set_permissions(env.path("."), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::create_dir_all(env.path("bin")).unwrap();
+    fs::create_dir_all(env.path("runner")).unwrap();
+    std::os::unix::fs::chown(env.path("runner"), Some(65534), None).unwrap();
+    fs::copy(env!("CARGO_BIN_EXE_container-hook"), env.path("bin/program")).unwrap();
+    fs::set_permissions(env.path("bin/program"), fs::Permissions::from_mode(0o755)).unwrap();
+    fs::set_permissions(env.path("bin"), fs::Permissions::from_mode(mode)).unwrap();
+    let before = fs::read_to_string(env.path("settings.toml")).unwrap();
+    env.write("settings.toml", &format!("{before}{settings}"));
+    let mut command = std::process::Command::new(env.path("bin/program"));
+    command.current_dir(env.path(".")).env_clear().arg("--config").arg(env.path("settings.toml"));
+    command.args([
+        "install",
+        "--sudo",
+        "--runner-user",
+        "nobody",
+        "--runner-dir",
+        "runner",
+        "hook",
+    ]);
+    env.run_with_input(command, b"")
+}
+
+#[test]
+fn a_program_that_the_runner_cannot_execute_is_an_error() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can look with the eyes of another user.
+        return;
+    }
+    for (mode, expected) in [
+        (
+            0o700,
+            "user nobody cannot search {ROOT}/bin, mode 0700 of user 0, on the way to {ROOT}/bin/program",
+        ),
+        (0o755, ""),
+    ] {
+        let env = TestEnv::new();
+        let ran = install_from(&env, mode, "");
+        assert_eq!(ran.code, Some(i32::from(mode == 0o700)), "{ran:?}");
+        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
+        assert_eq!(env.path("hook").exists(), mode == 0o755);
+    }
+}
+
+#[test]
+fn what_makes_the_runner_root_is_warned_of() {
+    if !rustix::process::geteuid().is_root() {
+        // Only root installs for others.
+        return;
+    }
+    for (settings, is_warned) in [
+        ("[policy]\npreset = \"docker\"\n", true),
+        ("[policy]\ndevices = [\"/dev/fuse\"]\n", false),
+    ] {
+        let env = TestEnv::new();
+        let ran = install_from(&env, 0o755, settings);
+        let said = "warning: whoever can change a workflow is root of this machine, and so is user \
+                    nobody, by [policy] in {ROOT}/settings.toml\n";
+        assert_eq!((ran.code, ran.stderr.contains(said)), (Some(0), is_warned), "{ran:?}");
+    }
+}
+
+#[test]
+fn a_program_that_does_not_outlive_a_boot_is_warned_of() {
+    if !rustix::process::geteuid().is_root() {
+        // As above.
+        return;
+    }
+    let env = TestEnv::new();
+    fs::create_dir(env.path("tmp")).unwrap();
+    fs::set_permissions(env.path("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
+    let program = env.path("tmp/program");
+    fs::copy(env!("CARGO_BIN_EXE_container-hook"), &program).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = std::process::Command::new(program);
+    command.current_dir(env.path(".")).env_clear().args(["install", "hook"]);
+    let ran = env.run_with_input(command, b"");
+    let said = "warning: {ROOT}/tmp is emptied, at the latest when this machine starts, and ";
+    assert_eq!((ran.code, ran.stderr.starts_with(said)), (Some(0), true), "{ran:?}");
 }

@@ -1,7 +1,7 @@
 //! How hostile images and jobs try to get out.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -180,5 +180,70 @@ fn a_build_reaches_nothing_of_the_host() {
         );
         assert!(log.contains("it was built\n"), "{log}");
         build(&mut runner, "link", None);
+    });
+}
+
+/// Returns what a program that is set-user-ID root has when another user starts it: the effective user,
+/// the capabilities in force, and whether it could change the host.
+const SET_USER_ID: &str = "
+    cp /__e/node20/bin/node /node; chmod 4755 /node
+    cat >/attack.js <<'END'
+const fs = require('fs');
+const status = fs.readFileSync('/proc/self/status', 'utf8');
+console.log(process.geteuid(), /CapEff:\\t(\\w+)/.exec(status)[1]);
+for (const file of ['/proc/sys/kernel/core_pattern', '/proc/sysrq-trigger', '/sys/kernel/uevent_helper',
+    '/sys/fs/cgroup/release_agent', '/__e/made', '/dev/mem']) {
+  try { fs.writeFileSync(file, 'x'); console.log('wrote', file); } catch (error) {}
+}
+fs.writeFileSync('/__w/of-root', 'x');
+END
+    su app -s /bin/sh -c '/node /attack.js'; ls -ln /__w/of-root | cut -d ' ' -f 1";
+
+#[test]
+fn a_set_user_id_program_makes_nobody_more_than_root_of_a_container_that_is_nobody() {
+    let own_users = "1001 0000000000000000\n-rw-r--r--\n";
+    let root = "0 00000000a00425fb\n-rw-r--r--\n";
+    for (settings, expected) in [
+        ("", root),
+        ("[security]\nallow-new-privileges = true\n", root),
+        ("[security]\nallow-new-privileges = false\n", own_users),
+        ("[security]\nuser-namespace = \"host\"\n", own_users),
+        ("[limits]\nmemory = \"1GiB\"\n[policy]\nhost-namespaces = [\"uts\"]\n", own_users),
+    ] {
+        with_each_runtime(settings, |installation| {
+            let canary = Canary::new(installation.host());
+            let mut runner = runner(installation, "runner-1");
+            let options = if settings.contains("uts") { "--uts=host" } else { "" };
+            let job = merge(runner.job_container("node:22"), json!({"createOptions": options}));
+            runner.prepare(job, &[]);
+            let script = if expected == root {
+                SET_USER_ID.to_owned()
+            } else {
+                // Who is no root may not write there.
+                SET_USER_ID
+                    .replace("fs.writeFileSync('/__w/of-root', 'x');", "")
+                    .replace("su app", "touch /__w/of-root; su app")
+            };
+            let seen = runner.run(&script).success().stdout();
+            assert_eq!(seen, expected, "{settings}");
+            canary.check(settings);
+            // A set-user-ID program that stays is none for the host.
+            runner.run("cp /node /__w/node; chmod 6755 /__w/node").success();
+            runner.cleanup();
+            let mode = fs::metadata(runner.work().join("node")).unwrap().permissions().mode();
+            assert_eq!(mode & 0o7000, 0, "{mode:o}");
+        });
+    }
+}
+
+#[test]
+fn a_job_that_wants_no_new_privileges_has_none() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let options = json!({"createOptions": "--security-opt no-new-privileges"});
+        runner.prepare(merge(runner.job_container("node:22"), options), &[]);
+        let seen = runner.run("grep NoNewPrivs /proc/self/status").success().stdout();
+        assert_eq!(seen, "NoNewPrivs:\t1\n");
+        runner.cleanup();
     });
 }

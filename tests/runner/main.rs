@@ -26,6 +26,7 @@ mod machine;
 mod opened_once;
 mod parallel;
 mod pods;
+mod policy;
 mod removal;
 mod requests;
 mod rights;

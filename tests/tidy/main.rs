@@ -10,6 +10,7 @@ mod modules;
 mod package;
 mod shape;
 mod source;
+mod strings;
 mod words;
 
 use std::collections::BTreeSet;
@@ -40,6 +41,11 @@ fn modules_name_only_modules_below_them() {
 #[test]
 fn unfinished_and_misplaced_code_is_nowhere() {
     assert_each(words::check);
+}
+
+#[test]
+fn messages_have_no_blanks_of_the_source() {
+    assert_each(strings::check);
 }
 
 #[test]

@@ -38,6 +38,21 @@ impl Source {
         Source { path: path.into(), text: text.to_owned(), code: blank(text) }
     }
 
+    /// Returns the content of each string that is not raw, as it is written, with the byte where it begins.
+    pub(crate) fn strings(&self) -> Vec<(usize, &str)> {
+        let mut strings = Vec::new();
+        let mut at = 0;
+        while at < self.text.len() {
+            let rest = &self.text[at..];
+            let length = literal(rest, &self.text[..at]);
+            if rest.starts_with('"') {
+                strings.push((at, &rest[1..length.max(2) - 1]));
+            }
+            at += length.max(rest.chars().next().map_or(1, char::len_utf8));
+        }
+        strings
+    }
+
     /// Returns the code before the tests at the end of the file.
     pub(crate) fn code_without_tests(&self) -> &str {
         let tests = self.code.find("\n#[cfg(test)]\nmod ");
@@ -90,14 +105,7 @@ fn blank(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     let mut rest = text;
     while let Some(first) = rest.chars().next() {
-        let length = match first {
-            '/' if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
-            '/' if rest.starts_with("/*") => block_comment(rest),
-            '"' => string(rest),
-            'r' if raw_hashes(rest).is_some() && !ends_in_word(&out) => raw_string(rest),
-            '\'' => character(rest),
-            _ => 0,
-        };
+        let length = literal(rest, &out);
         if length == 0 {
             out.push(first);
             rest = &rest[first.len_utf8()..];
@@ -107,6 +115,18 @@ fn blank(text: &str) -> String {
         }
     }
     out
+}
+
+/// Returns the length of the comment or literal that a text begins with, 0 if it begins with none.
+fn literal(rest: &str, before: &str) -> usize {
+    match rest.chars().next() {
+        Some('/') if rest.starts_with("//") => rest.find('\n').unwrap_or(rest.len()),
+        Some('/') if rest.starts_with("/*") => block_comment(rest),
+        Some('"') => string(rest),
+        Some('r') if raw_hashes(rest).is_some() && !ends_in_word(before) => raw_string(rest),
+        Some('\'') => character(rest),
+        _ => 0,
+    }
 }
 
 fn ends_in_word(text: &str) -> bool {

@@ -9,7 +9,9 @@ mod runner;
 use std::path::Path;
 
 use clap::Args;
-use oci_hooks::program::checks::{CONTAINERS, host, network, report, runtimes, storage};
+use oci_hooks::program::checks::{
+    CONTAINERS, host, network, registries, report, runtimes, storage,
+};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
@@ -20,7 +22,7 @@ use crate::settings::Settings;
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as root, as the hook runs. Exit status is 0 if containers will run, and 1 otherwise.")]
+Run it as root, as the hook runs. Exit status is 0 if containers will run as jobs need them, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
@@ -38,6 +40,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     let limits = &settings.limits;
     checks.extend(limits.disk.or(limits.volumes).map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));
+    checks.extend(registries::checks(&settings.registry));
     checks.extend(network::checks(&engine::network(settings)));
     if settings.network.dns.is_empty() && !settings.network.host_access {
         checks.extend(network::resolver());

@@ -1,13 +1,16 @@
 //! The library's values, from the settings.
 
+use std::path::Path;
+
 use oci_hooks::container_hook;
 use oci_hooks::container_hook::engine::{BuildOptions, EngineSettings};
+use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::NetworkOptions;
 use oci_hooks::program::host::HostError;
 
 use crate::environment;
-use crate::settings::{Ownership, Settings};
+use crate::settings::{FILE, Ownership, Settings};
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {
@@ -19,10 +22,12 @@ pub(crate) fn network(settings: &Settings) -> NetworkOptions {
     options
 }
 
-/// Returns what jobs may ask for.
-pub(crate) fn hook_settings(settings: &Settings) -> container_hook::Settings {
+/// Returns what jobs may ask for, by the settings of a file.
+pub(crate) fn hook_settings(settings: &Settings, file: Option<&Path>) -> container_hook::Settings {
+    // Where they can be written, if they are not.
+    let file = Some(file.unwrap_or(Path::new(FILE)).to_owned());
     container_hook::Settings {
-        policy: settings.policy.clone(),
+        policy: Policy { file, ..settings.policy.clone() },
         template: TemplateSettings {
             file: settings.template.file.clone(),
             config_maps: settings.template.config_maps.clone(),
@@ -40,7 +45,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
         hooks: settings.hooks.options()?,
         dns: settings.network.dns.clone(),
         log_bytes: settings.log.size.0,
-        allow_new_privileges: settings.security.allow_new_privileges,
+        new_privileges: settings.security.allow_new_privileges.into(),
         restricted: settings.security.restricted,
         user_namespace: settings.security.user_namespace.is_private(),
         runner_owns_files: settings.mounts.ownership == Ownership::Runner,
@@ -59,7 +64,8 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
 
 #[test]
 fn defaults_are_those_of_the_library() {
-    let settings = hook_settings(&Settings::default());
+    let mut settings = hook_settings(&Settings::default(), None);
+    assert_eq!(settings.policy.file.take().unwrap(), Path::new(FILE));
     assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
     let mut settings = engine_settings(&Settings::default()).unwrap();
     // These are of the machine.

@@ -16,6 +16,7 @@ use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::is_full;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
+use crate::access::NoAccess;
 use crate::directories::DirectoriesError;
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::log::FULL;
@@ -55,6 +56,8 @@ pub(crate) enum Error {
     #[error("the program that the runner calls is writable by non-root users")]
     Trust(#[from] TrustError),
     #[error(transparent)]
+    Access(#[from] NoAccess),
+    #[error(transparent)]
     Directories(#[from] DirectoriesError),
     #[error(
         "no directory of a runner is recorded: --sudo needs --runner-dir DIR, the directory of the \
@@ -93,6 +96,7 @@ impl Failure for Error {
             Error::Template(TemplateError::Read(_)) => Some(format!(
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
+            Error::Access(error) => Some(error.hint()),
             Error::NoSuchImage { .. } => {
                 Some("`container-hook images` lists the images in the store".to_owned())
             }

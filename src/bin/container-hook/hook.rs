@@ -12,7 +12,7 @@ use oci_hooks::image::PlatformError;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
 use oci_hooks::program::relayed::sudo_caller;
-use oci_hooks::program::settings_file::{FileSettings as _, SettingsError};
+use oci_hooks::program::settings_file::{FileSettings as _, Loaded, SettingsError};
 use oci_hooks::sys::error::chain;
 
 use crate::docker;
@@ -52,10 +52,10 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     {
         return Ok(exit);
     }
-    let settings = Settings::load(config)?.settings;
+    let Loaded { settings, path, .. } = Settings::load(config)?;
     let mut runner = environment::runner(&settings)?;
     let engine = settings.host().engine()?;
-    let mut hook_settings = engine::hook_settings(&settings);
+    let mut hook_settings = engine::hook_settings(&settings, path.as_deref());
     // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
     let makes_containers =
         matches!(request.command, Command::PrepareJob(_) | Command::RunContainerStep(_));

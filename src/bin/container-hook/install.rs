@@ -7,9 +7,11 @@ use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{AS_ROOT, check_this_program, this_program};
+use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks, make_directories};
 use serde::Serialize;
 
+use crate::access::{self, Wanted};
 use crate::directories::{Directories, Recorded, RunnerArgs};
 use crate::error::Error;
 
@@ -30,7 +32,11 @@ caller. Workflows then do what the settings allow, as root: see `container-hook 
 
 A runner that calls by sudo may only name files beneath the directories that are recorded for it in
 the settings, as its own user may reach them. --runner-dir records them: the runner's directory, and
-its work directory if that is elsewhere. Comments and order of the settings stay.")]
+its work directory if that is elsewhere. Comments and order of the settings stay.
+
+With --sudo it is an error if the runner's user cannot execute the program, as in a directory of mode
+0700, and there is a warning if the settings make that user as good as root. A program in a directory
+such as /tmp, which is emptied when the machine starts, is warned of.")]
 pub(crate) struct InstallArgs {
     /// The directory for the script, made if it does not exist
     dir: PathBuf,
@@ -86,6 +92,18 @@ pub(crate) fn run(
     } else {
         trust::check_path(&program, &TrustOptions::of_process())?;
     }
+    if args.sudo {
+        access::check(&args.runner.runner_user, &program, Wanted::Execute)?;
+        warn_of_policy(args, context)?;
+    }
+    if let Some(emptied) = access::emptied(&program) {
+        context.warning(&format!(
+            "{} is emptied, at the latest when this machine starts, and {} is in it: put the program \
+             elsewhere, such as /usr/local/bin, and install it from there",
+            emptied.display(),
+            program.display()
+        ));
+    }
     make_trusted(&dir)?;
 
     let command = if args.sudo { " relay" } else { "" };
@@ -96,6 +114,9 @@ pub(crate) fn run(
          exec {program_text}{command}\n"
     );
     FileAt::open(&script, Symlinks::Refuse)?.replace(text.as_bytes(), &options)?;
+    if args.sudo {
+        access::check(&args.runner.runner_user, &script, Wanted::Read)?;
+    }
 
     let record = || directories.record(&settings::path(config));
     let recorded = (!args.runner.is_empty()).then(record).transpose()?;
@@ -110,6 +131,21 @@ pub(crate) fn run(
         },
         context,
     )
+}
+
+/// Warns of settings with which the runner's user is as good as root.
+fn warn_of_policy(args: &InstallArgs, context: &Context) -> Result<(), Error> {
+    let Loaded { settings, path, .. } = context.settings::<Settings>()?;
+    if settings.policy.gives_root() {
+        let file = path.unwrap_or_default();
+        context.warning(&format!(
+            "whoever can change a workflow is root of this machine, and so is user {}, by [policy] in \
+             {}",
+            args.runner.runner_user,
+            file.display()
+        ));
+    }
+    Ok(())
 }
 
 /// Makes a directory, and those above it that are missing, where nobody else can change it. What is there

@@ -1,5 +1,6 @@
 //! `container-hook`: GitHub's runner runs its containers without a daemon. See `container-hook --help`.
 
+mod access;
 mod audit;
 mod cli;
 mod directories;

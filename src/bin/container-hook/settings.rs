@@ -6,9 +6,11 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use ipnet::{Ipv4Net, Ipv6Net};
-use oci_hooks::container_hook::policy::Policy;
+use oci_hooks::container_hook::engine::NewPrivileges;
+use oci_hooks::container_hook::policy::{Policy, Preset};
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::{Interface, Subnet};
+use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::Host;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
@@ -103,9 +105,61 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Security {
-    pub(crate) allow_new_privileges: bool,
+    pub(crate) allow_new_privileges: AllowNewPrivileges,
     pub(crate) restricted: bool,
     pub(crate) user_namespace: UserNamespace,
+}
+
+/// Whether programs like `sudo` work in containers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(into = "Written", try_from = "Written")]
+pub(crate) enum AllowNewPrivileges {
+    /// In those with a user namespace of their own.
+    #[default]
+    Auto,
+    Always,
+    Never,
+}
+
+/// How that is written.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged, expecting = "expected true, false or \"auto\"")]
+enum Written {
+    Is(bool),
+    Name(String),
+}
+
+impl From<AllowNewPrivileges> for Written {
+    fn from(allow: AllowNewPrivileges) -> Self {
+        match allow {
+            AllowNewPrivileges::Auto => Written::Name("auto".to_owned()),
+            AllowNewPrivileges::Always => Written::Is(true),
+            AllowNewPrivileges::Never => Written::Is(false),
+        }
+    }
+}
+
+impl TryFrom<Written> for AllowNewPrivileges {
+    type Error = &'static str;
+
+    fn try_from(written: Written) -> Result<Self, Self::Error> {
+        match written {
+            Written::Is(true) => Ok(AllowNewPrivileges::Always),
+            Written::Is(false) => Ok(AllowNewPrivileges::Never),
+            Written::Name(name) if name == "auto" => Ok(AllowNewPrivileges::Auto),
+            Written::Name(_) => Err("expected true, false or \"auto\""),
+        }
+    }
+}
+
+impl From<AllowNewPrivileges> for NewPrivileges {
+    fn from(allow: AllowNewPrivileges) -> Self {
+        match allow {
+            AllowNewPrivileges::Auto => NewPrivileges::OfOwnUsers,
+            AllowNewPrivileges::Always => NewPrivileges::Allowed,
+            AllowNewPrivileges::Never => NewPrivileges::Denied,
+        }
+    }
 }
 
 /// Which user namespace containers are in.
@@ -218,6 +272,16 @@ impl FileSettings for Settings {
         let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
         Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
     }
+
+    fn origin(&self, key: &str) -> Option<String> {
+        let is_of_preset = key.starts_with("policy.") && !key.starts_with("policy.max.");
+        let is_docker = self.policy.preset == Preset::Docker;
+        (is_of_preset && is_docker).then(|| "preset \"docker\"".to_owned())
+    }
+
+    fn missing(&self) -> Vec<String> {
+        registries::missing(&self.registry).iter().map(Missing::line).collect()
+    }
 }
 
 impl Settings {
@@ -299,6 +363,20 @@ disk = "10GB"
 volumes = "20GB"
 [audit]
 file = "/var/log/oci-hooks/container-hook.jsonl"
+[policy]
+preset = "docker"
+gpus = { devices = ["/dev/nvidia*"] }
+[policy.max]
+when-exceeded = "refuse"
+memory = "16GiB"
+cpus = 4.5
+pids = 8192
+shm-size = "2GiB"
+ulimits = { nofile = 65536 }
+[policy.max.job]
+memory = "32GiB"
+cpus = 8.0
+pids = 16384
 [template]
 file = "/etc/t.yaml"
 [template.runtime-classes]

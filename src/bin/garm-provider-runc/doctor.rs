@@ -1,7 +1,9 @@
 //! `garm-provider-runc doctor`.
 
 use clap::Args;
-use oci_hooks::program::checks::{CONTAINERS, Check, host, network, report, runtimes, storage};
+use oci_hooks::program::checks::{
+    CONTAINERS, Check, host, network, registries, report, runtimes, storage,
+};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{check_this_program, find};
@@ -33,6 +35,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
         checks.extend(network::resolver());
     }
     checks.extend(certificates(settings));
+    checks.extend(registries::checks(&settings.registry));
     checks.extend(mounts(settings));
     checks.extend(nesting(settings));
     Ok(report(&checks, CONTAINERS, context)?)

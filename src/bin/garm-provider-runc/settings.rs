@@ -12,6 +12,7 @@ use oci_hooks::garm::{
     ProxySettings,
 };
 use oci_hooks::network::{Interface, NetworkOptions, Subnet};
+use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::{Host, HostError};
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
@@ -114,6 +115,10 @@ impl FileSettings for Settings {
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
         let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty());
         read(named.or(variable.as_deref().map(Path::new)))
+    }
+
+    fn missing(&self) -> Vec<String> {
+        registries::missing(&self.registry).iter().map(Missing::line).collect()
     }
 }
 

@@ -119,6 +119,7 @@ fn remove_owned(
     removed.note(engine.store.sweep_reservations().map_err(ContainerError::from));
     for id in &networks {
         removed.note(pod::remove(engine, id, None));
+        cgroup::remove_group(id);
     }
     cgroup::remove_if_empty(cgroup::PARENT);
     removed.result()
@@ -248,6 +249,7 @@ fn remove_unnamed(
     let networks = networks.iter().filter(|id| left.contains(id));
     for id in networks.filter(is_of_job).filter(is_unnamed) {
         Network::remove_id(network, id)?;
+        cgroup::remove_group(id);
         removed += 1;
     }
     Ok(removed)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use super::backend::EngineBackend;
+use super::settings::NewPrivileges;
 use crate::bundle::{self, Access, Device, DeviceRule, Namespace, Rlimit, Seccomp};
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::{CreateOptions, Ipc, Namespace as HostNamespace, Swap};
@@ -18,7 +19,11 @@ pub(super) fn limit(
 ) {
     let asked = &all.resources;
     let own = &mut options.resources;
-    own.memory_bytes = asked.memory_bytes.or(backend.settings.memory_bytes);
+    let max = &backend.context.settings.policy.max;
+    let default = backend.settings.memory_bytes;
+    let default =
+        default.map(|bytes| max.memory_bytes().map_or(bytes, |(most, _)| bytes.min(most)));
+    own.memory_bytes = asked.memory_bytes.or(default);
     own.memory_reservation_bytes = asked.memory_reservation_bytes;
     own.memory_swap_bytes = asked.memory_swap.map(|swap| match swap {
         Swap::Unlimited => -1,
@@ -44,18 +49,30 @@ pub(super) fn limit(
             *limit = Some(limit.map_or(most, |asked| asked.min(most)));
         }
     }
-    let limits = limits.into_iter();
-    options.rlimits =
-        limits.filter_map(|(name, (soft, hard))| Rlimit::new(name, soft, hard)).collect();
+    let ceilings = max.ulimits.iter().filter(|(name, _)| !limits.contains_key(name.as_str()));
+    let ceilings = ceilings.filter_map(|(name, most)| Rlimit::at_most(name.as_str(), *most));
+    options.rlimits = ceilings.collect();
+    let limits = limits.into_iter().filter_map(|(name, (soft, hard))| {
+        let most = max.ulimits.iter().find(|(known, _)| known.as_str() == name);
+        let at_most = |limit: Option<u64>| match most {
+            Some((_, most)) => Some(limit.map_or(*most, |limit| limit.min(*most))),
+            None => limit,
+        };
+        Rlimit::new(name, at_most(soft), at_most(hard))
+    });
+    options.rlimits.extend(limits);
 }
 
 /// Returns how many processes a container may have; -1 for any.
 pub(super) fn pids_limit(backend: &EngineBackend<'_>, all: &CreateOptions) -> Option<i64> {
-    match all.resources.pids {
-        None => Some(backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend))),
-        Some(0) => Some(-1),
-        Some(pids) => i64::try_from(pids).ok(),
-    }
+    let limit = match all.resources.pids {
+        None => backend.settings.pids_limit.unwrap_or_else(|| share_of_processes(backend)),
+        Some(0) => -1,
+        Some(pids) => i64::try_from(pids).unwrap_or(i64::MAX),
+    };
+    let most = backend.context.settings.policy.max.pids();
+    let most = most.map(|(most, _)| i64::try_from(most).unwrap_or(i64::MAX));
+    Some(most.map_or(limit, |most| if limit > 0 { limit.min(most) } else { most }))
 }
 
 /// Returns how many processes a container has of those of the host, which all jobs share.
@@ -74,9 +91,9 @@ pub(super) fn confine(
     let own = &mut options.security;
     own.privileged = asked.privileged;
     own.restricted = backend.settings.restricted && !asked.privileged;
-    own.no_new_privileges = asked
-        .no_new_privileges
-        .unwrap_or(!backend.settings.allow_new_privileges && !asked.privileged);
+    // Of a container with its own users it is said again when it is known to have them.
+    let denied = backend.settings.new_privileges != NewPrivileges::Allowed && !asked.privileged;
+    own.no_new_privileges = asked.no_new_privileges.unwrap_or(denied);
     own.cap_add.clone_from(&asked.cap_add);
     own.cap_drop.clone_from(&asked.cap_drop);
     if asked.seccomp_unconfined {
@@ -95,8 +112,13 @@ pub(super) fn confine(
     if options.namespaces.uts == Namespace::Host {
         options.domainname = None;
     }
-    if all.ipc == Ipc::None {
-        options.shm_size_bytes = Some(0);
+    match all.ipc {
+        Ipc::Private => {}
+        Ipc::Large => {
+            let host = || bundle::host_shm_bytes();
+            options.shm_size_bytes = options.shm_size_bytes.or_else(host);
+        }
+        Ipc::None => options.shm_size_bytes = Some(0),
     }
     for rule in &all.device_rules {
         options.device_rules.push(DeviceRule {

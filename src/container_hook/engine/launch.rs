@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::alpine::is_alpine;
 use super::audit;
 use super::backend::EngineBackend;
+use super::ceilings;
 use super::cleanup_job::report_limits;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::{BundleInputs, Plan};
@@ -70,6 +71,7 @@ pub(super) fn prepare<'h>(
         disk_bytes: backend.settings.disk_bytes,
         options,
         network: Some(context.network.id().to_owned()),
+        group: ceilings::group(backend, context.network.id()),
         output: plan.output(backend),
         runtime,
         stop: plan.stop(image, container.address()),

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use super::backend::EngineBackend;
 use crate::bundle::{self, Mount, MountSource};
 use crate::container_hook::error::HookError;
+use crate::container_hook::policy::is_engine_socket;
 use crate::container_hook::request;
 use crate::container_hook::runner_files::RunnerFilesError;
 use crate::container_hook::volumes::{Propagation, Source, Volume};
@@ -25,19 +26,36 @@ impl OpenVolume {
     pub(super) fn open(backend: &EngineBackend<'_>, volume: Volume) -> Result<Self, HookError> {
         let file = match &volume.source {
             Source::Bind { path, create } => {
-                let owner = create.then_some(backend.context.runner.user);
+                // Docker makes a directory where its socket should be, and does not start any more.
+                let may_make = *create && !is_engine_socket(path);
+                let owner = may_make.then_some(backend.context.runner.user);
                 let caller = backend.context.runner.files.caller();
                 Some(backend.context.settings.policy.open_bind_mount(path, owner, caller)?)
+            }
+            Source::Work { path, create: true } => Some(runner_directory(backend, path)?),
+            Source::Work { path, create: false } => {
+                let opened = backend.context.runner.files.open(path);
+                Some(opened.map_err(|error| escape(backend, path, error))?)
             }
             Source::Named(_) | Source::Anonymous => None,
         };
         Ok(OpenVolume { volume, file })
     }
 
+    /// Returns the path, if it is in the runner's work directory and the container can write there.
+    pub(super) fn writable(&self) -> Option<&Path> {
+        match &self.volume.source {
+            Source::Work { path, .. } if !self.volume.read_only => Some(path),
+            _ => None,
+        }
+    }
+
     /// Opens what the administrator's settings name.
     pub(super) fn open_trusted(volume: Volume) -> Result<Self, HookError> {
         let file = match &volume.source {
-            Source::Bind { path, .. } => Some(HostFile::open_trusted(path)?),
+            Source::Bind { path, .. } | Source::Work { path, .. } => {
+                Some(HostFile::open_trusted(path)?)
+            }
             Source::Named(_) | Source::Anonymous => None,
         };
         Ok(OpenVolume { volume, file })
@@ -125,7 +143,12 @@ pub(super) fn runner_directory(
     path: &Path,
 ) -> Result<HostFile, HookError> {
     let opened = backend.context.runner.files.open_or_make_dir(path, backend.context.runner.user);
-    opened.map_err(|error| match error {
+    opened.map_err(|error| escape(backend, path, error))
+}
+
+/// Returns the error of what cannot be opened, which says so if it leads out of the work directory.
+fn escape(backend: &EngineBackend<'_>, path: &Path, error: RunnerFilesError) -> HookError {
+    match error {
         // Jobs can write in the runner's work directory, and put links there.
         RunnerFilesError::Path(error)
             if [Errno::LOOP, Errno::XDEV]
@@ -136,5 +159,5 @@ pub(super) fn runner_directory(
             HookError::Escapes { path: path.to_owned(), work }
         }
         error => error.into(),
-    })
+    }
 }

@@ -7,10 +7,12 @@ use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use super::backend::EngineBackend;
+use super::ceilings;
 use super::confine::{confine, devices, limit, pids_limit};
 use super::mounts::{OpenVolume, RunnerMount};
 use super::network::Connection;
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
+use super::settings::NewPrivileges;
 use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
 use crate::container::{self, Health, Output, STEPS_ARGS, Stop};
 use crate::container_hook::error::HookError;
@@ -30,6 +32,8 @@ pub(super) struct Plan<'a> {
     base: bundle::Options,
     /// The rest of what the template adds.
     pub(super) additions: Additions,
+    /// Whether neither workflow nor template say if programs may get more rights.
+    is_privilege_unsaid: bool,
 }
 
 /// What the configuration of a container needs besides its plan.
@@ -91,6 +95,7 @@ impl<'a> Plan<'a> {
             options.pull = overlay.pull()?.or(options.pull);
             container.ports.extend(overlay.ports()?);
         }
+        ceilings::lower_asked(backend, &container.title, &mut container.options)?;
         // All that can be rejected by its text has been by now.
         let runner_mounts =
             container.runner_mounts.iter().filter_map(|mount| RunnerMount::open(backend, mount));
@@ -103,7 +108,10 @@ impl<'a> Plan<'a> {
         let mut base = base_options(backend, &container)?;
         let additions = overlay.map(|all| all.resolve(backend, &container.env(), &mut base));
         let additions = additions.transpose()?.unwrap_or_default();
-        Ok(Plan { container, volumes, runner_mounts, base, additions })
+        ceilings::lower_template(backend, &container.title, &mut base)?;
+        let is_privilege_unsaid = container.options.security.no_new_privileges.is_none()
+            && !overlay.is_some_and(Overlay::says_escalation);
+        Ok(Plan { container, volumes, runner_mounts, base, additions, is_privilege_unsaid })
     }
 
     /// Returns whether the container runs a program of ours, which does nothing but to be there.
@@ -164,7 +172,9 @@ impl<'a> Plan<'a> {
     /// Returns the runner's directories that the container can write to. What else the policy lets
     /// workflows mount is not only theirs: nothing there is changed after a job.
     pub(super) fn writable(&self) -> impl Iterator<Item = &Path> {
-        self.runner_mounts.iter().filter_map(RunnerMount::writable).chain(self.additions.writable())
+        let own = self.runner_mounts.iter().filter_map(RunnerMount::writable);
+        let volumes = self.volumes.iter().filter_map(OpenVolume::writable);
+        own.chain(volumes).chain(self.additions.writable())
     }
 
     /// Returns whether the container has volumes that outlive it.
@@ -238,6 +248,12 @@ impl<'a> Plan<'a> {
         let shares_processes = inputs.process.is_some_and(userns::shares_with);
         if !shares_processes && self.has_own_users(&options) {
             options.user_namespace.clone_from(&inputs.user_namespace);
+        }
+        if self.is_privilege_unsaid
+            && options.user_namespace.is_some()
+            && backend.settings.new_privileges == NewPrivileges::OfOwnUsers
+        {
+            options.security.no_new_privileges = false;
         }
         Ok(options)
     }

@@ -13,6 +13,7 @@ use super::launch::{
     wait_until_healthy,
 };
 use super::network::JobNetwork;
+use super::notes;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
@@ -38,6 +39,7 @@ pub(super) fn run(
     let names = request.services.iter().map(|service| service.names.clone()).collect();
     let pod = Pod::of_job(backend, job, names)?;
     let plans = plan(backend, request, pod.as_ref())?;
+    notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
     predecessor::remove(backend)?;
     let _lock = backend.jobs().lock(&backend.context.runner.owner())?;
     // What an earlier job left whose cleanup did not run.

@@ -10,6 +10,7 @@ use super::give_back;
 use super::job::{Job, Lent};
 use super::launch::{in_parallel, launch_helpers, mount_volumes, prepare};
 use super::network::JobNetwork;
+use super::notes;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
@@ -28,6 +29,7 @@ pub(super) fn run(
     let jobs = backend.jobs();
     let pod = Pod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
+    notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
     let images = in_parallel(&plans, |plan| {
         fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
     });

@@ -17,8 +17,8 @@ pub struct EngineSettings {
     pub dns: Vec<IpAddr>,
     /// How much of a service's output is kept, in bytes.
     pub log_bytes: u64,
-    /// Whether set-user-ID programs such as `sudo` work in containers.
-    pub allow_new_privileges: bool,
+    /// Whether set-user-ID programs such as `sudo` work in containers that say nothing of it.
+    pub new_privileges: NewPrivileges,
     /// Kubernetes' "restricted" profile for all containers.
     pub restricted: bool,
     /// Whether containers have a user namespace of their own: root in one is nobody on the host.
@@ -48,7 +48,7 @@ impl Default for EngineSettings {
             hooks: Some(HookOptions::default()),
             dns: Vec::new(),
             log_bytes: 16 << 20,
-            allow_new_privileges: false,
+            new_privileges: NewPrivileges::OfOwnUsers,
             restricted: false,
             user_namespace: true,
             runner_owns_files: true,
@@ -60,6 +60,15 @@ impl Default for EngineSettings {
             build: BuildOptions::default(),
         }
     }
+}
+
+/// In which containers programs may get more rights than whoever starts them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NewPrivileges {
+    /// In those with a user namespace of their own, where even root is nobody on the host.
+    OfOwnUsers,
+    Allowed,
+    Denied,
 }
 
 /// How the images of Dockerfile actions are built.

@@ -59,7 +59,7 @@ pub struct CreateOptions {
     /// Namespaces of the host to be in: `--pid=host`, `--ipc=host` and so on. That of the network is
     /// in [`NetworkOptions::mode`].
     pub host_namespaces: BTreeSet<Namespace>,
-    /// `--ipc`, unless it is the host's.
+    /// `--ipc`: what the container has if it has not the host's namespace.
     pub ipc: Ipc,
     /// Capabilities and everything else that confines.
     pub security: SecurityOptions,

@@ -73,21 +73,37 @@ pub(super) fn device(options: &mut CreateOptions, value: &str) -> Result<(), Str
     Ok(())
 }
 
-pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    let invalid = || "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`".to_owned();
-    let parts: Vec<&str> = value.split(' ').collect();
-    let [kind @ ("a" | "b" | "c"), numbers, access] = parts[..] else { return Err(invalid()) };
-    let (major, minor) = numbers.split_once(':').ok_or_else(invalid)?;
-    let number = |text| if text == "*" { Ok(None) } else { natural(text).map(Some) };
-    if !is_access(access) {
-        return Err(invalid());
+impl DeviceRule {
+    /// Reads `--device-cgroup-rule`.
+    pub(in crate::container_hook) fn parse(text: &str) -> Result<Self, String> {
+        let invalid = || "must be `KIND MAJOR:MINOR ACCESS`, such as `c 189:* rwm`".to_owned();
+        let parts: Vec<&str> = text.split(' ').collect();
+        let [kind @ ("a" | "b" | "c"), numbers, access] = parts[..] else { return Err(invalid()) };
+        let (major, minor) = numbers.split_once(':').ok_or_else(invalid)?;
+        let number = |text| if text == "*" { Ok(None) } else { natural(text).map(Some) };
+        if !is_access(access) {
+            return Err(invalid());
+        }
+        Ok(DeviceRule {
+            kind: char::from(kind.as_bytes()[0]),
+            major: number(major)?,
+            minor: number(minor)?,
+            access: access.to_owned(),
+        })
     }
-    options.device_rules.push(DeviceRule {
-        kind: char::from(kind.as_bytes()[0]),
-        major: number(major)?,
-        minor: number(minor)?,
-        access: access.to_owned(),
-    });
+
+    /// Returns whether whoever has this rule has nothing more by the other.
+    pub(in crate::container_hook) fn covers(&self, other: &DeviceRule) -> bool {
+        let is_any = |own: Option<u32>, other| own.is_none() || own == other;
+        (self.kind == 'a' || self.kind == other.kind)
+            && is_any(self.major, other.major)
+            && is_any(self.minor, other.minor)
+            && other.access.chars().all(|access| self.access.contains(access))
+    }
+}
+
+pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), String> {
+    options.device_rules.push(DeviceRule::parse(value)?);
     Ok(())
 }
 

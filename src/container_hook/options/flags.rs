@@ -165,8 +165,14 @@ fn stream(value: &str) -> Result<(), String> {
 
 fn restart(value: &str) -> Result<(), String> {
     match value {
-        "" | "no" => Ok(()),
-        _ => Err("containers of a job are never restarted; leave the option out".to_owned()),
+        "" | "no" | "always" | "unless-stopped" | "on-failure" => Ok(()),
+        _ if value
+            .strip_prefix("on-failure:")
+            .is_some_and(|count| count.parse::<u32>().is_ok()) =>
+        {
+            Ok(())
+        }
+        _ => Err("must be no, always, unless-stopped or on-failure[:COUNT]".to_owned()),
     }
 }
 

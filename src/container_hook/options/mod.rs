@@ -23,6 +23,7 @@ pub use create_options::{CreateOptions, HealthOptions, Pull, Variable, WithoutEf
 pub use device::{Device, DeviceRule};
 pub use network::{ExposedPort, Host, HostAddress, NetworkMode, NetworkOptions};
 pub use parse::OptionError;
+pub(super) use resources::ULIMITS;
 pub use resources::{Resources, Swap, Ulimit};
 pub(super) use security::capability;
 pub use security::{Ipc, Namespace, SecurityOptions};

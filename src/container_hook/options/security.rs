@@ -37,6 +37,10 @@ pub enum Namespace {
 }
 
 impl Namespace {
+    /// All of them.
+    pub const ALL: [Namespace; 5] =
+        [Namespace::Cgroup, Namespace::Ipc, Namespace::Network, Namespace::Pid, Namespace::Uts];
+
     /// Returns the name, as in the policy.
     pub fn name(self) -> &'static str {
         match self {
@@ -66,6 +70,8 @@ pub enum Ipc {
     /// With `/dev/shm`.
     #[default]
     Private,
+    /// With a `/dev/shm` as large as the host's.
+    Large,
     /// Without `/dev/shm`.
     None,
 }
@@ -146,7 +152,12 @@ pub(super) fn cgroup(options: &mut CreateOptions, value: &str) -> Result<(), Str
 
 pub(super) fn ipc(options: &mut CreateOptions, value: &str) -> Result<(), String> {
     namespace(options, Namespace::Ipc, value, &["", "private", "shareable", "none"])?;
-    options.ipc = if value == "none" { Ipc::None } else { Ipc::Private };
+    options.ipc = match value {
+        "none" => Ipc::None,
+        // Whether it is the host's namespace is the policy's to say.
+        "host" => Ipc::Large,
+        _ => Ipc::Private,
+    };
     Ok(())
 }
 

@@ -52,18 +52,17 @@ impl<'a> ContainerPlan<'a> {
         title: &str,
     ) -> Result<Self, HookError> {
         let ContainerRequest { args, options, role, names, shared_network } = request;
-        let mut options = options?;
+        let work = context.runner.work();
+        let mut written_options = options?;
         let defaults = &context.runner.defaults;
-        if options.network.mode == NetworkMode::Job && !role.is_helper() {
-            options.network.mode = defaults.network;
+        if written_options.network.mode == NetworkMode::Job && !role.is_helper() {
+            written_options.network.mode = defaults.network;
         }
-        let written_options = options.clone();
+        for volume in &mut written_options.volumes {
+            volume.source = volume.source.clone().of_runner(work);
+        }
+        let mut options = written_options.clone();
         options.check(&context.settings.policy)?;
-        for ignored in &options.without_effect {
-            context
-                .log
-                .line(&format!("{title}: {} has no effect: {}", ignored.option, ignored.reason));
-        }
         let mut ports = Vec::new();
         for text in sent_ports(context, args, role, title).iter().chain(&options.network.publish) {
             ports.extend(PortMapping::parse(text)?);
@@ -76,12 +75,18 @@ impl<'a> ContainerPlan<'a> {
             Some(platform) => platform.parse().map_err(HookError::Platform)?,
             None => defaults.platform.clone().unwrap_or_else(Platform::host),
         };
-        let mounts = args.user_mounts.iter().map(Volume::from_mount);
-        let written_volumes: Vec<_> = mounts.collect::<Result<_, _>>()?;
+        let mounts = args.user_mounts.iter().map(|mount| {
+            let volume = Volume::from_mount(mount)?;
+            Ok(Volume { source: volume.source.of_runner(work), ..volume })
+        });
+        let written_volumes: Vec<_> = mounts.collect::<Result<_, HookError>>()?;
         let mut volumes = written_volumes.clone();
         for volume in &mut volumes {
             context.settings.policy.check_volume(volume)?;
         }
+        // Neither is what was asked for any more, where it got a harmless meaning.
+        written_options.host_namespaces.clone_from(&options.host_namespaces);
+        written_options.security.apparmor.clone_from(&options.security.apparmor);
         context.audit.allowed(context.runner, title, &written_options, &written_volumes)?;
         volumes.extend(options.volumes.iter().cloned());
         if let Some(mode) = shared_network {

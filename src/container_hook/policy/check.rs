@@ -2,19 +2,20 @@
 
 use std::path::{Path, PathBuf};
 
-use super::paths::{is_within, open_beneath, resolve};
+use super::paths::{expand, is_within, open_beneath, resolve};
 use super::{Gpus, Policy, PolicyError, Refused};
 use crate::container_hook::options::{
-    CreateOptions, Device, DeviceRule, Namespace, NetworkMode, capability,
+    CreateOptions, Device, DeviceRule, Namespace, NetworkMode, Variable, WithoutEffect, capability,
 };
 use crate::container_hook::volumes::{Propagation, Source, Volume};
+use crate::sys::apparmor;
 use crate::sys::caller::Caller;
 use crate::sys::fs::PathError;
 use crate::sys::host_file::HostFile;
 
 impl CreateOptions {
     /// Asks the policy about each option, and replaces what it resolves: the paths of mounts and
-    /// devices. What `--gpus` stands for is added.
+    /// devices. What `--gpus` stands for is added, and what has a harmless meaning gets that.
     ///
     /// So all that is not allowed can be told before anything is done. Paths are asked about once
     /// more, when they are opened.
@@ -23,6 +24,13 @@ impl CreateOptions {
     ///
     /// Returns everything that is not allowed, not only the first.
     pub fn check(&mut self, policy: &Policy) -> Result<(), PolicyError> {
+        self.soften(policy);
+        let refusals = self.refusals(policy);
+        if refusals.is_empty() { Ok(()) } else { Err(PolicyError(refusals)) }
+    }
+
+    /// Returns everything that the policy does not allow, and resolves the rest.
+    pub(in crate::container_hook) fn refusals(&mut self, policy: &Policy) -> Vec<Refused> {
         let mut refusals = Vec::new();
         policy.privileges(self, &mut refusals);
         policy.security_options(self, &mut refusals);
@@ -36,18 +44,46 @@ impl CreateOptions {
             refusals.extend(policy.check_volume(volume).err());
         }
         if self.gpus {
-            match policy.gpus.as_ref().map(Gpus::resolve) {
-                // The admin's own list: not asked about again.
-                Some(Ok((devices, volumes))) => {
-                    self.gpu_devices = devices;
-                    self.gpu_volumes = volumes;
-                }
-                Some(Err(refused)) => refusals.push(refused),
-                None => refusals
-                    .push(refused("--gpus", "its admin says what it stands for in [policy.gpus]")),
-            }
+            refusals.extend(self.add_gpus(policy).err());
         }
-        if refusals.is_empty() { Ok(()) } else { Err(PolicyError(refusals)) }
+        refusals
+    }
+
+    /// Gives options that the policy does not allow the meaning that they mostly have, where that needs
+    /// nothing of the host.
+    fn soften(&mut self, policy: &Policy) {
+        // Browsers and PyTorch want room in `/dev/shm`, not other people's shared memory.
+        if !policy.host_namespaces.contains(&Namespace::Ipc)
+            && self.host_namespaces.remove(&Namespace::Ipc)
+        {
+            self.without_effect.push(WithoutEffect {
+                option: "ipc=host",
+                reason: "the container has an IPC namespace of its own, and a /dev/shm as large as the \
+                         host's",
+            });
+        }
+        // That is how each container runs where there is no AppArmor.
+        let unconfined = self.security.apparmor.as_deref() == Some("unconfined");
+        if unconfined && !policy.allows_security("apparmor=unconfined") && !apparmor::is_enabled() {
+            self.security.apparmor = None;
+        }
+    }
+
+    /// Adds what `--gpus` stands for, and the variable by which hooks for NVIDIA's driver know that it was
+    /// asked for, as Docker does.
+    fn add_gpus(&mut self, policy: &Policy) -> Result<(), Refused> {
+        let section = policy.section("policy.gpus");
+        let Some(gpus) = &policy.gpus else {
+            let advice = format!("its admin says what it stands for under {section}");
+            return Err(refused("--gpus", &advice));
+        };
+        // The admin's own list: not asked about again.
+        (self.gpu_devices, self.gpu_volumes) = gpus.resolve(&section)?;
+        let name = "NVIDIA_VISIBLE_DEVICES";
+        if !self.env.iter().any(|variable| variable.name == name) {
+            self.env.push(Variable { name: name.to_owned(), value: Some("all".to_owned()) });
+        }
+        Ok(())
     }
 }
 
@@ -60,7 +96,7 @@ impl Policy {
     pub fn check_volume(&self, volume: &mut Volume) -> Result<(), Refused> {
         let option = format!("the volume {}", shown(&volume.source, &volume.target));
         if volume.propagation == Some(Propagation::Shared) && !self.shared_mounts {
-            return Err(refused(&format!("{option}:shared"), &allow("shared-mounts = true")));
+            return Err(refused(&format!("{option}:shared"), &self.allow("shared-mounts = true")));
         }
         let Source::Bind { path, .. } = &mut volume.source else { return Ok(()) };
         self.path(path, &option, "bind-mounts", &self.bind_mounts)
@@ -109,7 +145,7 @@ impl Policy {
             .map_err(|error| refused(option, &format!("its path leads nowhere ({error})")))?;
         if !is_within(&resolved, allowed) {
             let entry = format!("{key} = [{:?}]", resolved.display().to_string());
-            return Err(refused(option, &allow(&entry)));
+            return Err(refused(option, &self.allow(&entry)));
         }
         *path = resolved;
         Ok(())
@@ -117,13 +153,14 @@ impl Policy {
 
     fn privileges(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
         if options.security.privileged && !self.privileged {
-            refusals.push(refused("--privileged", &allow("privileged = true")));
+            refusals.push(refused("--privileged", &self.allow("privileged = true")));
         }
         let network = (options.network.mode == NetworkMode::Host).then_some(Namespace::Network);
         for namespace in options.host_namespaces.iter().copied().chain(network) {
             if !self.host_namespaces.contains(&namespace) {
                 let entry = format!("host-namespaces = [{:?}]", namespace.name());
-                refusals.push(refused(&format!("{}=host", namespace.option()), &allow(&entry)));
+                let option = format!("{}=host", namespace.option());
+                refusals.push(refused(&option, &self.allow(&entry)));
             }
         }
         let allowed: Vec<_> =
@@ -131,14 +168,19 @@ impl Policy {
         for name in &options.security.cap_add {
             if !allowed.contains(name) && !allowed.iter().any(|allowed| allowed == "ALL") {
                 let bare = name.strip_prefix("CAP_").unwrap_or(name);
-                let advice = format!("its admin can add {bare:?} to capabilities under [policy]");
+                let section = self.section("policy");
+                let advice =
+                    format!("its admin can add {bare:?} to `capabilities` under {section}");
                 refusals.push(refused(&format!("--cap-add {bare}"), &advice));
             }
         }
-        for rule in options.device_rules.iter().map(DeviceRule::to_string) {
-            if !self.device_rules.contains(&rule) {
-                let entry = format!("device-rules = [{rule:?}]");
-                refusals.push(refused(&format!("--device-cgroup-rule {rule:?}"), &allow(&entry)));
+        let allowed = self.device_rules.iter().filter_map(|rule| DeviceRule::parse(rule).ok());
+        let allowed: Vec<_> = allowed.collect();
+        for rule in &options.device_rules {
+            if !allowed.iter().any(|allowed| allowed.covers(rule)) {
+                let rule = rule.to_string();
+                let entry = self.allow(&format!("device-rules = [{rule:?}]"));
+                refusals.push(refused(&format!("--device-cgroup-rule {rule:?}"), &entry));
             }
         }
     }
@@ -157,23 +199,27 @@ impl Policy {
         }
         asked.extend(security.apparmor.iter().map(|profile| format!("apparmor={profile}")));
         for option in asked {
-            if !self.security_opts.contains(&option) {
-                let entry = format!("security-opts = [{option:?}]");
-                refusals.push(refused(&format!("--security-opt {option}"), &allow(&entry)));
+            if !self.allows_security(&option) {
+                let entry = self.allow(&format!("security-opts = [{option:?}]"));
+                refusals.push(refused(&format!("--security-opt {option}"), &entry));
             }
         }
+    }
+
+    fn allows_security(&self, option: &str) -> bool {
+        self.security_opts.iter().any(|pattern| covers(pattern, option))
     }
 
     fn resources(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
         let resources = &options.resources;
         if resources.oom_kill_disable && !self.oom_protection {
-            refusals.push(refused("--oom-kill-disable", &allow("oom-protection = true")));
+            refusals.push(refused("--oom-kill-disable", &self.allow("oom-protection = true")));
         }
         if let Some(adj @ ..0) = resources.oom_score_adj
             && !self.oom_protection
         {
             let option = format!("--oom-score-adj {adj}");
-            refusals.push(refused(&option, &allow("oom-protection = true")));
+            refusals.push(refused(&option, &self.allow("oom-protection = true")));
         }
         if let Some(pids) = resources.pids
             && self.max_pids != 0
@@ -183,7 +229,7 @@ impl Policy {
                 0 => ("--pids-limit without a limit".to_owned(), "max-pids = 0".to_owned()),
                 _ => (format!("--pids-limit {pids}"), format!("max-pids = {pids}")),
             };
-            refusals.push(refused(&option, &allow(&entry)));
+            refusals.push(refused(&option, &self.allow(&entry)));
         }
     }
 
@@ -215,26 +261,49 @@ impl Policy {
     }
 
     fn annotations(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
-        let covers = |pattern: &String, key: &str| match pattern.strip_suffix('*') {
-            Some(start) => key.starts_with(start),
-            None => pattern == key,
-        };
         for key in options.annotations.keys() {
             if !self.annotations.iter().any(|pattern| covers(pattern, key)) {
-                let entry = format!("annotations = [{key:?}]");
-                refusals.push(refused(&format!("--annotation {key}"), &allow(&entry)));
+                let entry = self.allow(&format!("annotations = [{key:?}]"));
+                refusals.push(refused(&format!("--annotation {key}"), &entry));
             }
+        }
+    }
+
+    fn allow(&self, entry: &str) -> String {
+        format!("its admin can allow it with `{entry}` under {}", self.section("policy"))
+    }
+
+    /// Returns a table of the settings, as messages name it.
+    pub(in crate::container_hook) fn section(&self, name: &str) -> String {
+        match &self.file {
+            Some(file) => format!("[{name}] in {}", file.display()),
+            None => format!("[{name}] of the settings"),
         }
     }
 }
 
+/// Returns whether a pattern is a text, or its beginning if it has `*` at its end.
+fn covers(pattern: &str, text: &str) -> bool {
+    match pattern.strip_suffix('*') {
+        Some(start) => text.starts_with(start),
+        None => pattern == text,
+    }
+}
+
 impl Gpus {
-    fn resolve(&self) -> Result<(Vec<Device>, Vec<Volume>), Refused> {
+    fn resolve(&self, section: &str) -> Result<(Vec<Device>, Vec<Volume>), Refused> {
         let wrong = |entry: &str, problem: String| {
-            refused("--gpus", &format!("{entry:?} in its [policy.gpus]: {problem}"))
+            refused("--gpus", &format!("{entry:?} under {section}: {problem}"))
         };
-        let devices =
-            self.devices.iter().map(|entry| Device::parse(entry).map_err(|e| wrong(entry, e)));
+        let mut devices = Vec::new();
+        for entry in &self.devices {
+            let found = expand(entry);
+            if found.is_empty() {
+                return Err(wrong(entry, "this machine has no such device".to_owned()));
+            }
+            devices.extend(found);
+        }
+        let devices = devices.iter().map(|entry| Device::parse(entry).map_err(|e| wrong(entry, e)));
         let volumes = self
             .volumes
             .iter()
@@ -247,13 +316,11 @@ fn refused(option: &str, advice: &str) -> Refused {
     Refused { option: option.to_owned(), advice: advice.to_owned() }
 }
 
-fn allow(entry: &str) -> String {
-    format!("its admin can allow it with `{entry}` under [policy]")
-}
-
 fn shown(source: &Source, target: &str) -> String {
     match source {
-        Source::Bind { path, .. } => format!("{}:{target}", path.display()),
+        Source::Bind { path, .. } | Source::Work { path, .. } => {
+            format!("{}:{target}", path.display())
+        }
         Source::Named(name) => format!("{name}:{target}"),
         Source::Anonymous => target.to_owned(),
     }

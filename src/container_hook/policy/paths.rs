@@ -1,6 +1,7 @@
 //! Paths of the host that a workflow names.
 
 use std::ffi::OsString;
+use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
@@ -44,6 +45,21 @@ pub(super) fn resolve(path: &Path) -> io::Result<PathBuf> {
             Err(error) => return Err(error),
         }
     }
+}
+
+/// Returns the paths of a directory that begin as the entry does, if that has `*` at its end; else the
+/// entry itself, which may have more than a path.
+pub(super) fn expand(entry: &str) -> Vec<String> {
+    let Some(start) = entry.strip_suffix('*') else { return vec![entry.to_owned()] };
+    let Some((dir, name)) = start.rsplit_once('/') else { return Vec::new() };
+    let entries = fs::read_dir(format!("{dir}/")).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut found: Vec<_> = names
+        .filter(|found| found.starts_with(name))
+        .map(|found| format!("{dir}/{found}"))
+        .collect();
+    found.sort();
+    found
 }
 
 /// Whether a resolved path is one of the allowed ones or below.

@@ -46,7 +46,12 @@ fn check(passage: &Passage) -> Check {
             "not checked: this host has no default route",
             "ip route add default via ADDRESS",
         ),
-        passage => Check::fail(NAME, found(passage, Iptables::V4), hint(passage, Iptables::V4)),
+        passage => Check::fail_with(
+            "nothing outside can be reached from them",
+            NAME,
+            found(passage, Iptables::V4),
+            hint(passage, Iptables::V4),
+        ),
     }
 }
 

@@ -14,10 +14,13 @@ const RUNNER_SETTINGS: &str = ".runner";
 
 /// Reports what has no limit.
 pub(super) fn none(settings: &Settings) -> Check {
-    let limits = &settings.limits;
+    let (limits, max) = (&settings.limits, &settings.policy.max);
+    let has_memory = limits.memory.or(max.memory).or(max.job.memory).is_some();
+    let has_pids =
+        limits.pids.is_none_or(|limit| limit >= 0) || max.pids.or(max.job.pids).is_some();
     let all = [
-        (limits.memory.is_none(), "memory"),
-        (limits.pids.is_some_and(|limit| limit < 0), "processes of a container"),
+        (!has_memory, "memory"),
+        (!has_pids, "processes of a container"),
         (settings.runtime.systemd_cgroup, "processes of all containers"),
         (limits.disk.is_none(), "root file systems"),
         (limits.volumes.is_none(), "named volumes"),

@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::fd::AsFd as _;
 
-use oci_hooks::container_hook::policy::Policy;
+use oci_hooks::container_hook::policy::{Policy, Preset};
 use oci_hooks::program::checks::Check;
 use oci_hooks::program::checks::storage::in_trial;
 use oci_hooks::program::sections::Store;
@@ -30,16 +30,32 @@ pub(super) fn user_namespaces() -> Check {
     Check::ok("user namespaces", "available")
 }
 
-/// Warns of what privileged containers can do in the runner's directories; capabilities and seccomp keep all
-/// others from it.
-pub(super) fn privileged(policy: &Policy) -> Option<Check> {
-    policy.privileged.then(|| {
-        Check::warn(
+/// Warns of what the policy gives away, and of what privileged containers can do in the runner's
+/// directories; capabilities and seccomp keep all others from it.
+pub(super) fn privileged(policy: &Policy) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if policy.gives_root() {
+        let why = match policy.preset {
+            Preset::Docker => "preset \"docker\"",
+            Preset::Default => "`privileged` or a bind mount of /",
+        };
+        checks.push(Check::warn(
+            "policy",
+            format!(
+                "whoever can change a workflow is root of this machine, and so is the user of a runner \
+                 that calls by sudo: {why} under [policy]"
+            ),
+            "allow only what the workflows need: what is refused says by which key",
+        ));
+    }
+    if policy.privileged {
+        checks.push(Check::warn(
             "privileged containers",
             "can make devices in the runner's directories, which are removed when the job ends",
             "have these directories on a file system that the host mounts with nodev",
-        )
-    })
+        ));
+    }
+    checks
 }
 
 /// Mounts a directory with its owners mapped, as the runner's directories are in containers.
@@ -68,6 +84,8 @@ pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
 
 #[test]
 fn privileged_containers_are_named_where_the_policy_has_them() {
-    assert!(privileged(&Policy::default()).is_none());
-    assert!(privileged(&Policy { privileged: true, ..Policy::default() }).is_some());
+    assert!(privileged(&Policy::default()).is_empty());
+    assert_eq!(privileged(&Policy { privileged: true, ..Policy::default() }).len(), 2);
+    let docker = serde_json::to_string(&privileged(&Policy::of(Preset::Docker))).unwrap();
+    assert!(docker.contains("the user of a runner that calls by sudo: preset"), "{docker}");
 }

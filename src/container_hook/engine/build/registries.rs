@@ -94,8 +94,7 @@ pub(super) fn pull(
         let logins = memory_file("logins", &logins).at("make in memory", Path::new("logins"))?;
         let image = image.to_string();
         let arguments = ["pull", "--policy", policy, "--authfile", "/proc/self/fd/0", &image];
-        match buildah.run("pull", &arguments.map(AsRef::as_ref), Stdio::from(logins))
-        {
+        match buildah.run("pull", &arguments.map(AsRef::as_ref), Stdio::from(logins)) {
             Err(BuildError::Failed { .. }) => {}
             ran => ran?,
         }

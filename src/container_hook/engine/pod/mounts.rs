@@ -129,10 +129,10 @@ fn propagation(
         Some("Bidirectional") if backend.context.settings.policy.shared_mounts => {
             Ok(Propagation::Shared)
         }
-        Some("Bidirectional") => Err(place.fault(
-            "makes mounts on the host: remove it, or set `shared-mounts = true` \
-                 under [policy] of the settings",
-        )),
+        Some("Bidirectional") => Err(place.fault(format!(
+            "makes mounts on the host: remove it, or set `shared-mounts = true` under {}",
+            backend.context.settings.policy.section("policy")
+        ))),
         Some(other) => Err(place.fault(format!(
             "{other:?} is not a propagation: expected `None`, `HostToContainer` or `Bidirectional`"
         ))),

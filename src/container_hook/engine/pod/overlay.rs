@@ -117,6 +117,12 @@ impl Overlay {
         says(&self.container.command) || says(&self.container.args)
     }
 
+    /// Returns whether the template says if programs may get more rights.
+    pub(in crate::container_hook::engine) fn says_escalation(&self) -> bool {
+        let context = self.container.security_context.as_ref();
+        context.is_some_and(|context| context.allow_privilege_escalation.is_some())
+    }
+
     fn security(
         &self,
         backend: &EngineBackend<'_>,
@@ -211,8 +217,9 @@ impl Overlay {
             if !policy.host_namespaces.contains(&namespace) {
                 return Err(self.pod.place.at("spec").at(field).fault(format!(
                     "reaches into this machine: remove it, or set `host-namespaces = [{:?}]` \
-                     under [policy] of the settings",
-                    namespace.name()
+                     under {}",
+                    namespace.name(),
+                    policy.section("policy")
                 )));
             }
             if is_network {

@@ -48,10 +48,11 @@ impl Contexts<'_> {
         options.read_only |= own.read_only_root_filesystem == Some(true);
         if own.privileged == Some(true) {
             if !settings.policy.privileged {
-                return Err(place.at("privileged").fault(
+                return Err(place.at("privileged").fault(format!(
                     "is root of this machine, in effect: remove it, name the capabilities that \
-                     are needed, or set `privileged = true` under [policy] of the settings",
-                ));
+                     are needed, or set `privileged = true` under {}",
+                    settings.policy.section("policy")
+                )));
             }
             security.privileged = true;
             security.restricted = false;

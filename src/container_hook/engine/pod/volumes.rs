@@ -203,10 +203,10 @@ pub(super) fn check_socket(path: &Path, policy: &Policy, place: &FieldPath) -> R
         return Ok(());
     }
     Err(place.fault(format!(
-        "{} is root of this machine, in effect: remove it, or set `bind-mounts = [{:?}]` under \
-         [policy] of the settings",
+        "{} is root of this machine, in effect: remove it, or set `bind-mounts = [{:?}]` under {}",
         path.display(),
-        real.display().to_string()
+        real.display().to_string(),
+        policy.section("policy")
     )))
 }
 

@@ -141,7 +141,9 @@ fn bind(volume: &Volume) -> Option<String> {
     let source = match &volume.source {
         Source::Bind { path, create: true } => path.to_str().unwrap(),
         Source::Named(name) => name,
-        Source::Bind { create: false, .. } | Source::Anonymous => return None,
+        Source::Bind { create: false, .. } | Source::Work { .. } | Source::Anonymous => {
+            return None;
+        }
     };
     let mut modes = Vec::new();
     modes.extend((!volume.copy).then_some("nocopy"));
@@ -194,6 +196,7 @@ pub(super) fn normalized(mut body: Value, options: &CreateOptions) -> Value {
             "tty" => (&["Tty"], &[]),
             "log-driver" | "log-opt" => (&[], &["LogConfig"]),
             "disable-content-trust" | "kernel-memory" | "quiet" => (&[], &[]),
+            "restart" => (&[], &["RestartPolicy"]),
             other => panic!("--{other} has no effect here; what does Docker send for it?"),
         };
         top.iter().for_each(|key| remove(&mut body, key));

@@ -1,0 +1,64 @@
+//! Blanks in messages that are the indentation of the source: where a backslash at the end of a line was
+//! forgotten, or lines were joined.
+
+use crate::source::{Finding, Source};
+
+/// More blanks than anybody writes between two words of a message.
+const BLANKS: usize = 5;
+
+/// Checks the strings of the code for them; those of tests are often files as they are.
+pub(crate) fn check(source: &Source) -> Vec<Finding> {
+    if !source.is_below("src") || source.is_named("tests.rs") {
+        return Vec::new();
+    }
+    let end = source.code_without_tests().len();
+    let strings = source.strings().into_iter().filter(|(at, _)| *at < end);
+    let stray = strings.filter(|(_, text)| has_stray_blanks(text));
+    let message = "blanks in a message: end the line of the source with a backslash";
+    stray.map(|(at, _)| source.finding(at, message)).collect()
+}
+
+fn has_stray_blanks(text: &str) -> bool {
+    // What a backslash at the end of a line joins.
+    let mut joined = String::new();
+    for (at, line) in text.split("\\\n").enumerate() {
+        joined += if at == 0 { line } else { line.trim_start() };
+    }
+    let is_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c == ',');
+    let mut rest = joined.as_str();
+    while let Some(start) = rest.find("     ").or_else(|| rest.find('\n')) {
+        let (before, after) = rest.split_at(start);
+        let next = after.trim_start_matches([' ', '\n']);
+        let blanks = after.len() - next.len();
+        if blanks > BLANKS && is_word(before.chars().last()) && is_word(next.chars().next()) {
+            return true;
+        }
+        rest = &after[blanks.max(1)..];
+    }
+    false
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(text: &str) -> usize {
+        check(&Source::new("src/a.rs", text)).len()
+    }
+
+    #[test]
+    fn forgotten_backslashes_are_found() {
+        assert_eq!(count("#[error(\"publish on it,          or on all\")]"), 1);
+        assert_eq!(count("#[error(\"publish on it,\n         or on all\")]"), 1);
+        assert_eq!(count("#[error(\n    \"publish on it, \\\n         or on all\"\n)]"), 0);
+    }
+
+    #[test]
+    fn columns_and_examples_stay() {
+        for text in ["  prune          What is left", "a  b", "Examples:\n  b", "x\n\n  y     # z"]
+        {
+            assert_eq!(count(&format!("const A: &str = \"{text}\";")), 0, "{text}");
+        }
+        assert_eq!(count("/// a        b\nfn f() {} // \"a        b\""), 0);
+    }
+}

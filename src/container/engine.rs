@@ -194,6 +194,16 @@ impl Engine {
         Ok(orphans.len() + self.remove_unknown()?)
     }
 
+    /// Removes the containers whose records another version of this program wrote, but for those that run.
+    /// Returns how many, and whether there are any left.
+    pub fn remove_of_other_versions(&self) -> Result<(usize, bool), ContainerError> {
+        let ids = record::of_other_versions(&self.run)?;
+        let (running, ended): (Vec<_>, Vec<_>) =
+            ids.iter().partition(|id| self.directory(id).process(id).is_some());
+        ended.iter().try_for_each(|id| self.remove_bare(id))?;
+        Ok((ended.len(), !running.is_empty()))
+    }
+
     /// Removes a container whose record is missing or cannot be read, as far as its id leads.
     pub fn remove_bare(&self, id: &str) -> Result<(), ContainerError> {
         let directory = self.directory(id);

@@ -10,6 +10,7 @@ use crate::runtime::RuntimeError;
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
 use crate::sys::process::RunError;
 use crate::sys::quantity::Size;
+use crate::sys::record::RecordError;
 
 /// A container could not be made, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -23,9 +24,9 @@ pub enum ContainerError {
     /// A file cannot be written.
     #[error(transparent)]
     Write(#[from] ReplaceError),
-    /// A record holds something else.
-    #[error("{} is not a record of this version", path.display())]
-    Record { path: PathBuf, source: serde_json::Error },
+    /// A record holds something else, or a newer version wrote it.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     #[error(transparent)]
     Runtime(#[from] RuntimeError),
     /// The image's layers could not be put together.
@@ -97,7 +98,7 @@ impl ContainerError {
     /// Returns whether it says that nobody can read a record: it is damaged, or of another version.
     pub fn is_unreadable_record(&self) -> bool {
         match self {
-            ContainerError::Record { .. } => true,
+            ContainerError::Record(_) => true,
             ContainerError::Read(error) => error.is_of_the_file(),
             _ => false,
         }
@@ -105,6 +106,11 @@ impl ContainerError {
 
     /// Returns whether another version of this program may have written the record that it is about.
     pub fn is_of_other_version(&self) -> bool {
-        matches!(self, ContainerError::Record { source, .. } if source.is_data())
+        matches!(self, ContainerError::Record(error) if error.is_of_other_version())
+    }
+
+    /// Returns whether a newer version of this program wrote the record that it is about.
+    pub fn is_newer_record(&self) -> bool {
+        matches!(self, ContainerError::Record(error) if error.is_newer())
     }
 }

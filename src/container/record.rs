@@ -17,6 +17,7 @@ use crate::sys::fs::{
     read_if_there,
 };
 use crate::sys::identity::Identity;
+use crate::sys::record::{decode, encode};
 
 /// More than any record has.
 const LONGEST_RECORD: u64 = 1 << 20;
@@ -154,7 +155,7 @@ impl Directory {
 
     /// Writes the record, replacing an earlier one at once.
     pub(super) fn write(&self, record: &Record) -> Result<(), ContainerError> {
-        write_json(&self.path.join("record.json"), record)
+        write_record(&self.path.join("record.json"), record)
     }
 
     /// Reads the record, within a limit of its size.
@@ -214,6 +215,13 @@ pub(super) fn orphans(run: &Path) -> Result<Vec<String>, ContainerError> {
     Ok(ids)
 }
 
+/// Returns the ids of containers whose record another version of this program wrote.
+pub(super) fn of_other_versions(run: &Path) -> Result<Vec<String>, ContainerError> {
+    let mut ids = ids(run)?;
+    ids.retain(|id| Directory::of(run, id).read().is_err_and(|error| error.is_of_other_version()));
+    Ok(ids)
+}
+
 /// Returns why records of containers cannot be read.
 pub(super) fn unreadable(run: &Path) -> Result<Vec<ContainerError>, ContainerError> {
     let errors = ids(run)?.into_iter().filter_map(|id| Directory::of(run, &id).read().err());
@@ -230,9 +238,17 @@ fn ids(run: &Path) -> Result<Vec<String>, ContainerError> {
     Ok(names.collect())
 }
 
-/// Writes a value as JSON for whoever comes later; readers see the old or the new.
+/// Writes a record with its version; readers see the old or the new.
+pub fn write_record(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
+    write(path, &encode(value))
+}
+
+/// Writes a value as JSON, for whoever knows by other means what it is; readers see the old or the new.
 pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerError> {
-    let text = serde_json::to_vec(value).expect("records are values that JSON has");
+    write(path, &serde_json::to_vec(value).expect("these are values that JSON has"))
+}
+
+fn write(path: &Path, text: &[u8]) -> Result<(), ContainerError> {
     let options = ReplaceOptions {
         mode: Some(0o600),
         // The run directory does not outlive a boot.
@@ -240,23 +256,18 @@ pub fn write_json(path: &Path, value: &impl Serialize) -> Result<(), ContainerEr
         ..ReplaceOptions::default()
     };
     let file = FileAt::open(path, Symlinks::Refuse)?;
-    Ok(file.replace(&text, &options)?)
+    Ok(file.replace(text, &options)?)
 }
 
-/// Reads a value that [`write_json`] wrote.
+/// Reads a value that [`write_json`] or [`write_record`] wrote.
 pub(super) fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T, ContainerError> {
-    parse_json(path, &read_bounded(path, LONGEST_RECORD)?)
+    Ok(decode(path, &read_bounded(path, LONGEST_RECORD)?)?)
 }
 
-/// Reads a value that [`write_json`] wrote, if there is one.
+/// Reads such a value, if there is one.
 pub fn read_json_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, ContainerError> {
     let text = read_if_there(path, LONGEST_RECORD)?;
-    text.map(|text| parse_json(path, &text)).transpose()
-}
-
-fn parse_json<T: DeserializeOwned>(path: &Path, text: &[u8]) -> Result<T, ContainerError> {
-    let invalid = |source| ContainerError::Record { path: path.to_owned(), source };
-    serde_json::from_slice(text).map_err(invalid)
+    Ok(text.map(|text| decode(path, &text)).transpose()?)
 }
 
 #[cfg(test)]
@@ -281,6 +292,20 @@ pub(super) mod tests {
             stop: None,
             step_user: None,
         }
+    }
+
+    #[test]
+    fn records_of_before_there_were_versions_are_read() {
+        let path = Path::new("record.json");
+        let record: Record =
+            decode(path, include_bytes!("../../tests/data/records/container.json")).unwrap();
+        assert_eq!((record.role, record.name.as_str()), (Role::Service, "web"));
+        assert!(record.process.is_some() && record.stop.is_some());
+        let again: Record = decode(path, &encode(&record)).unwrap();
+        assert_eq!(format!("{again:?}"), format!("{record:?}"));
+        let end: Ended =
+            decode(path, include_bytes!("../../tests/data/records/container-end.json")).unwrap();
+        assert_eq!(end.code, 137);
     }
 
     #[test]

@@ -38,7 +38,7 @@ pub use instance::{Instance, Status};
 pub use object::KindError;
 pub use plan::{BootPlan, Bound, Plan, PlanError, plan};
 pub use provider::{Listed, Provider, instance};
-pub use prune::{Pruned, prune};
+pub use prune::{PruneOptions, Pruned, prune};
 pub use settings::{
     Boot, Cache, Cpus, CpusError, Flavor, ImageSettings, Limits, Log, MountSettings,
     NetworkSettings, Pools, ProxySettings, Settings,

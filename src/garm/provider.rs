@@ -151,7 +151,7 @@ impl Provider<'_> {
         id: &str,
     ) -> Result<Option<InstanceRecord>, ProviderError> {
         match files.record() {
-            Err(error) if error.is_unreadable_record() => {
+            Err(error) if error.is_unreadable_record() && !error.is_newer_record() => {
                 Ok(self.records().record_of_container(self.engine, id)?)
             }
             record => Ok(record?),

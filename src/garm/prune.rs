@@ -15,6 +15,7 @@ use super::{logs, provider, remove};
 use crate::container::{ContainerError, Engine};
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::error::chain;
+use crate::sys::record::NewerRecords;
 
 /// How long it may take from the moment that a runner is found until it is known who has it.
 const BETWEEN: Duration = Duration::from_secs(60);
@@ -33,6 +34,15 @@ pub struct Pruned {
     pub unreadable: Vec<String>,
 }
 
+/// What is removed of instances.
+#[derive(Clone, Copy, Debug)]
+pub struct PruneOptions {
+    /// How long ago they ended.
+    pub ended_for: Duration,
+    /// Whether those go that a newer version of this program recorded.
+    pub newer: NewerRecords,
+}
+
 /// Removes instances whose creation was interrupted, and those that ended so long ago; what is left
 /// of containers of an earlier boot; old logs; and runners that nothing was made with for so long.
 ///
@@ -41,11 +51,12 @@ pub fn prune(
     engine: &Engine,
     network: &NetworkOptions,
     settings: &Settings,
-    ended_for: Duration,
+    options: PruneOptions,
 ) -> Result<Pruned, ProviderError> {
+    let ended_for = options.ended_for;
     // Before the records, which are there before their networks are.
     let networks = Network::ids(network)?;
-    let mut sweep = Sweep::new(engine, network, ended_for);
+    let mut sweep = Sweep::new(engine, network, options);
     for records in controllers(&engine.run)? {
         let InstanceRecords { known, unreadable } = records.read_all()?;
         for (name, error) in unreadable {
@@ -57,7 +68,10 @@ pub fn prune(
     }
     remove_trial(network)?;
     let Sweep { mut pruned, runners_in_use, named, knows_all, .. } = sweep;
-    pruned.orphans = engine.remove_orphans()?;
+    if options.newer == NewerRecords::Remove {
+        pruned.orphans += engine.remove_of_other_versions()?.0;
+    }
+    pruned.orphans += engine.remove_orphans()?;
     pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
     pruned.unreadable.extend(engine.unreadable()?.iter().map(|error| chain(error)));
     let broken = Network::unreadable(network)?;
@@ -77,7 +91,7 @@ pub fn prune(
 struct Sweep<'a> {
     engine: &'a Engine,
     network: &'a NetworkOptions,
-    ended_for: Duration,
+    options: PruneOptions,
     pruned: Pruned,
     runners_in_use: BTreeSet<String>,
     named: BTreeSet<String>,
@@ -86,11 +100,11 @@ struct Sweep<'a> {
 }
 
 impl<'a> Sweep<'a> {
-    fn new(engine: &'a Engine, network: &'a NetworkOptions, ended_for: Duration) -> Self {
+    fn new(engine: &'a Engine, network: &'a NetworkOptions, options: PruneOptions) -> Self {
         Sweep {
             engine,
             network,
-            ended_for,
+            options,
             pruned: Pruned::default(),
             runners_in_use: BTreeSet::new(),
             named: BTreeSet::new(),
@@ -108,7 +122,12 @@ impl<'a> Sweep<'a> {
         self.pruned.unreadable.push(chain(error));
         let record = records.record_of_container(self.engine, &name)?;
         let runs = record.as_ref().is_some_and(|record| provider::is_running(self.engine, record));
-        let files = records.files(&name).filter(|_| !runs && !error.is_of_other_version());
+        let is_removed = self.options.newer == NewerRecords::Remove || !error.is_of_other_version();
+        let is_attended = |files: &Files| {
+            files.supervisor().ok().flatten().is_some_and(|supervisor| supervisor.is_running())
+        };
+        let files = records.files(&name).filter(|_| !runs && is_removed);
+        let files = files.filter(|files| !error.is_of_other_version() || !is_attended(files));
         let Some(files) = files else {
             self.knows_all = false;
             return Ok(());
@@ -131,7 +150,7 @@ impl<'a> Sweep<'a> {
         self.named.insert(record.network.clone());
         let Some(files) = records.files(&record.name) else { return Ok(()) };
         let is_over =
-            |record: &InstanceRecord| is_over(self.engine, &files, record, self.ended_for);
+            |record: &InstanceRecord| is_over(self.engine, &files, record, self.options.ended_for);
         if !is_over(&record)? {
             self.runners_in_use.extend(record.layer);
             return Ok(());

@@ -13,7 +13,7 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::instance::Instance;
-use crate::container::{ContainerError, Engine, read_json_if_there, write_json};
+use crate::container::{ContainerError, Engine, read_json_if_there, write_json, write_record};
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
@@ -209,7 +209,7 @@ impl Files {
     /// Writes the record, replacing an earlier one at once.
     pub fn write_record(&self, record: &InstanceRecord) -> Result<(), ContainerError> {
         make_private(&self.path)?;
-        write_json(&self.path.join("claim.json"), record)
+        write_record(&self.path.join("claim.json"), record)
     }
 
     /// Returns how the runner ended, if it has.
@@ -320,6 +320,26 @@ mod tests {
 
     fn names_of(records: &Records) -> Vec<String> {
         records.read_all().unwrap().known.into_iter().map(|record| record.name).collect()
+    }
+
+    #[test]
+    fn records_of_before_there_were_versions_are_read() {
+        let run = tempfile::tempdir().unwrap();
+        let files = Records::of(run.path(), "c").files("a").unwrap();
+        fs::create_dir_all(&files.path).unwrap();
+        let put = |name: &str, text: &str| fs::write(files.path.join(name), text).unwrap();
+        put("claim.json", include_str!("../../tests/data/records/instance.json"));
+        put("supervisor.json", include_str!("../../tests/data/records/instance-supervisor.json"));
+        let record = files.record().unwrap().unwrap();
+        assert_eq!(
+            (record.name.as_str(), record.info.unwrap().os_name.as_str()),
+            ("garm-1", "ubuntu")
+        );
+        assert_eq!(files.supervisor().unwrap().unwrap().pid, 14021);
+        put("outcome.json", include_str!("../../tests/data/records/instance-ended.json"));
+        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Ended { code: 0, .. })));
+        put("outcome.json", include_str!("../../tests/data/records/instance-failed.json"));
+        assert!(matches!(files.outcome().unwrap(), Some(Outcome::Failed { .. })));
     }
 
     #[test]

@@ -2,11 +2,11 @@
 
 use std::io;
 use std::net::IpAddr;
-use std::path::PathBuf;
 
 use super::port::Protocol;
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
 use crate::sys::process::RunError;
+use crate::sys::record::RecordError;
 
 /// A network could not be made, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -20,9 +20,9 @@ pub enum NetworkError {
     /// A record cannot be written.
     #[error(transparent)]
     Write(#[from] ReplaceError),
-    /// A record holds something else.
-    #[error("{} is not a record of this version", path.display())]
-    Record { path: PathBuf, source: serde_json::Error },
+    /// A record holds something else, or a newer version wrote it.
+    #[error(transparent)]
+    Record(#[from] RecordError),
     /// There is no such network.
     #[error("network {id} does not exist: prepare_job did not run or was cleaned up")]
     Unknown { id: String },
@@ -92,7 +92,7 @@ impl NetworkError {
     /// Returns whether it says that nobody can read a record: it is damaged, or of another version.
     pub(super) fn is_unreadable(&self) -> bool {
         match self {
-            NetworkError::Record { .. } => true,
+            NetworkError::Record(_) => true,
             NetworkError::Read(error) => error.is_of_the_file(),
             _ => false,
         }

@@ -20,6 +20,7 @@ use crate::sys::fs::{
     read_if_there,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::record::{RecordError, decode, encode};
 use crate::sys::userns::PrivateIds;
 
 /// What the names of links on the host begin with; the rules of the firewall name it too.
@@ -201,8 +202,8 @@ pub(super) fn records(options: &NetworkOptions) -> Result<Records, NetworkError>
 
 pub(super) fn read(path: &Path) -> Result<Option<Record>, NetworkError> {
     let Some(text) = read_if_there(path, 1 << 20)? else { return Ok(None) };
-    let invalid = |source| NetworkError::Record { path: path.to_owned(), source };
-    serde_json::from_slice(&text).and_then(checked).map(Some).map_err(invalid)
+    let invalid = |source| RecordError::Invalid { path: path.to_owned(), source };
+    Ok(Some(checked(decode(path, &text)?).map_err(invalid)?))
 }
 
 /// Refuses numbers that no network or container of ours has: addresses are reckoned from them.
@@ -221,7 +222,7 @@ fn checked(record: Record) -> serde_json::Result<Record> {
 }
 
 pub(super) fn write(options: &NetworkOptions, record: &Record) -> Result<(), NetworkError> {
-    let text = serde_json::to_vec(record).expect("records are values that JSON has");
+    let text = encode(record);
     let replace = ReplaceOptions {
         mode: Some(0o600),
         // The run directory does not outlive a boot.
@@ -265,6 +266,14 @@ mod tests {
     }
 
     #[test]
+    fn records_of_before_there_were_versions_are_read() {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/records/network.json");
+        let record = read(Path::new(path)).unwrap().unwrap();
+        assert_eq!((record.endpoints.len(), record.next), (2, 2));
+        assert_eq!(record.endpoints[1].published[0].host_port, 8085);
+    }
+
+    #[test]
     fn a_record_with_numbers_that_have_no_address_is_broken() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("record.json");
@@ -290,7 +299,7 @@ mod tests {
             ("/endpoints/0/number", json!(u32::MAX)),
         ] {
             let read = read_with(pointer, value);
-            assert!(matches!(read, Err(NetworkError::Record { .. })), "{pointer}: {read:?}");
+            assert!(matches!(read, Err(NetworkError::Record(_))), "{pointer}: {read:?}");
         }
     }
 }

@@ -46,7 +46,7 @@ fn without_value(message: &str, part: &str) -> String {
     if let Some(beginning) = FOUND.iter().find(|beginning| message.starts_with(**beginning)) {
         // From the last one on: what was found may hold these words as well.
         let expected = message.rfind(", expected ").map_or("", |at| &message[at..]);
-        return format!("{beginning}{expected}");
+        return format!("{beginning}{expected}{}", later(beginning));
     }
     if let Some((what, expected)) = message.split_once(&format!(" {part}: expected ")) {
         return format!("{what}: expected {expected}");
@@ -57,6 +57,15 @@ fn without_value(message: &str, part: &str) -> String {
         None => message,
     };
     if holds(&message, part) { NOT_EXPECTED.to_owned() } else { message }
+}
+
+/// Returns a hint for what a newer version of the program may know: after a roll-back.
+fn later(found: &str) -> &'static str {
+    if found == "unknown field" {
+        concat!("; a version newer than this, ", env!("CARGO_PKG_VERSION"), ", may know it")
+    } else {
+        ""
+    }
 }
 
 /// Returns what follows a text in quotes, as `{:?}` writes it, at the beginning.
@@ -91,7 +100,7 @@ mod tests {
             (
                 "unknown field `s3cret`, expected `a` or `b`",
                 "s3cret",
-                "unknown field, expected `a` or `b`",
+                "unknown field, expected `a` or `b`; a version newer than this, 0.1.0, may know it",
             ),
             (
                 "invalid type: string \"s3cret\", expected u64",

@@ -2,8 +2,11 @@
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use tracing::trace;
 
@@ -34,6 +37,25 @@ impl FileLock {
         trace!(path = %path.display(), "lock shared");
         file.lock_shared().at("lock", path)?;
         Ok(FileLock { file })
+    }
+
+    /// Returns a descriptor for a child: the lock is held until both are closed, and the child's is by all
+    /// that inherit it.
+    pub fn descriptor(&self) -> io::Result<OwnedFd> {
+        Ok(self.file.try_clone()?.into())
+    }
+
+    /// Takes the lock, or returns nothing if somebody else holds it all the time.
+    pub fn try_exclusive_for(path: &Path, time: Duration) -> Result<Option<Self>, PathError> {
+        const POLL_INTERVAL: Duration = Duration::from_millis(5);
+        let end = Instant::now() + time;
+        loop {
+            let lock = Self::try_exclusive(path)?;
+            if lock.is_some() || Instant::now() >= end {
+                return Ok(lock);
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
     }
 
     /// Waits for a lock as [`exclusive`](Self::exclusive) does, whose file

@@ -43,6 +43,8 @@ pub mod process;
 #[cfg(any(feature = "engine", feature = "program"))]
 pub mod quantity;
 #[cfg(feature = "engine")]
+pub mod record;
+#[cfg(feature = "engine")]
 pub mod removal;
 pub mod rollback;
 pub mod spawn;

@@ -10,6 +10,7 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::set_aside::still_set_aside;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
+use oci_hooks::sys::record::NewerRecords;
 use serde::Serialize;
 
 use crate::engine;
@@ -23,9 +24,10 @@ use crate::settings::Settings;
 Examples:
   container-hook prune                        What is left of jobs, and images as the settings say
   container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+  container-hook prune --newer                After a roll-back: also what the newer version left
 
 Images that containers use stay. Jobs that run are not touched. The build cache of
-buildah is removed by age, not by size.")]
+buildah is removed by age, not by size. contrib/systemd has a timer that runs it each hour.")]
 pub(crate) struct PruneArgs {
     /// Remove images unused for this long, e.g. 7d
     #[arg(long, conflicts_with = "all")]
@@ -38,6 +40,10 @@ pub(crate) struct PruneArgs {
     /// Remove all images that no container uses
     #[arg(long)]
     all: bool,
+
+    /// Also remove what a newer version of the program recorded, unless it runs: after a roll-back
+    #[arg(long)]
+    newer: bool,
 }
 
 /// What was removed, for programs.
@@ -56,16 +62,18 @@ struct PruneReport {
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     let engine = settings.host().existing()?;
+    let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
     // Containers of killed jobs hold their images.
     let Abandoned { removed: jobs, mut unreadable } =
-        remove_abandoned(&engine, &engine::network(&settings)).map_err(Box::new)?;
+        remove_abandoned(&engine, &engine::network(&settings), newer).map_err(Box::new)?;
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),
         false if args.all => (None, Some(Size(0))),
         false => (settings.store.keep_age, settings.store.keep_size),
     };
-    let policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
+    let mut policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
+    policy.newer = newer;
     let pruned = engine.store.prune(&policy)?;
     let builds_age = if args.all { Some(Duration::ZERO) } else { policy.unused_for };
     let builds = remove_builds(&engine.disk, &engine.trash(), builds_age);

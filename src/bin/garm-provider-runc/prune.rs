@@ -7,6 +7,7 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::set_aside::still_set_aside;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
+use oci_hooks::sys::record::NewerRecords;
 use serde::Serialize;
 
 use crate::error::Error;
@@ -18,6 +19,7 @@ use crate::settings::Settings;
 Examples:
   garm-provider-runc prune                        What is left over, and images as the settings say
   garm-provider-runc prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
+  garm-provider-runc prune --newer                After a roll-back: also what the newer version left
 
 GARM deletes its instances itself. Those that ended long ago it has given up; those whose creation was
 interrupted go at once. Images that instances use stay, and instances that run are not touched.")]
@@ -33,6 +35,10 @@ pub(crate) struct PruneArgs {
     /// Remove all images that no instance uses
     #[arg(long)]
     all: bool,
+
+    /// Also remove what a newer version of the program recorded, unless it runs: after a roll-back
+    #[arg(long)]
+    newer: bool,
 
     /// Remove instances that ended this long ago, and cached runners unused since then
     #[arg(long, value_name = "AGE", default_value = "1d")]
@@ -59,14 +65,17 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     let settings = context.settings::<Settings>()?.settings;
     let engine = settings.host().existing()?;
     // Instances hold their images.
-    let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, args.ended.0)?;
+    let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
+    let pruning = garm::PruneOptions { ended_for: args.ended.0, newer };
+    let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),
         false if args.all => (None, Some(Size(0))),
         false => (settings.store.keep_age, settings.store.keep_size),
     };
-    let policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
+    let mut policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
+    policy.newer = newer;
     let images = engine.store.prune(&policy)?;
     let result = PruneReport {
         instances: pruned.instances,

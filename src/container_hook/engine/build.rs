@@ -21,6 +21,7 @@ use crate::image::{
 };
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine;
+use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, PathError, ReadError, make_private, read_bounded};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
@@ -33,6 +34,9 @@ pub use snapshot::ContextError;
 /// from; and the lock that each build shares.
 const BUILDAH: &str = "buildah";
 const LOCK: &str = "buildah.lock";
+
+/// How long the processes of a killed build may take to be gone.
+const DYING: Duration = Duration::from_millis(500);
 
 /// What the names of results in it begin with.
 const LAYOUT: &str = "layout-";
@@ -92,8 +96,13 @@ pub(super) fn build(
     let storage = own.join("storage");
     let temporary = storage.join("tmp");
     make_private(&engine.disk)?;
+    // Nobody else may do so for long: the runner has no cleanup for jobs whose only containers are those
+    // of steps.
+    if let Err(error) = sweep(&engine.disk, &engine.trash(), None, Duration::ZERO) {
+        log.warning(&chain(&error));
+    }
     // Before anything is made, which could be removed as something that a killed build left.
-    let _lock = FileLock::shared(&engine.disk.join(LOCK))?;
+    let lock = FileLock::shared(&engine.disk.join(LOCK))?;
     make_private(&temporary)?;
     let unique = crate::sys::fs::random_u64();
     let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
@@ -130,6 +139,7 @@ pub(super) fn build(
         temporary: &temporary,
         context: &context,
         home: &home,
+        lock: &lock,
     };
     log.group(&format!("Build {}", dockerfile.display()));
     let tag = reference.to_string();
@@ -182,12 +192,23 @@ pub fn remove_builds(
     trash: &Trash,
     unused_for: Option<Duration>,
 ) -> Result<RemovedBuilds, BuildError> {
+    sweep(disk, trash, unused_for, DYING)
+}
+
+/// Removes the same, and waits so long for a build that was killed, or that is going on.
+fn sweep(
+    disk: &Path,
+    trash: &Trash,
+    unused_for: Option<Duration>,
+    patience: Duration,
+) -> Result<RemovedBuilds, BuildError> {
     let all = disk.join(BUILDAH);
     let mut removed = RemovedBuilds::default();
     if !all.exists() {
         return Ok(removed);
     }
-    let Some(_lock) = FileLock::try_exclusive(&disk.join(LOCK))? else { return Ok(removed) };
+    let lock = FileLock::try_exclusive_for(&disk.join(LOCK), patience)?;
+    let Some(_lock) = lock else { return Ok(removed) };
     for entry in fs::read_dir(&all).at("list", &all)? {
         let entry = entry.at("list", &all)?;
         let path = entry.path();

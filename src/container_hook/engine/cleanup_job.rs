@@ -12,6 +12,7 @@ use crate::container_hook::error::HookError;
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::cgroup;
 use crate::sys::error::chain;
+use crate::sys::record::NewerRecords;
 
 pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
@@ -56,6 +57,8 @@ pub(super) fn report_limits(backend: &EngineBackend<'_>, container: &Record) {
 pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     let owner = backend.context.runner.owner();
     let (job, lent) = match backend.jobs().read(&owner) {
+        // What its containers and its network are only that version knows.
+        Err(error) if error.is_newer_record() => return Err(error.into()),
         Err(error) if error.is_unreadable_record() => {
             let problem = chain(&error);
             backend
@@ -153,12 +156,23 @@ pub struct Abandoned {
 
 /// Removes the jobs whose runners are gone without having cleaned up, and what is left of containers
 /// of an earlier boot.
-pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Abandoned, HookError> {
+pub fn remove_abandoned(
+    engine: &Engine,
+    network: &NetworkOptions,
+    newer: NewerRecords,
+) -> Result<Abandoned, HookError> {
     remove_trial(network)?;
     let jobs = Jobs::new(&engine.run);
     // Before the jobs, whose records are there before their networks are.
     let networks = Network::ids(network)?;
     let mut abandoned = Abandoned { removed: 0, unreadable: unreadable(engine, network)? };
+    // Which jobs those are of that run nobody can tell.
+    let mut newer = newer;
+    if newer == NewerRecords::Remove {
+        let (removed, is_any_left) = engine.remove_of_other_versions()?;
+        abandoned.removed += removed;
+        newer = if is_any_left { NewerRecords::Keep } else { newer };
+    }
     let AllJobs { known, unreadable } = jobs.all()?;
     for job in known {
         if job.worker.is_some_and(|worker| worker.is_running()) {
@@ -168,7 +182,9 @@ pub fn remove_abandoned(engine: &Engine, network: &NetworkOptions) -> Result<Aba
     }
     for (owner, error) in unreadable {
         abandoned.unreadable.push(chain(&error));
-        abandoned.removed += usize::from(remove_unreadable(engine, network, &owner, &error)?);
+        if newer == NewerRecords::Remove || !error.is_of_other_version() {
+            abandoned.removed += usize::from(remove_unreadable(engine, network, &owner)?);
+        }
     }
     abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
@@ -203,16 +219,15 @@ fn unreadable(engine: &Engine, network: &NetworkOptions) -> Result<Vec<String>, 
     Ok(problems)
 }
 
-/// Removes a job whose record is damaged, if nothing of it runs any more.
+/// Removes a job whose record cannot be read, if nothing of it runs any more.
 fn remove_unreadable(
     engine: &Engine,
     network: &NetworkOptions,
     owner: &str,
-    error: &ContainerError,
 ) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
     let runs = |record: &Record| record.process.is_some_and(|process| process.is_running());
-    if error.is_of_other_version() || engine.containers_of(owner)?.iter().any(runs) {
+    if engine.containers_of(owner)?.iter().any(runs) {
         return Ok(false);
     }
     let _lock = jobs.lock(owner)?;

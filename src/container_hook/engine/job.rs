@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::container::{ContainerError, read_json_if_there, write_json};
+use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::container_hook::error::HookError;
 use crate::container_hook::runner::Runner;
 use crate::sys::fs::{PathContext as _, make_private};
@@ -96,7 +96,7 @@ impl Jobs {
             lent: Some(lent),
         };
         make_private(&self.dir.join(&job.owner))?;
-        Ok(write_json(&self.path(&job.owner), &job)?)
+        Ok(write_record(&self.path(&job.owner), &job)?)
     }
 
     /// Returns the job of a runner; none if it has none.
@@ -163,6 +163,18 @@ mod tests {
             write().unwrap();
             assert_eq!(jobs.read(&owner).unwrap().unwrap().network, "n");
         }
+    }
+
+    #[test]
+    fn records_of_before_there_were_versions_are_read() {
+        let run = tempfile::tempdir().unwrap();
+        let jobs = Jobs::new(run.path());
+        fs::create_dir_all(run.path().join("jobs/o")).unwrap();
+        let text = include_str!("../../../tests/data/records/job.json");
+        fs::write(jobs.path("o"), text).unwrap();
+        let job = jobs.read("o").unwrap().unwrap();
+        assert_eq!((job.runner.as_str(), job.peers.len()), ("r1", 2));
+        assert_eq!(job.lent.unwrap().directories, [Path::new("/home/runner/_work")]);
     }
 
     #[test]

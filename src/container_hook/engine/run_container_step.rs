@@ -30,12 +30,14 @@ pub(super) fn run(
     let pod = Pod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
     notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
+    // Before anything is fetched or built: behind sudo it goes on for a moment when the hook is killed,
+    // and what removes the job has to come after it.
+    let _lock = jobs.lock(&owner)?;
     let images = in_parallel(&plans, |plan| {
         fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
     });
     let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
 
-    let _lock = jobs.lock(&owner)?;
     // A step of a job without containers has a network to itself.
     let job = jobs.read(&owner)?;
     let is_alone = job.is_none();

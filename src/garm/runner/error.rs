@@ -8,11 +8,15 @@ use crate::bundle::UserError;
 use crate::garm::http::HttpError;
 use crate::image::UnpackError;
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
+use crate::sys::record::RecordError;
 
 /// Why there is no runner for an instance.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunnerError {
+    /// A newer version of this program made it.
+    #[error(transparent)]
+    Newer(RecordError),
     /// GARM offers none for the architecture.
     #[error("{}", no_tool(arch, known))]
     NoTool { arch: String, known: String },

@@ -24,6 +24,7 @@ use crate::sys::fs::{
     random_u64, read_if_there,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::record::{decode, encode};
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
 
@@ -194,7 +195,7 @@ impl Runners {
         let size_bytes = unpacking.run(download())?;
         let (name, url) = (name_of(tool), shown(&tool.download_url));
         let record = Record { name, url, forge, owner, size_bytes };
-        let text = serde_json::to_vec(&record).expect("records are values that JSON has");
+        let text = encode(&record);
         let options =
             ReplaceOptions { durability: Durability::Unsynced, ..ReplaceOptions::default() };
         FileAt::open(&new.join(RECORD), Symlinks::Refuse)?.replace(&text, &options)?;
@@ -208,7 +209,7 @@ impl Runners {
         let mut kept = Vec::new();
         for key in names_in(&self.dir)? {
             if is_key(&key)
-                && let Some((record, used)) = self.read(&key)?
+                && let Some((record, used)) = self.read_known(&key)?
             {
                 let Record { name, url, forge, owner, size_bytes } = record;
                 kept.push(CachedRunner { key, name, url, forge, owner, size_bytes, used });
@@ -239,7 +240,11 @@ impl Runners {
                 self.trash.remove(&self.dir.join(&name))?;
                 continue;
             }
-            let record = self.read(key)?;
+            let record = match self.read(key) {
+                // Whose it is only that version knows.
+                Err(RunnerError::Newer(_)) => continue,
+                record => record?,
+            };
             let is_recent = record.as_ref().is_some_and(|(_, used)| {
                 SystemTime::now().duration_since(*used).unwrap_or_default() < older_than
             });
@@ -284,9 +289,21 @@ impl Runners {
             text => text?,
         };
         let Some(text) = text else { return Ok(None) };
-        let Ok(record) = serde_json::from_slice(&text) else { return Ok(None) };
+        let record = match decode(&path, &text) {
+            Ok(record) => record,
+            Err(error) if error.is_newer() => return Err(RunnerError::Newer(error)),
+            Err(_) => return Ok(None),
+        };
         let used = fs::metadata(&path).and_then(|file| file.modified());
         Ok(Some((record, used.at("look at", &path)?)))
+    }
+
+    /// Returns the same, and none if a newer version of this program made it.
+    fn read_known(&self, key: &str) -> Result<Option<(Record, SystemTime)>, RunnerError> {
+        match self.read(key) {
+            Err(RunnerError::Newer(_)) => Ok(None),
+            read => read,
+        }
     }
 
     fn lock(&self, key: &str) -> PathBuf {

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::image::{ConfigurationError, Digest, Reference, UnpackError};
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
+use crate::sys::record::RecordError;
 
 /// Why the store could not do something.
 #[derive(Debug, thiserror::Error)]
@@ -25,6 +26,9 @@ pub enum StoreError {
         /// What is wrong with it.
         source: serde_json::Error,
     },
+    /// A newer version of this program wrote a record.
+    #[error(transparent)]
+    Newer(RecordError),
     /// What somebody needs cannot be told.
     #[error(
         "{} cannot be read, so that any layer may be in use and none is removed: it goes with the \
@@ -55,9 +59,23 @@ impl StoreError {
     /// Returns whether it says that nobody can read a record: it is damaged, or of another version.
     pub(super) fn is_unreadable(&self) -> bool {
         match self {
-            StoreError::Record { .. } => true,
+            StoreError::Record { .. } | StoreError::Newer(_) => true,
             StoreError::Read(error) => error.is_of_the_file(),
             _ => false,
+        }
+    }
+
+    /// Returns whether a newer version of this program wrote the record that it is about.
+    pub(super) fn is_newer(&self) -> bool {
+        matches!(self, StoreError::Newer(_))
+    }
+}
+
+impl From<RecordError> for StoreError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Invalid { path, source } => StoreError::Record { path, source },
+            newer => StoreError::Newer(newer),
         }
     }
 }

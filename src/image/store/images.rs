@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use super::error::StoreError;
 use super::layers::Layer;
 use super::leases::Reservation;
-use super::open::{Store, names, read_record, read_whole, remove_file, write_record};
+use super::open::{Store, names, read_record, remove_file, write_record};
 use crate::image::{Configuration, Digest, ImageConfig, Platform, Reference};
 use crate::sys::fs::PathContext as _;
 
@@ -113,7 +113,12 @@ impl Store {
         platform: &Platform,
     ) -> Result<Option<Image>, StoreError> {
         let path = self.image_path(reference, platform);
-        let Some(record) = read_whole::<Record>(&path)? else { return Ok(None) };
+        let record = match read_record::<Record>(&path) {
+            // It is pulled again, whatever is in its place.
+            Err(error) if error.is_unreadable() => return Ok(None),
+            record => record?,
+        };
+        let Some(record) = record else { return Ok(None) };
         let configuration = Configuration::parse(record.configuration.as_bytes())?;
         let mut layers = Vec::new();
         for diff_id in &configuration.rootfs.diff_ids {
@@ -200,7 +205,7 @@ impl Store {
             let diff_ids = configuration.rootfs.diff_ids;
             let mut size_bytes = 0;
             for diff_id in &diff_ids {
-                size_bytes += self.layer(diff_id)?.map_or(0, |layer| layer.size_bytes);
+                size_bytes += self.readable_layer(diff_id)?.map_or(0, |layer| layer.size_bytes);
             }
             let summary = Summary {
                 reference,
@@ -213,6 +218,15 @@ impl Store {
             all.push(Named { path, diff_ids, summary });
         }
         Ok(all)
+    }
+
+    /// Returns why images have no readable record that a newer version of this program wrote: nobody else
+    /// can tell which layers they need.
+    pub(super) fn newer_images(&self) -> Result<Vec<StoreError>, StoreError> {
+        let images = self.images_dir();
+        let paths = names(&images)?.into_iter().filter(|name| name.ends_with(".json"));
+        let read = |name: String| read_record::<Record>(&images.join(name)).err();
+        Ok(paths.filter_map(read).filter(StoreError::is_newer).collect())
     }
 
     /// Notes that an image is used now.

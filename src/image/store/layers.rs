@@ -77,6 +77,14 @@ impl Store {
         Ok(Some(Layer::new(diff_id, &dir, &record)))
     }
 
+    /// Returns a layer if it is there, and this version of the program can read its record.
+    pub(super) fn readable_layer(&self, diff_id: &Digest) -> Result<Option<Layer>, StoreError> {
+        match self.layer(diff_id) {
+            Err(error) if error.is_newer() => Ok(None),
+            layer => layer,
+        }
+    }
+
     /// Returns whether a layer is there, by its diff ID.
     pub fn has_layer(&self, diff_id: &Digest) -> Result<bool, StoreError> {
         Ok(self.layer(diff_id)?.is_some())

@@ -15,6 +15,7 @@ use super::images::Image;
 use super::open::{Store, names, read_record, write_record};
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError, random_u64};
+use crate::sys::record::encode;
 use crate::sys::removal::remove_tree;
 
 const RESERVED: &str = ".reserved-";
@@ -104,7 +105,7 @@ impl Store {
             options.write(true).create_new(true).mode(0o600).open(&path).at("make", &path)?;
         file.lock().at("lock", &path)?;
         let record = Record { layers: diff_ids.to_vec() };
-        let text = serde_json::to_vec(&record).expect("records have text keys alone");
+        let text = encode(&record);
         let result = file.write_all(&text).at("write", &path);
         let reservation = Reservation { path, _file: file };
         Ok(result.map(|()| reservation)?)

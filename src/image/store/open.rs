@@ -13,6 +13,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::record::{decode, encode};
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
 
@@ -100,7 +101,7 @@ pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), S
     if fs::symlink_metadata(path).is_ok_and(|found| !found.is_file()) {
         remove_tree(path)?;
     }
-    let text = serde_json::to_vec(record).expect("records have text keys alone");
+    let text = encode(record);
     let options = ReplaceOptions {
         mode: Some(0o600),
         durability: Durability::Unsynced,
@@ -112,14 +113,14 @@ pub(super) fn write_record(path: &Path, record: &impl Serialize) -> Result<(), S
 /// Reads a record, if there is one.
 pub(super) fn read_record<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
     let Some(text) = read_if_there(path, MAX_RECORD_BYTES)? else { return Ok(None) };
-    let record = serde_json::from_slice(&text);
-    record.map(Some).map_err(|source| StoreError::Record { path: path.to_owned(), source })
+    Ok(Some(decode(path, &text)?))
 }
 
-/// Reads a record that is as none if nobody can read it, as after a power cut.
+/// Reads a record that is as none if nobody can read it, as after a power cut; but for one of a newer
+/// version, in whose place nothing else may come.
 pub(super) fn read_whole<T: DeserializeOwned>(path: &Path) -> Result<Option<T>, StoreError> {
     match read_record(path) {
-        Err(error) if error.is_unreadable() => Ok(None),
+        Err(error) if error.is_unreadable() && !error.is_newer() => Ok(None),
         result => result,
     }
 }

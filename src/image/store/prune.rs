@@ -11,6 +11,7 @@ use crate::image::Digest;
 use crate::sys::error::chain;
 use crate::sys::fs::PathError;
 use crate::sys::lock::FileLock;
+use crate::sys::record::NewerRecords;
 
 /// Which images to remove. Layers that no image needs go in any case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,12 +21,15 @@ pub struct PrunePolicy {
     pub unused_for: Option<Duration>,
     /// Those used longest ago, until the layers of the others take no more than this.
     pub max_bytes: Option<u64>,
+    /// Whether those go that a newer version of this program recorded, with the layers that nobody else
+    /// needs.
+    pub newer: NewerRecords,
 }
 
 impl PrunePolicy {
     /// Returns the policy for images by age, by size, or by both.
     pub fn new(unused_for: Option<Duration>, max_bytes: Option<u64>) -> Self {
-        PrunePolicy { unused_for, max_bytes }
+        PrunePolicy { unused_for, max_bytes, newer: NewerRecords::Keep }
     }
 }
 
@@ -63,9 +67,9 @@ impl Store {
         self.settle()?;
         self.sweep_layers()?;
         let excluded = self.exclude()?;
-        self.sweep_images()?;
+        self.sweep_images(policy.newer)?;
         let mut images = self.named()?;
-        let kept = self.kept_layers()?;
+        let kept = self.needed(&[])?;
         let sizes = self.sizes()?;
         images.sort_by_key(|image| std::cmp::Reverse(image.summary.used));
 
@@ -86,7 +90,7 @@ impl Store {
                 pruned.images.push(image.summary);
             }
         }
-        (pruned.layers, pruned.freed_bytes) = self.remove_unneeded(excluded)?;
+        (pruned.layers, pruned.freed_bytes) = self.remove_layers(excluded, policy.newer)?;
         Ok(pruned)
     }
 
@@ -107,11 +111,24 @@ impl Store {
 
     /// Removes the layers that nobody needs. Others may go on once it is decided which these are.
     pub(super) fn remove_unneeded(&self, excluded: FileLock) -> Result<(usize, u64), StoreError> {
+        self.remove_layers(excluded, NewerRecords::Keep)
+    }
+
+    fn remove_layers(
+        &self,
+        excluded: FileLock,
+        newer: NewerRecords,
+    ) -> Result<(usize, u64), StoreError> {
         let needed = self.needed(&self.named()?)?;
         let mut gone = Vec::new();
         let mut freed_bytes = 0;
         for (digest, dir) in self.layer_dirs()? {
-            let layer = self.layer(&digest)?;
+            let layer = match self.layer(&digest) {
+                Err(error) if error.is_newer() && newer == NewerRecords::Keep => continue,
+                Err(error) if error.is_newer() && needed.has(&digest) => continue,
+                Err(error) if error.is_newer() => None,
+                layer => layer?,
+            };
             // One that cannot be used is in nobody's way, but takes space.
             if layer.is_some() && needed.has(&digest) {
                 continue;
@@ -129,6 +146,7 @@ impl Store {
     /// Returns the layers that images, leases or reservations name.
     fn needed(&self, images: &[Named]) -> Result<Kept, StoreError> {
         let mut needed = self.kept_layers()?;
+        needed.unreadable.extend(self.newer_images()?);
         needed.layers.extend(images.iter().flat_map(|image| image.diff_ids.iter().cloned()));
         Ok(needed)
     }
@@ -136,14 +154,14 @@ impl Store {
     fn sizes(&self) -> Result<BTreeMap<Digest, u64>, StoreError> {
         let mut sizes = BTreeMap::new();
         for (digest, _) in self.layer_dirs()? {
-            let layer = self.layer(&digest)?;
+            let layer = self.readable_layer(&digest)?;
             sizes.insert(digest, layer.map_or(0, |layer| layer.size_bytes));
         }
         Ok(sizes)
     }
 
     /// Removes records that cannot be read, as after a power cut, and those that were not finished.
-    fn sweep_images(&self) -> Result<(), PathError> {
+    fn sweep_images(&self, newer: NewerRecords) -> Result<(), PathError> {
         let images = self.images_dir();
         for name in names(&images)? {
             let path = images.join(&name);
@@ -152,6 +170,7 @@ impl Store {
                 && !matches!(
                     read_record::<serde_json::Value>(&path),
                     Err(error) if error.is_unreadable()
+                        && (!error.is_newer() || newer == NewerRecords::Remove)
                 );
             if !is_good {
                 self.trash().remove(&path)?;

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use super::*;
 use crate::image::{Digest, Limits, Platform, Reference};
+use crate::sys::record::NewerRecords;
 use crate::sys::tests::Damage;
 
 /// A store with an image of one layer, which somebody leased and somebody else reserved.
@@ -18,7 +19,8 @@ struct Bench {
 /// As containers are called.
 const HOLDER: &str = "0123456789012345678901234567890123456789012345678901234567890123";
 
-const ALL: PrunePolicy = PrunePolicy { unused_for: None, max_bytes: Some(0) };
+const ALL: PrunePolicy =
+    PrunePolicy { unused_for: None, max_bytes: Some(0), newer: NewerRecords::Keep };
 
 fn reference() -> Reference {
     "example.com/image:1".parse().unwrap()
@@ -82,7 +84,7 @@ impl Bench {
 
 #[test]
 fn an_image_or_a_layer_whose_record_cannot_be_read_is_pulled_again() {
-    for damage in Damage::ALL {
+    for damage in Damage::ALL.into_iter().filter(|damage| *damage != Damage::OtherVersion) {
         for name in ["image", "layer"] {
             let mut bench = Bench::new();
             match name {
@@ -93,6 +95,72 @@ fn an_image_or_a_layer_whose_record_cannot_be_read_is_pulled_again() {
             assert_eq!(pruned.unreadable, <[String; 0]>::default(), "{damage:?} of {name}");
         }
     }
+}
+
+#[test]
+fn records_of_before_there_were_versions_are_read() {
+    let bench = Bench::new();
+    let data = |name: &str| {
+        let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/records");
+        fs::read_to_string(format!("{dir}/{name}.json")).unwrap()
+    };
+    let image: serde_json::Value = serde_json::from_str(&data("image")).unwrap();
+    let configuration = image["configuration"].as_str().unwrap();
+    let configuration: serde_json::Value = serde_json::from_str(configuration).unwrap();
+    let diff_id: Digest = configuration["rootfs"]["diff_ids"][0].as_str().unwrap().parse().unwrap();
+    let layer = bench.store.layer_dir(&diff_id);
+    fs::create_dir_all(layer.join("tree")).unwrap();
+    let record = data("layer").replace("00000000-0000-4000-8000-000000000000", &bench.store.boot);
+    fs::write(layer.join("layer.json"), record).unwrap();
+    fs::remove_file(bench.only(bench.store.images_dir())).unwrap();
+    fs::write(bench.store.images_dir().join("0.json"), data("image")).unwrap();
+    let images = bench.store.images().unwrap();
+    assert_eq!((images.len(), images[0].size_bytes), (1, 1_998_848));
+    // Nobody but the lease keeps it.
+    fs::remove_file(bench.store.images_dir().join("0.json")).unwrap();
+    fs::create_dir(bench.store.leases_dir().join("old")).unwrap();
+    fs::write(bench.store.leases_dir().join("old/0.json"), data("lease")).unwrap();
+    bench.store.prune(&ALL).unwrap();
+    assert!(layer.exists());
+    bench.store.release("old").unwrap();
+    bench.store.prune(&ALL).unwrap();
+    assert!(!layer.exists());
+}
+
+#[test]
+fn an_image_of_a_newer_version_keeps_its_layers_and_is_pulled_again() {
+    let mut bench = Bench::new();
+    bench.store.release(HOLDER).unwrap();
+    let image = bench.only(bench.store.images_dir());
+    Damage::OtherVersion.inflict(&image);
+    let pruned = bench.store.prune(&ALL).unwrap();
+    assert_eq!((pruned.unreadable.len(), pruned.layers), (1, 0));
+    assert!(pruned.unreadable[0].contains("newer version"), "{pruned:?}");
+    assert!(image.exists() && bench.layer.exists());
+    assert_eq!(bench.store.find(&reference(), &Platform::host()).unwrap(), None);
+    bench.pull();
+    assert!(bench.store.find(&reference(), &Platform::host()).unwrap().is_some());
+    bench.store.release(HOLDER).unwrap();
+    Damage::OtherVersion.inflict(&image);
+    let removed = bench.store.prune(&PrunePolicy { newer: NewerRecords::Remove, ..ALL }).unwrap();
+    assert_eq!((removed.unreadable.len(), removed.layers), (0, 1));
+    assert!(!image.exists() && !bench.layer.exists());
+}
+
+#[test]
+fn nothing_comes_in_the_place_of_a_layer_of_a_newer_version() {
+    let bench = Bench::new();
+    let record = bench.layer.join("layer.json");
+    Damage::OtherVersion.inflict(&record);
+    let error = bench.store.find(&reference(), &Platform::host()).unwrap_err();
+    assert!(error.to_string().contains("newer version"), "{error}");
+    bench.store.release(HOLDER).unwrap();
+    bench.store.images().unwrap();
+    bench.store.usage().unwrap();
+    bench.store.prune(&ALL).unwrap();
+    assert!(record.exists());
+    bench.store.prune(&PrunePolicy { newer: NewerRecords::Remove, ..ALL }).unwrap();
+    assert!(!bench.layer.exists());
 }
 
 #[test]

@@ -9,6 +9,8 @@ use crate::container_hook::engine::settings::BuildOptions;
 use crate::runtime::DEFAULT_PATH;
 use crate::sys::confine::Confinement;
 use crate::sys::fs::PathContext as _;
+use crate::sys::lock::FileLock;
+use crate::sys::spawn;
 
 /// Where buildah sees its own directory, that of the Dockerfile, and its configuration.
 const STORAGE: &str = "/tmp/storage";
@@ -23,6 +25,8 @@ pub(super) struct Buildah<'a> {
     pub(super) temporary: &'a Path,
     pub(super) context: &'a Path,
     pub(super) home: &'a Path,
+    /// Held by every process of it: killed with us it may still write for a moment.
+    pub(super) lock: &'a FileLock,
 }
 
 impl Buildah<'_> {
@@ -68,6 +72,7 @@ impl Buildah<'_> {
         confinement.give(self.temporary, "/var/tmp")?;
         confinement.give(self.home, HOME)?;
         confinement.show(self.context, CONTEXT)?;
+        spawn::pass_descriptor(&mut command, self.lock.descriptor().at("lock", self.storage)?);
         let status = confinement.run(&mut command).at("execute", program)?;
         if status.success() { Ok(()) } else { Err(BuildError::Failed { action, status }) }
     }

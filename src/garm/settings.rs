@@ -55,7 +55,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             root: "/var/lib/oci-hooks".into(),
-            pull: PullPolicy::Always,
+            pull: PullPolicy::default(),
             host_access: false,
             dns: Vec::new(),
             hooks: Some(HookOptions::default()),

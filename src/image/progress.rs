@@ -6,6 +6,7 @@ use super::digest::Digest;
 use super::pull::PullError;
 use super::reference::Reference;
 use super::registry::RegistryError;
+use crate::sys::error::chain;
 
 /// Hears what happens during a pull.
 ///
@@ -67,6 +68,19 @@ pub enum ProgressEvent<'a> {
         /// Why there is no newer one.
         error: &'a PullError,
     },
+}
+
+impl ProgressEvent<'_> {
+    /// Returns what people should know of an image that may be older than its registry's, if that is
+    /// what happened.
+    pub fn outdated(&self) -> Option<String> {
+        let ProgressEvent::Outdated { reference, error } = self else { return None };
+        Some(format!(
+            "taking {} from the store, which may be older than the registry's: {}",
+            reference.familiar(),
+            chain(*error)
+        ))
+    }
 }
 
 /// Shows nothing.

@@ -21,12 +21,12 @@ use super::store::{Image, Store, StoreError};
 #[serde(rename_all = "kebab-case")]
 pub enum PullPolicy {
     /// Each time. Layers that are in the store are not fetched again.
-    #[default]
     Always,
     /// If the image is not in the store.
     Missing,
     /// Each time; if the registry does not answer, or cannot send all of a newer image, the image in
     /// the store will do.
+    #[default]
     Newer,
     Never,
 }
@@ -119,8 +119,8 @@ impl From<OpenError> for PullError {
 /// Returns an image that is in the store afterwards, whole, and stays there while the value is there.
 ///
 /// An image that only known users may have is never given out on the word of the store: the
-/// registry is asked whether it gives it to these credentials; with [`PullPolicy::Never`], where
-/// nobody is asked, they must be those that it was pulled with.
+/// registry is asked whether it gives it to these credentials. Where nobody is asked, with
+/// [`PullPolicy::Never`], or nobody answers, they must be those that it was pulled with.
 ///
 /// Nor is a layer that is in the store for another image: the registry must have given its blob, or
 /// say that it does, or it is fetched again.
@@ -138,9 +138,7 @@ pub fn pull(
             Ok(image)
         }
         (PullPolicy::Never, Some(image)) => {
-            let login = request.credentials.find(reference.registry(), reference.repository())?;
-            let is_theirs = login.zip(image.access.as_deref());
-            if is_theirs.is_some_and(|(login, print)| login.has_fingerprint(print)) {
+            if is_theirs(request, &image)? {
                 Ok(image)
             } else {
                 Err(PullError::Private { reference: Box::new(reference.clone()) })
@@ -151,27 +149,51 @@ pub fn pull(
         }
         (PullPolicy::Missing, Some(image)) => {
             let repository = open()?;
-            if may_read(&repository, &image.digest)? {
-                return Ok(image);
+            repository.hurry(true);
+            match may_read(&repository, &image.digest) {
+                Ok(true) => Ok(image),
+                Ok(false) => {
+                    repository.hurry(false);
+                    fetch::fetch(store, client, &repository, request, None)
+                }
+                Err(error) => stored_instead(request, image, error.into()),
             }
-            fetch::fetch(store, client, &repository, request, None)
         }
         (PullPolicy::Newer, Some(image)) => {
             let repository = open()?;
-            let is_public = image.access.is_none();
-            match fetch::fetch(store, client, &repository, request, Some(image.clone())) {
-                Err(error) if error.is_transient() && is_public => {
-                    request.progress.event(ProgressEvent::Outdated { reference, error: &error });
-                    Ok(image)
-                }
-                result => result,
-            }
+            // Until it is known that there is another one.
+            repository.hurry(true);
+            let fetched = fetch::fetch(store, client, &repository, request, Some(image.clone()));
+            fetched.or_else(|error| stored_instead(request, image, error))
         }
         (PullPolicy::Always, stored) => fetch::fetch(store, client, &open()?, request, stored),
         (PullPolicy::Missing | PullPolicy::Newer, None) => {
             fetch::fetch(store, client, &open()?, request, None)
         }
     }
+}
+
+/// Returns the image in the store if its registry cannot give one now, and these credentials may have
+/// it.
+fn stored_instead(
+    request: &PullRequest<'_>,
+    image: Image,
+    error: PullError,
+) -> Result<Image, PullError> {
+    if !error.is_transient() || !is_theirs(request, &image)? {
+        return Err(error);
+    }
+    let reference = request.reference;
+    request.progress.event(ProgressEvent::Outdated { reference, error: &error });
+    Ok(image)
+}
+
+/// Returns whether an image is everybody's, or was pulled with these credentials.
+fn is_theirs(request: &PullRequest<'_>, image: &Image) -> Result<bool, HelperError> {
+    let Some(print) = image.access.as_deref() else { return Ok(true) };
+    let reference = request.reference;
+    let login = request.credentials.find(reference.registry(), reference.repository())?;
+    Ok(login.is_some_and(|login| login.has_fingerprint(print)))
 }
 
 /// Asks whether an image is given to these credentials; false if the registry no longer has it,

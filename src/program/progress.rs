@@ -53,7 +53,7 @@ impl Lines {
                 let delay = delay.as_secs_f32();
                 return Some(format!("{}; trying again in {delay:.1} s", chain(*error)));
             }
-            ProgressEvent::Outdated { .. } => return outdated(event),
+            ProgressEvent::Outdated { .. } => return event.outdated(),
             ProgressEvent::Resolved { reference, layers, bytes, .. } => {
                 let image = reference.familiar().to_string();
                 let line =
@@ -92,17 +92,6 @@ impl Lines {
         pull.said = Instant::now();
         Some(pull.line())
     }
-}
-
-/// Returns what people should know of an image that may be older than its registry's, if that is what
-/// happened.
-pub fn outdated(event: &ProgressEvent<'_>) -> Option<String> {
-    let ProgressEvent::Outdated { reference, error } = event else { return None };
-    Some(format!(
-        "taking {} from the store, which may be older than the registry's: {}",
-        reference.familiar(),
-        chain(*error)
-    ))
 }
 
 /// Shows a pull to whoever waits for it, on standard error.
@@ -152,7 +141,7 @@ impl Progress for Bar {
                 bar.inc(bytes);
             }
             ProgressEvent::Retry { error, .. } => bar.println(chain(error)),
-            ProgressEvent::Outdated { .. } => bar.println(outdated(&event).unwrap_or_default()),
+            ProgressEvent::Outdated { .. } => bar.println(event.outdated().unwrap_or_default()),
             _ => {}
         }
     }

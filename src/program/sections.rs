@@ -68,11 +68,11 @@ impl Default for Store {
 #[serde(rename_all = "kebab-case")]
 pub enum Pull {
     /// Each time, whether the name means another image by now
-    #[default]
     Always,
     /// If the image is not there
     Missing,
     /// As always, but an image that is there will do if the registry does not answer
+    #[default]
     Newer,
     /// Never: images are imported or pulled by hand
     Never,

@@ -164,10 +164,18 @@ fn a_private_image_in_the_store_needs_authorisation_of_each_job() {
     puller.pull(&address).unwrap();
     drop(server);
     puller.pull(&address).unwrap();
+    // A registry that is down keeps nobody from what was given to them, and gives nothing to others.
     for policy in [PullPolicy::Missing, PullPolicy::Newer] {
         puller.policy = policy;
-        let error = chain(&puller.pull(&address).unwrap_err());
-        assert!(error.contains("cannot reach"), "{error}");
+        puller.credentials = login(&address, "a", "a");
+        let before = puller.seen.count("outdated");
+        puller.pull(&address).unwrap();
+        assert_eq!(puller.seen.count("outdated"), before + 1, "{policy:?}: it is told");
+        for stranger in strangers.iter().chain([&login(&address, "b", "b")]) {
+            puller.credentials = stranger.clone();
+            let error = chain(&puller.pull(&address).unwrap_err());
+            assert!(error.contains("cannot reach"), "{error}");
+        }
     }
 }
 

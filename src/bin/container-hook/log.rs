@@ -10,7 +10,7 @@ use std::process::ExitCode;
 use oci_hooks::container_hook;
 use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::progress::{Lines, outdated};
+use oci_hooks::program::progress::Lines;
 use oci_hooks::program::trace::{self, LevelFilter};
 use oci_hooks::sys::error::{chain, is_full};
 use oci_hooks::sys::fs::random_u64;
@@ -85,7 +85,7 @@ impl container_hook::Log for Log {
 
 impl Progress for Log {
     fn event(&self, event: ProgressEvent<'_>) {
-        if let Some(text) = outdated(&event) {
+        if let Some(text) = event.outdated() {
             write(&command("warning", &text));
         } else if let Some(line) = self.progress.take(&event) {
             write(&plain(&line));

@@ -25,7 +25,7 @@ pub(crate) struct PullArgs {
     platform: Option<Platform>,
 
     /// When to ask the registry
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t = Pull::Always)]
     policy: Pull,
 }
 

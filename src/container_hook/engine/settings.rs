@@ -44,7 +44,7 @@ pub struct EngineSettings {
 impl Default for EngineSettings {
     fn default() -> Self {
         EngineSettings {
-            pull: PullPolicy::Always,
+            pull: PullPolicy::default(),
             hooks: Some(HookOptions::default()),
             dns: Vec::new(),
             log_bytes: 16 << 20,

@@ -93,10 +93,7 @@ fn sources(plan: &Plan) -> Vec<&Path> {
 fn an_instance_has_what_its_flavor_has() {
     let plan = plan(&settings(), &bootstrap(json!({}))).unwrap();
     assert_eq!(plan.image.to_string(), "docker.io/library/debian:12");
-    assert_eq!(
-        (plan.pull, plan.platform.to_string().as_str()),
-        (PullPolicy::Always, "linux/amd64")
-    );
+    assert_eq!((plan.pull, plan.platform.to_string().as_str()), (PullPolicy::Newer, "linux/amd64"));
     let Resources { nano_cpus, memory_bytes, pids_limit, .. } = plan.options.resources;
     assert_eq!(
         (nano_cpus, memory_bytes, pids_limit),

@@ -42,6 +42,7 @@ pub(super) fn fetch(
         Found::Stored(image) => return Ok(*image),
         Found::Manifest(digest, manifest) => (digest, manifest),
     };
+    repository.hurry(false);
     let bytes = repository.blob(&manifest.config, MAX_CONFIGURATION_BYTES)?;
     let configuration = Configuration::parse(&bytes)?;
     check(request, &manifest, &configuration)?;

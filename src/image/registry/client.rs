@@ -33,6 +33,8 @@ pub struct Repository<'a> {
     sources: Vec<(Source, AtomicBool)>,
     settings: Arc<Settings>,
     budget: Arc<Budget>,
+    /// Whether another try is worth less than to go on without.
+    hurries: AtomicBool,
     progress: &'a dyn Progress,
 }
 
@@ -107,6 +109,7 @@ impl RegistryClient {
             sources: sources.collect::<Result<_, HelperError>>()?,
             settings: Arc::clone(&self.settings),
             budget,
+            hurries: AtomicBool::new(false),
             progress,
         })
     }
@@ -152,6 +155,12 @@ impl<'a> Repository<'a> {
     /// Returns the login that had to be shown so far; none if all of it was public.
     pub fn used_login(&self) -> Option<&Login> {
         self.sources.iter().find_map(|(source, _)| source.used_login())
+    }
+
+    /// Says whether there is something to go on with if the registry does not answer: then it is asked
+    /// twice at most.
+    pub(in crate::image) fn hurry(&self, hurries: bool) {
+        self.hurries.store(hurries, Ordering::Relaxed);
     }
 
     /// Fetches what a tag or a digest names.
@@ -325,7 +334,10 @@ impl<'a> Repository<'a> {
     /// Waits before another attempt, or returns the error if there shall be none.
     pub(super) fn wait(&self, error: RegistryError, failures: u32) -> Result<(), RegistryError> {
         self.budget.check()?;
-        let retry = self.settings.options.retry;
+        let mut retry = self.settings.options.retry;
+        if self.hurries.load(Ordering::Relaxed) {
+            retry.attempts = retry.attempts.min(2);
+        }
         let asked = match &error {
             RegistryError::RateLimited { retry_after, .. } => retry_after.unwrap_or_default(),
             _ => std::time::Duration::ZERO,

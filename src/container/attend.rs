@@ -1,19 +1,18 @@
-//! One more process in a container, from its start to its end, with what it writes kept in a log.
+//! One more process in a container, from its start to its end, with what it writes read.
 
 use std::fs;
 use std::os::fd::AsRawFd as _;
 use std::path::PathBuf;
 use std::process::Stdio;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::pipe::{PipeFlags, pipe_with};
 use tracing::debug;
 
 use super::engine::Engine;
 use super::error::ContainerError;
-use super::logs::LogWriter;
 use super::record::Record;
-use super::watch::Watch;
+use super::watch::{Attendant, Watch};
 use crate::bundle::ExecOptions;
 use crate::runtime::Action;
 use crate::sys::fs::PathContext as _;
@@ -34,7 +33,7 @@ pub enum Attended {
 
 impl Engine {
     /// Runs a process in a container to its end, with this on its standard input; what it writes goes
-    /// to the log. The runtime itself does not stay meanwhile.
+    /// to the attendant, who says how long it may run. The runtime itself does not stay meanwhile.
     ///
     /// This process has to adopt orphans, as after [`spawn::detach`], and have no other children.
     pub fn attend(
@@ -42,8 +41,7 @@ impl Engine {
         record: &Record,
         options: &ExecOptions,
         stdin: &[u8],
-        log: &mut LogWriter,
-        deadline: Option<Instant>,
+        attendant: &mut impl Attendant,
     ) -> Result<Attended, ContainerError> {
         let directory = self.directory(&record.id);
         let path = directory.path();
@@ -76,7 +74,7 @@ impl Engine {
         let mut code = None;
         let watch = Watch { process, streams: [Some(stdout), Some(stderr)] };
         let has_ended = watch
-            .until_the_end(log, deadline, |ended| code = Some(ended))
+            .until_the_end(attendant, |ended| code = Some(ended))
             .at("read what is written in", path)?;
         if !has_ended {
             if let Some(process) = process {

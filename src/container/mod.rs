@@ -38,3 +38,4 @@ pub use steps::{
     StepConnection, StepEnd, StepError, StepSignals, StepSocket, directory as step_directory,
 };
 pub use wait::Wait;
+pub use watch::Attendant;

@@ -82,7 +82,7 @@ pub fn monitor(run: &Path, id: &str, mounts: RawFd) -> Result<(), ContainerError
             let record_end = |code| {
                 let _ = directory.write_end(&Ended { code, at: Timestamp::now() });
             };
-            let watched = watch.until_the_end(&mut log, None, record_end);
+            let watched = watch.until_the_end(&mut log, record_end);
             // Who deletes the container may have taken the files away.
             let _ = log.flush();
             watched.map(drop).at("read the output of", directory.path()).map_err(Into::into)

@@ -14,6 +14,24 @@ use crate::sys::identity::Identity;
 /// How long the output of a process that ended is waited for when another one still holds it.
 const DRAIN: Duration = Duration::from_secs(1);
 
+/// Who is given what a process writes, and says how long it may run.
+pub trait Attendant {
+    /// Takes what the process wrote.
+    fn take(&mut self, stream: Stream, bytes: &[u8]);
+
+    /// When the process is killed if it still runs; asked again after each thing it writes.
+    fn deadline(&self) -> Option<Instant> {
+        None
+    }
+}
+
+/// A log that cannot be written must not block the container.
+impl Attendant for LogWriter {
+    fn take(&mut self, stream: Stream, bytes: &[u8]) {
+        let _ = self.add(stream, bytes);
+    }
+}
+
 /// A process and the streams it writes to. The process must be a child of this one or have been
 /// adopted by it.
 pub(super) struct Watch {
@@ -24,13 +42,12 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Reads until the process has ended and nobody holds its streams, or the deadline is over;
+    /// Reads until the process has ended and nobody holds its streams, or its time is over;
     /// returns whether it has ended. When it has, `on_end` gets its code, or 128 and the signal that
     /// ended it.
     pub(super) fn until_the_end(
         mut self,
-        log: &mut LogWriter,
-        deadline: Option<Instant>,
+        attendant: &mut impl Attendant,
         mut on_end: impl FnMut(i32),
     ) -> Result<bool, Errno> {
         for stream in self.streams.iter().flatten() {
@@ -44,6 +61,7 @@ impl Watch {
         }
         while pidfd.is_some() || self.streams.iter().any(Option::is_some) {
             let left = if pidfd.is_some() {
+                let deadline = attendant.deadline();
                 deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()))
             } else {
                 Some(DRAIN)
@@ -64,7 +82,7 @@ impl Watch {
             let has_ended =
                 pidfd.is_some() && polled.last().is_some_and(|last| !last.revents().is_empty());
             drop(polled);
-            self.read(log);
+            self.read(attendant);
             if has_ended {
                 pidfd = None;
                 self.collect(&mut on_end);
@@ -73,16 +91,14 @@ impl Watch {
         Ok(pidfd.is_none())
     }
 
-    /// Reads what there is; a log that cannot be written must not block the container.
-    fn read(&mut self, log: &mut LogWriter) {
+    /// Reads what there is.
+    fn read(&mut self, attendant: &mut impl Attendant) {
         let mut buffer = [0; 64 << 10];
         for (slot, stream) in self.streams.iter_mut().zip([Stream::Stdout, Stream::Stderr]) {
             let Some(fd) = slot else { continue };
             match rustix::io::read(fd.as_fd(), &mut buffer) {
                 Ok(0) => *slot = None,
-                Ok(count) => {
-                    let _ = log.add(stream, &buffer[..count]);
-                }
+                Ok(count) => attendant.take(stream, &buffer[..count]),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(_) => *slot = None,
             }

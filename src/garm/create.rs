@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ use super::supervisor::Task;
 use super::{Bootstrap, logs, remove};
 use crate::bundle::{Dns, HostEntry, Init, Mount, MountSource, Namespace, Options, Tmpfs};
 use crate::container::{Output, Prepared, Role, Spec, new_id};
-use crate::image::{Image, PullRequest, pull};
+use crate::image::{Image, Progress, ProgressEvent, PullRequest, pull};
 use crate::network::{
     Endpoint, EndpointRequest, Network, NetworkError, NetworkOptions, NetworkRequest,
 };
@@ -45,7 +46,7 @@ pub(super) fn create(
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
     let lock = files.lock()?;
-    if let Some(record) = provider.record(&files, name)? {
+    if let Some(record) = remove::record(provider.engine, &provider.records(), &files, name)? {
         if is_alive(provider, &files, &record)? {
             return Err(ProviderError::Duplicate { name: name.clone() });
         }
@@ -150,6 +151,21 @@ struct Creation<'a> {
     plan: &'a Plan,
 }
 
+/// Keeps what is to be told of a pull.
+struct Warned<'a> {
+    progress: &'a dyn Progress,
+    warning: Mutex<Option<String>>,
+}
+
+impl Progress for Warned<'_> {
+    fn event(&self, event: ProgressEvent<'_>) {
+        if let Some(text) = event.outdated() {
+            *self.warning.lock().unwrap_or_else(PoisonError::into_inner) = Some(text);
+        }
+        self.progress.event(event);
+    }
+}
+
 /// The runner of an instance.
 struct Runner {
     located: Located,
@@ -166,15 +182,15 @@ impl<'a> Creation<'a> {
         files: &Files,
         record: &mut InstanceRecord,
     ) -> Result<(InstanceInfo, Task), ProviderError> {
-        let (image, runner, endpoint) = thread::scope(|scope| {
+        let (image, warning, runner, endpoint) = thread::scope(|scope| {
             let network = &record.network;
             let endpoint = scope.spawn(|| self.connect(network));
             // Children must be this thread's, which is there until all is done.
             let image = self.image();
-            let runner = image.and_then(|image| Ok((self.runner(&image)?, image)));
+            let runner = image.and_then(|image| Ok((self.runner(&image.0)?, image)));
             let endpoint = endpoint.join().expect("connecting does not panic");
-            let (runner, image) = runner?;
-            Ok::<_, ProviderError>((image, runner, endpoint?))
+            let (runner, (image, warning)) = runner?;
+            Ok::<_, ProviderError>((image, warning, runner, endpoint?))
         })?;
         if let Some(layer) = runner.as_ref().and_then(|runner| runner.layer.as_ref()) {
             record.layer = Some(layer.key.clone());
@@ -211,7 +227,8 @@ impl<'a> Creation<'a> {
         let info =
             InstanceInfo { os_name: os.id, os_version: os.version, addresses: endpoint.addresses };
         let log_bytes = self.provider.settings.log.size.0;
-        Ok((info, Task { spec: self.boot_spec(runner), log: record.log.clone(), log_bytes, notes }))
+        let spec = self.boot_spec(runner, warning);
+        Ok((info, Task { spec, log: record.log.clone(), log_bytes, notes }))
     }
 
     /// Connects the instance to a network of its own.
@@ -225,16 +242,19 @@ impl<'a> Creation<'a> {
         network.attach(&EndpointRequest { name: "instance".to_owned(), ports: Vec::new() })
     }
 
-    fn image(&self) -> Result<Image, ProviderError> {
+    /// Returns the image, and what people should know of it.
+    fn image(&self) -> Result<(Image, Option<String>), ProviderError> {
+        let progress = Warned { progress: self.provider.progress, warning: Mutex::default() };
         let request = PullRequest {
             reference: &self.plan.image,
             platform: &self.plan.platform,
             credentials: self.provider.credentials,
             policy: self.plan.pull,
-            progress: self.provider.progress,
+            progress: &progress,
         };
         let pulled = pull(&self.provider.engine.store, self.provider.registries, &request);
-        Ok(pulled.map_err(Box::new)?)
+        let image = pulled.map_err(Box::new)?;
+        Ok((image, progress.warning.into_inner().unwrap_or_else(PoisonError::into_inner)))
     }
 
     /// Returns the runner, from the image or from a layer of its own; none if GARM's script brings
@@ -322,7 +342,7 @@ impl<'a> Creation<'a> {
         Ok(options)
     }
 
-    fn boot_spec(&self, runner: Option<Runner>) -> BootSpec {
+    fn boot_spec(&self, runner: Option<Runner>, warning: Option<String>) -> BootSpec {
         let bootstrap = self.bootstrap;
         let boot = &self.plan.boot;
         BootSpec {
@@ -354,6 +374,7 @@ impl<'a> Creation<'a> {
                 install_dependencies: boot.install_dependencies,
             }),
             timeout: boot.timeout,
+            warning,
         }
     }
 

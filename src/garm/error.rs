@@ -28,9 +28,13 @@ pub enum ProviderError {
     /// It cannot be started again.
     #[error(
         "instance {name} has ended, and does not start again: its runner was good for one job; \
-         delete it"
+         delete it{}", fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default()
     )]
-    Ended { name: String },
+    Ended {
+        name: String,
+        /// What went wrong with it.
+        fault: Option<String>,
+    },
     /// Its image cannot be had.
     #[error(transparent)]
     Pull(#[from] Box<PullError>),

@@ -60,12 +60,7 @@ impl Provider<'_> {
         let _span = info_span!("delete", instance = id).entered();
         // Nothing was ever made by such a name.
         let Some(files) = self.records().files(id) else { return Ok(()) };
-        let lock = files.lock()?;
-        if let Some(record) = self.record(&files, id)? {
-            remove::remove(self.engine, self.network, &files, &record)?;
-        }
-        files.remove()?;
-        Ok(files.forget(lock)?)
+        remove::delete(self.engine, self.network, &self.records(), &files, id)
     }
 
     /// Returns an instance by its name.
@@ -115,9 +110,11 @@ impl Provider<'_> {
             container.runtime.resume(&container.id)?;
             return Ok(files.set_paused(false)?);
         }
-        match self.instance(&files, record)?.status {
+        let instance = self.instance(&files, record)?;
+        match instance.status {
             Status::Running => Ok(()),
-            _ => Err(ProviderError::Ended { name: id.to_owned() }),
+            // GARM writes it to its log.
+            _ => Err(ProviderError::Ended { name: id.to_owned(), fault: instance.fault }),
         }
     }
 
@@ -141,21 +138,6 @@ impl Provider<'_> {
 
     pub(super) fn records(&self) -> Records {
         Records::of(&self.engine.run, self.controller)
-    }
-
-    /// Returns what is known of an instance that is to be removed: from its container, if nobody can read
-    /// its record.
-    pub(super) fn record(
-        &self,
-        files: &Files,
-        id: &str,
-    ) -> Result<Option<InstanceRecord>, ProviderError> {
-        match files.record() {
-            Err(error) if error.is_unreadable_record() && !error.is_newer_record() => {
-                Ok(self.records().record_of_container(self.engine, id)?)
-            }
-            record => Ok(record?),
-        }
     }
 
     fn find(&self, id: &str) -> Result<(Files, InstanceRecord), ProviderError> {

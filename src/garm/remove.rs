@@ -4,7 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::error::ProviderError;
-use super::record::{Files, InstanceRecord};
+use super::record::{Files, InstanceRecord, Records};
 use super::supervisor::CGROUP;
 use crate::container::{ContainerError, Engine};
 use crate::network::{Network, NetworkOptions};
@@ -16,6 +16,38 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How long a supervisor may take to reap what ended in its container.
 const REAP_TIMEOUT: Duration = Duration::from_millis(500);
+
+/// Removes an instance, whatever is left of it; none is fine.
+pub(super) fn delete(
+    engine: &Engine,
+    network: &NetworkOptions,
+    records: &Records,
+    files: &Files,
+    name: &str,
+) -> Result<(), ProviderError> {
+    let lock = files.lock()?;
+    if let Some(record) = record(engine, records, files, name)? {
+        remove(engine, network, files, &record)?;
+    }
+    files.remove()?;
+    Ok(files.forget(lock)?)
+}
+
+/// Returns what is known of an instance that is to be removed: from its container, if nobody can read
+/// its record.
+pub(super) fn record(
+    engine: &Engine,
+    records: &Records,
+    files: &Files,
+    name: &str,
+) -> Result<Option<InstanceRecord>, ProviderError> {
+    match files.record() {
+        Err(error) if error.is_unreadable_record() && !error.is_newer_record() => {
+            Ok(records.record_of_container(engine, name)?)
+        }
+        record => Ok(record?),
+    }
+}
 
 /// Kills an instance and removes everything of it. Each step takes it that an earlier process was
 /// killed while doing the same. The lock is held.

@@ -11,12 +11,12 @@ use jiff::Timestamp;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
-use super::boot::{self, BootError, BootSpec, Guest, GuestCommand, GuestError, Owner};
+use super::boot::{self, BootSpec, Guest, GuestCommand, GuestError, OutputWatcher, Owner};
 use super::guest_root::GuestRoot;
 use super::http::{Http, HttpError, HttpOptions};
 use super::record::{Files, Outcome, Records};
 use crate::bundle::{self, ExecOptions};
-use crate::container::{Attended, ContainerError, Engine, LogWriter, Record, Stream};
+use crate::container::{Attendant, Attended, ContainerError, Engine, LogWriter, Record, Stream};
 use crate::sys::cgroup;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, PathError};
@@ -191,23 +191,14 @@ struct Supervisor<'a> {
     guest: Container<'a>,
 }
 
-/// Why a runner did not run.
-#[derive(Debug, thiserror::Error)]
-enum Failure {
-    #[error(transparent)]
-    Boot(#[from] BootError),
-    #[error("the runner cannot be started")]
-    Run(#[from] GuestError),
-}
-
 impl Supervisor<'_> {
     fn run(&mut self) -> Result<(), SupervisorError> {
-        let result = self.boot_and_run();
+        let result = boot::boot(&self.spec, &mut self.guest, &self.http);
         let at = Timestamp::now();
         let outcome = match result {
-            Ok(code) => {
-                self.guest.note(&format!("the runner ended with code {code}"));
-                Outcome::Ended { code, at }
+            Ok(()) => {
+                self.guest.note("the runner ended with code 0");
+                Outcome::Ended { code: 0, at }
             }
             Err(failure) => {
                 let fault = chain(&failure);
@@ -215,18 +206,15 @@ impl Supervisor<'_> {
                 Outcome::Failed { fault, at }
             }
         };
-        self.guest.log.flush().at("write the log of", self.guest.root.path())?;
-        self.files.write_outcome(&outcome)?;
+        let flushed = self.guest.log.flush().at("write the log of", self.guest.root.path());
+        // Whatever of this fails, as on a full disk: the container must not stay.
+        let written = self.files.write_outcome(&outcome);
         // Its first process only keeps it alive.
         if let Some(process) = self.guest.record.process {
             end(process).at("kill the container of", self.guest.root.path())?;
         }
-        Ok(())
-    }
-
-    fn boot_and_run(&mut self) -> Result<i32, Failure> {
-        let ready = boot::boot(&self.spec, &mut self.guest, &self.http)?;
-        Ok(self.guest.run(&ready.command)?)
+        written?;
+        Ok(flushed?)
     }
 }
 
@@ -282,8 +270,43 @@ impl<'a> Container<'a> {
     }
 }
 
+/// How much of a line is watched.
+const MAX_LINE_BYTES: usize = 4 << 10;
+
+/// Keeps what a program writes, and has it watched line by line.
+struct Watched<'a> {
+    log: &'a mut LogWriter,
+    watcher: &'a mut dyn OutputWatcher,
+    /// The beginnings of lines that have not ended, of both streams.
+    partial: [Vec<u8>; 2],
+}
+
+impl Attendant for Watched<'_> {
+    fn take(&mut self, stream: Stream, bytes: &[u8]) {
+        self.log.take(stream, bytes);
+        let partial = &mut self.partial[stream as usize];
+        for part in bytes.split_inclusive(|&byte| byte == b'\n') {
+            let text = part.strip_suffix(b"\n").unwrap_or(part);
+            let room = MAX_LINE_BYTES.saturating_sub(partial.len());
+            partial.extend_from_slice(&text[..text.len().min(room)]);
+            if text.len() < part.len() {
+                self.watcher.line(&String::from_utf8_lossy(partial));
+                partial.clear();
+            }
+        }
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.watcher.deadline()
+    }
+}
+
 impl Guest for Container<'_> {
-    fn run(&mut self, command: &GuestCommand) -> Result<i32, GuestError> {
+    fn run_watched(
+        &mut self,
+        command: &GuestCommand,
+        watcher: &mut dyn OutputWatcher,
+    ) -> Result<i32, GuestError> {
         let options = ExecOptions {
             args: command.args.clone(),
             env: command.env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
@@ -291,10 +314,11 @@ impl Guest for Container<'_> {
             user: Some(self.user(command.owner)),
             ..ExecOptions::default()
         };
-        // One that is too far off for a clock is none.
-        let deadline = Instant::now().checked_add(command.timeout);
-        let attended =
-            self.engine.attend(&self.record, &options, &command.stdin, &mut self.log, deadline)?;
+        let mut watched = Watched { log: &mut self.log, watcher, partial: [vec![], vec![]] };
+        let attended = self.engine.attend(&self.record, &options, &command.stdin, &mut watched)?;
+        for partial in watched.partial.iter().filter(|partial| !partial.is_empty()) {
+            watched.watcher.line(&String::from_utf8_lossy(partial));
+        }
         match attended {
             Attended::Ended(code) => Ok(code),
             Attended::TimedOut => Err(GuestError::TimedOut {

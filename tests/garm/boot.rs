@@ -243,7 +243,11 @@ fn the_script_of_garm_is_run_if_the_admin_or_the_pool_wants_it() {
             let install = "#!/bin/bash\necho \"@ template $(id -u)\"; echo >/cache/$RANDOM && echo done by template\n";
             world.garm.set_install_script(name, install);
             world.provider().create(&document);
-            world.provider().wait_for(name, Status::Stopped);
+            // It does not call GARM, as it should.
+            let answer = world.provider().wait_for(name, Status::Error);
+            let fault = "GARM's install script ended without telling that the runner is idle";
+            assert!(answer.fault().starts_with(fault), "{}", answer.fault());
+            assert_eq!(world.garm.instance(name).said("failed"), [answer.fault()]);
             let record = world.installation.log(name);
             assert_eq!(record.one("template"), "0");
             assert!(record.text.contains("done by template"), "{}", record.text);

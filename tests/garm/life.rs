@@ -21,7 +21,7 @@ fn an_instance_boots_does_its_job_stops_and_is_deleted_without_a_trace() {
         assert_eq!(provider.names(), <[String; 0]>::default());
         let before = Snapshot::take(&world.installation);
 
-        let answer = world.create("one", "echo from the job; sleep 0.2; exit 3", json!({}));
+        let answer = world.create("one", "echo from the job; sleep 2; exit 3", json!({}));
         assert_eq!((answer.provider_id.as_str(), answer.name.as_str()), ("one", "one"));
         assert_eq!((answer.os_type.as_str(), answer.os_arch.as_str()), ("linux", "amd64"));
         assert_eq!(answer.os_name, "alpine");

@@ -23,3 +23,4 @@ mod secrets;
 mod setup;
 mod soak;
 mod sudo;
+mod truth;

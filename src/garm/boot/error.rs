@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::guest::GuestError;
+use super::output::LastLines;
 use crate::garm::http::HttpError;
 
 /// Why a runner did not come up.
@@ -41,6 +42,23 @@ pub enum BootError {
         /// What is wrong with it.
         source: RunnerFileError,
     },
+    /// It runs, but has no session at its forge.
+    #[error("the runner did not listen for jobs within {} s{last}", timeout.as_secs())]
+    NotListening { timeout: Duration, last: LastLines },
+    /// It ended before any job could come.
+    #[error("the runner ended with code {code} before it listened for jobs{last}")]
+    EndedEarly { code: i32, last: LastLines },
+    /// It ended later, and not as one whose job is done.
+    #[error("the runner ended with code {code}{last}")]
+    Ended { code: i32, last: LastLines },
+    /// The same, of a runner whose scripts end with 0 in any case.
+    #[error("the runner ended: {reason}{last}")]
+    Listener { reason: String, last: LastLines },
+    #[error("GARM's install script ended with code {code}{last}")]
+    InstallScript { code: i32, last: LastLines },
+    /// GARM waited for its script to say so.
+    #[error("GARM's install script ended without telling that the runner is idle{last}")]
+    NeverIdle { last: LastLines },
     #[error(
         "GARM gives no install script: use_garm_template needs GARM 0.2 and a template for the pool"
     )]

@@ -1,7 +1,7 @@
 //! The instance as a boot sees it.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::container::ContainerError;
 use crate::sys::fs::PathError;
@@ -38,11 +38,41 @@ impl Owner {
     pub const ROOT: Owner = Owner { uid: 0, gid: 0 };
 }
 
+/// Follows what a program writes.
+pub trait OutputWatcher {
+    /// Takes a line without its newline, or the beginning of a long one.
+    fn line(&mut self, line: &str);
+
+    /// When the program is killed if it still runs; asked again after each line.
+    fn deadline(&self) -> Option<Instant>;
+}
+
+/// Does not care for what is written.
+struct Within(Option<Instant>);
+
+impl OutputWatcher for Within {
+    fn line(&mut self, _: &str) {}
+
+    fn deadline(&self) -> Option<Instant> {
+        self.0
+    }
+}
+
 /// An instance whose container runs.
 pub trait Guest {
     /// Runs a program to its end, and everything it writes goes to the instance's log. Returns its
     /// code, or 128 and the signal that ended it.
-    fn run(&mut self, command: &GuestCommand) -> Result<i32, GuestError>;
+    fn run(&mut self, command: &GuestCommand) -> Result<i32, GuestError> {
+        // One that is too far off for a clock is none.
+        self.run_watched(command, &mut Within(Instant::now().checked_add(command.timeout)))
+    }
+
+    /// The same, but the watcher gets each line too, and says how long the program may run.
+    fn run_watched(
+        &mut self,
+        command: &GuestCommand,
+        watcher: &mut dyn OutputWatcher,
+    ) -> Result<i32, GuestError>;
 
     /// Writes a line to the instance's log.
     fn note(&mut self, text: &str);

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use super::attend::attend;
 use super::error::BootError;
 use super::guest::{Guest, GuestCommand, Owner};
 use super::prepare::{As, BootContext};
@@ -20,15 +21,16 @@ const EVAL: &str = r#"eval "$(cat)""#;
 
 /// A runner that is up to the last step: running it.
 #[derive(Clone, Debug)]
-pub struct Ready {
-    /// What runs it, until its job is done: the timeout is longer than anybody waits.
-    pub command: GuestCommand,
+pub(super) struct Ready {
+    /// What runs it, until its job is done.
+    pub(super) command: GuestCommand,
     /// The number that the forge gave it, if it is known.
-    pub agent_id: Option<i64>,
+    pub(super) agent_id: Option<i64>,
 }
 
-/// Brings the runner of an instance up; GARM is told of each step, and of what went wrong.
-pub fn boot(spec: &BootSpec, guest: &mut impl Guest, http: &Http) -> Result<Ready, BootError> {
+/// Brings the runner of an instance up and stays with it until it has ended. GARM is told of each
+/// step, that the runner waits for its job, and of what went wrong.
+pub fn boot(spec: &BootSpec, guest: &mut impl Guest, http: &Http) -> Result<(), BootError> {
     boot_patiently(spec, guest, http, Retry::default())
 }
 
@@ -38,13 +40,21 @@ pub(super) fn boot_patiently(
     guest: &mut impl Guest,
     http: &Http,
     retry: Retry,
-) -> Result<Ready, BootError> {
+) -> Result<(), BootError> {
     let deadline = Deadline::new(spec.timeout);
     let garm = Garm::new(spec, http, retry, deadline);
     let mut boot = BootContext { guest, deadline, env: proxies(&spec.proxy) };
-    let result = steps(&garm, spec, &mut boot);
-    if let Err(error) = &result {
-        garm.failed(error);
+    let ready = steps(&garm, spec, &mut boot);
+    let result = ready.and_then(|ready| attend(&garm, spec, boot.guest, &ready));
+    match &result {
+        // It has been told.
+        Ok(()) | Err(BootError::NeverIdle { .. }) => {}
+        Err(error) => {
+            // After `idle` GARM takes nothing more of an instance; its lists say how that is.
+            if let Err(refusal) = garm.failed(error) {
+                boot.guest.note(&format!("GARM was not told: {}", chain(&refusal)));
+            }
+        }
     }
     result
 }
@@ -55,6 +65,9 @@ fn steps<G: Guest>(
     boot: &mut BootContext<'_, G>,
 ) -> Result<Ready, BootError> {
     garm.installing(boot.guest, "the instance runs, preparing it")?;
+    if let Some(warning) = &spec.warning {
+        garm.progress(boot.guest, warning)?;
+    }
     let proxies = boot.env.clone();
     let certificates = certificates::install(boot.guest, &spec.ca_pem)?;
     boot.env.extend(certificates);
@@ -105,7 +118,6 @@ fn own_steps<G: Guest>(
             .note(&format!("GARM does not take the system information: {}", chain(&error))),
         result => result?,
     }
-    garm.idle(agent_id)?;
     Ok(Ready { command, agent_id })
 }
 

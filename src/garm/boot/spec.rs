@@ -29,8 +29,10 @@ pub struct BootSpec {
     pub pre_install: BTreeMap<String, Vec<u8>>,
     /// The runner; none if GARM's own script is run, which brings one up by itself.
     pub runner: Option<RunnerSpec>,
-    /// How long all of it may take.
+    /// How long it may take until the runner listens for jobs.
     pub timeout: Duration,
+    /// What GARM's users should know of the image.
+    pub warning: Option<String>,
 }
 
 /// The runner of an instance.

@@ -1,5 +1,6 @@
 //! What GARM is told and asked.
 
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -34,6 +35,11 @@ impl Deadline {
         let left = self.timeout.saturating_sub(self.start.elapsed());
         if left.is_zero() { Err(BootError::TimedOut { timeout: self.timeout }) } else { Ok(left) }
     }
+
+    /// Returns when it is over; none if that is too far off for a clock.
+    fn at(self) -> Option<Instant> {
+        self.start.checked_add(self.timeout)
+    }
 }
 
 /// GARM, as an instance sees it.
@@ -52,6 +58,11 @@ impl<'a> Garm<'a> {
         deadline: Deadline,
     ) -> Self {
         Garm { spec, http, retry, deadline }
+    }
+
+    /// Returns when the time is over.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.deadline.at()
     }
 
     /// Gets one of the instance's documents.
@@ -92,27 +103,39 @@ impl<'a> Garm<'a> {
         self.patiently(|| self.post("system-info/", &document))
     }
 
-    /// Reports that the runner waits for its job. The token is worth nothing after that.
-    pub(super) fn idle(&self, agent_id: Option<i64>) -> Result<(), BootError> {
-        let mut document = status("idle", "runner successfully installed");
+    /// Waits until the runner listens, and reports then that it waits for its job: until GARM answers
+    /// or the runner is gone. Returns why GARM was not told. The token is worth nothing after that.
+    pub(super) fn idle(
+        &self,
+        agent_id: Option<i64>,
+        listening: &Receiver<()>,
+    ) -> Option<HttpError> {
+        listening.recv().ok()?;
+        let mut document = status("idle", "the runner listens for jobs");
         document["agent_id"] = agent_id.into();
         let mut was_lost = false;
-        self.patiently(|| match self.post("status", &document) {
-            // It was taken, and only the answer did not come through.
-            Err(HttpError::Status { status: 401, .. }) if was_lost => Ok(()),
-            result => {
-                was_lost = result.is_err();
-                result
+        loop {
+            match self.post("status", &document) {
+                Ok(()) => return None,
+                // It was taken, and only the answer did not come through.
+                Err(HttpError::Status { status: 401, .. }) if was_lost => return None,
+                Err(error) if !error.is_transient() => return Some(error),
+                Err(error) => {
+                    was_lost = true;
+                    if listening.recv_timeout(self.retry.pause) != Err(RecvTimeoutError::Timeout) {
+                        return Some(error);
+                    }
+                }
             }
-        })
+        }
     }
 
-    /// Reports the failure; if even this fails, nobody can be told.
-    pub(super) fn failed(&self, error: &BootError) {
+    /// Reports the failure.
+    pub(super) fn failed(&self, error: &BootError) -> Result<(), HttpError> {
         let reason = chain(error).replace(&self.spec.token, "***");
         let start = Instant::now();
         let is_time = || start.elapsed() < LAST_WORDS;
-        let _ = self.retry.run_while(is_time, || self.post("status", &status("failed", &reason)));
+        self.retry.run_while(is_time, || self.post("status", &status("failed", &reason)))
     }
 
     fn post(&self, path: &str, document: &Value) -> Result<(), HttpError> {

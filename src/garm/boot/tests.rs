@@ -1,5 +1,6 @@
 //! Boots with a GARM and an instance that are played.
 
+mod ends;
 mod faults;
 mod played;
 
@@ -10,12 +11,14 @@ use serde_json::json;
 
 use self::played::*;
 use super::*;
+use crate::garm::http::fake::Fake;
+use crate::garm::http::{Http, HttpOptions};
 
 #[test]
 fn a_runner_that_garm_registered_gets_its_credentials_in_memory() {
     let server = Garm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
-    let ready = up(&spec(&server, Some(runner())), &mut guest).unwrap();
+    let ready = up(&server, &spec(&server, Some(runner())), &mut guest).unwrap();
     assert_eq!(
         requests(&server),
         [
@@ -69,7 +72,7 @@ fn a_runner_registers_by_a_token_that_is_in_no_argument_and_no_file() {
     });
     let mut spec = spec(&server, Some(RunnerSpec { jit: false, group: "G 1".into(), ..runner() }));
     spec.env = BTreeMap::from([("HOME".into(), "/x".into()), ("FOO".into(), "bar".into())]);
-    let ready = up(&spec, &mut guest).unwrap();
+    let ready = up(&server, &spec, &mut guest).unwrap();
     let config = "/opt/runner/config.sh --unattended --url https://forge.example/acme \
                   --name garm-1 --runnergroup G 1 --labels a,runner-controller-id=7 \
                   --no-default-labels --ephemeral";
@@ -111,10 +114,11 @@ fn what_the_runner_needs_is_installed_if_it_does_not_start_without() {
                 *content = b"libicu is missing\n".to_vec();
                 if is_installed { 0 } else { 134 }
             }
+            "/opt/runner/run.sh" => 0,
             other => panic!("{other}"),
         });
         let runner = RunnerSpec { install_dependencies: is_allowed, ..runner() };
-        let result = up(&spec(&server, Some(runner)), &mut guest);
+        let result = up(&server, &spec(&server, Some(runner)), &mut guest);
         if helps && is_allowed {
             result.unwrap();
             assert_eq!(guest.commands.len(), 3);
@@ -130,8 +134,9 @@ fn what_the_runner_needs_is_installed_if_it_does_not_start_without() {
 #[test]
 fn a_runner_of_the_image_is_taken_as_it_is() {
     let server = Garm::jit().serve();
-    let mut guest = FakeGuest::new(|_, _| 1);
-    up(&spec(&server, Some(RunnerSpec { is_downloaded: false, ..runner() })), &mut guest).unwrap();
+    let mut guest = FakeGuest::new(|_, _| 0);
+    let runner = RunnerSpec { is_downloaded: false, ..runner() };
+    up(&server, &spec(&server, Some(runner)), &mut guest).unwrap();
     assert!(guest.commands.is_empty(), "{:?}", guest.lines());
 }
 
@@ -139,7 +144,8 @@ fn a_runner_of_the_image_is_taken_as_it_is() {
 fn a_runner_of_root_is_allowed_to() {
     let server = Garm::jit().serve();
     let mut guest = FakeGuest::new(|_, _| 0);
-    let ready = up(&spec(&server, Some(RunnerSpec { uid: 0, gid: 0, ..runner() })), &mut guest);
+    let ready =
+        up(&server, &spec(&server, Some(RunnerSpec { uid: 0, gid: 0, ..runner() })), &mut guest);
     let ready = ready.unwrap();
     assert_eq!(variable(&ready.command, "RUNNER_ALLOW_RUNASROOT"), Some("1"));
     assert_eq!(variable(&ready.command, "USER"), Some("root"));
@@ -167,7 +173,7 @@ fn packages_and_scripts_come_first_and_have_proxies_and_certificates() {
     spec.ca_pem = CA.into();
     spec.proxy.http_proxy = "http://p:3128".into();
     spec.proxy.no_proxy = "h".into();
-    let ready = up(&spec, &mut guest).unwrap();
+    let ready = up(&server, &spec, &mut guest).unwrap();
     let lines = guest.lines();
     assert!(lines[0].starts_with("sh -c") && lines[0].ends_with(" sh jq g++"), "{}", lines[0]);
     assert_eq!(lines[1..3], ["/run/garm/pre-install-0", "sh /run/garm/pre-install-1"]);
@@ -218,13 +224,16 @@ fn giteas_runner_is_asked_how_it_takes_the_token() {
             if command.args.contains(&"--help".to_owned()) {
                 return i32::from(!is_new);
             }
+            if command.args.contains(&"daemon".to_owned()) {
+                return 0;
+            }
             assert!(!files.contains_key(Path::new("/run/garm/runner/.runner")));
             let own = Node::File(br#"{"WARNING":"x","id":9}"#.to_vec(), 0o644, RUNNER);
             files.insert("/run/garm/runner/.runner".into(), own);
             0
         });
         let runner = RunnerSpec { forge: Forge::Gitea, jit: false, ..runner() };
-        let ready = up(&spec(&server, Some(runner)), &mut guest).unwrap();
+        let ready = up(&server, &spec(&server, Some(runner)), &mut guest).unwrap();
         let (asked, register) = (&guest.commands[0], &guest.commands[1]);
         // The directory is not there yet.
         assert_eq!(&*asked.cwd, Path::new("/"));
@@ -247,22 +256,43 @@ fn giteas_runner_is_asked_how_it_takes_the_token() {
     }
 }
 
+/// Returns a script of GARM's that brings a runner up, tells so, and ends with 0.
+fn says_idle(server: &Fake) -> impl FnMut(&GuestCommand, &mut Files) -> i32 + use<> {
+    let url = server.url("/c/status");
+    move |_, _| {
+        let http = Http::new(&HttpOptions::default()).unwrap();
+        let idle = json!({"status": "idle", "message": "", "agent_id": null});
+        http.post_json(&url, Some(TOKEN), &idle).unwrap();
+        0
+    }
+}
+
 #[test]
 fn garms_own_script_is_run_from_memory() {
     let script = "TOKEN='eyJINSTANCE.T0KEN'\necho up\n";
     let server = Garm::with_template(script).serve();
-    let mut guest = FakeGuest::new(|_, _| 0);
-    let ready = up(&spec(&server, None), &mut guest).unwrap();
-    assert_eq!(requests(&server), ["POST /c/status installing", "GET /m/install-script/"]);
+    let mut guest = FakeGuest::new(says_idle(&server));
+    let ready = up(&server, &spec(&server, None), &mut guest).unwrap();
+    assert_eq!(
+        requests(&server),
+        [
+            "POST /c/status installing",
+            "GET /m/install-script/",
+            "POST /c/status idle",
+            // Refused, so the script has told it.
+            "POST /c/status failed",
+        ]
+    );
     assert_eq!(ready.command.stdin, script.as_bytes());
     assert_eq!(ready.command.args[..2], ["bash", "-c"]);
     assert!(!ready.command.args.concat().contains(TOKEN));
     assert_eq!(ready.command.owner, Owner::ROOT);
     assert_eq!(ready.agent_id, None);
     assert!(guest.commands.is_empty());
+    assert!(guest.notes.iter().all(|note| !note.contains("failed")), "{:?}", guest.notes);
 
     let server = Garm::default().serve();
-    let error = up(&spec(&server, None), &mut guest).unwrap_err();
+    let error = up(&server, &spec(&server, None), &mut guest).unwrap_err();
     assert!(matches!(error, BootError::Template { .. }), "{error:?}");
     let url = server.url("/m/install-script/");
     assert_eq!(
@@ -278,8 +308,9 @@ fn garms_own_script_is_run_from_memory() {
 fn what_runs_as_a_script_from_memory_is_that_script() {
     use std::io::Write as _;
     use std::process::{Command, Stdio};
-    let server = Garm::with_template("x=1\nread y || y=none\necho $x$y\nexit 3\n");
-    let ready = up(&spec(&server.serve(), None), &mut FakeGuest::new(|_, _| 0)).unwrap();
+    let server = Garm::with_template("x=1\nread y || y=none\necho $x$y\nexit 3\n").serve();
+    let mut guest = FakeGuest::new(says_idle(&server));
+    let ready = up(&server, &spec(&server, None), &mut guest).unwrap();
     let mut bash = Command::new(&ready.command.args[0]);
     bash.args(&ready.command.args[1..]).stdin(Stdio::piped()).stdout(Stdio::piped());
     let mut bash = bash.spawn().unwrap();

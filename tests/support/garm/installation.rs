@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::super::host::Host;
@@ -20,14 +21,14 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-runc");
 pub(crate) struct Installation<'h> {
     host: &'h Host,
     pub(crate) runtime: Runtime,
-    _registry: Registry,
+    registry: Mutex<Option<Registry>>,
 }
 
 impl<'h> Installation<'h> {
     /// Installs the provider for a runtime, with further settings.
     pub(crate) fn new(host: &'h Host, runtime: Runtime, further: &str) -> Self {
         let registry = Registry::serve(host, Name::Hub, None, &images::storage());
-        let installation = Self { host, runtime, _registry: registry };
+        let installation = Self { host, runtime, registry: Mutex::new(Some(registry)) };
         installation.configure(further);
         fs::create_dir(host.path().join("bin")).expect("the host has one installation");
         // A copy: the program that cargo made may belong to a user, who then would be root here.
@@ -47,6 +48,11 @@ impl<'h> Installation<'h> {
             self.log_directory(),
         );
         fs::write(self.settings(), text).expect("the directory of the host is there");
+    }
+
+    /// Has the registry not answer any more.
+    pub(crate) fn stop_registry(&self) {
+        drop(self.registry.lock().expect("no holder panics").take());
     }
 
     pub(crate) fn host(&self) -> &'h Host {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::garm::boot::sequence::boot_patiently;
+use crate::garm::boot::sequence::{Ready, boot_patiently};
 use crate::garm::boot::*;
 use crate::garm::http::fake::{Fake, Reply, Seen};
 use crate::garm::http::{Http, HttpOptions, Proxy, Retry};
@@ -107,6 +107,12 @@ pub(super) struct FakeGuest {
     pub(super) commands: Vec<GuestCommand>,
     pub(super) notes: Vec<String>,
     pub(super) written: RefCell<Vec<Vec<u8>>>,
+    /// What the runner writes when it is run.
+    pub(super) says: Vec<&'static str>,
+    /// How often GARM is told `idle` before the runner ends.
+    pub(super) stays_for: usize,
+    /// Whether programs go on until their time is over.
+    pub(super) hangs: bool,
     program: Program,
 }
 
@@ -117,6 +123,9 @@ impl FakeGuest {
             commands: Vec::new(),
             notes: Vec::new(),
             written: RefCell::default(),
+            says: vec!["2026-11-22 18:00:00Z: Listening for Jobs", "x declare successfully"],
+            stays_for: 1,
+            hangs: false,
             program: Box::new(program),
         };
         guest.put("/etc/os-release", "ID=debian\nVERSION_ID=\"12\"\n");
@@ -157,10 +166,75 @@ pub(super) fn everything(command: &GuestCommand) -> String {
     format!("{:?} {:?} {}", command, command.cwd, String::from_utf8_lossy(&command.stdin))
 }
 
+/// An instance whose runner does not end before GARM has heard of it.
+struct Attended<'a> {
+    guest: &'a mut FakeGuest,
+    server: &'a Fake,
+}
+
+impl Guest for Attended<'_> {
+    fn run_watched(
+        &mut self,
+        command: &GuestCommand,
+        watcher: &mut dyn OutputWatcher,
+    ) -> Result<i32, GuestError> {
+        let code = self.guest.run_watched(command, watcher)?;
+        let says = |text| self.guest.says.iter().any(|line| line.contains(text));
+        let listens = match &*command.args[command.args.len() - 1] {
+            line if line.ends_with("run.sh") => says("Listening for Jobs"),
+            "--once" => says("declare successfully"),
+            _ => false,
+        };
+        let is_idle = |line: &String| line.ends_with(" idle");
+        while listens
+            && requests(self.server).iter().filter(|line| is_idle(line)).count()
+                < self.guest.stays_for
+        {
+            std::thread::park_timeout(Duration::from_millis(1));
+        }
+        Ok(code)
+    }
+
+    fn note(&mut self, text: &str) {
+        self.guest.note(text);
+    }
+
+    fn write(
+        &self,
+        path: &Path,
+        content: &[u8],
+        mode: u32,
+        owner: Owner,
+    ) -> Result<(), GuestError> {
+        self.guest.write(path, content, mode, owner)
+    }
+
+    fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), GuestError> {
+        self.guest.link(path, target, owner)
+    }
+
+    fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, GuestError> {
+        self.guest.read(path, limit_bytes)
+    }
+
+    fn remove(&self, path: &Path) -> Result<(), GuestError> {
+        self.guest.remove(path)
+    }
+}
+
 impl Guest for FakeGuest {
-    fn run(&mut self, command: &GuestCommand) -> Result<i32, GuestError> {
+    fn run_watched(
+        &mut self,
+        command: &GuestCommand,
+        watcher: &mut dyn OutputWatcher,
+    ) -> Result<i32, GuestError> {
         assert!(!command.timeout.is_zero());
         self.commands.push(command.clone());
+        self.says.iter().for_each(|line| watcher.line(line));
+        if self.hangs && watcher.deadline().is_some() {
+            let program = command.args[0].clone();
+            return Err(GuestError::TimedOut { program, timeout: command.timeout });
+        }
         Ok((self.program)(command, self.files.get_mut()))
     }
 
@@ -235,17 +309,31 @@ pub(super) fn spec(server: &Fake, runner: Option<RunnerSpec>) -> BootSpec {
         pre_install: BTreeMap::new(),
         runner,
         timeout: Duration::from_secs(60),
+        warning: None,
     }
 }
 
-pub(super) fn up(spec: &BootSpec, guest: &mut FakeGuest) -> Result<Ready, BootError> {
+/// Boots an instance and has its runner run to the end; returns how that was run.
+pub(super) fn up(
+    server: &Fake,
+    spec: &BootSpec,
+    guest: &mut FakeGuest,
+) -> Result<Ready, BootError> {
     let http = Http::new(&HttpOptions::default()).unwrap();
-    let result = boot_patiently(spec, guest, &http, Retry { attempts: 5, pause: Duration::ZERO });
+    let retry = Retry { attempts: 5, pause: Duration::ZERO };
+    let mut attended = Attended { guest: &mut *guest, server };
+    let result = boot_patiently(spec, &mut attended, &http, retry);
+    // GARM's script has the token in it.
+    let run = result.is_ok().then(|| guest.commands.pop().expect("it was run"));
     assert!(!guest.everything().contains(TOKEN), "the instance knows the token");
     if let Err(error) = &result {
         assert!(!format!("{error:?}").contains(TOKEN));
     }
-    result
+    result.map(|()| {
+        let idle = posted(server, "/c/status").pop().unwrap();
+        let agent_id = idle["agent_id"].as_i64();
+        Ready { command: run.expect("it went well"), agent_id }
+    })
 }
 
 /// Requests as `METHOD path status`, the last only of what is posted.
@@ -265,6 +353,7 @@ pub(super) fn posted(server: &Fake, path: &str) -> Vec<Value> {
 }
 
 /// Returns the reason of a failure that GARM was told last of all.
+#[track_caller]
 pub(super) fn told(server: &Fake) -> String {
     let last = posted(server, "/c/status").pop().unwrap();
     assert_eq!(last["status"], "failed", "{last}");

@@ -56,6 +56,7 @@ case $command in
         done
         job=$(sed -n 's/.*"Job": *"\([^"]*\)".*/\1/p' .runner | base64 -d)
         say job "$job"
+        echo "time=now level=info msg=\"runner: x, with version: v0.2.13, with labels: [x], declare successfully\"" >&2
         sh -c "$job"
         code=$?
         say end "$code"

@@ -22,6 +22,7 @@ mod provider;
 mod prune;
 pub mod record;
 mod remove;
+mod rm;
 pub mod runner;
 pub mod schema;
 mod settings;
@@ -39,6 +40,7 @@ pub use object::KindError;
 pub use plan::{BootPlan, Bound, Plan, PlanError, plan};
 pub use provider::{Listed, Provider, instance};
 pub use prune::{PruneOptions, Pruned, prune};
+pub use rm::{RmOptions, RmReport, Selected, Selection, rm};
 pub use settings::{
     Boot, Cache, Cpus, CpusError, Flavor, ImageSettings, Limits, Log, MountSettings,
     NetworkSettings, Pools, ProxySettings, Settings,

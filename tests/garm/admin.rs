@@ -57,3 +57,72 @@ fn what_garm_has_given_up_is_pruned_and_what_runs_is_not() {
         world.provider().delete("one");
     });
 }
+
+/// Runs `rm` for a program, and returns what it says and its exit code.
+fn rm(world: &World<'_>, words: &[&str]) -> (Value, Option<i32>) {
+    let words = [&["rm", "--format", "json"], words].concat();
+    let finished = world.installation.admin(&words);
+    let report = serde_json::from_str(&finished.stdout);
+    let report =
+        report.unwrap_or_else(|error| panic!("{error}: {} {}", finished.stdout, finished.stderr));
+    (report, finished.status.code())
+}
+
+fn names(report: &Value, list: &str) -> Vec<String> {
+    let names = report[list].as_array().unwrap().iter().map(|entry| &entry["name"]);
+    names.map(|name| name.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn instances_of_a_garm_that_is_gone_are_removed_by_name_controller_pool_and_as_orphans() {
+    with_each_runtime("", |world| {
+        world.warm_up();
+        let before = Snapshot::take(&world.installation);
+        let gone = world.provider().of_controller("gone");
+        world.bring_up("alive", ENDLESS, json!({}));
+        world.run("ended", "true", json!({}));
+        gone.create(&world.garm.bootstrap("working", ENDLESS, json!({"pool_id": "p 1"})));
+        world.installation.wait_for_log("working", "working");
+        gone.create(&world.garm.bootstrap("failed", "#deaf\nexit 1", json!({"pool_id": "p 2"})));
+        gone.wait_for("failed", Status::Error);
+
+        // Nothing that runs is removed unless that is said.
+        let (report, code) = rm(world, &["alive", "none"]);
+        assert_eq!((names(&report, "left"), code), (vec!["alive".to_owned()], Some(1)));
+        assert_eq!(report["unknown"], json!(["none"]));
+        let (report, code) = rm(world, &["--orphans", "--dry-run"]);
+        assert_eq!(
+            (names(&report, "removed"), code),
+            (vec!["ended".to_owned(), "failed".to_owned()], Some(0))
+        );
+        assert!(report["removed"][1]["reason"].as_str().unwrap().contains("before it listened"));
+        assert_eq!(list(world).len(), 4, "it was dry");
+        let (report, code) = rm(world, &["--orphans", "--controller", "gone"]);
+        assert_eq!((names(&report, "removed"), code), (vec!["failed".to_owned()], Some(0)));
+        let (report, code) = rm(world, &["--pool", "p 1"]);
+        assert_eq!((names(&report, "left"), code), (vec!["working".to_owned()], Some(1)));
+        let (report, code) = rm(world, &["--controller", "gone", "--force"]);
+        assert_eq!((names(&report, "removed"), code), (vec!["working".to_owned()], Some(0)));
+        let said = world.installation.admin(&["rm", "ended"]).success();
+        assert_eq!(said, "removed instance ended: its runner has ended\nremoved 1 instance\n");
+        assert_eq!(world.provider().names(), ["alive"]);
+
+        // One whose supervisor was killed may have a job.
+        for process in world.host().processes() {
+            if process.line.contains(" supervise ") {
+                world.host().shell(&format!("kill -9 {}", process.pid));
+            }
+        }
+        world.provider().wait_for("alive", Status::Error);
+        let (report, code) = rm(world, &["--orphans"]);
+        assert_eq!((names(&report, "left"), code), (vec!["alive".to_owned()], Some(1)));
+        let reason = report["left"][0]["reason"].as_str().unwrap();
+        assert!(
+            reason.starts_with("its supervisor was killed, and its container runs: "),
+            "{reason}"
+        );
+        let (report, code) = rm(world, &["--orphans", "--force"]);
+        assert_eq!((names(&report, "removed"), code), (vec!["alive".to_owned()], Some(0)));
+        before.check(&world.installation, "rm");
+    });
+}

@@ -138,6 +138,12 @@ fn instances_of_all_pools_and_controllers_are_listed() {
     golden("instances.json", &format!("{:#}\n", json!([first])));
     let ran = env.run(&["instances"]);
     assert!(ran.stdout.contains("garm-b") && !ran.stdout.contains('\u{1b}'), "{}", ran.stdout);
+    assert!(
+        ran.stdout.starts_with("NAME ") && ran.stdout.contains(" CONTROLLER "),
+        "{}",
+        ran.stdout
+    );
+    assert!(ran.stdout.contains("31556484-bc26-4971-aaa6-bf77c99fe7f1"), "{}", ran.stdout);
     assert!(ran.stdout.contains("error: its creation was interrupted"), "{}", ran.stdout);
     assert_eq!(ran.stderr, "note: 2 instances, 0 running\n");
 }
@@ -237,4 +243,64 @@ fn quantities_that_are_none_are_refused() {
         assert!(ran.stderr.contains("write "), "{}", ran.stderr);
     }
     assert_eq!(env.run(&["prune", "--all", "--age=7d"]).code, Some(2));
+}
+
+#[test]
+fn instances_are_removed_by_hand() {
+    let env = environment();
+    for wrong in [&["rm"][..], &["rm", "--force"]] {
+        assert_eq!(env.run(wrong).code, Some(2), "{wrong:?}");
+    }
+    let ran = env.run(&["rm", "--orphans"]);
+    assert_eq!(
+        (ran.code, ran.stdout.as_str()),
+        (Some(0), "removed 0 instances\n"),
+        "{}",
+        ran.stderr
+    );
+    for (name, controller) in [("garm-a", "c"), ("garm-b", "c"), ("garm-b", "d"), ("garm-c", "d")] {
+        write_record(&env, name, controller, "p");
+    }
+    let ran = env.run(&["rm", "garm-a", "garm-b", "garm-x", "--dry-run", "--format", "json"]);
+    assert_eq!(ran.code, Some(1));
+    golden("rm.json", &ran.stdout);
+    let ran = env.run(&["rm", "garm-a", "garm-b", "garm-x"]);
+    assert_eq!(ran.code, Some(1));
+    assert_eq!(
+        ran.stdout,
+        "removed instance garm-a: its creation was interrupted\nremoved 1 instance\n"
+    );
+    let twice = "several controllers have an instance of this name: say which one by --controller";
+    assert_eq!(
+        ran.stderr,
+        format!(
+            "error: cannot remove instance garm-b of controller c: {twice}\n\
+             error: cannot remove instance garm-b of controller d: {twice}\n\
+             error: unknown instance \"garm-x\"\n"
+        )
+    );
+    let ran = env.run(&["rm", "garm-b", "--controller", "d"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    let ran = env.run(&["rm", "--pool", "p"]);
+    assert_eq!(ran.stdout.lines().last(), Some("removed 2 instances"), "{}", ran.stdout);
+    assert_eq!(env.run(&["instances", "--format", "json"]).stdout, "[]\n");
+    assert_eq!(completed(crate::PROGRAM, None, &["rm", "--orp"]), ["--orphans"]);
+}
+
+#[test]
+fn what_another_version_wrote_is_not_removed_by_hand() {
+    let env = environment();
+    write_record(&env, "garm-a", "c", "p");
+    let claim = env.path("run/garm/c/instances/garm-a/claim.json");
+    fs::write(&claim, "{\"name\": \"garm-a\", \"format\": 99}").unwrap();
+    for words in [&["rm", "garm-a"][..], &["rm", "--orphans", "--force"]] {
+        let ran = env.run(words);
+        assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+        assert!(ran.stderr.contains("remove it with the version that made it"), "{}", ran.stderr);
+    }
+    assert!(claim.exists());
+    fs::write(&claim, "{").unwrap();
+    let ran = env.run(&["rm", "garm-a"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert!(!claim.exists());
 }

@@ -9,7 +9,7 @@ use oci_hooks::program::context::{Color, Context, log_level};
 use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
-use crate::{as_root, doctor, instances, logs, prune, pull, supervise};
+use crate::{as_root, doctor, instances, logs, prune, pull, rm, supervise};
 
 const HELP: &str = "\
 Without a command it carries out what GARM asks for by GARM_COMMAND and other variables.
@@ -20,6 +20,7 @@ Examples:
   garm-provider-runc pull ubuntu-24.04       Have an image before an instance needs it
   garm-provider-runc instances               What is there, of all pools?
   garm-provider-runc logs garm-x7k2 -f       What does the runner of an instance say?
+  garm-provider-runc rm --orphans            Remove instances that nothing runs any more
   garm-provider-runc prune --size 20GB       Remove least recently used images
 
 Exit status:
@@ -92,6 +93,7 @@ pub(crate) enum Command {
     Logs(logs::LogsArgs),
     Doctor(doctor::DoctorArgs),
     Pull(pull::PullArgs),
+    Rm(rm::RmArgs),
     Prune(prune::PruneArgs),
     #[command(after_help = CONFIG_EXAMPLES)]
     Config(ConfigArgs),

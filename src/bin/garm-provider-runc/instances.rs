@@ -1,10 +1,12 @@
 //! `garm-provider-runc instances`.
 
+use std::collections::BTreeSet;
+
 use clap::Args;
 use clap_complete::engine::CompletionCandidate;
 use jiff::Timestamp;
 use oci_hooks::container::Engine;
-use oci_hooks::garm::record::{Files, InstanceRecord, controllers};
+use oci_hooks::garm::record::{Files, InstanceRecord, Records, controllers};
 use oci_hooks::garm::{ProviderError, Status, instance};
 use oci_hooks::program::completions::candidates;
 use oci_hooks::program::context::Context;
@@ -96,6 +98,7 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
     let row = |instance: &InstanceEntry| {
         [
             instance.name.clone(),
+            instance.controller.clone(),
             instance.pool.clone(),
             instance.image.clone(),
             instance.flavor.clone(),
@@ -105,21 +108,40 @@ pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Erro
         .map(|cell| shown(&cell))
     };
     let rows: Vec<_> = instances.iter().map(row).collect();
-    table::write(["NAME", "POOL", "IMAGE", "FLAVOR", "CREATED", "STATUS"], &rows, context)?;
+    table::write(
+        ["NAME", "CONTROLLER", "POOL", "IMAGE", "FLAVOR", "CREATED", "STATUS"],
+        &rows,
+        context,
+    )?;
     let running = instances.iter().filter(|instance| instance.status == Status::Running).count();
     context.note(&format!("{}, {running} running", counted(instances.len(), "instance")));
     Ok(Exit::Done)
 }
 
 /// Returns a text, most of which users of GARM chose, without what would change a terminal.
-fn shown(text: &str) -> String {
+pub(crate) fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
 /// Returns the names of all instances, for shells that complete them; none to users who are not root.
 pub(crate) fn names() -> Vec<CompletionCandidate> {
+    candidates(all_records().into_iter().flat_map(|records| records.names().unwrap_or_default()))
+}
+
+/// Returns the ids of all controllers, for shells that complete them.
+pub(crate) fn controller_ids() -> Vec<CompletionCandidate> {
+    candidates(all_records().into_iter().map(|records| records.controller().to_owned()))
+}
+
+/// Returns the pools of all instances, for shells that complete them.
+pub(crate) fn pools() -> Vec<CompletionCandidate> {
+    let instances = all_records().into_iter().flat_map(|records| records.read_all());
+    let pools = instances.flat_map(|instances| instances.known).map(|record| record.pool);
+    candidates(pools.collect::<BTreeSet<_>>())
+}
+
+fn all_records() -> Vec<Records> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
     let Ok(engine) = loaded.settings.host().existing() else { return Vec::new() };
-    let controllers = controllers(&engine.run).unwrap_or_default().into_iter();
-    candidates(controllers.flat_map(|records| records.names().unwrap_or_default()))
+    controllers(&engine.run).unwrap_or_default()
 }

@@ -12,6 +12,7 @@ mod man;
 mod prune;
 mod pull;
 mod relay;
+mod rm;
 mod settings;
 mod supervise;
 
@@ -68,6 +69,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
         Command::Doctor(args) => doctor::run(args, context),
         Command::Pull(args) => pull::run(args, context),
         Command::Prune(args) => prune::run(args, context),
+        Command::Rm(args) => rm::run(args, context),
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
             args.run(&Cli::command(), context)?;

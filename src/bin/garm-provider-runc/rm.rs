@@ -1,0 +1,123 @@
+//! `garm-provider-runc rm`.
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use oci_hooks::garm::{self, RmOptions, Selected, Selection};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::sys::quantity::counted;
+use serde::Serialize;
+
+use crate::error::Error;
+use crate::instances::{self, shown};
+use crate::settings::Settings;
+
+/// Remove instances that GARM does not remove
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  garm-provider-runc rm garm-x7k2                     An instance that has ended
+  garm-provider-runc rm --orphans --dry-run           What does nothing run any more?
+  garm-provider-runc rm --controller 3f2a… --force    All of a GARM that is gone, with their jobs
+
+GARM removes its instances itself, also those that were removed here. Whether a controller or a pool is
+gone only its GARM knows: name it. `instances` lists both.
+
+Exit status: 0 if all that was meant is gone, 1 if something of it stays or has no such name.")]
+pub(crate) struct RmArgs {
+    /// Name of an instance (can be repeated)
+    #[arg(
+        value_name = "NAME",
+        required_unless_present_any = ["orphans", "controller", "pool"],
+        add = ArgValueCandidates::new(instances::names)
+    )]
+    names: Vec<String>,
+
+    /// Remove those that no process attends to: ended, interrupted in their creation, or killed
+    #[arg(long)]
+    orphans: bool,
+
+    /// Remove those of this controller only
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::controller_ids))]
+    controller: Option<String>,
+
+    /// Remove those of this pool or scale set only
+    #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::pools))]
+    pool: Option<String>,
+
+    /// Remove those that run too, with their jobs
+    #[arg(long, short)]
+    force: bool,
+
+    /// Show what would be done without doing it
+    #[arg(long)]
+    dry_run: bool,
+}
+
+/// What became of instances, for programs.
+#[derive(Serialize)]
+struct RmReport<'a> {
+    dry_run: bool,
+    removed: Vec<RmEntry<'a>>,
+    /// Those that were meant and stay.
+    left: Vec<RmEntry<'a>>,
+    /// Names that no instance has.
+    unknown: &'a [String],
+}
+
+#[derive(Serialize)]
+struct RmEntry<'a> {
+    name: &'a str,
+    controller: &'a str,
+    pool: &'a str,
+    reason: &'a str,
+}
+
+impl<'a> From<&'a Selected> for RmEntry<'a> {
+    fn from(selected: &'a Selected) -> Self {
+        let Selected { name, controller, pool, reason, .. } = selected;
+        RmEntry { name, controller, pool, reason }
+    }
+}
+
+pub(crate) fn run(args: &RmArgs, context: &mut Context) -> Result<Exit, Error> {
+    let settings = context.settings::<Settings>()?.settings;
+    let selection = Selection {
+        names: &args.names,
+        orphans: args.orphans,
+        controller: args.controller.as_deref(),
+        pool: args.pool.as_deref(),
+    };
+    let options = RmOptions { force: args.force, dry_run: args.dry_run };
+    let engine = settings.host().existing()?;
+    let report = garm::rm(&engine, &settings.network(), &selection, options)?;
+    let exit = match report.left.is_empty() && report.unknown.is_empty() {
+        true => Exit::Done,
+        false => Exit::Findings,
+    };
+    if context.is_json() {
+        context.json(&RmReport {
+            dry_run: args.dry_run,
+            removed: report.removed.iter().map(RmEntry::from).collect(),
+            left: report.left.iter().map(RmEntry::from).collect(),
+            unknown: &report.unknown,
+        })?;
+        return Ok(exit);
+    }
+    let done = if args.dry_run { "would remove" } else { "removed" };
+    for Selected { name, reason, .. } in &report.removed {
+        context.line(format!("{done} instance {name}: {}", shown(reason)))?;
+    }
+    for Selected { name, controller, reason, .. } in &report.left {
+        context.error_line(&format!(
+            "error: cannot remove instance {name} of controller {}: {}",
+            shown(controller),
+            shown(reason)
+        ));
+    }
+    for name in &report.unknown {
+        context.error_line(&format!("error: unknown instance {name:?}"));
+    }
+    context.line(format!("{done} {}", counted(report.removed.len(), "instance")))?;
+    Ok(exit)
+}

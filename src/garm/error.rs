@@ -27,8 +27,7 @@ pub enum ProviderError {
     Duplicate { name: String },
     /// It cannot be started again.
     #[error(
-        "instance {name} has ended, and does not start again: its runner was good for one job; \
-         delete it{}", fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default()
+        "instance {name} has ended, and does not start again: its runner was good for one job{}", fault.as_ref().map(|fault| format!(" ({fault})")).unwrap_or_default()
     )]
     Ended {
         name: String,

@@ -100,22 +100,28 @@ impl Provider<'_> {
     }
 
     /// Has a stopped instance go on. One that has ended by itself does not start again: its
-    /// credentials were good for one runner.
+    /// credentials were good for one runner. What is left of it is removed, so that it is in no list
+    /// any more: GARM forgets it then, and has another one made.
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
         let (files, _) = self.find(id)?;
-        let _lock = files.lock()?;
+        let lock = files.lock()?;
         let (_, record) = self.find(id)?;
         if files.is_paused() {
             let container = self.engine.directory(&record.container).read()?;
             container.runtime.resume(&container.id)?;
             return Ok(files.set_paused(false)?);
         }
-        let instance = self.instance(&files, record)?;
-        match instance.status {
-            Status::Running => Ok(()),
-            // GARM writes it to its log.
-            _ => Err(ProviderError::Ended { name: id.to_owned(), fault: instance.fault }),
+        let instance = self.instance(&files, record.clone())?;
+        if instance.status == Status::Running {
+            return Ok(());
         }
+        // Somebody may have killed its supervisor, and its job go on.
+        if !is_attended(&files, &record)? && !is_running(self.engine, &record) {
+            remove::remove(self.engine, self.network, &files, &record)?;
+            files.forget(lock)?;
+        }
+        // GARM writes it to its log.
+        Err(ProviderError::Ended { name: id.to_owned(), fault: instance.fault })
     }
 
     /// Stops all processes of an instance where they are.

@@ -65,6 +65,7 @@ pub fn rm(
             meant.extend(select(engine, &records, selection)?);
         }
     }
+    meant.sort_by(|a, b| (&a.name, &a.controller).cmp(&(&b.name, &b.controller)));
     let mut count = BTreeMap::<_, usize>::new();
     for instance in &meant {
         *count.entry(instance.name.clone()).or_default() += 1;

@@ -127,7 +127,7 @@ pub struct Boot {
     pub user: String,
     /// Whether the runner's own script may install what it needs, if it does not start without.
     pub install_dependencies: bool,
-    /// How long it may take until a runner is up.
+    /// How long it may take until a runner listens for jobs.
     pub timeout: Age,
     /// A file of certificates to trust besides those of the host and of GARM, PEM.
     #[serde(skip_serializing_if = "Option::is_none", deserialize_with = "some_absolute")]

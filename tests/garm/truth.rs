@@ -28,6 +28,8 @@ fn a_runner_that_ends_before_it_listens_was_never_idle() {
         // What GARM writes to its log when it has it started again.
         let start = world.provider().start_instance("one");
         assert!(start.stderr().contains("A session for this runner"), "{}", start.log());
+        // GARM forgets what is not listed any more, and has another one made.
+        assert_eq!(world.provider().names(), <[String; 0]>::default());
         world.provider().delete("one");
         before.check(&world.installation, "a deaf runner");
     });

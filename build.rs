@@ -26,9 +26,7 @@ const FILES: [&str; 11] = [
 ];
 
 fn main() {
-    for file in
-        ["frames", "os", "program", "relay", "single", "start", "steps", "supervisor", "tree"]
-    {
+    for file in FILES {
         println!("cargo::rerun-if-changed=src/sys/init/{file}.rs");
     }
     if env::var_os("CARGO_FEATURE_ENGINE").is_none() {

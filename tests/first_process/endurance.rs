@@ -1,0 +1,51 @@
+//! Many steps, and what each takes.
+
+use std::fs;
+use std::time::Instant;
+
+use oci_hooks::sys::init::PROGRAM;
+use oci_hooks::sys::init::frames::Answer;
+
+use crate::connection::step;
+use crate::first::{First, children};
+
+const STEPS: u32 = 1000;
+
+#[test]
+fn a_thousand_steps_leave_nothing_behind() {
+    let first = First::start_in_namespace();
+    let run = || {
+        let mut connection = first.connect();
+        let _pipes = connection.start(step(&["/bin/true"]));
+        assert_eq!(connection.answer(), Some(Answer::Exited(0)));
+    };
+    let descriptors = || fs::read_dir(format!("/proc/{}/fd", first.pid())).unwrap().count();
+    run();
+    first.until_idle();
+    let before = (first.memory("RssAnon"), descriptors());
+    let begun = Instant::now();
+    (0..STEPS).for_each(|_| run());
+    eprintln!("{} µs for a step", begun.elapsed().as_micros() / u128::from(STEPS));
+    first.until_idle();
+    let all = fs::read_to_string(format!("/proc/{0}/task/{0}/children", first.pid())).unwrap();
+    assert_eq!(all, "", "zombies");
+    let after = (first.memory("RssAnon"), descriptors());
+    assert!(after.0 <= before.0 + 16 && after.1 == before.1, "{before:?} {after:?}");
+}
+
+#[test]
+fn it_is_small() {
+    assert!(PROGRAM.len() <= 1536 << 10, "{} bytes", PROGRAM.len());
+    let first = First::start();
+    let mut connection = first.connect();
+    let _pipes = connection.start(step(&["sleep", "1000"]));
+    // What is its own; the rest is pages of the program, which all of them share.
+    let supervisor = children(first.pid())[0];
+    for pid in [first.pid(), supervisor] {
+        let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+        let rss = text.lines().filter(|line| line.starts_with("VmRSS") || line.starts_with("Rss"));
+        eprintln!("{}", rss.collect::<Vec<_>>().join("; "));
+    }
+    assert!(first.memory("RssAnon") <= 256, "{} kB", first.memory("RssAnon"));
+    assert!(first.memory("VmRSS") <= 1536, "{} kB", first.memory("VmRSS"));
+}

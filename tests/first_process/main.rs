@@ -1,0 +1,12 @@
+//! The first process of job containers, without a container: as a process among others, and as the
+//! first of a PID namespace.
+
+#![expect(clippy::unwrap_used, reason = "what cannot go on in a test has failed")]
+
+mod cancel;
+mod connection;
+mod endurance;
+mod first;
+mod hostile;
+mod output;
+mod run;

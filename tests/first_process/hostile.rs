@@ -80,6 +80,7 @@ fn nonsense_after_the_step_is_its_end() {
         let _pipes = connection.start(script("sleep 1000 & sleep 1000"));
         connection.socket.write_all(&nonsense).unwrap();
         assert_eq!(connection.answer(), None);
+        // Though we have the write ends of its pipes.
         first.until_idle();
     }
 }

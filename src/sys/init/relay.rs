@@ -90,18 +90,26 @@ impl Relay {
         }
     }
 
-    /// Does what is possible without waiting.
-    pub(crate) fn go_on(&mut self, entry: PollFd) {
+    /// Returns whether something was read and not written, to anything but a terminal.
+    pub(crate) fn is_pending(&self) -> bool {
+        !self.pending.is_empty() && self.kind != Kind::Terminal
+    }
+
+    /// Does what is possible without waiting; returns whether that was something.
+    pub(crate) fn go_on(&mut self, entry: PollFd) -> bool {
         if entry.is(POLLIN | POLLOUT | POLLERR | POLLHUP) {
             if self.pending.is_empty() {
                 self.read();
             } else {
                 self.write();
             }
-        } else if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            return self.kind != Kind::Terminal;
+        }
+        if self.deadline.is_some_and(|deadline| deadline <= Instant::now()) {
             self.drop_pending();
             self.is_stuck = true;
         }
+        false
     }
 
     fn read(&mut self) {

@@ -179,14 +179,11 @@ impl Supervisor<'_> {
         loop {
             let has_children = collect(self.main, &mut self.ended);
             self.report();
-            if self.answered.is_none() {
-                let is_passing_on =
-                    self.relays.iter().any(|r| r.kind() != Kind::Terminal && !r.is_done());
-                if !has_children && !is_passing_on {
-                    return;
-                }
+            let is_over = self.answered.is_none() && !has_children;
+            // What was written is passed on, but nobody is waited for to write more.
+            if !self.wait(is_over) && is_over {
+                return;
             }
-            self.wait();
         }
     }
 
@@ -236,7 +233,8 @@ impl Supervisor<'_> {
         }
     }
 
-    fn wait(&mut self) {
+    /// Waits until something happens, unless it is over; returns whether there is more to pass on.
+    fn wait(&mut self, is_over: bool) -> bool {
         let entry = |file: Option<&File>| {
             file.map_or(PollFd::none(), |file| PollFd::new(file.as_fd(), POLLIN))
         };
@@ -249,32 +247,41 @@ impl Supervisor<'_> {
         let relays = entries.len();
         entries.extend(self.relays.iter().map(Relay::poll_entry));
         let deadline = self.relays.iter().filter_map(Relay::deadline).min();
-        os::poll(&mut entries, deadline.map(|d| d.saturating_duration_since(Instant::now())));
+        let timeout = deadline.map(|d| d.saturating_duration_since(Instant::now()));
+        let is_pending = self.relays.iter().any(Relay::is_pending);
+        os::poll(&mut entries, if is_over && !is_pending { Some(Duration::ZERO) } else { timeout });
+        let mut passes = false;
         for (relay, entry) in self.relays.iter_mut().zip(&entries[relays..]) {
-            relay.go_on(*entry);
+            passes |= relay.go_on(*entry);
         }
         self.relays.retain(|relay| !relay.is_done());
         if entries[1].is(POLLIN) {
             let _ = self.signals.read(&mut [0; 128]);
         }
         if entries[0].is(POLLIN | POLLHUP | POLLERR) {
-            self.receive();
+            // One that has gone leaves what it did not read.
+            passes |= self.receive();
         }
+        passes || is_pending
     }
 
-    /// Does what the host asks for; one that is gone, or does not make sense, asks for the end.
-    fn receive(&mut self) {
-        let Some(socket) = &self.socket else { return };
+    /// Does what the host asks for; one that is gone, or does not make sense, asks for the end. Returns
+    /// whether the host has gone.
+    fn receive(&mut self) -> bool {
+        let Some(socket) = &self.socket else { return false };
         let mut bytes = [0; 512];
         // Descriptors are for the step alone: these are closed.
         match os::receive(socket.as_fd(), &mut bytes, &mut Vec::new()) {
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Ok(count) if count > 0 => self.frames.push(&bytes[..count]),
-            _ => return self.lose(),
+            _ => {
+                self.lose();
+                return true;
+            }
         }
         loop {
             let request = match self.frames.take() {
-                Ok(None) => return,
+                Ok(None) => return false,
                 Ok(Some((kind, payload))) => Request::decode(kind, &payload),
                 Err(error) => Err(error),
             };
@@ -288,7 +295,10 @@ impl Supervisor<'_> {
                     self.is_cancelled |= ends && self.answered.is_some();
                     self.tree.signal(os::process_id(), signal);
                 }
-                Ok(Request::Step(_)) | Err(_) => return self.lose(),
+                Ok(Request::Step(_)) | Err(_) => {
+                    self.lose();
+                    return true;
+                }
             }
         }
     }

@@ -44,6 +44,9 @@ pub struct Resources {
 /// what the host can have.
 pub const DEFAULT_PIDS_LIMIT: i64 = 32_768;
 
+/// As many as any kernel can have: no limit.
+const MOST_PIDS: i64 = 1 << 22;
+
 impl Default for Resources {
     fn default() -> Self {
         Resources {
@@ -74,7 +77,8 @@ impl Resources {
         });
         let pids = self.pids_limit.map(|limit| {
             let mut pids = LinuxPids::default();
-            pids.set_limit(if limit > 0 { limit } else { -1 });
+            // Some versions of crun write -1 as it is, which the kernel does not take.
+            pids.set_limit(if limit > 0 { limit } else { MOST_PIDS });
             pids
         });
         let mut resources = LinuxResources::default();

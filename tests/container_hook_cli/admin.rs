@@ -181,7 +181,7 @@ fn the_variable_names_the_settings_too() {
         },
         b"",
     );
-    assert!(ran.stdout.contains("\npids = 7\n"), "{ran:?}");
+    assert!(ran.stdout.contains("\npids = 7 # line 2\n"), "{ran:?}");
 }
 
 #[test]

@@ -126,9 +126,9 @@ const CEILINGS: &str = "[limits]\nmemory = \"1GiB\"\n\
     ulimits = { nofile = 200 }\n[policy.max.job]\nmemory = \"160MiB\"\ncpus = 0.75\npids = 70\n";
 
 /// Prints what a container has: memory, CPU time in 100 ms, processes, shared memory, files.
-const HAS: &str = "m=/sys/fs/cgroup; cat $m/memory.max $m/memory/memory.limit_in_bytes 2>/dev/null; \
-    cut -d \" \" -f 1 $m/cpu.max $m/cpu/cpu.cfs_quota_us 2>/dev/null; \
-    cat $m/pids.max $m/pids/pids.max 2>/dev/null; \
+const HAS: &str = "m=/sys/fs/cgroup; cat $m/memory.max $m/memory/memory.limit_in_bytes 2>/dev/null || true; \
+    cut -d \" \" -f 1 $m/cpu.max $m/cpu/cpu.cfs_quota_us 2>/dev/null || true; \
+    cat $m/pids.max $m/pids/pids.max 2>/dev/null || true; \
     df -P -k /dev/shm | tail -n 1 | tr -s \" \" | cut -d \" \" -f 2; ulimit -Hn";
 
 /// What that is with these ceilings.
@@ -212,9 +212,10 @@ fn the_containers_of_a_job_share_its_memory() {
         let said = runner.cleanup().log();
         assert!(said.contains("::warning::job alpine ran out of memory: "), "{said}");
         assert_eq!(job_cgroups(&network), Vec::<PathBuf>::new());
-        // A step that has no job is one, and nothing of it is left.
+        // A step that has no job is one.
         let step = shell_step("x=12345678; while :; do x=$x$x; done");
-        runner.container_step(step).0.failure();
+        let ended = runner.container_step(step).0;
+        assert!(!ended.status.success(), "{}", ended.log());
     });
 }
 

@@ -62,9 +62,11 @@ impl CreateOptions {
                          host's",
             });
         }
-        // That is how each container runs where there is no AppArmor.
-        let unconfined = self.security.apparmor.as_deref() == Some("unconfined");
-        if unconfined && !policy.allows_security("apparmor=unconfined") && !apparmor::is_enabled() {
+        // Where there is no AppArmor each container is unconfined, and Docker asks for no profile.
+        let is_harmless = |profile: &String| {
+            profile == "unconfined" || policy.allows_security(&format!("apparmor={profile}"))
+        };
+        if self.security.apparmor.as_ref().is_some_and(is_harmless) && !apparmor::is_enabled() {
             self.security.apparmor = None;
         }
     }
@@ -221,7 +223,9 @@ impl Policy {
             let option = format!("--oom-score-adj {adj}");
             refusals.push(refused(&option, &self.allow("oom-protection = true")));
         }
+        // What has a ceiling is lowered to that.
         if let Some(pids) = resources.pids
+            && self.max.pids().is_none()
             && self.max_pids != 0
             && (pids == 0 || pids > self.max_pids)
         {

@@ -121,8 +121,8 @@ impl Table {
     /// Returns its name.
     pub(in crate::container_hook) fn name(self) -> &'static str {
         match self {
-            Table::Container => "[policy.max]",
-            Table::Job => "[policy.max.job]",
+            Table::Container => "policy.max",
+            Table::Job => "policy.max.job",
         }
     }
 }

@@ -212,6 +212,7 @@ impl Engine {
             if self.runtime.root.join(id).exists() {
                 // It may not know what it was killed over.
                 let _ = self.runtime.delete(id);
+                self.run_trash().remove(&self.runtime.root.join(id))?;
             }
             // What it made elsewhere has gone with its last process.
             cgroup::remove_of(id);

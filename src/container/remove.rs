@@ -40,6 +40,17 @@ impl Engine {
         if cgroup::kill(&record.cgroup) { Ok(()) } else { Err(unkillable()) }
     }
 
+    /// Removes what a runtime has of a container. One that was killed early has made files by which it does not
+    /// know the container, and leaves them.
+    fn delete_state(&self, runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
+        let state = runtime.root.join(id);
+        if state.exists() {
+            runtime.delete(id)?;
+            self.run_trash().remove(&state)?;
+        }
+        Ok(())
+    }
+
     /// Kills what makes a container for somebody who was killed: a part of crun leaves its session and
     /// does not die with its caller, and would go on after everything else of the container has gone.
     pub(super) fn kill_makers(runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
@@ -86,9 +97,7 @@ impl Engine {
         self.kill_processes(record)?;
         steps::remove(&self.run, &record.id)?;
         let directory = self.directory(&record.id);
-        if record.runtime.root.join(&record.id).exists() {
-            record.runtime.delete(&record.id)?;
-        }
+        self.delete_state(&record.runtime, &record.id)?;
         if !cgroup::remove(&record.cgroup) {
             return Err(ContainerError::Unkillable { id: record.id.clone(), timeout: TIMEOUT });
         }

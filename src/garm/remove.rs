@@ -60,6 +60,7 @@ pub(super) fn remove(
     let directory = engine.directory(&record.container);
     let container = match directory.read() {
         Ok(container) => Some(container),
+        Err(error) if error.is_newer_record() => return Err(error.into()),
         Err(error) if is_absent(&error) || error.is_unreadable_record() => None,
         Err(error) => return Err(error.into()),
     };

@@ -170,8 +170,9 @@ mod tests {
     #[test]
     fn a_process_is_found_by_words_of_its_command_line() {
         let unique = format!("found-by-its-words-{}", std::process::id());
-        let mut child = Command::new("sh").args(["-c", "read line", &unique]);
-        let mut child = child.stdin(Stdio::piped()).spawn().unwrap();
+        let mut child = Command::new("sh");
+        let child = child.args(["-c", "read line; :", &unique]).stdin(Stdio::piped());
+        let mut child = child.spawn().unwrap();
         let find = |words: &[&str]| {
             let words: Vec<_> = words.iter().map(OsStr::new).collect();
             Identity::with_words(&words).unwrap()

@@ -148,7 +148,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
         let first = FileLock::passing(&path).unwrap();
-        let waiting = std::thread::spawn({
+        let waiting = thread::spawn({
             let path = path.clone();
             move || FileLock::passing(&path).map(|lock| lock.remove(&path))
         });

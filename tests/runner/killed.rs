@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 
 use crate::builds::{built_step, nothing_of_builds};
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
+use crate::sudo::{USER, unprivileged};
 use crate::support::call::Call;
 use crate::support::github_runner::{Runner, merge};
 use crate::support::host::Host;
@@ -13,6 +14,7 @@ use crate::support::hub::{Name, Registry};
 use crate::support::installation::Installation;
 use crate::support::kills::{Play, Victim};
 use crate::support::leftovers::Snapshot;
+use crate::support::program;
 use crate::support::runtime::Runtime;
 
 /// How often each command is killed on each runtime if nobody asks for more.
@@ -131,6 +133,91 @@ fn what_a_dying_runtime_made_last_goes_with_the_next_call() {
                 victim.cleanup();
             }
             before.check(installation, "a half-made container of the runtime");
+        }
+    });
+}
+
+/// crun's part of `create` that makes the container is in a session of its own, and does not die with its
+/// caller. Here it is about to begin when everybody else is dead.
+#[test]
+fn who_makes_a_container_is_killed_with_its_job() {
+    let host = Host::new();
+    let _hub = Registry::start(&host, Name::Hub, None);
+    let installation = Installation::new(&host, Runtime::Crun, "");
+    let mut victim = runner(&installation, "victim");
+    prepare(&mut victim);
+    victim.cleanup();
+    let late = host.path().join("late-crun");
+    let [waits, go] = ["waits", "go"].map(|name| host.path().join(name));
+    host.shell(&format!("mkfifo {}", go.display()));
+    program::write_program(
+        &late,
+        &format!(
+            "#!/bin/sh\ncase \" $* \" in *\" create \"*) ;; *) exec {crun} \"$@\" ;; esac\n\
+             setsid sh -c 'touch {waits}; read -r line <{go}; \
+             mkdir -p \"$2/late\"; mkfifo \"$2/late/exec.fifo\"' crun \"$@\" &\nwait\n",
+            crun = installation.runtime().display(),
+            waits = waits.display(),
+            go = go.display(),
+        ),
+    );
+    let settings = host.path().join("container-hook.toml").display().to_string();
+    let (crun, late) = (installation.runtime().display().to_string(), late.display().to_string());
+    host.shell(&format!("sed -i 's|{crun}|{late}|' {settings}"));
+    let before = Snapshot::take(&installation);
+    for is_admin in [false, true] {
+        victim.through_worker();
+        let args = json!({"container": victim.job_container("node:22"), "services": []});
+        let call = victim.start("prepare_job", args);
+        program::wait_until("the runtime is about to make the container", || waits.exists());
+        call.kill_after(Duration::ZERO);
+        if is_admin {
+            installation.wait_for_hooks();
+            installation.admin(&["prune"]).success();
+        } else {
+            victim.cleanup();
+        }
+        let makers = || host.processes().into_iter().filter(|p| p.line.contains("exec.fifo"));
+        assert_eq!(makers().count(), 0, "{:?}", makers().collect::<Vec<_>>());
+        before.check(&installation, "a runtime that makes a container late");
+        host.shell(&format!("rm {}", waits.display()));
+    }
+}
+
+/// The runner has no cleanup for a job whose only containers are those of steps.
+#[test]
+fn the_next_build_removes_what_a_killed_one_left() {
+    with_each_runtime("", |installation| {
+        let victim = runner(installation, "victim");
+        let path = victim.workspace().join("Dockerfile");
+        let build = |script: &str| {
+            write(&path, &format!("FROM alpine:3.20\nRUN {script}\n"));
+            victim.start_container_step(built_step(&path))
+        };
+        let mut call = build("echo started; exec sleep 1000");
+        call.wait_for_line("started");
+        call.kill_after(Duration::ZERO);
+        let left = installation.store().join("buildah/0/storage/layout-0");
+        write(left.join("blob"), "");
+        build("echo the next").wait().success();
+        assert!(!left.exists());
+        nothing_of_builds(installation, 0);
+    });
+}
+
+/// Who asked root to build is killed, and root hears of it a moment later.
+#[test]
+fn a_killed_build_of_another_user_leaves_nothing_after_cleanup() {
+    with_each_runtime("", |installation| {
+        let mut victim = unprivileged(installation);
+        let path = victim.workspace().join("Dockerfile");
+        for round in 0..KILLS {
+            write(&path, &format!("FROM alpine:3.20\nRUN echo started {round}; exec sleep 1000\n"));
+            let mut call = victim.start_container_step(built_step(&path));
+            call.wait_for_line(&format!("started {round}"));
+            call.kill_after(Duration::ZERO);
+            victim.cleanup();
+            nothing_of_builds(installation, USER.1.0);
         }
     });
 }

@@ -2,12 +2,13 @@
 //! anybody somebody else's rights, and no files of others.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::process::Command;
+use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use crate::setup::{Canary, runner, with_each_runtime};
+use crate::setup::{Canary, redis, runner, shell_step, with_each_runtime};
 use crate::sudo::{USER, unprivileged};
 use crate::support::github_runner::{Runner, merge};
 use crate::support::{images, program};
@@ -93,6 +94,70 @@ pub(crate) fn put_tool(runner: &Runner<'_>, name: &str) {
     }
     let owner = format!("--reference={}", runner.temp().display());
     program::run(Command::new("chown").arg("-R").arg(owner).arg(&tools)).success();
+}
+
+/// Gives the runner's directories themselves away, as `chown -R` of a job does.
+#[test]
+fn a_job_goes_on_and_ends_that_gives_the_runners_directories_away() {
+    with_each_runtime("", |installation| {
+        given_away(runner(installation, "runner-root"), (0, 0));
+        given_away(unprivileged(installation), USER.1);
+    });
+}
+
+fn given_away(mut runner: Runner<'_>, owner: (u32, u32)) {
+    runner.prepare(runner.job_container("node:22"), &[]);
+    let give = "chmod 777 /__w /__w/_temp; chown -R 65534:1 /__w; stat -c %u:%g /__w /__w/_temp .";
+    let seen = runner.run(give).success().stdout();
+    assert_eq!(seen, "65534:1\n65534:1\n65534:1\n");
+    let work = runner.work();
+    let user = || {
+        let found = fs::metadata(&work).unwrap();
+        (found.uid(), found.gid())
+    };
+    assert_ne!(user(), owner);
+    let (ended, _) = runner.container_step(shell_step("echo x >made-by-step; stat -c %u ."));
+    assert!(ended.success().stdout().ends_with("65534\n"), "the step sees whose it is");
+    runner.run("cat made-by-step").success();
+    runner.cleanup();
+    assert_eq!(user(), owner);
+    nothing_is_left(&runner, owner);
+    // The next job has all that it needs.
+    runner.prepare(runner.job_container("node:22"), &[]);
+    runner.run("rm made-by-step; echo y >another").success();
+    runner.cleanup();
+    nothing_is_left(&runner, owner);
+}
+
+/// Services have none of the runner's directories, and steps beside them do.
+#[test]
+fn steps_beside_services_alone_leave_nothing_of_others() {
+    with_each_runtime("", |installation| {
+        for (mut runner, owner) in
+            [(runner(installation, "runner-root"), (0, 0)), (unprivileged(installation), USER.1)]
+        {
+            runner.prepare(Value::Null, &[redis()]);
+            let script = "mkdir of-others; touch of-others/file; chown -R 33:33 of-others .";
+            runner.container_step(shell_step(script)).0.success();
+            runner.cleanup();
+            nothing_is_left(&runner, owner);
+        }
+    });
+}
+
+/// A job that unpacks a large archive with its owners.
+#[test]
+fn many_files_of_others_come_back_soon() {
+    with_each_runtime("", |installation| {
+        let mut runner = unprivileged(installation);
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let make = "for d in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do mkdir $d; \
+                    (cd $d; seq 1000 | xargs touch); done; chown -R 65534:65534 .";
+        runner.run(make).success();
+        let ended = runner.cleanup();
+        nothing_is_left(&runner, USER.1);
+        assert!(ended.took < Duration::from_secs(10), "it took {:?}", ended.took);
+    });
 }
 
 #[test]

@@ -31,6 +31,9 @@ pub struct Job {
     pub peers: Vec<Peer>,
     /// The runner's worker: the job is over when it is gone.
     pub worker: Option<Identity>,
+    /// Whether it is the network of one container step, in a job that has no other containers.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_step: bool,
     /// The directories that containers could write to, which are given back to their user; none in
     /// records of older versions.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +56,20 @@ pub struct Lent {
     /// The ids of the user and their group.
     pub user: (u32, u32),
     pub directories: Vec<PathBuf>,
+}
+
+impl Job {
+    fn new(runner: &Runner, network: &str, peers: &[Peer], lent: Lent) -> Self {
+        Job {
+            owner: runner.owner(),
+            runner: runner.name.clone(),
+            network: network.to_owned(),
+            peers: peers.to_vec(),
+            worker: runner.worker,
+            is_step: false,
+            lent: Some(lent),
+        }
+    }
 }
 
 /// What is known of all jobs.
@@ -87,16 +104,22 @@ impl Jobs {
         peers: &[Peer],
         lent: Lent,
     ) -> Result<(), HookError> {
-        let job = Job {
-            owner: runner.owner(),
-            runner: runner.name.clone(),
-            network: network.to_owned(),
-            peers: peers.to_vec(),
-            worker: runner.worker,
-            lent: Some(lent),
-        };
+        self.record(&Job::new(runner, network, peers, lent))
+    }
+
+    /// Records a container step that is about to be made in a job without other containers.
+    pub(super) fn write_step(
+        &self,
+        runner: &Runner,
+        network: &str,
+        lent: Lent,
+    ) -> Result<(), HookError> {
+        self.record(&Job { is_step: true, ..Job::new(runner, network, &[], lent) })
+    }
+
+    fn record(&self, job: &Job) -> Result<(), HookError> {
         make_private(&self.dir.join(&job.owner))?;
-        Ok(write_record(&self.path(&job.owner), &job)?)
+        Ok(write_record(&self.path(&job.owner), job)?)
     }
 
     /// Returns the job of a runner; none if it has none.

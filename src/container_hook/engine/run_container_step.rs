@@ -38,8 +38,13 @@ pub(super) fn run(
     });
     let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
 
-    // A step of a job without containers has a network to itself.
-    let job = jobs.read(&owner)?;
+    // A step of a job without containers has a network to itself. One that was killed left its own, since
+    // the runner has no cleanup for such jobs.
+    let mut job = jobs.read(&owner)?;
+    if job.as_ref().is_some_and(|job| job.is_step) {
+        cleanup_job::remove_all(backend)?;
+        job = None;
+    }
     let is_alone = job.is_none();
     services::report_ended(backend, "during the job")?;
     let mut network = match &job {
@@ -49,7 +54,7 @@ pub(super) fn run(
         }
         None => {
             let id = new_id()[..12].to_owned();
-            jobs.write(backend.context.runner, &id, &[], give_back::lent(backend, &plans))?;
+            jobs.write_step(backend.context.runner, &id, give_back::lent(backend, &plans))?;
             JobNetwork::create(backend, &id)?
         }
     };

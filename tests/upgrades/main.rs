@@ -1,0 +1,172 @@
+//! Jobs that one version of `container-hook` begins and another one ends, in both directions: after an upgrade
+//! and after a roll-back. `tests/upgrade` builds the other version and runs these.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/busybox.rs"]
+mod busybox;
+#[allow(dead_code, reason = "the runner's tests use all of it")]
+#[path = "../runner/setup.rs"]
+mod setup;
+#[path = "../support/mod.rs"]
+mod support;
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde_json::json;
+
+use crate::setup::{redis, runner, shell_step, with_each_runtime};
+use crate::support::github_runner::Runner;
+use crate::support::installation::Installation;
+use crate::support::leftovers::Snapshot;
+use crate::support::program;
+
+/// The variable with the path of the other version's program.
+const OTHER: &str = "OCI_HOOKS_OTHER_PROGRAM";
+
+/// How often a command of each version is killed on each runtime.
+const KILLS: u32 = 6;
+
+/// Two versions of the program, in the order in which a job meets them.
+struct Versions {
+    name: &'static str,
+    first: PathBuf,
+    then: PathBuf,
+}
+
+/// Plays something on each runtime, once as an upgrade and once as a roll-back.
+fn with_both_orders(play: impl Fn(&Installation<'_>, &Versions)) {
+    let other = std::env::var_os(OTHER);
+    let other =
+        PathBuf::from(other.unwrap_or_else(|| panic!("{OTHER} is not set: run tests/upgrade")));
+    let this = || PathBuf::from(env!("CARGO_BIN_EXE_container-hook"));
+    for versions in [
+        Versions { name: "upgrade", first: other.clone(), then: this() },
+        Versions { name: "roll-back", first: this(), then: other.clone() },
+    ] {
+        with_each_runtime("", |installation| {
+            install(installation, &versions.first);
+            play(installation, &versions);
+        });
+    }
+}
+
+/// Puts a program in the place of the installed one, as packages do.
+fn install(installation: &Installation<'_>, program: &Path) {
+    let new = installation.program().with_extension("new");
+    program::copy_program(program, &new);
+    fs::rename(&new, installation.program()).unwrap();
+}
+
+fn prepare(runner: &mut Runner<'_>) {
+    runner.prepare(runner.job_container("node:22"), &[redis()]);
+}
+
+const PING: &str = "printf 'PING\\r\\nQUIT\\r\\n' | nc -w 5 redis 6379";
+
+#[test]
+fn a_job_that_one_version_began_is_finished_by_the_other() {
+    with_both_orders(|installation, Versions { name, first, then }| {
+        let before = Snapshot::take(installation);
+        let mut runner = runner(installation, "runner-1");
+        prepare(&mut runner);
+        runner.run("echo first >file").success();
+        install(installation, then);
+        assert_eq!(runner.run(&format!("cat file; {PING}")).success().stdout(), "first\n+PONG\r\n");
+        let (ended, _) = runner.container_step(shell_step("cat file; chown 33:33 file"));
+        assert!(ended.success().stdout().ends_with("first\n"), "{name}");
+        let listed = installation.admin(&["ps", "--format", "json"]).success();
+        assert_eq!(listed.matches("\"role\"").count(), 2, "{name}: {listed}");
+        // And back again, in the middle of the job.
+        install(installation, first);
+        runner.run(PING).success();
+        let (ended, _) = runner.container_step(shell_step("echo back"));
+        assert!(ended.success().stdout().ends_with("back\n"), "{name}");
+        install(installation, then);
+        runner.cleanup();
+        before.check_live(installation, name);
+        let file = fs::metadata(runner.workspace().join("file")).unwrap();
+        assert_eq!((file.uid(), file.gid()), (0, 0), "{name}");
+    });
+}
+
+#[test]
+fn what_one_version_was_killed_over_the_other_removes() {
+    with_both_orders(|installation, Versions { name, first, then }| {
+        let mut victim = runner(installation, "victim");
+        // Images are there then, and how long it takes is known.
+        let began = std::time::Instant::now();
+        prepare(&mut victim);
+        let took = began.elapsed();
+        victim.container_step(shell_step("true")).0.success();
+        victim.cleanup();
+        install(installation, then);
+        victim.cleanup();
+        let before = Snapshot::take(installation);
+        for kill in 0..KILLS {
+            install(installation, first);
+            let after = took.mul_f64(f64::from(kill) / f64::from(KILLS));
+            let args = json!({"container": victim.job_container("node:22"), "services": [redis()]});
+            victim.start("prepare_job", args).kill_after(after);
+            install(installation, then);
+            victim.cleanup();
+            before.check(installation, &format!("{name}: prepare_job killed after {after:?}"));
+            install(installation, first);
+            prepare(&mut victim);
+            let mut call = victim.start_container_step(shell_step("echo up; exec sleep 1000"));
+            call.wait_for_line("up");
+            call.kill_after(Duration::ZERO);
+            install(installation, then);
+            victim.cleanup();
+            before.check(installation, &format!("{name}: a step killed"));
+        }
+    });
+}
+
+#[test]
+fn one_version_prunes_the_jobs_of_the_other_whose_runner_is_gone() {
+    with_both_orders(|installation, Versions { name, then, .. }| {
+        let mut gone = runner(installation, "gone");
+        prepare(&mut gone);
+        gone.cleanup();
+        let before = Snapshot::take(installation);
+        gone.through_worker();
+        let args = json!({"container": gone.job_container("node:22"), "services": [redis()]});
+        gone.start("prepare_job", args).wait().success();
+        install(installation, then);
+        installation.admin(&["prune"]).success();
+        before.check(installation, name);
+    });
+}
+
+#[test]
+fn images_of_one_version_are_those_of_the_other() {
+    with_both_orders(|installation, Versions { name, then, .. }| {
+        installation.admin(&["pull", "node:22"]).success();
+        let layers = || {
+            let shown = format!("find {}/layers -name layer.json", installation.store().display());
+            let mut found: Vec<_> = installation
+                .host()
+                .shell(&shown)
+                .lines()
+                .map(|path| fs::metadata(Path::new(path).with_file_name("tree")).unwrap().ino())
+                .collect();
+            found.sort_unstable();
+            found
+        };
+        let pulled = layers();
+        assert!(!pulled.is_empty());
+        install(installation, then);
+        let listed = installation.admin(&["images"]).success();
+        assert!(listed.contains("node"), "{name}: {listed}");
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        assert_eq!(layers(), pulled, "{name}: they were unpacked again");
+        runner.cleanup();
+        installation.admin(&["prune", "--all"]).success();
+        assert_eq!(layers(), <[u64; 0]>::default(), "{name}");
+    });
+}

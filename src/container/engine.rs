@@ -209,11 +209,11 @@ impl Engine {
         let directory = self.directory(id);
         if is_id(id) && directory.path().is_dir() {
             Self::kill_makers(&self.runtime, id)?;
-            if self.runtime.root.join(id).exists() {
+            if self.runtime.has_state(id) {
                 // It may not know what it was killed over.
                 let _ = self.runtime.delete(id);
-                self.run_trash().remove(&self.runtime.root.join(id))?;
             }
+            self.run_trash().remove(&self.runtime.root.join(id))?;
             // What it made elsewhere has gone with its last process.
             cgroup::remove_of(id);
             steps::remove(&self.run, id)?;
@@ -251,8 +251,10 @@ impl Engine {
         let unknown: Vec<_> = ids.filter(|id| !self.directory(id).path().exists()).collect();
         for id in &unknown {
             Self::kill_makers(&self.runtime, id)?;
-            // It may not know what it was killed over.
-            let _ = self.runtime.delete(id);
+            if self.runtime.has_state(id) {
+                // It may not know what it was killed over.
+                let _ = self.runtime.delete(id);
+            }
             self.run_trash().remove(&root.join(id))?;
         }
         Ok(unknown.len())

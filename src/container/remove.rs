@@ -45,7 +45,9 @@ impl Engine {
     fn delete_state(&self, runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
         let state = runtime.root.join(id);
         if state.exists() {
-            runtime.delete(id)?;
+            if runtime.has_state(id) {
+                runtime.delete(id)?;
+            }
             self.run_trash().remove(&state)?;
         }
         Ok(())

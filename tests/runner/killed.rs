@@ -166,7 +166,6 @@ fn who_makes_a_container_is_killed_with_its_job() {
     host.shell(&format!("sed -i 's|{crun}|{late}|' {settings}"));
     let before = Snapshot::take(&installation);
     for is_admin in [false, true] {
-        victim.through_worker();
         let args = json!({"container": victim.job_container("node:22"), "services": []});
         let call = victim.start("prepare_job", args);
         program::wait_until("the runtime is about to make the container", || waits.exists());

@@ -119,13 +119,15 @@ impl Store {
         excluded: FileLock,
         newer: NewerRecords,
     ) -> Result<(usize, u64), StoreError> {
+        let held = self.kept_layers()?;
         let needed = self.needed(&self.named()?)?;
         let mut gone = Vec::new();
         let mut freed_bytes = 0;
         for (digest, dir) in self.layer_dirs()? {
             let layer = match self.layer(&digest) {
                 Err(error) if error.is_newer() && newer == NewerRecords::Keep => continue,
-                Err(error) if error.is_newer() && needed.has(&digest) => continue,
+                // An image that needs it cannot be used with it, and is pulled again.
+                Err(error) if error.is_newer() && held.has(&digest) => continue,
                 Err(error) if error.is_newer() => None,
                 layer => layer?,
             };

@@ -9,18 +9,21 @@ use super::cleanup_job::remove_job;
 use super::job::Job;
 use crate::container_hook::error::HookError;
 use crate::container_hook::runner::Runner;
+use crate::sys::error::chain;
 
 /// Removes the jobs of this runner's user and name, in other directories, that are over.
 pub(super) fn remove(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     // A record that cannot be read is for `prune` to report.
-    for job in backend.jobs().all()?.known {
-        if is_predecessor(&job, backend.context.runner)
-            && remove_job(backend.engine, backend.network, &job)?
-        {
-            backend.context.log.line(&format!(
+    let known = backend.jobs().all()?.known;
+    for job in known.iter().filter(|job| is_predecessor(job, backend.context.runner)) {
+        match remove_job(backend.engine, backend.network, job) {
+            Ok(false) => {}
+            Ok(true) => backend.context.log.line(&format!(
                 "removed a job of an earlier runner {:?} of this user: its worker has ended",
                 job.runner
-            ));
+            )),
+            // What is left of it need not be in the way of this one.
+            Err(error) => backend.context.log.warning(&chain(&error)),
         }
     }
     Ok(())

@@ -19,6 +19,8 @@ use crate::container::{Record, new_id};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{ContainerRequest, Role};
 use crate::container_hook::request::ContainerArgs;
+use crate::image::Image;
+use crate::network::Endpoint;
 
 pub(super) fn run(
     backend: &EngineBackend<'_>,
@@ -33,11 +35,6 @@ pub(super) fn run(
     // Before anything is fetched or built: behind sudo it goes on for a moment when the hook is killed,
     // and what removes the job has to come after it.
     let _lock = jobs.lock(&owner)?;
-    let images = in_parallel(&plans, |plan| {
-        fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
-    });
-    let images = images.into_iter().collect::<Result<Vec<_>, _>>()?;
-
     // A step of a job without containers has a network to itself. One that was killed left its own, since
     // the runner has no cleanup for such jobs.
     let mut job = jobs.read(&owner)?;
@@ -47,34 +44,39 @@ pub(super) fn run(
     }
     let is_alone = job.is_none();
     services::report_ended(backend, "during the job")?;
-    let mut network = match &job {
+    let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
+    let (mut network, connected) = match &job {
         Some(job) => {
             lend(backend, job, &plans)?;
-            JobNetwork::open(backend, &job.network)?
+            let mut network = JobNetwork::open(backend, &job.network)?;
+            let connected = fetch_and_attach(backend, &mut network, &plans, &ids[0]);
+            (network, connected)
         }
+        // Nobody cleans up after a step without a job: while it is pulled or built there is nothing of it.
         None => {
+            let images = images(backend, &plans)?;
             let id = new_id()[..12].to_owned();
             jobs.write_step(backend.context.runner, &id, give_back::lent(backend, &plans))?;
-            JobNetwork::create(backend, &id)?
+            let mut network = JobNetwork::create(backend, &id)?;
+            let endpoint = attach(backend, &mut network, &plans, &ids[0]);
+            (network, endpoint.map(|endpoint| (images, endpoint)))
         }
     };
     let peers = job.map(|job| job.peers).unwrap_or_default();
-    let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
-    let pending = plans.iter().zip(images).zip(&ids).map(|((plan, image), id)| PendingContainer {
-        plan,
-        image,
-        id: id.clone(),
-        endpoint: None,
-    });
-    let mut pending: Vec<_> = pending.collect();
-    let result = mount_volumes(backend, &plans)
-        .and_then(|()| attach(backend, &mut network, &mut pending))
-        .and_then(|()| {
-            let volumes = pod::directory(backend.engine, network.id(), &ids[0][..12]);
-            let (network, peers) = (&network, &peers[..]);
-            let context = LaunchContext { network, peers, volumes: &volumes, process: None };
-            run_in(backend, pod.as_ref(), &pending, context, pass_on)
+    let result = connected.and_then(|(images, endpoint)| {
+        let pending = plans.iter().zip(images).zip(&ids);
+        let pending = pending.map(|((plan, image), id)| PendingContainer {
+            plan,
+            image,
+            id: id.clone(),
+            endpoint: endpoint.clone(),
         });
+        mount_volumes(backend, &plans)?;
+        let volumes = pod::directory(backend.engine, network.id(), &ids[0][..12]);
+        let (network, peers) = (&network, &peers[..]);
+        let context = LaunchContext { network, peers, volumes: &volumes, process: None };
+        run_in(backend, pod.as_ref(), &pending.collect::<Vec<_>>(), context, pass_on)
+    });
     let cleaned = if is_alone {
         cleanup_job::remove_all(backend)
     } else {
@@ -112,24 +114,45 @@ fn plan<'a>(
     Ok(plans)
 }
 
-/// Connects the step; what only the template has shares its end.
+/// Fetches the images and connects the step: the network and the registry do not wait for each other.
+fn fetch_and_attach(
+    backend: &EngineBackend<'_>,
+    network: &mut JobNetwork,
+    plans: &[Plan<'_>],
+    id: &str,
+) -> Result<(Vec<Image>, Option<Endpoint>), HookError> {
+    let (images, endpoint) = std::thread::scope(|scope| {
+        let images = scope.spawn(|| images(backend, plans));
+        let endpoint = attach(backend, network, plans, id);
+        (images.join().expect("fetching images does not panic"), endpoint)
+    });
+    // If both failed, the image is what people can do something about.
+    Ok((images?, endpoint?))
+}
+
+/// Returns the images of all containers.
+fn images(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<Vec<Image>, HookError> {
+    let images = in_parallel(plans, |plan| {
+        fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
+    });
+    images.into_iter().collect()
+}
+
+/// Connects the step, whose id is given; what only the template has shares its end.
 fn attach(
     backend: &EngineBackend<'_>,
     network: &mut JobNetwork,
-    pending: &mut [PendingContainer<'_>],
-) -> Result<(), HookError> {
-    let step = &pending[0];
-    if !step.plan.is_connected() {
-        return Ok(());
+    plans: &[Plan<'_>],
+    id: &str,
+) -> Result<Option<Endpoint>, HookError> {
+    if !plans[0].is_connected() {
+        return Ok(None);
     }
-    let title = &step.plan.container.title;
-    let ports = pending.iter().flat_map(|one| one.plan.container.ports.iter().cloned()).collect();
-    let endpoint = network.attach(&step.id, ports).map_err(HookError::of(title))?;
-    audit::ports(backend, title, &step.id, &endpoint)?;
-    for one in pending {
-        one.endpoint = Some(endpoint.clone());
-    }
-    Ok(())
+    let title = &plans[0].container.title;
+    let ports = plans.iter().flat_map(|plan| plan.container.ports.iter().cloned()).collect();
+    let endpoint = network.attach(id, ports).map_err(HookError::of(title))?;
+    audit::ports(backend, title, id, &endpoint)?;
+    Ok(Some(endpoint))
 }
 
 fn run_in(

@@ -160,6 +160,15 @@ FROM
         assert_eq!(found, expected);
     }
 
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_read(
+            text in "((FROM|ARG|COPY --from=|RUN --mount=from=)?[ -~żé\\\\$\\{\\}:]{0,20}\\\\?\n){0,9}"
+        ) {
+            images(&text);
+        }
+    }
+
     #[test]
     fn a_long_file_is_read_to_a_limit() {
         let many: String = (0..10_000).map(|n| format!("FROM a:{n}\n")).collect();

@@ -30,6 +30,7 @@ use crate::network::{
 use crate::rootfs::Backing;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
+use crate::sys::thread::beside;
 
 /// What all annotations of ours begin with.
 const PREFIX: &str = "io.github.cloudbase.garm.";
@@ -184,11 +185,11 @@ impl<'a> Creation<'a> {
     ) -> Result<(InstanceInfo, Task), ProviderError> {
         let (image, warning, runner, endpoint) = thread::scope(|scope| {
             let network = &record.network;
-            let endpoint = scope.spawn(|| self.connect(network));
+            let endpoint = beside(scope, || self.connect(network));
             // Children must be this thread's, which is there until all is done.
             let image = self.image();
             let runner = image.and_then(|image| Ok((self.runner(&image.0)?, image)));
-            let endpoint = endpoint.join().expect("connecting does not panic");
+            let endpoint = endpoint.join();
             let (runner, (image, warning)) = runner?;
             Ok::<_, ProviderError>((image, warning, runner, endpoint?))
         })?;

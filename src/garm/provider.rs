@@ -15,6 +15,7 @@ use crate::container::{ContainerError, Engine};
 use crate::image::{Credentials, Progress, RegistryClient};
 use crate::network::NetworkOptions;
 use crate::sys::error::chain;
+use crate::sys::thread::{Beside, beside};
 
 /// How many instances are removed at once when all are: each takes descriptors, of which there may be
 /// few.
@@ -90,10 +91,8 @@ impl Provider<'_> {
         for some in names.chunks(AT_ONCE) {
             thread::scope(|scope| {
                 let deleting: Vec<_> =
-                    some.iter().map(|name| scope.spawn(|| self.delete(name))).collect();
-                results.extend(
-                    deleting.into_iter().map(|one| one.join().expect("deleting does not panic")),
-                );
+                    some.iter().map(|name| beside(scope, || self.delete(name))).collect();
+                results.extend(deleting.into_iter().map(Beside::join));
             });
         }
         results.into_iter().collect()

@@ -23,7 +23,7 @@ use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
-use crate::sys::thread::beside;
+use crate::sys::thread::{Beside, beside};
 use crate::sys::userns::{Mapping, PrivateIds};
 
 /// How networks are made on this host.
@@ -221,10 +221,9 @@ impl Network {
         let connected: Vec<_> = match &claimed[..] {
             [only] => vec![self.connect(only)],
             all => thread::scope(|scope| {
-                let threads = all.iter().map(|one| scope.spawn(|| self.connect(one)));
+                let threads = all.iter().map(|one| beside(scope, || self.connect(one)));
                 let threads: Vec<_> = threads.collect();
-                let results = threads.into_iter().map(|thread| thread.join());
-                results.map(|result| result.unwrap_or_else(|panic| resume_unwind(panic))).collect()
+                threads.into_iter().map(Beside::join).collect()
             }),
         };
         let connected = connected.into_iter().enumerate();

@@ -21,6 +21,7 @@ use crate::container_hook::plan::{ContainerRequest, Role};
 use crate::container_hook::request::ContainerArgs;
 use crate::image::Image;
 use crate::network::Endpoint;
+use crate::sys::thread::beside;
 
 pub(super) fn run(
     backend: &EngineBackend<'_>,
@@ -122,9 +123,9 @@ fn fetch_and_attach(
     id: &str,
 ) -> Result<(Vec<Image>, Option<Endpoint>), HookError> {
     let (images, endpoint) = std::thread::scope(|scope| {
-        let images = scope.spawn(|| images(backend, plans));
+        let images = beside(scope, || images(backend, plans));
         let endpoint = attach(backend, network, plans, id);
-        (images.join().expect("fetching images does not panic"), endpoint)
+        (images.join(), endpoint)
     });
     // If both failed, the image is what people can do something about.
     Ok((images?, endpoint?))

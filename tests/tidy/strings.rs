@@ -25,15 +25,17 @@ fn has_stray_blanks(text: &str) -> bool {
         joined += if at == 0 { line } else { line.trim_start() };
     }
     let is_word = |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c == ',');
-    let mut rest = joined.as_str();
-    while let Some(start) = rest.find("     ").or_else(|| rest.find('\n')) {
-        let (before, after) = rest.split_at(start);
-        let next = after.trim_start_matches([' ', '\n']);
-        let blanks = after.len() - next.len();
-        if blanks > BLANKS && is_word(before.chars().last()) && is_word(next.chars().next()) {
+    let mut start = 0;
+    while let Some(at) = joined[start..].find([' ', '\n']).map(|at| start + at) {
+        let next = joined[at..].trim_start_matches([' ', '\n']);
+        let blanks = joined.len() - at - next.len();
+        let line = joined[..at].rsplit('\n').next().unwrap_or_default();
+        // A line that is set off is a column of a table, or an example.
+        let is_prose = !line.starts_with(' ') && is_word(line.chars().last());
+        if blanks > BLANKS && is_prose && is_word(next.chars().next()) {
             return true;
         }
-        rest = &after[blanks.max(1)..];
+        start = at + blanks;
     }
     false
 }

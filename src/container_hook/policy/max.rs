@@ -65,6 +65,7 @@ pub struct MaxOfJob {
 pub struct UlimitName(String);
 
 impl UlimitName {
+    /// Returns the name, as `--ulimit` has it.
     pub fn as_str(&self) -> &str {
         &self.0
     }

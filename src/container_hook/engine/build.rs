@@ -22,7 +22,7 @@ use crate::image::{
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine;
 use crate::sys::error::chain;
-use crate::sys::fs::{PathContext as _, PathError, ReadError, make_private, read_bounded};
+use crate::sys::fs::{PathContext as _, PathError, ReadError, SystemRoot, make_private};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
@@ -126,9 +126,11 @@ pub(super) fn build(
     undo.push(|| drop(trash.remove(&layout)));
     undo.push(|| drop(trash.remove(&home)));
     make_private(&home)?;
-    let images = match read_bounded(&context.join(file_name), MAX_DOCKERFILE_BYTES) {
-        Ok(text) => dockerfile::images(&String::from_utf8_lossy(&text)),
-        Err(_) => Vec::new(),
+    // A workflow's: where it is a link, it leads nowhere else than in buildah's world.
+    let copy = SystemRoot::mounted_at(&context);
+    let images = match copy.read(file_name.as_ref(), MAX_DOCKERFILE_BYTES) {
+        Ok(Some(text)) => dockerfile::images(&String::from_utf8_lossy(&text)),
+        Ok(None) | Err(_) => Vec::new(),
     };
     registries::configure(&home, backend.registries, &images)?;
 

@@ -77,8 +77,10 @@ fn names(report: &Value, list: &str) -> Vec<String> {
 fn instances_of_a_garm_that_is_gone_are_removed_by_name_controller_pool_and_as_orphans() {
     with_each_runtime("", |world| {
         world.warm_up();
-        let before = Snapshot::take(&world.installation);
         let gone = world.provider().of_controller("gone");
+        gone.create(&world.garm.bootstrap("first", "true", json!({})));
+        gone.delete("first");
+        let before = Snapshot::take(&world.installation);
         world.bring_up("alive", ENDLESS, json!({}));
         world.run("ended", "true", json!({}));
         gone.create(&world.garm.bootstrap("working", ENDLESS, json!({"pool_id": "p 1"})));

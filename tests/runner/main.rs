@@ -27,6 +27,7 @@ mod opened_once;
 mod parallel;
 mod pods;
 mod policy;
+mod pull;
 mod removal;
 mod requests;
 mod rights;

@@ -224,14 +224,17 @@ mod tests {
     fn the_last_lines_are_few_short_and_without_secrets() {
         let (send, _receive) = channel();
         let mut output = RunnerOutput::new(Some(Forge::Github), None, send);
-        let mask = Mask::of(&["eyJINSTANCE"]);
+        let mask = Mask::of(&["eyJINSTANCE.T0KEN"]);
         assert_eq!(output.last_lines(&mask).to_string(), "");
         for number in 0..100 {
             output.line(&format!("line {number}\r"));
         }
         output.line("token eyJINSTANCE.T0KEN");
         let last = output.last_lines(&mask).to_string();
-        assert_eq!(last, "; last lines: line 95 | line 96 | line 97 | line 98 | line 99 | ***");
+        assert_eq!(
+            last,
+            "; last lines: line 95 | line 96 | line 97 | line 98 | line 99 | token ***"
+        );
         for _ in 0..100 {
             output.line(&"ä ".repeat(10_000));
         }

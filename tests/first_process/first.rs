@@ -183,7 +183,7 @@ pub(crate) fn is_alive(pid: i32) -> bool {
 }
 
 /// Returns a line of `/proc/PID/status`; nothing for a process that is gone.
-fn status(pid: i32, name: &str) -> String {
+pub(crate) fn status(pid: i32, name: &str) -> String {
     let text = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
     line.unwrap_or_default().trim().to_owned()

@@ -4,7 +4,6 @@
 //! log is nobody's interface, so what is not found or understood is no error of the job: services have
 //! other names then.
 
-use std::fs;
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
 
@@ -41,8 +40,7 @@ pub fn diag(files: &RunnerFiles, work: &Path, worker: Option<Identity>) -> PathB
 
 /// Returns the directory of a runner of which a process is: its programs are in `bin` there.
 pub fn directory_of(pid: u32) -> Option<PathBuf> {
-    let program = fs::read_link(format!("/proc/{pid}/exe")).ok()?;
-    Some(program.parent()?.parent()?.to_owned())
+    Some(Identity::of(pid)?.program()?.parent()?.parent()?.to_owned())
 }
 
 /// Reads the services of the job that the newest log in `_diag` is about, which has this id in the

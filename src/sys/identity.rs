@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -104,6 +105,11 @@ impl Identity {
             Err(error) => return Err(error.into()),
         }
         if wait(&fd, timeout)? { Ok(()) } else { Err(io::ErrorKind::TimedOut.into()) }
+    }
+
+    /// Returns the path of the program that the process runs, if it may be known.
+    pub fn program(&self) -> Option<PathBuf> {
+        fs::read_link(format!("/proc/{}/exe", self.pid)).ok()
     }
 
     /// Returns the process's parent.

@@ -8,8 +8,11 @@ use serde_json::{Value, json};
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
 use crate::sudo::unprivileged;
 use crate::support::github_runner::{Runner, container, merge};
+use crate::support::host::Host;
+use crate::support::installation::Installation;
 use crate::support::leftovers::Snapshot;
 use crate::support::program;
+use crate::support::runtime::Runtime;
 
 /// Returns a service that runs a shell script.
 fn service(name: &str, script: &str) -> Value {
@@ -280,4 +283,39 @@ fn a_published_port_answers_on_the_loopback_addresses_of_both_families() {
         }
         runner.cleanup();
     });
+}
+
+#[test]
+fn doctor_says_whether_the_names_of_services_are_known() {
+    let check = |installation: &Installation<'_>| {
+        let report = installation.admin(&["doctor", "--format=json"]).stdout;
+        let report: Value = serde_json::from_str(&report).unwrap();
+        let checks = report["checks"].as_array().unwrap();
+        let check = checks.iter().find(|check| check["name"] == "service names").cloned();
+        let check = check.unwrap_or_else(|| panic!("no service names in {report}"));
+        (check["status"].as_str().unwrap().to_owned(), check["found"].to_string())
+    };
+    for settings in ["", "[network]\nnames-from-runner-log = false\n"] {
+        let host = Host::new();
+        let installation = Installation::new(&host, Runtime::Runc, settings);
+        let runner = runner(&installation, "runner-1");
+        fs::create_dir(runner.home().join("bin")).unwrap();
+        let listener = runner.home().join("bin/Runner.Listener");
+        program::copy_program(&program::find("sleep"), &listener);
+        let mut command = Command::new(listener);
+        command.arg("1000").env("ACTIONS_RUNNER_CONTAINER_HOOKS", installation.entry());
+        let mut listener = host.spawn(&mut command);
+        let (status, found) = check(&installation);
+        assert_eq!(status, "warn", "{found}");
+        if settings.is_empty() {
+            assert!(found.contains("_diag") && found.contains("--network-alias"), "{found}");
+            fs::create_dir(runner.home().join("_diag")).unwrap();
+            let (status, found) = check(&installation);
+            assert_eq!(status, "ok", "{found}");
+        } else {
+            assert!(found.contains("names-from-runner-log is off"), "{found}");
+        }
+        listener.kill().unwrap();
+        listener.wait().unwrap();
+    }
 }

@@ -37,11 +37,12 @@ pub(crate) const VARIABLES: [&str; 13] = [
     "DOCKER_TLS_VERIFY",
 ];
 
-/// Those that say how `docker` reaches its daemon, and what it shows.
-const OF_DOCKER: [&str; 8] = [
+/// Those that say how `docker` reaches its servers, and what it shows.
+const OF_DOCKER: [&str; 9] = [
     "BUILDKIT_PROGRESS",
     "DOCKER_API_VERSION",
     "DOCKER_CERT_PATH",
+    "DOCKER_CONTENT_TRUST_SERVER",
     "DOCKER_CONTEXT",
     "DOCKER_HIDE_LEGACY_COMMANDS",
     "DOCKER_HOST",

@@ -195,7 +195,7 @@ fn rights_and_limits_are_those_of_the_template() {
         let lines: Vec<_> = said.lines().collect();
         let expected = ["1001", "2002", "2002 4321", "read-only", "99", "filtered"];
         assert_eq!(&lines[..6], expected, "{}: {said}", templated.runtime);
-        assert_eq!(&lines[6..], ["CapBnd:\t0000000002000000", "NoNewPrivs:\t1", "0"], "{said}");
+        assert_eq!(&lines[6..], ["CapBnd:\t0000000002000000", "NoNewPrivs:\t0", "0"], "{said}");
 
         templated.set(
             "spec:\n  containers:\n  - name: $job\n    securityContext: \

@@ -185,6 +185,23 @@ fn who_makes_a_container_is_killed_with_its_job() {
 
 /// The runner has no cleanup for a job whose only containers are those of steps.
 #[test]
+fn the_next_step_removes_what_a_killed_one_left() {
+    with_each_runtime("", |installation| {
+        let mut victim = runner(installation, "victim");
+        victim.container_step(shell_step("true")).0.success();
+        let before = Snapshot::take(installation);
+        for _ in 0..KILLS {
+            let mut call = victim.start_container_step(shell_step("echo up; exec sleep 1000"));
+            call.wait_for_line("up");
+            call.kill_after(Duration::ZERO);
+            victim.container_step(shell_step("true")).0.success();
+            before.check(installation, "a step after one that was killed");
+        }
+    });
+}
+
+/// Nor is there one for builds.
+#[test]
 fn the_next_build_removes_what_a_killed_one_left() {
     with_each_runtime("", |installation| {
         let victim = runner(installation, "victim");

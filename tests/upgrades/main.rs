@@ -3,9 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
-#[path = "../support/busybox.rs"]
-mod busybox;
-#[allow(dead_code, reason = "the runner's tests use all of it")]
+#[expect(dead_code, reason = "the runner's tests use all of it")]
 #[path = "../runner/setup.rs"]
 mod setup;
 #[path = "../support/mod.rs"]

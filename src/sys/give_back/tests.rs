@@ -94,6 +94,17 @@ fn what_belongs_to_nobody_is_given_and_what_belongs_to_others_stays() {
 }
 
 #[test]
+fn the_directory_itself_is_given_back_too() {
+    let Some(dir) = directory() else { return };
+    lchown(dir.path(), Some(PRIVATE), Some(PRIVATE)).unwrap();
+    assert_eq!(run(dir.path()).changed, 1);
+    assert_eq!(owner(dir.path()), USER);
+    lchown(dir.path(), Some(OTHER), Some(OTHER)).unwrap();
+    assert_eq!(run(dir.path()).changed, 0);
+    assert_eq!(owner(dir.path()), (OTHER, OTHER));
+}
+
+#[test]
 fn rights_of_others_are_taken_from_files_of_the_user() {
     let Some(dir) = directory() else { return };
     let at = |name: &str| dir.path().join(name);

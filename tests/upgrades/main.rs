@@ -26,7 +26,7 @@ use crate::support::program;
 const OTHER: &str = "OCI_HOOKS_OTHER_PROGRAM";
 
 /// How often a command of each version is killed on each runtime.
-const KILLS: u32 = 6;
+const KILLS: u32 = 4;
 
 /// Two versions of the program, in the order in which a job meets them.
 struct Versions {

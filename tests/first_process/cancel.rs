@@ -1,5 +1,8 @@
 //! Steps that are cancelled, and what they left running when they were not.
 
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use oci_hooks::sys::init::frames::{Answer, FailureKind, Request};
@@ -171,6 +174,31 @@ fn what_is_never_where_it_was_seen_dies_too() {
         let _next = first.connect();
         assert_eq!(first.steps(), [0; 0]);
     }
+}
+
+#[test]
+fn what_a_user_started_as_root_is_killed_too() {
+    // As `sudo` does it; the real user of a set-user-ID program alone may still be killed.
+    let by = ["setpriv", "--reuid=4321", "--regid=4321", "--clear-groups", "--inh-caps=+kill"];
+    let by = [&by[..], &["--ambient-caps=+kill"]].concat();
+    let first = First::start_as(&Start { by: &by, ..Start::default() });
+    let sudo = first.dir().join("sudo");
+    fs::copy(find("setpriv"), &sudo).unwrap();
+    fs::set_permissions(&sudo, fs::Permissions::from_mode(0o4755)).unwrap();
+    let as_root = format!("{} --reuid=0 --regid=0 --clear-groups sleep 1000", sudo.display());
+    let step = start(&first, &format!("{as_root} & exec sleep 1000"), 2);
+    let is_root = |pid: &i32| status(*pid, "Uid").starts_with("0\t0\t0");
+    assert_eq!(first.steps().iter().filter(|pid| is_root(pid)).count(), 1);
+    drop(step);
+    let _next = first.connect();
+    assert_eq!(first.steps(), [0; 0]);
+}
+
+/// Returns where a program is.
+fn find(name: &str) -> PathBuf {
+    let candidates = ["/usr/bin", "/bin", "/usr/sbin"].map(|dir| Path::new(dir).join(name));
+    let found = candidates.into_iter().find(|path| path.exists());
+    found.unwrap_or_else(|| panic!("this test needs the program `{name}`"))
 }
 
 #[test]

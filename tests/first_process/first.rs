@@ -119,6 +119,12 @@ impl First {
         until("no supervisors", || children(self.pid).is_empty());
     }
 
+    /// Waits until it has no children, those that it has to collect neither.
+    pub(crate) fn until_collected(&self) {
+        let path = format!("/proc/{0}/task/{0}/children", self.pid);
+        until("all are collected", || fs::read_to_string(&path).unwrap().is_empty());
+    }
+
     /// Returns a size of the process's memory in kB, as `/proc/PID/status` names it.
     pub(crate) fn memory(&self, name: &str) -> u64 {
         status(self.pid, name).trim_end_matches(" kB").trim().parse().unwrap()

@@ -104,6 +104,16 @@ pub(crate) fn listener(fd: RawFd) -> Option<OwnedFd> {
     }
 }
 
+/// Unmaps the pages of the program that only its start has needed: what is needed again is mapped again,
+/// from a file that all containers share.
+pub(crate) fn forget_start() {
+    let begin = (&raw const __executable_start).addr();
+    let length = (&raw const etext).addr().saturating_sub(begin) & !(PAGE_BYTES - 1);
+    let begin = begin & !(PAGE_BYTES - 1);
+    // SAFETY: these pages are the file's and were never written to.
+    unsafe { madvise(begin as *mut c_void, length, MADV_DONTNEED) };
+}
+
 /// Makes every descriptor but the standard ones close on execution. Older kernels do not have this;
 /// it is for descriptors that we were started with, ours are closed anyway.
 pub(crate) fn close_on_execution() {

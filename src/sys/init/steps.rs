@@ -38,6 +38,7 @@ pub(crate) fn serve(listener: OwnedFd) -> i32 {
         running: Vec::new(),
         waiting: Vec::new(),
     };
+    os::forget_start();
     while !steps.has_signal_of(&ending) {
         steps.collect();
         steps.look();

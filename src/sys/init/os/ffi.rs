@@ -7,6 +7,9 @@ use std::ffi::{c_char, c_int, c_long, c_uint, c_ulong, c_void};
 
 use super::{PollFd, Signals};
 
+pub(super) const MADV_DONTNEED: c_int = 4;
+/// Or a part of it.
+pub(super) const PAGE_BYTES: usize = 4096;
 pub(super) const SIGPIPE: i32 = 13;
 pub(super) const SIG_DFL: usize = 0;
 pub(super) const SIG_BLOCK: c_int = 0;
@@ -82,6 +85,9 @@ pub(super) struct Timespec {
 }
 
 unsafe extern "C" {
+    /// Where the program begins in memory, and where what can be executed of it ends: the linker's.
+    pub(super) static __executable_start: u8;
+    pub(super) static etext: u8;
     pub(super) static environ: *const *const c_char;
     pub(super) fn _exit(code: c_int) -> !;
     pub(super) fn accept4(
@@ -99,6 +105,7 @@ unsafe extern "C" {
     ) -> c_int;
     pub(super) fn fcntl(fd: c_int, command: c_int, ...) -> c_int;
     pub(super) fn fork() -> c_int;
+    pub(super) fn madvise(begin: *mut c_void, length: usize, advice: c_int) -> c_int;
     pub(super) fn getpid() -> c_int;
     pub(super) fn getsockopt(
         fd: c_int,

@@ -1,6 +1,6 @@
 //! Capabilities of root in a container.
 
-use oci_spec::runtime::{Capabilities, LinuxCapabilities};
+use oci_spec::runtime::{Capabilities, Capability, LinuxCapabilities};
 pub(super) use rustix::thread::CapabilitySet;
 
 use super::BundleError;
@@ -81,6 +81,18 @@ pub(super) fn of_process(set: CapabilitySet, uid: u32) -> LinuxCapabilities {
         .set_inheritable(Some(Capabilities::new()))
         .set_ambient(Some(Capabilities::new()));
     capabilities
+}
+
+/// Lets a user who is not root kill: what `sudo` started, and nobody else of the container could end with
+/// the step that it belongs to. For our first process alone, which does not leave it to steps.
+pub(super) fn let_kill(capabilities: &mut LinuxCapabilities) {
+    // What an executed program of a user has is ambient, which is what it may inherit and is permitted.
+    let kill = Capabilities::from([Capability::Kill]);
+    capabilities
+        .set_permitted(Some(kill.clone()))
+        .set_effective(Some(kill.clone()))
+        .set_inheritable(Some(kill.clone()))
+        .set_ambient(Some(kill));
 }
 
 #[cfg(test)]

@@ -13,7 +13,7 @@ use super::capabilities::{self, CapabilitySet};
 use super::devices::{Devices, Node};
 use super::environment::{DEFAULT_PATH, Environment};
 use super::mounts::{Mounts, is_in_proc};
-use super::options::{Namespace, Namespaces, Options};
+use super::options::{Init, Namespace, Namespaces, Options};
 use super::resources::oom_score_adj;
 use super::rootfs_dir::normal;
 use super::seccomp::{Filter, seccomp};
@@ -131,6 +131,13 @@ fn process(
     let no_new_privileges =
         security.restricted || (security.no_new_privileges && !security.privileged);
     let rlimits = options.rlimits.iter().map(|limit| limit.to_spec(may_raise)).collect();
+    let mut sets = capabilities::of_process(capabilities, runs_as.uid);
+    let gains_privileges = runs_as.uid != 0 && !no_new_privileges;
+    let is_alone = options.namespaces.pid == Namespace::Private;
+    let starts_steps = options.init.as_ref().is_some_and(Init::starts_steps);
+    if starts_steps && gains_privileges && is_alone && capabilities.contains(CapabilitySet::KILL) {
+        capabilities::let_kill(&mut sets);
+    }
     let mut process = Process::default();
     process
         .set_terminal(Some(options.tty))
@@ -138,7 +145,7 @@ fn process(
         .set_args(Some(command::args(image, options)?))
         .set_env(Some(environment(image, options, runs_as).into_entries()))
         .set_cwd(parts.cwd.into())
-        .set_capabilities(Some(capabilities::of_process(capabilities, runs_as.uid)))
+        .set_capabilities(Some(sets))
         .set_no_new_privileges(Some(no_new_privileges))
         .set_rlimits(Some(rlimits).filter(|limits: &Vec<_>| !limits.is_empty()))
         .set_oom_score_adj(options.oom_score_adj.map(|score| oom_score_adj(score, may_raise)))

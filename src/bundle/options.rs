@@ -115,6 +115,14 @@ pub struct Init {
 impl Init {
     /// Where it is in the container.
     pub const TARGET: &str = "/dev/init";
+    /// Its first argument if it starts steps.
+    pub const STEPS: &str = "steps";
+
+    /// Returns whether it starts steps, for those who connect to its socket.
+    #[must_use]
+    pub fn starts_steps(&self) -> bool {
+        self.idle_only && self.args.first().is_some_and(|arg| arg == Init::STEPS)
+    }
 }
 
 /// A mount that was asked for.

@@ -26,6 +26,8 @@ pub struct ExecOptions {
     pub tty: bool,
 }
 
+const KILL: &str = "CAP_KILL";
+
 /// The part of a container's config.json that matters here. Precreate hooks may have written it.
 #[derive(Deserialize)]
 struct Container {
@@ -61,6 +63,16 @@ struct Capabilities {
 }
 
 impl Process {
+    /// Takes away what our first process may have beyond any other of its user.
+    fn keep_kill_from_users(&mut self) {
+        let Some(value) = &mut self.capabilities else { return };
+        let is_given = value["ambient"].as_array().is_some_and(|ambient| ambient == &[KILL]);
+        for set in ["permitted", "effective", "inheritable", "ambient"].iter().filter(|_| is_given)
+        {
+            value[set] = Value::Array(Vec::new());
+        }
+    }
+
     /// Makes it one of a user who is not the container's, with what is that user's.
     fn set_user(&mut self, user: &User) {
         self.user = serde_json::to_value(config::user(user)).ok();
@@ -86,6 +98,7 @@ pub fn process(config: &Value, options: &ExecOptions) -> Result<Value, BundleErr
         environment.set("HOME", &user.home);
         process.set_user(user);
     }
+    process.keep_kill_from_users();
     environment.extend(options.env.iter().map(String::as_str));
     environment.prepend_path(&options.prepend_path);
     if options.tty {
@@ -150,6 +163,25 @@ mod tests {
         assert_eq!(process["env"][1], "HOME=/srv");
         assert_eq!(process["capabilities"]["effective"], json!([]));
         assert_eq!(process["capabilities"]["bounding"], json!(["CAP_KILL"]));
+    }
+
+    #[test]
+    fn what_the_first_process_may_kill_is_not_for_others() {
+        let sets = |sets: &[&str]| -> Value {
+            ["bounding", "permitted", "effective", "inheritable", "ambient"]
+                .map(|set| (set, if sets.contains(&set) { json!(["CAP_KILL"]) } else { json!([]) }))
+                .into_iter()
+                .map(|(name, set)| (name.to_owned(), set))
+                .collect::<Map<_, _>>()
+                .into()
+        };
+        let all = ["bounding", "permitted", "effective", "inheritable", "ambient"];
+        for (given, kept) in [(&all[..], &all[..1]), (&all[..3], &all[..3])] {
+            let mut container = container();
+            container["process"]["capabilities"] = sets(given);
+            let process = process(&container, &options(&["id"])).unwrap();
+            assert_eq!(process["capabilities"], sets(kept));
+        }
     }
 
     #[test]

@@ -147,3 +147,21 @@ fn who_must_not_be_root_is_not() {
     assert!(matches!(build_for(&options, &root()), Err(BundleError::Root)));
     assert!(build_for(&options, &User { uid: 1000, ..root() }).is_ok());
 }
+
+#[test]
+fn who_starts_steps_may_end_what_sudo_started() {
+    let ambient = |change: fn(&mut Options), uid| {
+        let init = Init { program: "/x".into(), args: vec!["steps".to_owned()], idle_only: true };
+        let mut options = Options { init: Some(init), ..Options::default() };
+        options.security.no_new_privileges = false;
+        change(&mut options);
+        let config = build_for(&options, &User { uid, ..root() }).unwrap();
+        config["process"]["capabilities"]["ambient"].clone()
+    };
+    assert_eq!(ambient(|_| {}, 1000), json!(["CAP_KILL"]));
+    assert_eq!(ambient(|_| {}, 0), json!([]));
+    assert_eq!(ambient(|o| o.security.no_new_privileges = true, 1000), json!([]));
+    assert_eq!(ambient(|o| o.security.cap_drop = vec!["KILL".to_owned()], 1000), json!([]));
+    assert_eq!(ambient(|o| o.namespaces.pid = Namespace::Host, 1000), json!([]));
+    assert_eq!(ambient(|o| o.init.as_mut().unwrap().args.clear(), 1000), json!([]));
+}

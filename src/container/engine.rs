@@ -195,13 +195,22 @@ impl Engine {
     }
 
     /// Removes the containers whose records another version of this program wrote, but for those that run.
-    /// Returns how many, and whether there are any left.
-    pub fn remove_of_other_versions(&self) -> Result<(usize, bool), ContainerError> {
-        let ids = record::of_other_versions(&self.run)?;
-        let (running, ended): (Vec<_>, Vec<_>) =
-            ids.iter().partition(|id| self.directory(id).process(id).is_some());
-        ended.iter().try_for_each(|id| self.remove_bare(id))?;
-        Ok((ended.len(), !running.is_empty()))
+    /// Returns how many, and why the others stay.
+    pub fn remove_of_other_versions(&self) -> Result<(usize, Vec<String>), ContainerError> {
+        let (mut removed, mut running) = (0, Vec::new());
+        for id in record::of_other_versions(&self.run)? {
+            if let Some(process) = self.directory(&id).process(&id) {
+                let pid = process.pid;
+                running.push(format!(
+                    "container {id} of another version still runs (process {pid}), so that it and its job \
+                     stay: end that process, and prune again"
+                ));
+            } else {
+                self.remove_bare(&id)?;
+                removed += 1;
+            }
+        }
+        Ok((removed, running))
     }
 
     /// Removes a container whose record is missing or cannot be read, as far as its id leads.

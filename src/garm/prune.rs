@@ -69,7 +69,9 @@ pub fn prune(
     remove_trial(network)?;
     let Sweep { mut pruned, runners_in_use, named, knows_all, .. } = sweep;
     if options.newer == NewerRecords::Remove {
-        pruned.orphans += engine.remove_of_other_versions()?.0;
+        let (removed, running) = engine.remove_of_other_versions()?;
+        pruned.orphans += removed;
+        pruned.unreadable.extend(running);
     }
     pruned.orphans += engine.remove_orphans()?;
     pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;

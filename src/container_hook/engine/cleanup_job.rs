@@ -166,12 +166,14 @@ pub fn remove_abandoned(
     // Before the jobs, whose records are there before their networks are.
     let networks = Network::ids(network)?;
     let mut abandoned = Abandoned { removed: 0, unreadable: unreadable(engine, network)? };
-    // Which jobs those are of that run nobody can tell.
-    let mut newer = newer;
-    if newer == NewerRecords::Remove {
-        let (removed, is_any_left) = engine.remove_of_other_versions()?;
+    let (mut newer, mut running) = (newer, Vec::new());
+    let is_asked = newer == NewerRecords::Remove;
+    if is_asked {
+        let removed;
+        (removed, running) = engine.remove_of_other_versions()?;
         abandoned.removed += removed;
-        newer = if is_any_left { NewerRecords::Keep } else { newer };
+        // Which jobs those are of that run nobody can tell.
+        newer = if running.is_empty() { newer } else { NewerRecords::Keep };
     }
     let AllJobs { known, unreadable } = jobs.all()?;
     for job in known {
@@ -188,6 +190,12 @@ pub fn remove_abandoned(
     }
     abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
+    if is_asked {
+        // What is left by now.
+        abandoned.unreadable = running;
+        abandoned.unreadable.extend(self::unreadable(engine, network)?);
+        abandoned.unreadable.extend(jobs.all()?.unreadable.iter().map(|(_, error)| chain(error)));
+    }
     Ok(abandoned)
 }
 

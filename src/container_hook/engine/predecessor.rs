@@ -53,6 +53,7 @@ mod tests {
             peers: Vec::new(),
             worker: None,
             lent: Some(Lent { user: former.user, directories: Vec::new() }),
+            is_step: false,
         }
     }
 

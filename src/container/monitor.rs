@@ -49,7 +49,7 @@ impl MonitorProgram {
         command.args(&self.arguments).arg(run).arg(id).arg(number).env_clear().current_dir("/");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_us(&mut command);
-        debug!(program = %self.path.display(), id, "start the monitor");
+        debug!(program = %self.path.display(), id, "create the container by a monitor");
         let mut child = command.spawn().at("execute", &self.path)?;
         let mut answer = String::new();
         let mut stdout = child.stdout.take().expect("it was asked for");

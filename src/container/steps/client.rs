@@ -171,11 +171,12 @@ impl Client<'_> {
                     self.signal(signal)?;
                 }
             }
+            // What was written before an answer came goes before what is said of that.
+            self.pass()?;
             if ready.socket {
                 self.receive()?;
             }
             self.send()?;
-            self.pass()?;
             self.check_time()?;
         }
     }

@@ -5,12 +5,15 @@ use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::event::{PollFd, PollFlags};
 use rustix::fs::{CWD, Mode, OFlags, openat};
 use rustix::io::{Errno, ioctl_fionread, read, write};
-use rustix::pipe::{PipeFlags, SpliceFlags, pipe_with, splice};
+use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice};
 
 use crate::sys::init::frames::STREAMS;
 
 /// The most that is taken of one stream before others have their turn.
 const TURN_BYTES: usize = 1 << 20;
+
+/// How much a step can write before this process has to be awake, if the kernel lets us; 64 KiB is usual.
+const PIPE_BYTES: usize = 1 << 20;
 
 /// How much is copied at a time where nothing can be moved.
 const COPY_BYTES: usize = 64 << 10;
@@ -20,6 +23,8 @@ pub(super) fn pipes() -> Result<([OwnedFd; STREAMS], [OwnedFd; 2]), Errno> {
     let (input, _) = pipe_with(PipeFlags::CLOEXEC)?;
     let (output, output_writer) = pipe_with(PipeFlags::CLOEXEC)?;
     let (errors, errors_writer) = pipe_with(PipeFlags::CLOEXEC)?;
+    // A user who has many large ones gets no more of them.
+    let _ = fcntl_setpipe_size(&output, PIPE_BYTES);
     let own = [reopen(output.as_fd())?, reopen(errors.as_fd())?];
     Ok(([input, output_writer, errors_writer, output, errors], own))
 }

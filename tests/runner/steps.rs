@@ -3,7 +3,6 @@
 use std::fs;
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 use crate::setup::{runner, with_each_runtime};
@@ -22,11 +21,11 @@ fn container(runner: &Runner<'_>) -> String {
     runner.state["container"].as_str().expect("the job has a container").to_owned()
 }
 
-/// Returns the host's number of the job container's first process.
-fn first_process(installation: &Installation<'_>, runner: &Runner<'_>) -> Pid {
+/// Kills the job container's first process, by the number that it has on the host of the test.
+fn kill_first_process(installation: &Installation<'_>, runner: &Runner<'_>) {
     let directory = installation.run_directory().join("containers").join(container(runner));
-    let pid = fs::read_to_string(directory.join("pid")).unwrap().trim().parse().unwrap();
-    Pid::from_raw(pid).unwrap()
+    let pid: u32 = fs::read_to_string(directory.join("pid")).unwrap().trim().parse().unwrap();
+    installation.host().shell(&format!("kill -9 {pid}"));
 }
 
 #[test]
@@ -69,19 +68,26 @@ fn what_is_private_stays_so_for_the_runners_user() {
         let become_user = format!("setpriv --reuid {uid} --regid {gid} --clear-groups");
         let seen = installation.host().shell(&format!(
             "cd /; for name in $(ls -A {run}); do \
-             {become_user} ls {run}/$name >/dev/null 2>&1 && echo list $name; \
+             {become_user} ls {run}/$name/ >/dev/null 2>&1 && echo list $name; \
              {become_user} cat {run}/$name >/dev/null 2>&1 && echo read $name; \
-             {become_user} sh -c 'cd {run}/$0 2>/dev/null && echo pass $0' $name; done; true"
+             {become_user} sh -c 'cd {run}/$0 2>/dev/null && echo pass $0' $name || :; done"
         ));
         assert_eq!(seen, "pass steps\n");
         runner.cleanup();
     });
 }
 
+/// Begins a script all whose processes are told by their environment: each has it from its first moment.
+pub(crate) const MARKED: &str = "[ \"$MARK\" ] || MARK=step exec sh -e \"$0\"";
+
+/// Lists the numbers of such processes.
+pub(crate) const LIST: &str = "set +e; for p in /proc/[0-9]*; do \
+    tr '\\0' '\\n' <$p/environ | grep -qx MARK=step && echo ${p#/proc/}; done 2>/dev/null; true";
+
 /// What a step leaves running, which once kept it from ending.
 const LEFT: [&str; 5] = [
     "sleep 1000 &",
-    "nohup sleep 1000 &",
+    "trap '' HUP; sleep 1000 &",
     "setsid sleep 1000 &",
     "(setsid sh -c 'sleep 1000 & exit' &)",
     "nc -ll -p 8080 -e true &",
@@ -93,14 +99,13 @@ fn what_a_step_leaves_running_does_not_keep_it_and_lives_on() {
         let mut runner = runner(installation, "runner-1");
         runner.prepare(runner.job_container("node:22"), &[]);
         for left in LEFT {
-            let ended = runner.run(&format!("export MARK=left\n{left}\necho started")).success();
+            let ended = runner.run(&format!("{MARKED}\n{left}\necho started")).success();
             assert!(ended.took < AT_ONCE, "{left}: {:?}", ended.took);
             assert_eq!(ended.stdout(), "started\n", "{left}");
-            let seen = runner.run("grep -l MARK=left /proc/[0-9]*/environ | wc -l").success();
-            assert_eq!(seen.stdout(), "1\n", "{left}");
-            runner
-                .run("kill -9 $(grep -l MARK=left /proc/[0-9]*/environ | cut -d / -f 3)")
-                .success();
+            let seen = runner.run(LIST).success().stdout();
+            assert_eq!(seen.lines().count(), 1, "{left}: {seen:?}");
+            runner.run(&format!("kill -9 {seen}")).success();
+            assert_eq!(runner.run(LIST).success().stdout(), "", "{left}");
         }
         runner.cleanup();
     });
@@ -201,7 +206,7 @@ fn a_container_that_ended_is_told_with_its_end() {
             runner.prepare(runner.job_container("node:22"), &[]);
             let mut call = runner.start_run("echo started; sleep 1000");
             call.wait_for_line("started");
-            kill_process(first_process(installation, &runner), Signal::KILL).unwrap();
+            kill_first_process(installation, &runner);
             let ended = call.wait();
             let log = ended.log();
             assert!(log.contains("the container ended before its step did"), "{log}");

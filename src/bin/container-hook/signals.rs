@@ -27,7 +27,7 @@ impl Pending {
     /// Catches the signals from now on.
     pub(crate) fn new() -> io::Result<Self> {
         let (read, write) = UnixStream::pair()?;
-        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly::default(), ENDING)?;
+        let delivery = SignalDelivery::with_pipe(read, write, SignalOnly, ENDING)?;
         Ok(Pending(delivery))
     }
 }

@@ -122,8 +122,8 @@ pub(crate) fn close_on_execution() {
 }
 
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    // SAFETY: stores no address.
     let flags = O_NONBLOCK | O_CLOEXEC;
+    // SAFETY: stores no address.
     owned(unsafe { accept4(listener.as_raw_fd(), null_mut(), null_mut(), flags) })
 }
 

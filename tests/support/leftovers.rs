@@ -147,7 +147,9 @@ pub(crate) fn cgroups_of(host: &Host) -> BTreeSet<String> {
 }
 
 fn cgroup_name(line: &str) -> Option<String> {
-    let name = line.splitn(3, ':').nth(2)?.rsplit('/').next()?;
+    let mut names = line.splitn(3, ':').nth(2)?.rsplit('/');
+    // That of a container step is below one of its own: others have such a one too.
+    let name = names.find(|name| *name != "step")?;
     (!name.is_empty()).then(|| name.to_owned())
 }
 

@@ -53,8 +53,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Kills what makes a container for somebody who was killed: a part of crun leaves its session and
-    /// does not die with its caller, and would go on after everything else of the container has gone.
+    /// Kills what makes a container for somebody who was killed: what the runtime started in turn, or a
+    /// script around it, does not die with the caller, and would go on after everything else has gone.
     pub(super) fn kill_makers(runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
         let unkillable = || ContainerError::Unkillable { id: id.to_owned(), timeout: TIMEOUT };
         for action in ["create", "run"] {

@@ -137,8 +137,8 @@ fn what_a_dying_runtime_made_last_goes_with_the_next_call() {
     });
 }
 
-/// crun's part of `create` that makes the container is in a session of its own, and does not die with its
-/// caller. Here it is about to begin when everybody else is dead.
+/// What a runtime starts in turn does not die with the caller. Here it is about to make the container when
+/// everybody else is dead.
 #[test]
 fn who_makes_a_container_is_killed_with_its_job() {
     let host = Host::new();

@@ -71,9 +71,8 @@ impl First {
         let mut first = First { pid: child.id().cast_signed(), child, dir };
         // It says hello as soon as it is there as itself.
         drop(first.connect());
-        if start.by.first() == Some(&"unshare") {
-            first.pid = children(first.pid)[0];
-        }
+        let all = [vec![first.pid], below(first.pid)].concat();
+        first.pid = all.into_iter().find(|pid| status(*pid, "Name") == "init").unwrap();
         first
     }
 
@@ -133,9 +132,16 @@ impl First {
 
 impl Drop for First {
     fn drop(&mut self) {
-        // Ends what is below it too.
         if let Ok(None) = self.child.try_wait() {
-            let _ = kill_process(Pid::from_raw(self.pid).unwrap(), Signal::TERM);
+            let send = |pid, signal| drop(kill_process(Pid::from_raw(pid).unwrap(), signal));
+            // Ends what is below it too.
+            send(self.pid, Signal::TERM);
+            until("its end", || !is_alive(self.pid));
+            // What started it, and what reads its log.
+            below(self.child.id().cast_signed())
+                .into_iter()
+                .for_each(|pid| send(pid, Signal::KILL));
+            let _ = self.child.kill();
             let _ = self.child.wait();
         }
     }

@@ -12,7 +12,7 @@ use super::error::ContainerError;
 use super::lifecycle::Stop;
 use super::limits::LimitHit;
 use super::monitor;
-use super::record::{Directory, Record, Role};
+use super::record::{Directory, Record, Role, TakesSteps};
 use crate::bundle::{self, Bundle};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
@@ -164,7 +164,7 @@ impl Engine {
             log_bytes: if let Output::Log { bytes } = output { bytes } else { 0 },
             process: None,
             stop,
-            step_user,
+            steps: step_user.map(TakesSteps::from_user),
         };
         let directory = self.directory(&record.id);
         {

@@ -82,6 +82,12 @@ pub enum ContainerError {
         /// Its code, if it is known.
         ended: Option<i32>,
     },
+    /// The container runs, and its first process is to start the step.
+    #[error(
+        "container {id} takes no more steps: its job has stopped or replaced the first process, which starts them; \
+         no other program is sent into the container"
+    )]
+    NoSteps { id: String },
     /// The process that watches a container did not come up.
     #[error("cannot start container {id}: {message}")]
     Monitor { id: String, message: String },

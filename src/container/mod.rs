@@ -33,9 +33,12 @@ pub use lifecycle::{Check, Stop};
 pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogTail, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
-pub use record::{Directory, Ended, Record, Role, read_json_if_there, write_json, write_record};
+pub use record::{
+    Directory, Ended, Record, Role, TakesSteps, read_json_if_there, write_json, write_record,
+};
 pub use steps::{
     StepConnection, StepEnd, StepError, StepSignals, StepSocket, directory as step_directory,
+    is_reachable as are_steps_reachable,
 };
 pub use wait::Wait;
 pub use watch::Attendant;

@@ -17,6 +17,7 @@ use crate::sys::fs::{
     read_if_there,
 };
 use crate::sys::identity::Identity;
+use crate::sys::init::frames::{Hello, VERSIONS};
 use crate::sys::record::{decode, encode};
 
 /// More than any record has.
@@ -92,9 +93,32 @@ pub struct Record {
     /// How it is ended, if not by killing it at once.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub stop: Option<Stop>,
-    /// The user and group that its first process takes steps from, if it takes any.
+    /// How its first process takes steps, if it takes any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub step_user: Option<(u32, u32)>,
+    pub steps: Option<TakesSteps>,
+}
+
+/// How a container's first process takes steps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
+pub struct TakesSteps {
+    /// The user and group that it takes them from.
+    pub user: (u32, u32),
+    /// The oldest and the newest version of the protocol that it speaks.
+    pub versions: (u16, u16),
+}
+
+impl TakesSteps {
+    /// Returns how the first process of a new container takes steps.
+    pub(super) fn from_user(user: (u32, u32)) -> Self {
+        TakesSteps { user, versions: (VERSIONS.oldest, VERSIONS.newest) }
+    }
+
+    /// Returns whether it speaks a version of the protocol that is known here.
+    pub fn is_understood(self) -> bool {
+        let (oldest, newest) = self.versions;
+        VERSIONS.common(Hello { oldest, newest }).is_some()
+    }
 }
 
 /// How a container's first process ended.
@@ -290,7 +314,7 @@ pub(super) mod tests {
             log_bytes: 1 << 20,
             process: None,
             stop: None,
-            step_user: None,
+            steps: None,
         }
     }
 

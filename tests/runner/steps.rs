@@ -179,7 +179,7 @@ fn what_is_missing_is_named_with_what_there_is() {
 }
 
 #[test]
-fn a_container_without_a_socket_is_entered_by_the_runtime() {
+fn a_job_that_takes_no_steps_any_more_gets_no_runtime_into_its_container() {
     with_each_runtime("", |installation| {
         for is_root in [true, false] {
             let mut runner =
@@ -187,9 +187,38 @@ fn a_container_without_a_socket_is_entered_by_the_runtime() {
             runner.prepare(runner.job_container("node:22"), &[]);
             let id = container(&runner);
             fs::remove_file(installation.run_directory().join("steps").join(&id)).unwrap();
-            let ended = runner.run("echo fine; exit 3").code(3);
-            assert_eq!(ended.stdout(), "fine\n");
-            // As an older version answers, whose containers take no steps.
+            for has_state in [true, false] {
+                if !has_state {
+                    runner.state.as_object_mut().unwrap().remove("steps");
+                }
+                let said = runner.run("echo never").failure();
+                assert!(said.contains("takes no more steps"), "{said}");
+                assert!(!said.contains("never"), "{said}");
+            }
+            runner.cleanup();
+        }
+    });
+}
+
+#[test]
+fn a_container_of_another_version_is_entered_by_the_runtime() {
+    with_each_runtime("", |installation| {
+        for is_root in [true, false] {
+            let mut runner =
+                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            runner.prepare(runner.job_container("node:22"), &[]);
+            let id = container(&runner);
+            fs::remove_file(installation.run_directory().join("steps").join(&id)).unwrap();
+            let path =
+                installation.run_directory().join("containers").join(&id).join("record.json");
+            let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+            // Of a version that speaks nothing that this one does, and of one whose containers take none.
+            for steps in [json!({"user": [0, 0], "versions": [7, 9]}), Value::Null] {
+                record["steps"] = steps;
+                fs::write(&path, record.to_string()).unwrap();
+                let ended = runner.run("echo fine; exit 3").code(3);
+                assert_eq!(ended.stdout(), "fine\n");
+            }
             runner.state.as_object_mut().unwrap().remove("steps");
             runner.run("echo fine").success();
             runner.cleanup();

@@ -17,7 +17,7 @@ use rustix::net::{
     socket_with,
 };
 
-use crate::sys::caller::{is_root, own_ids};
+use crate::sys::caller::{Caller, is_root, own_ids};
 use crate::sys::fs::{PathContext as _, PathError};
 
 const NAME: &str = "steps";
@@ -32,6 +32,12 @@ const PASS: u32 = 0o111;
 /// Returns where the sockets of all containers are.
 pub fn directory(run: &Path) -> PathBuf {
     run.join(NAME)
+}
+
+/// Returns whether a user can get to the sockets: what is above the run directory may be private.
+pub fn is_reachable(run: &Path, caller: &Caller) -> bool {
+    let found = caller.act(|| statat(CWD, run, AtFlags::SYMLINK_NOFOLLOW));
+    !matches!(found, Err(_) | Ok(Err(Errno::ACCESS)))
 }
 
 /// Makes the socket of a container, for a user to connect to, and returns its listening descriptor.

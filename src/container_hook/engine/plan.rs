@@ -14,7 +14,7 @@ use super::network::Connection;
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
 use super::settings::NewPrivileges;
 use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
-use crate::container::{self, Health, Output, STEPS_ARGS, Stop};
+use crate::container::{self, Health, Output, STEPS_ARGS, Stop, are_steps_reachable};
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
 use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
@@ -121,12 +121,15 @@ impl<'a> Plan<'a> {
             && !self.additions.runs_command
     }
 
-    /// Returns the user and group whose steps that program starts, if the runtime can give it what that takes.
+    /// Returns the user and group whose steps that program starts, if the runtime can give it what that
+    /// takes and the user can reach it.
     pub(super) fn step_user(&self, backend: &EngineBackend<'_>) -> Option<(u32, u32)> {
         let runtime = self.additions.runtime.as_ref().unwrap_or(&backend.engine.runtime);
-        let caller = backend.context.runner.files.caller();
-        (self.keeps_alive() && runtime.passes_descriptors())
-            .then(|| caller.map_or_else(own_ids, |caller| (caller.uid, caller.gid)))
+        if !self.keeps_alive() || !runtime.passes_descriptors() {
+            return None;
+        }
+        let Some(caller) = backend.context.runner.files.caller() else { return Some(own_ids()) };
+        are_steps_reachable(&backend.engine.run, caller).then_some((caller.uid, caller.gid))
     }
 
     /// Returns where what the container writes goes. What steps of a job leave running writes as the

@@ -146,7 +146,7 @@ fn answer(
 ) -> PrepareJobResponse {
     let has_job = asked.first().is_some_and(|first| first.plan.container.role == Role::Job);
     let (job, services) = asked.split_at(usize::from(has_job));
-    let takes_steps = launched.first().is_some_and(|first| first.record.step_user.is_some());
+    let takes_steps = launched.first().is_some_and(|first| first.record.steps.is_some());
     let steps = takes_steps.then(|| StepAccess {
         directory: step_directory(&backend.engine.run),
         owner: backend.context.runner.owner(),

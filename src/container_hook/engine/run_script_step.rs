@@ -8,7 +8,7 @@ use std::process::Command;
 use super::backend::EngineBackend;
 use crate::bundle::{ExecOptions, checked_cwd};
 use crate::container::{
-    ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket,
+    ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket, TakesSteps,
 };
 use crate::container_hook::error::HookError;
 use crate::container_hook::request::{Command as RequestCommand, Request, ScriptStep};
@@ -97,6 +97,12 @@ pub(super) fn run(
         }
         Ok(record) => record,
     };
+    // Whoever asked could not have it started by the container's first process. That is the job's own doing: it
+    // must not get a program with other rights sent into its container by that.
+    let is_running = record.process.is_some_and(|process| process.is_running());
+    if is_running && record.steps.is_some_and(TakesSteps::is_understood) {
+        return Err(ContainerError::NoSteps { id }.into());
+    }
     let options = ExecOptions {
         args: words_of(step)?,
         env: step.environment.0.iter().map(|(name, value)| format!("{name}={value}")).collect(),

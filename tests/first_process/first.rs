@@ -133,7 +133,9 @@ impl First {
 impl Drop for First {
     fn drop(&mut self) {
         if let Ok(None) = self.child.try_wait() {
-            let send = |pid, signal| drop(kill_process(Pid::from_raw(pid).unwrap(), signal));
+            let send = |pid, signal| {
+                let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+            };
             // Ends what is below it too.
             send(self.pid, Signal::TERM);
             until("its end", || !is_alive(self.pid));

@@ -13,7 +13,7 @@ use super::lifecycle::Stop;
 use super::limits::LimitHit;
 use super::monitor;
 use super::record::{Directory, Record, Role, TakesSteps};
-use crate::bundle::{self, Bundle};
+use crate::bundle::{self, Bundle, Init};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
@@ -79,7 +79,7 @@ impl<'a> Spec<'a> {
 }
 
 /// What our first process is told to take steps from the one descriptor that it gets.
-pub const STEPS_ARGS: [&str; 2] = ["steps", "3"];
+pub const STEPS_ARGS: [&str; 2] = [Init::STEPS, "3"];
 
 /// Where what a container writes goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -218,7 +218,7 @@ impl Engine {
         let directory = self.directory(id);
         if is_id(id) && directory.path().is_dir() {
             Self::kill_makers(&self.runtime, id)?;
-            if self.runtime.has_state(id) {
+            if self.runtime.root.join(id).exists() {
                 // It may not know what it was killed over.
                 let _ = self.runtime.delete(id);
             }
@@ -260,10 +260,8 @@ impl Engine {
         let unknown: Vec<_> = ids.filter(|id| !self.directory(id).path().exists()).collect();
         for id in &unknown {
             Self::kill_makers(&self.runtime, id)?;
-            if self.runtime.has_state(id) {
-                // It may not know what it was killed over.
-                let _ = self.runtime.delete(id);
-            }
+            // It may not know what it was killed over.
+            let _ = self.runtime.delete(id);
             self.run_trash().remove(&root.join(id))?;
         }
         Ok(unknown.len())

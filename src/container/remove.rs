@@ -45,9 +45,7 @@ impl Engine {
     fn delete_state(&self, runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
         let state = runtime.root.join(id);
         if state.exists() {
-            if runtime.has_state(id) {
-                runtime.delete(id)?;
-            }
+            runtime.delete(id)?;
             self.run_trash().remove(&state)?;
         }
         Ok(())

@@ -199,13 +199,6 @@ impl Runtime {
         }
     }
 
-    /// Returns whether a runtime has recorded a container: one that was killed early has not, and says of its
-    /// own files that there is no such container.
-    pub fn has_state(&self, id: &str) -> bool {
-        // crun's is called `status`.
-        ["state.json", "status"].iter().any(|name| self.root.join(id).join(name).exists())
-    }
-
     /// Returns what the runtime knows of a container; nothing if it does not know it.
     pub fn state(&self, id: &str) -> Result<Option<State>, RuntimeError> {
         match self.call(Action::State, id, &["state", id], TIMEOUT) {

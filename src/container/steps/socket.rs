@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(fs::metadata(directory(&run).join(&id)).unwrap().mode() & 0o777, 0o600);
         assert_eq!(fs::metadata(directory(&run)).unwrap().mode() & 0o777, 0o711);
         connect_to(&run, &id).unwrap();
-        assert_eq!(names(&run).unwrap(), [id.clone()]);
+        assert_eq!(names(&run).unwrap(), std::slice::from_ref(&id));
         drop(listener);
         let refused = connect_to(&run, &id).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);

@@ -198,10 +198,9 @@ mod tests {
     use crate::image::{ClientOptions, Credential, RegistryOptions, Secret};
 
     fn client() -> RegistryClient {
-        let mut hub = RegistryOptions::default();
-        hub.mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
-        let mut insecure = RegistryOptions::default();
-        insecure.insecure = true;
+        let mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
+        let hub = RegistryOptions { mirrors, ..RegistryOptions::default() };
+        let insecure = RegistryOptions { insecure: true, ..RegistryOptions::default() };
         let mut options = ClientOptions::default();
         options.registries = [("docker.io", hub), ("mirror.example", insecure)]
             .map(|(name, options)| (name.to_owned(), options))

@@ -92,7 +92,7 @@ fn long_frames_are_rejected_by_their_header() {
     let too_long = FrameError::TooLong { length: 0xffff_ffff, max };
     assert_eq!(take_answer(&[5, 0xff, 0xff, 0xff, 0xff]), Err(too_long));
     let mut header = vec![5];
-    header.extend((max as u32 + 1).to_le_bytes());
+    header.extend(u32::try_from(max + 1).unwrap().to_le_bytes());
     assert_eq!(take_answer(&header), Err(FrameError::TooLong { length: max + 1, max }));
 
     let args = vec![b"echo".to_vec(), vec![b'x'; MAX_REQUEST_BYTES]];

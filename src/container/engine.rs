@@ -222,7 +222,7 @@ impl Engine {
                 // It may not know what it was killed over.
                 let _ = self.runtime.delete(id);
             }
-            self.run_trash().remove(&self.runtime.root.join(id))?;
+            self.remove_state(&self.runtime.root.join(id))?;
             // What it made elsewhere has gone with its last process.
             cgroup::remove_of(id);
             steps::remove(&self.run, id)?;
@@ -262,7 +262,7 @@ impl Engine {
             Self::kill_makers(&self.runtime, id)?;
             // It may not know what it was killed over.
             let _ = self.runtime.delete(id);
-            self.run_trash().remove(&root.join(id))?;
+            self.remove_state(&root.join(id))?;
         }
         Ok(unknown.len())
     }

@@ -1,6 +1,8 @@
 //! Taking a container apart, whatever is left of it.
 
 use std::ffi::OsStr;
+use std::fs;
+use std::io;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -18,6 +20,7 @@ use crate::runtime::Runtime;
 use crate::sys::cgroup;
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
+use crate::sys::mount;
 use crate::sys::thread::{Beside, beside};
 
 /// How long killed processes may take to be gone.
@@ -46,9 +49,15 @@ impl Engine {
         let state = runtime.root.join(id);
         if state.exists() {
             runtime.delete(id)?;
-            self.run_trash().remove(&state)?;
+            self.remove_state(&state)?;
         }
         Ok(())
+    }
+
+    /// Removes the directory that a runtime has of a container.
+    pub(super) fn remove_state(&self, state: &Path) -> Result<(), ContainerError> {
+        unmount_state(state)?;
+        Ok(self.run_trash().remove(state)?)
     }
 
     /// Kills what makes a container for somebody who was killed: what the runtime started in turn, or a
@@ -144,4 +153,33 @@ impl Engine {
             threads.into_iter().map(Beside::join).fold(Ok(()), Result::and)
         })
     }
+}
+
+/// Takes away what a runtime mounted in its directory of a container: runc mounts itself on a file there, for an
+/// instant in which it may be killed.
+fn unmount_state(state: &Path) -> Result<(), ContainerError> {
+    let entries = match fs::read_dir(state) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        entries => entries.at("list", state)?,
+    };
+    for entry in entries.flatten() {
+        mount::unmount(&entry.path())?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_killed_runtime_mounted_on_a_file_of_its_own_is_unmounted() {
+    if !rustix::process::geteuid().is_root() {
+        // Nobody else can mount.
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("runc.AbCdEf");
+    fs::write(&file, "").unwrap();
+    rustix::mount::mount_bind("/bin/sh", &file).unwrap();
+    assert!(fs::remove_file(&file).is_err());
+    unmount_state(dir.path()).unwrap();
+    fs::remove_file(&file).unwrap();
+    unmount_state(&dir.path().join("none")).unwrap();
 }

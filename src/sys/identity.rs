@@ -150,7 +150,7 @@ fn stat(pid: u32) -> Option<(u64, u8)> {
 
 #[cfg(test)]
 mod tests {
-    use std::io::{BufRead as _, BufReader};
+    use std::io::{BufRead as _, BufReader, Read as _};
     use std::process::{Command, Stdio};
     use std::thread;
 
@@ -177,8 +177,10 @@ mod tests {
     fn a_process_is_found_by_words_of_its_command_line() {
         let unique = format!("found-by-its-words-{}", std::process::id());
         let mut child = Command::new("sh");
-        let child = child.args(["-c", "read line; :", &unique]).stdin(Stdio::piped());
-        let mut child = child.spawn().unwrap();
+        let child = child.args(["-c", "echo; read line; :", &unique]);
+        let mut child = child.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        // It has no command line for a moment after it was executed.
+        child.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         let find = |words: &[&str]| {
             let words: Vec<_> = words.iter().map(OsStr::new).collect();
             Identity::with_words(&words).unwrap()

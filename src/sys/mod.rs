@@ -51,7 +51,7 @@ pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;
 #[cfg(feature = "engine")]
-pub(crate) mod thread;
+pub mod thread;
 #[cfg(feature = "engine")]
 pub mod trash;
 #[cfg(feature = "engine")]

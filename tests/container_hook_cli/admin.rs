@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::completion::completed;
-use crate::env::{TestEnv, golden};
+use crate::env::{TestEnv, golden, without_origins};
 
 fn json(text: &str) -> Value {
     serde_json::from_str(text).unwrap_or_else(|error| panic!("{error}: {text}"))
@@ -43,12 +43,6 @@ fn settings_in_force_are_those_of_the_file_and_defaults() {
     assert_eq!(without_origins(&env.run(&["config"]).stdout), without_origins(&ran.stdout));
 }
 
-/// Returns settings without where each is from.
-fn without_origins(text: &str) -> String {
-    let lines = text.lines().map(|line| line.split(" # ").next().unwrap_or_default());
-    lines.map(|line| format!("{line}\n")).collect()
-}
-
 #[test]
 fn settings_say_where_they_are_from() {
     let env = TestEnv::new();
@@ -64,7 +58,7 @@ fn settings_say_where_they_are_from() {
         "pids = 7 # line 6",
         "when-exceeded = \"clamp\"",
         "insecure = true # line 8",
-        "pull = \"always\"",
+        "pull = \"newer\"",
     ] {
         assert!(said.contains(&format!("\n{line}\n")), "{line} is not in {said}");
     }

@@ -100,6 +100,12 @@ fn start(mut command: Command, input: &[u8]) -> (Child, ChildStdin) {
     (child, stdin)
 }
 
+/// Returns settings without where each is from.
+pub(crate) fn without_origins(text: &str) -> String {
+    let lines = text.lines().map(|line| line.split(" # ").next().unwrap_or_default());
+    lines.map(|line| format!("{line}\n")).collect()
+}
+
 /// Compares text with a golden file, or writes it there with `UPDATE_GOLDEN=1`.
 #[track_caller]
 pub(crate) fn golden(name: &str, found: &str) {

@@ -121,6 +121,18 @@ pub(crate) fn close_on_execution() {
     unsafe { syscall(SYS_CLOSE_RANGE, 3_u64, u64::from(c_uint::MAX), CLOSE_RANGE_CLOEXEC) };
 }
 
+/// Closes all descriptors but the standard streams and this one. Their owners, if any are left, must not be
+/// used any more: the process is about to become a program, or to end.
+pub(crate) fn close_all_but(kept: BorrowedFd<'_>) {
+    let kept = u64::from(kept.as_raw_fd().unsigned_abs());
+    for (first, last) in [(3, kept.saturating_sub(1)), (kept + 1, u64::from(c_uint::MAX))] {
+        if first <= last {
+            // SAFETY: who calls this owns what is closed, and does not use it again.
+            unsafe { syscall(SYS_CLOSE_RANGE, first, last, 0_u64) };
+        }
+    }
+}
+
 pub(crate) fn accept(listener: BorrowedFd<'_>) -> io::Result<OwnedFd> {
     let flags = O_NONBLOCK | O_CLOEXEC;
     // SAFETY: stores no address.
@@ -281,11 +293,24 @@ pub(crate) fn block(signals: Signals) -> Signals {
 /// Sets which signals are blocked, and lets `SIGPIPE`, which the standard library ignores, end the
 /// process: what a program that is executed next starts with.
 pub(crate) fn restore_signals(mask: Signals) {
-    // SAFETY: the set is complete; the handler is the default.
-    unsafe {
-        signal(SIGPIPE, SIG_DFL);
-        sigprocmask(SIG_SETMASK, &raw const mask, null_mut());
-    }
+    default_action(SIGPIPE);
+    // SAFETY: the set is complete; nothing is stored.
+    unsafe { sigprocmask(SIG_SETMASK, &raw const mask, null_mut()) };
+}
+
+/// Has all signals do what they do by default: whoever started the runtime may have had some ignored.
+pub(crate) fn default_actions() {
+    (1..=LAST_SIGNAL).for_each(default_action);
+}
+
+fn default_action(signal: c_int) {
+    const SET_BYTES: usize = 8;
+    // The kernel's `struct sigaction`, which is no longer anywhere: the default, and no flags. The C library's
+    // function refuses the signals that it has for itself.
+    let default = [0_u64; 4];
+    let no_old = null_mut::<u8>();
+    // SAFETY: the structure is complete; nothing is stored.
+    unsafe { syscall(SYS_RT_SIGACTION, signal, &raw const default, no_old, SET_BYTES) };
 }
 
 /// Waits for one of some signals that are blocked, for so long.

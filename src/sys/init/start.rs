@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
@@ -27,9 +27,10 @@ pub(crate) enum Streams {
     Terminal(OwnedFd),
 }
 
-/// Becomes the program of a step; returns why not.
-pub(crate) fn become_step(step: &Step, streams: &Streams) -> Failure {
-    match prepare(step, streams) {
+/// Becomes the program of a step; returns why not. Of all descriptors but the streams only this one is open
+/// then.
+pub(crate) fn become_step(step: &Step, streams: &Streams, report: BorrowedFd<'_>) -> Failure {
+    match prepare(step, streams, report) {
         Ok(()) => execute(step),
         Err(failure) => failure,
     }
@@ -41,7 +42,7 @@ fn failure(kind: FailureKind, error: &io::Error, path: &[u8]) -> Failure {
 }
 
 /// Makes everything of this process but its program as the step has it.
-fn prepare(step: &Step, streams: &Streams) -> Result<(), Failure> {
+fn prepare(step: &Step, streams: &Streams, report: BorrowedFd<'_>) -> Result<(), Failure> {
     let what = |what: &'static str| {
         move |error: io::Error| failure(FailureKind::Setup, &error, what.as_bytes())
     };
@@ -59,6 +60,8 @@ fn prepare(step: &Step, streams: &Streams) -> Result<(), Failure> {
             os::control_terminal().map_err(what("terminal"))?;
         }
     }
+    // Before the working directory, which could be one of them: `/proc/self/fd/N`.
+    os::close_all_but(report);
     for limit in &step.rlimits {
         os::set_limit(limit).map_err(what("resource limit"))?;
     }
@@ -76,6 +79,7 @@ fn prepare(step: &Step, streams: &Streams) -> Result<(), Failure> {
     }
     change_directory(&step.directory)?;
     os::close_on_execution();
+    os::default_actions();
     os::restore_signals(Signals::NONE);
     Ok(())
 }

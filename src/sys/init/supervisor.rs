@@ -164,7 +164,7 @@ impl Supervisor<'_> {
         let (report, reported) = os::pipe().map_err(process)?;
         match os::duplicate().map_err(process)? {
             Fork::Child => {
-                let failure = start::become_step(step, &streams);
+                let failure = start::become_step(step, &streams, reported.as_fd());
                 let _ = File::from(reported).write_all(&Answer::Failed(failure).encode());
                 os::exit(127)
             }

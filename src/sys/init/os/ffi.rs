@@ -10,8 +10,6 @@ use super::{PollFd, Signals};
 pub(super) const MADV_DONTNEED: c_int = 4;
 /// Or a part of it.
 pub(super) const PAGE_BYTES: usize = 4096;
-pub(super) const SIGPIPE: i32 = 13;
-pub(super) const SIG_DFL: usize = 0;
 pub(super) const SIG_BLOCK: c_int = 0;
 pub(super) const SIG_SETMASK: c_int = 2;
 pub(super) const WNOHANG: c_int = 1;
@@ -37,6 +35,8 @@ pub(super) const CAPABILITY_VERSION_3: u32 = 0x2008_0522;
 pub(super) const TIOCSCTTY: c_ulong = 0x540e;
 pub(super) const TIOCSWINSZ: c_ulong = 0x5414;
 pub(super) const TIOCSPTLCK: c_ulong = 0x4004_5431;
+pub(super) const SIGPIPE: i32 = 13;
+pub(super) const LAST_SIGNAL: i32 = 64;
 pub(super) const TIOCGPTPEER: c_ulong = 0x5441;
 pub(super) const CLOSE_RANGE_CLOEXEC: c_uint = 4;
 /// The same on all architectures, as all numbers from 424 on.
@@ -48,8 +48,12 @@ pub(super) const SYS_GETDENTS64: c_long = 217;
 pub(super) const SYS_GETDENTS64: c_long = 61;
 #[cfg(target_arch = "x86_64")]
 pub(super) const SYS_CAPGET_CAPSET: (c_long, c_long) = (125, 126);
+#[cfg(target_arch = "x86_64")]
+pub(super) const SYS_RT_SIGACTION: c_long = 13;
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) const SYS_CAPGET_CAPSET: (c_long, c_long) = (90, 91);
+#[cfg(not(target_arch = "x86_64"))]
+pub(super) const SYS_RT_SIGACTION: c_long = 134;
 
 #[repr(C)]
 pub(super) struct Iovec {
@@ -132,7 +136,6 @@ unsafe extern "C" {
     pub(super) fn setrlimit(resource: c_uint, limit: *const [u64; 2]) -> c_int;
     pub(super) fn setsid() -> c_int;
     pub(super) fn setuid(uid: c_uint) -> c_int;
-    pub(super) fn signal(number: c_int, handler: usize) -> usize;
     pub(super) fn signalfd(fd: c_int, set: *const Signals, flags: c_int) -> c_int;
     pub(super) fn sigprocmask(how: c_int, set: *const Signals, old: *mut Signals) -> c_int;
     pub(super) fn sigtimedwait(

@@ -153,7 +153,7 @@ fn who_makes_a_container_is_killed_with_its_job() {
     program::write_program(
         &late,
         &format!(
-            "#!/bin/sh\ncase \" $* \" in *\" create \"*) ;; *) exec {crun} \"$@\" ;; esac\n\
+            "#!/bin/sh\ncase \" $* \" in *\" run \"*) ;; *) exec {crun} \"$@\" ;; esac\n\
              setsid sh -c 'touch {waits}; read -r line <{go}; \
              mkdir -p \"$2/late\"; mkfifo \"$2/late/exec.fifo\"' crun \"$@\" &\nwait\n",
             crun = installation.runtime().display(),

@@ -80,7 +80,8 @@ fn a_log_that_nobody_reads_keeps_nobody_waiting() {
     drop((connection, pipes));
     until("all was written", || first.dir().join("done").exists());
     for pid in first.steps() {
-        kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM).unwrap();
+        // The shell of one that was told before may have ended.
+        let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::TERM);
     }
 }
 

@@ -64,6 +64,7 @@ impl Engine {
     /// script around it, does not die with the caller, and would go on after everything else has gone.
     pub(super) fn kill_makers(runtime: &Runtime, id: &str) -> Result<(), ContainerError> {
         let unkillable = || ContainerError::Unkillable { id: id.to_owned(), timeout: TIMEOUT };
+        // Older versions have it create, and start in a second call.
         for action in ["create", "run"] {
             let words = [runtime.root.as_os_str(), OsStr::new(action), OsStr::new(id)];
             // One that was about to start another has done so when it is dead.

@@ -16,6 +16,18 @@ use crate::support::program;
 /// Long for a step that ends at once, on any machine, and short for `sleep 1000`.
 const AT_ONCE: Duration = Duration::from_secs(60);
 
+/// Returns a runner that is root, or one that calls by sudo.
+fn runner_of<'a>(installation: &'a Installation<'a>, is_root: bool) -> Runner<'a> {
+    if is_root { runner(installation, "runner-0") } else { unprivileged(installation) }
+}
+
+/// Takes the name of the job container's socket away; returns the container's id.
+fn remove_socket(installation: &Installation<'_>, runner: &Runner<'_>) -> String {
+    let id = container(runner);
+    fs::remove_file(installation.run_directory().join("steps").join(&id)).unwrap();
+    id
+}
+
 /// Returns the id of the job container.
 fn container(runner: &Runner<'_>) -> String {
     runner.state["container"].as_str().expect("the job has a container").to_owned()
@@ -33,8 +45,7 @@ fn a_step_needs_neither_sudo_nor_a_runtime_nor_settings() {
     with_each_runtime("", |installation| {
         let host = installation.host();
         for is_root in [true, false] {
-            let mut runner =
-                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            let mut runner = runner_of(installation, is_root);
             let name = format!("job {is_root}");
             let before = Snapshot::take(installation);
             runner.prepare(runner.job_container("node:22"), &[]);
@@ -182,11 +193,9 @@ fn what_is_missing_is_named_with_what_there_is() {
 fn a_job_that_takes_no_steps_any_more_gets_no_runtime_into_its_container() {
     with_each_runtime("", |installation| {
         for is_root in [true, false] {
-            let mut runner =
-                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            let mut runner = runner_of(installation, is_root);
             runner.prepare(runner.job_container("node:22"), &[]);
-            let id = container(&runner);
-            fs::remove_file(installation.run_directory().join("steps").join(&id)).unwrap();
+            remove_socket(installation, &runner);
             for has_state in [true, false] {
                 if !has_state {
                     runner.state.as_object_mut().unwrap().remove("steps");
@@ -204,11 +213,9 @@ fn a_job_that_takes_no_steps_any_more_gets_no_runtime_into_its_container() {
 fn a_container_of_another_version_is_entered_by_the_runtime() {
     with_each_runtime("", |installation| {
         for is_root in [true, false] {
-            let mut runner =
-                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            let mut runner = runner_of(installation, is_root);
             runner.prepare(runner.job_container("node:22"), &[]);
-            let id = container(&runner);
-            fs::remove_file(installation.run_directory().join("steps").join(&id)).unwrap();
+            let id = remove_socket(installation, &runner);
             let path =
                 installation.run_directory().join("containers").join(&id).join("record.json");
             let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
@@ -230,8 +237,7 @@ fn a_container_of_another_version_is_entered_by_the_runtime() {
 fn a_container_that_ended_is_told_with_its_end() {
     with_each_runtime("", |installation| {
         for is_root in [true, false] {
-            let mut runner =
-                if is_root { runner(installation, "runner-0") } else { unprivileged(installation) };
+            let mut runner = runner_of(installation, is_root);
             runner.prepare(runner.job_container("node:22"), &[]);
             let mut call = runner.start_run("echo started; sleep 1000");
             call.wait_for_line("started");

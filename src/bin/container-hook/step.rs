@@ -24,7 +24,10 @@ pub(crate) fn run(request: &Request, log: &Log) -> Result<Option<Exit>, Box<Hook
     match step.run(&mut signals, [stdout.as_fd(), stderr.as_fd()]) {
         Ok(end) => Ok(Some(Exit::Code(end.code()))),
         Err(error) if error.is_unavailable() => {
-            log.debug(&format!("the step is run by the runtime: {}", chain(&error)));
+            log.debug(&format!(
+                "the container's first process cannot be asked for the step: {}",
+                chain(&error)
+            ));
             Ok(None)
         }
         Err(error) => Ok(Some(failed(&error, log))),

@@ -1,9 +1,10 @@
 //! GitHub's container hooks (ADR 1891): the runner's requests, carried out.
 //!
 //! A program reads a [`Request`](request::Request) and gives it to [`HookContext::run`] with a
-//! [`Backend`]: [`engine`] runs the containers of jobs on this host. Everything that was asked for is
-//! checked before anything is started ([`options`], [`policy`], [`volumes`]); what is started is found
-//! again by its owner, the [`Runner`], whatever became of the call that started it.
+//! [`Backend`]: [`engine`] runs the containers of jobs on this host, `kubernetes` as pods of a cluster.
+//! Everything that was asked for is checked before anything is started ([`options`], [`policy`],
+//! [`volumes`]); what is started is found again by its owner, the [`Runner`], whatever became of the
+//! call that started it.
 
 pub mod aliases;
 pub mod audit;
@@ -12,6 +13,8 @@ mod context;
 mod dispatch;
 pub mod engine;
 mod error;
+#[cfg(feature = "kubernetes")]
+pub mod kubernetes;
 mod log;
 pub mod named_services;
 pub mod options;

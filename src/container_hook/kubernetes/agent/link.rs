@@ -1,0 +1,79 @@
+//! One stream of frames to the agent of a container.
+//!
+//! Nothing ends a stream's input on servers before 1.30, so that every frame says its own length.
+
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+use tokio::time::timeout;
+
+use crate::sys::init::frames::{FrameError, Frames};
+
+/// How long an agent that has nothing to say may say nothing: it sends a heartbeat every 5 seconds.
+pub(in crate::container_hook::kubernetes) const SILENCE: Duration = Duration::from_secs(20);
+/// The longest payload of an answer.
+const MAX_ANSWER_BYTES: usize = 1 << 20;
+const READ_AT_ONCE: usize = 64 << 10;
+
+/// A stream to an agent.
+pub(in crate::container_hook::kubernetes) struct Link {
+    input: Box<dyn AsyncWrite + Send + Unpin>,
+    output: Box<dyn AsyncRead + Send + Unpin>,
+    frames: Frames,
+    buffer: Vec<u8>,
+}
+
+/// Why a stream is of no more use.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::container_hook::kubernetes) enum LinkError {
+    #[error("the stream to the container ended")]
+    Closed,
+    #[error("the stream to the container broke")]
+    Broken(#[from] io::Error),
+    #[error("nothing came from the container for {} seconds", SILENCE.as_secs())]
+    Silent,
+    /// Whatever answers is no agent of ours.
+    #[error("the agent in the container sent what is no answer")]
+    Frame(#[from] FrameError),
+}
+
+impl Link {
+    pub(in crate::container_hook::kubernetes) fn new(
+        input: impl AsyncWrite + Send + Unpin + 'static,
+        output: impl AsyncRead + Send + Unpin + 'static,
+    ) -> Self {
+        let (input, output) = (Box::new(input), Box::new(output));
+        let frames = Frames::new(MAX_ANSWER_BYTES);
+        Link { input, output, frames, buffer: vec![0; READ_AT_ONCE] }
+    }
+
+    /// Sends whole frames.
+    pub(in crate::container_hook::kubernetes) async fn send(
+        &mut self,
+        frames: &[u8],
+    ) -> Result<(), LinkError> {
+        let sent = async {
+            self.input.write_all(frames).await?;
+            self.input.flush().await
+        };
+        Ok(timeout(SILENCE, sent).await.map_err(|_| LinkError::Silent)??)
+    }
+
+    /// Returns the kind and the payload of the next frame; may be dropped while it waits, without any
+    /// loss.
+    pub(in crate::container_hook::kubernetes) async fn receive(
+        &mut self,
+    ) -> Result<(u8, Vec<u8>), LinkError> {
+        loop {
+            if let Some(frame) = self.frames.take()? {
+                return Ok(frame);
+            }
+            let read = self.output.read(&mut self.buffer);
+            match timeout(SILENCE, read).await.map_err(|_| LinkError::Silent)?? {
+                0 => return Err(LinkError::Closed),
+                count => self.frames.push(&self.buffer[..count]),
+            }
+        }
+    }
+}

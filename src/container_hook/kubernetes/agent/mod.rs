@@ -1,0 +1,13 @@
+//! The first process of a job's container, from outside: what it is asked for goes in frames through
+//! the stream of an exec.
+
+mod link;
+mod session;
+
+pub(super) use link::{Link, LinkError};
+pub(super) use session::{Opener, Session, SessionError};
+
+/// Where the program is in containers; nobody there can write to it.
+pub(super) const PROGRAM: &str = "/.oci-hooks/bin/agent";
+/// Its directory for the socket, and for what steps write.
+pub(super) const STATE: &str = "/.oci-hooks/run";

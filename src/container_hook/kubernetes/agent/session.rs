@@ -1,0 +1,88 @@
+//! The agent of a container, whatever becomes of the streams to it.
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use tokio::time::sleep;
+use tracing::debug;
+
+use super::link::{Link, LinkError};
+use crate::sys::error::chain;
+use crate::sys::init::frames::{Answer, FrameError, VERSIONS};
+
+/// The first and the longest pause before a lost stream is opened again.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
+
+/// What opens streams to the agent of one container.
+pub(in crate::container_hook::kubernetes) trait Opener {
+    /// Opens a stream. An error says that there will never be one again, in words: the pod is gone, or
+    /// the container has ended. What may pass, it waits for itself.
+    fn open(
+        &self,
+    ) -> Pin<Box<dyn Future<Output = Result<Link, Box<dyn Error + Send + Sync>>> + '_>>;
+}
+
+/// The agent of a container.
+pub(in crate::container_hook::kubernetes) struct Session<'a> {
+    opener: &'a dyn Opener,
+    link: Option<Link>,
+    pause: Duration,
+}
+
+/// Why the agent of a container cannot be asked any more.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::container_hook::kubernetes) enum SessionError {
+    #[error(transparent)]
+    Gone(Box<dyn Error + Send + Sync>),
+    #[error(
+        "the agent in the container speaks versions {oldest} to {newest} of its protocol, not {}",
+        VERSIONS.newest
+    )]
+    Version { oldest: u16, newest: u16 },
+}
+
+impl<'a> Session<'a> {
+    pub(in crate::container_hook::kubernetes) fn new(opener: &'a dyn Opener) -> Self {
+        Session { opener, link: None, pause: PAUSES.0 }
+    }
+
+    /// Returns the stream that is open, or a new one, whose agent has said hello.
+    pub(in crate::container_hook::kubernetes) async fn link(
+        &mut self,
+    ) -> Result<&mut Link, SessionError> {
+        while self.link.is_none() {
+            let mut link = self.opener.open().await.map_err(SessionError::Gone)?;
+            match hello(&mut link).await {
+                Ok(Ok(())) => self.link = Some(link),
+                Ok(Err(refused)) => return Err(refused),
+                Err(error) => self.lost(&error).await,
+            }
+        }
+        Ok(self.link.as_mut().expect("it was opened"))
+    }
+
+    /// Forgets the stream, after which [`Self::link`] opens another; pauses, the longer the more of them
+    /// were lost one after the other.
+    pub(in crate::container_hook::kubernetes) async fn lost(&mut self, error: &LinkError) {
+        debug!(error = chain(error), "lost the stream to the container");
+        self.link = None;
+        sleep(self.pause).await;
+        self.pause = PAUSES.1.min(self.pause * 2);
+    }
+
+    /// Notes that something got through, and was no repetition.
+    pub(in crate::container_hook::kubernetes) fn goes_on(&mut self) {
+        self.pause = PAUSES.0;
+    }
+}
+
+async fn hello(link: &mut Link) -> Result<Result<(), SessionError>, LinkError> {
+    let (kind, payload) = link.receive().await?;
+    let Answer::Hello(hello) = Answer::decode(kind, &payload)? else {
+        return Err(FrameError::UnknownKind(kind).into());
+    };
+    let refused = || SessionError::Version { oldest: hello.oldest, newest: hello.newest };
+    Ok(VERSIONS.common(hello).map(|_| ()).ok_or_else(refused))
+}

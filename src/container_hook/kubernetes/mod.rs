@@ -1,0 +1,10 @@
+//! The backend of a cluster: jobs and container steps as pods of Kubernetes.
+//!
+//! Our own first process (`sys/init`) is that of the job's container. An exec stream reaches it
+//! (`agent`), by which it starts steps and exchanges files; a step outlives its stream, and is asked
+//! again by the next one.
+
+mod agent;
+mod settings;
+
+pub use settings::{Back, BuildSettings, KubernetesSettings, Work};

@@ -1,0 +1,555 @@
+#!/usr/bin/env bash
+# A real Kubernetes of one node for tests: API server, controllers, scheduler, and a kubelet that runs pods
+# by way of containerd and runc. Needs root and the packages of tests/run, on Debian 12.
+#
+#   test-cluster.sh build         compiles the cluster's program into the cache, if it is not there
+#   test-cluster.sh run DIR       starts a cluster in a new directory and prints `ready` when pods can run;
+#                                 ends it, and removes the directory, when standard input ends
+#   test-cluster.sh up DIR        the same in the background, until `down`
+#   test-cluster.sh down DIR
+#   test-cluster.sh image DIR NAME TREE [CONFIG-JSON]
+#                                 makes a directory an image that the node finds, whatever the host in its name
+#
+# While it runs, `restart apiserver` or `restart kubelet` on standard input of `run` kills that part and
+# starts it anew; `done` is printed when it answers again.
+#
+# A cluster has PID, mount and network namespaces of its own, and ends with the first process of them:
+# when whoever started it dies, however it dies, the kernel ends all processes and mounts of the cluster.
+# What is left to remove are its cgroups, its end of a network cable and its directory. Several run side by
+# side; the number of each is in its addresses: 10.217.N.1 is the node's (API: port 443, registry without
+# TLS: port 5000), 10.217.N.254 the machine's, 10.218.N.1 the API's for pods. There is no kube-proxy and no
+# DNS: pods reach each other by address.
+#
+# Files in DIR: kubeconfig (the administrator's), token, pki/ca.crt, address, log/.
+# TESTCLUSTER_ADMISSION  admission plugins besides those that are always there
+# TESTCLUSTER_AUDIT      if set, each request with its body is a line of DIR/audit.log
+#
+# Kubernetes 1.20.2 is the newest whose whole source Debian 12 has (`apt-get source kubernetes`). Left out,
+# by build tags and the edits in `build`: cloud providers, dockershim, volume plugins of vendors, the
+# OpenAPI document. Compiling takes 5 minutes of CPU time, once.
+set -euo pipefail
+
+version=1.20.5+really1.20.2-1.1+deb12u1
+cache=${TESTCLUSTER_CACHE:-${XDG_CACHE_HOME:-${HOME:+$HOME/.cache}}}
+cache=${cache:-${CARGO_TARGET_DIR:-$PWD/target}}/oci-hooks-testcluster
+program=$cache/testcluster-1.20.2-1
+pause=$cache/pause-1
+
+say() { echo "test-cluster: $*" >&2; }
+
+fail() {
+    say "$*"
+    exit 1
+}
+
+# Says which of these programs are not there.
+need() {
+    local name missing=()
+    for name in "$@"; do
+        command -v "$name" >/dev/null || missing+=("$name")
+    done
+    [ ${#missing[@]} = 0 ] || fail "programs are missing: ${missing[*]}: tests/run installs them"
+}
+
+# The process that keeps a pod's namespaces, and reaps what is orphaned in a shared one.
+build_pause() {
+    gcc -static -Os -o "$pause.$$" -x c - <<'C'
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void end(int s) { (void)s; _exit(0); }
+static void reap(int s) { (void)s; while (waitpid(-1, 0, WNOHANG) > 0) {} }
+int main(void) { signal(SIGTERM, end); signal(SIGINT, end); signal(SIGCHLD, reap); for (;;) pause(); }
+C
+    mv "$pause.$$" "$pause"
+}
+
+# Downloads the source package from where this machine has its packages from, without changing what apt knows.
+fetch_source() { # directory
+    local sources=$1/sources file
+    mkdir -p "$sources" "$1/lists/partial" "$1/gopath/src/k8s.io"
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
+        [ -f "$file" ] || continue
+        sed -n 's/^deb \(.* bookworm[^ ]* main.*\)/deb-src \1/p' "$file" >>"$sources/all.list"
+    done
+    for file in /etc/apt/sources.list.d/*.sources; do
+        if [ -f "$file" ] && grep -q debian-archive-keyring "$file"; then
+            sed 's/^Types:.*/Types: deb-src/' "$file" >"$sources/$(basename "$file")"
+        fi
+    done
+    local apt=(apt-get --quiet -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$sources"
+        -o "Dir::State::lists=$1/lists" -o APT::Sandbox::User=root)
+    "${apt[@]}" update >&2
+    (cd "$1" && "${apt[@]}" source --download-only "kubernetes=$version" >&2)
+    dpkg-source --no-check -x "$1"/kubernetes_*.dsc "$1/gopath/src/k8s.io/kubernetes" >&2
+}
+
+# Takes out of the tree in the current directory what pods of tests never need.
+trim_source() {
+    # Volume plugins of vendors.
+    sed -i -E '/(portworx|scaleio|storageos|"k8s.io\/kubernetes\/pkg\/volume\/fc"|fc\.Probe|iscsi|rbd|glusterfs|quobyte|flocker|cephfs|credentialprovider\/(aws|azure|gcp))/d' \
+        cmd/kubelet/app/plugins.go cmd/kube-controller-manager/app/plugins.go
+    # The OpenAPI document: its source is generated, and takes long to compile.
+    sed -i -E -e '/(generatedopenapi|openapinamer|extensionsapiserver|aggregatorscheme) "k8s.io/d' \
+        -e '/genericConfig.OpenAPIConfig.Info.Title/d' -e 's/(genericConfig.OpenAPIConfig) = .*/\1 = nil/' \
+        cmd/kube-apiserver/app/server.go
+    sed -i -e '/^\tif openAPIConfig == nil {/,/^\t}/d' \
+        -e 's/, openAPIConfig\.SecurityDefinitions, err = /, _, err = /' pkg/kubeapiserver/options/authentication.go
+    # The vendored reflect2 breaks maps with Go from 1.18 on; Debian has a newer one.
+    rm -r vendor/github.com/modern-go/reflect2
+    cp -r /usr/share/gocode/src/github.com/modern-go/reflect2 vendor/github.com/modern-go/reflect2
+}
+
+# One program: what the four parts have in common is linked once.
+write_main() {
+    mkdir -p cmd/testcluster
+    cat >cmd/testcluster/main.go <<'GO'
+package main
+
+import (
+	"fmt"
+	"math/rand"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/component-base/logs"
+	_ "k8s.io/component-base/metrics/prometheus/clientgo"
+	_ "k8s.io/component-base/metrics/prometheus/version"
+	apiserver "k8s.io/kubernetes/cmd/kube-apiserver/app"
+	controllers "k8s.io/kubernetes/cmd/kube-controller-manager/app"
+	scheduler "k8s.io/kubernetes/cmd/kube-scheduler/app"
+	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
+)
+
+func main() {
+	rand.Seed(time.Now().UnixNano())
+	parts := map[string]func() *cobra.Command{
+		"apiserver":   apiserver.NewAPIServerCommand,
+		"controllers": controllers.NewControllerManagerCommand,
+		"scheduler":   func() *cobra.Command { return scheduler.NewSchedulerCommand() },
+		"kubelet":     kubelet.NewKubeletCommand,
+	}
+	if len(os.Args) < 2 || parts[os.Args[1]] == nil {
+		fmt.Fprintln(os.Stderr, "usage: testcluster apiserver|controllers|scheduler|kubelet [flags]")
+		os.Exit(2)
+	}
+	command := parts[os.Args[1]]()
+	os.Args = append(os.Args[:1], os.Args[2:]...)
+	logs.InitLogs()
+	defer logs.FlushLogs()
+	if err := command.Execute(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
+	}
+}
+GO
+}
+
+build() {
+    if [ -x "$program" ] && [ -x "$pause" ]; then return; fi
+    mkdir -p "$cache"
+    need gcc
+    [ -x "$pause" ] || build_pause
+    if [ -x "$program" ]; then return; fi
+    need go dpkg-source apt-get
+    local work
+    work=$(mktemp -d)
+    # shellcheck disable=SC2064 # the directory is known now
+    trap "chmod -R u+w '$work'; rm -rf '$work'" EXIT
+    say "download Kubernetes"
+    fetch_source "$work"
+    cd "$work/gopath/src/k8s.io/kubernetes"
+    trim_source
+    write_main
+    say "compile Kubernetes: some minutes, once"
+    local values='' path
+    for path in component-base/version client-go/pkg/version; do
+        path=k8s.io/kubernetes/vendor/k8s.io/$path
+        values+=" -X $path.gitVersion=v1.20.2 -X $path.gitMajor=1 -X $path.gitMinor=20 -X $path.gitTreeState=clean"
+    done
+    # GOGC: the compiler collects garbage less often, which is a tenth of the time.
+    GOPATH=$work/gopath GOCACHE=$work/gocache GO111MODULE=off GOFLAGS='' CGO_ENABLED=0 GOGC=400 \
+        go build -tags providerless,dockerless -ldflags "-s -w$values" -o "$program.$$" ./cmd/testcluster
+    mv "$program.$$" "$program"
+    cd /
+}
+
+# Outside of the namespaces.
+
+hierarchies() {
+    awk '$3 == "cgroup" || $3 == "cgroup2" {print $2}' /proc/mounts | sort -u
+}
+
+make_cgroups() {
+    local top file
+    hierarchies | while read -r top; do
+        mkdir -p "$top/$cable"
+        # A cgroup of version 1 takes no process before it has CPUs.
+        for file in cpuset.mems cpuset.cpus; do
+            if [ -e "$top/$file" ] && [ -e "$top/cgroup.clone_children" ]; then
+                cat "$top/$file" >"$top/$cable/$file"
+            fi
+        done
+    done
+}
+
+remove_cgroups() {
+    local top
+    hierarchies | while read -r top; do
+        [ ! -d "$top/$cable" ] || find "$top/$cable" -depth -type d -exec rmdir {} + 2>/dev/null || true
+    done
+}
+
+# Removes what a cluster of this number made outside of its namespaces, which are gone.
+remove_rest() {
+    ip link delete "$cable" 2>/dev/null || true
+    remove_cgroups
+}
+
+run() { # directory
+    build
+    need containerd containerd-shim-runc-v2 ctr etcd docker-registry runc curl openssl ip unshare nsenter flock
+    [ "$(id -u)" = 0 ] || fail "a cluster needs root"
+    [ -x /usr/lib/cni/bridge ] || fail "/usr/lib/cni/bridge is missing: tests/run installs it"
+    local dir
+    mkdir -p "$1"
+    dir=$(cd "$1" && pwd -P)
+    case $dir/ in
+    /run/* | /var/lib/* | /var/log/*) fail "$dir: the cluster has a directory of its own there" ;;
+    esac
+    # A number that no other cluster has: whatever belongs to it has ended long ago.
+    local locks=/run/lock/oci-hooks-testcluster number status=0
+    mkdir -p "$locks"
+    for number in $(seq 1 250); do
+        exec 8>"$locks/$number"
+        flock --nonblock 8 && break
+        [ "$number" != 250 ] || fail "250 clusters run already"
+    done
+    cable=kubetest$number
+    remove_rest
+    trap remove_rest EXIT
+    make_cgroups
+    exec 7</proc/self/ns/net
+    unshare --fork --kill-child --pid --mount --mount-proc --net \
+        "$BASH" "$self" inside "$dir" "$number" || status=$?
+    # None of its processes is there any more, and their mounts with them.
+    rm -rf --one-file-system "$dir"
+    return "$status"
+}
+
+up() { # directory
+    build
+    mkdir -p "$1"
+    rm -f "$1/control" "$1/answers"
+    mkfifo "$1/control"
+    : >"$1/answers"
+    # The pipe is never without a writer, until `down` says that this is the end.
+    setsid "$BASH" "$self" run "$1" 0<>"$1/control" >"$1/answers" 2>"$1/errors" &
+    local process=$!
+    until grep -qx ready "$1/answers" 2>/dev/null; do
+        if ! kill -0 "$process" 2>/dev/null; then
+            [ ! -e "$1/errors" ] || cat "$1/errors" >&2
+            fail "the cluster does not come up"
+        fi
+        sleep 0.1
+    done
+    echo "$process" >"$1/process"
+    echo "$1/kubeconfig"
+}
+
+down() { # directory
+    [ -e "$1/process" ] || return 0
+    local process
+    process=$(cat "$1/process")
+    echo end >"$1/control"
+    while kill -0 "$process" 2>/dev/null; do sleep 0.1; done
+}
+
+# Inside of the namespaces: the first process of the cluster.
+
+spawn() { # name, command…
+    local name=$1
+    shift
+    # Neither the network outside nor what ends us is theirs.
+    "$@" >>"$dir/log/$name.log" 2>&1 </dev/null 7<&- &
+    pids[$name]=$!
+}
+
+wait_for() { # seconds, what, command…
+    local deadline=$((SECONDS + $1)) what=$2
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        if ((SECONDS > deadline)); then
+            tail -n 5 "$dir"/log/*.log >&2
+            fail "$what did not come up"
+        fi
+        sleep 0.1
+    done
+}
+
+api() { # method, path, [json]
+    local method=$1 path=$2
+    shift 2
+    curl --silent --show-error --fail --max-time 20 --cacert "$dir/pki/ca.crt" \
+        -H "Authorization: Bearer $(cat "$dir/token")" -X "$method" \
+        ${1:+-H "Content-Type: application/json" --data "$1"} "https://$net.1$path"
+}
+
+node_ready() {
+    api GET /api/v1/nodes/node1 | tr -d ' \n' |
+        grep -q '"type":"Ready","status":"True"\|"status":"True"[^}]*"type":"Ready"'
+}
+
+certificates() {
+    mkdir -p "$dir/pki"
+    cd "$dir/pki"
+    local new=(openssl req -newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes -sha256)
+    local names=IP:127.0.0.1,IP:$net.1,IP:$services.1,DNS:localhost,DNS:kubernetes.default.svc
+    "${new[@]}" -x509 -days 30 -subj /CN=testcluster -keyout ca.key -out ca.crt 2>/dev/null
+    "${new[@]}" -subj /CN=kube-apiserver -keyout api.key -out api.csr 2>/dev/null
+    openssl x509 -req -in api.csr -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out api.crt \
+        -extfile <(echo "subjectAltName=$names") 2>/dev/null
+    openssl genrsa -out sa.key 2048 2>/dev/null
+    cd /
+}
+
+# The directories of the machine that parts of the cluster write to, whatever they are told.
+own_directories() {
+    local name
+    for name in /run /var/log /var/lib; do
+        mount -t tmpfs -o mode=755 tmpfs "$name"
+    done
+    # The kubelet sets these for the whole machine if they are not so: it reads files instead.
+    mkdir "$dir/sysctl"
+    while read -r name value; do
+        [ -e "/proc/sys/$name" ] || continue
+        echo "$value" >"$dir/sysctl/${name//\//.}"
+        mount --bind "$dir/sysctl/${name//\//.}" "/proc/sys/$name"
+    done <<'VALUES'
+vm/overcommit_memory 1
+vm/panic_on_oom 0
+kernel/panic 10
+kernel/panic_on_oops 1
+kernel/keys/root_maxkeys 1000000
+kernel/keys/root_maxbytes 25000000
+VALUES
+}
+
+# A bridge for pods, with a cable to the machine's network.
+network() {
+    ip link set lo up
+    ip address add "$services.1/32" dev lo
+    ip link add pods type bridge
+    ip address add "$net.1/24" dev pods
+    local outside=(nsenter --net=/proc/self/fd/7 ip)
+    "${outside[@]}" link add "$cable" type veth peer name cable netns 1
+    "${outside[@]}" address add "$net.254/24" dev "$cable"
+    "${outside[@]}" link set "$cable" up
+    ip link set cable master pods
+    ip link set cable up
+    ip link set pods up
+    mkdir "$dir/cni"
+    cat >"$dir/cni/10-test.conflist" <<JSON
+{"cniVersion": "0.4.0", "name": "testcluster", "plugins": [
+ {"type": "bridge", "bridge": "pods", "isGateway": true, "ipMasq": false, "hairpinMode": true,
+  "ipam": {"type": "host-local", "dataDir": "$dir/leases", "routes": [{"dst": "0.0.0.0/0"}],
+   "ranges": [[{"subnet": "$net.0/24", "rangeStart": "$net.2", "rangeEnd": "$net.250"}]]}}]}
+JSON
+    # Nobody answers there, and the kernel says so at once.
+    echo "nameserver $net.1" >"$dir/resolv.conf"
+}
+
+start_containerd() {
+    cat >"$dir/containerd.toml" <<TOML
+version = 2
+root = "$dir/containerd"
+state = "/run/containerd"
+disabled_plugins = ["io.containerd.internal.v1.opt"]
+[grpc]
+  address = "/run/containerd/containerd.sock"
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "registry.test/pause:1"
+  stream_server_address = "127.0.0.1"
+  stream_server_port = "0"
+  restrict_oom_score_adj = true
+  disable_hugetlb_controller = true
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."*"]
+    endpoint = ["http://$net.1:5000"]
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."outside.test"]
+    endpoint = ["http://$net.254:5000"]
+  [plugins."io.containerd.grpc.v1.cri".cni]
+    bin_dir = "/usr/lib/cni"
+    conf_dir = "$dir/cni"
+  [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+    runtime_type = "io.containerd.runc.v2"
+TOML
+    spawn containerd containerd --config "$dir/containerd.toml"
+    cat >"$dir/registry.yml" <<YAML
+version: 0.1
+log: {level: error}
+storage: {filesystem: {rootdirectory: $dir/registry}, delete: {enabled: true}}
+http: {addr: "0.0.0.0:5000"}
+YAML
+    spawn registry env OTEL_TRACES_EXPORTER=none docker-registry serve "$dir/registry.yml"
+    wait_for 30 containerd ctr version
+    mkdir "$dir/pause"
+    cp "$pause" "$dir/pause/pause"
+    ctr -n k8s.io images import "$(archive registry.test/pause:1 "$dir/pause" '{"Entrypoint":["/pause"]}')" >/dev/null
+}
+
+start_apiserver() {
+    local audit=()
+    [ -z "${TESTCLUSTER_AUDIT:-}" ] || audit=(--audit-policy-file "$dir/audit.yaml"
+        --audit-log-path "$dir/audit.log" --audit-log-mode blocking)
+    spawn apiserver "$program" apiserver --etcd-servers http://127.0.0.1:2379 --bind-address 0.0.0.0 \
+        --advertise-address "$net.1" --secure-port 443 --insecure-port 0 --allow-privileged \
+        --tls-cert-file "$dir/pki/api.crt" --tls-private-key-file "$dir/pki/api.key" \
+        --client-ca-file "$dir/pki/ca.crt" --token-auth-file "$dir/tokens.csv" --authorization-mode RBAC \
+        --service-cluster-ip-range "$services.0/24" --service-account-issuer https://testcluster \
+        --service-account-key-file "$dir/pki/sa.key" --service-account-signing-key-file "$dir/pki/sa.key" \
+        --kubelet-preferred-address-types InternalIP --anonymous-auth=false \
+        --enable-admission-plugins "NodeRestriction${TESTCLUSTER_ADMISSION:+,$TESTCLUSTER_ADMISSION}" "${audit[@]}"
+    wait_for 60 "the API server" api GET /readyz
+}
+
+start_kubelet() {
+    spawn kubelet "$program" kubelet --config "$dir/kubelet.yaml" --kubeconfig "$dir/kubeconfig" \
+        --root-dir "$dir/kubelet" --cert-dir "$dir/kubelet/pki" --container-runtime remote \
+        --container-runtime-endpoint unix:///run/containerd/containerd.sock --node-ip "$net.1" \
+        --hostname-override node1 --volume-plugin-dir "$dir/kubelet/plugins" --v 2
+}
+
+kubelet_listens() { curl --silent --insecure --max-time 5 --output /dev/null "https://$net.1:10250/healthz"; }
+
+write_settings() {
+    head -c 16 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$dir/token"
+    echo "$(cat "$dir/token"),admin,admin,\"system:masters\"" >"$dir/tokens.csv"
+    cat >"$dir/kubeconfig" <<YAML
+apiVersion: v1
+kind: Config
+clusters: [{name: test, cluster: {server: "https://$net.1", certificate-authority: $dir/pki/ca.crt}}]
+users: [{name: admin, user: {token: $(cat "$dir/token")}}]
+contexts: [{name: test, context: {cluster: test, user: admin, namespace: default}}]
+current-context: test
+YAML
+    chmod 600 "$dir/token" "$dir/tokens.csv" "$dir/kubeconfig"
+    echo "$net.1" >"$dir/address"
+    # What clients ask for, not the cluster's own parts.
+    cat >"$dir/audit.yaml" <<'YAML'
+apiVersion: audit.k8s.io/v1
+kind: Policy
+omitStages: [RequestReceived]
+rules:
+- {level: None, userGroups: ["system:nodes"]}
+- {level: None, nonResourceURLs: ["*"]}
+- {level: None, resources: [{group: coordination.k8s.io}, {group: events.k8s.io}]}
+- {level: None, resources: [{resources: [events, nodes, "nodes/status", "pods/status", endpoints, configmaps]}]}
+- {level: RequestResponse}
+YAML
+    cat >"$dir/kubelet.yaml" <<YAML
+apiVersion: kubelet.config.k8s.io/v1beta1
+kind: KubeletConfiguration
+address: $net.1
+port: 10250
+healthzPort: 0
+readOnlyPort: 0
+authentication: {anonymous: {enabled: true}, webhook: {enabled: false}}
+authorization: {mode: AlwaysAllow}
+failSwapOn: false
+cgroupDriver: cgroupfs
+cgroupRoot: /$cable
+cgroupsPerQOS: true
+enforceNodeAllocatable: []
+makeIPTablesUtilChains: false
+imageGCHighThresholdPercent: 100
+imageGCLowThresholdPercent: 99
+evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
+syncFrequency: 10s
+nodeStatusUpdateFrequency: 1s
+volumeStatsAggPeriod: 10s
+serializeImagePulls: false
+maxPods: 200
+resolvConf: $dir/resolv.conf
+YAML
+}
+
+# The first process: starts everything, then does what it is told until nobody is there to tell it.
+inside() { # directory, number
+    declare -g dir=$1 net=10.217.$2 services=10.218.$2 cable=kubetest$2
+    declare -gA pids=()
+    local begin=$SECONDS flags word name
+    mkdir -p "$dir"/{log,kubelet,etcd,tmp}
+    export TMPDIR=$dir/tmp
+    own_directories
+    network
+    exec 7<&-
+    certificates
+    write_settings
+    start_containerd
+    spawn etcd etcd --data-dir "$dir/etcd" --unsafe-no-fsync --log-level error
+    start_apiserver
+    flags=(--kubeconfig "$dir/kubeconfig" --authentication-kubeconfig "$dir/kubeconfig"
+        --authorization-kubeconfig "$dir/kubeconfig" --port 0 --secure-port 0 --leader-elect=false)
+    spawn controllers "$program" controllers "${flags[@]}" --service-account-private-key-file "$dir/pki/sa.key" \
+        --root-ca-file "$dir/pki/ca.crt" --node-monitor-period 5s
+    spawn scheduler "$program" scheduler "${flags[@]}"
+    start_kubelet
+    wait_for 60 "the node" node_ready
+    wait_for 30 "the default service account" api GET /api/v1/namespaces/default/serviceaccounts/default
+    say "cluster $2 is ready after $((SECONDS - begin)) s"
+    echo ready
+    while read -r word name && [ "$word" != end ]; do
+        case $word/$name in
+        restart/apiserver | restart/kubelet)
+            kill -KILL "${pids[$name]}"
+            wait "${pids[$name]}" 2>/dev/null || true
+            "start_$name"
+            [ "$name" != kubelet ] || wait_for 60 "the kubelet" kubelet_listens
+            echo "done"
+            ;;
+        *) fail "unknown command: $word $name" ;;
+        esac
+    done
+}
+
+# Images.
+
+# Makes a Docker archive of one layer in a new directory and prints its path.
+archive() { # name, tree, config
+    local name=$1 tree=$2 config=$3 new sum
+    new=$(mktemp -d)
+    tar -C "$tree" --numeric-owner -cf "$new/layer.tar" .
+    sum=$(sha256sum "$new/layer.tar" | cut -d' ' -f1)
+    cat >"$new/config.json" <<JSON
+{"architecture": "$(dpkg --print-architecture)", "os": "linux", "config": $config,
+ "rootfs": {"type": "layers", "diff_ids": ["sha256:$sum"]}}
+JSON
+    echo "[{\"Config\":\"config.json\",\"RepoTags\":[\"$name\"],\"Layers\":[\"layer.tar\"]}]" >"$new/manifest.json"
+    tar -C "$new" -cf "$new/image.tar" manifest.json config.json layer.tar
+    echo "$new/image.tar"
+}
+
+image() { # directory, name, tree, config
+    local path=$2 file
+    case ${path%%/*} in
+    *.* | *:* | localhost) [ "$path" = "${path#*/}" ] || path=${path#*/} ;;
+    "$path") path=library/$path ;;
+    esac
+    file=$(archive "${@:2}")
+    skopeo copy --quiet --dest-tls-verify=false "docker-archive:$file" "docker://$(cat "$1/address"):5000/$path"
+    rm -r "$(dirname "$file")"
+}
+
+self=$(realpath "$0")
+case ${1:-}/$# in
+build/1) build ;;
+run/2 | up/2 | down/2) "$1" "$2" ;;
+image/4) image "$2" "$3" "$4" '{}' ;;
+image/5) image "$2" "$3" "$4" "$5" ;;
+inside/3) inside "$2" "$3" ;;
+*)
+    say "usage: test-cluster.sh build | run DIR | up DIR | down DIR | image DIR NAME TREE [CONFIG-JSON]"
+    exit 2
+    ;;
+esac

@@ -11,11 +11,17 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
-const FILES: [&str; 11] = [
+const FILES: [&str; 17] = [
+    "attached",
+    "call",
     "frames",
+    "frames/journal",
     "frames/values",
+    "host",
     "os",
     "os/ffi",
+    "os/stream",
+    "place",
     "program",
     "relay",
     "single",

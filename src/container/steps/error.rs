@@ -119,6 +119,13 @@ impl std::fmt::Display for Described<'_> {
             FailureKind::Watcher => f.write_str(
                 "the process that watches over the step was killed, and with it the rest of the step",
             ),
+            FailureKind::Keeper => f.write_str(
+                "the process that keeps what the step writes was killed, or the container was started again",
+            ),
+            FailureKind::Forgotten => f.write_str("what the step has written is not kept any more"),
+            FailureKind::Abandoned => {
+                f.write_str("the step was killed, since nobody asked how it goes for too long")
+            }
             FailureKind::Other(number) => {
                 write!(f, "the container's first process could not start the step: failure {number}")
             }

@@ -13,12 +13,11 @@
 //! | `02` | started: the program was executed | | `82` | signal: a number |
 //! | `03` | exited: code | | `83` | kill |
 //! | `04` | signalled: number | | `84` | *terminal size* |
-//! | `05` | failed: why there was no step | | `85` | *attach: id, offset* |
-//! | `06` | *output: stream, offset, bytes* | | `86` | *input: bytes* |
-//! | `07` | *heartbeat* | | `87` | *put files* |
-//! | `08` | *file* | | `88` | *get files* |
+//! | `05` | failed: why there was no step | | `86` | *input: bytes* |
 //!
-//! What is *slanted* is reserved for streams that cannot carry descriptors.
+//! What is *slanted* is reserved for streams that cannot carry descriptors. Through these, the frames of
+//! [`journal`] start steps, and are `02` to `07`, `82`, `83`, `85` and `89` to `8f`; the kinds `08`, `10`
+//! to `1f`, `87`, `88` and `90` to `9f` are those of files.
 //!
 //! # A connection
 //!
@@ -36,6 +35,7 @@
 //! 4. A signal goes to every process of the step, a kill is `SIGKILL` for all. A connection that the host
 //!    closes before the last answer is a kill too; one closed after it leaves the rest running.
 
+pub mod journal;
 mod values;
 
 use std::fmt;
@@ -55,6 +55,8 @@ pub const DEAD_WITHIN_SECONDS: u64 = 5;
 
 /// The kind and the length of the payload.
 const HEADER_BYTES: usize = 5;
+/// How much memory frames may keep.
+const KEPT_BYTES: usize = 256 << 10;
 /// Longer paths do not exist.
 const MAX_PATH_BYTES: usize = 4096;
 const LAST_SIGNAL: i32 = 64;
@@ -171,12 +173,18 @@ pub enum FailureKind {
     Busy,
     /// The process that watches over the step was killed, and what was left of the step with it.
     Watcher,
+    /// The process that keeps what the step writes was killed, or the container was started again.
+    Keeper,
+    /// What the host asks for was kept for it once, and is no longer.
+    Forgotten,
+    /// The host was away for too long, and the step was killed.
+    Abandoned,
     /// Something that a later version has.
     Other(u8),
 }
 
 /// The kinds in order of their numbers, from 1 on.
-const KINDS: [FailureKind; 9] = [
+const KINDS: [FailureKind; 12] = [
     FailureKind::ProgramMissing,
     FailureKind::ProgramNotExecutable,
     FailureKind::InterpreterMissing,
@@ -186,6 +194,9 @@ const KINDS: [FailureKind; 9] = [
     FailureKind::Request,
     FailureKind::Busy,
     FailureKind::Watcher,
+    FailureKind::Keeper,
+    FailureKind::Forgotten,
+    FailureKind::Abandoned,
 ];
 
 /// Why bytes are no frame, or a value cannot become one.
@@ -231,6 +242,8 @@ impl std::error::Error for FrameError {}
 #[derive(Debug)]
 pub struct Frames {
     bytes: Vec<u8>,
+    /// How many of the bytes were taken.
+    taken: usize,
     max: usize,
 }
 
@@ -238,30 +251,43 @@ impl Frames {
     /// Returns an empty buffer for frames whose payload has at most so many bytes.
     #[must_use]
     pub const fn new(max: usize) -> Self {
-        Frames { bytes: Vec::new(), max }
+        Frames { bytes: Vec::new(), taken: 0, max }
     }
 
     /// Changes how long a payload may be from now on.
     pub fn set_max(&mut self, max: usize) {
         self.max = max;
+        self.forget_taken();
         self.bytes.shrink_to_fit();
     }
 
     /// Appends bytes that were received.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.forget_taken();
         self.bytes.extend_from_slice(bytes);
     }
 
     /// Returns whether there is a part of a frame.
     #[must_use]
     pub fn is_within_frame(&self) -> bool {
-        !self.bytes.is_empty()
+        self.length() != 0
+    }
+
+    /// Returns how many bytes are there that were not taken.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.bytes.len() - self.taken
+    }
+
+    fn forget_taken(&mut self) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
     }
 
     /// Takes the next frame, once it is there as a whole: its kind and payload.
     pub fn take(&mut self) -> Result<Option<(u8, Vec<u8>)>, FrameError> {
-        let Some((&[kind, a, b, c, d], rest)) = self.bytes.split_first_chunk::<HEADER_BYTES>()
-        else {
+        let left = &self.bytes[self.taken..];
+        let Some((&[kind, a, b, c, d], rest)) = left.split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_le_bytes([a, b, c, d]) as usize;
@@ -271,7 +297,12 @@ impl Frames {
         let Some(payload) = rest.get(..length).map(<[u8]>::to_vec) else {
             return Ok(None);
         };
-        self.bytes.drain(..HEADER_BYTES + length);
+        self.taken += HEADER_BYTES + length;
+        // A long one has secrets, and no other follows soon.
+        if self.taken == self.bytes.len() && self.taken > KEPT_BYTES {
+            self.bytes = Vec::new();
+            self.taken = 0;
+        }
         Ok(Some((kind, payload)))
     }
 }

@@ -4,6 +4,7 @@
 #![expect(unsafe_code, reason = "the standard library has none of these calls")]
 
 mod ffi;
+mod stream;
 
 use std::ffi::{CStr, CString, c_int, c_long, c_short, c_uint, c_ulong, c_void};
 use std::io;
@@ -13,6 +14,7 @@ use std::time::Duration;
 
 use crate::frames::{Rlimit, Size};
 use ffi::*;
+pub(crate) use stream::{hide, send_with, set_nonblocking};
 
 pub(crate) const SIGHUP: i32 = 1;
 pub(crate) const SIGINT: i32 = 2;
@@ -212,6 +214,11 @@ pub(crate) fn is_root() -> bool {
     unsafe { getuid() == 0 }
 }
 
+pub(crate) fn user_id() -> u32 {
+    // SAFETY: cannot fail.
+    unsafe { getuid() }
+}
+
 /// What a process is after [`duplicate`].
 pub(crate) enum Fork {
     Parent(i32),
@@ -337,8 +344,8 @@ pub(crate) fn become_reaper() {
     // SAFETY: has no pointers.
     unsafe {
         prctl(PR_SET_CHILD_SUBREAPER, 1 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong);
-        prctl(PR_SET_DUMPABLE, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong, 0 as c_ulong);
     }
+    hide();
 }
 
 pub(crate) fn new_session() {

@@ -8,12 +8,24 @@
 //! - With other arguments it runs them as a program, passes every signal on, collects the rest, and
 //!   ends as the program did: with its code, or 128 and its signal.
 //!
+//! Where it is called `agent`, as in the pods of a cluster, its first argument says what it does, since
+//! `serve` may be any image's program:
+//! - `serve DIR [PROGRAM ARGS…]` makes the socket itself, in a directory that may be another user's, and
+//!   keeps what steps write for hosts that may go and come back (`keeper`). If there is a program, it is run
+//!   too, and the end of it is the end.
+//! - `call DIR` is no first process, but what an exec starts beside one: how a host asks for steps and
+//!   files through standard input and output.
+//!
 //! Compiled by `build.rs`, with the standard library alone and linked statically, for the target of
 //! the package. It is of the version of the package; what it is asked for later may be of another,
 //! which the first frame settles.
 
+mod attached;
+mod call;
 mod frames;
+mod host;
 mod os;
+mod place;
 mod relay;
 mod single;
 mod start;
@@ -24,12 +36,19 @@ mod tree;
 use std::env;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
+use std::path::Path;
+
+/// What the program is called where it does more.
+const AGENT: &str = "agent";
 
 fn main() {
-    let args: Vec<OsString> = env::args_os().skip(1).collect();
-    let code = match listener(&args) {
-        Some(listener) => steps::serve(listener),
-        None => single::run(&args),
+    let mut args = env::args_os();
+    let is_agent = args.next().is_some_and(|name| Path::new(&name).file_name() == Some(AGENT.as_ref()));
+    let args: Vec<OsString> = args.collect();
+    let code = match (listener(&args), args.split_first()) {
+        (_, Some((mode, args))) if is_agent && mode == "call" => call::run(args),
+        (Some(listener), _) => steps::serve(listener),
+        _ => single::run(&args),
     };
     os::exit(code);
 }

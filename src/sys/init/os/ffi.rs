@@ -19,6 +19,8 @@ pub(super) const O_RDWR: c_int = 2;
 pub(super) const O_CLOEXEC: c_int = 0o2_000_000;
 pub(super) const FD_CLOEXEC: c_int = 1;
 pub(super) const F_SETFD: c_int = 2;
+pub(super) const F_GETFL: c_int = 3;
+pub(super) const F_SETFL: c_int = 4;
 pub(super) const SOL_SOCKET: c_int = 1;
 pub(super) const SO_ACCEPTCONN: c_int = 30;
 pub(super) const SCM_RIGHTS: c_int = 1;
@@ -130,6 +132,7 @@ unsafe extern "C" {
     pub(super) fn prctl(operation: c_int, ...) -> c_int;
     pub(super) fn recvmsg(fd: c_int, message: *mut Msghdr, flags: c_int) -> isize;
     pub(super) fn send(fd: c_int, bytes: *const c_void, length: usize, flags: c_int) -> isize;
+    pub(super) fn sendmsg(fd: c_int, message: *const Msghdr, flags: c_int) -> isize;
     pub(super) fn setgid(gid: c_uint) -> c_int;
     pub(super) fn setgroups(count: usize, groups: *const c_uint) -> c_int;
     pub(super) fn setpgid(pid: c_int, group: c_int) -> c_int;

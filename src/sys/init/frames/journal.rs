@@ -1,0 +1,243 @@
+//! The frames of a step whose host may go and come back: what it writes is kept until the host has it.
+//!
+//! They go through the stream of an exec to `call`, and on to the process that keeps the step. Kinds,
+//! numbers and strings are as in [the other frames](super); an answer has at most
+//! [`MAX_EVENT_BYTES`].
+//!
+//! | kind | to the host | | kind | from the host |
+//! |---|---|---|---|---|
+//! | `02` | started | | `82` | signal: a number |
+//! | `03` | exited: offset, code | | `83` | kill |
+//! | `04` | signalled: offset, number | | `85` | attach: id, offset, perhaps a step |
+//! | `05` | failed: offset, why | | `89` | received: offset |
+//! | `06` | output: stream, offset, bytes | | `8a` | alive |
+//! | `07` | heartbeat | | `8b` | done: the host knows how the step ended |
+//! | | | | `8c` | yield: another step begins |
+//!
+//! An offset counts the bytes of both streams, in the order in which they were read. The offset of an end
+//! is that of the last byte: a host that has fewer has not got all. Who attaches gets `started` again,
+//! then the output from the offset on, then the end, each as it comes. A step that comes with an id is
+//! started unless there was one of this id, and never twice.
+
+use super::values::{Reader, Writer};
+use super::{Answer, FrameError, MAX_REQUEST_BYTES, Request, Step};
+
+/// The longest payload of an answer: output is cut into pieces.
+pub const MAX_EVENT_BYTES: usize = 1 << 20;
+/// The most output in one answer.
+pub const MAX_OUTPUT_BYTES: usize = 64 << 10;
+/// How often each end says something at least.
+pub const HEARTBEAT_SECONDS: u64 = 5;
+
+const MAX_ID_BYTES: usize = 64;
+/// Kind, length, stream and offset before the bytes of an output.
+const OUTPUT_HEADER_BYTES: usize = 14;
+
+/// The name of one run of a step, which is that of a directory too: letters, digits, `-` and `_`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StepId(String);
+
+impl StepId {
+    /// Returns none for what is empty, longer than 64 bytes, or has another character.
+    #[must_use]
+    pub fn new(text: &str) -> Option<Self> {
+        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+        let fits = (1..=MAX_ID_BYTES).contains(&text.len()) && text.bytes().all(is_plain);
+        fits.then(|| StepId(text.to_owned()))
+    }
+
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A stream of a step's output.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputStream {
+    Output,
+    Errors,
+}
+
+impl OutputStream {
+    /// Both, in order of their numbers, from 0 on.
+    pub const ALL: [OutputStream; 2] = [OutputStream::Output, OutputStream::Errors];
+
+    /// Returns 0 for output, 1 for errors.
+    #[must_use]
+    pub fn number(self) -> u8 {
+        match self {
+            OutputStream::Output => 0,
+            OutputStream::Errors => 1,
+        }
+    }
+}
+
+/// What the host asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JournalRequest {
+    Attach(Box<Attach>),
+    /// A signal for every process of the step.
+    Signal(i32),
+    /// `SIGKILL` for every process of the step, until none is left.
+    Kill,
+    /// The host has all that comes before this offset, which may be forgotten.
+    Received(u64),
+    Alive,
+    /// The host knows how the step ended, and will not ask again.
+    Done,
+    /// Another step begins: a step that nobody is attached to is to be killed.
+    Yield,
+}
+
+/// A host that wants to have what a step writes, and how it ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Attach {
+    pub id: StepId,
+    /// Where the output begins that the host does not have.
+    pub from: u64,
+    /// Started, unless there was a step of this id before.
+    pub step: Option<Step>,
+}
+
+/// What a host gets of a step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum StepEvent {
+    Started,
+    /// `exited`, `signalled` or `failed`.
+    Ended {
+        /// How many bytes the step has written.
+        offset: u64,
+        end: Answer,
+    },
+    Output {
+        stream: OutputStream,
+        /// Of the first of these bytes.
+        offset: u64,
+        bytes: Vec<u8>,
+    },
+    Heartbeat,
+}
+
+impl JournalRequest {
+    /// Returns the frame of a request; fails if a value cannot be in one.
+    pub fn encode(&self) -> Result<Vec<u8>, FrameError> {
+        let mut out = Writer::default();
+        let kind = match self {
+            JournalRequest::Attach(attach) => {
+                out.bytes(attach.id.0.as_bytes());
+                out.0.extend(attach.from.to_le_bytes());
+                if let Some(step) = &attach.step {
+                    step.check()?;
+                }
+                out.option(attach.step.as_ref(), |out, step| step.write(out));
+                0x85
+            }
+            JournalRequest::Signal(signal) => return Request::Signal(*signal).encode(),
+            JournalRequest::Kill => return Request::Kill.encode(),
+            JournalRequest::Received(offset) => {
+                out.0.extend(offset.to_le_bytes());
+                0x89
+            }
+            JournalRequest::Alive => 0x8a,
+            JournalRequest::Done => 0x8b,
+            JournalRequest::Yield => 0x8c,
+        };
+        if out.0.len() > MAX_REQUEST_BYTES {
+            return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
+        }
+        Ok(out.into_frame(kind))
+    }
+
+    /// Reads a request of a kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = Reader(payload);
+        let request = match kind {
+            0x82 | 0x83 => match Request::decode(kind, payload)? {
+                Request::Signal(signal) => return Ok(JournalRequest::Signal(signal)),
+                _ => return Ok(JournalRequest::Kill),
+            },
+            0x85 => JournalRequest::Attach(Box::new(Attach::read(&mut from)?)),
+            0x89 => JournalRequest::Received(from.u64()?),
+            0x8a => JournalRequest::Alive,
+            0x8b => JournalRequest::Done,
+            0x8c => JournalRequest::Yield,
+            _ => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(request)
+    }
+}
+
+impl Attach {
+    fn read(from: &mut Reader<'_>) -> Result<Self, FrameError> {
+        let id = from.bytes()?;
+        let id = str::from_utf8(&id).ok().and_then(StepId::new).ok_or(FrameError::Invalid("id"))?;
+        Ok(Attach { id, from: from.u64()?, step: from.option(Step::read)? })
+    }
+}
+
+impl StepEvent {
+    /// Returns the frame of an event.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut out = Writer::default();
+        let kind = match self {
+            StepEvent::Started => 0x02,
+            StepEvent::Ended { offset, end } => {
+                out.0.extend(offset.to_le_bytes());
+                let answer = end.encode();
+                let (kind, payload) = (answer[0], &answer[super::HEADER_BYTES..]);
+                out.0.extend(payload);
+                kind
+            }
+            StepEvent::Output { stream, offset, bytes } => {
+                let mut frame = output_header(*stream, *offset, bytes.len()).to_vec();
+                frame.extend(bytes);
+                return frame;
+            }
+            StepEvent::Heartbeat => 0x07,
+        };
+        out.into_frame(kind)
+    }
+
+    /// Reads an event of a kind and payload.
+    pub fn decode(kind: u8, payload: &[u8]) -> Result<Self, FrameError> {
+        let mut from = Reader(payload);
+        let event = match kind {
+            0x02 => StepEvent::Started,
+            0x03..=0x05 => {
+                let offset = from.u64()?;
+                return Ok(StepEvent::Ended { offset, end: Answer::decode(kind, from.0)? });
+            }
+            0x06 => {
+                let stream = match from.u8()? {
+                    0 => OutputStream::Output,
+                    1 => OutputStream::Errors,
+                    _ => return Err(FrameError::Invalid("stream")),
+                };
+                let offset = from.u64()?;
+                return Ok(StepEvent::Output { stream, offset, bytes: from.0.to_vec() });
+            }
+            0x07 => StepEvent::Heartbeat,
+            _ => return Err(FrameError::UnknownKind(kind)),
+        };
+        from.end()?;
+        Ok(event)
+    }
+}
+
+/// Returns what comes before the bytes of an output in its frame.
+#[must_use]
+pub fn output_header(stream: OutputStream, offset: u64, length: usize) -> [u8; 14] {
+    let mut header = [0; OUTPUT_HEADER_BYTES];
+    let payload = length + OUTPUT_HEADER_BYTES - super::HEADER_BYTES;
+    header[0] = 0x06;
+    header[1..5].copy_from_slice(&u32::try_from(payload).unwrap_or(u32::MAX).to_le_bytes());
+    header[5] = stream.number();
+    header[6..].copy_from_slice(&offset.to_le_bytes());
+    header
+}
+
+#[cfg(test)]
+mod tests;

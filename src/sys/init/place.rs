@@ -1,0 +1,139 @@
+//! The directory of the first process: its socket, and a directory for each step that has an id.
+//!
+//! `DIR/agent/socket` is where steps are asked for, `DIR/agent/steps/ID/socket` the process that keeps a
+//! step, and `DIR/agent/steps/ID/end` how it ended. All are the user's alone; who else is that user, as
+//! the steps are, could do the same without them.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::{self, Write as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use crate::frames::Frames;
+use crate::frames::journal::{MAX_EVENT_BYTES, StepEvent, StepId};
+use crate::os;
+
+/// The directory of a container's first process.
+#[derive(Clone, Debug)]
+pub(crate) struct Place {
+    own: PathBuf,
+}
+
+impl Place {
+    /// Returns the place in a directory that need not be the user's own.
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Place { own: directory.join("agent") }
+    }
+
+    /// Makes the directories and the socket, of which there may be some from before: the container may have
+    /// been started again.
+    pub(crate) fn listen(&self) -> io::Result<UnixListener> {
+        for directory in [self.own.clone(), self.steps()] {
+            make_directory(&directory)?;
+            let found = fs::symlink_metadata(&directory)?;
+            if !found.is_dir() || found.uid() != os::user_id() {
+                let path = directory.display();
+                return Err(io::Error::other(format!("{path} is another user's")));
+            }
+        }
+        let socket = self.socket();
+        match fs::remove_file(&socket) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+            _ => {}
+        }
+        UnixListener::bind(socket)
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.own.join("socket")
+    }
+
+    fn steps(&self) -> PathBuf {
+        self.own.join("steps")
+    }
+
+    pub(crate) fn step(&self, id: &StepId) -> StepPlace {
+        StepPlace(self.steps().join(id.as_str()))
+    }
+
+    /// Returns the places of all steps that there were.
+    pub(crate) fn all_steps(&self) -> Vec<StepPlace> {
+        let entries = fs::read_dir(self.steps()).into_iter().flatten().flatten();
+        entries.map(|entry| StepPlace(entry.path())).collect()
+    }
+
+    /// Makes the directory of a step with a socket in it, unless there is one: of several who do the same,
+    /// one can. Returns none for the others.
+    pub(crate) fn publish(&self, id: &StepId) -> io::Result<Option<(StepPlace, UnixListener)>> {
+        // Made elsewhere: whoever finds it finds it with its socket.
+        let made = self.own.join(format!("new-{}", os::process_id()));
+        let _ = fs::remove_dir_all(&made);
+        make_directory(&made)?;
+        let place = self.step(id);
+        let listener = UnixListener::bind(StepPlace(made.clone()).socket());
+        let published = listener.and_then(|listener| {
+            // A directory that has something in it is not replaced.
+            fs::rename(&made, &place.0).map(|()| listener)
+        });
+        if published.is_err() {
+            let _ = fs::remove_dir_all(&made);
+        }
+        match published {
+            Ok(listener) => Ok(Some((place, listener))),
+            Err(_) if place.exists() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+/// The directory of one step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StepPlace(PathBuf);
+
+impl StepPlace {
+    pub(crate) fn exists(&self) -> bool {
+        fs::symlink_metadata(&self.0).is_ok()
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.0.join("socket")
+    }
+
+    pub(crate) fn directory(&self) -> &Path {
+        &self.0
+    }
+
+    /// Notes how the step ended, as a whole or not at all.
+    pub(crate) fn write_end(&self, end: &StepEvent) -> io::Result<()> {
+        let new = self.0.join("end.new");
+        let mut file =
+            File::options().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.write_all(&end.encode())?;
+        fs::rename(new, self.0.join("end"))
+    }
+
+    /// Returns how the step ended, if that is known.
+    pub(crate) fn read_end(&self) -> Option<StepEvent> {
+        let mut frames = Frames::new(MAX_EVENT_BYTES);
+        let end = File::open(self.0.join("end")).ok()?;
+        let mut bytes = Vec::new();
+        io::Read::read_to_end(&mut io::Read::take(end, MAX_EVENT_BYTES as u64), &mut bytes).ok()?;
+        frames.push(&bytes);
+        let (kind, payload) = frames.take().ok()??;
+        let event = StepEvent::decode(kind, &payload).ok()?;
+        matches!(event, StepEvent::Ended { .. }).then_some(event)
+    }
+
+    /// Nobody keeps the step any more.
+    pub(crate) fn remove_socket(&self) {
+        let _ = fs::remove_file(self.socket());
+    }
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match DirBuilder::new().mode(0o700).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        made => made,
+    }
+}

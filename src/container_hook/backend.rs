@@ -1,4 +1,4 @@
-//! What carries the commands of the runner out: containers of this host, or others later.
+//! What carries the commands of the runner out: containers of this host, or pods of a cluster.
 
 use std::process::{Command as Program, ExitStatus};
 
@@ -37,6 +37,7 @@ pub trait Backend {
     fn container_step(
         &self,
         step: &ContainerArgs,
+        state: Option<&JobState>,
         pass_on: &dyn Fn(u32),
     ) -> Result<Outcome, HookError>;
 

@@ -55,7 +55,10 @@ impl HookContext<'_> {
                 let state = JobState::read(request.state.as_ref());
                 backend.script_step(step, state.as_ref())
             }
-            Command::RunContainerStep(step) => backend.container_step(step, pass_on),
+            Command::RunContainerStep(step) => {
+                let state = JobState::read(request.state.as_ref());
+                backend.container_step(step, state.as_ref(), pass_on)
+            }
         }
     }
 

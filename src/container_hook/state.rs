@@ -17,6 +17,24 @@ pub struct JobState {
     /// How the job container takes steps without a runtime; none if it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<StepAccess>,
+    /// The pod of the job, under the name that the reference has for it; none on one host.
+    #[serde(default, rename = "jobPod", skip_serializing_if = "Option::is_none")]
+    pub job_pod: Option<String>,
+    /// What steps have to know of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<PodState>,
+}
+
+/// What steps have to know of the pod of a job, so that the API server need not be asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodState {
+    pub namespace: String,
+    pub uid: String,
+    /// The pod of the runner whose job it is.
+    pub runner: String,
+    /// Whether files get to its containers by copies; else they are on a claim that the runner has mounted.
+    pub copies: bool,
 }
 
 /// Where the first process of a job container takes steps.
@@ -36,7 +54,19 @@ impl JobState {
         services: Vec<String>,
         steps: Option<StepAccess>,
     ) -> Self {
-        JobState { hook: HOOK.to_owned(), container, services, steps }
+        JobState { hook: HOOK.to_owned(), container, services, steps, job_pod: None, pod: None }
+    }
+
+    /// Returns the state of a job in a pod with this name.
+    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "only pods have it"))]
+    pub(super) fn of_pod(
+        name: String,
+        container: Option<String>,
+        services: Vec<String>,
+        pod: PodState,
+    ) -> Self {
+        let state = JobState::new(container, services, None);
+        JobState { job_pod: Some(name), pod: Some(pod), ..state }
     }
 
     pub(super) fn to_json(&self) -> Value {
@@ -61,6 +91,15 @@ mod tests {
             let state = JobState::new(Some("a".into()), vec!["b".into()], steps);
             assert_eq!(JobState::read(state.to_json().as_object()), Some(state));
         }
+        let pod = PodState {
+            namespace: "jobs".into(),
+            uid: "u".into(),
+            runner: "runner-1".into(),
+            copies: true,
+        };
+        let state = JobState::of_pod("p".into(), Some("p/job".into()), Vec::new(), pod);
+        assert_eq!(state.to_json()["jobPod"], "p");
+        assert_eq!(JobState::read(state.to_json().as_object()), Some(state));
         let foreign = serde_json::json!({"network": "n", "container": "c", "services": ["s"]});
         assert_eq!(JobState::read(foreign.as_object()), None);
         assert_eq!(JobState::read(None), None);

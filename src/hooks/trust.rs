@@ -26,6 +26,9 @@ pub use error::TrustError;
 /// How many symbolic links in a row are followed, as in the kernel.
 const MAX_SYMLINKS: usize = 40;
 
+/// Where Kubernetes mounts a pod's service account; on other machines only root could make it.
+const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 /// How many scripts in a row may be interpreters of each other, as in the kernel.
 const MAX_INTERPRETERS: usize = 5;
 
@@ -36,19 +39,30 @@ pub struct TrustOptions {
     /// Users who may own and write hooks. So may the groups of the same numbers: root's, and where
     /// each user has a group of their own, that.
     pub uids: Vec<u32>,
+    /// Whether modes say nothing of what is mounted read-only, as nobody can write there. Outside of
+    /// containers the same files may be mounted elsewhere, and written there.
+    pub read_only_mounts: bool,
 }
 
 impl Default for TrustOptions {
     /// Returns the policy that trusts only root.
     fn default() -> Self {
-        TrustOptions { uids: vec![0] }
+        TrustOptions { uids: vec![0], read_only_mounts: false }
     }
 }
 
 impl TrustOptions {
     /// Trusts root, and the user this process runs as.
     pub fn of_process() -> Self {
-        TrustOptions { uids: vec![0, rustix::process::geteuid().as_raw()] }
+        let uids = vec![0, rustix::process::geteuid().as_raw()];
+        TrustOptions { uids, ..TrustOptions::default() }
+    }
+
+    /// Trusts whoever [`Self::of_process`] does, and in a pod of Kubernetes what is mounted read-only: it
+    /// mounts config maps and secrets with directories of mode 0777.
+    pub fn of_process_or_pod() -> Self {
+        let read_only_mounts = Path::new(SERVICE_ACCOUNT).is_dir();
+        TrustOptions { read_only_mounts, ..TrustOptions::of_process() }
     }
 
     fn trusts(&self, who: &Who) -> bool {
@@ -199,6 +213,9 @@ impl Checker {
             let target = readlinkat(&file, c"", Vec::new()).at("look up", path)?;
             return Ok(Some(OsString::from_vec(target.into_bytes()).into()));
         }
+        if self.options.read_only_mounts && is_read_only(&file).at("look up", path)? {
+            return Ok(None);
+        }
         // In a sticky directory, such as /tmp, others cannot touch what is not theirs.
         let is_sticky = kind.is_dir() && stat.st_mode & 0o1000 != 0;
         let counts = |writer: &Writer| !is_sticky || writer.by == PermittedBy::DefaultAcl;
@@ -223,6 +240,11 @@ impl Checker {
             Err(TrustError::Writable { path: path.to_owned(), mode, writer })
         })
     }
+}
+
+/// Returns whether something is mounted read-only.
+fn is_read_only(file: &rustix::fd::OwnedFd) -> io::Result<bool> {
+    Ok(rustix::fs::fstatvfs(file)?.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
 }
 
 fn is_executable(program: &Path) -> bool {

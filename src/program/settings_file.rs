@@ -86,7 +86,7 @@ impl<S: Default + DeserializeOwned> Loaded<S> {
     fn from_file(path: &Path) -> Result<Self, SettingsError> {
         let path = std::path::absolute(path)
             .map_err(|source| SettingsError::Absolute { path: path.to_owned(), source })?;
-        trust::check_path(&path, &TrustOptions::of_process())
+        trust::check_path(&path, &TrustOptions::of_process_or_pod())
             .map_err(|source| SettingsError::Trust { path: path.clone(), source })?;
         let bytes = read_bounded(&path, MAX_BYTES)?;
         let settings = parse(&bytes, &path)?;

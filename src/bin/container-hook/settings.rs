@@ -1,5 +1,7 @@
 //! The settings: a TOML file that only root may write, and a default for everything in it.
 
+mod backend;
+
 use std::collections::BTreeMap;
 use std::env;
 use std::net::IpAddr;
@@ -18,6 +20,8 @@ use oci_hooks::sys::quantity::Size;
 use oci_hooks::sys::text;
 use serde::{Deserialize, Serialize};
 
+pub(crate) use backend::{Back, Backend, Kind, Kubernetes, Work};
+
 /// The file of settings that is read if it exists.
 pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
 /// Names another file of settings, which must exist.
@@ -33,6 +37,8 @@ pub(crate) fn path(named: Option<&Path>) -> PathBuf {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub(crate) struct Settings {
+    pub(crate) backend: Backend,
+    pub(crate) kubernetes: Kubernetes,
     pub(crate) runtime: Runtime,
     pub(crate) store: Store,
     pub(crate) runner: Runner,
@@ -348,6 +354,18 @@ mod tests {
 
     /// A value for each key that has no default.
     const ALL: &str = r#"
+[backend]
+kind = "kubernetes"
+[kubernetes]
+namespace = "jobs"
+prepare-timeout = "20m"
+deadline = "6h"
+runner-image = "registry.example/runner"
+[kubernetes.build]
+push = "registry.example/actions"
+buildkit = "tcp://buildkit:1234"
+image = "registry.example/buildah"
+auth-file = "/etc/oci-hooks/push.json"
 [runtime]
 path = "/opt/crun"
 [store]

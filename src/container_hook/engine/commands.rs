@@ -24,6 +24,7 @@ impl Backend for EngineBackend<'_> {
     fn container_step(
         &self,
         step: &ContainerArgs,
+        _state: Option<&JobState>,
         pass_on: &dyn Fn(u32),
     ) -> Result<Outcome, HookError> {
         run_container_step::run(self, step, pass_on).map(Outcome::Ended)

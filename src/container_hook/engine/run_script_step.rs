@@ -2,18 +2,18 @@
 //! where that takes steps; else the runtime does.
 
 use std::os::fd::BorrowedFd;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
 use super::backend::EngineBackend;
-use crate::bundle::{ExecOptions, checked_cwd};
+use crate::bundle::ExecOptions;
 use crate::container::{
     ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket, TakesSteps,
 };
 use crate::container_hook::error::HookError;
 use crate::container_hook::request::{Command as RequestCommand, Request, ScriptStep};
+use crate::container_hook::script::{frame, words_of};
 use crate::container_hook::state::JobState;
-use crate::container_hook::words;
 use crate::sys::init::frames::Step;
 
 /// A step that the first process of its job container can start. Whoever may connect to that needs no
@@ -59,25 +59,6 @@ impl DirectStep {
         let socket = StepSocket { directory: &self.directory, id: &self.id };
         StepConnection::open(socket)?.run(self.step, signals, streams)
     }
-}
-
-fn frame(step: &ScriptStep) -> Result<Step, HookError> {
-    let bytes = |text: &String| text.clone().into_bytes();
-    let cwd = step.working_directory.as_deref().map(Path::new).map(checked_cwd);
-    let cwd = cwd.transpose().map_err(ContainerError::from)?;
-    Ok(Step {
-        args: words_of(step)?.into_iter().map(String::into_bytes).collect(),
-        env: step.environment.0.iter().map(|(name, value)| (bytes(name), bytes(value))).collect(),
-        prepend_path: step.prepend_path.iter().map(bytes).collect(),
-        directory: cwd.unwrap_or_default().into_os_string().into_encoded_bytes(),
-        ..Step::default()
-    })
-}
-
-fn words_of(step: &ScriptStep) -> Result<Vec<String>, HookError> {
-    let mut words = vec![step.entry_point.clone()];
-    words.extend(words::rejoin(&step.entry_point_args)?);
-    Ok(words)
 }
 
 pub(super) fn run(

@@ -5,6 +5,10 @@
 //! again by the next one.
 
 mod agent;
+mod error;
+mod own_pod;
 mod settings;
 
+pub use error::KubernetesError;
+pub use own_pod::PodIdentity;
 pub use settings::{Back, BuildSettings, KubernetesSettings, Work};

@@ -78,7 +78,7 @@ fn directories_in_common_are_looked_at_once() {
 #[test]
 fn a_foreign_owner_is_found() {
     let (_temp, file) = tree();
-    let nobody_is_trusted = TrustOptions { uids: vec![] };
+    let nobody_is_trusted = TrustOptions { uids: vec![], ..TrustOptions::default() };
     let error = check_path(&file, &nobody_is_trusted).unwrap_err();
     assert_eq!(error.path(), Path::new("/"));
     assert!(matches!(error, TrustError::Owner { .. }), "{error}");
@@ -236,4 +236,15 @@ fn what_env_finds_for_a_script_is_its_interpreter() {
     // Without a PATH it is looked for where the C library does.
     fs::write(&file, "#!/usr/bin/env sh\n").unwrap();
     Checker::new(TrustOptions::of_process()).check_program(&file, None).unwrap();
+}
+
+#[test]
+fn what_is_mounted_writable_is_looked_at_all_the_same() {
+    let temp = tempfile::tempdir().unwrap();
+    let path = temp.path().canonicalize().unwrap().join("settings");
+    fs::write(&path, "").unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
+    let options = TrustOptions { read_only_mounts: true, ..TrustOptions::of_process() };
+    let error = check_path(&path, &options).unwrap_err();
+    assert!(matches!(error, TrustError::Writable { .. }), "{error}");
 }

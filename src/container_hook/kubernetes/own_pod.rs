@@ -1,0 +1,203 @@
+//! What the pod of the runner says of itself: pods of jobs are owned by it, and share what it has.
+
+use std::path::{Path, PathBuf};
+
+use k8s_openapi::api::core::v1::{Container, Pod, Volume, VolumeMount};
+
+/// The container that runners are in, by the chart of actions-runner-controller.
+const RUNNER: &str = "runner";
+
+/// What the environment of the runner says of its pod.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PodIdentity {
+    /// `ACTIONS_RUNNER_POD_NAME`.
+    pub name: String,
+    /// `ACTIONS_RUNNER_CLAIM_NAME`: the claim that the work directory is on.
+    pub claim: Option<String>,
+    /// Where this program is, in the image of the runner.
+    pub program: PathBuf,
+}
+
+/// What is known of the pod of the runner; only what the environment says if it cannot be found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct OwnPod {
+    pub(super) name: String,
+    /// None if it is not in the namespace of the pods of its jobs, which it cannot own then.
+    pub(super) uid: Option<String>,
+    /// The image of the runner's container.
+    pub(super) image: Option<String>,
+    pub(super) node: Option<String>,
+    /// The claim that the work directory is on.
+    pub(super) claim: Option<WorkClaim>,
+    /// The group that its volumes belong to.
+    pub(super) fs_group: Option<i64>,
+    /// The names of the secrets by which its images are pulled.
+    pub(super) pull_secrets: Vec<String>,
+    /// Where `container-hook` is in its image.
+    pub(super) program: PathBuf,
+}
+
+/// The claim of a volume that the runner has its work directory on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct WorkClaim {
+    pub(super) name: String,
+    /// Where the work directory is on the volume, without a slash at the beginning; none at its root.
+    pub(super) sub_path: Option<String>,
+    /// `ReadWriteOnce` and the like; empty if the pod does not say.
+    pub(super) access_modes: Vec<String>,
+}
+
+impl OwnPod {
+    /// Takes what is to be known from a pod; `work` is the work directory of the runner.
+    pub(super) fn new(identity: &PodIdentity, pod: Option<&Pod>, work: &Path) -> Self {
+        let spec = pod.and_then(|pod| pod.spec.as_ref());
+        let runner = spec.and_then(|spec| {
+            let named = spec.containers.iter().find(|one| one.name == RUNNER);
+            named.or_else(|| spec.containers.first())
+        });
+        let volumes = spec.and_then(|spec| spec.volumes.as_deref()).unwrap_or_default();
+        let found = runner.and_then(|runner| claim(&identity.name, runner, volumes, work));
+        let claim = match (&identity.claim, found) {
+            // It may be mounted where this container does not show it.
+            (Some(name), found) => found.filter(|found| found.name == *name).or_else(|| {
+                let name = name.clone();
+                Some(WorkClaim { name, sub_path: None, access_modes: Vec::new() })
+            }),
+            (None, found) => found,
+        };
+        let secrets = spec.and_then(|spec| spec.image_pull_secrets.as_deref()).unwrap_or_default();
+        OwnPod {
+            name: identity.name.clone(),
+            uid: pod.and_then(|pod| pod.metadata.uid.clone()),
+            image: runner.and_then(|runner| runner.image.clone()),
+            node: spec.and_then(|spec| spec.node_name.clone()),
+            claim,
+            fs_group: spec.and_then(|spec| spec.security_context.as_ref()?.fs_group),
+            pull_secrets: secrets.iter().map(|secret| secret.name.clone()).collect(),
+            program: identity.program.clone(),
+        }
+    }
+}
+
+/// Returns the claim that a directory of a container is on.
+fn claim(
+    pod: &str,
+    container: &Container,
+    volumes: &[Volume],
+    directory: &Path,
+) -> Option<WorkClaim> {
+    let mounts = container.volume_mounts.as_deref().unwrap_or_default();
+    let above = mounts.iter().filter(|mount| directory.starts_with(&mount.mount_path));
+    let mount = above.max_by_key(|mount| Path::new(&mount.mount_path).components().count())?;
+    let volume = volumes.iter().find(|volume| volume.name == mount.name)?;
+    let (name, access_modes) = match (&volume.persistent_volume_claim, &volume.ephemeral) {
+        (Some(claim), _) => (claim.claim_name.clone(), None),
+        (_, Some(ephemeral)) => {
+            let template = ephemeral.volume_claim_template.as_ref();
+            let modes = template.and_then(|template| template.spec.access_modes.clone());
+            (format!("{pod}-{}", volume.name), modes)
+        }
+        _ => return None,
+    };
+    let sub_path = sub_path(mount, directory)?;
+    let sub_path = (!sub_path.is_empty()).then_some(sub_path);
+    Some(WorkClaim { name, sub_path, access_modes: access_modes.unwrap_or_default() })
+}
+
+/// Returns where a directory is on a mounted volume; none if only the kubelet knows.
+fn sub_path(mount: &VolumeMount, directory: &Path) -> Option<String> {
+    if mount.sub_path_expr.as_ref().is_some_and(|text| !text.is_empty()) {
+        return None;
+    }
+    let rest = directory.strip_prefix(&mount.mount_path).ok()?.to_str()?;
+    let of_mount = mount.sub_path.as_deref().unwrap_or_default();
+    let parts = of_mount.split('/').chain(rest.split('/')).filter(|part| !part.is_empty());
+    Some(parts.collect::<Vec<_>>().join("/"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const WORK: &str = "/home/runner/_work";
+
+    fn identity(claim: Option<&str>) -> PodIdentity {
+        let program = PathBuf::from("/usr/local/bin/container-hook");
+        PodIdentity { name: "runner-1".into(), claim: claim.map(str::to_owned), program }
+    }
+
+    fn pod(volume: serde_json::Value, mount: serde_json::Value) -> Pod {
+        serde_json::from_value(json!({
+            "metadata": {"uid": "u"},
+            "spec": {
+                "nodeName": "node-1",
+                "securityContext": {"fsGroup": 123},
+                "imagePullSecrets": [{"name": "login"}],
+                "containers": [
+                    {"name": "dind", "image": "docker"},
+                    {"name": "runner", "image": "runner:1", "volumeMounts": [
+                        {"name": "root", "mountPath": "/home"}, mount
+                    ]},
+                ],
+                "volumes": [{"name": "root", "emptyDir": {}}, volume],
+            },
+        }))
+        .unwrap()
+    }
+
+    fn claim_of(volume: serde_json::Value, mount: serde_json::Value) -> Option<WorkClaim> {
+        OwnPod::new(&identity(None), Some(&pod(volume, mount)), Path::new(WORK)).claim
+    }
+
+    #[test]
+    fn the_claim_of_the_chart_is_that_of_an_ephemeral_volume() {
+        let spec = json!({"accessModes": ["ReadWriteOnce"]});
+        let volume = json!({"name": "work", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}});
+        let pod = pod(volume, json!({"name": "work", "mountPath": "/home/runner/_work"}));
+        let own = OwnPod::new(&identity(None), Some(&pod), Path::new(WORK));
+        let claim = WorkClaim {
+            name: "runner-1-work".into(),
+            sub_path: None,
+            access_modes: vec!["ReadWriteOnce".into()],
+        };
+        let expected = OwnPod {
+            name: "runner-1".into(),
+            uid: Some("u".into()),
+            image: Some("runner:1".into()),
+            node: Some("node-1".into()),
+            claim: Some(claim),
+            fs_group: Some(123),
+            pull_secrets: vec!["login".into()],
+            program: "/usr/local/bin/container-hook".into(),
+        };
+        assert_eq!(own, expected);
+    }
+
+    #[test]
+    fn a_directory_beneath_a_mount_is_a_sub_path() {
+        let volume = json!({"name": "home", "persistentVolumeClaim": {"claimName": "homes"}});
+        let mount = json!({"name": "home", "mountPath": "/home/runner/", "subPath": "a/b"});
+        let claim = claim_of(volume, mount).unwrap();
+        assert_eq!((claim.name.as_str(), claim.sub_path.as_deref()), ("homes", Some("a/b/_work")));
+    }
+
+    #[test]
+    fn only_a_claim_is_one() {
+        let mount = json!({"name": "work", "mountPath": WORK});
+        assert_eq!(claim_of(json!({"name": "work", "emptyDir": {}}), mount), None);
+        let volume = json!({"name": "work", "persistentVolumeClaim": {"claimName": "c"}});
+        let mount = json!({"name": "work", "mountPath": WORK, "subPathExpr": "$(POD)"});
+        assert_eq!(claim_of(volume.clone(), mount), None);
+        let mount = json!({"name": "work", "mountPath": "/home/runner/_work2"});
+        assert_eq!(claim_of(volume, mount), None);
+    }
+
+    #[test]
+    fn the_variable_names_a_claim_that_no_mount_shows() {
+        let own = OwnPod::new(&identity(Some("mine")), None, Path::new(WORK));
+        assert_eq!(own.claim.unwrap().name, "mine");
+        assert_eq!((own.uid, own.image), (None, None));
+    }
+}

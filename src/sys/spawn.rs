@@ -41,6 +41,20 @@ pub fn die_with_us(command: &mut Command) {
     }
 }
 
+/// Has the kernel kill this process as soon as the thread that started it ends, in whatever way, as
+/// [`die_with_us`] does for a child that another program starts. `parent` is the number of that
+/// program's process, as this process sees it.
+///
+/// # Errors
+///
+/// Fails with `ESRCH` if that process has ended already, or did not start this one.
+pub fn die_with_parent(parent: u32) -> io::Result<()> {
+    set_parent_process_death_signal(Some(Signal::KILL))?;
+    // If it ended before that, somebody else is the parent by now.
+    let is_parent = getppid().is_some_and(|found| u32::try_from(found.as_raw_pid()) == Ok(parent));
+    if is_parent { Ok(()) } else { Err(Errno::SRCH.into()) }
+}
+
 /// Detaches this process from whoever started it: it lives on when they end, in a session of its
 /// own, and gets the orphans of its children.
 pub fn detach() -> io::Result<()> {

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod admin;
+mod arc_shim;
 #[path = "../support/completion.rs"]
 mod completion;
 #[path = "../support/cli.rs"]

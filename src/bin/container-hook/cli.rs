@@ -9,7 +9,9 @@ use oci_hooks::program::context::{Color, Context, log_level};
 use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
-use crate::{audit, doctor, images, import, install, logs, prune, ps, pull, relay, rmi, template};
+use crate::{
+    as_child, audit, doctor, images, import, install, logs, prune, ps, pull, relay, rmi, template,
+};
 
 const HELP: &str = "\
 Without a command it reads a request of GitHub's runner from standard input and carries it out.
@@ -106,5 +108,6 @@ pub(crate) enum Command {
     Completions(CompletionsArgs),
     Relay(relay::RelayArgs),
     AsRoot(relay::AsRootArgs),
+    AsChild(as_child::AsChildArgs),
     Monitor(MonitorArgs),
 }

@@ -1,6 +1,7 @@
 //! `container-hook`: GitHub's runner runs its containers without a daemon. See `container-hook --help`.
 
 mod access;
+mod as_child;
 mod audit;
 mod cli;
 mod directories;
@@ -52,6 +53,9 @@ fn main() -> ExitCode {
         }
         Some(Command::Relay(_)) => return log::report(relay::relay),
         Some(Command::AsRoot(_)) => return log::report(|_| relay::as_root()),
+        Some(Command::AsChild(args)) => {
+            return log::report(|log| as_child::run(args, cli.global.config.as_deref(), log));
+        }
         None => {
             // If standard output is gone there is nobody to tell.
             let _ = Cli::command().print_help();
@@ -97,6 +101,8 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
             monitor::run(args)?;
             Ok(Exit::Done)
         }
-        Command::Relay(_) | Command::AsRoot(_) => unreachable!("these have a log of their own"),
+        Command::Relay(_) | Command::AsRoot(_) | Command::AsChild(_) => {
+            unreachable!("these have a log of their own")
+        }
     }
 }

@@ -11,6 +11,7 @@ pub mod audit;
 mod backend;
 mod context;
 mod dispatch;
+mod dockerfile;
 pub mod engine;
 mod error;
 #[cfg(feature = "kubernetes")]
@@ -36,6 +37,7 @@ pub mod workflow_file;
 
 pub use backend::{Backend, Outcome};
 pub use context::HookContext;
+pub use dockerfile::{ConfigureError, ContextError};
 pub use error::HookError;
 pub use log::Log;
 pub use runner::{JOB_VARIABLES, Runner, RunnerDefaults};

@@ -19,9 +19,9 @@ const OWN_PATHS: [&str; 8] = [
     // Removing old builds from the store.
     "src/container_hook/engine/build.rs",
     // Opening what is open already anew, to read it.
-    "src/container_hook/engine/build/snapshot.rs",
+    "src/container_hook/dockerfile/snapshot.rs",
     // The home directory of a build.
-    "src/container_hook/engine/build/registries.rs",
+    "src/container_hook/dockerfile/registries.rs",
     // What is said of a path before it is opened beneath what the policy allows.
     "src/container_hook/policy/paths.rs",
     // Objects and volumes of the administrator's template, and directories of volumes in the store.

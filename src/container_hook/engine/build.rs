@@ -1,9 +1,7 @@
 //! Dockerfile actions: built by buildah, which needs no daemon, and imported into the store.
 
-mod dockerfile;
 mod program;
-mod registries;
-mod snapshot;
+mod pull;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -12,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use program::Buildah;
-use snapshot::{LIMITS, Target};
 
 use super::backend::EngineBackend;
+use crate::container_hook::dockerfile::{
+    ConfigureError, ContextError, LIMITS, Target, configure, images_of, take,
+};
 use crate::image::{
     Algorithm, Credentials, Digest, Hasher, HelperError, Image, ImportError, Platform, Reference,
     StoreError,
@@ -22,13 +22,11 @@ use crate::image::{
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine;
 use crate::sys::error::chain;
-use crate::sys::fs::{PathContext as _, PathError, ReadError, SystemRoot, make_private};
+use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::lock::FileLock;
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
 use crate::sys::usage::disk_bytes;
-
-pub use snapshot::ContextError;
 
 /// Where each user's runners have a directory, by its number, for buildah's storage and what is built
 /// from; and the lock that each build shares.
@@ -43,9 +41,6 @@ const LAYOUT: &str = "layout-";
 
 /// What the names of copied contexts begin with.
 const CONTEXT_PREFIX: &str = "context-";
-
-/// More than a Dockerfile that anybody wrote has. In a longer one no images are looked for.
-const MAX_DOCKERFILE_BYTES: u64 = 1 << 20;
 
 /// An image could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -71,9 +66,9 @@ pub enum BuildError {
     /// What it built cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
-    /// Certificates of authorities cannot be read.
+    /// It cannot be told of registries.
     #[error(transparent)]
-    Read(#[from] ReadError),
+    Configure(#[from] ConfigureError),
     /// The login for an image could not be found out.
     #[error(transparent)]
     Helper(#[from] HelperError),
@@ -114,7 +109,7 @@ pub(super) fn build(
     undo.push(|| drop(trash.remove(&context)));
     make_private(&context)?;
     let target = Target { dir: &context, owner: confine::OWNER };
-    let digest = snapshot::take(&backend.context.runner.files, dockerfile, &target, LIMITS)?;
+    let digest = take(&backend.context.runner.files, dockerfile, &target, LIMITS)?;
     let file_name = dockerfile.file_name().unwrap_or_default();
     let reference = reference(uid, file_name, &digest);
     if let Some(image) = engine.store.hold(&reference, &Platform::host())? {
@@ -126,13 +121,8 @@ pub(super) fn build(
     undo.push(|| drop(trash.remove(&layout)));
     undo.push(|| drop(trash.remove(&home)));
     make_private(&home)?;
-    // A workflow's: where it is a link, it leads nowhere else than in buildah's world.
-    let copy = SystemRoot::mounted_at(&context);
-    let images = match copy.read(file_name.as_ref(), MAX_DOCKERFILE_BYTES) {
-        Ok(Some(text)) => dockerfile::images(&String::from_utf8_lossy(&text)),
-        Ok(None) | Err(_) => Vec::new(),
-    };
-    registries::configure(&home, backend.registries, &images)?;
+    let images = images_of(&context, file_name);
+    configure(&home, confine::OWNER, backend.registries, &images)?;
 
     let buildah = Buildah {
         program,
@@ -146,7 +136,7 @@ pub(super) fn build(
     log.group(&format!("Build {}", dockerfile.display()));
     let tag = reference.to_string();
     let policy = backend.settings.pull;
-    let built = registries::pull(&buildah, backend.registries, credentials, policy, &images)
+    let built = pull::pull(&buildah, backend.registries, credentials, policy, &images)
         .and_then(|()| buildah.build(&tag, file_name))
         .and_then(|()| buildah.push(&tag, &name));
     log.end_group();

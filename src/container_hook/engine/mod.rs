@@ -30,7 +30,7 @@ mod services;
 mod settings;
 
 pub use backend::EngineBackend;
-pub use build::{BuildError, ContextError, RemovedBuilds, remove_builds};
+pub use build::{BuildError, RemovedBuilds, remove_builds};
 pub use cleanup_job::{Abandoned, remove_abandoned};
 pub use error::EngineError;
 pub use job::{Job, Lent, Peer};

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::BuildError;
+use crate::container_hook::dockerfile::{CONFIGURATION, NO_MORE};
 use crate::container_hook::engine::settings::BuildOptions;
 use crate::runtime::DEFAULT_PATH;
 use crate::sys::confine::Confinement;
@@ -58,8 +59,8 @@ impl Buildah<'_> {
         let (storage, home) = (Path::new(STORAGE), Path::new(HOME));
         let mut command = Command::new(&self.program);
         command.arg("--root").arg(storage.join("root")).arg("--runroot").arg(storage.join("run"));
-        command.arg("--registries-conf").arg(home.join(super::registries::CONFIGURATION));
-        command.arg("--registries-conf-dir").arg(home.join(super::registries::NO_MORE));
+        command.arg("--registries-conf").arg(home.join(CONFIGURATION));
+        command.arg("--registries-conf-dir").arg(home.join(NO_MORE));
         command.args(&self.options.options).args(arguments);
         command.env_clear().env("PATH", DEFAULT_PATH).env("HOME", home);
         command.envs(self.options.env.iter().map(|(name, value)| (name, value)));

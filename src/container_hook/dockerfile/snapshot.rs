@@ -28,15 +28,16 @@ use crate::sys::quantity::human;
 
 /// The most that a context may hold.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    pub(super) bytes: u64,
-    pub(super) entries: usize,
+pub(in crate::container_hook) struct Limits {
+    pub(in crate::container_hook) bytes: u64,
+    pub(in crate::container_hook) entries: usize,
     /// Of directories in each other.
-    pub(super) depth: usize,
+    pub(in crate::container_hook) depth: usize,
 }
 
 /// More than a context for a container action has, and less than would fill a disk.
-pub(super) const LIMITS: Limits = Limits { bytes: 4 << 30, entries: 1_000_000, depth: 256 };
+pub(in crate::container_hook) const LIMITS: Limits =
+    Limits { bytes: 4 << 30, entries: 1_000_000, depth: 256 };
 
 /// Entries that are opened ahead of those that are copied; each takes a descriptor.
 const AHEAD: usize = 16;
@@ -78,18 +79,18 @@ pub enum ContextError {
 }
 
 /// The directory that a snapshot is copied to.
-pub(super) struct Target<'a> {
+pub(in crate::container_hook) struct Target<'a> {
     /// A directory that nobody else can reach, and that is empty.
-    pub(super) dir: &'a Path,
+    pub(in crate::container_hook) dir: &'a Path,
     /// Whom everything in it is to belong to; the directory itself stays this process's.
-    pub(super) owner: (u32, u32),
+    pub(in crate::container_hook) owner: (u32, u32),
 }
 
 /// Copies the directory of a Dockerfile, as far as the runner may read it, and returns the digest of
 /// what was copied.
 ///
 /// Files, directories and symbolic links are copied, as links; sockets are left out.
-pub(super) fn take(
+pub(in crate::container_hook) fn take(
     files: &RunnerFiles,
     dockerfile: &Path,
     target: &Target<'_>,

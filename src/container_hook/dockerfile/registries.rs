@@ -1,8 +1,7 @@
 //! What buildah is told of registries: all that holds for pulls of our own.
 //!
 //! Mirrors, certificates and which registries are insecure are in a home directory of the build.
-//! Logins are in no file: images that need one are pulled before the build, with the login in
-//! memory, so that nothing that a Dockerfile runs is there at the same time.
+//! Logins are not: nothing that a Dockerfile runs may be where they are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,22 +9,17 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Path, PathBuf};
-use std::process::Stdio;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde::Serialize;
 
-use super::BuildError;
-use super::program::Buildah;
-use crate::image::{Credentials, HelperError, Login, PullPolicy, Reference, RegistryClient};
-use crate::sys::confine::OWNER;
-use crate::sys::fs::{PathContext as _, PathError, read_bounded};
-use crate::sys::spawn::memory_file;
+use crate::image::{Credentials, HelperError, Login, Reference, RegistryClient};
+use crate::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 
 /// The configuration in the home directory, and the directory of more of it, which there is none of.
-pub(super) const CONFIGURATION: &str = "registries.conf";
-pub(super) const NO_MORE: &str = "registries.conf.d";
+pub(in crate::container_hook) const CONFIGURATION: &str = "registries.conf";
+pub(in crate::container_hook) const NO_MORE: &str = "registries.conf.d";
 
 /// Where it looks for certificates of authorities, by registry.
 const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
@@ -33,8 +27,16 @@ const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
 /// More than all authorities of the world take.
 const MAX_CA_BYTES: u64 = 4 << 20;
 
-/// The most images of a Dockerfile that are pulled with a login.
-const MAX_LOGINS: usize = 16;
+/// The configuration of registries cannot be written for a builder.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigureError {
+    #[error(transparent)]
+    Path(#[from] PathError),
+    /// CA certificates of the settings cannot be read.
+    #[error(transparent)]
+    Read(#[from] ReadError),
+}
 
 /// Logins as `docker login` writes them.
 #[derive(Debug, Serialize)]
@@ -49,54 +51,25 @@ struct Auth {
     identitytoken: String,
 }
 
-/// Writes what buildah has to know of registries to its home directory, which is empty.
-pub(super) fn configure(
+/// Writes what buildah has to know of registries to its home directory, which is empty. All of it becomes
+/// the user's and group's whose ids are given.
+pub(in crate::container_hook) fn configure(
     home: &Path,
+    owner: (u32, u32),
     client: &RegistryClient,
     images: &[Reference],
-) -> Result<(), BuildError> {
-    make_dirs(home, &[NO_MORE])?;
-    write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes())?;
+) -> Result<(), ConfigureError> {
+    make_dirs(home, &[NO_MORE], owner)?;
+    write_file(&home.join(CONFIGURATION), configuration(client, images).as_bytes(), owner)?;
     for (name, registry) in &client.options().registries {
         // No registry has such a name, and no certificates therefore.
         if registry.ca_files.is_empty() || name.contains('/') || name.starts_with('.') {
             continue;
         }
-        let dir = make_dirs(home, &[&CERTIFICATES[..], &[name]].concat())?;
+        let dir = make_dirs(home, &[&CERTIFICATES[..], &[name]].concat(), owner)?;
         for (number, file) in registry.ca_files.iter().enumerate() {
             let certificates = read_bounded(file, MAX_CA_BYTES)?;
-            write_file(&dir.join(format!("{number}.crt")), &certificates)?;
-        }
-    }
-    Ok(())
-}
-
-/// Pulls those images that somebody has a login for. One that does not come is not always needed: the
-/// build says so if it is.
-pub(super) fn pull(
-    buildah: &Buildah<'_>,
-    client: &RegistryClient,
-    credentials: &Credentials,
-    policy: PullPolicy,
-    images: &[Reference],
-) -> Result<(), BuildError> {
-    let policy = match policy {
-        PullPolicy::Always | PullPolicy::Newer => "always",
-        PullPolicy::Missing | PullPolicy::Never => "missing",
-    };
-    let mut pulled = 0;
-    for image in images {
-        let Some(logins) = logins(client, credentials, image)? else { continue };
-        pulled += 1;
-        if pulled > MAX_LOGINS {
-            break;
-        }
-        let logins = memory_file("logins", &logins).at("make in memory", Path::new("logins"))?;
-        let image = image.to_string();
-        let arguments = ["pull", "--policy", policy, "--authfile", "/proc/self/fd/0", &image];
-        match buildah.run("pull", &arguments.map(AsRef::as_ref), Stdio::from(logins)) {
-            Err(BuildError::Failed { .. }) => {}
-            ran => ran?,
+            write_file(&dir.join(format!("{number}.crt")), &certificates, owner)?;
         }
     }
     Ok(())
@@ -129,8 +102,9 @@ fn location(text: &mut String, name: &str, insecure: bool) {
     writeln!(text, "location = {name}\ninsecure = {insecure}").expect("a string takes it");
 }
 
-/// Returns the logins for an image and for its mirrors, as a file; none if nobody has one.
-fn logins(
+/// Returns the logins for an image and for its mirrors, as the file that `docker login` writes; none if
+/// nobody has one. The file has one login for each registry.
+pub(in crate::container_hook) fn auth_file(
     client: &RegistryClient,
     credentials: &Credentials,
     image: &Reference,
@@ -169,7 +143,7 @@ impl Auth {
 }
 
 /// Makes directories for buildah's user, one in the other.
-fn make_dirs(home: &Path, names: &[&str]) -> Result<PathBuf, PathError> {
+fn make_dirs(home: &Path, names: &[&str], owner: (u32, u32)) -> Result<PathBuf, PathError> {
     let mut path = home.to_owned();
     for name in names {
         path.push(name);
@@ -177,18 +151,17 @@ fn make_dirs(home: &Path, names: &[&str]) -> Result<PathBuf, PathError> {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             made => made.at("make the directory", &path)?,
         }
-        give(&path)?;
+        give(&path, owner)?;
     }
     Ok(path)
 }
 
-fn write_file(path: &Path, content: &[u8]) -> Result<(), PathError> {
+fn write_file(path: &Path, content: &[u8], owner: (u32, u32)) -> Result<(), PathError> {
     fs::write(path, content).at("write", path)?;
-    give(path)
+    give(path, owner)
 }
 
-fn give(path: &Path) -> Result<(), PathError> {
-    let (uid, gid) = OWNER;
+fn give(path: &Path, (uid, gid): (u32, u32)) -> Result<(), PathError> {
     chown(path, Some(uid), Some(gid)).at("set the owner of", path)
 }
 
@@ -247,7 +220,7 @@ insecure = true
             Credential::new("ghcr.io", Login::IdentityToken(Secret::new("token"))),
         ]);
         let logins = |image: &str| {
-            let logins = logins(&client(), &credentials, &image.parse().unwrap()).unwrap();
+            let logins = auth_file(&client(), &credentials, &image.parse().unwrap()).unwrap();
             logins.map(|text| String::from_utf8(text).unwrap())
         };
         assert_eq!(

@@ -1,0 +1,12 @@
+//! Dockerfile actions, whatever builds them: the context, copied once and hashed; the images that a
+//! Dockerfile names; and what a builder is told of registries.
+
+mod images;
+mod registries;
+mod snapshot;
+
+pub(super) use images::images_of;
+pub use registries::ConfigureError;
+pub(super) use registries::{CONFIGURATION, NO_MORE, auth_file, configure};
+pub use snapshot::ContextError;
+pub(super) use snapshot::{LIMITS, Target, take};

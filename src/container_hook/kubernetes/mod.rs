@@ -5,10 +5,17 @@
 //! again by the next one.
 
 mod agent;
+mod client;
 mod error;
 mod own_pod;
 mod settings;
+mod wait;
 
+pub use client::{
+    Cluster, ClusterError, ClusterOpener, Exec, ExecEnd, ExecOutput, Fault, Operation, Refusal,
+    RetryPolicy, ServerVersion, Verb,
+};
 pub use error::KubernetesError;
 pub use own_pod::PodIdentity;
 pub use settings::{Back, BuildSettings, KubernetesSettings, Work};
+pub use wait::ContainerEnd;

@@ -1,0 +1,26 @@
+//! The API server, behind one door.
+//!
+//! [`Cluster`] knows where it is and who we are, repeats what may work the next time, and says in words
+//! what was refused. `kube` has the connection: kubeconfig files, tokens that rotate, TLS, upgrades.
+//! What is here is asynchronous, and runs inside of [`Cluster::run`].
+
+mod access;
+mod call;
+mod cluster;
+mod config;
+mod error;
+mod exec;
+mod objects;
+mod opener;
+mod retry;
+#[cfg(test)]
+pub(super) mod testing;
+#[cfg(test)]
+mod tests;
+
+pub use access::ServerVersion;
+pub use cluster::Cluster;
+pub use error::{ClusterError, Fault, Operation, Refusal, Verb};
+pub use exec::{Exec, ExecEnd, ExecOutput};
+pub use opener::ClusterOpener;
+pub use retry::RetryPolicy;

@@ -11,14 +11,23 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
-const FILES: [&str; 17] = [
+const FILES: [&str; 26] = [
     "attached",
     "call",
+    "exchange",
+    "files",
+    "files/changes",
+    "files/remove",
+    "files/walk",
+    "files/write",
     "frames",
+    "frames/files",
+    "frames/files/entry",
     "frames/journal",
     "frames/values",
     "host",
     "os",
+    "os/at",
     "os/ffi",
     "os/stream",
     "place",

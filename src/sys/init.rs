@@ -1,6 +1,10 @@
 //! The first process of containers that need no program of their own, and of those that do not
 //! collect their orphans.
 
+#[cfg(feature = "kubernetes")]
+mod at;
+#[cfg(feature = "kubernetes")]
+pub(crate) mod files;
 pub mod frames;
 
 /// A static program: without arguments it waits for a signal to end, with `steps FD` it starts steps

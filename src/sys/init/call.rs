@@ -1,7 +1,7 @@
 //! `call DIR`: what a host asks for through the stream of an exec.
 //!
 //! The first frame out is the hello. What begins or follows a step goes to the process that keeps it
-//! (`keeper`), whose answers go out as they come, and files are sent and received here (`files`). It ends
+//! (`keeper`), whose answers go out as they come, and files are sent and received here (`exchange`). It ends
 //! when the stream does, or when the host has said nothing for a minute; no step ends by that.
 
 use std::ffi::OsString;
@@ -9,6 +9,8 @@ use std::io::{self, Write as _};
 use std::time::Duration;
 
 use crate::attached::Attached;
+use crate::exchange;
+use crate::frames::files::FilesRequest;
 use crate::frames::journal::JournalRequest;
 use crate::host::{Gone, Host};
 use crate::os;
@@ -63,6 +65,9 @@ impl Call {
     }
 
     fn answer(&mut self, kind: u8, payload: &[u8]) -> Result<(), Gone> {
+        if FilesRequest::is_kind(kind) {
+            return exchange::serve(kind, payload, &mut self.host);
+        }
         match JournalRequest::decode(kind, payload)? {
             JournalRequest::Attach(attach) => {
                 self.attached = None;

@@ -35,6 +35,7 @@
 //! 4. A signal goes to every process of the step, a kill is `SIGKILL` for all. A connection that the host
 //!    closes before the last answer is a kill too; one closed after it leaves the rest running.
 
+pub mod files;
 pub mod journal;
 mod values;
 

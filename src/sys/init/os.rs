@@ -3,6 +3,7 @@
 
 #![expect(unsafe_code, reason = "the standard library has none of these calls")]
 
+pub(crate) mod at;
 mod ffi;
 mod stream;
 

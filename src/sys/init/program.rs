@@ -22,6 +22,8 @@
 
 mod attached;
 mod call;
+mod exchange;
+mod files;
 mod frames;
 mod host;
 mod os;
@@ -33,6 +35,7 @@ mod steps;
 mod supervisor;
 mod tree;
 
+use os::at;
 use std::env;
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;

@@ -1,0 +1,324 @@
+//! Changes of another tree, made in this one.
+
+use std::ffi::CString;
+use std::fs::{File, Permissions};
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt as _;
+
+use super::super::at;
+use super::super::frames::files::{
+    Action, Change, Entry, Kind, Place, Problem, Scope, State, Time, is_beneath,
+};
+use super::remove::{clear_directory, remove};
+use super::{MAX_DEPTH, PART, errno, is_missing, terminated};
+
+const ENOTDIR: i32 = 20;
+const EPERM: i32 = 1;
+const EEXIST: i32 = 17;
+/// What directories have that were not sent.
+const DEFAULT_DIRECTORY: u32 = 0o755;
+/// Whoever owns a directory here has to be able to go on with it.
+const OWNER_ALL: u32 = 0o700;
+const SET_ID: u32 = 0o6000;
+
+/// A tree that changes are made in.
+pub(crate) struct Tree<'s> {
+    root: OwnedFd,
+    /// Which paths may change: what is a directory on the way there, or at their top, remains one.
+    scope: &'s Scope,
+    /// The directories on the way to the last path, with their names.
+    open: Vec<(CString, OwnedFd)>,
+    set_id: SetId,
+    file: Option<Pending>,
+}
+
+/// Whether files get the bits that have a program run as their owner.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum SetId {
+    AsSent,
+    /// Only where the file had them that is replaced.
+    AsBefore,
+}
+
+/// A change that was made, as the sender has it by now.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Applied {
+    Entry(Entry),
+    Removed(Vec<u8>),
+}
+
+/// A file that is not complete.
+struct Pending {
+    path: Vec<u8>,
+    state: State,
+    /// None after a first failure: the rest of the file is of no use.
+    file: Option<File>,
+    written_bytes: u64,
+}
+
+impl<'s> Tree<'s> {
+    pub(crate) fn new(root: OwnedFd, scope: &'s Scope, set_id: SetId) -> Self {
+        Tree { root, scope, open: Vec::new(), set_id, file: None }
+    }
+
+    /// Makes a change; returns what it was when it is complete.
+    pub(crate) fn apply(&mut self, change: Change) -> Result<Option<Applied>, Problem> {
+        let path = change.path().map(<[u8]>::to_vec);
+        if path.is_some() {
+            self.file = None;
+        }
+        let action = match &change {
+            Change::Remove(_) => Action::Remove,
+            _ => Action::Write,
+        };
+        let pending = self.file.as_ref().map(|file| file.path.clone());
+        self.make(change).map_err(|error| Problem {
+            action,
+            path: path.or(pending).unwrap_or_default(),
+            errno: errno(&error),
+        })
+    }
+
+    fn make(&mut self, change: Change) -> io::Result<Option<Applied>> {
+        match change {
+            Change::Directory { path, mode } => {
+                self.check(&path, Kind::Directory)?;
+                self.directory(&path, mode)?;
+                let time = Time::default();
+                let state = State { kind: Kind::Directory, mode, size_bytes: 0, time };
+                Ok(Some(Applied::Entry(Entry { path, state })))
+            }
+            Change::File { path, state, content, is_whole } => {
+                let state = State { kind: Kind::File, ..state };
+                let begun = self.begin(&path, &content);
+                let (written_bytes, failed) = (content.len() as u64, begun.is_err());
+                let (file, error) =
+                    begun.map_or_else(|e| (None, Some(e)), |file| (Some(file), None));
+                let pending = Pending { path, state, file, written_bytes };
+                if is_whole && !failed {
+                    return self.complete(pending).map(Some);
+                }
+                self.file = (!is_whole).then_some(pending);
+                error.map_or(Ok(None), Err)
+            }
+            Change::Data(bytes) => {
+                let Some(pending) = &mut self.file else { return Ok(None) };
+                let Some(file) = &mut pending.file else { return Ok(None) };
+                if let Err(error) = file.write_all(&bytes) {
+                    pending.file = None;
+                    self.drop_part();
+                    return Err(error);
+                }
+                pending.written_bytes += bytes.len() as u64;
+                Ok(None)
+            }
+            Change::End { is_whole } => match self.file.take() {
+                Some(pending) if is_whole && pending.file.is_some() => {
+                    self.complete(pending).map(Some)
+                }
+                _ => {
+                    self.drop_part();
+                    Ok(None)
+                }
+            },
+            Change::Link { path, time, target } => {
+                self.check(&path, Kind::Link)?;
+                let size_bytes = target.len() as u64;
+                self.link(&path, time, target)?;
+                let state = State { kind: Kind::Link, mode: 0o777, size_bytes, time };
+                Ok(Some(Applied::Entry(Entry { path, state })))
+            }
+            Change::Remove(path) => {
+                self.removed(&path)?;
+                Ok(Some(Applied::Removed(path)))
+            }
+        }
+    }
+
+    fn check(&self, path: &[u8], kind: Kind) -> io::Result<()> {
+        let is_meant = self.scope.has(path, kind);
+        is_meant.then_some(()).ok_or_else(|| io::Error::from_raw_os_error(EPERM))
+    }
+
+    /// Begins a file beside the one of its name.
+    fn begin(&mut self, path: &[u8], content: &[u8]) -> io::Result<File> {
+        self.check(path, Kind::File)?;
+        let (dir, _) = self.parent(path)?;
+        let part = terminated(PART)?;
+        let mut file = match at::create_file(dir, &part) {
+            // Of an exchange that was cut off.
+            Err(error) if error.raw_os_error() == Some(EEXIST) => {
+                remove(dir, &part)?;
+                at::create_file(dir, &part)?
+            }
+            file => file?,
+        };
+        if let Err(error) = file.write_all(content) {
+            let _ = at::remove_file(dir, &part);
+            return Err(error);
+        }
+        Ok(file)
+    }
+
+    /// Gives a file its name.
+    fn complete(&mut self, pending: Pending) -> io::Result<Applied> {
+        let Pending { path, mut state, file, written_bytes } = pending;
+        let set_id = self.set_id;
+        let result = file.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|file| {
+            let (dir, name) = self.parent(&path)?;
+            let mut mode = state.mode;
+            if set_id == SetId::AsBefore && mode & SET_ID != 0 {
+                let before = at::stat(dir, &name).ok();
+                let before = before.filter(|stat| stat.kind == Some(Kind::File));
+                mode &= !SET_ID | before.map_or(0, |stat| stat.mode);
+            }
+            file.set_permissions(Permissions::from_mode(mode & 0o7777))?;
+            let Time { seconds, nanoseconds } = state.time;
+            at::set_open_time(&file, (seconds, nanoseconds))?;
+            drop(file);
+            replace(dir, &name)
+        });
+        if let Err(error) = result {
+            self.drop_part();
+            return Err(error);
+        }
+        state.size_bytes = written_bytes;
+        Ok(Applied::Entry(Entry { path, state }))
+    }
+
+    /// Removes what was written of a file that does not become one.
+    fn drop_part(&mut self) {
+        let dir = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
+        if let Ok(part) = terminated(PART) {
+            let _ = at::remove_file(dir, &part);
+        }
+    }
+
+    fn link(&mut self, path: &[u8], time: Time, target: Vec<u8>) -> io::Result<()> {
+        let target = terminated(&target)?;
+        let (dir, name) = self.parent(path)?;
+        let part = terminated(PART)?;
+        if let Err(error) = at::make_link(&target, dir, &part) {
+            if error.raw_os_error() != Some(EEXIST) {
+                return Err(error);
+            }
+            remove(dir, &part)?;
+            at::make_link(&target, dir, &part)?;
+        }
+        // Not all file systems have times of links.
+        let _ = at::set_time(dir, &part, (time.seconds, time.nanoseconds));
+        replace(dir, &name)
+    }
+
+    fn directory(&mut self, path: &[u8], mode: u32) -> io::Result<()> {
+        let is_root = self.scope.place(path) == Place::Root;
+        let (dir, name) = self.parent(path)?;
+        let mode = mode & 0o777 | OWNER_ALL;
+        let is_new = match at::make_directory(dir, &name, mode) {
+            Ok(()) => true,
+            Err(error) if error.raw_os_error() != Some(EEXIST) => return Err(error),
+            Err(_) if at::stat(dir, &name)?.kind == Some(Kind::Directory) => false,
+            Err(_) if is_root => return Err(io::Error::from_raw_os_error(ENOTDIR)),
+            Err(_) => {
+                remove(dir, &name)?;
+                at::make_directory(dir, &name, mode)?;
+                true
+            }
+        };
+        let made = File::from(at::open_directory(dir, &name)?);
+        let before = at::stat_open(&made)?.mode;
+        if before & 0o777 == mode {
+            return Ok(());
+        }
+        match made.set_permissions(Permissions::from_mode(before & 0o7000 | mode)) {
+            // Somebody else's: what it is good for is there all the same.
+            Err(error) if !is_new && error.raw_os_error() == Some(EPERM) => Ok(()),
+            result => result,
+        }
+    }
+
+    fn removed(&mut self, path: &[u8]) -> io::Result<()> {
+        let place = self.scope.place(path);
+        let parent = self.parent_if_there(path);
+        let (dir, name) = match parent {
+            Err(error) if is_missing(&error) || error.raw_os_error() == Some(ENOTDIR) => {
+                return Ok(());
+            }
+            parent => parent?,
+        };
+        match place {
+            Place::Within => remove(dir, &name),
+            Place::Root => match at::open_directory(dir, &name) {
+                Ok(root) => clear_directory(root),
+                Err(error) if is_missing(&error) => Ok(()),
+                Err(error) => Err(error),
+            },
+            Place::Above | Place::Outside => Err(io::Error::from_raw_os_error(EPERM)),
+        }
+    }
+
+    /// Returns the directory of a path, and its name there; makes directories that are missing.
+    fn parent(&mut self, path: &[u8]) -> io::Result<(BorrowedFd<'_>, CString)> {
+        self.reach(path, true)
+    }
+
+    fn parent_if_there(&mut self, path: &[u8]) -> io::Result<(BorrowedFd<'_>, CString)> {
+        self.reach(path, false)
+    }
+
+    fn reach(&mut self, path: &[u8], may_make: bool) -> io::Result<(BorrowedFd<'_>, CString)> {
+        let mut names: Vec<&[u8]> = path.split(|byte| *byte == b'/').collect();
+        let name = terminated(names.pop().unwrap_or_default())?;
+        if names.len() > MAX_DEPTH {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        let open = self.open.iter().zip(&names);
+        let common = open.take_while(|((open, _), name)| open.as_bytes() == **name).count();
+        self.open.truncate(common);
+        for name in &names[common..] {
+            let name = terminated(name)?;
+            let above = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
+            let dir = match at::open_directory(above, &name) {
+                Err(error) if may_make && is_missing(&error) => {
+                    at::make_directory(above, &name, DEFAULT_DIRECTORY)?;
+                    at::open_directory(above, &name)?
+                }
+                dir => dir?,
+            };
+            self.open.push((name, dir));
+        }
+        let dir = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
+        Ok((dir, name))
+    }
+}
+
+/// Gives the part its name, in the place of whatever has it.
+fn replace(dir: BorrowedFd<'_>, name: &CString) -> io::Result<()> {
+    let part = terminated(PART)?;
+    if at::rename(dir, &part, name).is_ok() {
+        return Ok(());
+    }
+    remove(dir, name)?;
+    at::rename(dir, &part, name)
+}
+
+impl Applied {
+    /// Returns whether an entry of before is gone, or another one, by this change.
+    pub(crate) fn replaces(&self, path: &[u8]) -> bool {
+        match self {
+            Applied::Entry(entry) => {
+                entry.path == path
+                    || entry.state.kind != Kind::Directory && is_beneath(path, &entry.path)
+            }
+            Applied::Removed(removed) => removed == path || is_beneath(path, removed),
+        }
+    }
+
+    pub(crate) fn path(&self) -> &[u8] {
+        match self {
+            Applied::Entry(entry) => &entry.path,
+            Applied::Removed(path) => path,
+        }
+    }
+}

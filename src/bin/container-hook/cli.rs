@@ -10,7 +10,8 @@ use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
 use crate::{
-    as_child, audit, doctor, images, import, install, logs, prune, ps, pull, relay, rmi, template,
+    as_child, audit, doctor, fill, images, import, install, logs, prune, ps, pull, relay, rmi,
+    template,
 };
 
 const HELP: &str = "\
@@ -109,5 +110,6 @@ pub(crate) enum Command {
     Relay(relay::RelayArgs),
     AsRoot(relay::AsRootArgs),
     AsChild(as_child::AsChildArgs),
+    Fill(fill::FillArgs),
     Monitor(MonitorArgs),
 }

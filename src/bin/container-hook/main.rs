@@ -10,10 +10,16 @@ mod doctor;
 mod engine;
 mod environment;
 mod error;
+mod fill;
 mod hook;
 mod images;
 mod import;
 mod install;
+#[cfg(feature = "kubernetes")]
+mod kubernetes;
+#[cfg(not(feature = "kubernetes"))]
+#[path = "no_kubernetes.rs"]
+mod kubernetes;
 mod log;
 mod logs;
 #[cfg(test)]
@@ -101,6 +107,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
             monitor::run(args)?;
             Ok(Exit::Done)
         }
+        Command::Fill(args) => fill::run(args),
         Command::Relay(_) | Command::AsRoot(_) | Command::AsChild(_) => {
             unreachable!("these have a log of their own")
         }

@@ -7,6 +7,7 @@
 mod agent;
 mod client;
 mod error;
+mod fill;
 mod own_pod;
 mod settings;
 mod wait;
@@ -16,6 +17,7 @@ pub use client::{
     RetryPolicy, ServerVersion, Verb,
 };
 pub use error::KubernetesError;
+pub use fill::Filling;
 pub use own_pod::PodIdentity;
 pub use settings::{Back, BuildSettings, KubernetesSettings, Work};
 pub use wait::ContainerEnd;

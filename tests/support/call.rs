@@ -4,7 +4,7 @@
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use std::{fs, thread};
@@ -53,6 +53,16 @@ impl Call {
     /// Starts the hook with a request on standard input. The response is looked for in a file.
     pub(crate) fn start(
         host: &Host,
+        command: Command,
+        request: Vec<u8>,
+        response: Option<PathBuf>,
+    ) -> Self {
+        Self::start_by(|command| host.spawn(command), command, request, response)
+    }
+
+    /// Starts the hook by a function.
+    pub(crate) fn start_by(
+        spawn: impl FnOnce(&mut Command) -> Child,
         mut command: Command,
         request: Vec<u8>,
         response: Option<PathBuf>,
@@ -60,7 +70,7 @@ impl Call {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         command.process_group(0);
         let started = Instant::now();
-        let mut child = host.spawn(&mut command);
+        let mut child = spawn(&mut command);
         let pid = Pid::from_child(&child);
         // The runner lets its children be the first to go.
         let _ = fs::write(format!("/proc/{}/oom_score_adj", child.id()), "500");

@@ -17,9 +17,39 @@ use super::program;
 
 const REPOSITORY: &str = "octo/repo";
 
+/// A hook as a runner finds it.
+pub(crate) trait Hook {
+    /// Returns where runners have their directories.
+    fn runners(&self) -> &Path;
+    /// Returns the script that the runner calls.
+    fn entry(&self) -> PathBuf;
+    /// Returns what an administrator puts into the environment of a runner.
+    fn variables(&self, runner: &str) -> Vec<(String, String)>;
+    /// Starts a call.
+    fn start(&self, command: Command, request: Vec<u8>, response: Option<PathBuf>) -> Call;
+}
+
+impl Hook for Installation<'_> {
+    fn runners(&self) -> &Path {
+        self.host().path()
+    }
+
+    fn entry(&self) -> PathBuf {
+        Installation::entry(self)
+    }
+
+    fn variables(&self, _runner: &str) -> Vec<(String, String)> {
+        vec![self.variable()]
+    }
+
+    fn start(&self, command: Command, request: Vec<u8>, response: Option<PathBuf>) -> Call {
+        Call::start(self.host(), command, request, response)
+    }
+}
+
 /// A runner with its worker for one job.
-pub(crate) struct Runner<'a> {
-    installation: &'a Installation<'a>,
+pub(crate) struct Runner<'a, H: Hook = Installation<'a>> {
+    hook: &'a H,
     pub(crate) name: String,
     home: PathBuf,
     pub(crate) externals: PathBuf,
@@ -42,10 +72,16 @@ pub(crate) struct Runner<'a> {
 }
 
 impl<'a> Runner<'a> {
-    pub(crate) fn new(installation: &'a Installation<'a>, name: &str) -> Self {
-        let home = installation.host().path().join(name);
+    pub(crate) fn host(&self) -> &'a Host {
+        self.hook.host()
+    }
+}
+
+impl<'a, H: Hook> Runner<'a, H> {
+    pub(crate) fn new(hook: &'a H, name: &str) -> Self {
+        let home = hook.runners().join(name);
         let runner = Self {
-            installation,
+            hook,
             name: name.to_owned(),
             externals: home.join("externals"),
             home,
@@ -73,10 +109,6 @@ impl<'a> Runner<'a> {
         fs::write(runner.temp().join("_github_workflow/event.json"), "{\"ref\":\"main\"}\n")
             .expect("the directory is there");
         runner
-    }
-
-    pub(crate) fn host(&self) -> &'a Host {
-        self.installation.host()
     }
 
     /// Has a process between the test and the hook that has the name of the runner's worker. It, not
@@ -131,7 +163,7 @@ impl<'a> Runner<'a> {
 
     /// Starts a call with any bytes as the request.
     pub(crate) fn start_raw(&self, request: Vec<u8>, response: Option<PathBuf>) -> Call {
-        Call::start(self.host(), self.command(), request, response)
+        self.hook.start(self.command(), request, response)
     }
 
     /// Returns the command of a call, which takes the request on standard input.
@@ -144,7 +176,7 @@ impl<'a> Runner<'a> {
         if let Some(count) = self.descriptors {
             command = program::limited(command.get_program(), count);
         }
-        command.arg("-e").arg(self.installation.entry()).current_dir(self.workspace()).env_clear();
+        command.arg("-e").arg(self.hook.entry()).current_dir(self.workspace()).env_clear();
         command.envs(self.worker_environment());
         if let Some((uid, gid)) = self.user {
             command.uid(uid).gid(gid);
@@ -369,7 +401,7 @@ impl<'a> Runner<'a> {
         ];
         let github = github_environment().into_iter();
         env.extend(github.map(|(name, value)| (name.to_owned(), value.to_owned())));
-        env.push(self.installation.variable());
+        env.extend(self.hook.variables(&self.name));
         env.extend(self.variables.iter().cloned());
         // No colon stands before the first directory.
         env[0].1 = env[0].1.trim_start_matches(':').to_owned();

@@ -122,7 +122,7 @@ impl Tree {
     }
 
     /// Adds programs and libraries of this machine at their own paths.
-    fn copies(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+    pub(crate) fn copies(&mut self, files: impl IntoIterator<Item = PathBuf>) {
         // Once each: some readers take no path twice.
         for file in files.into_iter().collect::<BTreeSet<_>>() {
             let name = file.strip_prefix("/").expect("the path is absolute");

@@ -3,10 +3,13 @@
 
 #![allow(dead_code, reason = "each test program uses its own part of this")]
 
+pub(crate) mod api_proxy;
 pub(crate) mod bundle;
 pub(crate) mod call;
 pub(crate) mod certificates;
 pub(crate) mod cgroup;
+pub(crate) mod cluster;
+pub(crate) mod cluster_images;
 pub(crate) mod containerd;
 pub(crate) mod dockerd;
 pub(crate) mod externals;

@@ -1,0 +1,10 @@
+//! Jobs in a cluster as GitHub's runner has them run: `container-hook` as the runner calls it, against a real
+//! API server, kubelet, containerd and runc. As root.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod proxy;
+mod setup;

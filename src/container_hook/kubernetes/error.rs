@@ -1,5 +1,7 @@
 //! What of a cluster can fail under a command of the runner.
 
+use super::client::ClusterError;
+use super::wait::WaitError;
 use crate::container_hook::error::HookError;
 
 /// A pod, a secret, or what is in a container failed.
@@ -21,6 +23,11 @@ pub enum KubernetesError {
          [kubernetes.build]"
     )]
     NoBuild,
+    #[error(transparent)]
+    Cluster(#[from] ClusterError),
+    /// A pod did not become what it should.
+    #[error(transparent)]
+    Wait(#[from] WaitError),
     #[error("interrupted by signal {signal}")]
     Interrupted { signal: i32 },
 }

@@ -20,4 +20,4 @@ pub use error::KubernetesError;
 pub use fill::Filling;
 pub use own_pod::PodIdentity;
 pub use settings::{Back, BuildSettings, KubernetesSettings, Work};
-pub use wait::ContainerEnd;
+pub use wait::{ContainerEnd, Expect, PodFault, WaitError};

@@ -1,5 +1,13 @@
 //! What becomes of a pod: progress, and failures as soon as the cluster says them.
+//!
+//! The cluster is asked again and again: to watch pods is a permission that many runners lack. What an
+//! answer means is decided without the cluster ([`observe`]).
 
 pub(super) mod ended;
+mod observe;
+mod pull;
+mod until;
 
 pub use ended::ContainerEnd;
+pub use observe::{Expect, PodFault};
+pub use until::{WaitError, create, until_ended, until_gone, until_ready};

@@ -11,9 +11,11 @@ use std::path::Path;
 use std::process::Command;
 
 const SOURCE: &str = "src/sys/init/program.rs";
-const FILES: [&str; 26] = [
+const FILES: [&str; 31] = [
     "attached",
+    "backlog",
     "call",
+    "clients",
     "exchange",
     "files",
     "files/changes",
@@ -26,6 +28,7 @@ const FILES: [&str; 26] = [
     "frames/journal",
     "frames/values",
     "host",
+    "keeper",
     "os",
     "os/at",
     "os/ffi",
@@ -33,9 +36,11 @@ const FILES: [&str; 26] = [
     "place",
     "program",
     "relay",
+    "serve",
     "single",
     "start",
     "steps",
+    "supervised",
     "supervisor",
     "tree",
 ];

@@ -56,8 +56,8 @@ impl Call {
             while let Some((kind, payload)) = self.host.try_receive()? {
                 self.answer(kind, &payload)?;
             }
-            let ready = self.host.wait(self.attached.as_ref().map(Attached::descriptor))?;
-            if let Some(attached) = self.attached.as_mut().filter(|_| ready.other) {
+            let is_more = self.host.wait(self.attached.as_ref().map(Attached::descriptor))?;
+            if let Some(attached) = self.attached.as_mut().filter(|_| is_more) {
                 let goes_on = attached.pass(&mut self.host)?;
                 self.attached = self.attached.take().filter(|_| goes_on);
             }

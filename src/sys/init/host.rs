@@ -56,15 +56,6 @@ impl From<FrameError> for Gone {
     }
 }
 
-/// What can be done without waiting.
-#[derive(Clone, Copy, Default)]
-pub(crate) struct Ready {
-    /// Something came from the host, or it has gone.
-    pub(crate) host: bool,
-    /// The other descriptor has something, or its other end has gone.
-    pub(crate) other: bool,
-}
-
 impl Host {
     /// Takes over standard input and output, and says hello.
     pub(crate) fn open(patience: Duration) -> Result<Self, Gone> {
@@ -135,8 +126,8 @@ impl Host {
         Ok(())
     }
 
-    /// Waits until something comes from the host, or from another descriptor.
-    pub(crate) fn wait(&mut self, other: Option<BorrowedFd<'_>>) -> Result<Ready, Gone> {
+    /// Waits until something comes from the host, or from another descriptor; returns whether it was that.
+    pub(crate) fn wait(&mut self, other: Option<BorrowedFd<'_>>) -> Result<bool, Gone> {
         loop {
             self.tick()?;
             let timeout = HEARTBEAT.saturating_sub(self.told.elapsed()).min(self.left()?);
@@ -147,7 +138,7 @@ impl Host {
             os::poll(&mut entries, Some(timeout));
             let [host, other] = entries.map(|entry| entry.is(POLLIN | POLLHUP | POLLERR));
             if host || other {
-                return Ok(Ready { host, other });
+                return Ok(other);
             }
         }
     }

@@ -21,17 +21,22 @@
 //! which the first frame settles.
 
 mod attached;
+mod backlog;
 mod call;
+mod clients;
 mod exchange;
 mod files;
 mod frames;
 mod host;
+mod keeper;
 mod os;
 mod place;
 mod relay;
+mod serve;
 mod single;
 mod start;
 mod steps;
+mod supervised;
 mod supervisor;
 mod tree;
 
@@ -41,16 +46,20 @@ use std::ffi::OsString;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 
+use steps::Additions;
+
 /// What the program is called where it does more.
 const AGENT: &str = "agent";
 
 fn main() {
     let mut args = env::args_os();
-    let is_agent = args.next().is_some_and(|name| Path::new(&name).file_name() == Some(AGENT.as_ref()));
+    let is_agent =
+        args.next().is_some_and(|name| Path::new(&name).file_name() == Some(AGENT.as_ref()));
     let args: Vec<OsString> = args.collect();
     let code = match (listener(&args), args.split_first()) {
         (_, Some((mode, args))) if is_agent && mode == "call" => call::run(args),
-        (Some(listener), _) => steps::serve(listener),
+        (_, Some((mode, args))) if is_agent && mode == "serve" => serve::run(args),
+        (Some(listener), _) => steps::serve(listener, Additions::default()),
         _ => single::run(&args),
     };
     os::exit(code);

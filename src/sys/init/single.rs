@@ -12,7 +12,7 @@ use crate::os::{
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Exit codes, as shells and container engines have them.
-const CANNOT_FORK: i32 = 125;
+pub(crate) const CANNOT_FORK: i32 = 125;
 const NOT_EXECUTABLE: i32 = 126;
 const NOT_FOUND: i32 = 127;
 const SIGNALLED: i32 = 128;
@@ -45,7 +45,7 @@ pub(crate) fn run(args: &[OsString]) -> i32 {
 }
 
 /// Starts the program with the signal mask that we were given, in a process group of its own.
-fn start(args: &[OsString], mask: Signals) -> io::Result<i32> {
+pub(crate) fn start(args: &[OsString], mask: Signals) -> io::Result<i32> {
     match os::duplicate()? {
         Fork::Parent(child) => Ok(child),
         Fork::Child => {
@@ -100,10 +100,15 @@ fn collect(child: Option<i32>) -> Option<i32> {
     });
     let all: Vec<_> = ended.collect();
     let (_, status) = all.into_iter().find(|(pid, _)| Some(*pid) == child)?;
-    Some(match status {
+    Some(code(status))
+}
+
+/// Returns the exit code of whoever ends as a program did.
+pub(crate) fn code(status: Status) -> i32 {
+    match status {
         Status::Exited(code) => code.into(),
         Status::Signalled(signal) => SIGNALLED + i32::from(signal),
-    })
+    }
 }
 
 fn report(what: &str, why: &str) {

@@ -8,10 +8,12 @@ use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
 use crate::frames::{Answer, DEAD_WITHIN_SECONDS, Failure, FailureKind, VERSIONS};
+use crate::keeper::{self, Rules};
 use crate::os::{
     self, Fork, POLLERR, POLLHUP, POLLIN, POLLRDHUP, PollFd, SIGCHLD, SIGCONT, SIGHUP, SIGINT,
     SIGKILL, SIGQUIT, SIGTERM, Signals, Status, Waited,
 };
+use crate::single;
 use crate::supervisor::{self, Connection};
 use crate::tree::Tree;
 
@@ -22,34 +24,53 @@ const SUPERVISOR_PATIENCE: Duration = Duration::from_secs(3);
 /// How often a supervisor that should be killing is continued, whatever its step does to it.
 const CONTINUE_EVERY: Duration = Duration::from_millis(50);
 
-/// Starts steps until a signal to end; returns the exit code.
-pub(crate) fn serve(listener: OwnedFd) -> i32 {
-    let ending = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+/// What ends the first process.
+const ENDING: [i32; 4] = [SIGTERM, SIGINT, SIGQUIT, SIGHUP];
+
+/// What a first process does besides.
+#[derive(Default)]
+pub(crate) struct Additions {
+    /// A program that gets the signals, and at whose end we end.
+    pub(crate) program: Option<i32>,
+    /// How steps are kept for hosts that may go; none are if there are none.
+    pub(crate) rules: Option<Rules>,
+}
+
+/// Starts steps until a signal to end, or until the program has; returns the exit code.
+pub(crate) fn serve(listener: OwnedFd, additions: Additions) -> i32 {
     os::block(Signals::ALL);
     os::become_reaper();
     os::close_on_execution();
-    let mut watched = ending.to_vec();
-    watched.push(SIGCHLD);
-    let Ok(signals) = os::signal_descriptor(Signals::of(&watched)) else { return 1 };
+    let watched = match additions.program {
+        None => Signals::of(&[&ENDING[..], &[SIGCHLD]].concat()),
+        Some(_) => Signals::ALL,
+    };
+    let Ok(signals) = os::signal_descriptor(watched) else { return 1 };
     let mut steps = Steps {
         tree: Tree::open(),
         listener: Some(listener),
         signals: signals.into(),
         running: Vec::new(),
         waiting: Vec::new(),
+        additions,
+        code: None,
     };
     os::forget_start();
-    while !steps.has_signal_of(&ending) {
+    let code = loop {
+        steps.take_signals();
         steps.collect();
+        if let Some(code) = steps.code {
+            break code;
+        }
         steps.look();
         steps.begin();
         steps.wait();
-    }
+    };
     // The processes of a PID namespace end with the first of it.
     if os::process_id() != 1 {
         steps.kill_except(&[]);
     }
-    0
+    code
 }
 
 /// A supervisor.
@@ -81,18 +102,24 @@ struct Steps {
     running: Vec<Running>,
     /// Connections, and how long each waits at most.
     waiting: Vec<(OwnedFd, Instant)>,
+    additions: Additions,
+    /// Once it is to end.
+    code: Option<i32>,
 }
 
 impl Steps {
-    /// Takes the signals that came; returns whether one of these is among them.
-    fn has_signal_of(&mut self, signals: &[i32]) -> bool {
+    /// Takes the signals that came: those to end end us, unless there is a program that they are for.
+    fn take_signals(&mut self) {
         const SIGNAL_BYTES: usize = 128;
         let mut bytes = [0; SIGNAL_BYTES];
-        let mut found = false;
         while matches!(self.signals.read(&mut bytes), Ok(SIGNAL_BYTES)) {
-            found |= signals.contains(&i32::from(bytes[0]));
+            match (i32::from(bytes[0]), self.additions.program) {
+                (SIGCHLD, _) => {}
+                (signal, Some(program)) => drop(os::kill(program, signal)),
+                (signal, None) if ENDING.contains(&signal) => self.code = Some(0),
+                _ => {}
+            }
         }
-        found
     }
 
     /// Takes what ended: supervisors, and what nobody else waits for.
@@ -103,12 +130,16 @@ impl Steps {
     }
 
     fn ended(&mut self, pid: i32, status: Status) {
+        if self.additions.program == Some(pid) {
+            self.code = Some(single::code(status));
+        }
         let Some(at) = self.running.iter().position(|running| running.pid == pid) else { return };
         let Some(mut open) = self.running.swap_remove(at).open else { return };
         let is_killed = matches!(status, Status::Signalled(_));
         if is_killed && !open.is_answered() {
             // What it watched over are children of ours now.
-            let supervisors: Vec<_> = self.running.iter().map(|running| running.pid).collect();
+            let supervisors = self.running.iter().map(|running| running.pid);
+            let supervisors: Vec<_> = supervisors.chain(self.additions.program).collect();
             self.kill_except(&supervisors);
             fail(&open.socket, FailureKind::Watcher, 0);
         }
@@ -181,7 +212,12 @@ impl Steps {
                 self.running.clear();
                 self.waiting.clear();
                 self.listener = None;
-                supervisor::run(&self.tree, Connection { socket, answered, is_busy });
+                let keeps = self.additions.rules.is_some();
+                let connection = Connection { socket, answered, is_busy, keeps };
+                let kept = supervisor::run(&self.tree, connection);
+                if let (Some((attach, socket)), Some(rules)) = (kept, &self.additions.rules) {
+                    keeper::run(rules, *attach, socket);
+                }
                 os::exit(0);
             }
             Ok(((answered, _), Fork::Parent(pid))) => {

@@ -6,6 +6,7 @@ use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::time::{Duration, Instant};
 
+use crate::frames::journal::{Attach, JournalRequest};
 use crate::frames::{
     Answer, Failure, FailureKind, Frames, MAX_REQUEST_BYTES, Request, STREAMS, Step, VERSIONS,
 };
@@ -31,15 +32,18 @@ pub(crate) struct Connection {
     pub(crate) answered: OwnedFd,
     /// Whether a step that was cancelled is still there.
     pub(crate) is_busy: bool,
+    /// Whether the host may ask for a step that is kept for it.
+    pub(crate) keeps: bool,
 }
 
-/// Supervises one step until nothing of it is left.
-pub(crate) fn run(tree: &Tree, connection: Connection) {
+/// Supervises one step until nothing of it is left. If it is one that is to be kept, nothing was done, and the
+/// request and the connection are returned.
+pub(crate) fn run(tree: &Tree, connection: Connection) -> Option<(Box<Attach>, OwnedFd)> {
     os::become_reaper();
-    let Ok(signals) = os::signal_descriptor(Signals::of(&[SIGCHLD])) else { return };
-    let Connection { socket, answered, is_busy } = connection;
+    let signals = os::signal_descriptor(Signals::of(&[SIGCHLD])).ok()?;
+    let Connection { socket, answered, is_busy, keeps } = connection;
     if !os::send_all(socket.as_fd(), &Answer::Hello(VERSIONS).encode()) {
-        return;
+        return None;
     }
     let mut supervisor = Supervisor {
         tree,
@@ -54,11 +58,16 @@ pub(crate) fn run(tree: &Tree, connection: Connection) {
         pipes: None,
         relays: Vec::new(),
     };
-    match supervisor.request() {
+    match supervisor.request(keeps) {
+        Ok(Asked::Kept(attach)) => {
+            // Who keeps it is here whether the host is or not.
+            supervisor.send_last(b"");
+            return supervisor.socket.map(|socket| (attach, socket));
+        }
         Ok(_) if is_busy => {
             supervisor.answer(&failed(FailureKind::Busy, &io::Error::other(""), "step"));
         }
-        Ok((step, streams)) => match supervisor.start(&step, streams) {
+        Ok(Asked::Step(step, streams)) => match supervisor.start(&step, streams) {
             Ok(()) => {
                 // Secrets, and as long as the environment is.
                 drop(step);
@@ -69,11 +78,18 @@ pub(crate) fn run(tree: &Tree, connection: Connection) {
         Err(Some(answer)) => supervisor.answer(&answer),
         Err(None) => {}
     }
+    None
 }
 
 fn failed(kind: FailureKind, error: &io::Error, what: &str) -> Answer {
     let errno = error.raw_os_error().unwrap_or_default();
     Answer::Failed(Failure { kind, errno, path: what.as_bytes().to_vec(), found: Vec::new() })
+}
+
+/// The first request of a host.
+enum Asked {
+    Step(Box<Step>, [OwnedFd; STREAMS]),
+    Kept(Box<Attach>),
 }
 
 /// Where a program writes, to be read once the host has gone.
@@ -103,7 +119,7 @@ struct Supervisor<'t> {
 impl Supervisor<'_> {
     /// Reads the request and its descriptors; an error is the answer to it, or none if the host has
     /// gone.
-    fn request(&mut self) -> Result<(Box<Step>, [OwnedFd; STREAMS]), Option<Answer>> {
+    fn request(&mut self, keeps: bool) -> Result<Asked, Option<Answer>> {
         let deadline = Instant::now() + REQUEST_WITHIN;
         let malformed =
             |what: &str| Some(failed(FailureKind::Request, &io::Error::other(""), what));
@@ -114,6 +130,12 @@ impl Supervisor<'_> {
             match self.frames.take() {
                 Ok(None) => {}
                 Ok(Some((kind, payload))) => {
+                    if keeps
+                        && let Ok(JournalRequest::Attach(attach)) =
+                            JournalRequest::decode(kind, &payload)
+                    {
+                        return Ok(Asked::Kept(attach));
+                    }
                     let request = Request::decode(kind, &payload);
                     let request = request.map_err(|error| malformed(&error.to_string()))?;
                     let Request::Step(step) = request else {
@@ -123,7 +145,7 @@ impl Supervisor<'_> {
                     let expected = format!("expected {STREAMS} descriptors, got {count}");
                     let streams = descriptors.try_into().map_err(|_| malformed(&expected))?;
                     self.frames.set_max(MAX_LATER_BYTES);
-                    return Ok((step, streams));
+                    return Ok(Asked::Step(step, streams));
                 }
                 Err(error) => return Err(malformed(&error.to_string())),
             }

@@ -16,7 +16,8 @@
 //!
 //! An offset counts the bytes of both streams, in the order in which they were read. The offset of an end
 //! is that of the last byte: a host that has fewer has not got all. Who attaches gets `started` again,
-//! then the output from the offset on, then the end, each as it comes. A step that comes with an id is
+//! then the output from the offset on, then the end, each as it comes. When the host has received all
+//! there is, nothing is kept but the end, which whoever asks later gets as well. A step that comes with an id is
 //! started unless there was one of this id, and never twice.
 
 use super::values::{Reader, Writer};
@@ -84,8 +85,6 @@ pub enum JournalRequest {
     /// The host has all that comes before this offset, which may be forgotten.
     Received(u64),
     Alive,
-    /// The host knows how the step ended, and will not ask again.
-    Done,
     /// Another step begins: a step that nobody is attached to is to be killed.
     Yield,
 }
@@ -140,8 +139,7 @@ impl JournalRequest {
                 0x89
             }
             JournalRequest::Alive => 0x8a,
-            JournalRequest::Done => 0x8b,
-            JournalRequest::Yield => 0x8c,
+            JournalRequest::Yield => 0x8b,
         };
         if out.0.len() > MAX_REQUEST_BYTES {
             return Err(FrameError::TooLong { length: out.0.len(), max: MAX_REQUEST_BYTES });
@@ -160,8 +158,7 @@ impl JournalRequest {
             0x85 => JournalRequest::Attach(Box::new(Attach::read(&mut from)?)),
             0x89 => JournalRequest::Received(from.u64()?),
             0x8a => JournalRequest::Alive,
-            0x8b => JournalRequest::Done,
-            0x8c => JournalRequest::Yield,
+            0x8b => JournalRequest::Yield,
             _ => return Err(FrameError::UnknownKind(kind)),
         };
         from.end()?;

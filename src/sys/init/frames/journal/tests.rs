@@ -22,7 +22,6 @@ fn requests() -> Vec<JournalRequest> {
         JournalRequest::Kill,
         JournalRequest::Received(1 << 40),
         JournalRequest::Alive,
-        JournalRequest::Done,
         JournalRequest::Yield,
     ]
 }

@@ -1,0 +1,248 @@
+//! What a step has written and its host has not received: the newest in memory, the rest in files.
+//!
+//! The files have no names any more when something is in them: nobody else can open them, and they go with
+//! the process. A piece in one is its stream (`u8`), its length (`u32`) and its bytes.
+
+use std::collections::VecDeque;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use crate::frames::journal::{MAX_OUTPUT_BYTES, OutputStream, output_header};
+
+/// How much there may be before the step has to wait.
+const MAX_BYTES: u64 = 64 << 20;
+/// How much of that is in memory.
+const MAX_MEMORY_BYTES: usize = 256 << 10;
+/// How large a file becomes, which is removed as a whole.
+const FILE_BYTES: u64 = 4 << 20;
+/// How much of one stream is put together.
+const JOINED_BYTES: usize = 16 << 10;
+/// What a piece takes besides its bytes, in a file or, rather more, in memory.
+const FILE_HEADER_BYTES: usize = 5;
+const MEMORY_HEADER_BYTES: usize = 96;
+/// A piece as a whole is in a block of a file, wherever it begins.
+const BLOCK_BYTES: usize = MAX_OUTPUT_BYTES + FILE_HEADER_BYTES;
+
+/// The bytes of both streams, by the offset that they have in the order in which they came.
+pub(crate) struct Backlog {
+    directory: PathBuf,
+    /// What is before the memory.
+    files: VecDeque<Segment>,
+    memory: VecDeque<Piece>,
+    memory_bytes: usize,
+    /// The first byte that is there.
+    start: u64,
+    /// Behind the last.
+    end: u64,
+}
+
+struct Piece {
+    stream: OutputStream,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+impl Piece {
+    fn end(&self) -> u64 {
+        self.offset + self.bytes.len() as u64
+    }
+}
+
+/// Pieces in a file.
+struct Segment {
+    file: File,
+    start: u64,
+    end: u64,
+    /// The length of the file.
+    length: u64,
+}
+
+/// Where somebody reads.
+#[derive(Clone, Copy)]
+pub(crate) struct Cursor {
+    pub(crate) offset: u64,
+    /// A place in a file that was found: the start of the segment, where a piece begins, and its offset.
+    found: Option<(u64, u64, u64)>,
+}
+
+impl Cursor {
+    pub(crate) fn new(offset: u64) -> Self {
+        Cursor { offset, found: None }
+    }
+}
+
+impl Backlog {
+    /// Returns one that makes its files in this directory.
+    pub(crate) fn new(directory: &Path) -> Self {
+        Backlog {
+            directory: directory.to_owned(),
+            files: VecDeque::new(),
+            memory: VecDeque::new(),
+            memory_bytes: 0,
+            start: 0,
+            end: 0,
+        }
+    }
+
+    pub(crate) fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Returns whether all was received.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.start == self.end
+    }
+
+    /// Returns whether more may be appended. If files cannot be written, nothing more may than there is
+    /// memory for, until some of it was received.
+    pub(crate) fn has_room(&mut self) -> bool {
+        if self.memory_bytes > MAX_MEMORY_BYTES && self.spill().is_err() {
+            return false;
+        }
+        let stored: u64 = self.files.iter().map(|segment| segment.length).sum();
+        stored + (self.memory_bytes as u64) < MAX_BYTES
+    }
+
+    /// Appends at most [`MAX_OUTPUT_BYTES`].
+    pub(crate) fn append(&mut self, stream: OutputStream, bytes: &[u8]) {
+        let offset = self.end;
+        self.end += bytes.len() as u64;
+        self.memory_bytes += bytes.len();
+        if let Some(last) = self.memory.back_mut()
+            && last.stream == stream
+            && last.bytes.len() + bytes.len() <= JOINED_BYTES
+        {
+            last.bytes.extend_from_slice(bytes);
+            return;
+        }
+        self.memory_bytes += MEMORY_HEADER_BYTES;
+        self.memory.push_back(Piece { stream, offset, bytes: bytes.to_vec() });
+    }
+
+    /// Writes the older half of the memory to a file.
+    fn spill(&mut self) -> io::Result<()> {
+        let mut written = Vec::new();
+        let mut count = 0;
+        let mut memory_bytes = self.memory_bytes;
+        for piece in &self.memory {
+            if written.len() >= MAX_MEMORY_BYTES / 2 {
+                break;
+            }
+            written.push(piece.stream.number());
+            written.extend(u32::try_from(piece.bytes.len()).unwrap_or(u32::MAX).to_le_bytes());
+            written.extend(&piece.bytes);
+            memory_bytes -= piece.bytes.len() + MEMORY_HEADER_BYTES;
+            count += 1;
+        }
+        let (Some(first), Some(last)) = (self.memory.front(), self.memory.range(..count).last())
+        else {
+            return Ok(());
+        };
+        let (start, end) = (first.offset, last.end());
+        if self.files.back().is_none_or(|last| last.length >= FILE_BYTES) {
+            let file = self.make_file(start)?;
+            self.files.push_back(Segment { file, start, end: start, length: 0 });
+        }
+        let Some(last) = self.files.back_mut() else { return Ok(()) };
+        // One that is not there as a whole is written again at the same place.
+        last.file.write_all_at(&written, last.length)?;
+        last.length += written.len() as u64;
+        last.end = end;
+        self.memory.drain(..count);
+        self.memory_bytes = memory_bytes;
+        Ok(())
+    }
+
+    fn make_file(&self, start: u64) -> io::Result<File> {
+        let path = self.directory.join(start.to_string());
+        let mut options = File::options();
+        let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path)?;
+        fs::remove_file(path)?;
+        Ok(file)
+    }
+
+    /// Forgets what is before an offset.
+    pub(crate) fn forget(&mut self, before: u64) {
+        self.start = self.start.max(before.min(self.end));
+        while self.files.front().is_some_and(|segment| segment.end <= self.start) {
+            self.files.pop_front();
+        }
+        while self.memory.front().is_some_and(|piece| piece.end() <= self.start) {
+            let piece = self.memory.pop_front();
+            self.memory_bytes -= piece.map_or(0, |piece| piece.bytes.len() + MEMORY_HEADER_BYTES);
+        }
+    }
+
+    /// Returns the next of what somebody reads as frames of output, and moves the cursor behind it; nothing
+    /// at the end, and an error before what is there.
+    pub(crate) fn read(&self, cursor: &mut Cursor) -> io::Result<Vec<u8>> {
+        if cursor.offset < self.start {
+            return Err(io::Error::other("forgotten"));
+        }
+        let segment = self.files.iter().find(|segment| cursor.offset < segment.end);
+        match segment {
+            Some(segment) => segment.read(cursor),
+            None => Ok(self.read_memory(cursor)),
+        }
+    }
+
+    fn read_memory(&self, cursor: &mut Cursor) -> Vec<u8> {
+        let mut out = Vec::new();
+        let first = self.memory.partition_point(|piece| piece.end() <= cursor.offset);
+        for piece in self.memory.range(first..) {
+            if !out.is_empty() && out.len() + piece.bytes.len() > MAX_OUTPUT_BYTES {
+                break;
+            }
+            push_frame(&mut out, piece.stream, piece.offset, &piece.bytes, cursor);
+        }
+        out
+    }
+}
+
+impl Segment {
+    fn read(&self, cursor: &mut Cursor) -> io::Result<Vec<u8>> {
+        let invalid = || io::Error::from(io::ErrorKind::InvalidData);
+        let found = cursor.found.filter(|(start, ..)| *start == self.start);
+        let (mut place, mut offset) =
+            found.map_or((0, self.start), |(_, place, offset)| (place, offset));
+        let mut out = Vec::new();
+        let mut block = vec![0; BLOCK_BYTES];
+        while out.is_empty() && place < self.length {
+            let left = usize::try_from(self.length - place).unwrap_or(usize::MAX);
+            block.truncate(left.min(BLOCK_BYTES));
+            self.file.read_exact_at(&mut block, place)?;
+            let mut rest = &block[..];
+            while let Some((&[stream, a, b, c, d], after)) = rest.split_first_chunk() {
+                let length = u32::from_le_bytes([a, b, c, d]) as usize;
+                let Some((bytes, after)) = after.split_at_checked(length) else { break };
+                let stream = OutputStream::ALL.get(usize::from(stream)).ok_or_else(invalid)?;
+                push_frame(&mut out, *stream, offset, bytes, cursor);
+                offset += length as u64;
+                place += (FILE_HEADER_BYTES + length) as u64;
+                rest = after;
+            }
+            if rest.len() == block.len() {
+                return Err(invalid());
+            }
+        }
+        cursor.found = Some((self.start, place, offset));
+        Ok(out)
+    }
+}
+
+/// Appends the frame of a piece, or of what of it is behind the cursor, and moves that.
+fn push_frame(
+    out: &mut Vec<u8>,
+    stream: OutputStream,
+    offset: u64,
+    bytes: &[u8],
+    cursor: &mut Cursor,
+) {
+    let before = usize::try_from(cursor.offset.saturating_sub(offset)).unwrap_or(usize::MAX);
+    let Some(left) = bytes.get(before..).filter(|left| !left.is_empty()) else { return };
+    out.extend(output_header(stream, cursor.offset, left.len()));
+    out.extend(left);
+    cursor.offset += left.len() as u64;
+}

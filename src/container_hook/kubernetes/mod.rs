@@ -7,6 +7,7 @@
 mod agent;
 mod client;
 mod error;
+mod files;
 mod fill;
 mod own_pod;
 mod settings;

@@ -53,13 +53,51 @@ impl Link {
         &mut self,
         frames: &[u8],
     ) -> Result<(), LinkError> {
+        self.split().0.send(frames).await
+    }
+
+    /// Returns the kind and the payload of the next frame; may be dropped while it waits, without any
+    /// loss.
+    pub(in crate::container_hook::kubernetes) async fn receive(
+        &mut self,
+    ) -> Result<(u8, Vec<u8>), LinkError> {
+        self.split().1.receive().await
+    }
+
+    /// Returns both directions, for who sends and receives at the same time.
+    pub(in crate::container_hook::kubernetes) fn split(&mut self) -> (Sending<'_>, Receiving<'_>) {
+        let Link { input, output, frames, buffer } = self;
+        (Sending { input: input.as_mut() }, Receiving { output: output.as_mut(), frames, buffer })
+    }
+}
+
+/// What goes to an agent.
+pub(in crate::container_hook::kubernetes) struct Sending<'l> {
+    input: &'l mut (dyn AsyncWrite + Send + Unpin),
+}
+
+/// What comes from an agent.
+pub(in crate::container_hook::kubernetes) struct Receiving<'l> {
+    output: &'l mut (dyn AsyncRead + Send + Unpin),
+    frames: &'l mut Frames,
+    buffer: &'l mut Vec<u8>,
+}
+
+impl Sending<'_> {
+    /// Sends whole frames.
+    pub(in crate::container_hook::kubernetes) async fn send(
+        &mut self,
+        frames: &[u8],
+    ) -> Result<(), LinkError> {
         let sent = async {
             self.input.write_all(frames).await?;
             self.input.flush().await
         };
         Ok(timeout(SILENCE, sent).await.map_err(|_| LinkError::Silent)??)
     }
+}
 
+impl Receiving<'_> {
     /// Returns the kind and the payload of the next frame; may be dropped while it waits, without any
     /// loss.
     pub(in crate::container_hook::kubernetes) async fn receive(
@@ -69,7 +107,7 @@ impl Link {
             if let Some(frame) = self.frames.take()? {
                 return Ok(frame);
             }
-            let read = self.output.read(&mut self.buffer);
+            let read = self.output.read(self.buffer);
             match timeout(SILENCE, read).await.map_err(|_| LinkError::Silent)?? {
                 0 => return Err(LinkError::Closed),
                 count => self.frames.push(&self.buffer[..count]),

@@ -4,7 +4,7 @@
 mod link;
 mod session;
 
-pub(super) use link::{Link, LinkError};
+pub(super) use link::{Link, LinkError, Receiving, Sending};
 pub(super) use session::{Opener, Session, SessionError};
 
 /// Where the program is in containers; nobody there can write to it.

@@ -72,6 +72,11 @@ impl<'a> Session<'a> {
         self.pause = PAUSES.1.min(self.pause * 2);
     }
 
+    /// Closes the stream, if one is open: what is still on its way is of no interest.
+    pub(in crate::container_hook::kubernetes) fn close(&mut self) {
+        self.link = None;
+    }
+
     /// Notes that something got through, and was no repetition.
     pub(in crate::container_hook::kubernetes) fn goes_on(&mut self) {
         self.pause = PAUSES.0;

@@ -212,7 +212,9 @@ impl<'s> Changes<'s> {
         let mut entry = sending.entry;
         match read {
             Ok(count) => {
-                Change::encode_data(&self.buffer[..count], self.sender, out);
+                if count > 0 {
+                    Change::encode_data(&self.buffer[..count], self.sender, out);
+                }
                 let sent_bytes = sending.sent_bytes + count as u64;
                 if count == wanted && sent_bytes < entry.state.size_bytes {
                     self.sending = Some(Sending { file: sending.file, entry, sent_bytes });

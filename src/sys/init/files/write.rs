@@ -42,7 +42,7 @@ pub(crate) enum SetId {
 }
 
 /// A change that was made, as the sender has it by now.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Applied {
     Entry(Entry),
     Removed(Vec<u8>),
@@ -290,6 +290,14 @@ impl<'s> Tree<'s> {
         }
         let dir = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
         Ok((dir, name))
+    }
+}
+
+impl Drop for Tree<'_> {
+    fn drop(&mut self) {
+        if self.file.is_some() {
+            self.drop_part();
+        }
     }
 }
 

@@ -1,0 +1,251 @@
+//! Which files of a job go where, and when.
+
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::{Path, PathBuf};
+
+use super::error::{FilesError, Summary};
+use super::host::{HostTree, Limits};
+use super::put::{put, put_changes};
+use super::record::Record;
+use super::transfer::{Place, transfer};
+use super::{Scope, get};
+use crate::container_hook::kubernetes::agent::Session;
+use crate::container_hook::kubernetes::settings::Back;
+use crate::container_hook::log::Log;
+use crate::sys::fs::{PathContext as _, PathError, make_private};
+use crate::sys::init::frames::files::{Change, Time};
+
+/// The work directory of the runner, in containers.
+const WORK: &str = "/__w";
+/// Where programs look for what the runner keeps in `_temp`.
+const GITHUB: &str = "/github";
+/// The runner's own directories, whose files are only good for the step that they were made for.
+const COMMANDS: &str = "_temp/_runner_file_commands";
+const HOME: &str = "_temp/_github_home";
+const WORKFLOW: &str = "_temp/_github_workflow";
+/// Too much to send, and found by nobody in a container: tools for this machine.
+const TOOLS: &str = "_tool";
+/// Where records are, beneath the work directory.
+const RECORDS: &str = ".oci-hooks/records";
+/// What directories are made with.
+const DIRECTORY: u32 = 0o755;
+
+/// The files of a job, where containers get copies of them.
+pub(in crate::container_hook::kubernetes) struct WorkFiles<'w> {
+    work: HostTree,
+    directory: &'w Path,
+    /// The workspace beneath the work directory.
+    workspace: Option<Vec<u8>>,
+    back: Back,
+    limits: Limits,
+    log: &'w dyn Log,
+}
+
+impl<'w> WorkFiles<'w> {
+    /// Returns the files beneath a work directory. A workspace elsewhere stays where it is.
+    pub(in crate::container_hook::kubernetes) fn new(
+        work: &'w Path,
+        workspace: &Path,
+        back: Back,
+        limits: Limits,
+        log: &'w dyn Log,
+    ) -> Result<Self, FilesError> {
+        let workspace = workspace.strip_prefix(work).ok().map(|path| path.as_os_str().as_bytes());
+        let workspace = workspace.filter(|path| !path.is_empty()).map(<[u8]>::to_vec);
+        Ok(WorkFiles { work: HostTree::open(work)?, directory: work, workspace, back, limits, log })
+    }
+
+    /// Fills the container of a new pod: with everything but the tools, and with links to where programs look.
+    pub(in crate::container_hook::kubernetes) async fn prepare(
+        &self,
+        session: &mut Session<'_>,
+    ) -> Result<Summary, FilesError> {
+        let record = self.record("job")?;
+        record.forget()?;
+        let summary = put(session, &self.work, WORK.as_ref(), &everything(), &record).await?;
+        self.link(session, &self.job_links()).await?;
+        Ok(summary)
+    }
+
+    /// Sends what the runner has made for the next step.
+    pub(in crate::container_hook::kubernetes) async fn before_step(
+        &self,
+        session: &mut Session<'_>,
+    ) -> Result<Summary, FilesError> {
+        let scope = Scope { include: paths(&["_temp", "_actions"]), ..Scope::default() };
+        put(session, &self.work, WORK.as_ref(), &scope, &self.record("job")?).await
+    }
+
+    /// Takes what a step has left for the runner, however it ended.
+    pub(in crate::container_hook::kubernetes) async fn after_step(
+        &self,
+        session: &mut Session<'_>,
+    ) -> Result<(), FilesError> {
+        self.take_commands(session).await?;
+        self.take_workspace(session).await
+    }
+
+    /// Takes the file commands of a step, without which it has not said what it wanted to: nothing is
+    /// tolerated. The runner follows what it finds there, so there are no links.
+    pub(in crate::container_hook::kubernetes) async fn take_commands(
+        &self,
+        session: &mut Session<'_>,
+    ) -> Result<(), FilesError> {
+        let include = paths(&[COMMANDS, WORKFLOW]);
+        let scope = Scope { without_links: include.clone(), include, exclude: Vec::new() };
+        let summary = self.take(session, &scope).await?;
+        if !summary.unread.is_empty() {
+            return Err(FilesError::Failed(summary.unread));
+        }
+        if summary.skipped > 0 {
+            let skipped = summary.skipped;
+            self.log.warning(&format!(
+                "{skipped} links, sockets, pipes or devices in {WORK}/{COMMANDS} or {WORK}/{WORKFLOW} \
+                 are not for the runner"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Takes what a step has changed in the home directory and in the workspace. What cannot be read there,
+    /// for the user of the container, is told: it may not be meant for anybody else.
+    pub(in crate::container_hook::kubernetes) async fn take_workspace(
+        &self,
+        session: &mut Session<'_>,
+    ) -> Result<(), FilesError> {
+        let mut include = paths(&[HOME]);
+        if self.back == Back::Workspace {
+            include.extend(self.workspace.clone());
+        }
+        let scope = Scope { include, ..Scope::default() };
+        let summary = self.take(session, &scope).await?;
+        if !summary.unread.is_empty() {
+            let unread = &summary.unread;
+            self.log.warning(&format!("the runner does not get all files of the job: {unread}"));
+        }
+        Ok(())
+    }
+
+    async fn take(&self, session: &mut Session<'_>, scope: &Scope) -> Result<Summary, FilesError> {
+        let record = self.record("job")?;
+        get(session, WORK.as_ref(), &self.work, scope, &record, self.limits).await
+    }
+
+    /// Fills the pod of a container step from the container of the job, which has what steps before it
+    /// have left; `id` is the step's. Call [`Self::before_step`] for that of the job first.
+    pub(in crate::container_hook::kubernetes) async fn to_step_pod(
+        &self,
+        job: &mut Session<'_>,
+        step: &mut Session<'_>,
+        id: &str,
+    ) -> Result<Summary, FilesError> {
+        let record = self.record(id)?;
+        record.forget()?;
+        let (from, to) = (place(job), place(step));
+        let summary = transfer(from, to, &everything(), &record, self.limits).await?;
+        self.tell_unread(&summary);
+        self.link(step, &self.step_links()).await?;
+        Ok(summary)
+    }
+
+    /// Fills the pod of a container step from the runner, for a job without a container of its own.
+    pub(in crate::container_hook::kubernetes) async fn to_lone_step_pod(
+        &self,
+        step: &mut Session<'_>,
+        id: &str,
+    ) -> Result<Summary, FilesError> {
+        let record = self.record(id)?;
+        record.forget()?;
+        let summary = put(step, &self.work, WORK.as_ref(), &everything(), &record).await?;
+        self.link(step, &self.step_links()).await?;
+        Ok(summary)
+    }
+
+    /// Brings what a container step has changed back to the container of the job. Call
+    /// [`Self::after_step`] for that of the job then.
+    pub(in crate::container_hook::kubernetes) async fn from_step_pod(
+        &self,
+        step: &mut Session<'_>,
+        job: &mut Session<'_>,
+        id: &str,
+    ) -> Result<Summary, FilesError> {
+        let record = self.record(id)?;
+        let (from, to) = (place(step), place(job));
+        let summary = transfer(from, to, &everything(), &record, self.limits).await?;
+        self.tell_unread(&summary);
+        record.forget()?;
+        Ok(summary)
+    }
+
+    fn tell_unread(&self, summary: &Summary) {
+        if !summary.unread.is_empty() {
+            let unread = &summary.unread;
+            self.log
+                .warning(&format!("not all files get from one container to the other: {unread}"));
+        }
+    }
+
+    fn record(&self, name: &str) -> Result<Record, PathError> {
+        let directory = self.directory.join(RECORDS);
+        make_private(&directory)?;
+        Ok(Record::new(directory.join(name)))
+    }
+
+    /// Removes what was kept of a job.
+    pub(in crate::container_hook::kubernetes) fn forget(&self) -> Result<(), PathError> {
+        let directory = self.directory.join(RECORDS);
+        match std::fs::remove_dir_all(&directory) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                Err(error).at("remove", &directory)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn job_links(&self) -> Vec<(&'static str, PathBuf)> {
+        [("home", HOME), ("workflow", WORKFLOW)]
+            .map(|(name, to)| (name, Path::new(WORK).join(to)))
+            .into()
+    }
+
+    fn step_links(&self) -> Vec<(&'static str, PathBuf)> {
+        let mut links = self.job_links();
+        links.push(("file_commands", Path::new(WORK).join(COMMANDS)));
+        links.push(("runner_temp", Path::new(WORK).join("_temp")));
+        if let Some(workspace) = &self.workspace {
+            let workspace = Path::new(std::ffi::OsStr::from_bytes(workspace));
+            links.push(("workspace", Path::new(WORK).join(workspace)));
+        }
+        links
+    }
+
+    /// Makes links, and the directories that they lead to.
+    async fn link(
+        &self,
+        session: &mut Session<'_>,
+        links: &[(&'static str, PathBuf)],
+    ) -> Result<(), FilesError> {
+        let directory = |path: &str| Change::Directory { path: path.into(), mode: DIRECTORY };
+        let made = [COMMANDS, HOME, WORKFLOW].map(directory);
+        put_changes(session, WORK.as_ref(), &made).await?;
+        let link = |(name, to): &(&str, PathBuf)| Change::Link {
+            path: name.as_bytes().to_vec(),
+            time: Time::default(),
+            target: to.as_os_str().as_bytes().to_vec(),
+        };
+        let links: Vec<Change> = links.iter().map(link).collect();
+        put_changes(session, GITHUB.as_ref(), &links).await
+    }
+}
+
+fn place<'p, 's>(session: &'p mut Session<'s>) -> Place<'p, 's> {
+    Place { session, root: WORK.as_ref() }
+}
+
+fn everything() -> Scope {
+    Scope { exclude: paths(&[TOOLS, RECORDS]), ..Scope::all() }
+}
+
+fn paths(paths: &[&str]) -> Vec<Vec<u8>> {
+    paths.iter().map(|path| path.as_bytes().to_vec()).collect()
+}

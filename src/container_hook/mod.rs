@@ -21,6 +21,7 @@ pub mod named_services;
 pub mod options;
 mod plan;
 pub mod policy;
+mod quantity;
 pub mod request;
 pub mod response;
 mod runner;

@@ -5,6 +5,7 @@
 //! say what is refused before anything is done. What is mounted then is opened beneath the allowed
 //! directory, and only what can be opened there is allowed.
 
+mod ceilings;
 mod check;
 mod max;
 mod paths;
@@ -18,6 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use super::options::Namespace;
 
+pub(in crate::container_hook) use ceilings::{Exceeded, above, cpus, memory};
 pub(in crate::container_hook) use max::Table;
 pub use max::{Max, MaxOfJob, UlimitName, WhenExceeded};
 pub use paths::is_engine_socket;

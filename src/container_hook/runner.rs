@@ -55,10 +55,10 @@ pub const JOB_VARIABLES: [(&str, &str); 9] = [
 ];
 
 /// What annotations begin with that only the hook sets.
-pub(super) const PREFIX: &str = "com.github.actions.";
+pub(in crate::container_hook) const PREFIX: &str = "com.github.actions.";
 
 /// What annotations made from labels begin with. Labels are untrusted, and runtimes act on annotations.
-pub(super) const LABEL: &str = "com.github.actions.label.";
+pub(in crate::container_hook) const LABEL: &str = "com.github.actions.label.";
 
 impl Runner {
     /// Returns what tells this runner's containers from those of all others on the machine: two

@@ -10,6 +10,7 @@ mod error;
 mod files;
 mod fill;
 mod own_pod;
+mod pod;
 mod settings;
 mod wait;
 
@@ -20,5 +21,6 @@ pub use client::{
 pub use error::KubernetesError;
 pub use fill::Filling;
 pub use own_pod::PodIdentity;
+pub use pod::PodError;
 pub use settings::{Back, BuildSettings, KubernetesSettings, Work};
 pub use wait::{ContainerEnd, Expect, PodFault, WaitError};

@@ -66,8 +66,10 @@ pub struct CreateOptions {
     pub devices: Vec<Device>,
     /// `--device-cgroup-rule`.
     pub device_rules: Vec<DeviceRule>,
-    /// `--gpus all`.
+    /// `--gpus`.
     pub gpus: bool,
+    /// How many of them; none for all that there are.
+    pub gpu_count: Option<u32>,
     /// The devices that it stands for, once the policy was asked.
     pub gpu_devices: Vec<Device>,
     /// The files that it stands for, once the policy was asked.

@@ -108,9 +108,13 @@ pub(super) fn rule(options: &mut CreateOptions, value: &str) -> Result<(), Strin
 }
 
 pub(super) fn gpus(options: &mut CreateOptions, value: &str) -> Result<(), String> {
-    if value != "all" {
-        return Err("only `all` is supported, and what that is says the policy".to_owned());
-    }
+    options.gpu_count = match value {
+        "all" => None,
+        number => {
+            let count = natural(number).ok().filter(|count: &u32| (1..=1024).contains(count));
+            Some(count.ok_or("must be `all` or a number; which ones is the admin's to say")?)
+        }
+    };
     options.gpus = true;
     Ok(())
 }

@@ -15,10 +15,10 @@ use super::role::Role;
 
 /// A container of the request or of the template, not yet checked.
 pub(in crate::container_hook) struct ContainerRequest<'a> {
-    pub(super) args: &'a ContainerArgs,
+    pub(in crate::container_hook) args: &'a ContainerArgs,
     /// What is wrong with them is reported when it is the container's turn.
-    pub(super) options: Result<CreateOptions, OptionError>,
-    pub(super) role: Role,
+    pub(in crate::container_hook) options: Result<CreateOptions, OptionError>,
+    pub(in crate::container_hook) role: Role,
     /// What other containers call it.
     pub(in crate::container_hook) names: Vec<String>,
     /// The network mode of the container whose network it shares.

@@ -15,7 +15,7 @@ pub(in crate::container_hook) enum Role {
 
 impl Role {
     /// Returns how messages call a container; `name` is the first of its names.
-    pub(super) fn title(self, name: Option<&String>) -> String {
+    pub(in crate::container_hook) fn title(self, name: Option<&String>) -> String {
         let name = name.map_or("without a name", String::as_str);
         match self {
             Role::Job => "job container".to_owned(),

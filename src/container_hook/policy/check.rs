@@ -79,6 +79,10 @@ impl CreateOptions {
             let advice = format!("its admin says what it stands for under {section}");
             return Err(refused("--gpus", &advice));
         };
+        if let Some(count) = self.gpu_count {
+            let advice = "nobody shares out the devices of one machine; write `--gpus all`";
+            return Err(refused(&format!("--gpus {count}"), advice));
+        }
         // The admin's own list: not asked about again.
         (self.gpu_devices, self.gpu_volumes) = gpus.resolve(&section)?;
         let name = "NVIDIA_VISIBLE_DEVICES";

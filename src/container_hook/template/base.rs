@@ -265,8 +265,8 @@ fn service_container(
     })
 }
 
-/// Returns the names of the services' containers: those of their images, numbered if they repeat.
-fn container_names(services: &[ContainerArgs]) -> Vec<String> {
+/// Returns the names that the reference gives the services' containers: those of their images, numbered if they repeat.
+pub(in crate::container_hook) fn container_names(services: &[ContainerArgs]) -> Vec<String> {
     let bases: Vec<_> = services.iter().map(base_name).collect();
     let named = bases.iter().enumerate().map(|(index, base)| {
         let is_same = |other: &&String| *other == base;

@@ -11,8 +11,8 @@ use k8s_openapi::api::core::v1::{
 use super::expand::expand;
 use super::objects::{Kind, Reference};
 use super::pod_fields::PodFields;
-use super::quantity::Quantity;
 use super::resources;
+use crate::container_hook::quantity::Quantity;
 use crate::container_hook::template::TemplateSettings;
 use crate::container_hook::template::{Fault, FieldPath};
 

@@ -25,7 +25,6 @@ mod overlay;
 mod parts;
 mod pod_fields;
 mod probes;
-mod quantity;
 mod resources;
 mod security;
 mod storage;

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::{Container, ResourceRequirements};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as Text;
 
-use super::quantity::Quantity;
 use crate::bundle::Resources;
+use crate::container_hook::quantity::Quantity;
 use crate::container_hook::template::{Fault, FieldPath};
 
 /// The weight of a whole CPU on Kubernetes.

@@ -12,8 +12,8 @@ use k8s_openapi::api::core::v1::{
 
 use super::environment::{Addresses, Sources, resource_field};
 use super::objects::{Kind, Reference};
-use super::quantity::Quantity;
 use crate::container_hook::policy::{Policy, is_engine_socket};
+use crate::container_hook::quantity::Quantity;
 use crate::container_hook::template::{Fault, FieldPath};
 
 /// Where what is in a volume comes from.

@@ -89,7 +89,7 @@ fn host_config(options: &CreateOptions) -> Value {
     ];
     let gpus = options.gpus.then(|| {
         json!([{
-            "Driver": "", "Count": -1, "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": {},
+            "Driver": "", "Count": options.gpu_count.map_or(-1, i64::from), "DeviceIDs": null, "Capabilities": [["gpu"]], "Options": {},
         }])
     });
     object([

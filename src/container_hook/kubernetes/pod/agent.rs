@@ -1,0 +1,79 @@
+//! What brings our own program to the containers that steps run in, and makes it their first process.
+
+use k8s_openapi::api::core::v1::{Container, SecurityContext, VolumeMount};
+
+use super::expansion::literal;
+use super::volumes::{EXTERNALS, Volumes, WORK};
+use crate::container_hook::kubernetes::agent::{PROGRAM, STATE};
+use crate::container_hook::kubernetes::own_pod::OwnPod;
+use crate::container_hook::kubernetes::settings::KubernetesSettings;
+
+/// The image of runners, if neither the settings nor the pod of the runner name one.
+const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
+
+/// The user of that image.
+pub(super) const RUNNER_ID: i64 = 1001;
+
+/// The name of the container that fills the volumes.
+pub(super) const INIT: &str = "fs-init";
+
+/// The volumes with the program and with what it keeps of steps.
+pub(super) const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
+
+/// The directory of the program.
+const BIN: &str = "/.oci-hooks/bin";
+
+/// Returns the mounts of a container that steps run in. It cannot write to the program.
+pub(super) fn mounts() -> [VolumeMount; 2] {
+    let [program, run] = VOLUMES;
+    [(program, BIN, Some(true)), (run, STATE, None)].map(|(name, path, read_only)| VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only,
+        ..VolumeMount::default()
+    })
+}
+
+/// Returns the first process of a container that steps run in, which runs a program if there is one: the
+/// command, and its arguments.
+pub(super) fn command(program: &[String]) -> (Vec<String>, Vec<String>) {
+    let mut args = vec!["serve".to_owned(), STATE.to_owned()];
+    args.extend(program.iter().map(|word| literal(word)));
+    (vec![PROGRAM.to_owned()], args)
+}
+
+/// Returns the container that fills the volumes before all others start, without a shell: it installs the
+/// agent, copies what the runner has for the actions of JavaScript, and makes directories.
+pub(super) fn init(
+    settings: &KubernetesSettings,
+    own: &OwnPod,
+    volumes: &Volumes<'_>,
+) -> Container {
+    let image = settings.runner_image.clone().or_else(|| own.image.clone());
+    let mut args = ["fill", "--agent", PROGRAM, "--copy", volumes.externals(), EXTERNALS]
+        .map(literal)
+        .to_vec();
+    for part in volumes.directories() {
+        args.extend(["--directory".to_owned(), literal(&format!("{WORK}/{part}"))]);
+    }
+    let mut mounts = volumes.usual("");
+    mounts.retain(|mount| [EXTERNALS, WORK].contains(&mount.mount_path.as_str()));
+    mounts.push(VolumeMount {
+        name: VOLUMES[0].to_owned(),
+        mount_path: BIN.to_owned(),
+        ..VolumeMount::default()
+    });
+    Container {
+        name: INIT.to_owned(),
+        image: Some(image.unwrap_or_else(|| RUNNER_IMAGE.to_owned())),
+        command: Some(vec![literal(&own.program.display().to_string())]),
+        args: Some(args),
+        security_context: Some(SecurityContext {
+            run_as_user: Some(RUNNER_ID),
+            run_as_group: Some(RUNNER_ID),
+            ..SecurityContext::default()
+        }),
+        volume_mounts: Some(mounts),
+        ..Container::default()
+    }
+}

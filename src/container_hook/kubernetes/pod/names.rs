@@ -1,0 +1,182 @@
+//! Names that Kubernetes takes: of pods, labels, containers and hosts.
+
+use std::collections::BTreeSet;
+
+use crate::image::Digest;
+
+/// The most characters of a label's value, of a container's name, and of a host's: pods get no longer names,
+/// since theirs is their host's too.
+const MAX: usize = 63;
+
+/// How much of a hash stands for what was cut off.
+const HASH: usize = 8;
+
+/// Returns the name of an object of a runner: the runner's, then the kind.
+///
+/// A name that is too long, or that Kubernetes would not take, is cut and has a hash of itself, so that no two
+/// runners have the same.
+pub(super) fn object(runner: &str, kind: &str) -> String {
+    format!("{}-{kind}", label(runner, MAX - kind.len() - 1))
+}
+
+/// Returns the value of the label with the name of a runner.
+///
+/// What is a value stays as it is: the controller of actions-runner-controller looks for it.
+pub(in crate::container_hook::kubernetes) fn runner_label(runner: &str) -> String {
+    let is_inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    let is_value = runner.len() <= MAX
+        && runner.bytes().all(is_inner)
+        && is_bounded(runner, |b| b.is_ascii_alphanumeric());
+    if is_value { runner.to_owned() } else { label(runner, MAX) }
+}
+
+fn is_bounded(text: &str, is_outer: impl Fn(u8) -> bool) -> bool {
+    let ends = text.bytes().next().zip(text.bytes().next_back());
+    ends.is_some_and(|(first, last)| is_outer(first) && is_outer(last))
+}
+
+/// Returns a text as a label of DNS with dots, which has no more than `max` characters: as it is if it is one.
+fn label(text: &str, max: usize) -> String {
+    let is_outer = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_part =
+        |part: &str| is_bounded(part, is_outer) && part.bytes().all(|b| is_outer(b) || b == b'-');
+    if text.len() <= max && text.split('.').all(is_part) {
+        return text.to_owned();
+    }
+    let words = dashed(text);
+    let digest = Digest::of(text.as_bytes());
+    let hash = &digest.hex()[..HASH];
+    // Both are ASCII.
+    let start = words[..words.len().min(max - HASH - 1)].trim_end_matches('-');
+    if start.is_empty() { hash.to_owned() } else { format!("{start}-{hash}") }
+}
+
+/// Returns a text in lower case, with one dash for all that a label of DNS does not have.
+fn dashed(text: &str) -> String {
+    let mut words = String::new();
+    for c in text.chars() {
+        match c.to_ascii_lowercase() {
+            c if c.is_ascii_lowercase() || c.is_ascii_digit() => words.push(c),
+            _ if words.is_empty() || words.ends_with('-') => {}
+            _ => words.push('-'),
+        }
+    }
+    words.truncate(words.trim_end_matches('-').len());
+    words
+}
+
+/// The names of the containers of a pod.
+#[derive(Default)]
+pub(super) struct ContainerNames(BTreeSet<String>);
+
+impl ContainerNames {
+    /// Takes a name that stays as it is.
+    pub(super) fn reserve(&mut self, name: &str) {
+        self.0.insert(name.to_owned());
+    }
+
+    /// Returns a name for a container, which no other has, as like to one that people know as labels of DNS
+    /// allow.
+    pub(super) fn choose(&mut self, wanted: &str) -> String {
+        let words = dashed(wanted);
+        // Room for a number.
+        let start = words[..words.len().min(MAX - 4)].trim_end_matches('-');
+        let start = if start.is_empty() { "service" } else { start };
+        let numbered = (1..).map(|number| format!("{start}-{number}"));
+        let mut names = std::iter::once(start.to_owned()).chain(numbered);
+        let name = names.find(|name| !self.0.contains(name)).expect("there is no end of numbers");
+        self.0.insert(name.clone());
+        name
+    }
+}
+
+/// Returns the name of a host as `hostAliases` takes it; none if it takes no such name.
+pub(super) fn host(name: &str) -> Option<String> {
+    let name = name.trim_end_matches('.').to_ascii_lowercase();
+    let is_outer = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    let is_part =
+        |part: &str| is_bounded(part, is_outer) && part.bytes().all(|b| is_outer(b) || b == b'-');
+    (name.len() <= 253 && name.split('.').all(is_part)).then_some(name)
+}
+
+/// Returns whether annotations may have a key.
+pub(super) fn is_annotation(key: &str) -> bool {
+    let (prefix, name) = match key.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let is_inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    prefix.is_none_or(|prefix| host(prefix).is_some_and(|lower| lower == prefix))
+        && name.len() <= MAX
+        && name.bytes().all(is_inner)
+        && is_bounded(name, |b| b.is_ascii_alphanumeric())
+}
+
+/// Returns whether every version of Kubernetes takes an environment variable of this name.
+pub(super) fn is_variable(name: &str) -> bool {
+    let is_first = |b: u8| b.is_ascii_alphabetic() || matches!(b, b'-' | b'_' | b'.');
+    // Neither is the name of a directory.
+    !matches!(name, "." | "..")
+        && !name.starts_with("..")
+        && name.bytes().next().is_some_and(is_first)
+        && name.bytes().all(|b| is_first(b) || b.is_ascii_digit())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn is_name(name: &str) -> bool {
+        name.len() <= MAX && host(name).is_some_and(|lower| lower == name)
+    }
+
+    #[test]
+    fn names_of_objects_are_cut_and_no_two_runners_share_one() {
+        assert_eq!(object("runner-abc12", "workflow"), "runner-abc12-workflow");
+        let long = format!("{}-bcdefgh", "a".repeat(53));
+        let other = format!("{}-bcdefgi", "a".repeat(53));
+        assert_ne!(object(&long, "workflow"), object(&other, "workflow"));
+        let dotted = format!("{}.{}", "a".repeat(44), "b".repeat(20));
+        for runner in [&long, &dotted, "Runner_1", "-", "", "a..b", "ä", "a.-b"] {
+            for kind in ["workflow", "step-01234567", "secret-01234567"] {
+                let name = object(runner, kind);
+                assert!(is_name(&name), "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn the_label_of_a_runner_is_its_name_if_it_can_be() {
+        assert_eq!(runner_label("runner.Abc_1"), "runner.Abc_1");
+        let long = "a".repeat(64);
+        assert_ne!(runner_label(&long), runner_label(&"a".repeat(65)));
+        for runner in [&long, "a-", "", "a b"] {
+            let value = runner_label(runner);
+            assert!(value.len() <= MAX && is_name(&value), "{value}");
+        }
+    }
+
+    #[test]
+    fn containers_have_labels_of_dns_as_names_and_no_two_the_same() {
+        let mut names = ContainerNames::default();
+        names.reserve("job");
+        let long = "x".repeat(100);
+        let wanted = ["redis", "my_db", "job", "Redis", "redis-1", "ä", &long, "-a--b-"];
+        let chosen: Vec<_> = wanted.iter().map(|name| names.choose(name)).collect();
+        let long = "x".repeat(59);
+        assert_eq!(
+            chosen,
+            ["redis", "my-db", "job-1", "redis-1", "redis-1-1", "service", &long, "a-b"]
+        );
+    }
+
+    #[test]
+    fn hosts_annotations_and_variables_have_the_names_that_kubernetes_takes() {
+        assert_eq!(host("Db.Local.").as_deref(), Some("db.local"));
+        assert_eq!((host("my_db"), host("-a"), host("")), (None, None, None));
+        assert!(is_annotation("com.github.actions.run-id") && is_annotation("a.b/c_D"));
+        assert!(!is_annotation("A/b") && !is_annotation("a/b/c") && !is_annotation("a b"));
+        assert!(is_variable("A.b-C_1") && !is_variable("1A") && !is_variable("A B"));
+        assert!(!is_variable("") && !is_variable(".."));
+    }
+}

@@ -1,0 +1,270 @@
+//! What containers ask for that holds for their whole pod.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    HostAlias, Pod, PodDNSConfig, PodDNSConfigOption, PodSpec, Sysctl,
+};
+
+use super::asked::Asked;
+use super::error::PodError;
+use super::names;
+use super::options::id;
+use crate::container_hook::error::HookError;
+use crate::container_hook::options::{HostAddress, Namespace, NetworkMode};
+use crate::container_hook::plan::Role;
+use crate::container_hook::runner::LABEL;
+use crate::image::Platform;
+
+/// The address of services, for containers of their pod.
+const LOOPBACK: &str = "127.0.0.1";
+
+/// What is asked for of a pod. Each value with the title of the container that asks for it.
+#[derive(Default)]
+pub(super) struct PodWide {
+    hostname: Option<String>,
+    groups: Vec<i64>,
+    /// Addresses with the names of hosts, each pair once.
+    hosts: Vec<(String, String)>,
+    dns: PodDNSConfig,
+    sysctls: BTreeMap<String, (String, String)>,
+    node_selector: BTreeMap<String, (String, String)>,
+    annotations: BTreeMap<String, String>,
+    shares_network: bool,
+    shares_processes: bool,
+    shares_ipc: bool,
+    /// What people should know.
+    pub(super) notes: Vec<String>,
+}
+
+impl PodWide {
+    /// Takes what is no option by itself: the names of a service, and the labels of nodes.
+    pub(super) fn add(&mut self, asked: &Asked<'_>) -> Result<(), HookError> {
+        if asked.role == Role::Service {
+            for name in &asked.names {
+                self.host(LOOPBACK, name, &asked.title);
+            }
+        }
+        for (label, value) in &asked.node_selector {
+            self.select("--label node-selector", label, value, &asked.title)?;
+        }
+        Ok(())
+    }
+
+    /// Takes the names of the services of a job, which are in its pod, with that one's address.
+    pub(super) fn services_of(&mut self, job: &Pod) {
+        let address = job.status.as_ref().and_then(|status| status.pod_ip.as_deref());
+        let aliases = job.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref());
+        let of_services = aliases.unwrap_or_default().iter().filter(|alias| alias.ip == LOOPBACK);
+        for name in of_services.flat_map(|alias| alias.hostnames.iter().flatten()) {
+            self.host(address.unwrap_or(LOOPBACK), name, "container step");
+        }
+    }
+
+    /// Adds a name of a host, if Kubernetes takes it.
+    pub(super) fn host(&mut self, address: &str, name: &str, title: &str) {
+        match names::host(name) {
+            Some(name) => {
+                let host = (address.to_owned(), name);
+                if !self.hosts.contains(&host) {
+                    self.hosts.push(host);
+                }
+            }
+            None => self.notes.push(format!(
+                "{title}: not reachable as {name:?}: in a cluster the name of a host has letters, digits, \
+                 `-` and `.`; `localhost` reaches the services of a job, too"
+            )),
+        }
+    }
+
+    pub(super) fn groups(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        for group in &asked.options.groups {
+            let group = id("--group-add", group)?;
+            if !pod.groups.contains(&group) {
+                pod.groups.push(group);
+            }
+        }
+        Ok(())
+    }
+
+    /// Of services it is one of their names.
+    pub(super) fn hostname(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        let Some(name) = asked.options.hostname.as_deref().filter(|_| asked.role != Role::Service)
+        else {
+            return Ok(());
+        };
+        pod.hostname = names::host(name).filter(|name| !name.contains('.') && name.len() <= 63);
+        if pod.hostname.is_none() {
+            pod.notes.push(format!(
+                "{}: --hostname {name} has no effect: in a cluster it has letters, digits and `-`, and at \
+                 most 63 of them",
+                asked.title
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn hosts(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        for host in &asked.options.network.hosts {
+            match host.address {
+                HostAddress::Address(address) => {
+                    pod.host(&address.to_string(), &host.name, &asked.title);
+                }
+                HostAddress::Gateway => pod.notes.push(format!(
+                    "{}: --add-host {}:host-gateway has no effect: which node a pod is on is not known \
+                     before",
+                    asked.title, host.name
+                )),
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn dns(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        let network = &asked.options.network;
+        let servers = network.dns.iter().map(ToString::to_string);
+        extend(&mut pod.dns.nameservers, servers);
+        let domains = network.dns_search.iter().filter(|domain| *domain != ".").cloned();
+        extend(&mut pod.dns.searches, domains);
+        let options = network.dns_options.iter().map(|option| {
+            let (name, value) = match option.split_once(':') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (option.as_str(), None),
+            };
+            PodDNSConfigOption { name: Some(name.to_owned()), value }
+        });
+        extend(&mut pod.dns.options, options);
+        Ok(())
+    }
+
+    pub(super) fn sysctls(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        for (name, value) in &asked.options.sysctls {
+            agree(&mut pod.sysctls, "--sysctl", name, value, &asked.title)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn namespaces(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        let shared = &asked.options.host_namespaces;
+        pod.shares_processes |= shared.contains(&Namespace::Pid);
+        pod.shares_ipc |= shared.contains(&Namespace::Ipc);
+        pod.shares_network |=
+            asked.options.network.mode == NetworkMode::Host || shared.contains(&Namespace::Network);
+        Ok(())
+    }
+
+    /// An image is pulled for the node's platform: the pod has to be on such a node.
+    pub(super) fn platform(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        let Some(text) = &asked.options.platform else { return Ok(()) };
+        let platform: Platform = text.parse().map_err(HookError::Platform)?;
+        pod.select("--platform", "kubernetes.io/os", &platform.os.to_string(), &asked.title)?;
+        pod.select(
+            "--platform",
+            "kubernetes.io/arch",
+            &platform.architecture.to_string(),
+            &asked.title,
+        )?;
+        Ok(())
+    }
+
+    pub(super) fn annotations(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
+        let labels = asked.options.labels.iter();
+        let labels = labels.map(|(key, value)| (format!("{LABEL}{key}"), value));
+        let others = asked.options.annotations.iter().map(|(key, value)| (key.clone(), value));
+        for (key, value) in labels.chain(others) {
+            if names::is_annotation(&key) {
+                pod.annotations.entry(key).or_insert_with(|| value.clone());
+            } else {
+                let line = format!("{}: pods have no annotation {key:?}", asked.title);
+                pod.notes.push(line);
+            }
+        }
+        Ok(())
+    }
+
+    fn select(
+        &mut self,
+        field: &'static str,
+        label: &str,
+        value: &str,
+        title: &str,
+    ) -> Result<(), HookError> {
+        agree(&mut self.node_selector, field, label, value, title)
+    }
+
+    /// Changes a pod, where the template leaves room for it.
+    pub(super) fn apply(self, pod: &mut Pod) {
+        let annotations = pod.metadata.annotations.get_or_insert_default();
+        for (key, value) in self.annotations {
+            annotations.entry(key).or_insert(value);
+        }
+        let Some(spec) = &mut pod.spec else { return };
+        spec.hostname = spec.hostname.take().or(self.hostname);
+        let shares = |is_asked: bool, said: Option<bool>| said.or(is_asked.then_some(true));
+        spec.host_network = shares(self.shares_network, spec.host_network);
+        spec.host_pid = shares(self.shares_processes, spec.host_pid);
+        spec.host_ipc = shares(self.shares_ipc, spec.host_ipc);
+        for (label, (value, _)) in self.node_selector {
+            spec.node_selector.get_or_insert_default().entry(label).or_insert(value);
+        }
+        for (address, name) in self.hosts {
+            add_host(spec, address, name);
+        }
+        if self.dns != PodDNSConfig::default() && spec.dns_config.is_none() {
+            // Docker asks those servers and no others.
+            if self.dns.nameservers.is_some() && spec.dns_policy.is_none() {
+                spec.dns_policy = Some("None".to_owned());
+            }
+            spec.dns_config = Some(self.dns);
+        }
+        if !self.groups.is_empty() || !self.sysctls.is_empty() {
+            let context = spec.security_context.get_or_insert_default();
+            extend(&mut context.supplemental_groups, self.groups.into_iter());
+            let sysctls = self.sysctls.into_iter();
+            extend(&mut context.sysctls, sysctls.map(|(name, (value, _))| Sysctl { name, value }));
+        }
+    }
+}
+
+/// Adds a name of a host to those that a pod has.
+fn add_host(spec: &mut PodSpec, address: String, name: String) {
+    let aliases = spec.host_aliases.get_or_insert_default();
+    let has = |alias: &HostAlias| alias.hostnames.iter().flatten().any(|known| *known == name);
+    if aliases.iter().any(has) {
+        return;
+    }
+    match aliases.iter_mut().find(|alias| alias.ip == address) {
+        Some(alias) => alias.hostnames.get_or_insert_default().push(name),
+        None => aliases.push(HostAlias { ip: address, hostnames: Some(vec![name]) }),
+    }
+}
+
+/// Appends to a list what is not in it; what is empty stays none.
+fn extend<T: PartialEq>(list: &mut Option<Vec<T>>, items: impl Iterator<Item = T>) {
+    for item in items {
+        let list = list.get_or_insert_default();
+        if !list.contains(&item) {
+            list.push(item);
+        }
+    }
+}
+
+/// Takes a value that all containers have to want, if they want one.
+fn agree(
+    values: &mut BTreeMap<String, (String, String)>,
+    field: &'static str,
+    key: &str,
+    value: &str,
+    title: &str,
+) -> Result<(), HookError> {
+    match values.get(key) {
+        Some((known, first)) if known != value => {
+            let (first, second) = (first.clone(), title.to_owned());
+            Err(PodError::Different { field, first, second }.into())
+        }
+        _ => {
+            values.insert(key.to_owned(), (value.to_owned(), title.to_owned()));
+            Ok(())
+        }
+    }
+}

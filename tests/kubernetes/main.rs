@@ -6,5 +6,17 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod cancelled;
+mod connection;
+mod faults;
+mod files;
+mod images;
+mod job;
+mod killed;
+mod many;
 mod proxy;
+mod restarts;
+mod restricted;
+mod services;
 mod setup;
+mod steps;

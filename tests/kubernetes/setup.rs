@@ -43,6 +43,13 @@ fn installed() -> &'static Path {
     })
 }
 
+/// Returns how often a test does what it repeats: as usual, or as often as a soak wants, which sets
+/// `OCI_HOOKS_CYCLES`.
+pub(crate) fn cycles(usual: u32) -> u32 {
+    let asked = std::env::var("OCI_HOOKS_CYCLES").ok();
+    asked.map_or(usual, |text| text.parse().expect("it is a number"))
+}
+
 /// The hook of the runners of one namespace.
 pub(crate) struct Pods<'c> {
     pub(crate) namespace: Namespace<'c>,

@@ -1,0 +1,95 @@
+//! Files that go to containers and come back.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
+
+use serde_json::json;
+
+use crate::setup::{Pods, cluster};
+use crate::support::github_runner::{merge, volume};
+
+/// Names that no shell, tar header or line of text takes as they are.
+const NAMES: [&[u8]; 6] = [
+    b"two\nlines",
+    b" blank ",
+    b"-rf",
+    b"\xff\xfe not text",
+    "ümlaut \u{1f600}".as_bytes(),
+    b"'\"$(x)`",
+];
+
+#[test]
+fn names_of_any_bytes_modes_and_links_go_both_ways() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    let mut runner = pods.runner("names");
+    let given = runner.workspace().join("given");
+    fs::create_dir_all(given.join("empty")).unwrap();
+    for name in NAMES {
+        fs::write(given.join(OsStr::from_bytes(name)), name).unwrap();
+    }
+    let long = given.join("x".repeat(255));
+    fs::write(&long, "long").unwrap();
+    fs::set_permissions(&long, fs::Permissions::from_mode(0o751)).unwrap();
+    symlink("/etc/passwd", given.join("link")).unwrap();
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    let ended = runner.run("cp -a given made; ls given | wc -l; readlink made/link").success();
+    // One name is of two lines.
+    assert_eq!(ended.stdout(), format!("{}\n/etc/passwd\n", NAMES.len() + 1 + 3));
+    let made = runner.workspace().join("made");
+    for name in NAMES {
+        assert_eq!(fs::read(made.join(OsStr::from_bytes(name))).unwrap(), name);
+    }
+    let metadata = fs::metadata(made.join("x".repeat(255))).unwrap();
+    assert_eq!(metadata.mode() & 0o777, 0o751);
+    assert_eq!(fs::read_link(made.join("link")).unwrap(), OsStr::new("/etc/passwd"));
+    assert!(made.join("empty").is_dir());
+    // What a step removes is gone here too.
+    runner.run("rm -r made").success();
+    assert!(!made.exists() && given.exists());
+    runner.cleanup();
+}
+
+#[test]
+fn links_that_a_step_leaves_lead_nowhere_on_the_runner() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    let mut runner = pods.runner("links");
+    let canary = runner.home().join("canary");
+    fs::create_dir(&canary).unwrap();
+    fs::write(canary.join("file"), "untouched").unwrap();
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    let place = canary.display();
+    runner.run(&format!("mkdir d; echo 1 >d/file; ln -s {place} out")).success();
+    // A directory that the runner has becomes a link to elsewhere, with a file of the same name in it.
+    runner
+        .run(&format!("mkdir -p {place}; echo bad >{place}/file; rm -r d; ln -s {place} d"))
+        .success();
+    runner.run("echo bad >d/file; echo bad >out/file; echo more >out/more").success();
+    assert_eq!(fs::read_to_string(canary.join("file")).unwrap(), "untouched");
+    assert_eq!(fs::read_dir(&canary).unwrap().count(), 1);
+    assert!(runner.workspace().join("d").is_symlink());
+    runner.cleanup();
+}
+
+#[test]
+fn volumes_beneath_the_work_directory_are_where_the_workflow_wants_them() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    let mut runner = pods.runner("volumes");
+    let shared = runner.workspace().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::write(shared.join("given"), "by the runner\n").unwrap();
+    let source = shared.display().to_string();
+    let volumes = json!([volume(&source, "/shared", false), volume(&source, "/fixed", true)]);
+    let job = merge(runner.job_container("alpine:3.20"), json!({"userMountVolumes": volumes}));
+    runner.prepare(job, &[]);
+    let script = "cat /shared/given /fixed/given; echo made >/shared/made; touch /fixed/x 2>/dev/null || echo fixed";
+    let ended = runner.run(script).success();
+    assert_eq!(ended.stdout(), "by the runner\nby the runner\nfixed\n");
+    assert_eq!(fs::read_to_string(shared.join("made")).unwrap(), "made\n");
+    assert!(!shared.join("x").exists());
+    runner.cleanup();
+}

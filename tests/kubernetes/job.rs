@@ -1,0 +1,98 @@
+//! A whole job.
+
+use serde_json::json;
+
+use crate::setup::{Pods, cluster};
+use crate::support::github_runner::{container, merge};
+
+#[test]
+fn a_job_with_a_service_runs_its_steps_and_leaves_nothing() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    let mut runner = pods.runner("whole");
+    std::fs::write(runner.workspace().join("from-runner"), "checked out\n").unwrap();
+    let service =
+        merge(container("redis:7"), json!({"contextName": "cache", "portMappings": ["6379"]}));
+    let response = runner.prepare(runner.job_container("node:22"), &[service]);
+    assert_eq!(response["isAlpine"], false);
+    assert_eq!(response["context"]["container"]["image"], "node:22");
+    assert_eq!(response["context"]["services"][0]["ports"], json!({"6379": "6379"}));
+    // ARC's controller and the reference know it by this.
+    let made = pods.pods_of("whole");
+    assert_eq!(made.len(), 1, "{made:#?}");
+    assert_eq!(made[0]["metadata"]["name"], runner.state["jobPod"]);
+    let (ended, outputs) = runner.run_step(
+        "cat from-runner; pwd; echo to stderr >&2; echo \"$GREETING\"\n\
+         echo answer=42 >>$GITHUB_OUTPUT; echo KEPT=value >>$GITHUB_ENV\n\
+         echo /opt/new >>$GITHUB_PATH; echo made >made",
+        &[("GREETING", "hello")],
+    );
+    let ended = ended.success();
+    assert_eq!(ended.stdout(), "checked out\n/__w/repo/repo\nhello\n");
+    assert_eq!(ended.stderr(), "to stderr\n");
+    assert_eq!(outputs["answer"], "42");
+    // What it made is where the runner looks.
+    assert_eq!(std::fs::read_to_string(runner.workspace().join("made")).unwrap(), "made\n");
+    let ended = runner.run("echo \"$KEPT $PATH\"; cat made").success();
+    assert!(ended.stdout().starts_with("value /opt/new:/usr/local/sbin:"), "{}", ended.log());
+    assert!(ended.stdout().ends_with("\nmade\n"), "{}", ended.log());
+    let ended = runner.javascript("", &[]).success();
+    assert!(ended.stdout().starts_with("node: "), "{}", ended.log());
+    runner.cleanup();
+    pods.check_gone("whole");
+}
+
+#[test]
+fn jobs_of_alpine_and_of_other_users_and_of_one_program_run() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut runner = pods.runner("alpine");
+            let response = runner.prepare(runner.job_container("alpine:3.20"), &[]);
+            assert_eq!(response["isAlpine"], true);
+            let ended = runner.javascript("", &[]).success();
+            assert!(ended.stdout().starts_with("alpine: "), "{}", ended.log());
+            runner.cleanup();
+        });
+        scope.spawn(|| {
+            let mut runner = pods.runner("user");
+            runner.prepare(runner.job_container("test/user:1"), &[]);
+            let (ended, outputs) =
+                runner.run_step("id -u; echo by=user >>$GITHUB_OUTPUT; touch written", &[]);
+            assert_eq!(ended.success().stdout(), "1001\n");
+            assert_eq!(outputs["by"], "user");
+            assert!(runner.workspace().join("written").exists());
+            runner.cleanup();
+        });
+        scope.spawn(|| {
+            let mut runner = pods.runner("scratch");
+            let response = runner.prepare(runner.job_container("test/scratch:1"), &[]);
+            assert_eq!(response["isAlpine"], false);
+            let words = ["no".to_owned(), "shell".to_owned()];
+            let args = runner.script_args("/echo", &words, &[], "none");
+            let ended = runner.call("run_script_step", args).success();
+            assert_eq!(ended.stdout(), "no shell\n");
+            runner.cleanup();
+        });
+    });
+    for runner in ["alpine", "user", "scratch"] {
+        pods.check_gone(runner);
+    }
+}
+
+#[test]
+fn a_job_that_comes_after_one_that_was_not_cleaned_up_takes_its_place() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    let mut runner = pods.runner("again");
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    runner.run("echo first >/tmp/first").success();
+    runner.state = json!({});
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    assert_eq!(runner.run("ls /tmp").success().stdout(), "");
+    runner.cleanup();
+    pods.check_gone("again");
+    // There is nothing any more, which is no fault.
+    runner.cleanup();
+}

@@ -4,6 +4,7 @@
 //! (`agent`), by which it starts steps and exchanges files; a step outlives its stream, and is asked
 //! again by the next one.
 
+pub mod admin;
 mod agent;
 mod client;
 mod error;

@@ -121,11 +121,32 @@ impl Cluster {
         container: &str,
         tail_lines: Option<u32>,
     ) -> Result<Vec<u8>, ClusterError> {
+        let params = LogParams { tail_lines: tail_lines.map(i64::from), ..LogParams::default() };
+        self.log_of(pod, container, params).await
+    }
+
+    /// Returns the same, with the time before each line and a space after it.
+    pub(in crate::container_hook::kubernetes) async fn log_with_times(
+        &self,
+        pod: &str,
+        container: &str,
+        tail_lines: Option<u32>,
+    ) -> Result<Vec<u8>, ClusterError> {
+        let tail_lines = tail_lines.map(i64::from);
+        let params = LogParams { tail_lines, timestamps: true, ..LogParams::default() };
+        self.log_of(pod, container, params).await
+    }
+
+    async fn log_of(
+        &self,
+        pod: &str,
+        container: &str,
+        params: LogParams,
+    ) -> Result<Vec<u8>, ClusterError> {
         let params = LogParams {
             container: Some(container.to_owned()),
-            tail_lines: tail_lines.map(i64::from),
             limit_bytes: Some(MAX_LOG_BYTES),
-            ..LogParams::default()
+            ..params
         };
         let mut operation = operation::<Pod>(Verb::Get, Some(pod));
         operation.subresource = Some("log");

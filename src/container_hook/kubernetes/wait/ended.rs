@@ -65,7 +65,9 @@ pub(super) fn check_pod(pod: &Pod, name: &str) -> Result<(), ContainerEnd> {
 }
 
 /// Returns the states of all containers but those that prepare the pod.
-pub(super) fn statuses(pod: &Pod) -> impl Iterator<Item = &ContainerStatus> {
+pub(in crate::container_hook::kubernetes) fn statuses(
+    pod: &Pod,
+) -> impl Iterator<Item = &ContainerStatus> {
     let status = pod.status.as_ref();
     status.and_then(|status| status.container_statuses.as_ref()).into_iter().flatten()
 }
@@ -76,7 +78,7 @@ pub(super) fn terminated(status: &ContainerStatus) -> Option<&ContainerStateTerm
 }
 
 /// Returns how a container ended, as what it did: `ended with code 1`.
-pub(super) fn end(terminated: &ContainerStateTerminated) -> String {
+pub(in crate::container_hook::kubernetes) fn end(terminated: &ContainerStateTerminated) -> String {
     let ContainerStateTerminated { exit_code, signal, reason, message, .. } = terminated;
     let message = message.as_deref().map(str::trim).filter(|message| !message.is_empty());
     let how = match (reason.as_deref(), signal) {
@@ -97,7 +99,10 @@ pub(super) fn end(terminated: &ContainerStateTerminated) -> String {
 }
 
 /// Returns what is said of something: the reason, and the message if there is one.
-pub(super) fn said(reason: Option<&str>, message: Option<&str>) -> Option<String> {
+pub(in crate::container_hook::kubernetes) fn said(
+    reason: Option<&str>,
+    message: Option<&str>,
+) -> Option<String> {
     let given =
         |text: Option<&str>| text.map(str::trim).filter(|text| !text.is_empty()).map(one_line);
     match (given(reason), given(message)) {

@@ -47,7 +47,7 @@ impl Intervals {
 
     async fn pause(&mut self) {
         sleep(self.0).await;
-        self.0 = INTERVALS.1.min(self.0 * 3 / 2);
+        self.0 = INTERVALS.1.min(self.0 * 11 / 10);
     }
 }
 

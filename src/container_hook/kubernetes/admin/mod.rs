@@ -1,0 +1,21 @@
+//! What administrators ask of a cluster: which pods are ours, what is left of whom, what is missing.
+
+mod access;
+mod inspect;
+mod list;
+mod log;
+mod prune;
+
+pub use access::{Need, PERMISSIONS, Permission};
+pub use inspect::{RunnerPod, inspect};
+pub use list::{JobPod, PodContainer, list};
+pub use log::{PodLogLine, containers, log};
+pub use prune::{Pruned, prune};
+
+use super::pod::MANAGED_BY;
+
+/// Returns what selects all that is ours, of all runners.
+fn selector() -> String {
+    let (label, value) = MANAGED_BY;
+    format!("{label}={value}")
+}

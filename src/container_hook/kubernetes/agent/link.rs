@@ -6,7 +6,7 @@ use std::io;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::sys::init::frames::{FrameError, Frames};
 
@@ -22,6 +22,8 @@ pub(in crate::container_hook::kubernetes) struct Link {
     output: Box<dyn AsyncRead + Send + Unpin>,
     frames: Frames,
     buffer: Vec<u8>,
+    /// When something came last.
+    heard: Instant,
 }
 
 /// Why a stream is of no more use.
@@ -45,7 +47,7 @@ impl Link {
     ) -> Self {
         let (input, output) = (Box::new(input), Box::new(output));
         let frames = Frames::new(MAX_ANSWER_BYTES);
-        Link { input, output, frames, buffer: vec![0; READ_AT_ONCE] }
+        Link { input, output, frames, buffer: vec![0; READ_AT_ONCE], heard: Instant::now() }
     }
 
     /// Sends whole frames.
@@ -66,8 +68,11 @@ impl Link {
 
     /// Returns both directions, for who sends and receives at the same time.
     pub(in crate::container_hook::kubernetes) fn split(&mut self) -> (Sending<'_>, Receiving<'_>) {
-        let Link { input, output, frames, buffer } = self;
-        (Sending { input: input.as_mut() }, Receiving { output: output.as_mut(), frames, buffer })
+        let Link { input, output, frames, buffer, heard } = self;
+        (
+            Sending { input: input.as_mut() },
+            Receiving { output: output.as_mut(), frames, buffer, heard },
+        )
     }
 }
 
@@ -81,6 +86,7 @@ pub(in crate::container_hook::kubernetes) struct Receiving<'l> {
     output: &'l mut (dyn AsyncRead + Send + Unpin),
     frames: &'l mut Frames,
     buffer: &'l mut Vec<u8>,
+    heard: &'l mut Instant,
 }
 
 impl Sending<'_> {
@@ -108,10 +114,15 @@ impl Receiving<'_> {
                 return Ok(frame);
             }
             let read = self.output.read(self.buffer);
-            match timeout(SILENCE, read).await.map_err(|_| LinkError::Silent)?? {
-                0 => return Err(LinkError::Closed),
-                count => self.frames.push(&self.buffer[..count]),
+            // What there is already is read, however late; and whoever asks again and again does not wait
+            // for ever.
+            let limit = *self.heard + SILENCE;
+            let count = timeout_at(limit, read).await.map_err(|_| LinkError::Silent)??;
+            if count == 0 {
+                return Err(LinkError::Closed);
             }
+            *self.heard = Instant::now();
+            self.frames.push(&self.buffer[..count]);
         }
     }
 }

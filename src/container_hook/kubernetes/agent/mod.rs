@@ -3,9 +3,12 @@
 
 mod link;
 mod session;
+mod steps;
+mod writer;
 
 pub(super) use link::{Link, LinkError, Receiving, Sending};
 pub(super) use session::{Opener, Session, SessionError};
+pub(super) use steps::{AgentError, run};
 
 /// Where the program is in containers; nobody there can write to it.
 pub(super) const PROGRAM: &str = "/.oci-hooks/bin/agent";

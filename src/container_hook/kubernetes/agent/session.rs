@@ -15,6 +15,9 @@ use crate::sys::init::frames::{Answer, FrameError, VERSIONS};
 /// The first and the longest pause before a lost stream is opened again.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
+/// How many streams may be opened on which comes what is no answer.
+pub(super) const MALFORMED_LIMIT: u32 = 3;
+
 /// What opens streams to the agent of one container.
 pub(in crate::container_hook::kubernetes) trait Opener {
     /// Opens a stream. An error says that there will never be one again, in words: the pod is gone, or
@@ -41,6 +44,9 @@ pub(in crate::container_hook::kubernetes) enum SessionError {
         VERSIONS.newest
     )]
     Version { oldest: u16, newest: u16 },
+    /// Whatever answers is no agent of ours.
+    #[error("there is no agent in the container")]
+    NoAgent(#[source] LinkError),
 }
 
 impl<'a> Session<'a> {
@@ -52,12 +58,19 @@ impl<'a> Session<'a> {
     pub(in crate::container_hook::kubernetes) async fn link(
         &mut self,
     ) -> Result<&mut Link, SessionError> {
+        let mut malformed = 0;
         while self.link.is_none() {
             let mut link = self.opener.open().await.map_err(SessionError::Gone)?;
             match hello(&mut link).await {
                 Ok(Ok(())) => self.link = Some(link),
                 Ok(Err(refused)) => return Err(refused),
-                Err(error) => self.lost(&error).await,
+                Err(error) => {
+                    malformed += u32::from(matches!(error, LinkError::Frame(_)));
+                    if malformed >= MALFORMED_LIMIT {
+                        return Err(SessionError::NoAgent(error));
+                    }
+                    self.lost(&error).await;
+                }
             }
         }
         Ok(self.link.as_mut().expect("it was opened"))

@@ -186,12 +186,12 @@ impl Faults {
         let line = format!("{} {}", asked.method, asked.path.split('?').next().unwrap_or_default());
         self.asked.lock().expect("no holder panics").push(asked);
         let mut refusals = self.refusals.lock().expect("no holder panics");
-        refusals
-            .pop_front_if(|(end, _)| {
-                let (method, end) = end.split_once(' ').unwrap_or(("", end));
-                line.starts_with(method) && line.ends_with(end)
-            })
-            .map(|(_, refusal)| refusal)
+        let (end, refusal) = refusals.front()?;
+        let (method, end) = end.split_once(' ').unwrap_or(("", end));
+        let is_next = line.starts_with(method) && line.ends_with(end);
+        let refusal = is_next.then_some(*refusal)?;
+        refusals.pop_front();
+        Some(refusal)
     }
 }
 

@@ -114,6 +114,7 @@ impl Cluster {
         let mut process = process.spawn().expect("the script can be run");
         let commands = process.stdin.take().expect("it is a pipe");
         let mut answers = BufReader::new(process.stdout.take().expect("it is a pipe"));
+        std::thread::spawn(move || process.wait());
         let mut line = String::new();
         answers.read_line(&mut line).expect("a pipe can be read");
         assert_eq!(line, "ready\n", "no cluster: what it takes is above; tests/run installs it");

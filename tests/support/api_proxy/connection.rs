@@ -50,10 +50,8 @@ pub(super) async fn serve(client: TcpStream, server: Arc<Server>, faults: Arc<Fa
     let stop = serving.abort_handle();
     let cutting = cut.abort_handle();
     let watched = tokio::spawn(async move {
-        if let Ok(how) = cut.await {
-            if how != Cut::Said {
-                stop.abort();
-            }
+        if cut.await.is_ok_and(|how| how != Cut::Said) {
+            stop.abort();
         }
     });
     let _ = serving.await;

@@ -6,7 +6,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::fs::MetadataExt as _;
-use std::ptr::null;
 
 use super::ffi::*;
 use super::{checked, owned};
@@ -65,6 +64,8 @@ unsafe extern "C" {
         times: *const [Timespec; 2],
         flags: c_int,
     ) -> c_int;
+    // glibc's `utimensat` takes no file without a path.
+    fn futimens(file: c_int, times: *const [Timespec; 2]) -> c_int;
 }
 
 /// Opens a directory that is no link.
@@ -203,6 +204,6 @@ pub(crate) fn set_time(dir: BorrowedFd<'_>, name: &CStr, time: (i64, u32)) -> io
 /// Sets when an open file was modified.
 pub(crate) fn set_open_time(file: &File, time: (i64, u32)) -> io::Result<()> {
     let times = times(time);
-    // SAFETY: there are two times, and no path.
-    checked(unsafe { utimensat(file.as_raw_fd(), null(), &raw const times, 0) }).map(drop)
+    // SAFETY: there are two times.
+    checked(unsafe { futimens(file.as_raw_fd(), &raw const times) }).map(drop)
 }

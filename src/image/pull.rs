@@ -1,5 +1,6 @@
 //! Pulling: from a name to an image in the store.
 
+mod configuration;
 mod fetch;
 
 use serde::{Deserialize, Serialize};
@@ -15,6 +16,8 @@ use super::progress::{Progress, ProgressEvent};
 use super::reference::Reference;
 use super::registry::{OpenError, RegistryClient, RegistryError, Repository};
 use super::store::{Image, Store, StoreError};
+
+pub use configuration::configuration;
 
 /// When the registry is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -19,7 +19,7 @@ use crate::image::registry::{RegistryClient, Repository};
 use crate::image::store::{Image, LayerRequest, LockedLayer, NewImage, Served, Standing, Store};
 
 /// More than any configuration has; it is held in memory.
-const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
+pub(super) const MAX_CONFIGURATION_BYTES: u64 = 4 << 20;
 
 /// How often those who show a pull can say that it still goes on.
 const TICK: Duration = Duration::from_secs(1);

@@ -56,6 +56,8 @@ pub enum Outcome {
     Done,
     /// The step's container ended like this: end like it.
     Ended(ExitStatus),
+    /// There was no step, or it is not known how it ended: say why, and end with this code.
+    Failed { code: u8, error: Box<HookError> },
     /// Become this program, so that the step's streams, signals and code are the kernel's business.
     Become(Program),
 }

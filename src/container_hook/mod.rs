@@ -7,6 +7,7 @@
 //! call that started it.
 
 pub mod aliases;
+mod alpine;
 pub mod audit;
 mod backend;
 mod context;

@@ -57,18 +57,6 @@ impl JobState {
         JobState { hook: HOOK.to_owned(), container, services, steps, job_pod: None, pod: None }
     }
 
-    /// Returns the state of a job in a pod with this name.
-    #[cfg_attr(not(feature = "kubernetes"), expect(dead_code, reason = "only pods have it"))]
-    pub(super) fn of_pod(
-        name: String,
-        container: Option<String>,
-        services: Vec<String>,
-        pod: PodState,
-    ) -> Self {
-        let state = JobState::new(container, services, None);
-        JobState { job_pod: Some(name), pod: Some(pod), ..state }
-    }
-
     pub(super) fn to_json(&self) -> Value {
         serde_json::to_value(self).expect("strings are JSON")
     }
@@ -97,7 +85,8 @@ mod tests {
             runner: "runner-1".into(),
             copies: true,
         };
-        let state = JobState::of_pod("p".into(), Some("p/job".into()), Vec::new(), pod);
+        let state = JobState::new(Some("c".into()), Vec::new(), None);
+        let state = JobState { job_pod: Some("p".into()), pod: Some(pod), ..state };
         assert_eq!(state.to_json()["jobPod"], "p");
         assert_eq!(JobState::read(state.to_json().as_object()), Some(state));
         let foreign = serde_json::json!({"network": "n", "container": "c", "services": ["s"]});

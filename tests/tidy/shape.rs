@@ -47,13 +47,15 @@ fn is_inline_module(item: &str) -> bool {
 }
 
 /// Where features are named.
-const LISTS: [&str; 6] = [
+const LISTS: [&str; 8] = [
     "src/lib.rs",
     "src/hooks/mod.rs",
+    "src/container_hook/mod.rs",
     "src/host/mod.rs",
     "src/program/mod.rs",
     "src/program/testing/mod.rs",
     "src/sys/mod.rs",
+    "src/bin/container-hook/main.rs",
 ];
 
 /// Finds features that are named elsewhere than on the modules and names of [`LISTS`].

@@ -1,5 +1,7 @@
 //! What the environment says of the runner and its job.
 
+pub(crate) mod pod;
+
 use std::env;
 use std::ffi::OsString;
 use std::iter;
@@ -18,7 +20,7 @@ use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::userns::PrivateIds;
 
 use crate::docker;
-use crate::settings::{self, Settings};
+use crate::settings::{self, Kind, Settings};
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
 const RUNNER_VARIABLES: [&str; 6] = [
@@ -50,6 +52,11 @@ pub(crate) enum EnvironmentError {
         "the environment has no {name}: only GitHub's runner calls container-hook without a command"
     )]
     Missing { name: &'static str },
+    #[error(
+        "the environment has no ACTIONS_RUNNER_POD_NAME: it names the runner's pod, which owns those of its \
+         jobs"
+    )]
+    NoPod,
     #[error("{name} must be an absolute path without `..`")]
     NotAbsolute { name: &'static str },
     #[error(transparent)]
@@ -114,7 +121,7 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
     let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     let job = JOB_VARIABLES.iter().filter_map(|(name, _)| Some(((*name).to_owned(), said(name)?)));
     Ok(Runner {
-        name: required("RUNNER_NAME")?.to_string_lossy().into_owned(),
+        name: name()?,
         temp,
         workspace,
         files,
@@ -125,6 +132,19 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         defaults: RunnerDefaults::default(),
         job: job.collect(),
     })
+}
+
+/// Returns the name of the runner; in a pod that of the pod will do.
+fn name() -> Result<String, EnvironmentError> {
+    let name = required("RUNNER_NAME").map(|name| name.to_string_lossy().into_owned());
+    name.or_else(|error| pod::variable(pod::NAME).ok_or(error))
+}
+
+/// Returns what carries the request out: what the settings say, else Kubernetes in the pod of a runner.
+pub(crate) fn backend(settings: &Settings) -> Kind {
+    let is_in_pod = || sudo_caller().is_none() && pod::is_of_runner();
+    let found = || if is_in_pod() { Kind::Kubernetes } else { Kind::Engine };
+    settings.backend.kind.unwrap_or_else(found)
 }
 
 /// Returns whose a runner's directory is. A job may have given it to one of its users, who is nobody on the
@@ -139,8 +159,8 @@ fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
 /// Returns what tells the containers of the runner that the environment describes from those of others, if it
 /// describes one.
 pub(crate) fn owner() -> Option<String> {
-    let (name, temp) = (required("RUNNER_NAME").ok()?, directory("RUNNER_TEMP").ok()?);
-    Some(Runner::owner_of(&name.to_string_lossy(), &temp))
+    let (name, temp) = (name().ok()?, directory("RUNNER_TEMP").ok()?);
+    Some(Runner::owner_of(&name, &temp))
 }
 
 /// Returns the user who called by sudo; none if it was root, or nobody.
@@ -190,7 +210,7 @@ pub(crate) fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, 
     if path.is_relative() {
         return Err(EnvironmentError::NotAbsolute { name: TEMPLATE_VARIABLE });
     }
-    trust::check_path(&path, &TrustOptions::of_process())
+    trust::check_path(&path, &TrustOptions::of_process_or_pod())
         .map_err(|source| EnvironmentError::Template { path: path.clone(), source })?;
     Ok(Some(path))
 }

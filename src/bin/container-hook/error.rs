@@ -80,7 +80,6 @@ pub(crate) enum Error {
     NoComments,
     #[error("only `container-hook template` writes YAML")]
     NoYaml,
-    #[cfg_attr(feature = "kubernetes", expect(dead_code, reason = "it was built with it"))]
     #[error("this program was built without the feature `kubernetes`")]
     NoKubernetes,
 }

@@ -27,5 +27,8 @@ pub(crate) struct FillArgs {
 }
 
 pub(crate) fn run(args: &FillArgs) -> Result<Exit, Error> {
+    if !kubernetes::IS_BUILT {
+        return Err(Error::NoKubernetes);
+    }
     kubernetes::fill(args)
 }

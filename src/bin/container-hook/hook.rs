@@ -4,22 +4,25 @@ use std::io;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 
+use oci_hooks::container_hook;
 use oci_hooks::container_hook::audit::AuditLog;
 use oci_hooks::container_hook::engine::EngineBackend;
 use oci_hooks::container_hook::request::{Command, Request};
-use oci_hooks::container_hook::{HookContext, HookError, Log as _, Outcome};
+use oci_hooks::container_hook::{Backend, HookContext, HookError, Log as _, Outcome, Runner};
 use oci_hooks::image::PlatformError;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
 use oci_hooks::program::relayed::sudo_caller;
 use oci_hooks::program::settings_file::{FileSettings as _, Loaded, SettingsError};
 use oci_hooks::sys::error::chain;
+use oci_hooks::sys::fs::PathError;
 
 use crate::docker;
 use crate::engine;
 use crate::environment::{self, EnvironmentError};
+use crate::kubernetes;
 use crate::log::Log;
-use crate::settings::Settings;
+use crate::settings::{Kind, Settings};
 use crate::signals;
 use crate::stdin::{self, StdinError};
 use crate::step;
@@ -39,6 +42,13 @@ pub(crate) enum CallError {
     Engine(#[from] HostError),
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error(
+        "this program was built without the feature `kubernetes`: set `kind = \"engine\"` under \
+         [backend] for containers of this machine"
+    )]
+    NoKubernetes,
     #[error("cannot execute {program}")]
     Execute { program: String, source: io::Error },
 }
@@ -53,45 +63,98 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
         return Ok(exit);
     }
     let Loaded { settings, path, .. } = Settings::load(config)?;
-    let mut runner = environment::runner(&settings)?;
+    match environment::backend(&settings) {
+        Kind::Engine => on_this_machine(&settings, path.as_deref(), &request, log),
+        Kind::Kubernetes if !kubernetes::IS_BUILT => Err(CallError::NoKubernetes),
+        Kind::Kubernetes => kubernetes::run(&settings, path.as_deref(), &request, log),
+    }
+}
+
+fn on_this_machine(
+    settings: &Settings,
+    file: Option<&Path>,
+    request: &Request,
+    log: &Log,
+) -> Result<Exit, CallError> {
+    let mut call = Call::new(settings, file, request)?;
     let engine = settings.host().engine()?;
-    let mut hook_settings = engine::hook_settings(&settings, path.as_deref());
-    // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
-    let makes_containers =
-        matches!(request.command, Command::PrepareJob(_) | Command::RunContainerStep(_));
-    if makes_containers {
-        runner.defaults = docker::defaults(&settings.policy)?;
+    if makes_containers(request) {
+        call.runner.defaults = docker::defaults(&settings.policy)?;
         // Of a job with containers `prepare_job` has told it.
         if request.state.is_none() {
             docker::report(&settings.policy, log);
         }
     }
-    hook_settings.template.file = match makes_containers {
-        true => environment::template(hook_settings.template.file)?,
-        false => None,
-    };
-    let audit = settings.audit.file.as_deref().filter(|_| makes_containers);
-    let audit = AuditLog::open(audit).map_err(|error| Box::new(error.into()))?;
-    let context = HookContext { settings: &hook_settings, runner: &runner, audit: &audit, log };
     let backend = EngineBackend {
-        context,
-        settings: &engine::engine_settings(&settings)?,
+        context: call.context(log),
+        settings: &engine::engine_settings(settings)?,
         engine: &engine,
-        network: &engine::network(&settings),
+        network: &engine::network(settings),
         registries: &settings.host().registries(|name| std::env::var(name).ok())?,
         credentials: &settings.host().credentials()?,
     };
-    let outcome = context.run(&backend, &request, &signals::pass_on).map_err(Box::new);
+    let ended = call.run(&backend, request, log);
     for aside in engine.store.trash().take_set_aside() {
         log.warning(&chain(&aside));
     }
-    match outcome? {
-        Outcome::Done => Ok(Exit::Done),
-        Outcome::Ended(status) => Ok(status.into()),
-        Outcome::Become(mut program) => {
-            let source = program.exec();
-            let program = program.get_program().to_string_lossy().into_owned();
-            Err(CallError::Execute { program, source })
+    ended
+}
+
+/// What a call of the runner has, whatever carries it out.
+pub(crate) struct Call {
+    settings: container_hook::Settings,
+    runner: Runner,
+    audit: AuditLog,
+}
+
+impl Call {
+    /// Looks at the environment, and opens the audit log if containers are to be made.
+    pub(crate) fn new(
+        settings: &Settings,
+        file: Option<&Path>,
+        request: &Request,
+    ) -> Result<Self, CallError> {
+        let runner = environment::runner(settings)?;
+        let mut hook_settings = engine::hook_settings(settings, file);
+        // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
+        let makes_containers = makes_containers(request);
+        hook_settings.template.file = match makes_containers {
+            true => environment::template(hook_settings.template.file)?,
+            false => None,
+        };
+        let audit = settings.audit.file.as_deref().filter(|_| makes_containers);
+        let audit = AuditLog::open(audit).map_err(|error| Box::new(error.into()))?;
+        Ok(Call { settings: hook_settings, runner, audit })
+    }
+
+    pub(crate) fn context<'a>(&'a self, log: &'a Log) -> HookContext<'a> {
+        HookContext { settings: &self.settings, runner: &self.runner, audit: &self.audit, log }
+    }
+
+    /// Has the request carried out, and ends as its step did.
+    pub(crate) fn run(
+        &self,
+        backend: &dyn Backend,
+        request: &Request,
+        log: &Log,
+    ) -> Result<Exit, CallError> {
+        let outcome = self.context(log).run(backend, request, &signals::pass_on);
+        match outcome.map_err(Box::new)? {
+            Outcome::Done => Ok(Exit::Done),
+            Outcome::Ended(status) => Ok(status.into()),
+            Outcome::Failed { code, error } => {
+                log.error(&chain(&*error));
+                Ok(Exit::Code(code))
+            }
+            Outcome::Become(mut program) => {
+                let source = program.exec();
+                let program = program.get_program().to_string_lossy().into_owned();
+                Err(CallError::Execute { program, source })
+            }
         }
     }
+}
+
+fn makes_containers(request: &Request) -> bool {
+    matches!(request.command, Command::PrepareJob(_) | Command::RunContainerStep(_))
 }

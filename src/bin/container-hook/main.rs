@@ -17,8 +17,8 @@ mod import;
 mod install;
 #[cfg(feature = "kubernetes")]
 mod kubernetes;
-#[cfg(not(feature = "kubernetes"))]
 #[path = "no_kubernetes.rs"]
+#[cfg(not(feature = "kubernetes"))]
 mod kubernetes;
 mod log;
 mod logs;

@@ -6,13 +6,8 @@ use std::path::Path;
 
 use rustix::fs::{Mode, OFlags};
 
+use crate::container_hook::alpine::{FILES, MAX_FILE_BYTES, says_alpine};
 use crate::sys::beneath::Beneath;
-
-/// More than any of these files has.
-const MAX_FILE_BYTES: u64 = 64 << 10;
-
-/// Where distributions say which they are.
-const FILES: [&str; 3] = ["etc/os-release", "usr/lib/os-release", "etc/alpine-release"];
 
 /// Returns whether a root file system calls itself Alpine.
 ///
@@ -33,23 +28,4 @@ fn read(root: &Beneath, path: &Path) -> Option<String> {
     let mut bytes = Vec::new();
     file.take(MAX_FILE_BYTES).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
-}
-
-fn says_alpine(text: &str) -> bool {
-    text.lines().any(|line| {
-        let id = line.trim().to_ascii_lowercase();
-        id.strip_prefix("id=").is_some_and(|id| id.trim_matches(['"', '\'']).starts_with("alpine"))
-    })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_id_counts_and_no_other_line() {
-        assert!(says_alpine("NAME=\"Alpine Linux\"\nID=alpine\n"));
-        assert!(says_alpine("ID=\"alpine\"\n"));
-        assert!(!says_alpine("ID=debian\nID_LIKE=alpine\nNAME=alpine\n"));
-    }
 }

@@ -1,6 +1,10 @@
 //! What of a cluster can fail under a command of the runner.
 
+use std::io;
+
+use super::agent::AgentError;
 use super::client::ClusterError;
+use super::files::FilesError;
 use super::wait::WaitError;
 use crate::container_hook::error::HookError;
 
@@ -9,27 +13,18 @@ use crate::container_hook::error::HookError;
 #[non_exhaustive]
 pub enum KubernetesError {
     #[error(
-        "no image brings this program to pods: pod {pod} of the runner cannot be read in namespace \
-         {namespace}; set `runner-image` under [kubernetes], or ACTIONS_RUNNER_IMAGE"
-    )]
-    NoRunnerImage { pod: String, namespace: String },
-    #[error(
-        "the work directory {work} is on no volume claim: set `work = \"copy\"` under [kubernetes], or \
-         mount a claim there in the runner's pod"
-    )]
-    NoClaim { work: String },
-    #[error(
-        "Dockerfile actions need a registry: set `push` and `image` (or `buildkit`) under \
-         [kubernetes.build]"
+        "Dockerfile actions are not built here: use an action with a published image, or set `push` and \
+         `image` (or `buildkit`) under [kubernetes.build]"
     )]
     NoBuild,
-    #[error(transparent)]
-    Cluster(#[from] ClusterError),
-    /// A pod did not become what it should.
-    #[error(transparent)]
-    Wait(#[from] WaitError),
+    #[error("cannot catch the signals of the runner")]
+    Signals(#[source] io::Error),
+    /// The runner has cancelled the job.
     #[error("interrupted by signal {signal}")]
     Interrupted { signal: i32 },
+    /// Whoever cancelled the step does not wait for its files.
+    #[error("the step was cancelled, and its files did not come back within {seconds} s")]
+    Cancelled { seconds: u64 },
 }
 
 impl From<KubernetesError> for HookError {
@@ -37,3 +32,16 @@ impl From<KubernetesError> for HookError {
         HookError::Backend(Box::new(error))
     }
 }
+
+/// Makes a command fail with an error of what it uses.
+macro_rules! into_hook_error {
+    ($($error:ty),*) => {
+        $(impl From<$error> for HookError {
+            fn from(error: $error) -> Self {
+                HookError::Backend(Box::new(error))
+            }
+        })*
+    };
+}
+
+into_hook_error!(ClusterError, WaitError, AgentError, FilesError);

@@ -16,6 +16,10 @@ pub struct KubernetesSettings {
     pub work: Work,
     /// What comes back from containers after each step, if files are copied.
     pub back: Back,
+    /// How many files come from a container at once at most, if they are copied: it may send what it likes.
+    pub max_files: u64,
+    /// How many bytes they have at most, together.
+    pub max_bytes: u64,
     /// Whether pods pass the "restricted" profile of pod security.
     pub restricted: bool,
     /// Whether ports of services may be ports of the node.
@@ -69,6 +73,8 @@ impl Default for KubernetesSettings {
             deadline: None,
             work: Work::default(),
             back: Back::default(),
+            max_files: 2_000_000,
+            max_bytes: 64 << 30,
             restricted: false,
             host_ports: false,
             node_selectors: false,

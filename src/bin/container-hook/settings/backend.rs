@@ -3,7 +3,7 @@
 
 use std::path::PathBuf;
 
-use oci_hooks::sys::quantity::Age;
+use oci_hooks::sys::quantity::{Age, Size};
 use serde::{Deserialize, Serialize};
 
 /// What carries jobs out, `[backend]`.
@@ -37,6 +37,8 @@ pub(crate) struct Kubernetes {
     pub(crate) deadline: Option<Age>,
     pub(crate) work: Work,
     pub(crate) back: Back,
+    pub(crate) max_files: u64,
+    pub(crate) max_bytes: Size,
     pub(crate) restricted: bool,
     pub(crate) host_ports: bool,
     pub(crate) node_selectors: bool,
@@ -94,6 +96,8 @@ impl Default for Kubernetes {
             deadline: None,
             work: Work::default(),
             back: Back::default(),
+            max_files: 2_000_000,
+            max_bytes: Size(64 << 30),
             restricted: false,
             host_ports: false,
             node_selectors: false,

@@ -67,6 +67,11 @@ impl<'a> ClusterOpener<'a> {
         ClusterOpener { cluster, pod, container }
     }
 
+    /// Returns a stream if the container takes one now; none if it does not yet, for whatever reason.
+    pub(in crate::container_hook::kubernetes) async fn try_open(&self) -> Option<Link> {
+        self.once().await.ok()
+    }
+
     async fn until_open(&self) -> Result<Link, OpenError> {
         let (pod, container) = (self.pod.to_owned(), self.container.to_owned());
         let began = Instant::now();

@@ -1,0 +1,154 @@
+//! What the commands of the runner use of a cluster.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use k8s_openapi::api::core::v1::Pod;
+use tokio::sync::OnceCell;
+
+use super::client::{Cluster, ClusterError};
+use super::error::KubernetesError;
+use super::files::{Limits, WorkFiles};
+use super::own_pod::{OwnPod, PodIdentity};
+use super::pod::{RUNNER_LABEL, runner_label};
+use super::settings::KubernetesSettings;
+use super::{cleanup, container_step, prepare, script_step};
+use crate::container::StepSignals;
+use crate::container_hook::backend::{Backend, Outcome};
+use crate::container_hook::context::HookContext;
+use crate::container_hook::error::HookError;
+use crate::container_hook::request::{ContainerArgs, PrepareJob, ScriptStep};
+use crate::container_hook::response::PrepareJobResponse;
+use crate::container_hook::state::JobState;
+use crate::image::{Credentials, RegistryClient};
+
+/// The container of a pod that steps run in.
+pub(super) const JOB: &str = "job";
+
+/// The backend that runs jobs as pods of a cluster.
+pub struct KubernetesBackend<'a> {
+    pub(super) context: HookContext<'a>,
+    pub(super) settings: &'a KubernetesSettings,
+    pub(super) cluster: &'a Cluster,
+    pub(super) identity: &'a PodIdentity,
+    pub(super) registries: &'a RegistryClient,
+    pub(super) credentials: &'a Credentials,
+    signals: &'a SignalSource<'a>,
+    pub(super) streams: [BorrowedFd<'a>; 2],
+    own: OnceCell<OwnPod>,
+}
+
+/// What begins to catch the signals that the runner sends.
+pub type SignalSource<'a> = dyn Fn() -> io::Result<Box<dyn StepSignals>> + 'a;
+
+/// What a [`KubernetesBackend`] is made of.
+pub struct KubernetesParts<'a> {
+    pub context: HookContext<'a>,
+    pub settings: &'a KubernetesSettings,
+    pub cluster: &'a Cluster,
+    /// The pod of the runner.
+    pub identity: &'a PodIdentity,
+    /// Where is looked up what images run, and how they are healthy.
+    pub registries: &'a RegistryClient,
+    /// Logins for images whose login the request does not bring.
+    pub credentials: &'a Credentials,
+    pub signals: &'a SignalSource<'a>,
+    /// Where the output and the errors of steps go.
+    pub streams: [BorrowedFd<'a>; 2],
+}
+
+impl<'a> KubernetesBackend<'a> {
+    /// Returns a backend; nothing is asked of the cluster yet.
+    pub fn new(parts: KubernetesParts<'a>) -> Self {
+        let KubernetesParts {
+            context,
+            settings,
+            cluster,
+            identity,
+            registries,
+            credentials,
+            signals,
+            streams,
+        } = parts;
+        KubernetesBackend {
+            context,
+            settings,
+            cluster,
+            identity,
+            registries,
+            credentials,
+            signals,
+            streams,
+            own: OnceCell::new(),
+        }
+    }
+
+    /// Begins to catch the signals of the runner.
+    pub(super) fn catch_signals(&self) -> Result<Box<dyn StepSignals>, HookError> {
+        (self.signals)().map_err(|error| KubernetesError::Signals(error).into())
+    }
+
+    /// Returns what the runner's own pod says; only what the environment does if there is no such pod.
+    pub(super) async fn own(&self) -> Result<&OwnPod, ClusterError> {
+        let find = || async {
+            let pod = self.cluster.pod(&self.identity.name).await?;
+            Ok(OwnPod::new(self.identity, pod.as_ref(), self.context.runner.work()))
+        };
+        self.own.get_or_try_init(find).await
+    }
+
+    /// Returns the files of the runner, for containers that get copies of them.
+    pub(super) fn files(&self) -> Result<WorkFiles<'_>, HookError> {
+        let limits = Limits { entries: self.settings.max_files, bytes: self.settings.max_bytes };
+        let HookContext { runner, log, .. } = self.context;
+        let files =
+            WorkFiles::new(runner.work(), &runner.workspace, self.settings.back, limits, log);
+        Ok(files?)
+    }
+
+    /// Returns what selects everything of this runner.
+    pub(super) fn selector(&self) -> String {
+        format!("{RUNNER_LABEL}={}", runner_label(&self.identity.name))
+    }
+
+    /// Returns the name of the job's pod, if the job is of this runner.
+    pub(super) fn job_pod<'s>(&self, state: Option<&'s JobState>) -> Result<&'s str, HookError> {
+        let found = state.and_then(|state| Some((state.job_pod.as_deref()?, state.pod.as_ref()?)));
+        let (name, pod) = found.ok_or(HookError::NoState)?;
+        let is_own = pod.runner == self.identity.name && pod.namespace == self.cluster.namespace();
+        is_own.then_some(name).ok_or_else(|| HookError::Foreign { id: name.to_owned() })
+    }
+}
+
+/// Returns the name of a pod; every pod of the API has one.
+pub(super) fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+impl Backend for KubernetesBackend<'_> {
+    fn prepare(&self, job: &PrepareJob) -> Result<Option<PrepareJobResponse>, HookError> {
+        self.cluster.run(prepare::run(self, job))
+    }
+
+    fn script_step(
+        &self,
+        step: &ScriptStep,
+        state: Option<&JobState>,
+    ) -> Result<Outcome, HookError> {
+        self.cluster.run(script_step::run(self, step, state))
+    }
+
+    fn container_step(
+        &self,
+        step: &ContainerArgs,
+        state: Option<&JobState>,
+        // Signals are passed on by the agent of the step, not to a process here.
+        _pass_on: &dyn Fn(u32),
+    ) -> Result<Outcome, HookError> {
+        self.cluster.run(container_step::run(self, step, state))
+    }
+
+    fn cleanup(&self) -> Result<(), HookError> {
+        self.cluster.run(cleanup::run(self))
+    }
+}

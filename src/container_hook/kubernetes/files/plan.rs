@@ -1,7 +1,7 @@
 //! Which files of a job go where, and when.
 
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use super::error::{FilesError, Summary};
 use super::host::{HostTree, Limits};
@@ -13,12 +13,10 @@ use crate::container_hook::kubernetes::agent::Session;
 use crate::container_hook::kubernetes::settings::Back;
 use crate::container_hook::log::Log;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
-use crate::sys::init::frames::files::{Change, Time};
+use crate::sys::init::frames::files::Change;
 
 /// The work directory of the runner, in containers.
 const WORK: &str = "/__w";
-/// Where programs look for what the runner keeps in `_temp`.
-const GITHUB: &str = "/github";
 /// The runner's own directories, whose files are only good for the step that they were made for.
 const COMMANDS: &str = "_temp/_runner_file_commands";
 const HOME: &str = "_temp/_github_home";
@@ -55,7 +53,7 @@ impl<'w> WorkFiles<'w> {
         Ok(WorkFiles { work: HostTree::open(work)?, directory: work, workspace, back, limits, log })
     }
 
-    /// Fills the container of a new pod: with everything but the tools, and with links to where programs look.
+    /// Fills the container of a new pod: with everything but the tools.
     pub(in crate::container_hook::kubernetes) async fn prepare(
         &self,
         session: &mut Session<'_>,
@@ -63,7 +61,7 @@ impl<'w> WorkFiles<'w> {
         let record = self.record("job")?;
         record.forget()?;
         let summary = put(session, &self.work, WORK.as_ref(), &everything(), &record).await?;
-        self.link(session, &self.job_links()).await?;
+        directories(session).await?;
         Ok(summary)
     }
 
@@ -144,7 +142,7 @@ impl<'w> WorkFiles<'w> {
         let (from, to) = (place(job), place(step));
         let summary = transfer(from, to, &everything(), &record, self.limits).await?;
         self.tell_unread(&summary);
-        self.link(step, &self.step_links()).await?;
+        directories(step).await?;
         Ok(summary)
     }
 
@@ -157,7 +155,7 @@ impl<'w> WorkFiles<'w> {
         let record = self.record(id)?;
         record.forget()?;
         let summary = put(step, &self.work, WORK.as_ref(), &everything(), &record).await?;
-        self.link(step, &self.step_links()).await?;
+        directories(step).await?;
         Ok(summary)
     }
 
@@ -201,41 +199,14 @@ impl<'w> WorkFiles<'w> {
             _ => Ok(()),
         }
     }
+}
 
-    fn job_links(&self) -> Vec<(&'static str, PathBuf)> {
-        [("home", HOME), ("workflow", WORKFLOW)]
-            .map(|(name, to)| (name, Path::new(WORK).join(to)))
-            .into()
-    }
-
-    fn step_links(&self) -> Vec<(&'static str, PathBuf)> {
-        let mut links = self.job_links();
-        links.push(("file_commands", Path::new(WORK).join(COMMANDS)));
-        links.push(("runner_temp", Path::new(WORK).join("_temp")));
-        if let Some(workspace) = &self.workspace {
-            let workspace = Path::new(std::ffi::OsStr::from_bytes(workspace));
-            links.push(("workspace", Path::new(WORK).join(workspace)));
-        }
-        links
-    }
-
-    /// Makes links, and the directories that they lead to.
-    async fn link(
-        &self,
-        session: &mut Session<'_>,
-        links: &[(&'static str, PathBuf)],
-    ) -> Result<(), FilesError> {
-        let directory = |path: &str| Change::Directory { path: path.into(), mode: DIRECTORY };
-        let made = [COMMANDS, HOME, WORKFLOW].map(directory);
-        put_changes(session, WORK.as_ref(), &made).await?;
-        let link = |(name, to): &(&str, PathBuf)| Change::Link {
-            path: name.as_bytes().to_vec(),
-            time: Time::default(),
-            target: to.as_os_str().as_bytes().to_vec(),
-        };
-        let links: Vec<Change> = links.iter().map(link).collect();
-        put_changes(session, GITHUB.as_ref(), &links).await
-    }
+/// Makes the directories that programs expect: what the pod mounts of them elsewhere is there already.
+async fn directories(session: &mut Session<'_>) -> Result<(), FilesError> {
+    let directory = |path: &str| Change::Directory { path: path.into(), mode: DIRECTORY };
+    let made = [COMMANDS, HOME, WORKFLOW].map(directory);
+    put_changes(session, WORK.as_ref(), &made).await?;
+    Ok(())
 }
 
 fn place<'p, 's>(session: &'p mut Session<'s>) -> Place<'p, 's> {

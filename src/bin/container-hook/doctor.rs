@@ -16,18 +16,26 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
 use crate::engine;
+use crate::environment;
 use crate::error::Error;
-use crate::settings::Settings;
+use crate::pods;
+use crate::settings::{Kind, Settings};
+
+pub(crate) use runner::settings;
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as root, as the hook runs. Exit status is 0 if containers will run as jobs need them, and 1 otherwise.")]
+Run it as root, as the hook runs; in a cluster in the pod of a runner, where it asks for each permission.
+Exit status is 0 if containers will run as jobs need them, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
     let settings = &loaded.settings;
+    if environment::backend(settings) == Kind::Kubernetes {
+        return pods::doctor(&loaded, context);
+    }
     let mut checks = vec![runner::user(), runner::settings(&loaded)];
     checks.push(host::kernel(Some(ownership::IDMAPPED_OVERLAY)));
     checks.extend([host::cgroups(), host::cgroup_controllers(), ownership::user_namespaces()]);

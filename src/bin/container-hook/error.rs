@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::container_hook::HookError;
+#[cfg(feature = "kubernetes")]
+use oci_hooks::container_hook::kubernetes::ClusterError;
 use oci_hooks::container_hook::request::RequestError;
 use oci_hooks::container_hook::template::Faults;
 use oci_hooks::container_hook::template::TemplateError;
@@ -80,6 +82,17 @@ pub(crate) enum Error {
     NoComments,
     #[error("only `container-hook template` writes YAML")]
     NoYaml,
+    #[error("no pod {pod} in namespace {namespace}")]
+    NoSuchPod { pod: String, namespace: String },
+    #[error("pod {pod} has containers {}: name one of them", containers.join(", "))]
+    WhichContainer { pod: String, containers: Vec<String> },
+    #[error("containers of this machine are in no pod: name one container only")]
+    NoPods,
+    #[error("{option} is for images of this machine: a cluster keeps its own")]
+    NoImages { option: &'static str },
+    #[cfg(feature = "kubernetes")]
+    #[error(transparent)]
+    Cluster(#[from] Box<ClusterError>),
     #[error("this program was built without the feature `kubernetes`")]
     NoKubernetes,
 }
@@ -99,6 +112,9 @@ impl Failure for Error {
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
             Error::Access(error) => Some(error.hint()),
+            Error::NoSuchPod { .. } => {
+                Some("`container-hook ps` lists the pods of jobs".to_owned())
+            }
             Error::NoSuchImage { .. } => {
                 Some("`container-hook images` lists the images in the store".to_owned())
             }

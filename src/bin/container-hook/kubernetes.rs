@@ -6,6 +6,7 @@ use std::os::fd::AsFd as _;
 use std::path::Path;
 
 use oci_hooks::container::StepSignals;
+use oci_hooks::container_hook;
 use oci_hooks::container_hook::kubernetes::{
     Back, BuildSettings, Cluster, Filling, KubernetesBackend, KubernetesParts, KubernetesSettings,
     PodIdentity, Work,
@@ -64,7 +65,10 @@ pub(crate) fn identity() -> Result<PodIdentity, CallError> {
 }
 
 /// Returns how jobs are run in a cluster: what no settings say, the variables of the reference may.
-pub(crate) fn library_settings(settings: &Settings, log: &Log) -> KubernetesSettings {
+pub(crate) fn library_settings(
+    settings: &Settings,
+    log: &dyn container_hook::Log,
+) -> KubernetesSettings {
     let of_file = &settings.kubernetes;
     let default = KubernetesSettings::default();
     let timeout = of_file.prepare_timeout.map(|age| age.0);

@@ -25,6 +25,11 @@ mod logs;
 #[cfg(test)]
 mod man;
 mod names;
+#[cfg(feature = "kubernetes")]
+mod pods;
+#[path = "no_pods.rs"]
+#[cfg(not(feature = "kubernetes"))]
+mod pods;
 mod prune;
 mod ps;
 mod pull;

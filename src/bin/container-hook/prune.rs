@@ -14,9 +14,11 @@ use oci_hooks::sys::record::NewerRecords;
 use serde::Serialize;
 
 use crate::engine;
+use crate::environment;
 use crate::error::Error;
 use crate::images::ImageEntry;
-use crate::settings::Settings;
+use crate::pods;
+use crate::settings::{Kind, Settings};
 
 /// Remove images by age and size, and what killed jobs left behind
 #[derive(Debug, Args)]
@@ -27,7 +29,9 @@ Examples:
   container-hook prune --newer                After a roll-back: also what the newer version left
 
 Images that containers use stay. Jobs that run are not touched. The build cache of
-buildah is removed by age, not by size. contrib/systemd has a timer that runs it each hour.")]
+buildah is removed by age, not by size. contrib/systemd has a timer that runs it each hour.
+
+In a cluster it removes the pods and secrets of runners whose pod is gone or has ended.")]
 pub(crate) struct PruneArgs {
     /// Remove images unused for this long, e.g. 7d
     #[arg(long, conflicts_with = "all")]
@@ -37,13 +41,25 @@ pub(crate) struct PruneArgs {
     #[arg(long, conflicts_with = "all")]
     size: Option<Size>,
 
-    /// Remove all images that no container uses
+    /// Remove all images that no container uses; in a cluster the pods of all runners, also of those that run
     #[arg(long)]
-    all: bool,
+    pub(crate) all: bool,
 
     /// Also remove what a newer version of the program recorded, unless it runs: after a roll-back
     #[arg(long)]
     newer: bool,
+}
+
+impl PruneArgs {
+    /// Returns an option that was given and is about images of this machine.
+    pub(crate) fn of_images(&self) -> Option<&'static str> {
+        let given = [
+            ("--age", self.age.is_some()),
+            ("--size", self.size.is_some()),
+            ("--newer", self.newer),
+        ];
+        given.into_iter().find_map(|(option, is_given)| is_given.then_some(option))
+    }
 }
 
 /// What was removed, for programs.
@@ -61,6 +77,9 @@ struct PruneReport {
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
+    if environment::backend(&settings) == Kind::Kubernetes {
+        return pods::prune(args, &settings, context);
+    }
     let engine = settings.host().existing()?;
     let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
     // Containers of killed jobs hold their images.

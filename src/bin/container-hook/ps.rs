@@ -10,10 +10,12 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::identity::Identity;
 use serde::Serialize;
 
+use crate::environment;
 use crate::error::Error;
-use crate::settings::Settings;
+use crate::pods;
+use crate::settings::{Kind, Settings};
 
-/// List the containers of jobs
+/// List the containers of jobs, or their pods in a cluster
 #[derive(Debug, Args)]
 pub(crate) struct PsArgs {}
 
@@ -60,7 +62,11 @@ impl PsEntry {
 }
 
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = context.settings::<Settings>()?.settings.host().existing()?;
+    let settings = context.settings::<Settings>()?.settings;
+    if environment::backend(&settings) == Kind::Kubernetes {
+        return pods::ps(&settings, context);
+    }
+    let engine = settings.host().existing()?;
     for error in engine.unreadable()? {
         context.note(&chain(&error));
     }

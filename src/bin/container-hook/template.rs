@@ -14,6 +14,7 @@ use oci_hooks::sys::fs::read_bounded;
 
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::error::Error;
+use crate::pods;
 use crate::stdin;
 
 /// The request that there is a pod for if none is given.
@@ -40,6 +41,7 @@ Examples:
   container-hook template --template template.yaml --explain  Where does each value come from?
   container-hook template --request request.json              The pod of a job
   container-hook template --base pod.json --for step          The same, merged into another pod
+  container-hook template --kubernetes                        What this program makes in a cluster
 
 Exit status is 0, or 2 if there is a mistake; the message says in which line and column."
 )]
@@ -73,6 +75,10 @@ pub(crate) struct TemplateArgs {
     /// Annotate each value with its origin
     #[arg(long)]
     explain: bool,
+
+    /// Print the pod that this program makes in a cluster, by its settings, instead of that of GitHub's hook
+    #[arg(long, conflicts_with_all = ["base", "kind", "explain"])]
+    kubernetes: bool,
 }
 
 #[derive(Debug, Subcommand)]
@@ -100,6 +106,10 @@ pub(crate) fn run(args: &TemplateArgs, context: &mut Context) -> Result<Exit, Er
     }
     if args.explain && context.is_json() {
         return Err(Error::NoComments);
+    }
+    if args.kubernetes {
+        let request = Request::parse(&request(args)?)?;
+        return pods::template(&request, args.template.clone().or_else(named), context);
     }
     let template = match args.template.clone().or_else(named) {
         Some(path) => Template::read(&path)?,
@@ -157,12 +167,16 @@ fn base(args: &TemplateArgs) -> Result<(Base, Kind), Error> {
     if let Some(path) = &args.base {
         return Ok((Base::read(path)?, args.kind));
     }
-    let request = match &args.request {
+    pod_of(&Request::parse(&request(args)?)?)
+}
+
+/// Returns the text of the request that there is a pod for.
+fn request(args: &TemplateArgs) -> Result<Vec<u8>, Error> {
+    Ok(match &args.request {
         Some(path) if path == Path::new("-") => stdin::read()?,
         Some(path) => read_bounded(path, stdin::MAX_BYTES)?,
         None => EXAMPLE.into(),
-    };
-    pod_of(&Request::parse(&request)?)
+    })
 }
 
 /// Returns the pod that the hook for Kubernetes makes of a request.

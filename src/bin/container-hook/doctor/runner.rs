@@ -32,7 +32,7 @@ pub(super) fn user() -> Check {
     Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), hint)
 }
 
-pub(super) fn settings(loaded: &Loaded<Settings>) -> Check {
+pub(crate) fn settings(loaded: &Loaded<Settings>) -> Check {
     let path = loaded.path.as_ref();
     Check::ok("settings", path.map_or("defaults".to_owned(), |path| path.display().to_string()))
 }

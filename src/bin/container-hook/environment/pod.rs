@@ -7,10 +7,9 @@ use std::env;
 use std::path::Path;
 use std::time::Duration;
 
-use oci_hooks::container_hook::Log as _;
+use oci_hooks::container_hook::Log;
 
 use super::EnvironmentError;
-use crate::log::Log;
 
 /// Where Kubernetes mounts the service account of a pod.
 const SERVICE_ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
@@ -38,7 +37,7 @@ pub(crate) fn name() -> Result<String, EnvironmentError> {
 
 /// Returns how long a job waits for its containers; like the reference, a warning and nothing for what is no
 /// number.
-pub(crate) fn prepare_timeout(log: &Log) -> Option<Duration> {
+pub(crate) fn prepare_timeout(log: &dyn Log) -> Option<Duration> {
     let text = variable(TIMEOUT)?;
     match text.parse() {
         Ok(seconds) if seconds > 0 => Some(Duration::from_secs(seconds)),

@@ -4,12 +4,14 @@ mod access;
 mod inspect;
 mod list;
 mod log;
+mod preview;
 mod prune;
 
 pub use access::{Need, PERMISSIONS, Permission};
 pub use inspect::{RunnerPod, inspect};
 pub use list::{JobPod, PodContainer, list};
 pub use log::{PodLogLine, containers, log};
+pub use preview::{Preview, preview};
 pub use prune::{Pruned, prune};
 
 use super::pod::MANAGED_BY;

@@ -74,6 +74,10 @@ impl Owners<'_> {
         all: bool,
     ) -> Result<Option<(String, Fate)>, ClusterError> {
         let Some(name) = metadata.name.clone() else { return Ok(None) };
+        if metadata.deletion_timestamp.is_some() {
+            // Somebody has removed it already.
+            return Ok(None);
+        }
         if all {
             return Ok(Some((name, Fate::Remove)));
         }
@@ -120,6 +124,11 @@ mod tests {
         json!({"metadata": {"name": name, "ownerReferences": owners}})
     }
 
+    fn going(mut object: Value) -> Value {
+        object["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        object
+    }
+
     /// A cluster with a runner that lives, one that has ended, one that is another now, and one that is
     /// gone.
     fn cluster() -> (Cluster, Calls) {
@@ -143,6 +152,7 @@ mod tests {
                     object("c", Some(("other", "3"))),
                     object("d", Some(("gone", "4"))),
                     object("e", None),
+                    going(object("f", Some(("gone", "4")))),
                 ])),
                 (_, path) if path.starts_with("secrets?") => items(json!([
                     object("s", Some(("alive", "1"))),

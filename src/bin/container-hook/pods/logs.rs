@@ -1,0 +1,71 @@
+//! `container-hook logs` in a cluster.
+
+use std::io::IsTerminal as _;
+
+use oci_hooks::container_hook::kubernetes::admin;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::lines::visible;
+
+use super::connect;
+use crate::error::Error;
+use crate::logs::LogsArgs;
+use crate::settings::Settings;
+
+pub(crate) fn run(
+    args: &LogsArgs,
+    settings: &Settings,
+    context: &mut Context,
+) -> Result<Exit, Error> {
+    let cluster = connect(settings)?;
+    let pod = &args.id;
+    let found = cluster.run(admin::containers(&cluster, pod)).map_err(Box::new)?;
+    let containers = found.ok_or_else(|| {
+        let namespace = cluster.namespace().to_owned();
+        Error::NoSuchPod { pod: pod.clone(), namespace }
+    })?;
+    let container = choose(pod, &containers, args.container.as_deref())?;
+    let tail = args.tail.map(|count| u32::try_from(count).unwrap_or(u32::MAX));
+    let lines = cluster.run(admin::log(&cluster, pod, container, tail)).map_err(Box::new)?;
+    if context.is_json() {
+        context.json(&lines)?;
+        return Ok(Exit::Done);
+    }
+    let is_terminal = std::io::stdout().is_terminal();
+    for line in &lines {
+        if let (true, Some(time)) = (args.timestamps, line.time) {
+            context.write(format!("{time:.3} "))?;
+        }
+        // What runs in a container must not be able to change the terminal of whoever looks.
+        match is_terminal {
+            true => context.line(visible(line.text.as_bytes()))?,
+            false => context.line(&line.text)?,
+        }
+    }
+    Ok(Exit::Done)
+}
+
+/// Returns the container that is named, or the only one there is.
+fn choose<'a>(pod: &str, containers: &'a [String], named: Option<&str>) -> Result<&'a str, Error> {
+    let named_one = |name: &str| containers.iter().find(|one| *one == name);
+    let found = match (named, containers) {
+        (Some(name), _) => named_one(name),
+        (None, [only]) => Some(only),
+        (None, _) => None,
+    };
+    found.map(String::as_str).ok_or_else(|| Error::WhichContainer {
+        pod: pod.to_owned(),
+        containers: containers.to_vec(),
+    })
+}
+
+#[test]
+fn a_container_is_named_if_there_are_more() {
+    let names = ["job", "redis"].map(str::to_owned);
+    assert_eq!(choose("p", &names, Some("redis")).unwrap(), "redis");
+    assert_eq!(choose("p", &names[..1], None).unwrap(), "job");
+    for named in [None, Some("other")] {
+        let error = choose("p", &names, named).unwrap_err().to_string();
+        assert_eq!(error, "pod p has containers job, redis: name one of them");
+    }
+}

@@ -50,9 +50,11 @@ pub(super) fn init(
     volumes: &Volumes<'_>,
 ) -> Container {
     let image = settings.runner_image.clone().or_else(|| own.image.clone());
-    let mut args = ["fill", "--agent", PROGRAM, "--copy", volumes.externals(), EXTERNALS]
-        .map(literal)
-        .to_vec();
+    let mut args = ["fill", "--agent", PROGRAM].map(str::to_owned).to_vec();
+    // Only steps of jobs are programs of the runner.
+    if let Some(externals) = volumes.externals() {
+        args.extend(["--copy".to_owned(), literal(externals), EXTERNALS.to_owned()]);
+    }
     for part in volumes.directories() {
         args.extend(["--directory".to_owned(), literal(&format!("{WORK}/{part}"))]);
     }

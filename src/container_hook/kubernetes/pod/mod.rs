@@ -25,6 +25,8 @@ mod ports;
 mod program;
 mod restricted;
 mod secrets;
+#[cfg(test)]
+mod tests;
 mod volumes;
 
 pub use error::PodError;

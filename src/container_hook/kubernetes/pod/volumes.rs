@@ -55,7 +55,7 @@ pub(super) struct Volumes<'a> {
     named: Vec<(String, usize)>,
     /// Directories in the work directory, to be there before containers start.
     directories: BTreeSet<String>,
-    /// Where the runner has its externals.
+    /// Where the runner has its externals, if a container is to have them.
     externals: Option<String>,
 }
 
@@ -140,9 +140,12 @@ impl<'a> Volumes<'a> {
 
     /// Mounts what the runner has elsewhere of its work directory.
     fn system(&mut self, args: &ContainerArgs, role: Role, mounts: &mut Vec<VolumeMount>) {
+        if role == Role::Job {
+            self.externals = Some(RUNNER_EXTERNALS.to_owned());
+        }
         for Mount { source, target, read_only, .. } in &args.system_mounts {
             let Some(source) = source.as_deref() else { continue };
-            if target.trim_end_matches('/') == EXTERNALS {
+            if role == Role::Job && target.trim_end_matches('/') == EXTERNALS {
                 self.externals = Some(plain(Path::new(source)));
             }
             // The rest of them are parts of these, or the socket of an engine.
@@ -332,9 +335,9 @@ impl<'a> Volumes<'a> {
         volumes
     }
 
-    /// Returns where the runner has its externals.
-    pub(super) fn externals(&self) -> &str {
-        self.externals.as_deref().unwrap_or(RUNNER_EXTERNALS)
+    /// Returns where the runner has its externals, if a container is to have them.
+    pub(super) fn externals(&self) -> Option<&str> {
+        self.externals.as_deref()
     }
 
     /// Returns the directories of the work directory that are to be there before containers start.

@@ -107,7 +107,10 @@ impl<'c> Pods<'c> {
     /// Makes a runner with its pod. The pod need not run: the hook reads what it is.
     pub(crate) fn runner(&self, name: &str) -> Runner<'_, Self> {
         self.make_runner_pod(name, json!({}));
-        Runner::new(self, name)
+        let mut runner = Runner::new(self, name);
+        // Where pods find them: in the runner's image.
+        runner.externals = "/home/runner/externals".into();
+        runner
     }
 
     /// Makes the pod of a runner with more in its specification.

@@ -51,15 +51,17 @@ fn a_job_waits_for_services_that_have_a_health_check() {
 }
 
 #[test]
-fn a_service_that_ends_fails_the_job_in_its_own_words() {
+fn a_service_that_ends_is_reported_in_its_own_words() {
     let cluster = cluster();
     let pods = Pods::new(&cluster);
     let mut runner = pods.runner("ends");
     let service = merge(container("test/exits:1"), json!({"contextName": "broken"}));
     let args = json!({"container": runner.job_container("alpine:3.20"), "services": [service]});
-    let said = runner.call("prepare_job", args).failure();
-    for words in ["broken", "3", "the service says no"] {
+    let ended = runner.call("prepare_job", args).success();
+    let said = ended.log();
+    for words in ["::warning::container broken ended with code 3", "the service says no"] {
         assert!(said.contains(words), "{words:?} is not in {said}");
     }
-    pods.wait_until_gone("ends");
+    runner.cleanup();
+    pods.check_gone("ends");
 }

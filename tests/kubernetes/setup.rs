@@ -74,7 +74,13 @@ impl<'c> Pods<'c> {
         let directory = program::temporary_directory();
         let token = namespace.account("runner", RUNNER_RULES);
         let pods = Self { namespace, directory, token, proxy: None };
-        let settings = format!("[backend]\nkind = \"kubernetes\"\n\n{settings}");
+        // The hook asks it what images are run with.
+        let registry = format!("{}:5000", namespace.cluster().address());
+        let settings = format!(
+            "[backend]\nkind = \"kubernetes\"\n\n{settings}\n\
+             [registry.\"docker.io\"]\nmirrors = [{registry:?}]\n\n\
+             [registry.{registry:?}]\ninsecure = true\n"
+        );
         fs::write(pods.at("container-hook.toml"), settings).unwrap();
         let script = format!("#!/bin/sh\nexec {}\n", installed().display());
         program::write_program(&pods.at("container-hook.sh"), &script);
@@ -128,16 +134,20 @@ impl<'c> Pods<'c> {
         self.namespace.create("pods", &json!({"metadata": {"name": name}, "spec": spec}))
     }
 
-    /// Returns the pods that the hook made for a runner.
+    /// Returns the pods that the hook made for a runner, without those that are about to go.
     pub(crate) fn pods_of(&self, runner: &str) -> Vec<Value> {
-        self.namespace.list("pods", &format!("runner-pod={runner}"))
+        let mut pods = self.namespace.list("pods", &format!("runner-pod={runner}"));
+        pods.retain(|pod| pod["metadata"]["deletionTimestamp"].is_null());
+        pods
     }
 
-    /// Checks that nothing of a runner is left, its own pod apart.
+    /// Checks that nothing of a runner is left, its own pod apart, but what is about to go: a kubelet of 1.20
+    /// reports an ended pod when it comes to it.
     #[track_caller]
     pub(crate) fn check_gone(&self, runner: &str) {
         for kind in ["pods", "secrets"] {
-            let left = self.namespace.list(kind, &format!("runner-pod={runner}"));
+            let mut left = self.namespace.list(kind, &format!("runner-pod={runner}"));
+            left.retain(|one| one["metadata"]["deletionTimestamp"].is_null());
             let names: Vec<_> = left.iter().map(|one| &one["metadata"]["name"]).collect();
             assert!(left.is_empty(), "left of {runner}: {kind} {names:?}");
         }

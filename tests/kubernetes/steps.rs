@@ -41,18 +41,20 @@ fn environments_arrive_as_they_are_and_secrets_are_in_no_pod_and_no_request_line
     runner.prepare(job, &[]);
     let ended = runner.run("echo \"$TOKEN|$DOLLAR|${EMPTY-unset}|$HOME\"").success();
     assert_eq!(ended.stdout(), format!("{secret}|$(HOME) ${{HOME}} $$||/github/home\n"));
-    let large = "0123456789abcdef".repeat(200 * 1024 / 16);
+    // Two of the longest that the kernel takes.
+    let large = "0123456789abcdef".repeat(100 * 1024 / 16);
     let values = [
         ("LINES", "one\ntwo\n\n  four"),
         ("QUOTES", "a'b\"c`d$(e)\\f ü\u{1f600}"),
         ("with-dash", "kept"),
         ("LARGE", large.as_str()),
+        ("LARGER", large.as_str()),
         ("STEP_SECRET", "canary-of-the-step"),
     ];
-    let script = "printf '<%s>' \"$LINES\" \"$QUOTES\"; printf %s \"$LARGE\" | wc -c; env | grep -c ^with-dash=kept";
+    let script = "printf '<%s>' \"$LINES\" \"$QUOTES\"; printf %s \"$LARGE$LARGER\" | wc -c; env | grep -c ^with-dash=kept";
     let ended = runner.run_step(script, &values).0.success();
     let mut expected = String::new();
-    write!(expected, "<{}><{}>{}\n1\n", values[0].1, values[1].1, large.len()).unwrap();
+    write!(expected, "<{}><{}>{}\n1\n", values[0].1, values[1].1, 2 * large.len()).unwrap();
     assert_eq!(ended.stdout(), expected);
     for asked in pods.proxy().asked() {
         assert!(!asked.path.contains("canary"), "{}", asked.path);

@@ -153,7 +153,8 @@ impl Cluster {
 
     /// Returns the address of this machine in the network of pods.
     pub(crate) fn own_address(&self) -> String {
-        self.address.trim_end_matches(".1").to_owned() + ".254"
+        let (network, _) = self.address.rsplit_once('.').expect("it is an address");
+        format!("{network}.254")
     }
 
     /// Returns the certificate of who signs those of the API server.

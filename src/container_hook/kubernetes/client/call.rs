@@ -1,5 +1,7 @@
 //! One call, repeated while that may help.
 
+use std::time::Duration;
+
 use http::Request;
 use http::header::RETRY_AFTER;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
@@ -12,6 +14,8 @@ use super::Cluster;
 use super::error::{ClusterError, Fault, Operation, Refusal, innermost};
 use crate::sys::error::chain;
 
+/// How long a server that was away denies what it permits.
+const SETTLING: Duration = Duration::from_secs(10);
 /// The longest answer that is read.
 const MAX_ANSWER_BYTES: usize = 64 << 20;
 
@@ -24,13 +28,21 @@ impl Cluster {
     ) -> Result<Vec<u8>, ClusterError> {
         let began = Instant::now();
         let mut pauses = self.policy.pauses();
+        // A server that has just come back denies everything, until it has read its Roles.
+        let mut back_since = None;
         loop {
             let fault = match self.attempt(operation, request).await {
                 Ok(answer) => return Ok(answer),
                 Err(fault) => fault,
             };
+            let is_denied = matches!(&fault, Fault::Refused(refusal) if refusal.is_denied());
+            if fault.may_pass() {
+                back_since = Some(Instant::now());
+            }
+            let is_settling = back_since.is_some_and(|since| since.elapsed() < SETTLING);
+            let may_pass = fault.may_pass() || is_denied && is_settling;
             let pause = pauses.next(fault.retry_after());
-            if !fault.may_pass() || began.elapsed() + pause > self.policy.limit {
+            if !may_pass || began.elapsed() + pause > self.policy.limit {
                 return Err(ClusterError::Call { operation: operation.clone(), fault });
             }
             debug!(%operation, error = chain(&fault), ?pause, "calling the API server again");

@@ -52,6 +52,12 @@ impl ClusterError {
         self.refusal().is_some_and(Refusal::is_quota)
     }
 
+    /// Returns whether we are unknown, or may not do that. A server that has just been started says so of
+    /// everybody, until it has read its Roles.
+    pub(super) fn is_denied(&self) -> bool {
+        self.refusal().is_some_and(Refusal::is_denied)
+    }
+
     /// Returns whether the same call may work later on.
     pub(in crate::container_hook::kubernetes) fn may_pass(&self) -> bool {
         matches!(self, ClusterError::Call { fault, .. } if fault.may_pass())
@@ -224,6 +230,10 @@ impl Refusal {
             501 | 505 => false,
             code => code >= 500,
         }
+    }
+
+    pub(super) fn is_denied(&self) -> bool {
+        self.code == 401 || self.rule.is_some()
     }
 
     fn is_quota(&self) -> bool {

@@ -57,7 +57,6 @@ enum Failure {
     Passing(String),
     /// The program did not start, or ended.
     Program(String),
-    Permanent(ClusterError),
 }
 
 impl<'a> ClusterOpener<'a> {
@@ -80,11 +79,6 @@ impl<'a> ClusterOpener<'a> {
         loop {
             let problem = match self.once().await {
                 Ok(link) => return Ok(link),
-                Err(Failure::Permanent(error)) => {
-                    // The pod says better why.
-                    self.look().await?;
-                    return Err(error.into());
-                }
                 Err(Failure::Program(problem)) => {
                     failures += 1;
                     problem
@@ -108,7 +102,7 @@ impl<'a> ClusterOpener<'a> {
     async fn look(&self) -> Result<(), OpenError> {
         match self.cluster.pod(self.pod).await {
             Ok(pod) => Ok(ended::check(pod.as_ref(), self.pod, self.container)?),
-            Err(error) if error.may_pass() => Ok(()),
+            Err(error) if error.may_pass() || error.is_denied() => Ok(()),
             Err(error) => Err(error.into()),
         }
     }
@@ -117,9 +111,9 @@ impl<'a> ClusterOpener<'a> {
         let call = [PROGRAM, "call", STATE];
         let exec = self.cluster.exec(self.pod, self.container, &call).await.map_err(|error| {
             match error.refusal().map(|refusal| refusal.code) {
-                Some(401 | 403) => Failure::Permanent(error),
-                // The node does not know the container, or not yet again.
-                Some(400 | 404) => Failure::Program(chain(&error)),
+                // A server that has just been started does not know its Roles yet; nor does the node know the
+                // container, or not yet again.
+                Some(400 | 401 | 403 | 404) => Failure::Program(chain(&error)),
                 _ => Failure::Passing(chain(&error)),
             }
         })?;

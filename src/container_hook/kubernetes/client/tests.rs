@@ -75,6 +75,20 @@ fn what_is_wrong_is_not_asked_again() {
 }
 
 #[test]
+fn a_server_that_has_just_come_back_may_deny_for_a_moment() {
+    let denied =
+        || answer(403, r#"{"message": "pods is forbidden: User \"u\" cannot get resource"}"#);
+    let unknown = answer(401, r#"{"message": "Unauthorized"}"#);
+    let (cluster, calls) = cluster(vec![Reply::Close, unknown, denied(), answer(200, "{}")]);
+    cluster.run(cluster.pod("a")).unwrap();
+    assert_eq!(calls.lock().unwrap().len(), 4);
+    // Else it is asked once.
+    let (cluster, calls) = super::testing::cluster(vec![denied()]);
+    cluster.run(cluster.pod("a")).unwrap_err();
+    assert_eq!(calls.lock().unwrap().len(), 1);
+}
+
+#[test]
 fn the_server_is_left_alone_for_as_long_as_it_asks() {
     let header = Reply::Answer(429, "Retry-After: 1\r\n", String::new());
     let details = answer(503, r#"{"details": {"retryAfterSeconds": 1}}"#);

@@ -10,4 +10,4 @@ mod until;
 
 pub use ended::ContainerEnd;
 pub use observe::{Expect, PodFault};
-pub use until::{WaitError, create, until_ended, until_gone, until_ready};
+pub use until::{WaitError, create, until_gone, until_ready};

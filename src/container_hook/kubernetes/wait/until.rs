@@ -6,7 +6,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Pod;
 use tokio::time::{Instant, sleep};
 
-use super::ended::{self, ContainerEnd, title};
+use super::ended::{self, title};
 use super::observe::{Expect, Observer, PodFault, Verdict};
 use crate::container_hook::kubernetes::client::{Cluster, ClusterError};
 use crate::container_hook::log::Log;
@@ -126,28 +126,6 @@ pub async fn until_ready(
                 return Err(WaitError::TimedOut { pod, after: began.elapsed(), waits });
             }
             _ => intervals.pause().await,
-        }
-    }
-}
-
-/// Waits for the end of a container, and returns how it ended. There is no limit: the caller has one, or
-/// the pod.
-///
-/// # Errors
-///
-/// Fails if the cluster cannot be asked.
-pub async fn until_ended(
-    cluster: &Cluster,
-    pod_name: &str,
-    container: &str,
-) -> Result<ContainerEnd, WaitError> {
-    let mut intervals = Intervals::new();
-    loop {
-        let pod = cluster.pod(pod_name).await?;
-        match ended::check(pod.as_ref(), pod_name, container) {
-            // It may still end by itself.
-            Ok(()) | Err(ContainerEnd::Going { .. }) => intervals.pause().await,
-            Err(end) => return Ok(end),
         }
     }
 }
@@ -302,14 +280,5 @@ mod tests {
         let (cluster, _) = answering(move |_, _| one());
         let error = cluster.run(until_gone(&cluster, "a=b", Duration::ZERO)).unwrap_err();
         assert_eq!(error.to_string(), "pod p is still there after 0 s");
-    }
-
-    #[test]
-    fn an_end_is_waited_for_also_of_a_pod_that_goes() {
-        let ended = json!({"terminated": {"exitCode": 0, "reason": "Completed"}});
-        let running = json!({"running": {}});
-        let (cluster, _) = cluster(vec![pod(&running), pod(&ended)]);
-        let end = cluster.run(until_ended(&cluster, "p", "job")).unwrap();
-        assert_eq!(end.to_string(), "the job container of pod p ended with code 0");
     }
 }

@@ -13,7 +13,7 @@ pub mod frames;
 pub const PROGRAM: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/init"));
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use std::io::Write as _;
     use std::os::unix::process::ExitStatusExt as _;
     use std::path::PathBuf;
@@ -25,7 +25,7 @@ mod tests {
 
     /// Writes the program by way of another process: a descriptor of ours that a child of another
     /// test inherited for a moment would make it "busy".
-    fn install() -> (tempfile::TempDir, PathBuf) {
+    pub(crate) fn install() -> (tempfile::TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("init");
         let mut sh = Command::new("sh")

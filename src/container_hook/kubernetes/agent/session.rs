@@ -32,6 +32,7 @@ pub(in crate::container_hook::kubernetes) struct Session<'a> {
     opener: &'a dyn Opener,
     link: Option<Link>,
     pause: Duration,
+    pauses: (Duration, Duration),
 }
 
 /// Why the agent of a container cannot be asked any more.
@@ -51,7 +52,14 @@ pub(in crate::container_hook::kubernetes) enum SessionError {
 
 impl<'a> Session<'a> {
     pub(in crate::container_hook::kubernetes) fn new(opener: &'a dyn Opener) -> Self {
-        Session { opener, link: None, pause: PAUSES.0 }
+        Session { opener, link: None, pause: PAUSES.0, pauses: PAUSES }
+    }
+
+    /// Returns a session that opens lost streams again at once.
+    #[cfg(test)]
+    pub(in crate::container_hook::kubernetes) fn without_pauses(opener: &'a dyn Opener) -> Self {
+        let none = (Duration::ZERO, Duration::ZERO);
+        Session { opener, link: None, pause: none.0, pauses: none }
     }
 
     /// Returns the stream that is open, or a new one, whose agent has said hello.
@@ -82,7 +90,7 @@ impl<'a> Session<'a> {
         debug!(error = chain(error), "lost the stream to the container");
         self.link = None;
         sleep(self.pause).await;
-        self.pause = PAUSES.1.min(self.pause * 2);
+        self.pause = self.pauses.1.min(self.pause * 2);
     }
 
     /// Closes the stream, if one is open: what is still on its way is of no interest.
@@ -92,7 +100,7 @@ impl<'a> Session<'a> {
 
     /// Notes that something got through, and was no repetition.
     pub(in crate::container_hook::kubernetes) fn goes_on(&mut self) {
-        self.pause = PAUSES.0;
+        self.pause = self.pauses.0;
     }
 }
 

@@ -16,6 +16,8 @@ use crate::sys::init::frames::files::FilesAnswer;
 
 /// How often an exchange is begun again that does not get further.
 const ATTEMPTS: usize = 8;
+/// How often one is begun again at all: whoever pretends to get further does not do it for ever.
+const MAX_ATTEMPTS: usize = 100;
 /// How often an agent that is sent nothing else is told that we are here.
 pub(super) const ALIVE_EVERY: Duration = Duration::from_secs(5);
 /// The frame that says so.
@@ -65,7 +67,11 @@ impl From<FilesError> for Stopped {
 
 /// How often an exchange was begun.
 #[derive(Default)]
-pub(super) struct Attempts(usize);
+pub(super) struct Attempts {
+    all: usize,
+    /// Since it got further last.
+    in_vain: usize,
+}
 
 impl Attempts {
     /// Closes the stream after a stop; returns if the exchange is to be begun again. `got_further` says
@@ -82,12 +88,13 @@ impl Attempts {
             Stopped::Lost(error) => error,
         };
         if got_further {
-            self.0 = 0;
+            self.in_vain = 0;
             session.goes_on();
         }
-        self.0 += 1;
-        if self.0 == ATTEMPTS {
-            return Err(FilesError::Lost { attempts: self.0, source: error });
+        self.in_vain += 1;
+        self.all += 1;
+        if self.in_vain == ATTEMPTS || self.all == MAX_ATTEMPTS {
+            return Err(FilesError::Lost { attempts: self.all, source: error });
         }
         session.lost(&error).await;
         Ok(())

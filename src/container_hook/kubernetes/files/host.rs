@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use rustix::fd::OwnedFd;
+use rustix::fs::{Mode, OFlags, openat};
 
 use super::error::FilesError;
 use crate::sys::fs::{PathContext as _, PathError};
@@ -49,8 +50,10 @@ impl HostTree {
         Ok(HostTree { root: root.into(), path: path.to_owned() })
     }
 
+    /// Opens the directory anew: how far it was listed belongs to a descriptor and its copies.
     pub(super) fn root(&self) -> Result<OwnedFd, PathError> {
-        self.root.try_clone().at("open", &self.path)
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        openat(&self.root, c".", flags, Mode::empty()).at("open", &self.path)
     }
 
     pub(super) fn path(&self) -> &Path {

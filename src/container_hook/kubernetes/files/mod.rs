@@ -27,3 +27,6 @@ pub(super) use record::Record;
 pub(super) use transfer::transfer;
 
 pub(super) use crate::sys::init::frames::files::Scope;
+
+#[cfg(test)]
+mod tests;

@@ -105,16 +105,17 @@ impl<'w> WorkFiles<'w> {
         Ok(())
     }
 
-    /// Takes what a step has changed in the home directory and in the workspace. What cannot be read there,
+    /// Takes what a step has changed in the home directory and in the workspace, if the admin wants it. What cannot be read there,
     /// for the user of the container, is told: it may not be meant for anybody else.
     pub(in crate::container_hook::kubernetes) async fn take_workspace(
         &self,
         session: &mut Session<'_>,
     ) -> Result<(), FilesError> {
-        let mut include = paths(&[HOME]);
-        if self.back == Back::Workspace {
-            include.extend(self.workspace.clone());
+        if self.back == Back::Nothing {
+            return Ok(());
         }
+        let mut include = paths(&[HOME]);
+        include.extend(self.workspace.clone());
         let scope = Scope { include, ..Scope::default() };
         let summary = self.take(session, &scope).await?;
         if !summary.unread.is_empty() {
@@ -170,6 +171,20 @@ impl<'w> WorkFiles<'w> {
         let record = self.record(id)?;
         let (from, to) = (place(step), place(job));
         let summary = transfer(from, to, &everything(), &record, self.limits).await?;
+        self.tell_unread(&summary);
+        record.forget()?;
+        Ok(summary)
+    }
+
+    /// Takes what a container step has changed in a job without a container of its own.
+    pub(in crate::container_hook::kubernetes) async fn from_lone_step_pod(
+        &self,
+        step: &mut Session<'_>,
+        id: &str,
+    ) -> Result<Summary, FilesError> {
+        let record = self.record(id)?;
+        let scope = Scope { without_links: paths(&[COMMANDS, WORKFLOW]), ..everything() };
+        let summary = get(step, WORK.as_ref(), &self.work, &scope, &record, self.limits).await?;
         self.tell_unread(&summary);
         record.forget()?;
         Ok(summary)

@@ -12,6 +12,7 @@ use super::ceilings;
 use super::error::PodError;
 use super::finish::{Finish, labels, owner, place, pull_secrets};
 use super::health::{self, Health};
+use super::hosts;
 use super::made::{MadePod, PodService};
 use super::names::{self, ContainerNames};
 use super::options::{self, Idle};
@@ -103,7 +104,10 @@ pub(super) fn pod(
     };
     draft.notes.extend(finish.run(&mut pod, has_agent));
     draft.notes.append(&mut draft.wide.notes);
-    std::mem::take(&mut draft.wide).apply(&mut pod);
+    let mut wide = std::mem::take(&mut draft.wide);
+    wide.apply(&mut pod);
+    let of_hosts = draft.object_name("hosts", 0);
+    secrets.extend(hosts::mount(&mut pod, &wide.odd_hosts(), of_hosts, asked.len()));
     let spec = pod.spec.get_or_insert_default();
     pull_secrets(spec, own, &logins);
     if let Some(claim) = claim(settings, own)? {

@@ -16,6 +16,7 @@ mod error;
 mod expansion;
 mod finish;
 mod health;
+mod hosts;
 mod job;
 mod made;
 mod names;

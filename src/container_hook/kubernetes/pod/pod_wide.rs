@@ -8,6 +8,7 @@ use k8s_openapi::api::core::v1::{
 
 use super::asked::Asked;
 use super::error::PodError;
+use super::hosts;
 use super::names;
 use super::options::id;
 use crate::container_hook::error::HookError;
@@ -26,6 +27,8 @@ pub(super) struct PodWide {
     groups: Vec<i64>,
     /// Addresses with the names of hosts, each pair once.
     hosts: Vec<(String, String)>,
+    /// Those with names that Kubernetes takes nowhere.
+    odd_hosts: Vec<(String, String)>,
     dns: PodDNSConfig,
     sysctls: BTreeMap<String, (String, String)>,
     node_selector: BTreeMap<String, (String, String)>,
@@ -42,7 +45,7 @@ impl PodWide {
     pub(super) fn add(&mut self, asked: &Asked<'_>) -> Result<(), HookError> {
         if asked.role == Role::Service {
             for name in &asked.names {
-                self.host(LOOPBACK, name, &asked.title);
+                self.host(LOOPBACK, name);
             }
         }
         for (label, value) in &asked.node_selector {
@@ -56,25 +59,30 @@ impl PodWide {
         let address = job.status.as_ref().and_then(|status| status.pod_ip.as_deref());
         let aliases = job.spec.as_ref().and_then(|spec| spec.host_aliases.as_deref());
         let of_services = aliases.unwrap_or_default().iter().filter(|alias| alias.ip == LOOPBACK);
-        for name in of_services.flat_map(|alias| alias.hostnames.iter().flatten()) {
-            self.host(address.unwrap_or(LOOPBACK), name, "container step");
+        let odd = job.metadata.annotations.as_ref().and_then(|all| all.get(&hosts::annotation()));
+        let odd =
+            odd.into_iter().flat_map(|names| names.split(' ')).filter(|name| !name.is_empty());
+        let names = of_services.flat_map(|alias| alias.hostnames.iter().flatten());
+        for name in names.map(String::as_str).chain(odd) {
+            self.host(address.unwrap_or(LOOPBACK), name);
         }
     }
 
-    /// Adds a name of a host, if Kubernetes takes it.
-    pub(super) fn host(&mut self, address: &str, name: &str, title: &str) {
-        match names::host(name) {
-            Some(name) => {
-                let host = (address.to_owned(), name);
-                if !self.hosts.contains(&host) {
-                    self.hosts.push(host);
-                }
-            }
-            None => self.notes.push(format!(
-                "{title}: not reachable as {name:?}: in a cluster the name of a host has letters, digits, \
-                 `-` and `.`; `localhost` reaches the services of a job, too"
-            )),
+    /// Adds a name of a host, which has letters, digits, `-`, `_` and `.`.
+    pub(super) fn host(&mut self, address: &str, name: &str) {
+        let (list, name) = match names::host(name) {
+            Some(name) => (&mut self.hosts, name),
+            None => (&mut self.odd_hosts, name.to_owned()),
+        };
+        let host = (address.to_owned(), name);
+        if !list.contains(&host) {
+            list.push(host);
         }
+    }
+
+    /// Takes the names that are in no field of a pod, with their addresses.
+    pub(super) fn odd_hosts(&mut self) -> Vec<(String, String)> {
+        std::mem::take(&mut self.odd_hosts)
     }
 
     pub(super) fn groups(asked: &Asked<'_>, pod: &mut PodWide) -> Result<(), HookError> {
@@ -108,7 +116,7 @@ impl PodWide {
         for host in &asked.options.network.hosts {
             match host.address {
                 HostAddress::Address(address) => {
-                    pod.host(&address.to_string(), &host.name, &asked.title);
+                    pod.host(&address.to_string(), &host.name);
                 }
                 HostAddress::Gateway => pod.notes.push(format!(
                     "{}: --add-host {}:host-gateway has no effect: which node a pod is on is not known \
@@ -193,21 +201,26 @@ impl PodWide {
     }
 
     /// Changes a pod, where the template leaves room for it.
-    pub(super) fn apply(self, pod: &mut Pod) {
+    pub(super) fn apply(&mut self, pod: &mut Pod) {
         let annotations = pod.metadata.annotations.get_or_insert_default();
-        for (key, value) in self.annotations {
+        for (key, value) in std::mem::take(&mut self.annotations) {
             annotations.entry(key).or_insert(value);
         }
+        let odd = self.odd_hosts.iter().filter(|(address, _)| address == LOOPBACK);
+        let odd: Vec<_> = odd.map(|(_, name)| name.as_str()).collect();
+        if !odd.is_empty() {
+            annotations.insert(hosts::annotation(), odd.join(" "));
+        }
         let Some(spec) = &mut pod.spec else { return };
-        spec.hostname = spec.hostname.take().or(self.hostname);
+        spec.hostname = spec.hostname.take().or(self.hostname.take());
         let shares = |is_asked: bool, said: Option<bool>| said.or(is_asked.then_some(true));
         spec.host_network = shares(self.shares_network, spec.host_network);
         spec.host_pid = shares(self.shares_processes, spec.host_pid);
         spec.host_ipc = shares(self.shares_ipc, spec.host_ipc);
-        for (label, (value, _)) in self.node_selector {
+        for (label, (value, _)) in std::mem::take(&mut self.node_selector) {
             spec.node_selector.get_or_insert_default().entry(label).or_insert(value);
         }
-        for (address, name) in self.hosts {
+        for (address, name) in std::mem::take(&mut self.hosts) {
             add_host(spec, address, name);
         }
         if self.dns != PodDNSConfig::default() && spec.dns_config.is_none() {
@@ -215,12 +228,12 @@ impl PodWide {
             if self.dns.nameservers.is_some() && spec.dns_policy.is_none() {
                 spec.dns_policy = Some("None".to_owned());
             }
-            spec.dns_config = Some(self.dns);
+            spec.dns_config = Some(std::mem::take(&mut self.dns));
         }
         if !self.groups.is_empty() || !self.sysctls.is_empty() {
             let context = spec.security_context.get_or_insert_default();
-            extend(&mut context.supplemental_groups, self.groups.into_iter());
-            let sysctls = self.sysctls.into_iter();
+            extend(&mut context.supplemental_groups, self.groups.drain(..));
+            let sysctls = std::mem::take(&mut self.sysctls).into_iter();
             extend(&mut context.sysctls, sysctls.map(|(name, (value, _))| Sysctl { name, value }));
         }
     }

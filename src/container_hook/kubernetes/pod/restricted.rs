@@ -40,9 +40,14 @@ pub(super) fn fill_in(spec: &mut PodSpec, facts: &[Option<&ImageConfig>]) -> Vec
         let is_said = context.run_as_user.or(pod_user).is_some();
         if !is_said && !facts.is_some_and(has_other_user) {
             context.run_as_user = Some(RUNNER_ID);
+            let why = match facts {
+                Some(_) => {
+                    "its image's is root or a name, which the restricted profile does not allow"
+                }
+                None => "its image's is not known, and might be root",
+            };
             notes.push(format!(
-                "container {} runs as user {RUNNER_ID}: its image's is root or a name, which the restricted \
-                 profile does not allow; `--user NUMBER` names another one",
+                "container {} runs as user {RUNNER_ID}: {why}; `--user NUMBER` names another one",
                 container.name
             ));
         }

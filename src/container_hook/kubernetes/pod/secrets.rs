@@ -124,7 +124,8 @@ impl Logins {
     }
 }
 
-fn secret(name: String, kind: &str, data: BTreeMap<String, ByteString>) -> Secret {
+/// Returns a secret that nobody changes.
+pub(super) fn secret(name: String, kind: &str, data: BTreeMap<String, ByteString>) -> Secret {
     Secret {
         metadata: ObjectMeta { name: Some(name), ..ObjectMeta::default() },
         immutable: Some(true),

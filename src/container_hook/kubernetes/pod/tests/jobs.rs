@@ -32,7 +32,21 @@ fn services_have_all_their_names_and_containers_valid_ones() {
     let aliases =
         json!([{"ip": "127.0.0.1", "hostnames": ["pg", "db", "postgres", "job", "redis"]}]);
     assert_eq!(of_pod(&made, "/spec/hostAliases"), aliases);
-    assert!(has_note(&made, "service my_db: not reachable as \"my_db\""));
+    // That one is in a file of ours, which all of them have.
+    let secret = made.secrets.last().unwrap();
+    let hosts = String::from_utf8(secret.data.as_ref().unwrap()["hosts"].0.clone()).unwrap();
+    let lines: Vec<_> = hosts.lines().collect();
+    assert!(lines.contains(&"127.0.0.1\tmy_db") && lines.contains(&"127.0.0.1\tredis"), "{hosts}");
+    assert!(lines.contains(&"127.0.1.1\trunner-1-workflow"), "{hosts}");
+    assert_eq!(of_pod(&made, "/metadata/annotations/com.github.actions.service-names"), "my_db");
+    for name in ["job", "my-db", "job-1"] {
+        let mounts = container(&made, name).volume_mounts.iter().flatten();
+        let hosts = mounts.filter(|mount| mount.mount_path == "/etc/hosts");
+        assert_eq!(hosts.count(), 1, "{name}");
+    }
+    let volumes = spec(&made).volumes.iter().flatten();
+    let mut names = volumes.filter_map(|volume| volume.secret.as_ref()?.secret_name.clone());
+    assert_eq!(names.next(), secret.metadata.name);
     assert_eq!(made.services[0].names, ["my_db", "pg", "DB", "postgres"]);
 }
 

@@ -91,7 +91,7 @@ fn a_step_has_the_runners_directories_and_a_name_of_its_own() {
 #[test]
 fn a_step_reaches_the_services_of_its_job_by_name() {
     let world = World::new().image("a", &facts());
-    let job = world.made(&services(&[("db", "redis", "--network-alias cache")])).pod;
+    let job = world.made(&services(&[("db", "redis", "--network-alias my_cache")])).pod;
     let mut job = serde_json::to_value(job).unwrap();
     job["status"] = json!({"podIP": "10.1.2.3"});
     job["metadata"]["uid"] = "uid-of-job".into();
@@ -107,7 +107,10 @@ fn a_step_reaches_the_services_of_its_job_by_name() {
         .flatten()
         .map(|alias| (alias.ip.as_str(), alias.hostnames.clone().unwrap_or_default().join(" ")))
         .collect();
-    assert_eq!(aliases, [("10.1.2.3", "db cache redis".to_owned()), ("1.2.3.4", "x".to_owned())]);
+    assert_eq!(aliases, [("10.1.2.3", "db redis".to_owned()), ("1.2.3.4", "x".to_owned())]);
+    let secret = made.secrets[0].data.as_ref().unwrap();
+    let hosts = String::from_utf8(secret["hosts"].0.clone()).unwrap();
+    assert!(hosts.contains("10.1.2.3\tmy_cache\n") && hosts.contains("1.2.3.4\tx\n"), "{hosts}");
     let mut world = world;
     world.own.uid = None;
     let owners = of(&world).pod.metadata.owner_references.unwrap();

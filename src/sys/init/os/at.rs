@@ -58,7 +58,6 @@ unsafe extern "C" {
         to_dir: c_int,
         to: *const c_char,
     ) -> c_int;
-    fn futimens(fd: c_int, times: *const [Timespec; 2]) -> c_int;
     fn utimensat(
         dir: c_int,
         path: *const c_char,

@@ -24,7 +24,7 @@ fn many_jobs_at_once_do_not_get_into_each_others_way() {
                 std::fs::write(runner.workspace().join("name"), &name).unwrap();
                 runner.prepare(runner.job_container("alpine:3.20"), &[]);
                 let ended = runner.run("cat name; echo $HOSTNAME >host").success();
-                assert_eq!(ended.stdout(), name);
+                assert_eq!(ended.stdout().trim_end(), name);
                 runner.cleanup();
                 pods.check_gone(&name);
             });

@@ -75,7 +75,7 @@ impl<'c> Pods<'c> {
         let token = namespace.account("runner", RUNNER_RULES);
         let pods = Self { namespace, directory, token, proxy: None };
         // The hook asks it what images are run with.
-        let registry = format!("{}:5000", namespace.cluster().address());
+        let registry = format!("{}:5000", pods.cluster().address());
         let settings = format!(
             "[backend]\nkind = \"kubernetes\"\n\n{settings}\n\
              [registry.\"docker.io\"]\nmirrors = [{registry:?}]\n\n\

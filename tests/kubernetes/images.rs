@@ -18,7 +18,7 @@ fn images_that_are_missing_or_for_other_machines_fail_the_job_soon() {
     let pods = Pods::new(&cluster);
     std::thread::scope(|scope| {
         for (name, image, words) in [
-            ("missing", "nobody/has:this", "not found"),
+            ("missing", "nobody/has:this", "cannot be pulled"),
             ("foreign", "test/foreign:1", "platform"),
             ("invalid", "Not An Image", "Not An Image"),
         ] {
@@ -41,7 +41,10 @@ fn images_that_are_missing_or_for_other_machines_fail_the_job_soon() {
             let args =
                 json!({"container": runner.job_container("alpine:3.20"), "services": services});
             let said = runner.call("prepare_job", args).failure();
-            assert!(said.contains("nobody/has:that") && said.contains("not found"), "{said}");
+            assert!(
+                said.contains("nobody/has:that") && said.contains("cannot be pulled"),
+                "{said}"
+            );
             pods.wait_until_gone("service");
         });
     });

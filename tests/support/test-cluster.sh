@@ -374,18 +374,16 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   stream_server_port = "0"
   restrict_oom_score_adj = true
   disable_hugetlb_controller = true
-  [plugins."io.containerd.grpc.v1.cri".registry]
-    config_path = "$dir/registries"
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."*"]
+    endpoint = ["http://$net.1:5000"]
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."outside.test"]
+    endpoint = ["http://$net.254:5000"]
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "/usr/lib/cni"
     conf_dir = "$dir/cni"
   [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
     runtime_type = "io.containerd.runc.v2"
 TOML
-    # All images are in the cluster's own registry, but for those that this machine may have one for.
-    mkdir -p "$dir"/registries/{_default,outside.test}
-    echo "server = \"http://$net.1:5000\"" >"$dir/registries/_default/hosts.toml"
-    echo "server = \"http://$net.254:5000\"" >"$dir/registries/outside.test/hosts.toml"
     spawn containerd containerd --config "$dir/containerd.toml"
     cat >"$dir/registry.yml" <<YAML
 version: 0.1

@@ -18,7 +18,7 @@ use crate::sys::error::chain;
 
 /// How long a container that is there may be unreachable: a step whose hook is away for longer is
 /// killed by its agent.
-const LIMIT: Duration = Duration::from_mins(5);
+const LIMIT: Duration = Duration::from_secs(300);
 /// How long the agent may take to say its first word.
 const HELLO: Duration = Duration::from_secs(20);
 /// How often, and for how long at least, the program may fail to start in a container that runs: a node

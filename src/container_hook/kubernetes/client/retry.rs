@@ -23,7 +23,7 @@ impl Default for RetryPolicy {
         RetryPolicy {
             first: Duration::from_millis(100),
             longest: Duration::from_secs(10),
-            limit: Duration::from_mins(2),
+            limit: Duration::from_secs(120),
             answer: Duration::from_secs(30),
         }
     }

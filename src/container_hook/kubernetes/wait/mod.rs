@@ -9,5 +9,7 @@ mod pull;
 mod until;
 
 pub use ended::ContainerEnd;
-pub use observe::{Expect, PodFault};
-pub use until::{WaitError, create, until_gone, until_ready};
+pub(super) use observe::Expect;
+pub use observe::PodFault;
+pub use until::WaitError;
+pub(super) use until::{create, until_gone, until_ready};

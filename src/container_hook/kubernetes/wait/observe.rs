@@ -16,18 +16,10 @@ const MAX_CREATION: Duration = Duration::from_secs(20);
 
 /// What a pod is waited for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Expect {
+pub(in crate::container_hook::kubernetes) struct Expect {
     /// The containers that have to run; their end is a failure. Others have to have started, and those
     /// that have a readiness probe have to be ready.
-    pub running: Vec<String>,
-}
-
-impl Expect {
-    /// Waits for the pod of a job or of a container step.
-    #[must_use]
-    pub fn job() -> Self {
-        Expect { running: vec![ended::JOB.to_owned()] }
-    }
+    pub(in crate::container_hook::kubernetes) running: Vec<String>,
 }
 
 /// Why a pod will never be ready.

@@ -2,6 +2,10 @@ use serde_json::{Value, json};
 
 use super::*;
 
+fn expect() -> Expect {
+    Expect { running: vec!["job".to_owned()] }
+}
+
 /// A pod of a job with a service `redis`, on a node, with these states.
 fn pod(job: &Value, redis: &Value) -> Value {
     let status = |name: &str, state: &Value| {
@@ -41,7 +45,7 @@ fn with_probe(mut pod: Value, is_ready: bool) -> Value {
 
 fn look_at(observer: &mut Observer, pod: Value, seconds: u64) -> Observation {
     let pod: Pod = serde_json::from_value(pod).unwrap();
-    observer.look(Some(&pod), "p", &Expect::job(), Duration::from_secs(seconds))
+    observer.look(Some(&pod), "p", &expect(), Duration::from_secs(seconds))
 }
 
 fn look(pod: Value) -> Observation {
@@ -245,7 +249,7 @@ fn the_pod_itself_may_fail_or_go() {
     let mut going = pod(&running(), &running());
     going["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
     assert_eq!(fault(going), "pod p is being deleted");
-    let gone = Observer::default().look(None, "p", &Expect::job(), Duration::ZERO);
+    let gone = Observer::default().look(None, "p", &expect(), Duration::ZERO);
     let Verdict::Failed(fault, _) = gone.verdict else { panic!() };
     assert_eq!(fault.to_string(), "pod p was deleted");
 }

@@ -6,7 +6,7 @@ use super::ended::one_line;
 
 /// After how many pauses of the kubelet, or how long, there is no more hope.
 const MAX_BACK_OFFS: u32 = 3;
-const MAX_WAIT: Duration = Duration::from_mins(1);
+const MAX_WAIT: Duration = Duration::from_secs(60);
 
 /// What registries and containerd say when the next time is no better, in lower case.
 const PERMANENT: [&str; 14] = [
@@ -100,7 +100,7 @@ mod tests {
         let pauses = ("ImagePullBackOff", "Back-off pulling image \"a\"");
         let one = pull(&[fails, pauses, pauses, pauses]);
         assert!(!one.is_hopeless(AT + Duration::from_secs(59)));
-        assert!(one.is_hopeless(AT + Duration::from_mins(1)));
+        assert!(one.is_hopeless(AT + Duration::from_secs(60)));
         assert_eq!(one.message(), "dial tcp: i/o timeout");
         assert!(!pull(&[fails, pauses, fails, pauses]).is_hopeless(AT));
         assert!(pull(&[fails, pauses, fails, pauses, fails, pauses]).is_hopeless(AT));

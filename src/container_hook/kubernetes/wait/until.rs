@@ -56,7 +56,7 @@ impl Intervals {
 /// # Errors
 ///
 /// Fails if the API server refuses the pod, or the quota has no room in time.
-pub async fn create(
+pub(in crate::container_hook::kubernetes) async fn create(
     cluster: &Cluster,
     pod: &Pod,
     log: &dyn Log,
@@ -87,7 +87,7 @@ pub async fn create(
 /// # Errors
 ///
 /// Fails as soon as the cluster says that it will never be, in its words, or after `limit`.
-pub async fn until_ready(
+pub(in crate::container_hook::kubernetes) async fn until_ready(
     cluster: &Cluster,
     pod_name: &str,
     expect: &Expect,
@@ -135,7 +135,7 @@ pub async fn until_ready(
 /// # Errors
 ///
 /// Fails if the cluster cannot be asked, or there still are some after `limit`.
-pub async fn until_gone(
+pub(in crate::container_hook::kubernetes) async fn until_gone(
     cluster: &Cluster,
     selector: &str,
     limit: Duration,
@@ -209,6 +209,10 @@ mod tests {
 
     const LIMIT: Duration = Duration::from_secs(20);
 
+    fn expect() -> Expect {
+        Expect { running: vec!["job".to_owned()] }
+    }
+
     fn pod(state: &Value) -> Reply {
         let job = json!({"name": "job", "image": "node:22"});
         let status = json!({"name": "job", "image": "", "imageID": "", "ready": true,
@@ -227,7 +231,7 @@ mod tests {
         let running = json!({"running": {}});
         let (cluster, calls) = cluster(vec![pod(&waiting), pod(&waiting), pod(&running)]);
         let log = Kept::default();
-        cluster.run(until_ready(&cluster, "p", &Expect::job(), &log, LIMIT)).unwrap();
+        cluster.run(until_ready(&cluster, "p", &expect(), &log, LIMIT)).unwrap();
         assert_eq!(log.all(), ["line: pod p is on node n", "line: image node:22 is pulled"]);
         assert_eq!(calls.lock().unwrap().len(), 3);
     }
@@ -237,7 +241,7 @@ mod tests {
         let ended = json!({"terminated": {"exitCode": 3, "reason": "Error"}});
         let (cluster, calls) = cluster(vec![pod(&ended), answer(200, "last words\n")]);
         let log = Kept::default();
-        let error = cluster.run(until_ready(&cluster, "p", &Expect::job(), &log, LIMIT));
+        let error = cluster.run(until_ready(&cluster, "p", &expect(), &log, LIMIT));
         assert_eq!(error.unwrap_err().to_string(), "the job container of pod p ended with code 3");
         assert!(log.all().contains(&"job: last words\n".to_owned()));
         let asked = &calls.lock().unwrap()[1].0;
@@ -249,8 +253,7 @@ mod tests {
         let waiting = json!({"waiting": {"reason": "ContainerCreating"}});
         let (cluster, _) = answering(move |_, _| pod(&waiting));
         let limit = Duration::from_millis(1);
-        let error =
-            cluster.run(until_ready(&cluster, "p", &Expect::job(), &Kept::default(), limit));
+        let error = cluster.run(until_ready(&cluster, "p", &expect(), &Kept::default(), limit));
         let error = error.unwrap_err().to_string();
         assert!(error.starts_with("pod p is not ready after 0 s: "), "{error}");
         assert!(error.ends_with("the job container: ContainerCreating"), "{error}");

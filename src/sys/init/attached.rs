@@ -3,7 +3,8 @@
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::frames::journal::{Attach, JournalRequest, MAX_EVENT_BYTES, StepEvent};
 use crate::frames::{Answer, Failure, FailureKind, Frames};
@@ -16,6 +17,9 @@ const READ_AT_ONCE: usize = 64 << 10;
 const ATTEMPTS: usize = 5;
 /// How long the first process may take to begin a step: it waits for a cancelled one to be dead.
 const BEGUN_WITHIN: Duration = Duration::from_secs(15);
+/// How long the first process may take to listen, of a container that has just been started.
+const LISTENS_WITHIN: Duration = Duration::from_secs(5);
+const LOOK_EACH: Duration = Duration::from_millis(5);
 
 /// A step that a host is attached to.
 pub(crate) struct Attached {
@@ -142,7 +146,7 @@ fn connect(
 
 /// Has the first process begin a step; returns none if there is one of this id by now.
 fn begin(place: &Place, request: &[u8]) -> io::Result<Option<(UnixStream, Frames)>> {
-    let mut socket = UnixStream::connect(place.socket())?;
+    let mut socket = connect_first(place)?;
     socket.set_read_timeout(Some(BEGUN_WITHIN))?;
     socket.set_write_timeout(Some(BEGUN_WITHIN))?;
     let mut frames = Frames::new(MAX_EVENT_BYTES);
@@ -169,6 +173,23 @@ fn begin(place: &Place, request: &[u8]) -> io::Result<Option<(UnixStream, Frames
     }
     socket.set_nonblocking(true)?;
     Ok(Some((socket, frames)))
+}
+
+/// Connects to the first process, which may have been started a moment ago.
+fn connect_first(place: &Place) -> io::Result<UnixStream> {
+    let until = Instant::now() + LISTENS_WITHIN;
+    loop {
+        let error = match UnixStream::connect(place.socket()) {
+            Ok(socket) => return Ok(socket),
+            Err(error) => error,
+        };
+        let is_early =
+            matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused);
+        if !is_early || Instant::now() >= until {
+            return Err(error);
+        }
+        thread::sleep(LOOK_EACH);
+    }
 }
 
 fn is_temporary(error: &io::Error) -> bool {

@@ -4,9 +4,9 @@
 //! step, and `DIR/agent/steps/ID/end` how it ended. All are the user's alone; who else is that user, as
 //! the steps are, could do the same without them.
 
-use std::fs::{self, DirBuilder, File};
+use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -42,7 +42,7 @@ impl Place {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        UnixListener::bind(socket)
+        bind(&socket)
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
@@ -71,7 +71,7 @@ impl Place {
         let _ = fs::remove_dir_all(&made);
         make_directory(&made)?;
         let place = self.step(id);
-        let listener = UnixListener::bind(StepPlace(made.clone()).socket());
+        let listener = bind(&StepPlace(made.clone()).socket());
         let published = listener.and_then(|listener| {
             // A directory that has something in it is not replaced.
             fs::rename(&made, &place.0).map(|()| listener)
@@ -129,6 +129,12 @@ impl StepPlace {
     pub(crate) fn remove_socket(&self) {
         let _ = fs::remove_file(self.socket());
     }
+}
+
+fn bind(path: &Path) -> io::Result<UnixListener> {
+    let listener = UnixListener::bind(path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o600))?;
+    Ok(listener)
 }
 
 fn make_directory(path: &Path) -> io::Result<()> {

@@ -187,7 +187,7 @@ pub(crate) fn children(pid: i32) -> Vec<i32> {
 }
 
 /// Returns all processes below one.
-fn below(pid: i32) -> Vec<i32> {
+pub(crate) fn below(pid: i32) -> Vec<i32> {
     children(pid).into_iter().flat_map(|child| [vec![child], below(child)].concat()).collect()
 }
 

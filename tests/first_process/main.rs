@@ -8,5 +8,6 @@ mod connection;
 mod endurance;
 mod first;
 mod hostile;
+mod kept;
 mod output;
 mod run;

@@ -4,6 +4,8 @@
 mod link;
 mod session;
 mod steps;
+#[cfg(test)]
+pub(super) mod testing;
 mod writer;
 
 pub(super) use link::{Link, LinkError, Receiving, Sending};

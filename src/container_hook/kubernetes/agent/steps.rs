@@ -212,7 +212,6 @@ impl Run<'_> {
             }
             let receives = self.end.is_none() && self.writer.has_room();
             tokio::select! {
-                biased;
                 () = self.signals.come() => {
                     for request in self.take_signals()? {
                         link.send(&request).await?;
@@ -419,3 +418,6 @@ impl<'s> Signals<'s> {
         came
     }
 }
+
+#[cfg(test)]
+mod tests;

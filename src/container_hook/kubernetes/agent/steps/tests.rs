@@ -1,0 +1,585 @@
+//! Steps under the real agent, whose streams are cut.
+
+use std::fs::{self, File};
+use std::io::{Read as _, Write as _};
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::thread::JoinHandle;
+
+use rustix::pipe::{PipeFlags, pipe_with};
+use tokio::time::sleep;
+
+use super::*;
+use crate::container_hook::kubernetes::agent::testing::{TestAgent, block_on, until};
+use crate::sys::init::frames::journal::OutputStream;
+use crate::sys::init::frames::{Failure, FailureKind};
+
+/// Signals that a test sends.
+struct Sent {
+    pipe: File,
+    numbers: std::sync::Arc<std::sync::Mutex<Vec<i32>>>,
+}
+
+/// What sends them.
+#[derive(Clone)]
+struct Sender {
+    pipe: std::sync::Arc<File>,
+    numbers: std::sync::Arc<std::sync::Mutex<Vec<i32>>>,
+}
+
+fn signals() -> (Sender, Sent) {
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).unwrap();
+    let numbers = std::sync::Arc::<std::sync::Mutex<Vec<i32>>>::default();
+    let pipe = std::sync::Arc::new(File::from(write));
+    (Sender { pipe, numbers: numbers.clone() }, Sent { pipe: read.into(), numbers })
+}
+
+impl Sender {
+    fn send(&self, signal: Signal) {
+        self.numbers.lock().unwrap().push(signal.as_raw());
+        (&*self.pipe).write_all(b"s").unwrap();
+    }
+}
+
+impl StepSignals for Sent {
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.pipe.as_fd()
+    }
+
+    fn take(&mut self) -> Vec<i32> {
+        let _ = self.pipe.read(&mut [0; 64]);
+        std::mem::take(&mut self.numbers.lock().unwrap())
+    }
+}
+
+/// Our standard streams, and what was written to them.
+struct Standard {
+    ends: [OwnedFd; 2],
+    readers: [JoinHandle<Vec<u8>>; 2],
+}
+
+impl Standard {
+    fn new() -> Self {
+        let make = || {
+            let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+            let reader = std::thread::spawn(move || {
+                let mut all = Vec::new();
+                File::from(read).read_to_end(&mut all).unwrap();
+                all
+            });
+            (write, reader)
+        };
+        let ((output, read_output), (errors, read_errors)) = (make(), make());
+        Standard { ends: [output, errors], readers: [read_output, read_errors] }
+    }
+
+    fn read(self) -> [Vec<u8>; 2] {
+        drop(self.ends);
+        self.readers.map(|reader| reader.join().unwrap())
+    }
+}
+
+fn script(text: &str) -> Step {
+    let args = ["sh", "-c", text].map(|arg| arg.as_bytes().to_vec()).to_vec();
+    Step { args, ..Step::default() }
+}
+
+async fn run_id(
+    agent: &TestAgent,
+    id: &str,
+    step: Step,
+    signals: &mut Sent,
+) -> (Result<StepEnd, AgentError>, [Vec<u8>; 2]) {
+    let mut session = Session::new(agent);
+    let standard = Standard::new();
+    let ends = [standard.ends[0].as_fd(), standard.ends[1].as_fd()];
+    let end = run(&mut session, id, step, signals, ends).await;
+    (end, standard.read())
+}
+
+/// Runs a step that gets no signals.
+async fn run_step(agent: &TestAgent, id: &str, text: &str) -> (StepEnd, [String; 2]) {
+    let (_sender, mut sent) = signals();
+    let (end, written) = run_id(agent, id, script(text), &mut sent).await;
+    (end.unwrap(), written.map(|bytes| String::from_utf8(bytes).unwrap()))
+}
+
+fn failed(end: Result<StepEnd, AgentError>) -> Failure {
+    match end {
+        Err(AgentError::Step(StepError::Failed(failure))) => failure,
+        other => panic!("it did not fail: {other:?}"),
+    }
+}
+
+#[test]
+fn a_step_ends_as_its_program_does() {
+    let agent = TestAgent::start();
+    block_on(async {
+        for (at, (text, end)) in [
+            ("exit 0", StepEnd::Exited(0)),
+            ("exit 7", StepEnd::Exited(7)),
+            ("exit 255", StepEnd::Exited(255)),
+            ("kill -TERM $$", StepEnd::Signalled(15)),
+        ]
+        .into_iter()
+        .enumerate()
+        {
+            let text = format!("echo out; echo err >&2; {text}");
+            let (ended, [output, errors]) = run_step(&agent, &format!("s{at}"), &text).await;
+            assert_eq!((ended, &*output, &*errors), (end, "out\n", "err\n"));
+        }
+        let (_sender, mut sent) = signals();
+        let missing = Step { args: vec![b"no-such-program".to_vec()], ..Step::default() };
+        let (end, _) = run_id(&agent, "missing", missing, &mut sent).await;
+        assert_eq!(end.as_ref().unwrap_err().code(), 127);
+        assert_eq!(failed(end).kind, FailureKind::ProgramMissing);
+        let (end, _) = run_id(&agent, "a/b", script("exit 0"), &mut sent).await;
+        assert!(end.is_err());
+    });
+    until("nobody is left", || agent.children().is_empty());
+}
+
+#[test]
+fn what_is_left_running_writes_to_the_log_and_is_not_waited_for() {
+    let agent = TestAgent::start();
+    let go = agent.directory().join("go");
+    rustix::fs::mkfifoat(rustix::fs::CWD, &go, rustix::fs::Mode::from_raw_mode(0o600)).unwrap();
+    let text = format!("echo now; (read x < {}; echo later $x) & exit 4", go.display());
+    let (end, [output, _]) = block_on(run_step(&agent, "left", &text));
+    assert_eq!((end, &*output), (StepEnd::Exited(4), "now\n"));
+    fs::write(&go, "word\n").unwrap();
+    until("it is in the log", || agent.log() == "later word\n");
+}
+
+/// The streams are cut at some time after the beginning, and then each so often.
+fn cut_at(first: Duration, then: Option<Duration>, lines: usize) {
+    let agent = TestAgent::start();
+    let count = agent.directory().join("count");
+    let text = format!(
+        "echo once >> {}; i=0; while [ $i -lt {lines} ]; do echo line $i; echo err $i >&2; \
+         i=$((i+1)); done; exit 3",
+        count.display()
+    );
+    let (end, [output, errors]) = block_on(async {
+        let step = run_step(&agent, "one", &text);
+        tokio::pin!(step);
+        let mut next = first;
+        loop {
+            tokio::select! {
+                ended = &mut step => break ended,
+                () = sleep(next) => {
+                    agent.cut();
+                    next = then.unwrap_or(Duration::MAX);
+                }
+            }
+        }
+    });
+    assert_eq!(end, StepEnd::Exited(3));
+    let expected = |word: &str| (0..lines).map(|i| format!("{word} {i}\n")).collect::<String>();
+    assert_eq!(output, expected("line"));
+    assert_eq!(errors, expected("err"));
+    assert_eq!(fs::read_to_string(count).unwrap(), "once\n");
+}
+
+#[test]
+fn a_stream_that_is_lost_at_any_time_changes_nothing() {
+    for at in 0..20 {
+        cut_at(Duration::from_millis(at * 10), None, 2000);
+    }
+}
+
+#[test]
+fn streams_that_are_lost_all_the_time_change_nothing() {
+    cut_at(Duration::from_millis(3), Some(Duration::from_millis(60)), 20_000);
+}
+
+#[test]
+fn much_output_is_quick_and_takes_little_memory() {
+    const BYTES: usize = 200_000_000;
+    let agent = TestAgent::start();
+    let (read, write) = pipe_with(PipeFlags::CLOEXEC).unwrap();
+    let null = File::options().write(true).open("/dev/null").unwrap();
+    let reader = std::thread::spawn(move || {
+        let (mut file, mut buffer, mut count) = (File::from(read), vec![0; 1 << 16], 0);
+        loop {
+            match file.read(&mut buffer).unwrap() {
+                0 => return count,
+                read => count += read,
+            }
+        }
+    });
+    let begun = std::time::Instant::now();
+    block_on(async {
+        let mut session = Session::new(&agent);
+        let (_sender, mut sent) = signals();
+        let step = script(&format!("head -c {BYTES} /dev/zero"));
+        let ends = [write.as_fd(), null.as_fd()];
+        let end = run(&mut session, "much", step, &mut sent, ends).await.unwrap();
+        assert_eq!(end, StepEnd::Exited(0));
+    });
+    drop(write);
+    assert_eq!(reader.join().unwrap(), BYTES);
+    let memory = agent.peak_memory();
+    println!("200 MB in {:?}; the agent takes {memory} kB", begun.elapsed());
+    assert!(memory < 5000, "{memory} kB");
+}
+
+#[test]
+fn who_reads_nothing_keeps_the_step_waiting_and_loses_nothing() {
+    const BYTES: u64 = 100 << 20;
+    let agent = TestAgent::start();
+    let done = agent.directory().join("done");
+    let text = format!("head -c {BYTES} /dev/zero; : > {}; exit 5", done.display());
+    block_on(async {
+        let mut session = Session::new(&agent);
+        let id = StepId::new("slow").unwrap();
+        let attach = Attach { id: id.clone(), from: 0, step: Some(script(&text)) };
+        let link = session.link().await.unwrap();
+        link.send(&encoded(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+        // A bit of it, and then nobody is there.
+        while !matches!(next(link).await, StepEvent::Output { .. }) {}
+        agent.cut();
+        let stored = || {
+            let keeper = agent.children().into_iter().min().unwrap();
+            let files = fs::read_dir(format!("/proc/{keeper}/fd")).into_iter().flatten().flatten();
+            files
+                .filter_map(|file| fs::metadata(file.path()).ok())
+                .map(|file| file.len())
+                .sum::<u64>()
+        };
+        until("it has kept what it may", || stored() >= 63 << 20);
+        assert!(!done.exists());
+        assert!(agent.peak_memory() < 5000, "{} kB", agent.peak_memory());
+
+        let mut session = Session::new(&agent);
+        let link = session.link().await.unwrap();
+        let again = Attach { id, from: 0, step: None };
+        link.send(&encoded(&JournalRequest::Attach(Box::new(again)))).await.unwrap();
+        let mut position = 0;
+        let end = loop {
+            match next(link).await {
+                StepEvent::Output { stream: OutputStream::Output, offset, bytes } => {
+                    assert_eq!(offset, position);
+                    position += bytes.len() as u64;
+                    link.send(&encoded(&JournalRequest::Received(position))).await.unwrap();
+                }
+                StepEvent::Ended { offset, end } => break (offset, end),
+                _ => {}
+            }
+        };
+        assert_eq!((position, end), (BYTES, (BYTES, Answer::Exited(5))));
+    });
+    until("nobody is left", || agent.children().is_empty());
+}
+
+async fn next(link: &mut Link) -> StepEvent {
+    let (kind, payload) = link.receive().await.unwrap();
+    StepEvent::decode(kind, &payload).unwrap()
+}
+
+/// Follows a step without telling the agent what was received.
+async fn follow(agent: &TestAgent, attach: Attach) -> (Vec<u8>, u64, Answer) {
+    let mut session = Session::new(agent);
+    let link = session.link().await.unwrap();
+    link.send(&encoded(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+    let mut all = Vec::new();
+    loop {
+        match next(link).await {
+            StepEvent::Output { bytes, .. } => all.extend(bytes),
+            StepEvent::Ended { offset, end } => return (all, offset, end),
+            StepEvent::Started | StepEvent::Heartbeat => {}
+        }
+    }
+}
+
+#[test]
+fn of_two_who_ask_for_one_step_both_get_it_and_it_is_run_once() {
+    for round in 0..10 {
+        let agent = TestAgent::start();
+        let count = agent.directory().join("count");
+        let text = format!("echo once >> {}; seq 1000; exit 9", count.display());
+        let id = StepId::new(&format!("both-{round}")).unwrap();
+        let attach = |from| Attach { id: id.clone(), from, step: Some(script(&text)) };
+        let (a, b) =
+            block_on(async { tokio::join!(follow(&agent, attach(0)), follow(&agent, attach(0))) });
+        let expected: String = (1..=1000).map(|i| format!("{i}\n")).collect();
+        let expected = (expected.into_bytes(), 3893, Answer::Exited(9));
+        assert_eq!((&a, &b), (&expected, &expected));
+        assert_eq!(fs::read_to_string(count).unwrap(), "once\n");
+        // From within, and behind the end: nobody has said that it was received.
+        let (rest, offset, end) = block_on(follow(&agent, attach(3889)));
+        assert_eq!((&*rest, offset, end), (&b"000\n"[..], 3893, Answer::Exited(9)));
+    }
+}
+
+#[test]
+fn who_asks_again_gets_the_same_end_and_nothing_is_run_again() {
+    let agent = TestAgent::start();
+    let text = format!("echo x >> {0}; cat {0}; exit 6", agent.directory().join("n").display());
+    block_on(async {
+        let (end, [output, _]) = run_step(&agent, "again", &text).await;
+        assert_eq!((end, &*output), (StepEnd::Exited(6), "x\n"));
+        until("nobody is left", || agent.children().is_empty());
+        let id = StepId::new("again").unwrap();
+        let attach = Attach { id, from: 2, step: Some(script(&text)) };
+        let (rest, offset, end) = follow(&agent, attach).await;
+        assert_eq!((rest, offset, end), (Vec::new(), 2, Answer::Exited(6)));
+        // One that does not have the output does not take the end for its own.
+        let (_sender, mut sent) = signals();
+        let (end, _) = run_id(&agent, "again", script(&text), &mut sent).await;
+        assert!(matches!(end, Err(AgentError::Missing { missing: 2 })), "{end:?}");
+    });
+}
+
+#[test]
+fn an_environment_may_be_large_and_one_that_is_too_large_is_an_error() {
+    let agent = TestAgent::start();
+    let with = |count: usize, text: &str| {
+        let name = |i| (format!("NAME_{i}").into_bytes(), vec![b'x'; 100_000]);
+        Step { env: (0..count).map(name).collect(), ..script(text) }
+    };
+    block_on(async {
+        let (_sender, mut sent) = signals();
+        let step = with(15, "printf %s \"$NAME_14\" | wc -c; exit 2");
+        let (end, [output, _]) = run_id(&agent, "large", step, &mut sent).await;
+        assert_eq!((end.unwrap(), &*output), (StepEnd::Exited(2), &b"100000\n"[..]));
+        let (end, _) = run_id(&agent, "larger", with(100, ""), &mut sent).await;
+        assert_eq!(end.as_ref().unwrap_err().code(), 126);
+        assert!(end.unwrap_err().to_string().ends_with("Argument list too long"));
+        let (end, _) = run_id(&agent, "largest", with(200, ""), &mut sent).await;
+        assert!(matches!(end, Err(AgentError::Step(StepError::Request(_)))), "{end:?}");
+    });
+}
+
+#[test]
+fn signals_get_to_the_step_and_the_end_is_its_own() {
+    let agent = TestAgent::start();
+    let ready = agent.directory().join("ready");
+    let text = |signal: &str, then: &str| {
+        format!("trap '{then}' {signal}; : > {}; while :; do sleep 0.01; done", ready.display())
+    };
+    for (id, signal, text, end) in [
+        ("int", Signal::INT, text("INT", "echo got; exit 8"), StepEnd::Exited(8)),
+        ("term", Signal::TERM, text("TERM", "echo got; exit 9"), StepEnd::Exited(9)),
+        // Who does not end is killed.
+        ("kill", Signal::TERM, text("TERM", "echo got"), StepEnd::Signalled(9)),
+    ] {
+        let _ = fs::remove_file(&ready);
+        let (sender, mut sent) = signals();
+        let path = ready.clone();
+        let sending = std::thread::spawn(move || {
+            until("it is ready", || path.exists());
+            sender.send(signal);
+            // A descriptor of signals does not end.
+            sender
+        });
+        let begun = std::time::Instant::now();
+        let (ended, [output, _]) = block_on(run_id(&agent, id, script(&text), &mut sent));
+        drop(sending.join().unwrap());
+        assert_eq!((ended.unwrap(), &*output), (end, &b"got\n"[..]), "{id}");
+        assert!(begun.elapsed() < TERM_GRACE + Duration::from_secs(20));
+    }
+    until("nobody is left", || agent.children().is_empty());
+}
+
+#[test]
+fn a_signal_that_comes_without_a_stream_is_sent_on_the_next() {
+    let agent = TestAgent::start();
+    let ready = agent.directory().join("ready");
+    let text = format!(
+        "trap 'echo got; exit 8' INT; : > {}; while :; do sleep 0.01; done",
+        ready.display()
+    );
+    let (sender, mut sent) = signals();
+    block_on(async {
+        let step = run_id(&agent, "lost", script(&text), &mut sent);
+        tokio::pin!(step);
+        let cutting = async {
+            while !ready.exists() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            agent.set_reachable(false);
+            agent.cut();
+            sender.send(Signal::INT);
+            sleep(Duration::from_millis(100)).await;
+            agent.set_reachable(true);
+            std::future::pending::<()>().await;
+        };
+        tokio::select! {
+            (ended, [output, _]) = &mut step => {
+                assert_eq!((ended.unwrap(), &*output), (StepEnd::Exited(8), &b"got\n"[..]));
+            }
+            () = cutting => {}
+        }
+    });
+}
+
+#[test]
+fn who_is_told_to_end_and_gets_no_stream_ends_in_time() {
+    let agent = TestAgent::start();
+    agent.set_reachable(false);
+    let (sender, mut sent) = signals();
+    sender.send(Signal::TERM);
+    let (ended, _) = block_on(run_id(&agent, "never", script("exit 0"), &mut sent));
+    assert_eq!(ended.unwrap_err().code(), 143);
+
+    agent.set_reachable(true);
+    let ready = agent.directory().join("ready");
+    let text = format!(": > {}; sleep 1000", ready.display());
+    let (sender, mut sent) = signals();
+    let begun = block_on(async {
+        let step = run_id(&agent, "gone", script(&text), &mut sent);
+        tokio::pin!(step);
+        let cutting = async {
+            while !ready.exists() {
+                sleep(Duration::from_millis(1)).await;
+            }
+            agent.set_reachable(false);
+            agent.cut();
+            sender.send(Signal::TERM);
+        };
+        tokio::select! {
+            ended = &mut step => panic!("{:?}", ended.0),
+            () = cutting => {}
+        }
+        let begun = Instant::now();
+        assert_eq!(step.await.0.unwrap_err().code(), 143);
+        begun
+    });
+    assert!(begun.elapsed() < TERM_LIMIT + Duration::from_secs(10));
+}
+
+#[test]
+fn a_step_that_nobody_asks_for_is_killed_and_says_so() {
+    let agent = TestAgent::start_with(&["--away=1"]);
+    let id = StepId::new("away").unwrap();
+    let ready = agent.directory().join("ready");
+    block_on(async {
+        let text = format!(": > {}; sleep 1000", ready.display());
+        let attach = Attach { id: id.clone(), from: 0, step: Some(script(&text)) };
+        let mut session = Session::new(&agent);
+        let link = session.link().await.unwrap();
+        link.send(&encoded(&JournalRequest::Attach(Box::new(attach)))).await.unwrap();
+        until("it is ready", || ready.exists());
+    });
+    agent.cut();
+    until("nobody is left", || agent.children().is_empty());
+    let (_, _, end) = block_on(follow(&agent, Attach { id, from: 0, step: None }));
+    let Answer::Failed(failure) = end else { panic!("{end:?}") };
+    assert_eq!(failure.kind, FailureKind::Abandoned);
+}
+
+#[test]
+fn a_step_that_nobody_asks_for_is_dead_before_another_begins() {
+    let agent = TestAgent::start();
+    let (ready, ended) = (agent.directory().join("ready"), agent.directory().join("ended"));
+    let begin = |id: &str, text: String| Attach {
+        id: StepId::new(id).unwrap(),
+        from: 0,
+        step: Some(script(&text)),
+    };
+    let left = format!("echo $$ > {}; sleep 1000; : > {}", ready.display(), ended.display());
+    block_on(async {
+        let mut session = Session::new(&agent);
+        let link = session.link().await.unwrap();
+        let attach = JournalRequest::Attach(Box::new(begin("left", left)));
+        link.send(&encoded(&attach)).await.unwrap();
+        until("it is ready", || fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n')));
+        agent.cut();
+        let text = format!("kill -0 $(cat {}) 2>/dev/null && echo alive", ready.display());
+        let (_, _, end) = follow(&agent, begin("next", text)).await;
+        assert_eq!(end, Answer::Exited(1));
+        let Answer::Failed(failure) = follow(&agent, begin("left", String::new())).await.2 else {
+            panic!("no failure")
+        };
+        assert_eq!(failure.kind, FailureKind::Abandoned);
+    });
+    assert!(!ended.exists());
+}
+
+#[test]
+fn a_killed_keeper_is_an_error_and_the_end_of_its_step() {
+    let agent = TestAgent::start();
+    let ready = agent.directory().join("ready");
+    let text = format!("echo $$ > {}; sleep 1000", ready.display());
+    let (_sender, mut sent) = signals();
+    let killing = async {
+        while !fs::read_to_string(&ready).is_ok_and(|pid| pid.ends_with('\n')) {
+            sleep(Duration::from_millis(1)).await;
+        }
+        // Its keeper is the older one of the two.
+        let keeper = agent.children().into_iter().min().unwrap();
+        let keeper = rustix::process::Pid::from_raw(keeper).unwrap();
+        rustix::process::kill_process(keeper, Signal::KILL).unwrap();
+        std::future::pending::<()>().await;
+    };
+    block_on(async {
+        tokio::select! {
+            (ended, _) = run_id(&agent, "killed", script(&text), &mut sent) => {
+                assert_eq!(failed(ended).kind, FailureKind::Keeper);
+            }
+            () = killing => {}
+        }
+        // And of no other.
+        until("nobody is left", || agent.children().is_empty());
+        assert_eq!(run_step(&agent, "other", "exit 3").await.0, StepEnd::Exited(3));
+    });
+}
+
+#[test]
+fn a_step_of_a_first_process_that_was_started_again_is_an_error() {
+    let agent = TestAgent::start();
+    let id = || StepId::new("before").unwrap();
+    let place = agent.run_directory().join("agent/steps/before");
+    fs::create_dir(&place).unwrap();
+    for end in [None, Some(&b"garbage"[..]), Some(b"")] {
+        if let Some(end) = end {
+            fs::write(place.join("end"), end).unwrap();
+        }
+        let attach = Attach { id: id(), from: 0, step: Some(script("exit 0")) };
+        let Answer::Failed(failure) = block_on(follow(&agent, attach)).2 else {
+            panic!("no failure")
+        };
+        assert_eq!(failure.kind, FailureKind::Keeper);
+    }
+    let attach = Attach { id: StepId::new("unknown").unwrap(), from: 0, step: None };
+    let Answer::Failed(failure) = block_on(follow(&agent, attach)).2 else { panic!("no failure") };
+    assert_eq!(failure.kind, FailureKind::Keeper);
+}
+
+#[test]
+fn what_is_no_request_ends_its_connection_and_no_step() {
+    let agent = TestAgent::start();
+    let ready = agent.directory().join("ready");
+    let go = agent.directory().join("go");
+    let text = format!(
+        ": > {}; until [ -e {} ]; do sleep 0.01; done; exit 2",
+        ready.display(),
+        go.display()
+    );
+    let (_sender, mut sent) = signals();
+    let mut random = fastrand::Rng::with_seed(16);
+    let attacking = async {
+        while !ready.exists() {
+            sleep(Duration::from_millis(1)).await;
+        }
+        let sockets = ["agent/socket", "agent/steps/good/socket"];
+        for round in 0..200 {
+            let path = agent.run_directory().join(sockets[round % 2]);
+            let mut socket = std::os::unix::net::UnixStream::connect(path).unwrap();
+            // Nothing that kills or signals it: those are requests.
+            let mut bytes: Vec<u8> = (0..random.usize(1..40)).map(|_| random.u8(..)).collect();
+            bytes[0] = [0x85, 0x89, 0x00, 0xff, 0x06][random.usize(..5)];
+            let _ = socket.write_all(&bytes);
+        }
+        fs::write(&go, "").unwrap();
+        std::future::pending::<()>().await;
+    };
+    block_on(async {
+        tokio::select! {
+            (ended, _) = run_id(&agent, "good", script(&text), &mut sent) => {
+                assert_eq!(ended.unwrap(), StepEnd::Exited(2));
+            }
+            () = attacking => {}
+        }
+    });
+}

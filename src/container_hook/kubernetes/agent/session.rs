@@ -18,13 +18,15 @@ const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// How many streams may be opened on which comes what is no answer.
 pub(super) const MALFORMED_LIMIT: u32 = 3;
 
+/// A stream that is being opened.
+pub(in crate::container_hook::kubernetes) type Opening<'o> =
+    Pin<Box<dyn Future<Output = Result<Link, Box<dyn Error + Send + Sync>>> + 'o>>;
+
 /// What opens streams to the agent of one container.
 pub(in crate::container_hook::kubernetes) trait Opener {
     /// Opens a stream. An error says that there will never be one again, in words: the pod is gone, or
     /// the container has ended. What may pass, it waits for itself.
-    fn open(
-        &self,
-    ) -> Pin<Box<dyn Future<Output = Result<Link, Box<dyn Error + Send + Sync>>> + '_>>;
+    fn open(&self) -> Opening<'_>;
 }
 
 /// The agent of a container.

@@ -30,7 +30,7 @@ const TERM_GRACE: Duration = Duration::from_millis(1500);
 /// When we end after `SIGTERM` whether or not we know how the step did.
 const TERM_LIMIT: Duration = Duration::from_millis(2200);
 /// How long streams may be lost one after the other, without anything getting through.
-const LOST_LIMIT: Duration = Duration::from_mins(5);
+const LOST_LIMIT: Duration = Duration::from_secs(300);
 /// How often the agent hears that we are there.
 const ALIVE: Duration = Duration::from_secs(HEARTBEAT_SECONDS);
 /// How much is written before the agent may forget it, if there is more.
@@ -105,7 +105,7 @@ pub(in crate::container_hook::kubernetes) async fn run(
         lost_since: None,
         malformed: 0,
     };
-    run.to_end(session).await
+    run.finish(session).await
 }
 
 /// A step, as far as we know of it.
@@ -152,7 +152,7 @@ impl From<AgentError> for Leave {
 }
 
 impl Run<'_> {
-    async fn to_end(mut self, session: &mut Session<'_>) -> Result<StepEnd, AgentError> {
+    async fn finish(mut self, session: &mut Session<'_>) -> Result<StepEnd, AgentError> {
         loop {
             let link = self.open(session).await?;
             let error = match self.follow(link).await {

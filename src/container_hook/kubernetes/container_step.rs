@@ -115,10 +115,10 @@ async fn run_in(
     let taken = async {
         match &mut job {
             Some(job) => {
-                files.from_step_pod(&mut session, job, &id).await?;
+                files.take_from_step_pod(&mut session, job, &id).await?;
                 files.after_step(job).await
             }
-            None if copies => files.after_step(&mut session).await,
+            None if copies => files.take_from_lone_step_pod(&mut session, &id).await,
             None => Ok(()),
         }
     };

@@ -44,11 +44,7 @@ pub(crate) fn stat_open(file: &File) -> io::Result<Stat> {
     Ok(of_kernel(&fstat(file)?))
 }
 
-#[expect(
-    clippy::useless_conversion,
-    clippy::unnecessary_fallible_conversions,
-    reason = "other types on other architectures"
-)]
+#[expect(clippy::useless_conversion, reason = "other types on other architectures")]
 fn of_kernel(found: &Found) -> Stat {
     let nanoseconds = u32::try_from(found.st_mtime_nsec).unwrap_or(0);
     let size = u64::try_from(found.st_size).unwrap_or(0);

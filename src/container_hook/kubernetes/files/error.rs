@@ -88,10 +88,6 @@ impl Trouble {
     pub(in crate::container_hook::kubernetes) fn is_empty(&self) -> bool {
         self.count == 0
     }
-
-    pub(super) fn count(&self) -> u64 {
-        self.count
-    }
 }
 
 /// Returns a path for people: beneath a root, unless it is absolute. Only printable characters get into logs.

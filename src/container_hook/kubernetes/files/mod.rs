@@ -17,16 +17,10 @@ mod put;
 mod record;
 mod transfer;
 
-pub(super) use error::{FilesError, Summary, Trouble};
-pub(super) use get::get;
-pub(super) use host::{HostTree, Limits};
-pub(super) use list::{list, read};
+pub(super) use error::FilesError;
+pub(super) use host::Limits;
+pub(super) use list::read;
 pub(super) use plan::WorkFiles;
-pub(super) use put::put;
-pub(super) use record::Record;
-pub(super) use transfer::transfer;
-
-pub(super) use crate::sys::init::frames::files::Scope;
 
 #[cfg(test)]
 mod tests;

@@ -4,16 +4,16 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use super::error::{FilesError, Summary};
+use super::get::get;
 use super::host::{HostTree, Limits};
 use super::put::{put, put_changes};
 use super::record::Record;
 use super::transfer::{Place, transfer};
-use super::{Scope, get};
 use crate::container_hook::kubernetes::agent::Session;
 use crate::container_hook::kubernetes::settings::Back;
 use crate::container_hook::log::Log;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
-use crate::sys::init::frames::files::Change;
+use crate::sys::init::frames::files::{Change, Scope};
 
 /// The work directory of the runner, in containers.
 const WORK: &str = "/__w";
@@ -25,6 +25,8 @@ const WORKFLOW: &str = "_temp/_github_workflow";
 const TOOLS: &str = "_tool";
 /// Where records are, beneath the work directory.
 const RECORDS: &str = ".oci-hooks/records";
+/// The record of the container of the job; a step's has its id.
+const JOB: &str = "job";
 /// What directories are made with.
 const DIRECTORY: u32 = 0o755;
 
@@ -58,7 +60,7 @@ impl<'w> WorkFiles<'w> {
         &self,
         session: &mut Session<'_>,
     ) -> Result<Summary, FilesError> {
-        let record = self.record("job")?;
+        let record = self.record(JOB)?;
         record.forget()?;
         let summary = put(session, &self.work, WORK.as_ref(), &everything(), &record).await?;
         directories(session).await?;
@@ -71,7 +73,7 @@ impl<'w> WorkFiles<'w> {
         session: &mut Session<'_>,
     ) -> Result<Summary, FilesError> {
         let scope = Scope { include: paths(&["_temp", "_actions"]), ..Scope::default() };
-        put(session, &self.work, WORK.as_ref(), &scope, &self.record("job")?).await
+        put(session, &self.work, WORK.as_ref(), &scope, &self.record(JOB)?).await
     }
 
     /// Takes what a step has left for the runner, however it ended.
@@ -79,19 +81,24 @@ impl<'w> WorkFiles<'w> {
         &self,
         session: &mut Session<'_>,
     ) -> Result<(), FilesError> {
-        self.take_commands(session).await?;
-        self.take_workspace(session).await
+        self.take_all(session, JOB).await
+    }
+
+    async fn take_all(&self, session: &mut Session<'_>, record: &str) -> Result<(), FilesError> {
+        self.take_commands(session, record).await?;
+        self.take_workspace(session, record).await
     }
 
     /// Takes the file commands of a step, without which it has not said what it wanted to: nothing is
     /// tolerated. The runner follows what it finds there, so there are no links.
-    pub(in crate::container_hook::kubernetes) async fn take_commands(
+    async fn take_commands(
         &self,
         session: &mut Session<'_>,
+        record: &str,
     ) -> Result<(), FilesError> {
         let include = paths(&[COMMANDS, WORKFLOW]);
         let scope = Scope { without_links: include.clone(), include, exclude: Vec::new() };
-        let summary = self.take(session, &scope).await?;
+        let summary = self.take(session, &scope, record).await?;
         if !summary.unread.is_empty() {
             return Err(FilesError::Failed(summary.unread));
         }
@@ -107,9 +114,10 @@ impl<'w> WorkFiles<'w> {
 
     /// Takes what a step has changed in the home directory and in the workspace, if the admin wants it. What cannot be read there,
     /// for the user of the container, is told: it may not be meant for anybody else.
-    pub(in crate::container_hook::kubernetes) async fn take_workspace(
+    async fn take_workspace(
         &self,
         session: &mut Session<'_>,
+        record: &str,
     ) -> Result<(), FilesError> {
         if self.back == Back::Nothing {
             return Ok(());
@@ -117,7 +125,7 @@ impl<'w> WorkFiles<'w> {
         let mut include = paths(&[HOME]);
         include.extend(self.workspace.clone());
         let scope = Scope { include, ..Scope::default() };
-        let summary = self.take(session, &scope).await?;
+        let summary = self.take(session, &scope, record).await?;
         if !summary.unread.is_empty() {
             let unread = &summary.unread;
             self.log.warning(&format!("the runner does not get all files of the job: {unread}"));
@@ -125,8 +133,13 @@ impl<'w> WorkFiles<'w> {
         Ok(())
     }
 
-    async fn take(&self, session: &mut Session<'_>, scope: &Scope) -> Result<Summary, FilesError> {
-        let record = self.record("job")?;
+    async fn take(
+        &self,
+        session: &mut Session<'_>,
+        scope: &Scope,
+        record: &str,
+    ) -> Result<Summary, FilesError> {
+        let record = self.record(record)?;
         get(session, WORK.as_ref(), &self.work, scope, &record, self.limits).await
     }
 
@@ -162,7 +175,7 @@ impl<'w> WorkFiles<'w> {
 
     /// Brings what a container step has changed back to the container of the job. Call
     /// [`Self::after_step`] for that of the job then.
-    pub(in crate::container_hook::kubernetes) async fn from_step_pod(
+    pub(in crate::container_hook::kubernetes) async fn take_from_step_pod(
         &self,
         step: &mut Session<'_>,
         job: &mut Session<'_>,
@@ -176,18 +189,14 @@ impl<'w> WorkFiles<'w> {
         Ok(summary)
     }
 
-    /// Takes what a container step has changed in a job without a container of its own.
-    pub(in crate::container_hook::kubernetes) async fn from_lone_step_pod(
+    /// Takes what a container step has left for the runner, in a job without a container of its own.
+    pub(in crate::container_hook::kubernetes) async fn take_from_lone_step_pod(
         &self,
         step: &mut Session<'_>,
         id: &str,
-    ) -> Result<Summary, FilesError> {
-        let record = self.record(id)?;
-        let scope = Scope { without_links: paths(&[COMMANDS, WORKFLOW]), ..everything() };
-        let summary = get(step, WORK.as_ref(), &self.work, &scope, &record, self.limits).await?;
-        self.tell_unread(&summary);
-        record.forget()?;
-        Ok(summary)
+    ) -> Result<(), FilesError> {
+        self.take_all(step, id).await?;
+        Ok(self.record(id)?.forget()?)
     }
 
     fn tell_unread(&self, summary: &Summary) {

@@ -173,7 +173,7 @@ impl<'p> Put<'p> {
         loop {
             let written = self.state.borrow().summary.written;
             let filled = changes.fill(&mut out, &mut || before.next(), &mut |event| {
-                self.state.borrow_mut().note(event, self.from)
+                self.state.borrow_mut().note(event, self.from);
             });
             let has_more = filled.at("read", self.record.path())?;
             if let Some(error) = self.state.borrow_mut().failed.take() {

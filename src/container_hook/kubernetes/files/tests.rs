@@ -13,9 +13,17 @@ use std::path::{Path, PathBuf};
 use agents::{Agent, run};
 use trees::{change, grow, snapshot};
 
+use super::error::Summary;
+use super::get::get;
+use super::host::HostTree;
+use super::list::list;
+use super::put::put;
+use super::record::Record;
+use super::transfer::transfer;
 use super::*;
 use crate::container_hook::kubernetes::agent::Session;
 use crate::sys::error::chain;
+use crate::sys::init::frames::files::Scope;
 
 const LIMITS: Limits = Limits { entries: 1_000_000, bytes: 1 << 30 };
 
@@ -83,7 +91,7 @@ fn trees_become_the_same_in_both_directions() {
     run(async {
         let agent = Agent::new();
         for seed in 0..12 {
-            let (ends, mut random) = (Ends::new(), fastrand::Rng::with_seed(seed));
+            let (ends, mut random) = (Ends::in_memory(), fastrand::Rng::with_seed(seed));
             let mut session = Session::new(&agent);
             grow(&ends.host(""), &mut random, 3);
             let summary = ends.put(&mut session, &Scope::all()).await.unwrap();

@@ -34,9 +34,10 @@ struct Level {
 
 /// Names in one piece of memory: there may be many.
 struct Names {
+    /// Each after its length.
     bytes: Vec<u8>,
-    /// Where each begins, and its length, last one first.
-    places: Vec<(u32, u8)>,
+    /// Where each begins, last one first.
+    places: Vec<u32>,
 }
 
 /// What a walk finds.
@@ -62,7 +63,8 @@ impl Names {
         at::each_name(dir.as_fd(), |name| {
             match (u32::try_from(bytes.len()), u8::try_from(name.len())) {
                 (Ok(begin), Ok(length)) if name != PART => {
-                    places.push((begin, length));
+                    places.push(begin);
+                    bytes.push(length);
                     bytes.extend_from_slice(name);
                 }
                 (Ok(_), Ok(_)) => {}
@@ -72,20 +74,23 @@ impl Names {
         if too_many {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
-        let name = |(begin, length): (u32, u8)| {
-            &bytes[begin as usize..begin as usize + usize::from(length)]
-        };
-        places.sort_unstable_by(|a, b| name(*b).cmp(name(*a)));
+        places.sort_unstable_by(|a, b| name(&bytes, *b).cmp(name(&bytes, *a)));
         // A file that is renamed meanwhile may be listed twice.
-        places.dedup_by(|a, b| name(*a) == name(*b));
+        places.dedup_by(|a, b| name(&bytes, *a) == name(&bytes, *b));
         places.shrink_to_fit();
         Ok(Names { bytes, places })
     }
 
     fn take(&mut self) -> Option<&[u8]> {
-        let (begin, length) = self.places.pop()?;
-        Some(&self.bytes[begin as usize..begin as usize + usize::from(length)])
+        let begin = self.places.pop()?;
+        Some(name(&self.bytes, begin))
     }
+}
+
+/// Returns the name that begins at a place.
+fn name(bytes: &[u8], begin: u32) -> &[u8] {
+    let begin = begin as usize;
+    &bytes[begin + 1..][..usize::from(bytes[begin])]
 }
 
 impl<'s> Walk<'s> {

@@ -13,7 +13,9 @@ use super::agents::run;
 use super::trees::snapshot;
 use super::{Ends, LIMITS, scope};
 use crate::container_hook::kubernetes::agent::{Link, Opener, Session};
-use crate::container_hook::kubernetes::files::{FilesError, HostTree, get};
+use crate::container_hook::kubernetes::files::FilesError;
+use crate::container_hook::kubernetes::files::get::get;
+use crate::container_hook::kubernetes::files::host::HostTree;
 use crate::sys::init::frames::files::{
     Action, Change, Counts, DATA_BYTES, FilesAnswer, Kind, Problem, Sender, State, Time,
 };

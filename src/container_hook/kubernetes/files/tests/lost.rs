@@ -6,14 +6,16 @@ use super::agents::{Agent, run};
 use super::trees::{change, grow, snapshot};
 use super::{Ends, LIMITS};
 use crate::container_hook::kubernetes::agent::Session;
-use crate::container_hook::kubernetes::files::{FilesError, Scope, transfer};
+use crate::container_hook::kubernetes::files::FilesError;
+use crate::container_hook::kubernetes::files::transfer::{self, transfer};
+use crate::sys::init::frames::files::Scope;
 
 #[test]
 fn exchanges_go_on_after_streams_were_lost() {
     run(async {
         let agent = Agent::new();
         for seed in 0..6 {
-            let (ends, mut random) = (Ends::new(), fastrand::Rng::with_seed(seed));
+            let (ends, mut random) = (Ends::in_memory(), fastrand::Rng::with_seed(seed));
             grow(&ends.host(""), &mut random, 3);
             let mut torn = |most: usize| {
                 let mut cut = || (random.usize(20..most), random.usize(20..most));

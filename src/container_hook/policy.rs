@@ -61,7 +61,8 @@ pub struct Policy {
     pub oom_protection: bool,
     /// The highest `--pids-limit`; 0 is none. Default: 32768.
     pub max_pids: u64,
-    /// What `--gpus all` stands for. Default: nothing, it is refused.
+    /// What `--gpus all` stands for. Default: nothing, it is refused. In a cluster the table, which may be
+    /// empty, allows `--gpus`, and a device plugin gives the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
     /// What no container exceeds, whoever asks for it.

@@ -56,7 +56,7 @@ fn command(test: &[String], shell: Option<&[String]>) -> Option<Vec<String>> {
         ("CMD-SHELL", [line, ..]) => {
             let default = ["/bin/sh".to_owned(), "-c".to_owned()];
             let shell = shell.filter(|shell| !shell.is_empty()).unwrap_or(&default);
-            Some([shell, &[line.clone()]].concat())
+            Some([shell, std::slice::from_ref(line)].concat())
         }
         _ => None,
     }

@@ -1,9 +1,8 @@
 //! The pod of checked containers, put together, merged with the template, and made ours again.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSecurityContext, PodSpec, Probe};
+use k8s_openapi::api::core::v1::{Container, EnvVar, Pod, PodSecurityContext, PodSpec};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::agent::{self, INIT, RUNNER_ID};
@@ -11,7 +10,7 @@ use super::asked::Asked;
 use super::ceilings;
 use super::error::PodError;
 use super::finish::{Finish, labels, owner, place, pull_secrets};
-use super::health::{self, Health};
+use super::health;
 use super::hosts;
 use super::made::{MadePod, PodService};
 use super::names::{self, ContainerNames};
@@ -28,7 +27,7 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::kubernetes::own_pod::OwnPod;
 use crate::container_hook::kubernetes::settings::KubernetesSettings;
 use crate::container_hook::plan::Role;
-use crate::container_hook::template::{Base, Merged, Target, Template};
+use crate::container_hook::template::{Base, Target, Template};
 
 /// The name of the container that steps run in.
 const JOB: &str = "job";
@@ -55,7 +54,6 @@ struct Draft<'a> {
     wide: PodWide,
     containers: Vec<Container>,
     targets: Vec<Target>,
-    checks: Vec<Option<Health>>,
     notes: Vec<String>,
     idle: Vec<(Idle, Vec<String>)>,
 }
@@ -128,25 +126,22 @@ pub(super) fn pod(
         secret.metadata.labels = Some(labels(own));
         secret.metadata.owner_references = owner(own, inputs.job);
     }
-    let within = draft.ready_within(&merged);
-    let services = asked.iter().zip(&draft.containers).zip(&within);
-    let services = services.filter(|((one, _), _)| one.role == Role::Service);
+    let services = asked.iter().zip(&draft.containers);
+    let services = services.filter(|(one, _)| one.role == Role::Service);
     Ok(MadePod {
         services: services
-            .map(|((one, container), within)| PodService {
+            .map(|(one, container)| PodService {
                 container: container.name.clone(),
                 image: one.image.to_owned(),
                 context_name: one.args.context_name.clone(),
                 names: one.names.clone(),
                 ports: ports::published(settings, &one.ports),
-                ready_within: *within,
             })
             .collect(),
         ports: asked
             .first()
             .filter(|_| has_agent)
             .map_or_else(BTreeMap::new, |first| ports::published(settings, &first.ports)),
-        ready_within: within.first().copied().flatten().filter(|_| has_agent),
         program,
         work: draft.volumes.kind(),
         notes: draft.all_notes(),
@@ -176,7 +171,6 @@ impl<'a> Draft<'a> {
             wide,
             containers: Vec::new(),
             targets: Vec::new(),
-            checks: Vec::new(),
             notes: Vec::new(),
             idle: Vec::new(),
         })
@@ -215,8 +209,7 @@ impl<'a> Draft<'a> {
         if asked.role != Role::Step {
             container.env = Some(self.env(asked));
         }
-        let check = health::of(asked);
-        container.readiness_probe = check.as_ref().map(|check| check.probe.clone());
+        container.readiness_probe = health::of(asked);
         for idle in options::apply(asked, settings, &mut container, &mut self.wide)? {
             match self.idle.iter_mut().find(|(known, _)| *known == idle) {
                 Some((_, titles)) => titles.push(asked.title.clone()),
@@ -237,7 +230,6 @@ impl<'a> Draft<'a> {
             _ => Target::Job,
         });
         self.containers.push(container);
-        self.checks.push(check);
         Ok(())
     }
 
@@ -320,19 +312,6 @@ impl<'a> Draft<'a> {
             ..ObjectMeta::default()
         };
         Pod { metadata, spec: Some(spec), status: None }
-    }
-
-    /// Returns for each container how long it may take to be ready; none if nothing checks it. The template may
-    /// have a check of its own.
-    fn ready_within(&self, merged: &Merged) -> Vec<Option<Duration>> {
-        let containers = merged.pod.spec.as_ref().map(|spec| &spec.containers[..]);
-        let probes = containers.unwrap_or_default().iter().map(|one| &one.readiness_probe);
-        let of_container = |(probe, check): (&Option<Probe>, &Option<Health>)| {
-            let probe = probe.as_ref()?;
-            let own = check.as_ref().filter(|check| check.probe == *probe);
-            Some(own.map_or_else(|| health::within(probe), |check| check.ready_within))
-        };
-        probes.zip(&self.checks).map(of_container).collect()
     }
 
     /// Returns what people should know, each line once.

@@ -19,15 +19,9 @@ const RETRIES: u32 = 3;
 /// lasts: so not each second.
 const PERIOD: Duration = Duration::from_secs(2);
 
-/// A probe, and how long it may take until it is passed.
-pub(super) struct Health {
-    pub(super) probe: Probe,
-    pub(super) ready_within: Duration,
-}
-
 /// Returns the check of a container: that of its options, else its image's. A job container does not run what
 /// its image is for, so the image's is nothing to it.
-pub(super) fn of(container: &Asked<'_>) -> Option<Health> {
+pub(super) fn of(container: &Asked<'_>) -> Option<Probe> {
     let asked = &container.options.health;
     // A step is over when it ends.
     if asked.disabled || container.role == Role::Step {
@@ -46,7 +40,7 @@ pub(super) fn of(container: &Asked<'_>) -> Option<Health> {
         retries: asked.retries.or(base.retries),
     };
     let command = command(&check.test, shell.as_deref())?;
-    Some(health(&check, command))
+    Some(probe(&check, &command))
 }
 
 fn command(test: &[String], shell: Option<&[String]>) -> Option<Vec<String>> {
@@ -62,16 +56,16 @@ fn command(test: &[String], shell: Option<&[String]>) -> Option<Vec<String>> {
     }
 }
 
-fn health(check: &Healthcheck, command: Vec<String>) -> Health {
+fn probe(check: &Healthcheck, command: &[String]) -> Probe {
     let interval = check.interval.unwrap_or(INTERVAL);
     let retries = check.retries.filter(|retries| *retries > 0).unwrap_or(RETRIES);
     let shortest = check.start_interval.unwrap_or(interval).min(interval).min(PERIOD);
-    let ready_within =
+    let within =
         check.start_period.unwrap_or_default().saturating_add(interval.saturating_mul(retries));
     let period = seconds(shortest);
-    // As many as there is time for: what was ready once stays so for as long as Docker would have it.
-    let failures = (seconds(ready_within) / period).max(1);
-    let probe = Probe {
+    // As many as there is time for: so long the container is waited for.
+    let failures = (seconds(within) / period).max(1);
+    Probe {
         exec: Some(ExecAction {
             command: Some(command.iter().map(|word| literal(word)).collect()),
         }),
@@ -79,20 +73,7 @@ fn health(check: &Healthcheck, command: Vec<String>) -> Health {
         timeout_seconds: Some(seconds(check.timeout.unwrap_or(TIMEOUT))),
         failure_threshold: Some(failures),
         ..Probe::default()
-    };
-    Health { probe, ready_within }
-}
-
-/// Returns how long a container may take to pass a probe that the template has.
-pub(super) fn within(probe: &Probe) -> Duration {
-    let number = |said: Option<i32>, default: u64| {
-        said.and_then(|said| u64::try_from(said).ok()).filter(|said| *said > 0).unwrap_or(default)
-    };
-    // What the API server takes where nothing is said.
-    let (period, failures) = (number(probe.period_seconds, 10), number(probe.failure_threshold, 3));
-    let timeout = number(probe.timeout_seconds, 1);
-    let rounds = failures.saturating_mul(period.max(timeout));
-    Duration::from_secs(number(probe.initial_delay_seconds, 0).saturating_add(rounds))
+    }
 }
 
 /// Returns a time in whole seconds, rounded up, at least one.
@@ -119,13 +100,12 @@ mod tests {
             retries: Some(5),
             ..check(&["CMD", "true"])
         };
-        let Health { probe, ready_within } = health(&check, vec!["true".to_owned()]);
-        assert_eq!(ready_within, Duration::from_millis(17_500));
-        assert_eq!((probe.period_seconds, probe.timeout_seconds), (Some(2), Some(1)));
-        assert_eq!(probe.failure_threshold, Some(9));
-        let Health { probe, ready_within } = health(&self::check(&[]), Vec::new());
-        assert_eq!((probe.period_seconds, probe.timeout_seconds), (Some(2), Some(30)));
-        assert_eq!((ready_within, probe.failure_threshold), (Duration::from_secs(90), Some(45)));
+        let made = probe(&check, &["true".to_owned()]);
+        assert_eq!((made.period_seconds, made.timeout_seconds), (Some(2), Some(1)));
+        assert_eq!(made.failure_threshold, Some(9), "17.5 s");
+        let made = probe(&self::check(&[]), &[]);
+        assert_eq!((made.period_seconds, made.timeout_seconds), (Some(2), Some(30)));
+        assert_eq!(made.failure_threshold, Some(45), "90 s");
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, Secret};
 
@@ -40,8 +39,6 @@ pub(in crate::container_hook::kubernetes) struct MadePod {
     pub(in crate::container_hook::kubernetes) services: Vec<PodService>,
     /// The ports of the job container, as workflows are told of them.
     pub(in crate::container_hook::kubernetes) ports: BTreeMap<String, String>,
-    /// How long the job container may take to be healthy; none if nothing checks it.
-    pub(in crate::container_hook::kubernetes) ready_within: Option<Duration>,
     /// What a container step runs; none for a job.
     pub(in crate::container_hook::kubernetes) program: Option<StepProgram>,
     /// Where the work directory of the containers is.
@@ -72,8 +69,6 @@ pub(in crate::container_hook::kubernetes) struct PodService {
     pub(in crate::container_hook::kubernetes) names: Vec<String>,
     /// The port to connect to for each port of the container.
     pub(in crate::container_hook::kubernetes) ports: BTreeMap<String, String>,
-    /// How long it may take to be healthy; none if nothing checks it.
-    pub(in crate::container_hook::kubernetes) ready_within: Option<Duration>,
 }
 
 /// The program of a container step, which the agent starts.

@@ -34,6 +34,5 @@ pub use error::PodError;
 
 pub(super) use finish::{MANAGED_BY, RUNNER_LABEL};
 pub(super) use job::{job, step};
-pub(super) use made::{ImageFacts, MadePod, PodService, StepProgram, WorkVolume};
+pub(super) use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
 pub(super) use names::runner_label;
-pub(super) use volumes::claim;

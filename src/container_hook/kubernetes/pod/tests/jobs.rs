@@ -97,7 +97,7 @@ fn options_are_fields_of_the_pod() {
     );
     assert_eq!((job("/imagePullPolicy"), job("/workingDir")), (json!("Always"), json!("/w")));
     assert_eq!(job("/readinessProbe/exec/command"), json!(["/bin/sh", "-c", "true"]));
-    assert_eq!(made.ready_within, Some(Duration::from_secs(3)));
+    assert_eq!(job("/readinessProbe/failureThreshold"), 3);
     let pod = |pointer: &str| of_pod(&made, pointer);
     assert_eq!(pod("/spec/hostname"), "builder");
     assert_eq!(pod("/spec/hostAliases"), json!([{"ip": "10.0.0.1", "hostnames": ["a.b"]}]));
@@ -192,15 +192,15 @@ fn health_checks_of_images_and_templates_are_probes() {
     let world = World::new().image("redis", &healthcheck).image("node:22", &healthcheck);
     let made = world.made(&services(&[("a", "redis", ""), ("b", "redis", "--no-healthcheck")]));
     assert_eq!(part(&made, "a", "/readinessProbe/exec/command"), json!(["ready", "$$(X)"]));
-    let within: Vec<_> = made.services.iter().map(|service| service.ready_within).collect();
-    assert_eq!(within, [Some(Duration::from_secs(10)), None]);
+    assert_eq!(part(&made, "a", "/readinessProbe/failureThreshold"), 5);
     assert_eq!(part(&made, "b", "/readinessProbe"), Value::Null);
     // It does not run what its image is for.
-    assert_eq!((part(&made, "job", "/readinessProbe"), made.ready_within), (Value::Null, None));
+    assert_eq!(part(&made, "job", "/readinessProbe"), Value::Null);
     assert_eq!(part(&made, "a", "/livenessProbe"), Value::Null);
     let probe = "spec: {containers: [{name: $a, readinessProbe: {tcpSocket: {port: 1}, periodSeconds: 2}}]}";
     let made = world.template(probe).made(&services(&[("a", "redis", "")]));
-    assert_eq!(made.services[0].ready_within, Some(Duration::from_secs(6)));
+    assert_eq!(part(&made, "a", "/readinessProbe/tcpSocket/port"), 1);
+    assert_eq!(part(&made, "a", "/readinessProbe/exec"), Value::Null);
 }
 
 #[test]

@@ -152,3 +152,41 @@ impl Backend for KubernetesBackend<'_> {
         self.cluster.run(cleanup::run(self))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::container_hook::kubernetes::client::testing::cluster;
+    use crate::container_hook::kubernetes::testing::with_backend;
+    use crate::container_hook::state::PodState;
+
+    fn state(namespace: &str, runner: &str) -> JobState {
+        let pod = PodState {
+            namespace: namespace.to_owned(),
+            uid: "u".to_owned(),
+            runner: runner.to_owned(),
+            copies: true,
+        };
+        let mut state = JobState::new(Some("c".to_owned()), Vec::new(), None);
+        (state.job_pod, state.pod) = (Some("runner-1-workflow".to_owned()), Some(pod));
+        state
+    }
+
+    #[test]
+    fn steps_run_in_pods_of_their_own_runner() {
+        let (cluster, _) = cluster(Vec::new());
+        with_backend(&cluster, |backend| {
+            let own = state("ns", "runner-1");
+            assert_eq!(backend.job_pod(Some(&own)).unwrap(), "runner-1-workflow");
+            for (namespace, runner) in [("ns", "runner-2"), ("other", "runner-1")] {
+                let error = backend.job_pod(Some(&state(namespace, runner))).unwrap_err();
+                assert!(matches!(error, HookError::Foreign { .. }), "{error}");
+            }
+            let of_one_host = JobState::new(Some("c".to_owned()), Vec::new(), None);
+            for state in [None, Some(&of_one_host)] {
+                let error = backend.job_pod(state).unwrap_err();
+                assert!(matches!(error, HookError::NoState), "{error}");
+            }
+        });
+    }
+}

@@ -7,29 +7,26 @@ use tokio::time::timeout;
 use tracing::debug;
 
 use super::backend::{JOB, KubernetesBackend, name};
-use super::wait::{WaitError, until_gone};
+use super::wait::{self, WaitError};
 use crate::container_hook::error::HookError;
 use crate::sys::error::chain;
 
 /// How long containers may take to end, in seconds. Our own first process ends at once; of services there is
 /// nothing to be kept.
 pub(super) const GRACE_SECONDS: u32 = 1;
-/// How long pods may take to be gone.
-const GONE_WITHIN: Duration = Duration::from_secs(60);
-/// How long one waits for that at the end of a job.
-const SHORTLY: Duration = Duration::from_secs(3);
+/// How long pods may take to be gone by themselves. Kubelets report it when they come to it, some every ten
+/// seconds; the containers have ended by then.
+const GONE_WITHIN: Duration = Duration::from_millis(2500);
+/// How long pods may take to be gone that are removed without their kubelet.
+const FORCED_WITHIN: Duration = Duration::from_secs(10);
 /// How much of a service's log is shown, in lines, and how long is waited for it.
 const LOG_LINES: u32 = 2000;
 const LOG_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whether one waits until pods are gone.
+/// Whether one waits until pods are gone, and their names free.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
-    /// Their names are free then.
     UntilGone,
-    /// But no longer than people should: kubelets tell the API server that a pod is gone when they come to it,
-    /// some every ten seconds.
-    Shortly,
     Not,
 }
 
@@ -38,7 +35,7 @@ pub(super) async fn run(backend: &KubernetesBackend<'_>) -> Result<(), HookError
     for pod in pods.iter().flatten() {
         show_services(backend, pod).await;
     }
-    remove_all(backend, Wait::Shortly).await?;
+    remove_all(backend, Wait::UntilGone).await?;
     Ok(backend.files()?.forget()?)
 }
 
@@ -78,17 +75,24 @@ pub(super) async fn remove_all(
     }
     match first_error {
         Some(error) => Err(error.into()),
-        None if has_pods => match wait {
-            Wait::UntilGone => Ok(until_gone(backend.cluster, &selector, GONE_WITHIN).await?),
-            Wait::Shortly => match until_gone(backend.cluster, &selector, SHORTLY).await {
-                // The cluster was told to remove them, and does.
-                Ok(()) | Err(WaitError::Left { .. }) => Ok(()),
-                Err(error) => Err(error.into()),
-            },
-            Wait::Not => Ok(()),
-        },
+        None if has_pods && wait == Wait::UntilGone => until_gone(backend).await,
         None => Ok(()),
     }
+}
+
+/// Waits until the runner has no pod any more. Those that stay are removed without their kubelet: it may be
+/// slow, or its node lost.
+async fn until_gone(backend: &KubernetesBackend<'_>) -> Result<(), HookError> {
+    let selector = backend.selector();
+    match wait::until_gone(backend.cluster, &selector, GONE_WITHIN).await {
+        Err(WaitError::Left { pods, .. }) => {
+            for pod in &pods {
+                backend.cluster.delete_pod(pod, Some(0)).await?;
+            }
+        }
+        result => return Ok(result?),
+    }
+    Ok(wait::until_gone(backend.cluster, &selector, FORCED_WITHIN).await?)
 }
 
 /// Shows what the services of a job wrote, as the runner does that has no hooks. A log that cannot be had is
@@ -109,5 +113,77 @@ async fn show_services(backend: &KubernetesBackend<'_>, pod: &Pod) {
             Ok(Err(error)) => debug!(service = service.name, error = chain(&error), "no log"),
             Err(_) => debug!(service = service.name, "no log in time"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::container_hook::kubernetes::client::testing::{Reply, answer, answering};
+    use crate::container_hook::kubernetes::testing::with_backend;
+
+    /// Answers as an API server does that has these pods and a secret. Of pods that are deleted with some grace
+    /// only those go that do not stay.
+    fn server(pods: &[&str], staying: &'static str) -> impl FnMut(&str, &str) -> Reply + use<> {
+        let pods = Arc::new(Mutex::new(pods.iter().map(ToString::to_string).collect::<Vec<_>>()));
+        move |line, body| {
+            let mut pods = pods.lock().unwrap();
+            let path = line.split(' ').nth(1).unwrap();
+            let name = path.rsplit('/').next().unwrap().split('?').next().unwrap();
+            if line.starts_with("DELETE") && path.contains("/pods/") {
+                if !pods.iter().any(|pod| pod == name) {
+                    return answer(404, r#"{"kind":"Status","code":404}"#);
+                }
+                let is_forced = body.contains("\"gracePeriodSeconds\":0");
+                pods.retain(|pod| pod != name || pod == staying && !is_forced);
+                return answer(200, "{}");
+            }
+            let items = match path {
+                path if path.contains("/pods?") => pods.clone(),
+                path if path.contains("/secrets?") => vec!["login".to_owned()],
+                _ => return answer(200, "{}"),
+            };
+            let named = items.iter().map(|name| json!({"metadata": {"name": name}}));
+            answer(200, &json!({"items": named.collect::<Vec<_>>()}).to_string())
+        }
+    }
+
+    fn deleted(calls: &[(String, String)]) -> Vec<&str> {
+        let paths = calls.iter().filter(|(line, _)| line.starts_with("DELETE"));
+        let paths = paths.map(|(line, _)| line.split(' ').nth(1).unwrap());
+        paths.map(|path| path.rsplit('/').next().unwrap().split('?').next().unwrap()).collect()
+    }
+
+    #[test]
+    fn everything_with_the_label_of_the_runner_goes() {
+        let (cluster, calls) = answering(server(&["a-workflow", "a-step-1"], ""));
+        with_backend(&cluster, |backend| {
+            cluster.run(remove_all(backend, Wait::UntilGone)).unwrap();
+        });
+        let calls = calls.lock().unwrap();
+        assert_eq!(deleted(&calls), ["a-workflow", "a-step-1", "login"]);
+        assert!(calls[0].0.contains("labelSelector=runner-pod%3Drunner-1"), "{calls:?}");
+    }
+
+    #[test]
+    fn a_pod_that_its_kubelet_keeps_is_removed_without_it() {
+        let (cluster, calls) = answering(server(&["a-workflow"], "a-workflow"));
+        with_backend(&cluster, |backend| {
+            cluster.run(remove_all(backend, Wait::UntilGone)).unwrap();
+        });
+        assert_eq!(deleted(&calls.lock().unwrap()), ["a-workflow", "login", "a-workflow"]);
+    }
+
+    #[test]
+    fn whoever_does_not_wait_asks_once() {
+        let (cluster, calls) = answering(server(&["a-workflow"], "a-workflow"));
+        with_backend(&cluster, |backend| {
+            cluster.run(remove_all(backend, Wait::Not)).unwrap();
+        });
+        assert_eq!(deleted(&calls.lock().unwrap()), ["a-workflow", "login"]);
     }
 }

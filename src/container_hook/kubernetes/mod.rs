@@ -6,6 +6,7 @@
 
 pub mod admin;
 mod agent;
+mod audit;
 mod backend;
 mod cleanup;
 mod client;
@@ -21,6 +22,8 @@ mod pod;
 mod prepare;
 mod script_step;
 mod settings;
+#[cfg(test)]
+mod testing;
 mod wait;
 
 pub use backend::{KubernetesBackend, KubernetesParts, SignalSource};

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::try_join;
 
 use super::agent::Session;
+use super::audit;
 use super::backend::{JOB, KubernetesBackend, name};
 use super::cleanup::{self, Wait};
 use super::client::ClusterOpener;
@@ -19,6 +20,7 @@ use super::pod::{self, MadePod, WorkVolume};
 use super::wait::{self, Expect};
 use crate::container_hook::alpine;
 use crate::container_hook::error::HookError;
+use crate::container_hook::plan::Role;
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
 use crate::container_hook::response::{
     ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
@@ -34,7 +36,7 @@ pub(super) async fn run(
     let prepared = unless_interrupted(signals.as_mut(), prepare(backend, job)).await;
     if let Err(error) = &prepared {
         // Whoever interrupts us waits for some seconds, not for what ends in its own time.
-        let wait = if is_interrupted(error) { Wait::Not } else { Wait::Shortly };
+        let wait = if is_interrupted(error) { Wait::Not } else { Wait::UntilGone };
         // The first error is what people have to hear of; the next call tries again.
         if let Err(also) = cleanup::remove_all(backend, wait).await {
             backend.context.log.warning(&chain(&also));
@@ -92,6 +94,9 @@ pub(super) async fn create(
     backend: &KubernetesBackend<'_>,
     made: &MadePod,
 ) -> Result<Pod, HookError> {
+    // What is made is written down before, and nothing is made that is not.
+    let role = if made.program.is_some() { Role::Step } else { Role::Job };
+    audit::pod(backend, &made.pod, role)?;
     for secret in &made.secrets {
         backend.cluster.create_secret(secret).await?;
     }

@@ -69,7 +69,7 @@ impl Default for KubernetesSettings {
     fn default() -> Self {
         KubernetesSettings {
             namespace: None,
-            prepare_timeout: Duration::from_mins(10),
+            prepare_timeout: Duration::from_secs(600),
             deadline: None,
             work: Work::default(),
             back: Back::default(),

@@ -1,0 +1,45 @@
+//! What pods are given, written to the audit log before they are made.
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::backend::{JOB, KubernetesBackend, name};
+use crate::container_hook::audit::{AuditError, AuditEvent};
+use crate::container_hook::plan::Role;
+
+/// Writes down the containers of a pod that is about to be made; `role` is that of the one that steps run in.
+/// The node decides what their images are by then, so that they have no digest.
+pub(super) fn pod(
+    backend: &KubernetesBackend<'_>,
+    pod: &Pod,
+    role: Role,
+) -> Result<(), AuditError> {
+    let Some(spec) = &pod.spec else { return Ok(()) };
+    let network = if spec.host_network == Some(true) { "host" } else { "job" };
+    let inits = spec.init_containers.iter().flatten().map(|one| (Role::Init, one));
+    let others = spec.containers.iter().map(|one| match one.name.as_str() {
+        JOB => (role, one),
+        _ => (Role::Service, one),
+    });
+    for (role, container) in inits.chain(others) {
+        let event = event(pod, container, role, network);
+        let title = role.title(Some(&container.name));
+        backend.context.audit.write(backend.context.runner, &title, [event])?;
+    }
+    Ok(())
+}
+
+fn event(pod: &Pod, container: &Container, role: Role, network: &str) -> AuditEvent {
+    let security = container.security_context.as_ref();
+    let capabilities = security.and_then(|security| security.capabilities.as_ref());
+    AuditEvent::Container {
+        container: format!("{}/{}", name(pod), container.name),
+        role: role.name().to_owned(),
+        image: container.image.clone().unwrap_or_default(),
+        digest: String::new(),
+        runtime: "kubernetes".to_owned(),
+        network: network.to_owned(),
+        user_namespace: false,
+        privileged: security.and_then(|security| security.privileged).unwrap_or(false),
+        capabilities: capabilities.and_then(|some| some.add.clone()).unwrap_or_default(),
+    }
+}

@@ -13,7 +13,7 @@ struct Rule {
 
 /// Where requests are carried out, files of the host are used by descriptor. These files deal with what
 /// only root and the administrator can name and replace, and for messages.
-const OWN_PATHS: [&str; 8] = [
+const OWN_PATHS: [&str; 9] = [
     // Records in the run directory.
     "src/container_hook/engine/job.rs",
     // Removing old builds from the store.
@@ -22,6 +22,8 @@ const OWN_PATHS: [&str; 8] = [
     "src/container_hook/dockerfile/snapshot.rs",
     // The home directory of a build.
     "src/container_hook/dockerfile/registries.rs",
+    // Logins of a build, in a directory that was just made for it.
+    "src/container_hook/kubernetes/build/logins.rs",
     // What is said of a path before it is opened beneath what the policy allows.
     "src/container_hook/policy/paths.rs",
     // Objects and volumes of the administrator's template, and directories of volumes in the store.

@@ -100,6 +100,7 @@ pub(crate) fn library_settings(
             buildkit: build.buildkit.clone(),
             image: build.image.clone(),
             auth_file: build.auth_file.clone(),
+            storage_driver: build.storage_driver.map(|driver| driver.name().to_owned()),
         },
         ..default
     }

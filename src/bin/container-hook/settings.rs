@@ -366,6 +366,7 @@ push = "registry.example/actions"
 buildkit = "tcp://buildkit:1234"
 image = "registry.example/buildah"
 auth-file = "/etc/oci-hooks/push.json"
+storage-driver = "vfs"
 [runtime]
 path = "/opt/crun"
 [store]

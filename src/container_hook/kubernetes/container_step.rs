@@ -2,6 +2,7 @@
 
 use super::agent::{self, Session};
 use super::backend::{JOB, KubernetesBackend, name};
+use super::build::{self, BuiltImage};
 use super::cleanup::GRACE_SECONDS;
 use super::client::ClusterOpener;
 use super::early::EarlyOpener;
@@ -31,6 +32,8 @@ pub(super) async fn run(
         true => Some(backend.job_pod(state)?),
         false => None,
     };
+    let built = build(backend, step, signals.as_mut()).await?;
+    let step = built.as_ref().unwrap_or(step);
     let made = unless_interrupted(signals.as_mut(), make(backend, step, job_pod)).await?;
     let ended = run_in(backend, &made, job_pod, signals.as_mut()).await;
     let removed = remove(backend, &made).await;
@@ -42,15 +45,23 @@ pub(super) async fn run(
     Ok(outcome)
 }
 
+/// Returns a step with the image of its Dockerfile in the place of that; none if it has none.
+async fn build(
+    backend: &KubernetesBackend<'_>,
+    step: &ContainerArgs,
+    signals: &mut dyn StepSignals,
+) -> Result<Option<ContainerArgs>, HookError> {
+    let ImageSource::Dockerfile(dockerfile) = &step.source else { return Ok(None) };
+    let BuiltImage { name, registry } = build::image(backend, dockerfile, signals).await?;
+    Ok(Some(ContainerArgs { source: ImageSource::Image(name), registry, ..step.clone() }))
+}
+
 /// Returns the pod that the step is to run in, of which there is nothing yet.
 async fn make(
     backend: &KubernetesBackend<'_>,
     step: &ContainerArgs,
     job_pod: Option<&str>,
 ) -> Result<MadePod, HookError> {
-    if let ImageSource::Dockerfile(_) = &step.source {
-        return Err(KubernetesError::NoBuild.into());
-    }
     let mut asked = AskedFacts::default();
     // What the image runs has to be known, since it is our agent that runs it.
     if step.entry_point.is_none() {

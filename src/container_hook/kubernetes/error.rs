@@ -12,11 +12,6 @@ use crate::container_hook::error::HookError;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KubernetesError {
-    #[error(
-        "Dockerfile actions are not built here: use an action with a published image, or set `push` and \
-         `image` (or `buildkit`) under [kubernetes.build]"
-    )]
-    NoBuild,
     #[error("cannot catch the signals of the runner")]
     Signals(#[source] io::Error),
     /// The runner has cancelled the job.

@@ -8,6 +8,7 @@ pub mod admin;
 mod agent;
 mod audit;
 mod backend;
+mod build;
 mod cleanup;
 mod client;
 mod container_step;
@@ -27,6 +28,7 @@ mod testing;
 mod wait;
 
 pub use backend::{KubernetesBackend, KubernetesParts, SignalSource};
+pub use build::BuildError;
 pub use client::{
     Cluster, ClusterError, ClusterOpener, Exec, ExecEnd, ExecOutput, Fault, Operation, Refusal,
     RetryPolicy, ServerVersion, Verb,

@@ -63,6 +63,8 @@ pub struct BuildSettings {
     pub image: Option<String>,
     /// A file with logins of registries, as `docker login` writes it.
     pub auth_file: Option<PathBuf>,
+    /// How buildah keeps layers: `overlay` or `vfs`; overlay if nothing is said.
+    pub storage_driver: Option<String>,
 }
 
 impl Default for KubernetesSettings {

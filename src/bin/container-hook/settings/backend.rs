@@ -80,6 +80,28 @@ pub(crate) struct KubernetesBuild {
     pub(crate) image: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) auth_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) storage_driver: Option<StorageDriver>,
+}
+
+/// How buildah keeps the layers of images.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) enum StorageDriver {
+    /// By the kernel, one over the other.
+    Overlay,
+    /// As copies.
+    Vfs,
+}
+
+impl StorageDriver {
+    /// Returns what buildah calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            StorageDriver::Overlay => "overlay",
+            StorageDriver::Vfs => "vfs",
+        }
+    }
 }
 
 impl KubernetesBuild {

@@ -15,13 +15,13 @@ const RUNNER_IMAGE: &str = "ghcr.io/actions/actions-runner:latest";
 pub(super) const RUNNER_ID: i64 = 1001;
 
 /// The name of the container that fills the volumes.
-pub(super) const INIT: &str = "fs-init";
+pub(in crate::container_hook::kubernetes) const INIT: &str = "fs-init";
 
 /// The volumes with the program and with what it keeps of steps.
 pub(super) const VOLUMES: [&str; 2] = ["oci-hooks", "oci-hooks-run"];
 
 /// The directory of the program.
-const BIN: &str = "/.oci-hooks/bin";
+pub(in crate::container_hook::kubernetes) const BIN: &str = "/.oci-hooks/bin";
 
 /// Returns the mounts of a container that steps run in. It cannot write to the program.
 pub(super) fn mounts() -> [VolumeMount; 2] {
@@ -42,6 +42,14 @@ pub(super) fn command(program: &[String]) -> (Vec<String>, Vec<String>) {
     (vec![PROGRAM.to_owned()], args)
 }
 
+/// Returns the image that our program comes with.
+pub(in crate::container_hook::kubernetes) fn runner_image<'a>(
+    settings: &'a KubernetesSettings,
+    own: &'a OwnPod,
+) -> &'a str {
+    settings.runner_image.as_deref().or(own.image.as_deref()).unwrap_or(RUNNER_IMAGE)
+}
+
 /// Returns the container that fills the volumes before all others start, without a shell: it installs the
 /// agent, copies what the runner has for the actions of JavaScript, and makes directories.
 pub(super) fn init(
@@ -49,7 +57,6 @@ pub(super) fn init(
     own: &OwnPod,
     volumes: &Volumes<'_>,
 ) -> Container {
-    let image = settings.runner_image.clone().or_else(|| own.image.clone());
     let mut args = ["fill", "--agent", PROGRAM].map(str::to_owned).to_vec();
     // Only steps of jobs are programs of the runner.
     if let Some(externals) = volumes.externals() {
@@ -67,7 +74,7 @@ pub(super) fn init(
     });
     Container {
         name: INIT.to_owned(),
-        image: Some(image.unwrap_or_else(|| RUNNER_IMAGE.to_owned())),
+        image: Some(runner_image(settings, own).to_owned()),
         command: Some(vec![literal(&own.program.display().to_string())]),
         args: Some(args),
         security_context: Some(SecurityContext {

@@ -23,7 +23,7 @@ pub(in crate::container_hook::kubernetes) const MANAGED_BY: (&str, &str) =
     ("app.kubernetes.io/managed-by", "oci-hooks");
 
 /// Returns the labels of everything that is made for a runner.
-pub(super) fn labels(own: &OwnPod) -> BTreeMap<String, String> {
+pub(in crate::container_hook::kubernetes) fn labels(own: &OwnPod) -> BTreeMap<String, String> {
     let (name, value) = MANAGED_BY;
     BTreeMap::from([
         (RUNNER_LABEL.to_owned(), names::runner_label(&own.name)),
@@ -33,7 +33,10 @@ pub(super) fn labels(own: &OwnPod) -> BTreeMap<String, String> {
 
 /// Returns the owner of everything that is made for a runner: its pod, with which all of it goes; for a step
 /// whose runner is unknown the pod of the job.
-pub(super) fn owner(own: &OwnPod, job: Option<&Pod>) -> Option<Vec<OwnerReference>> {
+pub(in crate::container_hook::kubernetes) fn owner(
+    own: &OwnPod,
+    job: Option<&Pod>,
+) -> Option<Vec<OwnerReference>> {
     let of_job = || {
         let metadata = &job?.metadata;
         Some((metadata.name.clone()?, metadata.uid.clone()?))

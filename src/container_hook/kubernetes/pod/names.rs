@@ -15,7 +15,7 @@ const HASH: usize = 8;
 ///
 /// A name that is too long, or that Kubernetes would not take, is cut and has a hash of itself, so that no two
 /// runners have the same.
-pub(super) fn object(runner: &str, kind: &str) -> String {
+pub(in crate::container_hook::kubernetes) fn object(runner: &str, kind: &str) -> String {
     format!("{}-{kind}", label(runner, MAX - kind.len() - 1))
 }
 

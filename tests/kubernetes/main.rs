@@ -6,6 +6,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod arc;
 mod cancelled;
 mod connection;
 mod faults;

@@ -29,7 +29,7 @@ fn fill(cluster: &Cluster) {
 }
 
 /// Returns the hook as it is installed, here and in the runner's image, once for all tests.
-fn installed() -> &'static Path {
+pub(crate) fn installed() -> &'static Path {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();
     INSTALLED.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join("kubernetes");

@@ -1,0 +1,238 @@
+//! The runner's image as `contrib/arc` makes it, in a pod as the chart of actions-runner-controller makes it.
+
+use std::fs;
+use std::os::unix::fs::chown;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use crate::setup::{Pods, cluster, installed};
+use crate::support::cluster::{Cluster, Namespace};
+use crate::support::cluster_images;
+use crate::support::images::{self, Layers};
+use crate::support::program;
+
+/// What stands in for the image of GitHub, and what is made of it.
+const BASE: &str = "test/actions-runner:1";
+const IMAGE: &str = "test/actions-runner:oci-hooks";
+
+/// The user and group that runners have.
+const RUNNER: u32 = 1001;
+
+/// What the chart has runners do, as a Role.
+const RULES: &str = r#"[
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "create", "delete"]},
+    {"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get", "create"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get", "list", "watch"]},
+    {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get", "list", "create", "delete"]}
+]"#;
+
+/// What it allows besides where the work directory is on a volume.
+const JOBS: &str = r#"{"apiGroups": ["batch"], "resources": ["jobs"],
+    "verbs": ["get", "list", "create", "delete"]}"#;
+
+/// The node of this machine with its libraries stands in for the runner's, and hooks that fail for those that
+/// are replaced.
+fn push_base(cluster: &Cluster) {
+    let node = fs::canonicalize(program::find("node")).unwrap();
+    let mut files = images::libraries(&node);
+    files.extend(images::libraries(installed()));
+    files.push(node.clone());
+    let image = Layers::new().alpine().with(json!({
+        "User": "1001:1001", "WorkingDir": "/home/runner", "Cmd": ["/home/runner/run.sh"],
+        "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+    }));
+    let image = image.and(|tree| {
+        tree.copies(files);
+        for directory in ["home/runner", "home/runner/k8s", "home/runner/k8s-novolume"] {
+            tree.owned_directory(directory, 0o755, RUNNER.into());
+        }
+        let script = format!("#!/bin/sh\nexec {} \"$@\"\n", node.display());
+        tree.script("home/runner/externals/node20/bin/node", &script);
+        let start =
+            "#!/bin/sh\nexec /home/runner/externals/node20/bin/node /home/runner/runner.js\n";
+        tree.script("home/runner/run.sh", start);
+        tree.file("home/runner/runner.js", 0o644, include_str!("arc_runner.js"));
+        for hook in ["k8s", "k8s-novolume"] {
+            tree.file(&format!("home/runner/{hook}/index.js"), 0o644, "process.exit(99);\n");
+        }
+    });
+    cluster_images::push(cluster, BASE, &image);
+}
+
+/// Builds the recipe once for all tests, and pushes what comes of it.
+fn push_image(cluster: &Cluster) {
+    static PUSHED: OnceLock<()> = OnceLock::new();
+    PUSHED.get_or_init(|| {
+        push_base(cluster);
+        let dir = program::temporary_directory();
+        let context = dir.path().join("context");
+        fs::create_dir(&context).unwrap();
+        for name in ["Containerfile", "index.js"] {
+            fs::copy(program::repository("contrib/arc").join(name), context.join(name)).unwrap();
+        }
+        fs::copy(installed(), context.join("container-hook")).unwrap();
+        let registry = format!("{}:5000", cluster.address());
+        let base = format!("RUNNER={registry}/{BASE}");
+        let buildah = |arguments: &[&str]| {
+            let mut command = Command::new(program::find("buildah"));
+            let storage = |name: &str| dir.path().join("storage").join(name);
+            command.arg("--root").arg(storage("root")).arg("--runroot").arg(storage("run"));
+            command.args(["--storage-driver", "vfs"]).args(arguments);
+            program::run(&mut command).success()
+        };
+        let path = context.to_str().unwrap();
+        let options = ["bud", "--isolation", "chroot", "--tls-verify=false", "--build-arg"];
+        buildah(&[&options[..], &[&base, "--tag", "runner", path]].concat());
+        let target = format!("docker://{registry}/{IMAGE}");
+        buildah(&["push", "--tls-verify=false", "--disable-compression", "runner", &target]);
+    });
+}
+
+/// Returns a variable of a container.
+fn variable(name: &str, value: &str) -> Value {
+    json!({"name": name, "value": value})
+}
+
+/// Returns the pod that the controller makes, with what the chart's template has for one of its modes.
+fn runner_pod(name: &str, mode: &str, more: &[Value]) -> Value {
+    let mut env = vec![
+        variable("ACTIONS_RUNNER_CONTAINER_HOOKS", &format!("/home/runner/{mode}/index.js")),
+        json!({"name": "ACTIONS_RUNNER_POD_NAME",
+            "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}}),
+        variable("ACTIONS_RUNNER_REQUIRE_JOB_CONTAINER", "true"),
+    ];
+    env.extend_from_slice(more);
+    json!({
+        "metadata": {"name": name},
+        "spec": {
+            "restartPolicy": "Never",
+            "serviceAccountName": "kube-mode",
+            "containers": [{
+                "name": "runner", "image": format!("registry.test/{IMAGE}"),
+                "command": ["/home/runner/run.sh"], "env": env,
+            }],
+        },
+    })
+}
+
+/// Runs a runner's pod to its end, and returns what it printed.
+#[track_caller]
+fn run(namespace: &Namespace<'_>, pod: &Value) -> Value {
+    let name = pod["metadata"]["name"].as_str().unwrap();
+    namespace.create("pods", pod);
+    let has_ended = |pod: &Value| {
+        let phase = pod["status"]["phase"].as_str().unwrap_or_default();
+        ["Succeeded", "Failed"].contains(&phase)
+    };
+    let ended = namespace.wait_for_pod(name, has_ended);
+    let path = format!("/api/v1/namespaces/{}/pods/{name}/log", namespace.name());
+    let (status, report) = namespace.cluster().call("GET", &path, None);
+    assert_eq!(status, 200, "{ended:#}");
+    assert!(!report.is_null(), "the runner printed no document: {ended:#}");
+    report
+}
+
+/// Checks what the runner saw of a job: it is the same whatever the mode.
+#[track_caller]
+fn check(report: &Value) {
+    assert_eq!(report["user"], "1001:1001", "{report:#}");
+    assert_eq!(report["prepare"]["code"], 0, "{report:#}");
+    assert_eq!(report["prepare"]["response"]["isAlpine"], false, "{report:#}");
+    assert_eq!(report["script"]["code"], 7, "{report:#}");
+    assert_eq!(report["script"]["stdout"], "by the runner\n", "{report:#}");
+    assert_eq!(report["made"], "by the step\n", "{report:#}");
+    assert_eq!(report["output"], "answer=42\n", "{report:#}");
+    assert_eq!(report["container"]["code"], 3, "{report:#}");
+    let output = report["container"]["stdout"].as_str().unwrap();
+    assert!(output.contains("by the step\n"), "{report:#}");
+    assert_eq!(report["acted"], "by the action\n", "{report:#}");
+    assert_eq!(report["cleanup"]["code"], 0, "{report:#}");
+}
+
+#[test]
+fn a_job_runs_where_only_the_image_differs_from_the_charts() {
+    let cluster = cluster();
+    push_image(&cluster);
+    let pods = Pods::new(&cluster);
+    pods.namespace.account("kube-mode", RULES);
+    let image = variable("ACTIONS_RUNNER_IMAGE", &format!("registry.test/{IMAGE}"));
+    let report = run(&pods.namespace, &runner_pod("novolume", "k8s-novolume", &[image]));
+    check(&report);
+    pods.check_gone("novolume");
+}
+
+#[test]
+fn a_job_runs_on_the_volume_of_its_runner() {
+    let cluster = cluster();
+    push_image(&cluster);
+    let pods = Pods::new(&cluster);
+    let rules = RULES.replace("\n]", &format!(",\n{JOBS}\n]"));
+    pods.namespace.account("kube-mode", &rules);
+    let volume = Volume::new(&cluster);
+    let mut pod = runner_pod("volume", "k8s", &[]);
+    let claim = volume.claim(&pods.namespace, "volume-work");
+    pod["spec"]["volumes"] =
+        json!([{"name": "work", "persistentVolumeClaim": {"claimName": claim}}]);
+    pod["spec"]["containers"][0]["volumeMounts"] =
+        json!([{"name": "work", "mountPath": "/home/runner/_work"}]);
+    let report = run(&pods.namespace, &pod);
+    check(&report);
+    pods.check_gone("volume");
+    // What the job made is on the volume, not a copy of it.
+    let made = volume.path().join("repo/repo/made");
+    assert_eq!(fs::read_to_string(made).unwrap(), "by the step\n");
+}
+
+/// A volume that one node can have.
+struct Volume<'c> {
+    cluster: &'c Cluster,
+    directory: tempfile::TempDir,
+    name: String,
+}
+
+impl<'c> Volume<'c> {
+    fn new(cluster: &'c Cluster) -> Self {
+        let directory = program::temporary_directory();
+        chown(directory.path(), Some(RUNNER), Some(RUNNER)).unwrap();
+        let name = program::unique_name();
+        let volume = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "capacity": {"storage": "1Gi"}, "accessModes": ["ReadWriteOnce"],
+                "persistentVolumeReclaimPolicy": "Retain", "storageClassName": name,
+                "hostPath": {"path": directory.path()},
+            },
+        });
+        cluster.create("/api/v1/persistentvolumes", &volume);
+        Volume { cluster, directory, name }
+    }
+
+    fn path(&self) -> PathBuf {
+        Path::to_owned(self.directory.path())
+    }
+
+    /// Makes a claim of it, as the controller does for each runner.
+    fn claim(&self, namespace: &Namespace<'_>, name: &str) -> String {
+        let claim = json!({
+            "metadata": {"name": name},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"], "storageClassName": self.name,
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        });
+        namespace.create("persistentvolumeclaims", &claim);
+        name.to_owned()
+    }
+}
+
+impl Drop for Volume<'_> {
+    fn drop(&mut self) {
+        let path = format!("/api/v1/persistentvolumes/{}", self.name);
+        if !std::thread::panicking() {
+            self.cluster.call("DELETE", &path, None);
+        }
+    }
+}

@@ -6,7 +6,6 @@ use super::build::{self, BuiltImage};
 use super::cleanup::GRACE_SECONDS;
 use super::client::ClusterOpener;
 use super::early::EarlyOpener;
-use super::error::KubernetesError;
 use super::facts::{AskedFacts, LONG_PATIENCE};
 use super::files::FilesError;
 use super::interrupts::{Remembered, unless_interrupted};

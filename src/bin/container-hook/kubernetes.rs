@@ -14,9 +14,8 @@ use oci_hooks::container_hook::kubernetes::{
 use oci_hooks::container_hook::request::Request;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::this_program;
-use oci_hooks::sys::fs::PathError;
 
-use crate::environment::{self, pod};
+use crate::environment::pod;
 use crate::error::Error;
 use crate::hook::{Call, CallError};
 use crate::log::Log;

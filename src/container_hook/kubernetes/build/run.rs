@@ -19,7 +19,7 @@ use crate::container_hook::kubernetes::backend::KubernetesBackend;
 use crate::container_hook::kubernetes::cleanup::GRACE_SECONDS;
 use crate::container_hook::kubernetes::client::ClusterOpener;
 use crate::container_hook::kubernetes::error::KubernetesError;
-use crate::container_hook::kubernetes::files::{self, HostTree, Record, Scope};
+use crate::container_hook::kubernetes::files::{self, HostTree, Record};
 use crate::container_hook::kubernetes::interrupts::unless_interrupted;
 use crate::container_hook::kubernetes::pod::{object, runner_image};
 use crate::container_hook::kubernetes::script_step::new_id;
@@ -28,6 +28,7 @@ use crate::container_hook::request::Registry;
 use crate::image::{Credentials, Digest, Reference, RegistryError, Silent};
 use crate::sys::caller::own_ids;
 use crate::sys::error::chain;
+use crate::sys::init::frames::files::Scope;
 
 /// What is copied, in a directory of ours.
 const OWN_CONTEXT: &str = "context";

@@ -18,9 +18,11 @@ mod record;
 mod transfer;
 
 pub(super) use error::FilesError;
-pub(super) use host::Limits;
+pub(super) use host::{HostTree, Limits};
 pub(super) use list::read;
 pub(super) use plan::WorkFiles;
+pub(super) use put::put;
+pub(super) use record::Record;
 
 #[cfg(test)]
 mod tests;

@@ -35,6 +35,5 @@ pub use error::PodError;
 pub(super) use agent::{BIN, INIT, runner_image};
 pub(super) use finish::{MANAGED_BY, RUNNER_LABEL, labels, owner};
 pub(super) use job::{job, step};
-pub(super) use made::{ImageFacts, MadePod, PodService, StepProgram, WorkVolume};
+pub(super) use made::{ImageFacts, MadePod, StepProgram, WorkVolume};
 pub(super) use names::{object, runner_label};
-pub(super) use volumes::claim;

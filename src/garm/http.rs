@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use ureq::Agent;
-use ureq::http::{Response, Uri};
+use ureq::http::{self, Response, Uri};
 use ureq::tls::{Certificate, RootCerts};
 
 pub use error::HttpError;
@@ -228,7 +228,7 @@ impl Http {
     ) -> Result<Response<ureq::Body>, ureq::Error> {
         let proxied = if origin.is_https { &self.https_proxy } else { &self.http_proxy };
         let proxied = proxied.as_ref().filter(|_| !is_direct(origin, &self.no_proxy));
-        let mut builder = ureq::http::Request::builder().method(request.method).uri(uri);
+        let mut builder = http::Request::builder().method(request.method).uri(uri);
         builder = builder.header("accept", request.accept);
         if let Some(bearer) = request.bearer {
             builder = builder.header("authorization", format!("Bearer {bearer}"));

@@ -53,7 +53,7 @@ fn environments_arrive_as_they_are_and_secrets_are_in_no_pod_and_no_request_line
     let script = "printf '<%s>' \"$LINES\" \"$QUOTES\"; printf %s \"$LARGE$LARGER\" | wc -c";
     let ended = runner.run_step(script, &values).0.success();
     let mut expected = String::new();
-    write!(expected, "<{}><{}>{}\n", values[0].1, values[1].1, 2 * large.len()).unwrap();
+    writeln!(expected, "<{}><{}>{}", values[0].1, values[1].1, 2 * large.len()).unwrap();
     assert_eq!(ended.stdout(), expected);
     for asked in pods.proxy().asked() {
         assert!(!asked.path.contains("canary"), "{}", asked.path);

@@ -15,7 +15,7 @@ use super::call::{Call, Ended};
 use super::host::Host;
 use super::installation::Installation;
 use super::program;
-pub(crate) use values::{container, guid, merge, mount, volume};
+pub(crate) use values::*;
 
 const REPOSITORY: &str = "octo/repo";
 

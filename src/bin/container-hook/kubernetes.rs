@@ -101,7 +101,6 @@ pub(crate) fn library_settings(
             auth_file: build.auth_file.clone(),
             storage_driver: build.storage_driver.map(|driver| driver.name().to_owned()),
         },
-        ..default
     }
 }
 

@@ -88,7 +88,7 @@ mod tests {
 
         fn take(&mut self) -> Vec<i32> {
             let mut bytes = [0; 16];
-            let count = std::io::Read::read(&mut self.0, &mut bytes).unwrap_or(0);
+            let count = io::Read::read(&mut self.0, &mut bytes).unwrap_or(0);
             bytes[..count].iter().map(|byte| i32::from(*byte)).collect()
         }
     }

@@ -85,11 +85,6 @@ impl TestAgent {
         *self.is_reachable.lock().unwrap() = is_reachable;
     }
 
-    /// Returns how many streams were opened since they were cut.
-    pub(in crate::container_hook::kubernetes) fn streams(&self) -> usize {
-        self.calls.lock().unwrap().len()
-    }
-
     /// Returns the children of the first process: who keeps and who supervises steps.
     pub(in crate::container_hook::kubernetes) fn children(&self) -> Vec<i32> {
         let pid = self.serve.id();

@@ -9,7 +9,6 @@ mod completion;
 #[path = "../support/cli.rs"]
 mod env;
 mod install;
-#[cfg(feature = "kubernetes")]
 mod pods;
 mod requests;
 mod template;

@@ -48,10 +48,12 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
 fn shared_by_backends(source: &Source, code: &str) -> Vec<Finding> {
     let is_shared =
         source.is_below("src/container_hook") && !source.is_below("src/container_hook/engine");
+    // It has steps of the same first process.
+    let is_cluster = source.is_below("src/container_hook/kubernetes");
     let mut findings = Vec::new();
     for (at, path) in paths(code).into_iter().filter(|_| is_shared) {
         for name in names_in_the_crate(path, depth(source)) {
-            if ENGINE_ONLY.contains(&name) {
+            if ENGINE_ONLY.contains(&name) && !(is_cluster && name == "container") {
                 let message = format!("only `container_hook::engine` may name `{name}`");
                 findings.push(source.finding(at, message));
             }

@@ -47,7 +47,7 @@ fn is_inline_module(item: &str) -> bool {
 }
 
 /// Where features are named.
-const LISTS: [&str; 8] = [
+const LISTS: [&str; 9] = [
     "src/lib.rs",
     "src/hooks/mod.rs",
     "src/container_hook/mod.rs",
@@ -55,6 +55,7 @@ const LISTS: [&str; 8] = [
     "src/program/mod.rs",
     "src/program/testing/mod.rs",
     "src/sys/mod.rs",
+    "src/sys/init.rs",
     "src/bin/container-hook/main.rs",
 ];
 
@@ -67,10 +68,15 @@ fn features(source: &Source) -> Vec<Finding> {
             let before = &source.code[..*at];
             let attribute = before.rfind('\n').map_or(0, |line| line + 1);
             let next = source.code[*at..].split_once('\n').map_or("", |(_, next)| next);
-            let is_declared = ["mod ", "pub mod ", "pub use "].iter().any(|d| next.starts_with(d));
+            let is_declared = ["mod ", "pub mod ", "pub(crate) mod ", "pub use "]
+                .iter()
+                .any(|d| next.starts_with(d));
             // What the compiler is asked to build for, which is no feature of ours.
             let is_target = before.ends_with("target_");
-            !(is_target || is_list && before[attribute..].starts_with("#[cfg(") && is_declared)
+            // What a program without a feature leaves unused.
+            let is_of_program = before.trim_end().ends_with("#![cfg_attr(\n    not(");
+            let is_on_declared = before[attribute..].starts_with("#[cfg(") && is_declared;
+            !(is_target || is_list && (is_on_declared || is_of_program))
         })
         .map(|(at, _)| {
             source.finding(

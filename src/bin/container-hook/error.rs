@@ -4,8 +4,6 @@ use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
 use oci_hooks::container_hook::HookError;
-#[cfg(feature = "kubernetes")]
-use oci_hooks::container_hook::kubernetes::ClusterError;
 use oci_hooks::container_hook::request::RequestError;
 use oci_hooks::container_hook::template::Faults;
 use oci_hooks::container_hook::template::TemplateError;
@@ -90,9 +88,8 @@ pub(crate) enum Error {
     NoPods,
     #[error("{option} is for images of this machine: a cluster keeps its own")]
     NoImages { option: &'static str },
-    #[cfg(feature = "kubernetes")]
     #[error(transparent)]
-    Cluster(#[from] Box<ClusterError>),
+    Cluster(Box<dyn std::error::Error>),
     #[error("this program was built without the feature `kubernetes`")]
     NoKubernetes,
 }

@@ -1,5 +1,10 @@
 //! `container-hook`: GitHub's runner runs its containers without a daemon. See `container-hook --help`.
 
+#![cfg_attr(
+    not(feature = "kubernetes"),
+    expect(dead_code, unused_imports, reason = "settings are the same without clusters")
+)]
+
 mod access;
 mod as_child;
 mod audit;

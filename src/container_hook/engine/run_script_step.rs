@@ -2,11 +2,11 @@
 //! where that takes steps; else the runtime does.
 
 use std::os::fd::BorrowedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::backend::EngineBackend;
-use crate::bundle::ExecOptions;
+use crate::bundle::{ExecOptions, checked_cwd};
 use crate::container::{
     ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket, TakesSteps,
 };
@@ -43,7 +43,9 @@ impl DirectStep {
         if owner() != Some(access.owner) {
             return Ok(None);
         }
-        Ok(Some(DirectStep { id, directory: access.directory, step: frame(step)? }))
+        let cwd = step.working_directory.as_deref().map(Path::new).map(checked_cwd);
+        let cwd = cwd.transpose().map_err(ContainerError::from)?.unwrap_or_default();
+        Ok(Some(DirectStep { id, directory: access.directory, step: frame(step, cwd)? }))
     }
 
     /// Has the step run to its end. Signals are passed on to it, and what it writes to the streams.

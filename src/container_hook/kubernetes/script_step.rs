@@ -31,7 +31,8 @@ pub(super) async fn run(
 ) -> Result<Outcome, HookError> {
     let pod = backend.job_pod(state)?;
     let copies = state.and_then(|state| state.pod.as_ref()).is_some_and(|pod| pod.copies);
-    let frame = frame(step)?;
+    let directory = step.working_directory.clone().unwrap_or_default();
+    let frame = frame(step, directory.into())?;
     let mut signals = backend.catch_signals()?;
     let opener = ClusterOpener::new(backend.cluster, pod, JOB);
     let mut session = Session::new(&opener);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::frames::journal::{Attach, JournalRequest, MAX_EVENT_BYTES, StepEvent};
 use crate::frames::{Answer, Failure, FailureKind, Frames};
-use crate::host::{Gone, Host};
+use crate::remote::{Gone, Host};
 use crate::os;
 use crate::place::{Place, StepPlace};
 

@@ -12,7 +12,7 @@ use crate::attached::Attached;
 use crate::exchange;
 use crate::frames::files::FilesRequest;
 use crate::frames::journal::JournalRequest;
-use crate::host::{Gone, Host};
+use crate::remote::{Gone, Host};
 use crate::os;
 use crate::place::Place;
 

@@ -18,7 +18,7 @@ use crate::frames::files::{
     Action, Change, Counts, DATA_BYTES, ENTRIES_BYTES, Entry, FilesAnswer, FilesRequest, Kind,
     Problem, Scope, Sender,
 };
-use crate::host::{Gone, Host};
+use crate::remote::{Gone, Host};
 use crate::os::at;
 
 /// How much is kept before it is sent.

@@ -15,7 +15,7 @@ use std::io;
 use super::frames::files::{Kind, State, Time};
 
 pub(crate) use changes::{Changes, Event};
-#[cfg_attr(feature = "kubernetes", expect(unused_imports, reason = "lists are the agent's"))]
+#[expect(unused_imports, reason = "lists are the agent's")]
 pub(crate) use walk::{Found, Walk};
 pub(crate) use write::{Applied, SetId, Tree};
 

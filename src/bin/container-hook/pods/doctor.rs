@@ -18,7 +18,7 @@ use oci_hooks::program::relayed::this_program;
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::error::chain;
 
-use super::connect;
+use super::connection::connect;
 use crate::environment::{self, pod};
 use crate::error::Error;
 use crate::settings::{Settings, Work};

@@ -7,7 +7,7 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines::visible;
 
-use super::connect;
+use super::connection::connect;
 use crate::error::Error;
 use crate::logs::LogsArgs;
 use crate::settings::Settings;

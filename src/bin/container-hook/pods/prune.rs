@@ -5,7 +5,7 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::sys::quantity::counted;
 
-use super::connect;
+use super::connection::connect;
 use crate::error::Error;
 use crate::prune::PruneArgs;
 use crate::settings::Settings;

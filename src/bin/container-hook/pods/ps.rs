@@ -6,7 +6,7 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines::visible;
 use oci_hooks::program::table::{self, ago};
 
-use super::connect;
+use super::connection::connect;
 use crate::error::Error;
 use crate::settings::Settings;
 

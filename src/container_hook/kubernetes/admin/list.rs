@@ -7,8 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use serde::Serialize;
 
 use super::super::client::{Cluster, ClusterError};
-use super::selector;
-use crate::container_hook::kubernetes::pod::RUNNER_LABEL;
+use crate::container_hook::kubernetes::pod::{MANAGED_BY, RUNNER_LABEL};
 use crate::container_hook::kubernetes::wait::ended;
 use crate::container_hook::runner::PREFIX;
 
@@ -104,6 +103,12 @@ fn state(state: &ContainerState) -> String {
     let waiting = state.waiting.as_ref();
     let said = waiting.and_then(|one| ended::said(one.reason.as_deref(), one.message.as_deref()));
     said.unwrap_or_else(|| "not created".to_owned())
+}
+
+/// Returns what selects all that is ours, of all runners.
+pub(super) fn selector() -> String {
+    let (label, value) = MANAGED_BY;
+    format!("{label}={value}")
 }
 
 #[cfg(test)]

@@ -13,11 +13,3 @@ pub use list::{JobPod, PodContainer, list};
 pub use log::{PodLogLine, containers, log};
 pub use preview::{Preview, preview};
 pub use prune::{Pruned, prune};
-
-use super::pod::MANAGED_BY;
-
-/// Returns what selects all that is ours, of all runners.
-fn selector() -> String {
-    let (label, value) = MANAGED_BY;
-    format!("{label}={value}")
-}

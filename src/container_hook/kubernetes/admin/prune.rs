@@ -6,7 +6,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use serde::Serialize;
 
 use super::super::client::{Cluster, ClusterError};
-use super::selector;
+use super::list::selector;
 
 /// How long containers may take to end, in seconds; our own first process ends at once.
 const GRACE_SECONDS: u32 = 1;

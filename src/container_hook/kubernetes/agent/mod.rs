@@ -2,6 +2,7 @@
 //! the stream of an exec.
 
 mod link;
+mod paths;
 mod session;
 mod steps;
 #[cfg(test)]
@@ -9,10 +10,6 @@ pub(super) mod testing;
 mod writer;
 
 pub(super) use link::{Link, LinkError, Receiving, Sending};
+pub(super) use paths::{PROGRAM, STATE};
 pub(super) use session::{Opener, Session, SessionError};
 pub(super) use steps::{AgentError, run};
-
-/// Where the program is in containers; nobody there can write to it.
-pub(super) const PROGRAM: &str = "/.oci-hooks/bin/agent";
-/// Its directory for the socket, and for what steps write.
-pub(super) const STATE: &str = "/.oci-hooks/run";

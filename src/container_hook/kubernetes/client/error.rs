@@ -87,6 +87,7 @@ pub enum Verb {
 }
 
 impl Verb {
+    /// Returns the word that a Role has for it.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

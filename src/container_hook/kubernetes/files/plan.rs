@@ -12,8 +12,9 @@ use super::transfer::{Place, transfer};
 use crate::container_hook::kubernetes::agent::Session;
 use crate::container_hook::kubernetes::settings::Back;
 use crate::container_hook::log::Log;
-use crate::sys::fs::{PathContext as _, PathError, make_private};
+use crate::sys::fs::{PathError, make_private};
 use crate::sys::init::frames::files::{Change, Scope};
+use crate::sys::removal::remove_tree;
 
 /// The work directory of the runner, in containers.
 const WORK: &str = "/__w";
@@ -216,10 +217,8 @@ impl<'w> WorkFiles<'w> {
     /// Removes what was kept of a job.
     pub(in crate::container_hook::kubernetes) fn forget(&self) -> Result<(), PathError> {
         let directory = self.directory.join(RECORDS);
-        match std::fs::remove_dir_all(&directory) {
-            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-                Err(error).at("remove", &directory)
-            }
+        match remove_tree(&directory) {
+            Err(error) if error.source.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => Ok(()),
         }
     }

@@ -36,7 +36,7 @@ pub(crate) struct Tree<'s> {
 /// Whether files get the bits that have a program run as their owner.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum SetId {
-    #[cfg_attr(feature = "kubernetes", expect(dead_code, reason = "containers are the agent's"))]
+    #[expect(dead_code, reason = "containers are the agent's")]
     AsSent,
     /// Only where the file had them that is replaced.
     AsBefore,

@@ -47,6 +47,7 @@ impl StepId {
         fits.then(|| StepId(text.to_owned()))
     }
 
+    /// Returns the identifier as it was given.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

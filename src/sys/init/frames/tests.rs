@@ -1,5 +1,6 @@
 //! Frames that are what they were before, and bytes that are none.
 
+use super::failure::KINDS;
 use super::*;
 
 /// Answers and requests with something in every field.

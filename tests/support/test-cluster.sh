@@ -340,7 +340,9 @@ VALUES
 network() {
     ip link set lo up
     ip address add "$services.1/32" dev lo
-    ip link add pods type bridge
+    # Of an address of its own: else it has that of one of its pods, and nobody outside reaches it for half a
+    # minute after that one went.
+    ip link add pods address 02:00:00:00:00:01 type bridge
     ip address add "$net.1/24" dev pods
     local outside=(nsenter --net=/proc/self/fd/7 ip)
     "${outside[@]}" link add "$cable" type veth peer name cable netns 1

@@ -103,6 +103,11 @@ impl Call {
         self
     }
 
+    /// Returns the number of the hook's process.
+    pub(crate) fn id(&self) -> i32 {
+        self.pid.as_raw_pid()
+    }
+
     /// Sends a signal to the hook, to it alone.
     pub(crate) fn signal(&mut self, signal: Signal) {
         // What has come by now is taken first: its number may be another process's after its end.

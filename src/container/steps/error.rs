@@ -87,7 +87,14 @@ impl std::fmt::Display for Described<'_> {
                 }
             }
             FailureKind::ProgramNotExecutable => {
-                write!(f, "cannot execute {path:?} in the job container: {}", Errno(*errno))
+                write!(f, "cannot execute {path:?} in the job container: {}", Errno(*errno))?;
+                match first {
+                    Some(name) => write!(
+                        f,
+                        "; the environment variable {name:?} is longer than the kernel takes, which is 128 KiB"
+                    ),
+                    None => Ok(()),
+                }
             }
             FailureKind::InterpreterMissing => write!(
                 f,
@@ -176,6 +183,12 @@ mod tests {
                 failed(FailureKind::ProgramNotExecutable, 13, "/x", &[]),
                 126,
                 "cannot execute \"/x\" in the job container: Permission denied",
+            ),
+            (
+                failed(FailureKind::ProgramNotExecutable, 7, "sh", &["LARGE"]),
+                126,
+                "cannot execute \"sh\" in the job container: Argument list too long; the environment variable \
+                 \"LARGE\" is longer than the kernel takes, which is 128 KiB",
             ),
             (
                 failed(FailureKind::Directory, 2, "/a/b/c", &["/a"]),

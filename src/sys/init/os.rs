@@ -28,6 +28,7 @@ pub(crate) const SIGSTOP: i32 = 19;
 
 pub(crate) const ENOENT: i32 = 2;
 pub(crate) const EIO: i32 = 5;
+pub(crate) const E2BIG: i32 = 7;
 pub(crate) const EACCES: i32 = 13;
 pub(crate) const ENOTDIR: i32 = 20;
 

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::{env, fs};
 
 use crate::frames::{Failure, FailureKind, Step};
-use crate::os::{self, EACCES, ENOENT, ENOTDIR, Signals};
+use crate::os::{self, E2BIG, EACCES, ENOENT, ENOTDIR, Signals};
 
 /// What `PATH` is where the container does not say.
 const DEFAULT_PATH: &[u8] = b"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -20,6 +20,9 @@ const SHELLS: [&str; 8] = ["sh", "ash", "bash", "dash", "zsh", "pwsh", "python3"
 
 /// The longest line of a script that says what runs it.
 const INTERPRETER_BYTES: usize = 256;
+
+/// The longest variable that every kernel takes, with its name and the end: 32 pages of the smallest size.
+const VARIABLE_BYTES: usize = 32 * 4096;
 
 /// Standard input, output and errors of the program.
 pub(crate) enum Streams {
@@ -111,6 +114,11 @@ fn execute(step: &Step) -> Failure {
     for path in candidates {
         let error = os::execute(&c_string(path.clone()), &args, Some(&env));
         match error.raw_os_error() {
+            // Before some kernels look whether there is such a file.
+            Some(E2BIG) => {
+                let found = environment.too_long().into_iter().collect();
+                return Failure { found, ..failure(FailureKind::ProgramNotExecutable, &error, name) };
+            }
             Some(ENOENT | ENOTDIR) if !is_program(&path) => {}
             Some(EACCES) if Path::new(std::ffi::OsStr::from_bytes(&path)).is_dir() => {}
             _ if refused.is_some() => {}
@@ -192,6 +200,13 @@ impl Environment {
     fn entries(&self) -> Vec<CString> {
         let entries = self.entries.iter().map(|(name, value)| [name, &b"="[..], value].concat());
         entries.map(c_string).collect()
+    }
+
+    /// Returns the name of the longest variable if not every kernel takes it.
+    fn too_long(&self) -> Option<Vec<u8>> {
+        let length = |(name, value): &(Vec<u8>, Vec<u8>)| name.len() + value.len() + 2;
+        let longest = self.entries.iter().max_by_key(|entry| length(entry))?;
+        (length(longest) > VARIABLE_BYTES).then(|| longest.0.clone())
     }
 
     /// Returns where a program may be.

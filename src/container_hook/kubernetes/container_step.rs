@@ -12,6 +12,7 @@ use super::interrupts::{Remembered, unless_interrupted};
 use super::pod::{self, MadePod, StepProgram, WorkVolume};
 use super::prepare;
 use super::script_step::{new_id, outcome, until_cancelled};
+use super::wait::Expect;
 use crate::container::StepSignals;
 use crate::container_hook::backend::Outcome;
 use crate::container_hook::error::HookError;
@@ -107,13 +108,14 @@ async fn run_in(
         }
         Ok::<_, HookError>(())
     };
+    let expect = Expect { running: vec![JOB.to_owned()], shows_progress: false };
     let prepared = async {
         prepare::create(backend, made).await?;
         // Not until the pod is ready: a container that takes the stream runs.
         tokio::pin!(sent);
         tokio::select! {
             sent = &mut sent => sent,
-            ready = prepare::until_ready(backend, pod, &[JOB], &opener) => {
+            ready = prepare::until_ready(backend, pod, &expect, &opener) => {
                 ready?;
                 sent.await
             }

@@ -83,8 +83,9 @@ async fn prepare(
         }
         is_alpine(&mut session).await
     };
-    let running: &[&str] = if job.container.is_some() { &[JOB] } else { &[] };
-    let (pod, is_alpine) = try_join!(until_ready(backend, name(&pod), running, &opener), brought)?;
+    let running = job.container.iter().map(|_| JOB.to_owned()).collect();
+    let expect = Expect { running, shows_progress: true };
+    let (pod, is_alpine) = try_join!(until_ready(backend, name(&pod), &expect, &opener), brought)?;
     report_services(backend, job, &made, &pod);
     Ok(Some(answer(backend, job, &made, &pod, is_alpine)))
 }
@@ -104,18 +105,16 @@ pub(super) async fn create(
     Ok(wait::create(cluster, &made.pod, context.log, settings.prepare_timeout).await?)
 }
 
-/// Waits until the containers of a pod are ready, of which some have to run on; `opener` opens streams to one
-/// of them meanwhile.
+/// Waits until a pod is as expected; `opener` opens streams to one of its containers meanwhile.
 pub(super) async fn until_ready(
     backend: &KubernetesBackend<'_>,
     pod: &str,
-    running: &[&str],
+    expect: &Expect,
     opener: &EarlyOpener<'_>,
 ) -> Result<Pod, HookError> {
     let KubernetesBackend { cluster, settings, context, .. } = backend;
     let limit = settings.prepare_timeout;
-    let expect = Expect { running: running.iter().map(|name| (*name).to_owned()).collect() };
-    let ready = wait::until_ready(cluster, pod, &expect, context.log, limit).await?;
+    let ready = wait::until_ready(cluster, pod, expect, context.log, limit).await?;
     opener.is_running();
     Ok(ready)
 }

@@ -160,7 +160,7 @@ async fn build(
     let commands = prepare(backend, inputs)?;
     let (limit, log) = (settings.prepare_timeout, backend.context.log);
     let running = made.places().iter().map(|place| container_name(*place).to_owned());
-    let expect = Expect { running: running.collect() };
+    let expect = Expect { running: running.collect(), shows_progress: true };
     wait::until_ready(backend.cluster, pod, &expect, log, limit).await?;
 
     let open = |place| ClusterOpener::new(backend.cluster, pod, container_name(place));

@@ -20,6 +20,9 @@ pub(in crate::container_hook::kubernetes) struct Expect {
     /// The containers that have to run; their end is a failure. Others have to have started, and those
     /// that have a readiness probe have to be ready.
     pub(in crate::container_hook::kubernetes) running: Vec<String>,
+    /// Whether people read what goes well, and not only what is waited for: they do not where an action writes
+    /// its own to the same log.
+    pub(in crate::container_hook::kubernetes) shows_progress: bool,
 }
 
 /// Why a pod will never be ready.
@@ -42,7 +45,9 @@ pub enum PodFault {
 #[derive(Debug)]
 pub(super) struct Observation {
     pub(super) verdict: Verdict,
-    /// What people are told, once each.
+    /// What goes well, once each.
+    pub(super) progress: Vec<String>,
+    /// What keeps the pod from being ready, and people are told, once each.
     pub(super) lines: Vec<String>,
     /// Containers that ended though nothing depends on them, and how.
     pub(super) ended: Vec<(String, String)>,
@@ -79,6 +84,7 @@ impl Observer {
     ) -> Observation {
         let mut seen = Observation {
             verdict: Verdict::Waiting,
+            progress: Vec::new(),
             lines: Vec::new(),
             ended: Vec::new(),
             waits: Vec::new(),
@@ -116,7 +122,7 @@ impl Observer {
         }
         let spec = pod.spec.as_ref();
         if let Some(node) = spec.and_then(|spec| spec.node_name.as_deref()) {
-            seen.lines.push(format!("pod {name} is on node {node}"));
+            seen.progress.push(format!("pod {name} is on node {node}"));
         }
         let starts_again =
             spec.and_then(|spec| spec.restart_policy.as_deref()).is_some_and(|one| one != "Never");
@@ -198,7 +204,7 @@ impl Observer {
         let since = *self.runs.entry(name.clone()).or_insert(now);
         let Some(probe) = probe else { return Ok(()) };
         if status.ready {
-            seen.lines.push(format!("{} is ready", title(name)));
+            seen.progress.push(format!("{} is ready", title(name)));
             return Ok(());
         }
         let after = now.saturating_sub(since);
@@ -224,7 +230,7 @@ impl Observer {
             self.pulls.remove(name);
             self.stuck.remove(name);
             if status.state.as_ref().is_some_and(|state| *state != ContainerState::default()) {
-                seen.lines.push(format!("image {image} is pulled"));
+                seen.progress.push(format!("image {image} is pulled"));
             }
             return Ok(());
         };

@@ -3,7 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 
 fn expect() -> Expect {
-    Expect { running: vec!["job".to_owned()] }
+    Expect { running: vec!["job".to_owned()], shows_progress: true }
 }
 
 /// A pod of a job with a service `redis`, on a node, with these states.
@@ -65,7 +65,7 @@ fn a_pod_is_ready_when_all_have_started() {
     let seen = look(pod(&running(), &running()));
     assert_eq!(seen.verdict, Verdict::Ready);
     let lines = ["pod p is on node n1", "image node:22 is pulled", "image redis is pulled"];
-    assert_eq!(seen.lines, lines);
+    assert_eq!(seen.progress, lines);
     let seen = look(pod(&running(), &waiting("ContainerCreating", "")));
     assert_eq!(
         (seen.verdict, seen.waits.join(";").as_str()),

@@ -101,10 +101,17 @@ pub(in crate::container_hook::kubernetes) async fn until_ready(
     loop {
         let pod = cluster.pod(pod_name).await?;
         let seen = observer.look(pod.as_ref(), pod_name, expect, began.elapsed());
+        for line in seen.progress {
+            if told.insert(line.clone()) {
+                match expect.shows_progress {
+                    true => log.line(&line),
+                    false => log.debug(&line),
+                }
+            }
+        }
         for line in seen.lines {
-            if !told.contains(&line) {
+            if told.insert(line.clone()) {
                 log.line(&line);
-                told.insert(line);
             }
         }
         for (container, end) in seen.ended {
@@ -201,7 +208,9 @@ mod tests {
         fn warning(&self, text: &str) {
             self.add("warning", text);
         }
-        fn debug(&self, _: &str) {}
+        fn debug(&self, text: &str) {
+            self.add("debug", text);
+        }
         fn output(&self, name: &str, text: &[u8]) {
             self.add(name, &String::from_utf8_lossy(text));
         }
@@ -210,7 +219,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     fn expect() -> Expect {
-        Expect { running: vec!["job".to_owned()] }
+        Expect { running: vec!["job".to_owned()], shows_progress: true }
     }
 
     fn pod(state: &Value) -> Reply {
@@ -234,6 +243,21 @@ mod tests {
         cluster.run(until_ready(&cluster, "p", &expect(), &log, LIMIT)).unwrap();
         assert_eq!(log.all(), ["line: pod p is on node n", "line: image node:22 is pulled"]);
         assert_eq!(calls.lock().unwrap().len(), 3);
+    }
+
+    #[test]
+    fn where_an_action_writes_only_what_is_waited_for_is_said() {
+        let pull = json!({"waiting": {"reason": "ErrImagePull", "message": "i/o timeout"}});
+        let (cluster, _) = cluster(vec![pod(&pull), pod(&json!({"running": {}}))]);
+        let log = Kept::default();
+        let expect = Expect { shows_progress: false, ..expect() };
+        cluster.run(until_ready(&cluster, "p", &expect, &log, LIMIT)).unwrap();
+        let said = [
+            "debug: pod p is on node n",
+            "line: image node:22 is not pulled yet: i/o timeout",
+            "debug: image node:22 is pulled",
+        ];
+        assert_eq!(log.all(), said);
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::support::program;
 
 /// Returns whether a process with a word in its command line runs in a container: those of the cluster are
 /// below this machine's own.
-fn runs(word: &str) -> bool {
+pub(crate) fn runs(word: &str) -> bool {
     let entries = fs::read_dir("/proc").unwrap().flatten();
     entries.map(|entry| entry.path().join("cmdline")).any(|path| {
         let line = fs::read(path).unwrap_or_default();

@@ -2,8 +2,10 @@
 
 use serde_json::json;
 
+use crate::cancelled::runs;
 use crate::setup::{Pods, cluster};
 use crate::support::github_runner::{container, merge};
+use crate::support::program;
 
 #[test]
 fn a_job_with_a_service_runs_its_steps_and_leaves_nothing() {
@@ -95,4 +97,22 @@ fn a_job_that_comes_after_one_that_was_not_cleaned_up_takes_its_place() {
     pods.check_gone("again");
     // There is nothing any more, which is no fault.
     runner.cleanup();
+}
+
+#[test]
+fn what_a_job_leaves_running_ends_after_its_cleanup_and_the_next_job_begins_at_once() {
+    let cluster = cluster();
+    let pods = Pods::new(&cluster);
+    let mut runner = pods.runner("running");
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    runner.run("sleep 71004 >/dev/null 2>&1 & touch /tmp/first").success();
+    program::wait_until("what the job leaves running", || runs("71004"));
+    runner.cleanup();
+    // The pod may still be about to go: nobody waits for the kubelet.
+    runner.prepare(runner.job_container("alpine:3.20"), &[]);
+    assert_eq!(runner.run("ls /tmp").success().stdout(), "");
+    program::wait_until("the end of what the job left running", || !runs("71004"));
+    runner.cleanup();
+    pods.check_gone("running");
+    pods.wait_until_gone("running");
 }

@@ -23,10 +23,13 @@ const FORCED_WITHIN: Duration = Duration::from_secs(10);
 const LOG_LINES: u32 = 2000;
 const LOG_WITHIN: Duration = Duration::from_secs(5);
 
-/// Whether one waits until pods are gone, and their names free.
+/// Whether one waits until pods are gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wait {
+    /// And their names are free.
     UntilGone,
+    /// Those that have what is not theirs alone: what is left of a job could write to it while others use it.
+    WhereShared,
     Not,
 }
 
@@ -35,7 +38,7 @@ pub(super) async fn run(backend: &KubernetesBackend<'_>) -> Result<(), HookError
     for pod in pods.iter().flatten() {
         show_services(backend, pod).await;
     }
-    remove_all(backend, Wait::UntilGone).await?;
+    remove_all(backend, Wait::WhereShared).await?;
     Ok(backend.files()?.forget()?)
 }
 
@@ -55,11 +58,15 @@ pub(super) async fn remove_all(
             first_error.get_or_insert(error);
         }
     };
-    let has_pods = pods.as_ref().is_ok_and(|pods| !pods.is_empty());
+    let waits = pods.as_ref().is_ok_and(|pods| match wait {
+        Wait::UntilGone => !pods.is_empty(),
+        Wait::WhereShared => pods.iter().any(shares),
+        Wait::Not => false,
+    });
     match pods {
         Ok(pods) => {
             for pod in &pods {
-                note(backend.cluster.delete_pod(name(pod), Some(GRACE_SECONDS)).await);
+                note(backend.cluster.delete_pod(name(pod), Some(grace(pod))).await);
             }
         }
         Err(error) => note(Err(error)),
@@ -75,9 +82,28 @@ pub(super) async fn remove_all(
     }
     match first_error {
         Some(error) => Err(error.into()),
-        None if has_pods && wait == Wait::UntilGone => until_gone(backend).await,
+        None if waits => until_gone(backend).await,
         None => Ok(()),
     }
+}
+
+/// Returns how long the containers of a pod may take to end. What was told to end before, and has all that it
+/// can write to for itself, goes at once: its kubelet ends it whatever the API server still knows of it.
+fn grace(pod: &Pod) -> u32 {
+    let is_going = pod.metadata.deletion_timestamp.is_some();
+    if is_going && !shares(pod) { 0 } else { GRACE_SECONDS }
+}
+
+/// Returns whether a pod has volumes that others can have too, or that stay when it goes.
+fn shares(pod: &Pod) -> bool {
+    let mut volumes = pod.spec.iter().flat_map(|spec| spec.volumes.iter().flatten());
+    volumes.any(|volume| {
+        volume.empty_dir.is_none()
+            && volume.secret.is_none()
+            && volume.config_map.is_none()
+            && volume.projected.is_none()
+            && volume.downward_api.is_none()
+    })
 }
 
 /// Waits until the runner has no pod any more. Those that stay are removed without their kubelet: it may be
@@ -176,6 +202,34 @@ mod tests {
             cluster.run(remove_all(backend, Wait::UntilGone)).unwrap();
         });
         assert_eq!(deleted(&calls.lock().unwrap()), ["a-workflow", "login", "a-workflow"]);
+    }
+
+    #[test]
+    fn only_what_shares_a_volume_is_waited_for() {
+        let pod = |volumes: serde_json::Value, going: bool| -> Pod {
+            let at = going.then_some("2026-01-01T00:00:00Z");
+            let metadata = json!({"name": "p", "deletionTimestamp": at});
+            let spec = json!({"containers": [], "volumes": volumes});
+            serde_json::from_value(json!({"metadata": metadata, "spec": spec})).unwrap()
+        };
+        let own = json!([{"name": "work", "emptyDir": {}}, {"name": "s", "secret": {}}]);
+        let claim = json!([{"name": "work", "persistentVolumeClaim": {"claimName": "c"}}]);
+        let host = json!([{"name": "cache", "hostPath": {"path": "/cache"}}]);
+        for (volumes, shared) in [(own, false), (claim, true), (host, true)] {
+            assert_eq!(shares(&pod(volumes.clone(), false)), shared, "{volumes}");
+            assert_eq!(grace(&pod(volumes.clone(), false)), GRACE_SECONDS);
+            let expected = if shared { GRACE_SECONDS } else { 0 };
+            assert_eq!(grace(&pod(volumes, true)), expected);
+        }
+    }
+
+    #[test]
+    fn a_cleanup_does_not_wait_for_what_nobody_shares() {
+        let (cluster, calls) = answering(server(&["a-workflow"], "a-workflow"));
+        with_backend(&cluster, |backend| {
+            cluster.run(remove_all(backend, Wait::WhereShared)).unwrap();
+        });
+        assert_eq!(deleted(&calls.lock().unwrap()), ["a-workflow", "login"]);
     }
 
     #[test]

@@ -36,7 +36,7 @@ pub(super) async fn run(
     let prepared = unless_interrupted(signals.as_mut(), prepare(backend, job)).await;
     if let Err(error) = &prepared {
         // Whoever interrupts us waits for some seconds, not for what ends in its own time.
-        let wait = if is_interrupted(error) { Wait::Not } else { Wait::UntilGone };
+        let wait = if is_interrupted(error) { Wait::Not } else { Wait::WhereShared };
         // The first error is what people have to hear of; the next call tries again.
         if let Err(also) = cleanup::remove_all(backend, wait).await {
             backend.context.log.warning(&chain(&also));

@@ -6,8 +6,10 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 
 use crate::setup::{Pods, cluster};
+use crate::support::cluster_images;
 use crate::support::github_runner::container;
 use crate::support::http::{Gate, Response, Server};
+use crate::support::images::Layers;
 
 /// Far below the ten minutes that a job waits for its containers.
 const SOON: Duration = Duration::from_secs(40);
@@ -16,9 +18,12 @@ const SOON: Duration = Duration::from_secs(40);
 fn images_that_are_missing_or_for_other_machines_fail_the_job_soon() {
     let cluster = cluster();
     let pods = Pods::new(&cluster);
+    // Of a registry that nodes ask alone: what it has not is nowhere else.
+    let missing = |tag| format!("{}:5000/nobody/has:{tag}", cluster.address());
+    let (missing, of_service) = (missing("this"), missing("that"));
     std::thread::scope(|scope| {
         for (name, image, words) in [
-            ("missing", "nobody/has:this", "cannot be pulled"),
+            ("missing", missing.as_str(), "cannot be pulled"),
             ("foreign", "test/foreign:1", "platform"),
             ("invalid", "Not An Image", "Not An Image"),
         ] {
@@ -37,14 +42,11 @@ fn images_that_are_missing_or_for_other_machines_fail_the_job_soon() {
         // That of a service is no different.
         scope.spawn(|| {
             let mut runner = pods.runner("service");
-            let services = json!([container("nobody/has:that")]);
+            let services = json!([container(&of_service)]);
             let args =
                 json!({"container": runner.job_container("alpine:3.20"), "services": services});
             let said = runner.call("prepare_job", args).failure();
-            assert!(
-                said.contains("nobody/has:that") && said.contains("cannot be pulled"),
-                "{said}"
-            );
+            assert!(said.contains(&of_service) && said.contains("cannot be pulled"), "{said}");
             pods.wait_until_gone("service");
         });
     });
@@ -54,6 +56,9 @@ fn images_that_are_missing_or_for_other_machines_fail_the_job_soon() {
 fn an_image_that_comes_slowly_is_waited_for() {
     let cluster = cluster();
     let pods = Pods::new(&cluster);
+    // With a layer that the node has of no other image.
+    let image = Layers::new().alpine().and(|tree| tree.file("slow", 0o644, "slow\n"));
+    cluster_images::push(&cluster, "test/slow:1", &image);
     let gate = Gate::default();
     let registry = format!("http://{}:5000", cluster.address());
     let listener = TcpListener::bind((cluster.own_address(), 5000)).unwrap();
@@ -80,7 +85,7 @@ fn an_image_that_comes_slowly_is_waited_for() {
         response
     });
     let mut runner = pods.runner("slow");
-    let image = "outside.test/library/alpine:3.20";
+    let image = "outside.test/test/slow:1";
     let args = json!({"container": runner.job_container(image), "services": []});
     let call = runner.start("prepare_job", args);
     gate.wait_until_reached();
@@ -89,6 +94,6 @@ fn an_image_that_comes_slowly_is_waited_for() {
     gate.open();
     let ended = call.wait().success();
     runner.keep_state(&ended);
-    runner.run("true").success();
+    assert_eq!(runner.run("cat /slow").success().stdout(), "slow\n");
     runner.cleanup();
 }

@@ -378,6 +378,8 @@ disabled_plugins = ["io.containerd.internal.v1.opt"]
   disable_hugetlb_controller = true
   [plugins."io.containerd.grpc.v1.cri".registry.mirrors."*"]
     endpoint = ["http://$net.1:5000"]
+  [plugins."io.containerd.grpc.v1.cri".registry.mirrors."$net.1:5000"]
+    endpoint = ["http://$net.1:5000"]
   [plugins."io.containerd.grpc.v1.cri".registry.mirrors."outside.test"]
     endpoint = ["http://$net.254:5000"]
   [plugins."io.containerd.grpc.v1.cri".cni]

@@ -77,17 +77,14 @@ impl<'w> WorkFiles<'w> {
         put(session, &self.work, WORK.as_ref(), &scope, &self.record(JOB)?).await
     }
 
-    /// Takes what a step has left for the runner, however it ended.
+    /// Takes what a step has left for the runner, however it ended. The home directory stays where the next
+    /// step finds it: the runner reads nothing there, and caches can be large.
     pub(in crate::container_hook::kubernetes) async fn after_step(
         &self,
         session: &mut Session<'_>,
     ) -> Result<(), FilesError> {
-        self.take_all(session, JOB).await
-    }
-
-    async fn take_all(&self, session: &mut Session<'_>, record: &str) -> Result<(), FilesError> {
-        self.take_commands(session, record).await?;
-        self.take_workspace(session, record).await
+        self.take_commands(session, JOB).await?;
+        self.take_changes(session, self.workspace.clone().into_iter().collect(), JOB).await
     }
 
     /// Takes the file commands of a step, without which it has not said what it wanted to: nothing is
@@ -113,18 +110,17 @@ impl<'w> WorkFiles<'w> {
         Ok(())
     }
 
-    /// Takes what a step has changed in the home directory and in the workspace, if the admin wants it. What cannot be read there,
-    /// for the user of the container, is told: it may not be meant for anybody else.
-    async fn take_workspace(
+    /// Takes what a step has changed in some directories, unless nothing is to come back. What cannot be
+    /// read there, for the user of the container, is told: it may not be meant for anybody else.
+    async fn take_changes(
         &self,
         session: &mut Session<'_>,
+        include: Vec<Vec<u8>>,
         record: &str,
     ) -> Result<(), FilesError> {
-        if self.back == Back::Nothing {
+        if self.back == Back::Nothing || include.is_empty() {
             return Ok(());
         }
-        let mut include = paths(&[HOME]);
-        include.extend(self.workspace.clone());
         let scope = Scope { include, ..Scope::default() };
         let summary = self.take(session, &scope, record).await?;
         if !summary.unread.is_empty() {
@@ -190,13 +186,17 @@ impl<'w> WorkFiles<'w> {
         Ok(summary)
     }
 
-    /// Takes what a container step has left for the runner, in a job without a container of its own.
+    /// Takes what a container step has left for the runner, in a job without a container of its own: also
+    /// its home directory, which is nowhere else for the next one.
     pub(in crate::container_hook::kubernetes) async fn take_from_lone_step_pod(
         &self,
         step: &mut Session<'_>,
         id: &str,
     ) -> Result<(), FilesError> {
-        self.take_all(step, id).await?;
+        self.take_commands(step, id).await?;
+        let mut include = paths(&[HOME]);
+        include.extend(self.workspace.clone());
+        self.take_changes(step, include, id).await?;
         Ok(self.record(id)?.forget()?)
     }
 

@@ -58,12 +58,12 @@ impl Found {
 
 impl Names {
     fn of(dir: &OwnedFd) -> io::Result<Self> {
-        let (mut bytes, mut places) = (Vec::new(), Vec::new());
+        let (mut bytes, mut count) = (Vec::new(), 0);
         let mut too_many = false;
         at::each_name(dir.as_fd(), |name| {
             match (u32::try_from(bytes.len()), u8::try_from(name.len())) {
-                (Ok(begin), Ok(length)) if name != PART => {
-                    places.push(begin);
+                (Ok(_), Ok(length)) if name != PART => {
+                    count += 1;
                     bytes.push(length);
                     bytes.extend_from_slice(name);
                 }
@@ -74,10 +74,16 @@ impl Names {
         if too_many {
             return Err(io::ErrorKind::FileTooLarge.into());
         }
+        bytes.shrink_to_fit();
+        // Only now, and in one piece: what grows beside something that grows leaves holes.
+        let (mut places, mut begin) = (Vec::with_capacity(count), 0_u32);
+        for _ in 0..count {
+            places.push(begin);
+            begin = begin.saturating_add(1 + u32::from(bytes[begin as usize]));
+        }
         places.sort_unstable_by(|a, b| name(&bytes, *b).cmp(name(&bytes, *a)));
         // A file that is renamed meanwhile may be listed twice.
         places.dedup_by(|a, b| name(&bytes, *a) == name(&bytes, *b));
-        places.shrink_to_fit();
         Ok(Names { bytes, places })
     }
 

@@ -56,6 +56,11 @@ fn ten_thousand_files_in_one_directory() {
 }
 
 #[test]
+fn a_hundred_thousand_files_in_one_directory() {
+    exchange(1, 100_000);
+}
+
+#[test]
 fn large_files_need_little_memory() {
     run(async {
         let (agent, ends) = (Agent::new(), Ends::in_memory());

@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use fastrand::Rng;
 
+use crate::sys::removal::remove_tree;
+
 /// What a test compares of a file: kind and mode, when it was modified, how long its content or target is,
 /// and that by a number.
 pub(super) type Seen = (u32, (i64, i64), usize, u64);
@@ -129,7 +131,7 @@ pub(super) fn change(root: &Path, random: &mut Rng) {
             grow(&path, random, 1);
             continue;
         } else {
-            fs::remove_dir_all(&path).unwrap();
+            remove_tree(&path).unwrap();
         }
         match random.u8(..5) {
             0 => {}

@@ -13,7 +13,7 @@ struct Rule {
 
 /// Where requests are carried out, files of the host are used by descriptor. These files deal with what
 /// only root and the administrator can name and replace, and for messages.
-const OWN_PATHS: [&str; 11] = [
+const OWN_PATHS: [&str; 12] = [
     // Records in the run directory.
     "src/container_hook/engine/job.rs",
     // Removing old builds from the store.
@@ -24,6 +24,8 @@ const OWN_PATHS: [&str; 11] = [
     "src/container_hook/dockerfile/registries.rs",
     // Logins of a build, in a directory that was just made for it.
     "src/container_hook/kubernetes/build/logins.rs",
+    // The init container of a pod, which is alone with its image and with volumes that were just made.
+    "src/container_hook/kubernetes/fill.rs",
     // The runner's own directories, which the hook has as the same user, and the record of what is in them.
     "src/container_hook/kubernetes/files/host.rs",
     "src/container_hook/kubernetes/files/record.rs",
@@ -36,7 +38,12 @@ const OWN_PATHS: [&str; 11] = [
 ];
 
 /// Where people have trees of their own linted: nobody else changes them meanwhile.
-const OWN_TREES: [&str; 2] = ["src/bin/oci-hooks/lint/tree.rs", "src/bin/step-runner/lint.rs"];
+const OWN_TREES: [&str; 3] = [
+    "src/bin/oci-hooks/lint/tree.rs",
+    "src/bin/step-runner/lint.rs",
+    // The runner's own image.
+    "src/container_hook/kubernetes/fill.rs",
+];
 
 /// Returns whether a file is of the library that others use: what programs share is half a program, and
 /// the first process of containers is one.

@@ -2,9 +2,10 @@
 
 use std::net::IpAddr;
 use std::path::Path;
+use std::pin::pin;
 
 use k8s_openapi::api::core::v1::Pod;
-use tokio::try_join;
+use tokio::{select, try_join};
 
 use super::agent::Session;
 use super::audit;
@@ -71,8 +72,8 @@ async fn prepare(
     for note in &made.notes {
         backend.context.log.line(note);
     }
-    let pod = create(backend, &made).await?;
-    let opener = EarlyOpener::new(ClusterOpener::new(backend.cluster, name(&pod), JOB));
+    let created = create(backend, &made).await?;
+    let opener = EarlyOpener::new(ClusterOpener::new(backend.cluster, name(&created), JOB));
     let mut session = Session::new(&opener);
     let brought = async {
         if job.container.is_none() {
@@ -85,9 +86,29 @@ async fn prepare(
     };
     let running = job.container.iter().map(|_| JOB.to_owned()).collect();
     let expect = Expect { running, shows_progress: true };
-    let (pod, is_alpine) = try_join!(until_ready(backend, name(&pod), &expect, &opener), brought)?;
+    let mut ready = pin!(until_ready(backend, name(&created), &expect, &opener));
+    let mut brought = pin!(brought);
+    let mut seen = None;
+    let is_alpine = loop {
+        select! {
+            pod = &mut ready, if seen.is_none() => seen = Some(pod?),
+            is_alpine = &mut brought => break is_alpine?,
+        }
+    };
+    let pod = match seen {
+        Some(pod) => pod,
+        // It has answered, of which its kubelet tells the server up to a second later.
+        None if has_only_the_job(&created) => created.clone(),
+        None => ready.await?,
+    };
     report_services(backend, job, &made, &pod);
     Ok(Some(answer(backend, job, &made, &pod, is_alpine)))
+}
+
+/// Returns whether nothing of a pod is waited for but that the first process of the job's container answers.
+fn has_only_the_job(pod: &Pod) -> bool {
+    let containers = pod.spec.as_ref().map_or(&[][..], |spec| &spec.containers);
+    matches!(containers, [job] if job.name == JOB && job.readiness_probe.is_none())
 }
 
 /// Makes a pod, and the secrets that it refers to before it.
@@ -195,11 +216,13 @@ fn answer(
     PrepareJobResponse { state: state.to_json(), is_alpine, context }
 }
 
-/// Returns the id that the runtime of the node has for a container, without the runtime's name.
+/// Returns the id that the runtime of the node has for a container, without the runtime's name; that of
+/// the pod while no other is known.
 fn container_id(pod: &Pod, container: &str) -> String {
     let statuses = pod.status.as_ref().and_then(|status| status.container_statuses.as_ref());
     let status = statuses.into_iter().flatten().find(|status| status.name == container);
-    let id = status.and_then(|status| status.container_id.as_deref()).unwrap_or_default();
+    let id = status.and_then(|status| status.container_id.as_deref());
+    let id = id.or(pod.metadata.uid.as_deref()).unwrap_or_default();
     id.split_once("://").map_or(id, |(_, id)| id).to_owned()
 }
 

@@ -468,7 +468,8 @@ enforceNodeAllocatable: []
 makeIPTablesUtilChains: false
 imageGCHighThresholdPercent: 100
 imageGCLowThresholdPercent: 99
-evictionHard: {memory.available: 100Mi, nodefs.available: 1%, imagefs.available: 1%}
+# A large disk that is nearly full has room for all of this.
+evictionHard: {memory.available: 100Mi, nodefs.available: 64Mi, imagefs.available: 64Mi}
 syncFrequency: 10s
 nodeStatusUpdateFrequency: 1s
 volumeStatsAggPeriod: 10s

@@ -66,6 +66,10 @@ fn runner(base: &Image, program: &Path) -> Image {
         tree.file(PROGRAM, 0o755, content);
         let here = program.strip_prefix("/").expect("the path is absolute");
         tree.link(here.to_str().expect("it is ASCII"), &format!("/{PROGRAM}"));
+        // As in the runner's image: its hook moves them.
+        for path in ["", "/node20", "/node20/bin", "/node20_alpine", "/node20_alpine/bin"] {
+            tree.owned_directory(&format!("home/runner/externals{path}"), 0o755, 1001);
+        }
         for (path, content) in [
             ("home/runner/externals/node20/bin/node", "#!/bin/sh\necho \"node: $*\"\n"),
             ("home/runner/externals/node20_alpine/bin/node", "#!/bin/sh\necho \"alpine: $*\"\n"),

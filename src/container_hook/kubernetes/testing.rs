@@ -14,8 +14,8 @@ use crate::container_hook::runner::tests::runner;
 use crate::container_hook::settings::Settings;
 use crate::image::{ClientOptions, Credentials, Progress, ProgressEvent, RegistryClient};
 
-/// Says nothing.
-struct Quiet;
+/// A log that nobody reads.
+pub(super) struct Quiet;
 
 impl Progress for Quiet {
     fn event(&self, _: ProgressEvent<'_>) {}

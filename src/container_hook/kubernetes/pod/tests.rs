@@ -17,29 +17,13 @@ use crate::container_hook::context::HookContext;
 use crate::container_hook::error::HookError;
 use crate::container_hook::kubernetes::own_pod::{OwnPod, WorkClaim};
 use crate::container_hook::kubernetes::settings::{KubernetesSettings, Work};
-use crate::container_hook::log::Log;
+use crate::container_hook::kubernetes::testing::Quiet;
 use crate::container_hook::request::{Command, Request};
 use crate::container_hook::runner::Runner;
 use crate::container_hook::runner::tests::runner;
 use crate::container_hook::settings::Settings;
-use crate::image::{ImageConfig, Progress, ProgressEvent};
+use crate::image::ImageConfig;
 use crate::sys::error::chain;
-
-/// A log that nobody reads.
-struct Silence;
-
-impl Progress for Silence {
-    fn event(&self, _: ProgressEvent<'_>) {}
-}
-
-impl Log for Silence {
-    fn group(&self, _: &str) {}
-    fn end_group(&self) {}
-    fn line(&self, _: &str) {}
-    fn warning(&self, _: &str) {}
-    fn debug(&self, _: &str) {}
-    fn output(&self, _: &str, _: &[u8]) {}
-}
 
 /// What pods are made from besides the request.
 struct World {
@@ -132,7 +116,7 @@ impl World {
             settings: &self.settings,
             runner: &self.runner,
             audit: &audit,
-            log: &Silence,
+            log: &Quiet,
         };
         let (settings, own, images) = (&self.kubernetes, &self.own, &self.images);
         match &request.command {

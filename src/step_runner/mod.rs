@@ -3,13 +3,15 @@
 //! Bottom up: [`Value`] is a value of expressions; [`document`] parses step files; [`expression`] expands
 //! `${{ }}`; [`files`] parses the outputs of steps; [`log`] masks and stores output; [`resolve`] loads
 //! step files from references; [`engine`] runs a job. [`jobs`] manages many of them, [`service`] serves
-//! them on a [`socket`], [`proxy`] forwards its bytes, and [`client`] is the client.
+//! them on a [`socket`], [`proxy`] forwards its bytes, and [`client`] is the client. [`gitlab_helper`] finds
+//! the program of GitLab's whose place ours takes.
 
 pub mod client;
 pub mod document;
 pub mod engine;
 pub mod expression;
 pub mod files;
+pub mod gitlab_helper;
 pub mod jobs;
 pub mod log;
 pub mod proxy;

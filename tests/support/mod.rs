@@ -28,3 +28,4 @@ pub(crate) mod program;
 pub(crate) mod registry;
 pub(crate) mod rootfs;
 pub(crate) mod runtime;
+pub(crate) mod static_program;

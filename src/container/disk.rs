@@ -165,6 +165,7 @@ fn format(file: &File, path: &Path, life: Life) -> Result<(), ContainerError> {
         env: Vec::new(),
         cwd: Path::new("/"),
         stdin: b"",
+        interrupt: None,
         timeout: Some(MKFS_TIMEOUT),
         stdout: Limit::Truncate(0),
         stderr: Limit::Truncate(SHOWN_BYTES),

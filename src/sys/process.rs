@@ -10,6 +10,7 @@ mod pipe;
 
 use std::ffi::OsStr;
 use std::io;
+use std::os::fd::BorrowedFd;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -53,6 +54,9 @@ pub struct Program<'a> {
     /// Time until everything in the process group is killed; none means no limit, zero kills at
     /// once.
     pub timeout: Option<Duration>,
+    /// A descriptor that becomes readable, and stays so, once everything in the process group is to be
+    /// killed.
+    pub interrupt: Option<BorrowedFd<'a>>,
     /// How much of standard output is kept.
     pub stdout: Limit,
     /// How much of standard error is kept.
@@ -91,7 +95,8 @@ pub enum End {
     Exited(i32),
     /// It was ended by this signal, which was not ours.
     Signaled(i32),
-    /// It, or a descendant that held its standard output, was killed at the deadline.
+    /// It, or a descendant that held its standard output, was killed at the deadline, or because
+    /// [`Program::interrupt`] was readable.
     TimedOut,
     /// It was killed because it wrote more than a [`Limit::Kill`] allows.
     OutputTooLarge,
@@ -137,6 +142,7 @@ impl<'a> Program<'a> {
             cwd,
             stdin: &[],
             timeout: None,
+            interrupt: None,
             stdout: Limit::Kill(16 << 20),
             stderr: Limit::Truncate(64 << 10),
         }
@@ -160,7 +166,7 @@ impl<'a> Program<'a> {
         let follow = |source| RunError::Follow { path: self.path.to_owned(), source };
         let mut streams = child.open_streams(self).map_err(follow)?;
 
-        let stop = streams.pump(&mut child, deadline).map_err(follow)?;
+        let stop = streams.pump(&mut child, deadline, self.interrupt).map_err(follow)?;
         if stop != Stop::Finished {
             child.kill();
             if !child.wait_for_exit(Deadline::after(POST_KILL_TIMEOUT)).map_err(follow)? {
@@ -212,24 +218,36 @@ struct Streams<'a> {
 }
 
 impl Streams<'_> {
-    /// Moves bytes until the program is done, the deadline is over, or it wrote too much.
-    fn pump(&mut self, child: &mut Child, deadline: Deadline) -> io::Result<Stop> {
+    /// Moves bytes until the program is done, the deadline is over, the interrupt is readable, or it
+    /// wrote too much.
+    fn pump(
+        &mut self,
+        child: &mut Child,
+        deadline: Deadline,
+        interrupt: Option<BorrowedFd<'_>>,
+    ) -> io::Result<Stop> {
         while !(child.exited() && self.stdout.pipe.is_none()) {
             if deadline.is_over() {
                 return Ok(Stop::Deadline);
             }
-            let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(4);
+            let mut polled: Vec<PollFd<'_>> = Vec::with_capacity(5);
             polled.extend(child.pidfd().map(|fd| PollFd::new(fd, PollFlags::IN)));
             polled.extend(self.stdin.pipe.as_ref().map(|fd| PollFd::new(fd, PollFlags::OUT)));
             polled.extend(self.stdout.pipe.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
             polled.extend(self.stderr.pipe.as_ref().map(|fd| PollFd::new(fd, PollFlags::IN)));
+            polled.extend(interrupt.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)));
             match poll(&mut polled, deadline.time_left().as_ref()) {
                 Ok(_) => {}
                 Err(Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             }
-            if !child.exited() && !polled[0].revents().is_empty() {
+            let is_ready = |fd: &PollFd<'_>| !fd.revents().is_empty();
+            let is_interrupted = interrupt.is_some() && polled.last().is_some_and(is_ready);
+            if !child.exited() && is_ready(&polled[0]) {
                 child.set_exited();
+            }
+            if is_interrupted {
+                return Ok(Stop::Deadline);
             }
             // None of these blocks, so which one was ready need not be told apart.
             self.stdin.write()?;

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use oci_hooks::step_runner::resolve::{Caller, Credential};
+use oci_hooks::step_runner::resolve::{Caller, Credential, Interrupt};
 
 use crate::setup::{Repository, basic, text};
 use crate::support::http::{Response, Server};
@@ -107,7 +107,8 @@ fn the_token_of_a_job_is_for_its_gitlab_over_https() {
     let nothing = BTreeMap::new();
     let credential = |vars: &[(&str, &str)]| {
         let vars = vars.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
-        Credential::of_job(&Caller { dir: Path::new("/"), vars: &vars, env: &nothing })
+        let (dir, interrupt) = (Path::new("/"), Interrupt::new().unwrap());
+        Credential::of_job(&Caller { dir, vars: &vars, env: &nothing, interrupt: &interrupt })
     };
     let (host, token) = (("CI_SERVER_HOST", "gitlab.example"), ("CI_JOB_TOKEN", SECRET));
     assert_eq!(credential(&[host, token]), job("https://gitlab.example".to_owned()));

@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use oci_hooks::image::{ClientOptions, Digest, RegistryClient};
 use oci_hooks::step_runner::document::Reference;
-use oci_hooks::step_runner::resolve::{Caller, Loaded, Remote, ResolveError, Resolver};
+use oci_hooks::step_runner::resolve::{Caller, Interrupt, Loaded, Remote, ResolveError, Resolver};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -59,7 +59,9 @@ impl Setup {
     ) -> Result<Loaded, ResolveError> {
         let registries = RegistryClient::new(ClientOptions::default()).unwrap();
         let resolver = Resolver::new(Remote::new(self.dir.path().join("cache"), registries));
-        resolver.load(reference, &Caller { dir: self.dir.path(), vars, env: &BTreeMap::new() })
+        let (env, interrupt) = (BTreeMap::new(), Interrupt::new().unwrap());
+        let dir = self.dir.path();
+        resolver.load(reference, &Caller { dir, vars, env: &env, interrupt: &interrupt })
     }
 
     /// Returns the variables that GitLab gives a job for its registry.

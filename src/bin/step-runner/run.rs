@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use oci_hooks::step_runner::document::{Action, Definition, Reference, Run, Spec, Step, StepFile};
 use oci_hooks::step_runner::log::Masking;
-use oci_hooks::step_runner::resolve::Caller;
+use oci_hooks::step_runner::resolve::{Caller, Interrupt};
 use oci_hooks::step_runner::{Type, Value};
 use oci_hooks::sys::fs::PathContext as _;
 
@@ -87,7 +87,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
 
     let resolver = resolver::open()?;
     // The step declares the types of its inputs.
-    let caller = Caller { dir: &work_dir, vars: &vars, env: &env };
+    // A signal ends the program still, as no job has begun.
+    let interrupt = Interrupt::new().map_err(Error::Signals)?;
+    let caller = Caller { dir: &work_dir, vars: &vars, env: &env, interrupt: &interrupt };
     let given = args.input.iter().chain(&args.inputs).cloned().collect::<Vec<_>>();
     let inputs = match given.is_empty() {
         true => BTreeMap::new(),

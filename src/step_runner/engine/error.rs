@@ -82,6 +82,9 @@ pub enum LoadError {
     /// Steps are nested too deeply.
     #[error("steps nested too deeply (limit {0}): does a step call itself?")]
     TooDeep(usize),
+    /// The process is out of threads or file descriptors.
+    #[error("cannot begin to load: {}", reason(.0))]
+    Start(io::Error),
 }
 
 /// An error of a command.

@@ -8,7 +8,7 @@ use super::super::expression::{
     Context, Expanded, Status as StepStatus, StepState, condition, expand_text, expand_value,
 };
 use super::super::log::{Output, Source, Stream};
-use super::super::resolve::{Caller, Resolver};
+use super::super::resolve::{Caller, Interrupt, Resolver};
 use super::super::wire::proto::{self, step_result::Status};
 use super::command::{Command, Processes};
 use super::error::{ExecError, LoadError, StepError};
@@ -106,7 +106,13 @@ impl<'a> Runner<'a> {
             Ok((expanded, _)) => Ok(expanded),
             Err(error) => Err(LoadError::Reference { reference: text.to_owned(), error }),
         })?;
-        let who = Caller { dir: &caller.dir, vars: &context.vars, env: &context.env };
+        let interrupt = Interrupt::new().map_err(LoadError::Start)?;
+        let who = Caller {
+            dir: &caller.dir,
+            vars: &context.vars,
+            env: &context.env,
+            interrupt: &interrupt,
+        };
         let loaded = self.resolver.load(&reference, &who)?;
         let known = &loaded.file.spec.inputs;
         let inputs = expand_inputs(step, known, loaded.accepts_secrets, context)?;

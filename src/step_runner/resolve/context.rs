@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::super::document::StepFile;
+use super::interrupt::Interrupt;
 use crate::image::{Credentials, RegistryClient};
 
 /// Cache and credentials for remote step files.
@@ -32,6 +33,8 @@ pub struct Caller<'a> {
     /// Variables of the CI job.
     pub vars: &'a BTreeMap<String, String>,
     pub env: &'a BTreeMap<String, String>,
+    /// Set once nobody waits for the step file any more.
+    pub interrupt: &'a Interrupt,
 }
 
 /// A loaded step file.

@@ -45,6 +45,9 @@ pub enum ResolveError {
     /// The step file could not be loaded from its git repository.
     #[error("fetching git step: {0}")]
     InRepository(Box<ResolveError>),
+    /// The job was cancelled, or its maximum run time is over.
+    #[error("interrupted")]
+    Interrupted,
     /// The path leads out of the repository or image.
     #[error("path {0:?} leads out of the repository or image")]
     Outside(PathBuf),

@@ -8,11 +8,13 @@ mod replace;
 mod system_root;
 mod writers;
 
-use std::fs::DirBuilder;
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::hash::{BuildHasher as _, RandomState};
 use std::io;
-use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
+
+use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 pub use directory::Directory;
 pub use own_links::{make_directories, make_directory, open_directory};
@@ -54,6 +56,17 @@ impl<T, E: Into<io::Error>> PathContext<T> for Result<T, E> {
 /// Makes a directory that only its owner can look into, and its parents.
 pub fn make_private(path: &Path) -> Result<(), PathError> {
     DirBuilder::new().recursive(true).mode(0o700).create(path).at("make the directory", path)
+}
+
+/// Opens a file for writing, made with this mode if it is not there, and empties it. No reader of a FIFO
+/// is waited for: without one it fails.
+pub fn create_without_waiting(path: &Path, mode: u32) -> io::Result<File> {
+    let mut options = OpenOptions::new();
+    let options = options.write(true).create(true).truncate(true).mode(mode);
+    let flags = (OFlags::NONBLOCK | OFlags::NOCTTY).bits().cast_signed();
+    let file = options.custom_flags(flags).open(path)?;
+    fcntl_setfl(&file, fcntl_getfl(&file)? - OFlags::NONBLOCK)?;
+    Ok(file)
 }
 
 /// Returns a number for a file name that nobody else has and nobody could have guessed.

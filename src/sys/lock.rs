@@ -8,6 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::fs::OFlags;
 use tracing::trace;
 
 use crate::sys::fs::{PathContext as _, PathError, Who};
@@ -134,7 +135,8 @@ fn open(path: &Path) -> Result<File, PathError> {
         .write(true)
         .truncate(false)
         .mode(0o600)
-        .custom_flags(rustix::fs::OFlags::NOFOLLOW.bits().cast_signed())
+        // Of a FIFO that somebody put there, no reader is waited for.
+        .custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed())
         .open(path)
         .at("open the lock file", path)
 }

@@ -13,7 +13,7 @@ use oci_hooks::step_runner::log::TooMuchToMask;
 use oci_hooks::step_runner::resolve::ResolveError;
 use oci_hooks::step_runner::service::ServeError;
 use oci_hooks::step_runner::socket::SocketError;
-use oci_hooks::sys::fs::PathError;
+use oci_hooks::sys::fs::{PathError, ReadError};
 
 /// An error of a command. Its exit code is 1.
 #[derive(Debug, thiserror::Error)]
@@ -42,6 +42,8 @@ pub(crate) enum Error {
     Input { name: String, kind: Type, text: String },
     #[error(transparent)]
     Path(#[from] PathError),
+    #[error(transparent)]
+    Read(ReadError),
     #[error("cannot write to standard output")]
     Print(#[source] io::Error),
     #[error("initializing step-runner: invalid empty socket dir")]

@@ -1,6 +1,5 @@
 //! `step-runner lint`.
 
-use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::path::{Path, PathBuf};
 
@@ -8,7 +7,7 @@ use anstyle::{AnsiColor, Style};
 use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::document::{Finding, Severity, lint};
 use oci_hooks::step_runner::resolve::MAX_BYTES;
-use oci_hooks::sys::fs::{PathContext as _, PathError};
+use oci_hooks::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 use walkdir::{DirEntry, WalkDir};
 
 use crate::Exit;
@@ -88,20 +87,23 @@ fn read(path: &Path) -> Result<(String, String, Option<&Path>), Error> {
     let is_stdin = path.as_os_str() == "-";
     let name = if is_stdin { "<stdin>".to_owned() } else { path.display().to_string() };
     let mut text = String::new();
-    let limit = MAX_BYTES + 1;
     if is_stdin {
-        io::stdin().take(limit).read_to_string(&mut text).at("read", path)?;
+        io::stdin().take(MAX_BYTES + 1).read_to_string(&mut text).at("read", path)?;
+        if text.len() as u64 > MAX_BYTES {
+            return Err(Error::TooLarge { path: path.to_owned(), limit: MAX_BYTES });
+        }
     } else {
-        File::open(path)
-            .at("open", path)?
-            .take(limit)
-            .read_to_string(&mut text)
-            .at("read", path)?;
-    }
-    if text.len() as u64 > MAX_BYTES {
-        return Err(Error::TooLarge { path: path.to_owned(), limit: MAX_BYTES });
+        let bytes = read_bounded(path, MAX_BYTES).map_err(|error| match error {
+            ReadError::TooLarge { path, limit_bytes: limit, .. } => Error::TooLarge { path, limit },
+            error => Error::Read(error),
+        })?;
+        text = String::from_utf8(bytes).map_err(|_| not_text()).at("read", path)?;
     }
     Ok((name, text, path.parent().filter(|_| !is_stdin)))
+}
+
+fn not_text() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8")
 }
 
 fn print(finding: &Finding, format: Format) -> io::Result<()> {

@@ -1,9 +1,9 @@
 //! Runs a job in this process, for `run` and `ci`.
 
 use std::collections::BTreeMap;
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::DirBuilder;
 use std::io::{self, IsTerminal as _, Write as _};
-use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use oci_hooks::step_runner::log::{Masking, Plain};
 use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::trace;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
-use oci_hooks::sys::fs::{PathContext as _, random_u64};
+use oci_hooks::sys::fs::{PathContext as _, create_without_waiting, random_u64};
 use oci_hooks::sys::removal::remove_tree;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -147,9 +147,9 @@ fn report_outcome(outcome: &JobOutcome, report: &Report, failed: &str) -> Result
     };
     if let Some(path) = file {
         let write = || -> io::Result<()> {
-            let mut options = OpenOptions::new();
-            let options = options.write(true).create(true).truncate(true).mode(0o640);
-            serde_json::to_writer_pretty(options.open(path)?, &trace::to_json(&outcome.result))?;
+            // A step may have made it.
+            let file = create_without_waiting(path, 0o640)?;
+            serde_json::to_writer_pretty(file, &trace::to_json(&outcome.result))?;
             Ok(())
         };
         write().at("write", path)?;

@@ -13,10 +13,15 @@ use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group,
 use tracing::debug;
 
 use super::super::log::{Output, Stream};
+use super::super::resolve::Interrupt;
 use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
 use super::groups::{self, Groups};
+use super::phase::{PATIENCE, Phase, PhaseError};
 use super::pump::{Pipes, PumpEvent};
+
+/// Time limit for executing a program, which takes long only where a mount does not answer.
+const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// A command to execute.
 pub(super) struct Command<'a> {
@@ -68,7 +73,7 @@ impl<'a> Processes<'a> {
         command: &Command<'_>,
         output: &mut dyn Output,
     ) -> Result<(), ExecError> {
-        let mut child = self.start(command)?;
+        let mut child = self.start(command, output)?;
         let pid = Pid::from_child(&child);
         let status = self.follow(pid, output).and_then(|()| child.wait());
         if status.is_err() {
@@ -80,8 +85,12 @@ impl<'a> Processes<'a> {
         ended(status)
     }
 
-    fn start(&mut self, command: &Command<'_>) -> Result<Child, ExecError> {
-        let Command { argv, work_dir, env } = command;
+    fn start(
+        &mut self,
+        command: &Command<'_>,
+        output: &mut dyn Output,
+    ) -> Result<Child, ExecError> {
+        let Command { argv, env, .. } = command;
         if let Some(argument) = argv.iter().find(|argument| argument.contains('\0')) {
             return Err(ExecError::Nul(format!("argument {argument:?}")));
         }
@@ -90,36 +99,61 @@ impl<'a> Processes<'a> {
         if let Some((name, _)) = env.iter().find(is_bad) {
             return Err(ExecError::Nul(format!("variable {name:?}")));
         }
-        check_dir(work_dir)
-            .map_err(|error| ExecError::WorkDir { path: work_dir.to_path_buf(), error })?;
-        let (name, arguments) = argv.split_first().expect("commands that are read have a program");
-        let path = find(name, work_dir, env.get("PATH").map_or("", String::as_str))?;
-        // Not its arguments: expressions put secrets there.
-        debug!(program = %path.display(), "execute");
-        let mut child = std::process::Command::new(&path)
-            .arg0(name)
-            .args(arguments)
-            .env_clear()
-            // The kernel accepts such entries, but no program can read them.
-            .envs(env.iter().filter(|(name, _)| !name.is_empty() && !name.contains('=')))
-            .current_dir(work_dir)
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| {
-                let path = if name.contains('/') { PathBuf::from(name) } else { path };
-                ExecError::Execute { path, error }
-            })?;
-        let set_up = self.take(&mut child);
-        if set_up.is_err() {
-            kill(Pid::from_child(&child), Signal::KILL);
-            // Its status is known: it was just killed.
-            let _ = child.wait();
+        let start = Start {
+            argv: argv.to_vec(),
+            work_dir: command.work_dir.to_owned(),
+            // The kernel accepts other entries, but no program can read them.
+            env: env
+                .iter()
+                .filter(|(name, _)| !name.is_empty() && !name.contains('='))
+                .map(|(name, value)| (name.clone(), value.clone()))
+                .collect(),
+        };
+        let program = argv.first().cloned().unwrap_or_default();
+        let started = self.beside(START_LIMIT, output, move |_| start.spawn());
+        let mut started = started.map_err(|phase| ExecError::Phase { program, phase })??;
+        let child = started.0.as_mut().expect("it is taken below");
+        self.take(child).map_err(follow("cannot follow the process"))?;
+        Ok(started.0.take().expect("it is taken once"))
+    }
+
+    /// Does work that may block in the kernel, and forwards output meanwhile. When the job is cancelled, or
+    /// the time is over, the work is told so, and left alone if it does not return in a moment.
+    pub(super) fn beside<T: Send + 'static>(
+        &mut self,
+        limit: Duration,
+        output: &mut dyn Output,
+        work: impl FnOnce(&Interrupt) -> T + Send + 'static,
+    ) -> Result<T, PhaseError> {
+        let phase = Phase::start(work)?;
+        let cancel = self.cancel;
+        let in_cleanup = self.cleanup_ends.is_some();
+        let ends = if in_cleanup { self.cleanup_ends } else { self.deadline };
+        let too_late = Instant::now() + limit;
+        let deadline = ends.map_or(too_late, |ends| ends.min(too_late));
+        let stop = (!in_cleanup).then(|| cancel.stop_event());
+        let events: Vec<BorrowedFd<'_>> =
+            [Some(phase.done()), Some(cancel.kill_event()), stop].into_iter().flatten().collect();
+        let why = match self.pipes.pump(&events, Some(deadline), output)? {
+            PumpEvent::Readable(0) => return Ok(phase.take()),
+            PumpEvent::Timeout if deadline == too_late => PhaseError::TooLong(limit),
+            PumpEvent::Timeout => {
+                if cancel.reason().is_none() {
+                    cancel.cancel(Reason::Timeout);
+                }
+                PhaseError::Interrupted
+            }
+            PumpEvent::Readable(_) => PhaseError::Interrupted,
+        };
+        phase.interrupt();
+        let patience = Some(Instant::now() + PATIENCE);
+        match self.pipes.pump(&[phase.done()], patience, output)? {
+            PumpEvent::Readable(_) => Ok(phase.take()),
+            PumpEvent::Timeout => {
+                debug!("a thread is left that does not return from the kernel");
+                Err(why)
+            }
         }
-        set_up.map_err(follow("cannot follow the process"))?;
-        Ok(child)
     }
 
     fn take(&mut self, child: &mut Child) -> io::Result<()> {
@@ -180,6 +214,54 @@ impl<'a> Processes<'a> {
         // Open pipes belong to processes that left their group: their output is no longer read.
         let _ = self.pipes.drain(output);
         output.flush();
+    }
+}
+
+/// A command to execute, which is its own: whoever executes it may be left alone.
+struct Start {
+    argv: Vec<String>,
+    work_dir: PathBuf,
+    env: BTreeMap<String, String>,
+}
+
+/// A command that was executed. It is killed unless it is taken.
+struct Started(Option<Child>);
+
+impl Start {
+    fn spawn(self) -> Result<Started, ExecError> {
+        let Start { argv, work_dir, env } = self;
+        check_dir(&work_dir)
+            .map_err(|error| ExecError::WorkDir { path: work_dir.clone(), error })?;
+        let (name, arguments) = argv.split_first().expect("commands that are read have a program");
+        let path = find(name, &work_dir, env.get("PATH").map_or("", String::as_str))?;
+        // Not its arguments: expressions put secrets there.
+        debug!(program = %path.display(), "execute");
+        let mut command = std::process::Command::new(&path);
+        command
+            .arg0(name)
+            .args(arguments)
+            .env_clear()
+            .envs(&env)
+            .current_dir(&work_dir)
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let child = command.spawn().map_err(|error| {
+            let path = if name.contains('/') { PathBuf::from(name) } else { path };
+            ExecError::Execute { path, error }
+        })?;
+        Ok(Started(Some(child)))
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            kill(Pid::from_child(child), Signal::KILL);
+            // Its status is known: it was just killed.
+            let _ = child.wait();
+        }
     }
 }
 

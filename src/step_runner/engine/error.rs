@@ -7,6 +7,7 @@ use super::super::document::ReferenceError;
 use super::super::expression::ExpressionError;
 use super::super::files::FileError;
 use super::super::resolve::{ResolveError, reason};
+use super::phase::PhaseError;
 
 /// An error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -82,7 +83,10 @@ pub enum LoadError {
     /// Steps are nested too deeply.
     #[error("steps nested too deeply (limit {0}): does a step call itself?")]
     TooDeep(usize),
-    /// The process is out of threads or file descriptors.
+    /// Loading did not end in time, or the job is cancelled.
+    #[error("loading {reference}: {phase}")]
+    Phase { reference: String, phase: PhaseError },
+    /// The process is out of file descriptors.
     #[error("cannot begin to load: {}", reason(.0))]
     Start(io::Error),
 }
@@ -122,6 +126,9 @@ pub enum ExecError {
     /// An argument or an environment variable contains a NUL byte.
     #[error("{0} contains a NUL byte")]
     Nul(String),
+    /// The program was not executed in time, or the job is cancelled.
+    #[error("fork/exec {program}: {phase}")]
+    Phase { program: String, phase: PhaseError },
     /// The process could not be monitored.
     #[error("{action}: {}", reason(error))]
     Follow { action: &'static str, error: io::Error },

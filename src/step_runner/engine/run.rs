@@ -1,14 +1,16 @@
 //! Runs steps and nested steps: inputs, actions, outputs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
 
 use super::super::Value;
-use super::super::document::{Action, Exec, Input, Outputs, Run, Step, StepFile};
+use super::super::document::{Action, Exec, Input, Outputs, Reference, Run, Step, StepFile};
 use super::super::expression::{
     Context, Expanded, Status as StepStatus, StepState, condition, expand_text, expand_value,
 };
 use super::super::log::{Output, Source, Stream};
-use super::super::resolve::{Caller, Interrupt, Resolver};
+use super::super::resolve::{Caller, Interrupt, Loaded, Resolver};
 use super::super::wire::proto::{self, step_result::Status};
 use super::command::{Command, Processes};
 use super::error::{ExecError, LoadError, StepError};
@@ -19,6 +21,12 @@ use super::step_files::StepFiles;
 
 /// Limit of the nesting depth of steps.
 const MAX_DEPTH: usize = 64;
+
+/// Time limit for loading a step file of this host, which takes long only where a mount does not answer.
+const LOCAL_LIMIT: Duration = Duration::from_secs(60);
+
+/// Time limit for loading a step file from elsewhere: an image may be large.
+const REMOTE_LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// Shorter values are not masked: they occur everywhere.
 const MIN_SECRET_BYTES: usize = 4;
@@ -106,14 +114,7 @@ impl<'a> Runner<'a> {
             Ok((expanded, _)) => Ok(expanded),
             Err(error) => Err(LoadError::Reference { reference: text.to_owned(), error }),
         })?;
-        let interrupt = Interrupt::new().map_err(LoadError::Start)?;
-        let who = Caller {
-            dir: &caller.dir,
-            vars: &context.vars,
-            env: &context.env,
-            interrupt: &interrupt,
-        };
-        let loaded = self.resolver.load(&reference, &who)?;
+        let loaded = self.load(reference, &caller.dir, context)?;
         let known = &loaded.file.spec.inputs;
         let inputs = expand_inputs(step, known, loaded.accepts_secrets, context)?;
         let env = expand_env(&step.env, context, |name, error| LoadError::Env { name, error })?;
@@ -130,6 +131,36 @@ impl<'a> Runner<'a> {
             inputs: values.collect(),
         };
         Ok((scope, message, inputs, loaded.file))
+    }
+
+    /// Loads a step file. Where that may take long, the job can be cancelled meanwhile.
+    fn load(
+        &mut self,
+        reference: Reference,
+        dir: &Path,
+        context: &Context,
+    ) -> Result<Loaded, LoadError> {
+        let limit = match &reference {
+            Reference::Builtin { .. } => {
+                let interrupt = &Interrupt::new().map_err(LoadError::Start)?;
+                let who = Caller { dir, vars: &context.vars, env: &context.env, interrupt };
+                return Ok(self.resolver.load(&reference, &who)?);
+            }
+            Reference::Local { .. } => LOCAL_LIMIT,
+            _ => REMOTE_LIMIT,
+        };
+        let shown = match &reference {
+            Reference::Local { path, .. } => path.join("/"),
+            Reference::Git { url, .. } => without_password(url),
+            Reference::Oci { registry, repository, .. } => format!("{registry}/{repository}"),
+            _ => "the step".to_owned(),
+        };
+        let (dir, resolver) = (dir.to_owned(), self.resolver.clone());
+        let (vars, env) = (context.vars.clone(), context.env.clone());
+        let loaded = self.processes.beside(limit, self.output, move |interrupt| {
+            resolver.load(&reference, &Caller { dir: &dir, vars: &vars, env: &env, interrupt })
+        });
+        Ok(loaded.map_err(|phase| LoadError::Phase { reference: shown, phase })??)
     }
 
     fn environment(&self, scope: &Scope) -> BTreeMap<String, String> {
@@ -355,6 +386,15 @@ impl<'a> Runner<'a> {
         }
         Ok(is_true)
     }
+}
+
+/// Returns a URL without what is before `@` in its host.
+fn without_password(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rsplit('@').next().unwrap_or_default();
+    let path = rest[end..].split(['?', '#']).next().unwrap_or_default();
+    if scheme.is_empty() { format!("{host}{path}") } else { format!("{scheme}://{host}{path}") }
 }
 
 /// Expands the expressions in the inputs of a step call.

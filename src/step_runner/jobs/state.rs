@@ -1,14 +1,14 @@
 //! The state directory of a server: files of jobs, and cleanup after a crash.
 
 use std::fs::{self, DirBuilder};
-use std::io;
+use std::io::{self, Write as _};
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::engine::kill_recorded;
 use super::super::socket::{SocketError, private_directory};
-use crate::sys::fs::{PathContext as _, PathError, read_if_there};
+use crate::sys::fs::{PathContext as _, PathError, create_without_waiting, read_if_there};
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::{SetAside, Trash};
@@ -68,7 +68,10 @@ impl StateDir {
         let jobs = root.join("jobs");
         DirBuilder::new().mode(0o700).create(&jobs).at("make", &jobs)?;
         let boot = root.join("boot");
-        fs::write(&boot, boot_id()).at("write", &boot)?;
+        // A job of this user may have put anything there.
+        let _ = fs::remove_file(&boot);
+        let file = create_without_waiting(&boot, 0o600);
+        file.and_then(|mut file| file.write_all(&boot_id())).at("write", &boot)?;
         Ok(StateDir { root, made: AtomicU64::new(0), leftovers, trash, _lock: lock })
     }
 

@@ -1,12 +1,13 @@
 //! Step files on this host.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::super::document::StepFile;
 use super::context::Loaded;
 use super::error::ResolveError;
+use crate::sys::fs::{ReadError, read_bounded};
 
 /// Default names of step files, the older first.
 const NAMES: [&str; 2] = ["step.yml", "func.yml"];
@@ -98,16 +99,22 @@ fn find(
     Err(first_error.expect("there is at least one name"))
 }
 
+/// Reads a file that is named by a job, or was made by one: it may be anything.
 fn read(path: &Path) -> Result<String, ResolveError> {
     let wrong = |error| ResolveError::Read { path: path.to_path_buf(), error };
-    let file = File::open(path).map_err(wrong)?;
-    if !file.metadata().map_err(wrong)?.is_file() {
-        return Err(wrong(io::Error::other("not a regular file")));
-    }
-    let mut text = String::new();
-    file.take(MAX_BYTES + 1).read_to_string(&mut text).map_err(wrong)?;
-    if text.len() as u64 > MAX_BYTES {
-        return Err(ResolveError::TooLarge { path: path.to_path_buf(), limit: MAX_BYTES });
-    }
-    Ok(text)
+    let bytes = read_bounded(path, MAX_BYTES).map_err(|error| match error {
+        ReadError::TooLarge { path, limit_bytes: limit, .. } => {
+            ResolveError::TooLarge { path, limit }
+        }
+        ReadError::Path(error) if error.source.kind() != io::ErrorKind::IsADirectory => {
+            wrong(error.source)
+        }
+        ReadError::NotAFile { kind, .. } => {
+            wrong(io::Error::other(format!("it is a {kind}, not a regular file")))
+        }
+        _ => wrong(io::Error::other("not a regular file")),
+    })?;
+    String::from_utf8(bytes).map_err(|_| {
+        wrong(io::Error::new(io::ErrorKind::InvalidData, "stream did not contain valid UTF-8"))
+    })
 }

@@ -3,7 +3,16 @@
 use std::collections::BTreeMap;
 use std::env;
 use std::ffi::OsString;
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
+
+use oci_hooks::step_runner::socket::{SocketError, private_directory};
+use rustix::fs::{Access, access};
+
+use crate::error::Error;
+use crate::report;
+use crate::steps_command::ARGUMENTS;
 
 /// The variable that names the socket.
 pub(crate) const SOCKET: &str = "STEP_RUNNER_SOCKET";
@@ -27,30 +36,96 @@ impl Socket {
     }
 }
 
-/// Returns the socket that is used if none is named on the command line.
-pub(crate) fn socket() -> Socket {
+/// Returns the socket that `serve` listens on if none is named on the command line.
+pub(crate) fn socket() -> Result<Socket, Error> {
     if let Some(path) = variable(SOCKET) {
-        return Socket::Named(path.into());
+        return Ok(Socket::Named(path.into()));
     }
-    let dir = match variable("XDG_RUNTIME_DIR") {
-        Some(dir) => PathBuf::from(dir).join("step-runner"),
-        None => private_dir(),
+    let dir = match runtime_dir() {
+        Some(dir) => dir,
+        None => private_dir()?,
     };
-    Socket::Default(dir.join(SOCKET_NAME))
+    Ok(Socket::Default(dir.join(SOCKET_NAME)))
 }
 
-/// Returns the directory in the temporary directory that belongs to this user's servers.
-pub(crate) fn private_dir() -> PathBuf {
-    let uid = rustix::process::geteuid().as_raw();
-    env::temp_dir().join(format!("step-runner-{uid}"))
+/// Returns the socket of the server that clients use if none is named on the command line: the first that
+/// exists of those that `serve` may choose.
+pub(crate) fn server_socket() -> PathBuf {
+    if let Some(path) = variable(SOCKET) {
+        return path.into();
+    }
+    let temporary = temporary_dirs().into_iter().map(|dir| dir.join(private_name()));
+    let mut paths = runtime_dir().into_iter().chain(temporary).map(|dir| dir.join(SOCKET_NAME));
+    let first = paths.next().unwrap_or_else(|| SOCKET_NAME.into());
+    if first.exists() { first } else { paths.find(|path| path.exists()).unwrap_or(first) }
 }
 
-/// Returns the environment variables that are UTF-8, which protobuf strings must be.
+fn runtime_dir() -> Option<PathBuf> {
+    variable("XDG_RUNTIME_DIR").map(|dir| PathBuf::from(dir).join("step-runner"))
+}
+
+/// Returns the directory that belongs to this user's servers, and makes it if missing: in the first of the
+/// temporary directories that can be written to.
+pub(crate) fn private_dir() -> Result<PathBuf, Error> {
+    let mut tried = Vec::new();
+    for (number, dir) in temporary_dirs().into_iter().enumerate() {
+        let path = dir.join(private_name());
+        let reason = if number == 0 || is_safe(&dir) {
+            match private_directory(&path) {
+                Ok(()) if is_writable(&path) => return Ok(path),
+                Ok(()) => "read-only".to_owned(),
+                Err(SocketError::Path(error)) => report::reason(&error.source),
+                // Another user has taken its place.
+                Err(error) => return Err(error.into()),
+            }
+        } else {
+            "missing, or writable by other users".to_owned()
+        };
+        tried.push(format!("{}: {reason}", dir.display()));
+    }
+    Err(Error::NoDirectory { tried })
+}
+
+/// Returns the directories for temporary files, the preferred one first. Build containers may have a
+/// read-only root, where only some of them can be written to.
+pub(crate) fn temporary_dirs() -> Vec<PathBuf> {
+    let exe = env::current_exe().ok().and_then(|exe| Some(exe.parent()?.to_owned()));
+    let usual = ["/tmp", "/var/tmp", "/dev/shm"].map(PathBuf::from);
+    let all = [env::temp_dir()].into_iter().chain(usual).chain(exe).chain(env::current_dir().ok());
+    let mut dirs: Vec<PathBuf> = Vec::new();
+    for dir in all {
+        if !dirs.contains(&dir) {
+            dirs.push(dir);
+        }
+    }
+    dirs
+}
+
+fn private_name() -> String {
+    format!("step-runner-{}", rustix::process::geteuid().as_raw())
+}
+
+/// Returns whether other users cannot replace what this user makes in a directory.
+fn is_safe(dir: &Path) -> bool {
+    let Ok(meta) = fs::metadata(dir) else { return false };
+    let owners = [0, rustix::process::geteuid().as_raw()];
+    let is_sticky = meta.mode() & 0o1000 != 0;
+    meta.is_dir() && owners.contains(&meta.uid()) && (is_sticky || meta.mode() & 0o022 == 0)
+}
+
+/// Returns whether files can be made in a directory, or in the one in which it is to be made.
+pub(crate) fn is_writable(dir: &Path) -> bool {
+    let existing = dir.ancestors().find(|dir| dir.is_dir());
+    existing.is_some_and(|dir| access(dir, Access::WRITE_OK | Access::EXEC_OK).is_ok())
+}
+
+/// Returns the environment variables of steps: those that are UTF-8, which protobuf strings must be, without
+/// the arguments that gitlab-runner repeats there for this program.
 pub(crate) fn variables() -> BTreeMap<String, String> {
     let text = |(name, value): (OsString, OsString)| {
         Some((name.into_string().ok()?, value.into_string().ok()?))
     };
-    env::vars_os().filter_map(text).collect()
+    env::vars_os().filter_map(text).filter(|(name, _)| name != ARGUMENTS).collect()
 }
 
 fn variable(name: &str) -> Option<OsString> {

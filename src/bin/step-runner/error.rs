@@ -62,6 +62,23 @@ pub(crate) enum Error {
     Serve(#[from] ServeError),
     #[error("cannot execute {}", name.display())]
     Execute { name: PathBuf, source: io::Error },
+    /// A command line of gitlab-runner that is not understood.
+    #[error("{0}")]
+    Usage(String),
+    /// GitLab's own program is not beside ours.
+    #[error(
+        "cannot run {command}: only GitLab's program can, and it is not at {}: copy it there from \
+         GitLab's helper image or package",
+        path.display()
+    )]
+    NoOriginal { command: String, path: PathBuf },
+    /// No directory can be written to; each with the reason.
+    #[error(
+        "no directory for sockets and files of jobs ({}): mount a tmpfs at /tmp, or set TMPDIR to a \
+         directory that this user can write to",
+        tried.join(", ")
+    )]
+    NoDirectory { tried: Vec<String> },
     #[error("cannot wait for the command")]
     Command(#[source] io::Error),
     #[error("dialing: dial unix {}: connect: {reason}", path.display())]

@@ -8,6 +8,8 @@ use std::process::{self, Command};
 use oci_hooks::sys::init;
 use oci_hooks::sys::spawn::memory_file;
 
+use crate::steps_command::{ARGUMENTS, arguments};
+
 /// If this is PID 1 of a container, executes the init program, which reaps the orphans of steps, runs the
 /// server as its child, and forwards signals and the exit status.
 ///
@@ -25,5 +27,10 @@ pub(crate) fn become_init() {
     }
     let path = format!("/proc/self/fd/{}", program.as_raw_fd());
     // Returns only on error.
-    let _ = Command::new(path).arg0("init").arg(own).args(env::args_os().skip(1)).exec();
+    let _ = Command::new(path)
+        .arg0("init")
+        .arg(own)
+        .args(arguments().into_iter().skip(1))
+        .env_remove(ARGUMENTS)
+        .exec();
 }

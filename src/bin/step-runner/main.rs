@@ -1,8 +1,11 @@
 //! `step-runner`: runs CI jobs made of steps. See `step-runner --help`.
 
 mod bootstrap;
+mod bootstrap_file;
 mod ci;
 mod cli;
+mod companion;
+mod delegate;
 mod environment;
 mod error;
 mod first;
@@ -17,8 +20,10 @@ mod run;
 mod schema;
 mod serve;
 mod size;
+mod steps_command;
 mod time;
 mod tree;
+mod version;
 
 use std::io::{self, Write as _};
 use std::process::ExitCode;
@@ -31,6 +36,7 @@ use oci_hooks::sys::users;
 
 use cli::{Cli, Command};
 use error::Error;
+use steps_command::Call;
 
 /// Exit status of a command that did its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,14 +60,29 @@ impl From<Exit> for ExitCode {
 }
 
 fn main() -> ExitCode {
-    completions::complete(Cli::command);
+    let words = steps_command::arguments();
+    let call = Call::read(words.clone());
+    // GitLab's program gets all that we were started with.
+    if call == Call::Delegate {
+        return end(call.run(&words));
+    }
+    if matches!(call, Call::Own(_)) {
+        completions::complete(Cli::command);
+    }
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
     if let Err(error) = keep_descriptors() {
         report::error(&format!("cannot list open file descriptors: {error}"));
         return ExitCode::FAILURE;
     }
-    let command = Cli::parse().command;
+    let words = match call {
+        Call::Own(words) => words,
+        call => {
+            trace::to_stderr(None);
+            return end(call.run(&words));
+        }
+    };
+    let command = Cli::parse_from(words).command;
     trace::to_stderr(command.log_level());
     let result = match command {
         Command::Run(args) => run::run(&args),
@@ -76,6 +97,11 @@ fn main() -> ExitCode {
             io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done)
         }
     };
+    end(result)
+}
+
+/// Returns the exit code of a command, and reports why it failed.
+fn end(result: Result<Exit, Error>) -> ExitCode {
     exit_code(result, |error| {
         report::error(&oci_hooks::sys::error::chain(error));
         ExitCode::FAILURE

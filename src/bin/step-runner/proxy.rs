@@ -33,7 +33,7 @@ pub(crate) struct ProxyArgs {
 pub(crate) fn run(args: &ProxyArgs) -> Result<Exit, Error> {
     let path = match &args.socket {
         Some(path) => path.clone(),
-        None => environment::socket().path().to_owned(),
+        None => environment::server_socket(),
     };
     let server = connect(&path, args.wait)
         .map_err(|error| Error::Dial { path, reason: report::reason(&error) })?;

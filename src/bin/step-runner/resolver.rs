@@ -5,7 +5,6 @@ use std::path::PathBuf;
 
 use oci_hooks::image::{ClientOptions, RegistryClient};
 use oci_hooks::step_runner::resolve::{Remote, Resolver};
-use oci_hooks::step_runner::socket::private_directory;
 
 use crate::environment;
 use crate::error::Error;
@@ -31,13 +30,10 @@ fn cache() -> Result<PathBuf, Error> {
     };
     let own =
         below("XDG_CACHE_HOME", "step-runner").or_else(|| below("HOME", ".cache/step-runner"));
-    own.map_or_else(
-        || {
-            // The temporary directory is shared: other users must not provide what jobs run.
-            let dir = environment::private_dir();
-            private_directory(&dir)?;
-            Ok(dir.join("cache"))
-        },
-        Ok,
-    )
+    // Homes of images may be read-only, or another user's.
+    match own.filter(|dir| environment::is_writable(dir)) {
+        Some(dir) => Ok(dir),
+        // The temporary directory is shared: other users must not provide what jobs run.
+        None => Ok(environment::private_dir()?.join("cache")),
+    }
 }

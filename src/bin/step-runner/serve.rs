@@ -2,11 +2,7 @@
 
 use std::env;
 use std::ffi::OsString;
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
@@ -18,14 +14,13 @@ use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathContext as _;
-use oci_hooks::sys::identity;
-use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use sha2::{Digest as _, Sha256};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::sync::watch;
 
+use crate::companion::{Companion, Control, Mode};
 use crate::environment::{self, SOCKET, SOCKET_NAME, Socket};
 use crate::error::Error;
 use crate::report::{self, Level};
@@ -90,9 +85,17 @@ pub(crate) struct ServeArgs {
     /// Command to run alongside; the server exits with it
     #[arg(last = true, value_name = "COMMAND")]
     command: Vec<OsString>,
+    /// How the command is started, which the command line does not say.
+    #[arg(skip)]
+    mode: Mode,
 }
 
 impl ServeArgs {
+    /// Returns the same as gitlab-runner expects it of `steps serve`.
+    pub(crate) fn of_gitlab(self) -> Self {
+        ServeArgs { mode: Mode::AfterInput, ..self }
+    }
+
     /// Returns from which level on events of the library are logged: with the details for debugging.
     pub(crate) fn events(&self) -> Option<LevelFilter> {
         (self.log_level == Level::Debug).then_some(LevelFilter::DEBUG)
@@ -120,7 +123,7 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     for aside in state.set_aside() {
         level.print(Level::Warn, &chain(&aside));
     }
-    let jobs = Jobs::new(settings(&args)?, state, move |event| {
+    let jobs = Jobs::new(settings(&args, listener.path())?, state, move |event| {
         let worth = match event {
             Event::Pruned { .. } => Level::Warn,
             _ => Level::Info,
@@ -142,9 +145,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     let (stop, stopped) = watch::channel(false);
     let stop = Arc::new(stop);
     report::line(&format!("step-runner is listening on socket {}", listener.path().display()));
-    let companion = start(&args.command, listener.path())?;
-    let companion = companion.map(|child| Companion::new(child, stop.clone())).transpose()?;
-    heed(signals, stop, companion.as_ref().map(|companion| companion.process.clone()));
+    let socket = listener.path();
+    let companion = Companion::start(&args.command, socket, args.mode, args.grace, stop.clone())?;
+    heed(signals, stop, companion.as_ref().map(Companion::control));
     let stopped = async move {
         let mut stopped = stopped;
         // An error means that all senders are gone, which is a stop as well.
@@ -155,8 +158,9 @@ pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     // This drops the jobs, and with them their files.
     runtime.shutdown_timeout(RUNTIME_SHUTDOWN_TIMEOUT);
     drop(listener);
+    let ended = companion.map_or(Ok(Exit::Done), Companion::end);
     served?;
-    companion.map_or(Ok(Exit::Done), |companion| companion.end(args.grace))
+    ended
 }
 
 fn listen(args: &ServeArgs) -> Result<Listener, Error> {
@@ -165,7 +169,7 @@ fn listen(args: &ServeArgs) -> Result<Listener, Error> {
         (Some(dir), _) if !dir.is_dir() => return Err(Error::NoDir(dir.clone())),
         (Some(dir), _) => Socket::Named(dir.join(SOCKET_NAME)),
         (None, Some(path)) => Socket::Named(path.clone()),
-        (None, None) => environment::socket(),
+        (None, None) => environment::socket()?,
     };
     if let Socket::Default(path) = &socket
         && let Some(dir) = path.parent()
@@ -188,15 +192,20 @@ fn state_dir(args: &ServeArgs, socket: &Path) -> Result<PathBuf, Error> {
     let socket = std::fs::canonicalize(socket).at("resolve", socket)?;
     let hash = Sha256::digest(socket.as_os_str().as_encoded_bytes());
     let name: String = hash.iter().take(8).map(|byte| format!("{byte:02x}")).collect();
-    let dir = environment::private_dir();
-    private_directory(&dir)?;
-    Ok(dir.join(format!("state-{name}")))
+    Ok(environment::private_dir()?.join(format!("state-{name}")))
 }
 
-fn settings(args: &ServeArgs) -> Result<Settings, Error> {
+fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     let here = Path::new(".");
     let work_dir = env::current_dir().at("resolve", here)?;
-    let mut settings = Settings::new(work_dir, environment::variables(), resolver::open()?);
+    let mut variables = environment::variables();
+    if args.mode == Mode::AfterInput
+        && let Some(socket) = socket.to_str()
+    {
+        // Steps of GitLab's reach their own server by it.
+        variables.insert(SOCKET.to_owned(), socket.to_owned());
+    }
+    let mut settings = Settings::new(work_dir, variables, resolver::open()?);
     settings.grace = args.grace;
     settings.cleanup = args.cleanup;
     settings.max_runtime = args.max_runtime;
@@ -206,58 +215,21 @@ fn settings(args: &ServeArgs) -> Result<Settings, Error> {
     Ok(settings)
 }
 
-/// Starts the command to run alongside, if there is one.
-fn start(words: &[OsString], socket: &Path) -> Result<Option<Child>, Error> {
-    let Some((name, arguments)) = words.split_first() else { return Ok(None) };
-    let child = Command::new(name).args(arguments).env(SOCKET, socket).spawn();
-    let child = child.map_err(|source| Error::Execute { name: name.into(), source })?;
-    Ok(Some(child))
-}
-
-/// Stops the server at a signal, which is forwarded to the command; at a second one exits at once.
-fn heed(mut signals: Signals, stop: Arc<watch::Sender<bool>>, companion: Option<Arc<OwnedFd>>) {
+/// Stops the server at a signal, and the command beside it; at a second one exits at once.
+fn heed(mut signals: Signals, stop: Arc<watch::Sender<bool>>, companion: Option<Control>) {
     thread::spawn(move || {
         for signal in signals.forever() {
-            if let (Some(process), Some(signal)) = (&companion, Signal::from_named_raw(signal)) {
-                // It may have exited already.
-                let _ = pidfd_send_signal(process, signal);
+            let is_second = stop.send_replace(true);
+            if let Some(companion) = &companion {
+                if is_second {
+                    companion.kill();
+                }
+                companion.stop(signal);
             }
-            if stop.send_replace(true) {
+            if is_second {
                 // Does not return for these signals.
                 let _ = emulate_default_handler(signal);
             }
         }
     });
-}
-
-/// The command that runs alongside the server.
-struct Companion {
-    process: Arc<OwnedFd>,
-    waiter: thread::JoinHandle<io::Result<ExitStatus>>,
-}
-
-impl Companion {
-    /// Waits for the command in a thread that then stops the server.
-    fn new(mut child: Child, stop: Arc<watch::Sender<bool>>) -> Result<Self, Error> {
-        let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
-        let process = Arc::new(process.map_err(|error| Error::Command(error.into()))?);
-        let waiter = thread::spawn(move || {
-            let status = child.wait();
-            stop.send_replace(true);
-            status
-        });
-        Ok(Companion { process, waiter })
-    }
-
-    /// Waits for the command, which has been signalled, and kills it after `grace`. Returns its exit code.
-    fn end(self, grace: Duration) -> Result<Exit, Error> {
-        if !identity::wait(&self.process, grace).map_err(Error::Command)? {
-            // It may have exited meanwhile.
-            let _ = pidfd_send_signal(&self.process, Signal::KILL);
-        }
-        let status = self.waiter.join().expect("waiting does not panic").map_err(Error::Command)?;
-        // As shells do: 128 + signal for a killed process.
-        let code = status.code().or(status.signal().map(|signal| 128 + signal));
-        Ok(Exit::Code(code.and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
-    }
 }

@@ -1,0 +1,339 @@
+//! The command lines of gitlab-runner: `gitlab-runner-helper steps bootstrap|serve|proxy`.
+//!
+//! Options are read as GitLab's program reads them: those before the first argument are ours, all after it
+//! belongs to the command that is named there.
+
+use std::env;
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write as _};
+use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use clap::Parser as _;
+use oci_hooks::step_runner::gitlab_helper::NAMES;
+
+use crate::cli::{Cli, Command};
+use crate::error::Error;
+use crate::{Exit, bootstrap_file, delegate, proxy, serve, version};
+
+/// The variable in which gitlab-runner repeats the arguments, as base64 of a JSON array: entry points of
+/// images such as `sh -c` drop them.
+pub(crate) const ARGUMENTS: &str = "_GITLAB_RUNNER_HELPER_NATIVE_STEPS_ARGV";
+
+const USAGE: &str = "\
+Usage:
+  gitlab-runner-helper steps bootstrap FILE             Copy this program to FILE
+  gitlab-runner-helper steps serve [--socket PATH] [COMMAND...]
+                                                        Accept jobs, and run COMMAND once there is input
+  gitlab-runner-helper steps proxy --socket PATH        Forward bytes to the server
+  gitlab-runner-helper steps COMMAND                    Any command of step-runner, for example doctor
+  gitlab-runner-helper --version                        Print versions
+
+All other commands are passed to gitlab-runner-helper.gitlab, GitLab's own program, beside this one.
+";
+
+/// How this program was called.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Call {
+    /// By our own command line: the name of the program and its arguments.
+    Own(Vec<OsString>),
+    Steps(Steps),
+    Version,
+    Help,
+    /// Wrong arguments, in the words of GitLab's program.
+    Wrong(String),
+    /// A command that only GitLab's program has.
+    Delegate,
+}
+
+/// A command of `steps`.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Steps {
+    Bootstrap(PathBuf),
+    Serve { socket: Option<PathBuf>, command: Vec<OsString> },
+    Proxy { socket: Option<PathBuf> },
+}
+
+/// Returns the name and the arguments that this program was called with, or was meant to be called with.
+pub(crate) fn arguments() -> Vec<OsString> {
+    let words: Vec<_> = env::args_os().collect();
+    recovered(words, env::var_os(ARGUMENTS).as_deref())
+}
+
+/// Adds the arguments in the variable, if an entry point dropped them.
+fn recovered(mut words: Vec<OsString>, variable: Option<&OsStr>) -> Vec<OsString> {
+    if words.len() == 1 && words.first().is_some_and(|name| is_gitlab_name(name)) {
+        let json = variable.and_then(|text| BASE64_STANDARD.decode(text.as_bytes()).ok());
+        let given = json.and_then(|json| serde_json::from_slice::<Vec<String>>(&json).ok());
+        words.extend(given.unwrap_or_default().into_iter().map(OsString::from));
+    }
+    words
+}
+
+/// Returns whether a program is called by a name of GitLab's.
+pub(crate) fn is_gitlab_name(called: &OsStr) -> bool {
+    let name = Path::new(called).file_name();
+    name.is_some_and(|name| NAMES.iter().any(|one| name == *one))
+}
+
+impl Call {
+    /// Reads a command line, with the name of the program.
+    pub(crate) fn read(words: Vec<OsString>) -> Self {
+        let Some((name, arguments)) = words.split_first() else { return Call::Own(words) };
+        let is_gitlab = is_gitlab_name(name);
+        let arguments = if is_gitlab { without_global_options(arguments) } else { arguments };
+        match arguments.split_first() {
+            Some((first, rest)) if first == "steps" => Call::steps(rest),
+            _ if !is_gitlab => Call::Own(words),
+            Some((first, _)) if first == "--version" || first == "-v" => Call::Version,
+            _ => Call::Delegate,
+        }
+    }
+
+    fn steps(words: &[OsString]) -> Self {
+        let Some((command, words)) = words.split_first() else { return Call::Help };
+        let takes_socket = command == "serve" || command == "proxy";
+        if !takes_socket && command != "bootstrap" {
+            let is_help = ["help", "h", "--help", "-h"].iter().any(|help| command == *help);
+            if is_help {
+                return Call::Help;
+            }
+            let name = OsString::from("step-runner");
+            return Call::Own([name, command.clone()].into_iter().chain(words.to_vec()).collect());
+        }
+        let (socket, rest) = match options(words, takes_socket) {
+            Ok(Options::Given { socket, rest }) => (socket, rest),
+            Ok(Options::Help) => return Call::Help,
+            Err(text) => return Call::Wrong(text),
+        };
+        Call::Steps(match command.as_bytes() {
+            b"serve" => Steps::Serve { socket, command: rest.to_vec() },
+            b"proxy" => Steps::Proxy { socket },
+            _ => match rest.first().filter(|file| !file.is_empty()) {
+                Some(file) => Steps::Bootstrap(file.into()),
+                None => return Call::Wrong("destination argument must be provided".to_owned()),
+            },
+        })
+    }
+
+    /// Does what was asked for, unless it is our own command line.
+    pub(crate) fn run(self, words: &[OsString]) -> Result<Exit, Error> {
+        let mut out = io::stdout();
+        match self {
+            Call::Own(_) => unreachable!("the command line of ours is read elsewhere"),
+            Call::Wrong(text) => Err(Error::Usage(text)),
+            Call::Help => {
+                out.write_all(USAGE.as_bytes()).map_err(Error::Print).map(|()| Exit::Done)
+            }
+            Call::Version => version::print(words),
+            Call::Delegate => {
+                let has_command = words.len() > 1;
+                match delegate::run(words) {
+                    // Without a command GitLab's program prints what there is.
+                    Error::NoOriginal { .. } if !has_command => {
+                        out.write_all(USAGE.as_bytes()).map_err(Error::Print).map(|()| Exit::Done)
+                    }
+                    error => Err(error),
+                }
+            }
+            Call::Steps(Steps::Bootstrap(file)) => bootstrap_file::run(&file),
+            Call::Steps(Steps::Proxy { socket }) => {
+                let Command::Proxy(args) = own("proxy", socket, &[]) else {
+                    unreachable!("it is the command that was named")
+                };
+                proxy::run(&args)
+            }
+            Call::Steps(Steps::Serve { socket, command }) => {
+                let Command::Serve(args) = own("serve", socket, &command) else {
+                    unreachable!("it is the command that was named")
+                };
+                serve::run(args.of_gitlab())
+            }
+        }
+    }
+}
+
+/// Returns a command of ours with its defaults, and the variables that it reads.
+fn own(name: &str, socket: Option<PathBuf>, command: &[OsString]) -> Command {
+    let mut words: Vec<OsString> = vec!["step-runner".into(), name.into()];
+    if let Some(socket) = socket {
+        let mut word = OsString::from("--socket=");
+        word.push(socket);
+        words.push(word);
+    }
+    if !command.is_empty() {
+        words.push("--".into());
+        words.extend_from_slice(command);
+    }
+    Cli::parse_from(words).command
+}
+
+enum Options<'a> {
+    Given { socket: Option<PathBuf>, rest: &'a [OsString] },
+    Help,
+}
+
+/// Reads the options before the first argument as Go's package flag does: with one dash or two, the value
+/// behind `=` or in the next word; `--` ends them.
+fn options(mut words: &[OsString], takes_socket: bool) -> Result<Options<'_>, String> {
+    let mut socket = None;
+    while let Some((word, rest)) = words.split_first() {
+        let bytes = word.as_bytes();
+        if bytes == b"--" {
+            words = rest;
+            break;
+        }
+        let Some(option) = bytes.strip_prefix(b"-").filter(|option| !option.is_empty()) else {
+            break;
+        };
+        let option = option.strip_prefix(b"-").unwrap_or(option);
+        let mut parts = option.splitn(2, |&byte| byte == b'=');
+        let (name, value) = (parts.next().unwrap_or_default(), parts.next());
+        words = rest;
+        match name {
+            b"socket" if takes_socket => {
+                let value = match value {
+                    Some(value) => OsString::from_vec(value.to_vec()),
+                    None => match words.split_first() {
+                        Some((value, rest)) => {
+                            words = rest;
+                            value.clone()
+                        }
+                        None => return Err("flag needs an argument: -socket".to_owned()),
+                    },
+                };
+                socket = Some(PathBuf::from(value)).filter(|path| !path.as_os_str().is_empty());
+            }
+            b"help" | b"h" => return Ok(Options::Help),
+            _ => {
+                let name = String::from_utf8_lossy(name);
+                return Err(format!("flag provided but not defined: -{name}"));
+            }
+        }
+    }
+    Ok(Options::Given { socket, rest: words })
+}
+
+/// Skips the options that GitLab's program takes before its command.
+fn without_global_options(mut words: &[OsString]) -> &[OsString] {
+    while let Some((word, rest)) = words.split_first() {
+        let text = word.as_bytes();
+        let option = text.strip_prefix(b"--").or_else(|| text.strip_prefix(b"-"));
+        words = match option {
+            Some(b"debug") => rest,
+            Some(b"log-level" | b"l" | b"log-format") => rest.get(1..).unwrap_or_default(),
+            Some(option) if option.starts_with(b"log-") || option.starts_with(b"l=") => rest,
+            Some(option) if option.starts_with(b"debug=") => rest,
+            _ => return words,
+        };
+    }
+    words
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<OsString> {
+        text.split(' ').map(OsString::from).collect()
+    }
+
+    fn read(text: &str) -> Call {
+        Call::read(words(text))
+    }
+
+    fn serve(socket: Option<&str>, command: &[&str]) -> Call {
+        let command = command.iter().map(OsString::from).collect();
+        Call::Steps(Steps::Serve { socket: socket.map(PathBuf::from), command })
+    }
+
+    #[test]
+    fn command_lines_of_the_runner_are_read_under_its_names_and_ours() {
+        for name in ["gitlab-runner-helper", "/usr/bin/gitlab-runner", "step-runner", "/opt/x"] {
+            let read = |rest: &str| read(&format!("{name} steps {rest}"));
+            assert_eq!(read("serve"), serve(None, &[]));
+            assert_eq!(
+                read("bootstrap /opt/gitlab-runner/gitlab-runner-helper"),
+                Call::Steps(Steps::Bootstrap("/opt/gitlab-runner/gitlab-runner-helper".into()))
+            );
+            for socket in ["--socket /s", "-socket /s", "--socket=/s", "-socket=/s"] {
+                assert_eq!(
+                    read(&format!("proxy {socket}")),
+                    Call::Steps(Steps::Proxy { socket: Some("/s".into()) })
+                );
+                assert_eq!(read(&format!("serve {socket}")), serve(Some("/s"), &[]));
+            }
+        }
+    }
+
+    #[test]
+    fn options_after_the_first_argument_belong_to_the_command() {
+        let is_served = |rest: &str, socket, command: &[&str]| {
+            assert_eq!(read(&format!("x steps serve {rest}")), serve(socket, command), "{rest}");
+        };
+        is_served("sh -c true", None, &["sh", "-c", "true"]);
+        is_served("sh --socket /s", None, &["sh", "--socket", "/s"]);
+        is_served("--socket /s sh -c true", Some("/s"), &["sh", "-c", "true"]);
+        is_served("-- sh -c -- x", None, &["sh", "-c", "--", "x"]);
+        is_served("--socket /s -- -x", Some("/s"), &["-x"]);
+        is_served("- x", None, &["-", "x"]);
+        is_served("--socket= sh", None, &["sh"]);
+    }
+
+    #[test]
+    fn mistakes_are_named() {
+        let is_wrong = |rest: &str, text: &str| {
+            assert_eq!(read(&format!("x steps {rest}")), Call::Wrong(text.to_owned()));
+        };
+        is_wrong("serve --wrong x", "flag provided but not defined: -wrong");
+        is_wrong("bootstrap --socket x", "flag provided but not defined: -socket");
+        is_wrong("proxy --socket", "flag needs an argument: -socket");
+        is_wrong("bootstrap", "destination argument must be provided");
+        for help in ["x steps", "x steps --help", "x steps serve --help", "x steps proxy -h"] {
+            assert_eq!(read(help), Call::Help);
+        }
+    }
+
+    #[test]
+    fn other_commands_are_ours_or_gitlabs_by_the_name_of_the_program() {
+        let own = |text: &str| Call::Own(words(text));
+        assert_eq!(read("step-runner serve --grace 1s"), own("step-runner serve --grace 1s"));
+        assert_eq!(read("step-runner --version"), own("step-runner --version"));
+        assert_eq!(read("gitlab-runner steps doctor -x"), own("step-runner doctor -x"));
+        for rest in ["artifacts-uploader --id 1", "cache-init /c", "serve", "--help"] {
+            assert_eq!(read(&format!("gitlab-runner-helper {rest}")), Call::Delegate);
+        }
+        assert_eq!(read("gitlab-runner-helper"), Call::Delegate);
+        assert_eq!(read("gitlab-runner -v"), Call::Version);
+        assert_eq!(read("/x/gitlab-runner --version"), Call::Version);
+    }
+
+    #[test]
+    fn options_of_gitlabs_program_may_come_first() {
+        for options in
+            ["--debug", "--log-level debug", "-l debug", "--log-format=json --debug=true"]
+        {
+            assert_eq!(read(&format!("gitlab-runner {options} steps serve")), serve(None, &[]));
+            assert_eq!(read(&format!("gitlab-runner {options} run")), Call::Delegate);
+        }
+    }
+
+    #[test]
+    fn arguments_that_an_entry_point_dropped_are_those_of_the_variable() {
+        let encoded = BASE64_STANDARD.encode(r#"["steps","serve","sh","-c","a b"]"#);
+        let encoded = Some(OsStr::new(&encoded));
+        let name = || words("/opt/gitlab-runner/gitlab-runner-helper");
+        let got = recovered(name(), encoded);
+        assert_eq!(got[1..], ["steps", "serve", "sh", "-c", "a b"].map(OsString::from));
+        // Arguments that there are count, and so does our own name.
+        let given = words("gitlab-runner-helper steps proxy");
+        assert_eq!(recovered(given.clone(), encoded), given);
+        assert_eq!(recovered(words("step-runner"), encoded), words("step-runner"));
+        for wrong in ["", "%", "bnVsbA==", "e30="] {
+            assert_eq!(recovered(name(), Some(OsStr::new(wrong))), name(), "{wrong}");
+        }
+        assert_eq!(recovered(name(), None), name());
+    }
+}

@@ -1,0 +1,59 @@
+//! `gitlab-runner --version`, as gitlab-runner reads it.
+
+use std::env::consts::{ARCH, OS};
+use std::ffi::OsString;
+use std::io::{self, Write as _};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::Exit;
+use crate::delegate;
+use crate::error::Error;
+use crate::steps_command::ARGUMENTS;
+
+const OWN: &str = env!("CARGO_PKG_VERSION");
+
+/// Prints the version of GitLab's program, if it is beside ours, and ours.
+///
+/// gitlab-runner warns in each job if the version on an instance is not its own, which is what the
+/// artifacts and caches there depend on.
+pub(crate) fn print(words: &[OsString]) -> Result<Exit, Error> {
+    let original = words.first().and_then(|name| delegate::program(Path::new(name)).ok());
+    let theirs = original.and_then(|program| {
+        let mut command = Command::new(program);
+        command.arg("--version").env_remove(ARGUMENTS).stdin(Stdio::null());
+        let output = command.stderr(Stdio::null()).output().ok()?;
+        let text = String::from_utf8(output.stdout).ok()?;
+        (output.status.success() && text.starts_with("Version:")).then_some(text)
+    });
+    let text = theirs.unwrap_or_else(|| lines(OWN));
+    writeln!(io::stdout(), "{}\nStep runner:  oci-hooks {OWN}", text.trim_end())
+        .map_err(Error::Print)?;
+    Ok(Exit::Done)
+}
+
+/// Returns the lines that gitlab-runner looks for: the version, and the platform in Go's words.
+fn lines(version: &str) -> String {
+    format!("Version:      {version}\nOS/Arch:      {OS}/{}", architecture(ARCH))
+}
+
+fn architecture(name: &str) -> &str {
+    match name {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        "loongarch64" => "loong64",
+        other => other,
+    }
+}
+
+#[test]
+fn the_lines_are_those_that_the_runner_reads() {
+    let text = lines("1.2.3");
+    let value = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
+    assert_eq!(value("Version:"), Some("1.2.3"));
+    let (os, architecture) = value("OS/Arch:").unwrap().split_once('/').unwrap();
+    assert_eq!(os, "linux");
+    assert!(["amd64", "arm64", "riscv64", "s390x", "ppc64le"].contains(&architecture));
+}

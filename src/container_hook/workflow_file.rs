@@ -11,7 +11,7 @@ use super::named_services::NamedService;
 use super::runner::Runner;
 use super::runner_files::RunnerFilesError;
 use crate::sys::fs::PathContext as _;
-use crate::yaml::{Documents, Keys, Node, Value};
+use crate::yaml::{Dialect, Documents, Node, Value};
 
 /// GitHub takes no larger ones.
 const MAX_BYTES: u64 = 1 << 20;
@@ -52,7 +52,7 @@ fn file_name<'a>(workflow: &'a str, repository: &str) -> Option<&'a str> {
 }
 
 fn of_text(text: &str, job: &str) -> Option<Vec<NamedService>> {
-    let document = Documents::new(text, Keys::AsText).next()?.ok()?;
+    let document = Documents::new(text, Dialect::Core).next()?.ok()?;
     let services = document.root.get("jobs")?.get(job)?.get("services")?;
     let text = |node: &Node| match &node.value {
         Value::Text(text) => Some(text.clone()),

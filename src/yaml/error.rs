@@ -65,6 +65,12 @@ pub enum Problem {
     /// A tag outside of YAML's core schema.
     #[error("unknown tag {0}: remove it")]
     Tag(String),
+    /// A scalar that is not of the type of its tag.
+    #[error("the value is not of the type of its tag {0}")]
+    Tagged(String),
+    /// A merge key `<<` whose value has no fields.
+    #[error("`<<` merges a mapping, or a list of mappings")]
+    Merge,
     /// A mapping key that is not a string.
     #[error("expected a string as key, got {found}{}", if *quote { ": put it in quotes" } else { "" })]
     Key {

@@ -1,14 +1,18 @@
-//! YAML 1.2 parser: trees with the position of every node.
+//! YAML parser: trees with the position of every node, of YAML 1.2 or of what Go reads ([`Dialect`]).
 //!
 //! Safe for untrusted text: size and nesting are bounded. Strict: duplicate keys, unknown tags and keys
 //! that are not strings are errors with their position.
 
+mod dialect;
 mod error;
+mod gopkg;
 mod node;
 mod read;
 mod scalar;
 
+pub use dialect::Dialect;
 pub use error::{Error, Position, Problem, SourceLocation, hint};
+pub use gopkg::boolean_text;
 pub use node::{Field, Node, Source, Value};
-pub use read::{Document, Documents, Keys, MAX_DEPTH};
+pub use read::{Document, Documents, MAX_DEPTH};
 pub use scalar::resolve;

@@ -8,7 +8,8 @@ use super::error::Position;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     pub position: Position,
-    /// The unquoted word that was resolved as null, boolean or number, for example `1.10`.
+    /// The unquoted word that was resolved as null, boolean or number, for example `1.10`; also that of a
+    /// number that JSON does not have, such as `.inf`, whose value is text.
     pub word: Option<Box<str>>,
 }
 

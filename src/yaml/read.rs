@@ -5,9 +5,9 @@ use std::fmt;
 
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, ScanError, Span, StrInput, Tag};
 
+use super::dialect::Dialect;
 use super::error::{Error, Position, Problem};
 use super::node::{Field, Node, Source, Value};
-use super::scalar::{resolve, resolve_as};
 
 /// Limit of the nesting depth of values.
 pub const MAX_DEPTH: usize = 64;
@@ -18,14 +18,6 @@ const MAX_WEIGHT: usize = 16 << 20;
 
 /// Weight of a value without its text, in bytes.
 const VALUE_WEIGHT: usize = 16;
-
-/// Which mapping keys are accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keys {
-    /// Any scalar; it is read as text.
-    AsText,
-    Strings,
-}
 
 /// One document of a YAML stream.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,7 +30,7 @@ pub struct Document {
 /// Iterator over the documents of a text, parsed lazily.
 pub struct Documents<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    keys: Keys,
+    dialect: Dialect,
     /// Anchored nodes by the parser's anchor id.
     anchors: HashMap<usize, Node>,
     /// Total weight of the values so far.
@@ -68,10 +60,10 @@ impl Iterator for Documents<'_> {
 
 impl<'a> Documents<'a> {
     /// Returns an iterator that starts at the first document.
-    pub fn new(text: &'a str, keys: Keys) -> Self {
+    pub fn new(text: &'a str, dialect: Dialect) -> Self {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         let parser = Parser::new_from_str(text);
-        Documents { parser, keys, anchors: HashMap::new(), weight: 0, ended: false }
+        Documents { parser, dialect, anchors: HashMap::new(), weight: 0, ended: false }
     }
 
     fn document(&mut self) -> Result<Option<Document>, Error> {
@@ -119,10 +111,12 @@ impl<'a> Documents<'a> {
             }
             Event::Scalar(text, style, anchor, tag) => {
                 self.weigh(VALUE_WEIGHT + text.len(), at)?;
-                let value = scalar(&text, style, tag.as_deref(), at)?;
-                if style == ScalarStyle::Plain && !matches!(value, Value::Text(_)) {
-                    word = Some(text.into());
+                let value = self.scalar(&text, style, tag.as_deref(), at)?;
+                let is_word = style == ScalarStyle::Plain || tag.is_some();
+                if is_word && !matches!(value, Some(Value::Text(_))) {
+                    word = Some(text.clone().into());
                 }
+                let value = value.unwrap_or_else(|| Value::Text(text.into_owned()));
                 (value, anchor)
             }
             Event::SequenceStart(anchor, tag) => {
@@ -159,12 +153,21 @@ impl<'a> Documents<'a> {
     fn map(&mut self, depth: usize) -> Result<Value, Error> {
         let mut fields: Vec<Field> = Vec::new();
         let mut seen: HashMap<String, Position> = HashMap::new();
+        let mut merged: Option<(Position, Vec<Field>)> = None;
         loop {
             let (event, span) = self.event()?;
             let at = position(span.start);
             let name = match event {
-                Event::MappingEnd => return Ok(Value::Map(fields)),
-                Event::Scalar(text, ..) if self.keys == Keys::AsText => text.into_owned(),
+                Event::MappingEnd => break,
+                Event::Scalar(text, ..) if self.dialect == Dialect::Core => text.into_owned(),
+                Event::Scalar(text, style, _, tag) if is_merge(&text, style, tag.as_deref()) => {
+                    if let Some((first, _)) = merged {
+                        let name = text.into_owned();
+                        return Err(Error::new(at, Problem::DuplicateKey { name, first }));
+                    }
+                    merged = Some((at, self.merge(depth)?));
+                    continue;
+                }
                 event => match self.node(event, span, depth + 1)?.value {
                     Value::Text(text) => text,
                     other => {
@@ -182,6 +185,68 @@ impl<'a> Documents<'a> {
             let node = self.node(event, span, depth + 1)?;
             fields.push(Field { name, origin: Source { position: at, word: None }, node });
         }
+        // Fields of the mapping itself take precedence wherever it merges, then earlier mappings.
+        for field in merged.into_iter().flat_map(|(_, merged)| merged) {
+            let at = field.origin.position;
+            if seen.insert(field.name.clone(), at).is_none() {
+                fields.push(field);
+            }
+        }
+        Ok(Value::Map(fields))
+    }
+
+    /// Returns the value of a scalar; `None` if it is a number that JSON does not have.
+    fn scalar(
+        &self,
+        text: &str,
+        style: ScalarStyle,
+        tag: Option<&Tag>,
+        at: Position,
+    ) -> Result<Option<Value>, Error> {
+        let is_plain = style == ScalarStyle::Plain;
+        match (tag.and_then(core_type), tag) {
+            (Some(kind), Some(tag)) => {
+                if kind == "float" && is_plain && self.dialect.resolve::<()>(text).is_none() {
+                    return Ok(None);
+                }
+                let wrong = || match self.dialect {
+                    Dialect::Core => Problem::Tag(tag.to_string()),
+                    Dialect::Go => Problem::Tagged(tag.to_string()),
+                };
+                let value = self.dialect.resolve_as(kind, text);
+                value.map(Some).ok_or_else(|| Error::new(at, wrong()))
+            }
+            // A lone exclamation mark: not to be resolved, but Go does.
+            (_, Some(tag)) if is_lone_mark(tag) && !(is_plain && self.dialect == Dialect::Go) => {
+                Ok(Some(Value::Text(text.to_owned())))
+            }
+            (_, Some(tag)) if !is_lone_mark(tag) => {
+                Err(Error::new(at, Problem::Tag(tag.to_string())))
+            }
+            _ if is_plain => Ok(self.dialect.resolve(text)),
+            _ => Ok(Some(Value::Text(text.to_owned()))),
+        }
+    }
+
+    /// Reads the value of a merge key: a mapping, or a list of mappings.
+    fn merge(&mut self, depth: usize) -> Result<Vec<Field>, Error> {
+        let (event, span) = self.event()?;
+        let is_alias = matches!(event, Event::Alias(_));
+        let node = self.node(event, span, depth + 1)?;
+        let at = position(span.start);
+        let wrong = || Error::new(at, Problem::Merge);
+        match node.value {
+            Value::Map(fields) => Ok(fields),
+            Value::List(items) if !is_alias => {
+                let mut merged = Vec::new();
+                for item in items {
+                    let Value::Map(fields) = item.value else { return Err(wrong()) };
+                    merged.extend(fields);
+                }
+                Ok(merged)
+            }
+            _ => Err(wrong()),
+        }
     }
 
     fn weigh(&mut self, weight: usize, at: Position) -> Result<(), Error> {
@@ -193,20 +258,28 @@ impl<'a> Documents<'a> {
     }
 }
 
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>, at: Position) -> Result<Value, Error> {
-    let wrong = |tag: &Tag| Error::new(at, Problem::Tag(tag.to_string()));
-    match tag {
-        Some(tag) if tag.is_yaml_core_schema() => {
-            resolve_as(&tag.suffix, text).ok_or_else(|| wrong(tag))
-        }
-        // A lone exclamation mark: not to be resolved.
-        Some(tag) if tag.suffix.is_empty() || tag.handle.is_empty() && tag.suffix == "!" => {
-            Ok(Value::Text(text.to_owned()))
-        }
-        Some(tag) => Err(wrong(tag)),
-        None if style == ScalarStyle::Plain => Ok(resolve(text)),
-        None => Ok(Value::Text(text.to_owned())),
+/// Returns the type that a tag of YAML itself names, such as `int`.
+fn core_type(tag: &Tag) -> Option<&str> {
+    const YAML: &str = "tag:yaml.org,2002:";
+    match tag.is_yaml_core_schema() {
+        true => Some(&tag.suffix),
+        // Written out: `!<tag:yaml.org,2002:int>`.
+        false if tag.handle.is_empty() => tag.suffix.strip_prefix(YAML),
+        false => None,
     }
+}
+
+fn is_lone_mark(tag: &Tag) -> bool {
+    tag.suffix.is_empty() || tag.handle.is_empty() && tag.suffix == "!"
+}
+
+/// Returns whether a key merges the fields of its value.
+fn is_merge(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> bool {
+    text == "<<"
+        && match tag {
+            None => style == ScalarStyle::Plain,
+            Some(tag) => core_type(tag) == Some("merge"),
+        }
 }
 
 fn check_tag(tag: Option<&Tag>, own: &str, at: Position) -> Result<(), Error> {
@@ -253,12 +326,12 @@ mod tests {
     use super::*;
 
     fn first(text: &str) -> Result<Node, Error> {
-        Documents::new(text, Keys::Strings).next().unwrap().map(|document| document.root)
+        Documents::new(text, Dialect::Go).next().unwrap().map(|document| document.root)
     }
 
     #[test]
     fn documents_come_one_after_the_other_until_one_is_wrong() {
-        let mut documents = Documents::new("a\n---\n- b\n--- [\n", Keys::Strings);
+        let mut documents = Documents::new("a\n---\n- b\n--- [\n", Dialect::Go);
         let mut next = || documents.next();
         assert_eq!(next().unwrap().unwrap().root.value, Value::Text("a".to_owned()));
         let second = next().unwrap().unwrap();
@@ -266,7 +339,7 @@ mod tests {
         assert_eq!(second.root.items()[0].origin.position, Position { line: 3, column: 3 });
         assert!(matches!(next().unwrap().unwrap_err().problem, Problem::Syntax(_)));
         assert_eq!(next(), None);
-        assert_eq!(Documents::new("# nothing\n", Keys::Strings).next(), None);
+        assert_eq!(Documents::new("# nothing\n", Dialect::Go).next(), None);
     }
 
     #[test]
@@ -281,8 +354,31 @@ mod tests {
         let error = first("{1: x}").unwrap_err();
         assert_eq!(error.position, Some(Position { line: 1, column: 2 }));
         assert_eq!(error.to_string(), "expected a string as key, got a number: put it in quotes");
-        let document = Documents::new("{1: x}", Keys::AsText).next().unwrap().unwrap();
+        let document = Documents::new("{1: x}", Dialect::Core).next().unwrap().unwrap();
         assert_eq!(document.root.fields()[0].name, "1");
+    }
+
+    #[test]
+    fn fields_are_merged_behind_those_of_the_mapping() {
+        let root = first("{a: &a {x: 1, y: 2}, b: {<<: [*a, {x: 3, z: 4}], y: 5}}").unwrap();
+        let merged = root.get("b").unwrap();
+        let names: Vec<_> = merged.fields().iter().map(|field| &*field.name).collect();
+        assert_eq!(names, ["y", "x", "z"]);
+        assert_eq!(merged.get("x").unwrap().value, Value::Number(1.into()));
+        let document = Documents::new("{<<: {x: 1}}", Dialect::Core).next().unwrap().unwrap();
+        assert_eq!(document.root.fields()[0].name, "<<");
+        let error = first("{a: 1, <<: 2}").unwrap_err();
+        assert_eq!((error.position.unwrap().column, error.problem), (12, Problem::Merge));
+    }
+
+    #[test]
+    fn merges_do_not_multiply_without_limit() {
+        let mut text = "- &a0 {x: 1}\n".to_owned();
+        for level in 1..40 {
+            let inner = level - 1;
+            text += &format!("- &a{level} {{<<: [*a{inner}, *a{inner}], k{level}: *a{inner}}}\n");
+        }
+        assert_eq!(first(&text).unwrap_err().problem, Problem::TooLarge);
     }
 
     #[test]

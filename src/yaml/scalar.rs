@@ -28,11 +28,11 @@ pub(super) fn resolve_as<O>(tag: &str, word: &str) -> Option<Value<O>> {
     }
 }
 
-fn null<O>(word: &str) -> Option<Value<O>> {
+pub(super) fn null<O>(word: &str) -> Option<Value<O>> {
     matches!(word, "" | "~" | "null" | "Null" | "NULL").then_some(Value::Null)
 }
 
-fn boolean<O>(word: &str) -> Option<Value<O>> {
+pub(super) fn boolean<O>(word: &str) -> Option<Value<O>> {
     match word {
         "true" | "True" | "TRUE" => Some(Value::Bool(true)),
         "false" | "False" | "FALSE" => Some(Value::Bool(false)),
@@ -58,7 +58,7 @@ fn integer<O>(word: &str) -> Option<Value<O>> {
     number.ok().map(Value::Number)
 }
 
-fn float<O>(word: &str) -> Option<Value<O>> {
+pub(super) fn float<O>(word: &str) -> Option<Value<O>> {
     let digits = word.strip_prefix(['-', '+']).unwrap_or(word);
     let (mantissa, exponent) = match digits.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),

@@ -11,7 +11,7 @@ use super::error::{Fault, Problem, TemplateError};
 use super::node::{Field, Node, Value};
 use super::origin::Origin;
 use crate::sys::fs::read_bounded;
-use crate::yaml::{Documents, Keys, Position, hint};
+use crate::yaml::{Dialect, Documents, Position, hint};
 
 /// The most bytes of a template. The API server of Kubernetes takes no more of a pod either.
 pub const MAX_BYTES: u64 = 1 << 20;
@@ -87,7 +87,7 @@ pub(super) fn read_text(path: &Path) -> Result<(String, String), TemplateError> 
 /// Reads the only document of a text.
 pub(super) fn read_document(text: &str) -> Result<Node, Fault> {
     // Kubernetes takes `nodeSelector: {1: x}`.
-    let mut documents = Documents::new(text, Keys::AsText);
+    let mut documents = Documents::new(text, Dialect::Core);
     let document = documents.next().ok_or(Fault::new(None, Problem::Empty))??;
     match documents.next() {
         Some(Ok(second)) => Err(Fault::new(second.start, Problem::Documents)),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::Value as StepValue;
 use super::error::Problem;
-use super::reader::{Reader, value};
+use super::reader::Reader;
 use super::reference::segments;
 use super::types::{Action, Definition, Exec, Reference, Run, Step};
 use crate::yaml::{Node, Value};
@@ -64,9 +64,8 @@ impl Reader {
             }
             (None, Some(run)) => {
                 let steps = self.at("run", |reader| reader.steps(run));
-                let outputs = self.key(root, "outputs", |reader, node| {
-                    reader.named(node, |_, output| value(output))
-                });
+                let outputs =
+                    self.key(root, "outputs", |reader, node| reader.named(node, Self::value));
                 let delegate = self.key(root, "delegate", Self::name);
                 let outputs = outputs.unwrap_or_default();
                 definition.action = Action::Run(Run { steps, outputs, delegate });
@@ -130,8 +129,7 @@ impl Reader {
                 self.report(other, Problem::Exclusive { first, second });
             }
         }
-        let inputs = self
-            .key(node, "inputs", |reader, inputs| reader.named(inputs, |_, input| value(input)));
+        let inputs = self.key(node, "inputs", |reader, inputs| reader.named(inputs, Self::value));
         let inputs = inputs.unwrap_or_default();
 
         let mut calls = CALLS.into_iter().filter(|key| node.get(key).is_some());

@@ -52,6 +52,9 @@ pub enum Problem {
         /// Whether quoting the value fixes it.
         quote: bool,
     },
+    /// A number that JSON, and so a step, does not have.
+    #[error("{0} is a number that steps cannot have: put it in quotes if it is a string")]
+    NotFinite(String),
     /// A value that must not be empty.
     #[error("must not be empty")]
     EmptyValue,

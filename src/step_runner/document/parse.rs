@@ -3,7 +3,7 @@
 use super::error::{DocumentError, Problem};
 use super::reader::{LocatedProblem, Reader};
 use super::types::{Step, StepFile};
-use crate::yaml::{Documents, Keys, Node};
+use crate::yaml::{Dialect, Documents, Node};
 
 /// The file name of a bare list of steps in messages.
 const STEPS: &str = "STEPS";
@@ -33,7 +33,7 @@ impl StepFile {
 ///
 /// Fails if the text is not a valid list of steps: see [`Problem`].
 pub fn parse_steps(text: &str) -> Result<Vec<Step>, DocumentError> {
-    let root = match Documents::new(text, Keys::Strings).next() {
+    let root = match Documents::new(text, Dialect::Go).next() {
         Some(Ok(document)) => document.root,
         Some(Err(error)) => {
             return Err(LocatedProblem::of_text(error.position, error.problem.into()).within(STEPS));
@@ -50,7 +50,7 @@ pub fn parse_steps(text: &str) -> Result<Vec<Step>, DocumentError> {
 
 /// Parses the two YAML documents of a step file.
 pub(super) fn documents(text: &str) -> Result<(Node, Node), LocatedProblem> {
-    let mut documents = Documents::new(text, Keys::Strings);
+    let mut documents = Documents::new(text, Dialect::Go);
     let mut next = |missing| match documents.next() {
         Some(Ok(document)) => Ok(document.root),
         Some(Err(error)) => Err(LocatedProblem::of_text(error.position, error.problem.into())),

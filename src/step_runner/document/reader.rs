@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use super::super::Value as StepValue;
 use super::error::{DocumentError, Problem};
-use crate::yaml::{Field, Node, Position, SourceLocation, Value, hint};
+use crate::yaml::{Field, Node, Position, SourceLocation, Value, boolean_text, hint};
 
 /// Limit of the problems collected for one file.
 const MAX_PROBLEMS: usize = 100;
@@ -204,36 +204,45 @@ impl Reader {
         name
     }
 
-    /// Reads a boolean, `true` or `false`.
+    /// Reads a boolean: `true` or `false`, and `yes` or `no` as Go reads them.
     pub(super) fn flag(&mut self, node: &Node) -> bool {
-        match node.value {
-            Value::Bool(flag) => flag,
-            _ => {
-                self.wrong(node, "true or false");
-                false
+        let flag = match &node.value {
+            Value::Bool(flag) => Some(*flag),
+            Value::Text(text) => boolean_text(text),
+            _ => None,
+        };
+        flag.unwrap_or_else(|| {
+            self.wrong(node, "true or false");
+            false
+        })
+    }
+
+    /// Reads a value of any type, without expanding expressions.
+    pub(super) fn value(&mut self, node: &Node) -> StepValue {
+        match &node.value {
+            Value::Null => StepValue::Null,
+            Value::Bool(flag) => StepValue::Bool(*flag),
+            Value::Number(number) => {
+                StepValue::Number(number.as_f64().expect("numbers are read as 64-bit ones"))
             }
+            Value::Text(text) => {
+                if node.origin.word.is_some() {
+                    self.report(node, Problem::NotFinite(text.clone()));
+                }
+                StepValue::String(text.clone())
+            }
+            Value::List(items) => {
+                StepValue::Array(items.iter().map(|item| self.value(item)).collect())
+            }
+            Value::Map(fields) => StepValue::Object(
+                fields.iter().map(|field| (field.name.clone(), self.value(&field.node))).collect(),
+            ),
         }
     }
 
     /// Reads a mapping of environment variables.
     pub(super) fn env(&mut self, node: &Node) -> BTreeMap<String, String> {
         self.named(node, Self::text)
-    }
-}
-
-/// Converts a YAML value, without expanding expressions.
-pub(super) fn value(node: &Node) -> StepValue {
-    match &node.value {
-        Value::Null => StepValue::Null,
-        Value::Bool(flag) => StepValue::Bool(*flag),
-        Value::Number(number) => {
-            StepValue::Number(number.as_f64().expect("numbers are read as 64-bit ones"))
-        }
-        Value::Text(text) => StepValue::String(text.clone()),
-        Value::List(items) => StepValue::Array(items.iter().map(value).collect()),
-        Value::Map(fields) => StepValue::Object(
-            fields.iter().map(|field| (field.name.clone(), value(&field.node))).collect(),
-        ),
     }
 }
 

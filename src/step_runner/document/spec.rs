@@ -2,7 +2,7 @@
 
 use super::super::Type;
 use super::error::Problem;
-use super::reader::{Reader, value};
+use super::reader::Reader;
 use super::types::{Input, Output, Outputs, Spec};
 use crate::yaml::{Node, Value, hint};
 
@@ -75,7 +75,7 @@ impl Reader {
         if let Some(kind) = kind.flatten() {
             input.kind = kind;
             input.default = self.key(node, "default", |reader, node| {
-                let default = value(node);
+                let default = reader.value(node);
                 if default.kind() != Some(kind) {
                     let found = node.value.kind();
                     reader.report(node, Problem::Default { declared: kind, found });

@@ -4,3 +4,4 @@ mod lint;
 mod messages;
 mod schema;
 mod vectors;
+mod yaml;

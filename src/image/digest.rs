@@ -78,6 +78,11 @@ impl Digest {
         (*self.0).as_ref()
     }
 
+    /// Returns the name of a blob with this digest in an OCI layout.
+    pub(super) fn blob_name(&self) -> String {
+        format!("blobs/{}/{}", self.algorithm().name(), self.hex())
+    }
+
     /// Returns whether this is the digest of these bytes.
     pub fn is_of(&self, bytes: &[u8]) -> bool {
         Hasher::hash(self.algorithm(), bytes) == *self

@@ -16,7 +16,7 @@ use oci_spec::image::{ANNOTATION_REF_NAME, MediaType};
 use serde::Deserialize;
 
 pub use error::ImportError;
-use files::Files;
+pub(super) use files::{FileReader, Files};
 
 use super::layer::Blob;
 use super::store::{Image, NewImage, Store};
@@ -154,7 +154,7 @@ fn layout(files: &Files, reference: &Reference, host: &Platform) -> Result<Found
                 manifest.check_image()?;
                 let configuration = blob(files, &manifest.config)?;
                 let layers = manifest.layers.into_iter().map(|descriptor| LayerFile {
-                    name: blob_name(&descriptor.digest),
+                    name: descriptor.digest.blob_name(),
                     descriptor: Some(descriptor),
                 });
                 let (id, layers) = (manifest.config.digest, layers.collect());
@@ -222,7 +222,7 @@ fn saved(files: &Files, reference: &Reference) -> Result<Found, ImportError> {
 
 /// Reads a document that the layout has by its digest.
 fn blob(files: &Files, descriptor: &Descriptor) -> Result<Vec<u8>, ImportError> {
-    let name = blob_name(&descriptor.digest);
+    let name = descriptor.digest.blob_name();
     let bytes = read(files, &name, MAX_MANIFEST_BYTES)?;
     if bytes.len() as u64 != descriptor.size || !descriptor.digest.is_of(&bytes) {
         return Err(ImportError::Digest { name });
@@ -239,8 +239,4 @@ fn read(files: &Files, name: &str, max_bytes: u64) -> Result<Vec<u8>, ImportErro
         return Err(ImportError::TooLarge { name: name.to_owned() });
     }
     Ok(bytes)
-}
-
-fn blob_name(digest: &Digest) -> String {
-    format!("blobs/{}/{}", digest.algorithm().name(), digest.hex())
 }

@@ -12,6 +12,7 @@ mod credentials;
 mod digest;
 mod import;
 mod layer;
+mod layout;
 mod manifest;
 mod pace;
 mod platform;
@@ -29,6 +30,7 @@ pub use credentials::{
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
 pub use import::ImportError;
 pub use layer::{Limit, Limits, UnpackError, unpack_archive};
+pub use layout::{LayerBuilder, LayoutArchive, LayoutWriter, WrittenLayer};
 pub use manifest::{Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError};
 pub use oci_spec::image::{Arch, MediaType, Os};
 pub use pace::{Meter, Pace, TooSlow};
@@ -37,8 +39,8 @@ pub use progress::{Progress, ProgressEvent, Silent};
 pub use pull::{PullError, PullPolicy, PullRequest, configuration, pull};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{
-    BlobReader, ClientOptions, Fetched, OpenError, RegistryClient, RegistryError, RegistryOptions,
-    Repository, Retry,
+    BlobReader, ClientOptions, Destination, Fetched, OpenError, PushError, Pushed, RegistryClient,
+    RegistryError, RegistryOptions, Repository, Retry,
 };
 pub use store::{
     Image, Layer, NewImage, PrunePolicy, Pruned, Reservation, Store, StoreError, StoreOptions,

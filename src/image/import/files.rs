@@ -20,14 +20,19 @@ const MAX_ENTRIES: usize = 100_000;
 /// More links in a row than anybody writes.
 const MAX_LINKS: usize = 8;
 
+/// Longer names than any file of an image has.
+const MAX_NAME_BYTES: usize = 4096;
+
 /// The files of an image.
-pub(super) enum Files {
+#[derive(Debug)]
+pub(in crate::image) enum Files {
     Directory(Beneath),
     Archive { file: File, index: HashMap<String, Place> },
 }
 
 /// Where a file of an archive is.
-pub(super) enum Place {
+#[derive(Debug)]
+pub(in crate::image) enum Place {
     Data {
         offset: u64,
         size: u64,
@@ -39,7 +44,11 @@ pub(super) enum Place {
 impl Files {
     /// Opens a directory or an archive. A compressed archive is inflated into a nameless file in
     /// the directory `scratch`, of at most `max_bytes`.
-    pub(super) fn open(path: &Path, scratch: &Path, max_bytes: u64) -> Result<Self, ImportError> {
+    pub(in crate::image) fn open(
+        path: &Path,
+        scratch: &Path,
+        max_bytes: u64,
+    ) -> Result<Self, ImportError> {
         // A FIFO must not make us wait for who writes into it.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
         let file = File::from(openat(CWD, path, flags, Mode::empty()).at("open", path)?);
@@ -51,18 +60,26 @@ impl Files {
             return Err(ImportError::Format { path: path.to_owned() });
         }
         let file = inflated(file, path, scratch, max_bytes)?;
+        Self::of_archive(file, path)
+    }
+
+    /// Takes an archive that is open and not compressed; the path is for messages.
+    pub(in crate::image) fn of_archive(file: File, path: &Path) -> Result<Self, ImportError> {
         let copy = file.try_clone().at("read", path)?;
         let index = index(BufReader::new(copy), path)?;
         Ok(Files::Archive { file, index })
     }
 
     /// Returns whether there is a file of that name.
-    pub(super) fn has(&self, name: &str) -> bool {
+    pub(in crate::image) fn has(&self, name: &str) -> bool {
         self.open_file(name).is_ok()
     }
 
     /// Opens a file, and returns its size too.
-    pub(super) fn open_file(&self, name: &str) -> Result<(FileReader<'_>, u64), ImportError> {
+    pub(in crate::image) fn open_file(
+        &self,
+        name: &str,
+    ) -> Result<(FileReader<'_>, u64), ImportError> {
         let no_file = || ImportError::NoFile { name: name.to_owned() };
         match self {
             Files::Directory(directory) => {
@@ -94,7 +111,7 @@ impl Files {
 }
 
 /// A file, or the part of an archive that is one.
-pub(super) enum FileReader<'a> {
+pub(in crate::image) enum FileReader<'a> {
     Whole(File),
     Part { file: &'a File, offset: u64, left: u64 },
 }
@@ -157,6 +174,9 @@ fn index(reader: BufReader<File>, path: &Path) -> Result<HashMap<String, Place>,
     let mut entry = Entry::default();
     let mut index = HashMap::new();
     while archive.next(&mut entry).map_err(failed)? {
+        if entry.path.len() > MAX_NAME_BYTES || entry.target.len() > MAX_NAME_BYTES {
+            continue;
+        }
         let Some(name) = std::str::from_utf8(&entry.path).ok().and_then(normal) else { continue };
         let place = match entry.kind {
             Kind::File => Place::Data { offset: entry.offset, size: entry.size },

@@ -12,7 +12,8 @@ use super::endpoint::{Answer, Endpoint, Request, Settings};
 use super::error::RegistryError;
 use super::failure;
 use super::options::ClientOptions;
-use super::source::Source;
+use super::push::Destination;
+use super::source::{Access, Source};
 use crate::http::Origin;
 use crate::image::credentials::{Credentials, HelperError, Login};
 use crate::image::manifest::MAX_MANIFEST_BYTES;
@@ -90,6 +91,31 @@ impl RegistryClient {
             let endpoint = self.endpoint(host).ok_or_else(unusable)?;
             sources.push((endpoint, repository.trim_start_matches('/').to_owned()));
         }
+        self.open(reference, sources, Access::Pull, credentials, progress)
+    }
+
+    /// Returns the repository of an image to push to; mirrors are not asked. Nothing is asked yet, except
+    /// credential helpers.
+    pub fn destination<'a>(
+        &self,
+        reference: &Reference,
+        credentials: &Credentials,
+        progress: &'a dyn Progress,
+    ) -> Result<Destination<'a>, OpenError> {
+        let repository = self.open(reference, Vec::new(), Access::Push, credentials, progress)?;
+        Ok(Destination::new(repository))
+    }
+
+    /// Opens a repository with some mirrors.
+    fn open<'a>(
+        &self,
+        reference: &Reference,
+        mut sources: Vec<(Arc<Endpoint>, String)>,
+        access: Access,
+        credentials: &Credentials,
+        progress: &'a dyn Progress,
+    ) -> Result<Repository<'a>, OpenError> {
+        let registry = reference.registry();
         let endpoint = self.endpoint(registry).ok_or_else(|| RegistryError::NotFound {
             registry: registry.to_owned(),
             what: reference.repository().to_owned(),
@@ -100,7 +126,7 @@ impl RegistryClient {
         let budget = Budget::new(image, pace, max_time);
         let sources = sources.into_iter().map(|(endpoint, repository)| {
             let login = credentials.find(&endpoint.name, &repository)?;
-            let source = Source::new(endpoint, repository, login, Arc::clone(&budget));
+            let source = Source::new(endpoint, repository, login, access, Arc::clone(&budget));
             Ok((source, AtomicBool::new(false)))
         });
         Ok(Repository {
@@ -274,6 +300,7 @@ impl<'a> Repository<'a> {
                         server: answer.origin.server(),
                         what: format!("foreign layer {}", blob.digest),
                         status,
+                        retry_after: failure::retry_after(&answer.response),
                         message: failure::message(answer, &self.budget),
                     }),
                 }
@@ -285,8 +312,13 @@ impl<'a> Repository<'a> {
         result
     }
 
+    /// Returns the registry itself, without mirrors.
+    pub(super) fn own(&self) -> &Source {
+        &self.sources.last().expect("the registry itself is there").0
+    }
+
     /// Asks the mirrors and then the registry, and each again if that may help.
-    fn ask<T>(
+    pub(super) fn ask<T>(
         &self,
         ask: impl Fn(&Source) -> Result<T, RegistryError>,
     ) -> Result<T, RegistryError> {
@@ -338,10 +370,7 @@ impl<'a> Repository<'a> {
         if self.hurries.load(Ordering::Relaxed) {
             retry.attempts = retry.attempts.min(2);
         }
-        let asked = match &error {
-            RegistryError::RateLimited { retry_after, .. } => retry_after.unwrap_or_default(),
-            _ => std::time::Duration::ZERO,
-        };
+        let asked = error.retry_after();
         match retry.delay_after(failures) {
             Some(delay) if error.is_transient() && asked <= retry.max_delay => {
                 let delay = delay.max(asked);
@@ -371,7 +400,12 @@ impl<'a> Repository<'a> {
         &self.budget
     }
 
-    fn read(&self, answer: Answer, what: &str, limit: u64) -> Result<Vec<u8>, RegistryError> {
+    pub(super) fn read(
+        &self,
+        answer: Answer,
+        what: &str,
+        limit: u64,
+    ) -> Result<Vec<u8>, RegistryError> {
         let server = answer.origin.server();
         let mut bytes = Vec::new();
         let body = self.budget.watch(server.clone(), answer.response.into_body().into_reader());

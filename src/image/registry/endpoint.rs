@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::io::Read;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tracing::debug;
 use ureq::http::{Response, Uri};
 use ureq::tls::{RootCerts, TlsConfig};
 use ureq::unversioned::transport::DefaultConnector;
-use ureq::{Agent, Body, Proxy};
+use ureq::{Agent, Body, Proxy, SendBody};
 
 use super::error::RegistryError;
 use super::failure::explain;
@@ -19,6 +21,9 @@ use crate::http::{
     redirect, tls,
 };
 use crate::sys::fs::{PathContext as _, PathError};
+
+/// How long a registry may take to store what it received.
+const STORE_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Options and what was made of them once for all servers.
 #[derive(Debug)]
@@ -51,6 +56,20 @@ pub(super) struct Request<'a> {
     pub(super) start: u64,
     /// The value of `Authorization`, for the origin of the address alone.
     pub(super) authorization: Option<&'a str>,
+}
+
+/// What is sent to a server to keep.
+pub(super) struct Content<'a> {
+    pub(super) media_type: &'a str,
+    pub(super) size: u64,
+    pub(super) reader: &'a mut dyn Read,
+}
+
+/// How content is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Method {
+    Post,
+    Put,
 }
 
 /// What was answered, and where: not where the request went if there were redirects.
@@ -190,6 +209,54 @@ impl Endpoint {
         let response = builder.send(form);
         let response = response.map_err(|error| explain(&self.name, origin.server(), error))?;
         Ok(Answer { response, origin })
+    }
+
+    /// Sends content, and follows nothing: where it goes to is known before.
+    ///
+    /// `authorization` is for the origin of the address.
+    pub(super) fn transmit(
+        &self,
+        method: Method,
+        uri: &Uri,
+        content: Content<'_>,
+        authorization: Option<&str>,
+    ) -> Result<Answer, RegistryError> {
+        let origin = self.origin_of(uri, "not an address of a web server")?;
+        debug!(address = shown(&uri.to_string()), bytes = content.size, "send content");
+        let builder = match method {
+            Method::Post => self.agent.post(uri.clone()),
+            Method::Put => self.agent.put(uri.clone()),
+        };
+        let options = &self.settings.options;
+        let builder = builder.config().proxy(self.settings.proxy(&origin));
+        let builder = builder.tls_config(self.settings.tls(&origin));
+        let builder = builder.timeout_per_write(Some(options.idle_timeout));
+        // Large blobs are hashed once more, or copied, before the answer.
+        let builder = builder.timeout_recv_response(Some(options.idle_timeout.max(STORE_TIMEOUT)));
+        let mut builder = builder.build().content_type(content.media_type);
+        builder = builder.header("content-length", content.size);
+        if let Some(authorization) = authorization {
+            builder = builder.header("authorization", authorization);
+        }
+        let response = builder.send(SendBody::from_reader(content.reader));
+        let response = response.map_err(|error| explain(&self.name, origin.server(), error))?;
+        Ok(Answer { response, origin })
+    }
+
+    /// Returns where a `Location` of an answer leads.
+    pub(super) fn location(&self, uri: &Uri, answer: &Answer) -> Result<Uri, RegistryError> {
+        let location = answer.response.headers().get("location");
+        let location = location.ok_or_else(|| RegistryError::NoLocation {
+            registry: self.name.clone(),
+            repository: uri.path().trim_start_matches("/v2/").to_owned(),
+        })?;
+        let is_insecure = |next: &Origin| self.settings.is_insecure(next);
+        let next = redirect(uri, &answer.origin, location, is_insecure);
+        next.map(|(target, _)| target).map_err(|reason| RegistryError::Redirect {
+            server: answer.origin.server(),
+            target: shown(&String::from_utf8_lossy(location.as_bytes())),
+            reason,
+        })
     }
 
     fn send_once(

@@ -14,11 +14,16 @@ pub enum RegistryError {
     /// A login is needed, or the repository does not exist: registries do not say which.
     #[error("{registry}: authentication required for {repository}, or it does not exist: {hint}")]
     Unauthorized { registry: String, repository: String, hint: &'static str },
-    /// The login is known, and may not pull.
+    /// The login is known, and may not do what was asked for.
     #[error(
-        "{registry}: permission to pull {repository} denied to this user: ask its owner for it"
+        "{registry}: permission to {action} {repository} denied to this user: ask its owner for it"
     )]
-    Forbidden { registry: String, repository: String },
+    Forbidden {
+        registry: String,
+        repository: String,
+        /// What is not permitted: `pull` or `push`.
+        action: &'static str,
+    },
     #[error("{what} not found in {registry}: check the name")]
     NotFound { registry: String, what: String },
     /// The registry's rate limit is exceeded.
@@ -35,6 +40,8 @@ pub enum RegistryError {
         what: String,
         status: u16,
         message: String,
+        /// How long it wants us to wait.
+        retry_after: Option<Duration>,
     },
     /// No connection could be made, or it broke.
     #[error("cannot reach {server}")]
@@ -147,6 +154,9 @@ pub enum RegistryError {
     /// The proxy is not an address.
     #[error("invalid proxy {proxy:?}: expected http://[USER:PASSWORD@]HOST:PORT")]
     Proxy { proxy: String },
+    /// It accepted an upload without saying where it goes.
+    #[error("{registry} accepts an upload to {repository} without a Location for it")]
+    NoLocation { registry: String, repository: String },
     /// A mirror is not the name of a registry.
     #[error("invalid mirror {mirror:?}: expected HOST[:PORT][/PATH]")]
     Mirror { mirror: String },
@@ -163,6 +173,15 @@ impl RegistryError {
             | RegistryError::RateLimited { .. } => true,
             RegistryError::Status { status, .. } => matches!(status, 408 | 425 | 500 | 502..=504),
             _ => false,
+        }
+    }
+
+    /// Returns how long the server wants us to wait before the next attempt; zero if it does not say.
+    pub(super) fn retry_after(&self) -> Duration {
+        match self {
+            RegistryError::RateLimited { retry_after, .. }
+            | RegistryError::Status { retry_after, .. } => retry_after.unwrap_or_default(),
+            _ => Duration::ZERO,
         }
     }
 

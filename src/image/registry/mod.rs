@@ -1,4 +1,4 @@
-//! A client for registries, by the [distribution specification]: it only reads.
+//! A client for registries, by the [distribution specification]: it reads, and pushes what it is given.
 //!
 //! It follows redirects itself, since no HTTP client's rules are strict enough for credentials:
 //! they go to the very origin of the registry and to the token server that it names, if that is
@@ -16,6 +16,7 @@ mod error;
 mod failure;
 mod guard;
 mod options;
+mod push;
 mod source;
 mod token;
 
@@ -23,3 +24,4 @@ pub use blob::BlobReader;
 pub use client::{Fetched, OpenError, RegistryClient, Repository};
 pub use error::RegistryError;
 pub use options::{ClientOptions, RegistryOptions, Retry};
+pub use push::{Destination, PushError, Pushed};

@@ -3,6 +3,8 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use ureq::http::Uri;
+
 use super::budget::Budget;
 use super::challenge::Challenge;
 use super::endpoint::{Answer, Endpoint, Request};
@@ -11,16 +13,42 @@ use super::failure;
 use super::token::{Asker, TokenServer, basic, unauthorized};
 use crate::image::credentials::Login;
 
+/// What a repository is opened for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Access {
+    Pull,
+    /// Also to read what is there.
+    Push,
+}
+
 /// A repository on one server.
 #[derive(Debug)]
 pub(super) struct Source {
     pub(super) endpoint: Arc<Endpoint>,
     repository: String,
     login: Option<Login>,
+    access: Access,
     /// The value of `Authorization` that the server wanted last.
     authorization: Mutex<Option<Arc<str>>>,
     used_login: AtomicBool,
     budget: Arc<Budget>,
+}
+
+impl Access {
+    /// Returns the actions of a token's scope.
+    fn actions(self) -> &'static str {
+        match self {
+            Access::Pull => "pull",
+            Access::Push => "pull,push",
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Access::Pull => "pull",
+            Access::Push => "push",
+        }
+    }
 }
 
 impl Source {
@@ -28,12 +56,14 @@ impl Source {
         endpoint: Arc<Endpoint>,
         repository: String,
         login: Option<Login>,
+        access: Access,
         budget: Arc<Budget>,
     ) -> Self {
         Source {
             endpoint,
             repository,
             login,
+            access,
             authorization: Mutex::new(None),
             used_login: AtomicBool::new(false),
             budget,
@@ -48,15 +78,34 @@ impl Source {
     /// Asks for something below the repository, such as `manifests/TAG`, and returns an answer
     /// that has it.
     pub(super) fn get(&self, path: &str, request: Request<'_>) -> Result<Answer, RegistryError> {
+        let uri = self.uri(path)?;
+        let answer = self.authorized(|authorization| {
+            self.endpoint.send(&uri, Request { authorization, ..request })
+        })?;
+        match answer.response.status().as_u16() {
+            200 | 206 => Ok(answer),
+            _ => Err(self.failure(answer, path)),
+        }
+    }
+
+    /// Returns the address of something below the repository.
+    pub(super) fn uri(&self, path: &str) -> Result<Uri, RegistryError> {
         let origin = self.endpoint.origin()?;
-        let uri = self.endpoint.uri(origin, &format!("/v2/{}/{path}", self.repository))?;
+        self.endpoint.uri(origin, &format!("/v2/{}/{path}", self.repository))
+    }
+
+    /// Asks with the `Authorization` that the server wanted last, and once more if it wants another.
+    pub(super) fn authorized(
+        &self,
+        mut send: impl FnMut(Option<&str>) -> Result<Answer, RegistryError>,
+    ) -> Result<Answer, RegistryError> {
+        let origin = self.endpoint.origin()?;
         let mut authorization = self.current();
         let mut is_refreshed = false;
         loop {
-            let request = Request { authorization: authorization.as_deref(), ..request };
-            let answer = self.endpoint.send(&uri, request)?;
+            let answer = send(authorization.as_deref())?;
             if answer.response.status() != 401 || answer.origin != *origin || is_refreshed {
-                return self.check(answer, path);
+                return Ok(answer);
             }
             let headers = answer.response.headers().get_all("www-authenticate");
             let challenge =
@@ -66,7 +115,8 @@ impl Source {
         }
     }
 
-    fn current(&self) -> Option<Arc<str>> {
+    /// Returns the value of `Authorization` that the server wanted last.
+    pub(super) fn current(&self) -> Option<Arc<str>> {
         self.authorization.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
@@ -93,7 +143,8 @@ impl Source {
             (Some(Challenge::Bearer { realm, service }), login) => {
                 let server = TokenServer { realm: &realm, service: service.as_deref() };
                 let endpoint = &*self.endpoint;
-                let asker = Asker { endpoint, repository: &self.repository, login };
+                let actions = self.access.actions();
+                let asker = Asker { endpoint, repository: &self.repository, actions, login };
                 format!("Bearer {}", server.token(&asker, &self.budget)?)
             }
         };
@@ -110,12 +161,11 @@ impl Source {
     }
 
     /// Makes an error of an answer that does not have what was asked for.
-    fn check(&self, answer: Answer, path: &str) -> Result<Answer, RegistryError> {
+    pub(super) fn failure(&self, answer: Answer, path: &str) -> RegistryError {
         let registry = || self.endpoint.name.clone();
-        let is_own = self.endpoint.origin()? == &answer.origin;
+        let is_own = self.endpoint.origin().is_ok_and(|origin| *origin == answer.origin);
         let status = answer.response.status().as_u16();
-        Err(match status {
-            200 | 206 => return Ok(answer),
+        match status {
             401 if is_own => unauthorized(&registry(), &self.repository, self.login.as_ref()),
             403 if is_own && self.login.is_none() => {
                 unauthorized(&registry(), &self.repository, None)
@@ -123,6 +173,7 @@ impl Source {
             403 if is_own => RegistryError::Forbidden {
                 registry: registry(),
                 repository: self.repository.clone(),
+                action: self.access.name(),
             },
             404 if is_own => {
                 RegistryError::NotFound { registry: registry(), what: self.name(path) }
@@ -135,9 +186,10 @@ impl Source {
                 server: answer.origin.server(),
                 what: self.name(path),
                 status,
+                retry_after: failure::retry_after(&answer.response),
                 message: failure::message(answer, &self.budget),
             },
-        })
+        }
     }
 
     /// Returns how people call what is at a path.
@@ -146,6 +198,8 @@ impl Source {
             Some(("manifests", digest)) if digest.contains(':') => {
                 format!("{}@{digest}", self.repository)
             }
+            Some(("blobs", "uploads/")) => format!("an upload to {}", self.repository),
+            Some(("tags", _)) => format!("the tags of {}", self.repository),
             Some(("manifests", tag)) => format!("{}:{tag}", self.repository),
             Some((_, digest)) => format!("blob {digest} of {}", self.repository),
             None => self.repository.clone(),

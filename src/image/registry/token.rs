@@ -1,4 +1,4 @@
-//! Token servers: where a registry sends us for a permission to read.
+//! Token servers: where a registry sends us for a permission to read or write.
 
 use std::io::Read as _;
 use std::sync::Arc;
@@ -27,6 +27,8 @@ pub(super) struct TokenServer<'a> {
 pub(super) struct Asker<'a> {
     pub(super) endpoint: &'a Endpoint,
     pub(super) repository: &'a str,
+    /// What shall be done there: `pull`, or `pull,push`.
+    pub(super) actions: &'a str,
     pub(super) login: Option<&'a Login>,
 }
 
@@ -39,14 +41,14 @@ struct Token {
 }
 
 impl TokenServer<'_> {
-    /// Asks for a token with which a repository can be read, and nothing else be done: what the
-    /// registry suggests to ask for does not count.
+    /// Asks for a token with which the named actions can be done, and nothing else: what the registry
+    /// suggests to ask for does not count.
     pub(super) fn token(
         &self,
         asker: &Asker<'_>,
         budget: &Arc<Budget>,
     ) -> Result<String, RegistryError> {
-        let Asker { endpoint, repository, login } = *asker;
+        let Asker { endpoint, repository, actions, login } = *asker;
         let reject = |reason| self.reject(endpoint, reason);
         let realm: Uri = self.realm.parse().map_err(|_| reject("not an address"))?;
         let origin = Origin::of(&realm)
@@ -54,7 +56,7 @@ impl TokenServer<'_> {
         if endpoint.origin()?.is_https && !origin.is_https {
             return Err(reject("that is not encrypted, and the registry itself is"));
         }
-        let scope = format!("repository:{repository}:pull");
+        let scope = format!("repository:{repository}:{actions}");
         let mut form = Vec::new();
         form.extend(self.service.map(|service| ("service", service)));
         form.push(("scope", scope.as_str()));
@@ -85,6 +87,7 @@ impl TokenServer<'_> {
                     server: answer.origin.server(),
                     what: "a token".to_owned(),
                     status,
+                    retry_after: super::failure::retry_after(&answer.response),
                     message: super::failure::message(answer, budget),
                 });
             }

@@ -1,6 +1,7 @@
 //! The cgroups of containers: what they may have and met, and how what is left of one goes: its
 //! processes are killed, its directories removed.
 
+mod below;
 mod events;
 mod group;
 mod processes;
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::debug;
 
+pub use below::{Below, remove_recorded};
 pub use events::{Events, events};
 pub use group::{Group, GroupLimits, remove_group};
 pub use processes::{limit_all, share_of_processes};

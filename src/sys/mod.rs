@@ -39,7 +39,11 @@ pub mod mount;
 pub mod mount_namespace;
 #[cfg(feature = "engine")]
 pub mod netns;
+#[cfg(feature = "engine")]
+pub mod orphans;
 pub mod process;
+#[cfg(feature = "engine")]
+pub mod processes;
 #[cfg(any(feature = "engine", feature = "program"))]
 pub mod quantity;
 #[cfg(feature = "engine")]

@@ -113,6 +113,21 @@ pub fn pass_descriptor_as(
     Ok(())
 }
 
+/// Has a child enter a cgroup before it executes its program, given the file of the cgroup that lists its
+/// processes. A child that may not stays where it is.
+pub fn enter_cgroup(command: &mut Command, procs: OwnedFd) {
+    let in_child = move || {
+        let _ = rustix::io::write(&procs, b"0");
+        Ok(())
+    };
+    #[expect(unsafe_code, reason = "there is no other way to do this in a child")]
+    // SAFETY: between fork and exec only a system call is made; it allocates nothing and takes no
+    // lock. The descriptor is open as long as the command, which owns it.
+    unsafe {
+        command.pre_exec(in_child);
+    }
+}
+
 /// Takes a descriptor over that this process was started with, by its number. To be called once for
 /// each, before anything else is opened.
 pub fn inherited(number: RawFd) -> io::Result<OwnedFd> {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -16,12 +16,19 @@ use super::super::log::{Output, Stream};
 use super::super::resolve::Interrupt;
 use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
+use super::family::MARK;
 use super::groups::{self, Groups};
 use super::phase::{PATIENCE, Phase, PhaseError};
 use super::pump::{Pipes, PumpEvent};
+use crate::sys::orphans::Awaited;
+use crate::sys::processes::Process;
+use crate::sys::spawn::enter_cgroup;
 
 /// Time limit for executing a program, which takes long only where a mount does not answer.
 const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How long processes in the background have after `SIGTERM` if the grace is over by then.
+const LEAST_GRACE: Duration = Duration::from_secs(1);
 
 /// A command to execute.
 pub(super) struct Command<'a> {
@@ -40,6 +47,8 @@ pub(super) struct Processes<'a> {
     deadline: Option<Instant>,
     /// When cleanup steps are killed; `None` before a cancellation.
     cleanup_ends: Option<Instant>,
+    /// When a command was stopped first.
+    stopped: Option<Instant>,
 }
 
 impl<'a> Processes<'a> {
@@ -49,7 +58,8 @@ impl<'a> Processes<'a> {
         grace: Duration,
         deadline: Option<Instant>,
     ) -> Self {
-        Processes { pipes: Pipes::new(), groups, cancel, grace, deadline, cleanup_ends: None }
+        let pipes = Pipes::new();
+        Processes { pipes, groups, cancel, grace, deadline, cleanup_ends: None, stopped: None }
     }
 
     /// Returns whether the job is cancelled. From then on, steps have the time `cleanup`.
@@ -75,6 +85,7 @@ impl<'a> Processes<'a> {
     ) -> Result<(), ExecError> {
         let mut child = self.start(command, output)?;
         let pid = Pid::from_child(&child);
+        let _awaited = Awaited::new(child.id());
         let status = self.follow(pid, output).and_then(|()| child.wait());
         if status.is_err() {
             kill(pid, Signal::KILL);
@@ -107,7 +118,9 @@ impl<'a> Processes<'a> {
                 .iter()
                 .filter(|(name, _)| !name.is_empty() && !name.contains('='))
                 .map(|(name, value)| (name.clone(), value.clone()))
+                .chain([self.groups.mark(env.get(MARK))])
                 .collect(),
+            cgroup: self.groups.cgroup(),
         };
         let program = argv.first().cloned().unwrap_or_default();
         let started = self.beside(START_LIMIT, output, move |_| start.spawn());
@@ -179,7 +192,8 @@ impl<'a> Processes<'a> {
                 PumpEvent::Readable(1) if stop.is_some() => {
                     kill(pid, Signal::TERM);
                     stop = None;
-                    deadline = Some(Instant::now() + self.grace);
+                    let now = *self.stopped.get_or_insert_with(Instant::now);
+                    deadline = Some(now + self.grace);
                 }
                 // The maximum run time is over: handled as a cancellation.
                 PumpEvent::Timeout if stop.is_some() => cancel.cancel(Reason::Timeout),
@@ -193,25 +207,35 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Stops the background processes that commands left.
+    /// Stops the background processes that commands left, wherever they went.
     pub(super) fn end(&mut self, output: &mut dyn Output) {
-        if !self.groups.is_empty() {
-            self.groups.prune();
-            self.groups.signal(Signal::TERM);
-            let deadline = Instant::now() + self.grace;
+        let mut left = self.groups.left();
+        if !left.is_empty() {
+            groups::signal(&left, Signal::TERM);
+            let now = Instant::now();
+            // Of a job that is stopped, its command had that time already.
+            let deadline = match self.stopped {
+                Some(stopped) => (stopped + self.grace).max(now + LEAST_GRACE.min(self.grace)),
+                None => now + self.grace,
+            };
             let cancel = self.cancel.clone();
             groups::wait(deadline, |time| {
-                self.groups.prune();
-                if self.groups.is_empty() {
-                    return true;
+                left.retain(Process::is_running);
+                if left.is_empty() {
+                    // What they started meanwhile.
+                    left = self.groups.left();
+                    groups::signal(&left, Signal::TERM);
+                    if left.is_empty() {
+                        return true;
+                    }
                 }
                 let next = Some(Instant::now() + time);
                 let event = self.pipes.pump(&[cancel.kill_event()], next, output);
                 !matches!(event, Ok(PumpEvent::Timeout))
             });
-            self.groups.signal(Signal::KILL);
+            self.groups.kill();
         }
-        // Open pipes belong to processes that left their group: their output is no longer read.
+        // Open pipes belong to processes that could not be ended: their output is no longer read.
         let _ = self.pipes.drain(output);
         output.flush();
     }
@@ -222,6 +246,7 @@ struct Start {
     argv: Vec<String>,
     work_dir: PathBuf,
     env: BTreeMap<String, String>,
+    cgroup: Option<OwnedFd>,
 }
 
 /// A command that was executed. It is killed unless it is taken.
@@ -229,7 +254,7 @@ struct Started(Option<Child>);
 
 impl Start {
     fn spawn(self) -> Result<Started, ExecError> {
-        let Start { argv, work_dir, env } = self;
+        let Start { argv, work_dir, env, cgroup } = self;
         check_dir(&work_dir)
             .map_err(|error| ExecError::WorkDir { path: work_dir.clone(), error })?;
         let (name, arguments) = argv.split_first().expect("commands that are read have a program");
@@ -247,6 +272,9 @@ impl Start {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped());
+        if let Some(procs) = cgroup {
+            enter_cgroup(&mut command, procs);
+        }
         let child = command.spawn().map_err(|error| {
             let path = if name.contains('/') { PathBuf::from(name) } else { path };
             ExecError::Execute { path, error }

@@ -1,107 +1,142 @@
-//! Process groups of commands, recorded to kill what they leave behind.
+//! What the processes of a job are recorded by, so that the next server ends them if this one cannot.
 
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::thread;
 use std::time::{Duration, Instant};
 
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, test_kill_process_group};
 
-/// File in a job's directory with its process groups: the next server kills them after a crash.
+use super::family::{self, Busy, Family, MARK};
+use crate::sys::cgroup::{Below, remove_recorded};
+use crate::sys::fs::{random_u64, read_bounded};
+use crate::sys::processes::Process;
+
+/// File in a job's directory with what its processes are known by: a line for its mark, its cgroup, and
+/// each of its process groups.
 const RECORD: &str = "groups";
+
+/// Limit of a record that is read in bytes: that of millions of commands.
+const RECORD_BYTES: u64 = 64 << 20;
+
+/// What names of cgroups begin with.
+const CGROUP: &str = "step-runner-";
 
 /// Poll interval for the exit of processes that were signalled.
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// The process groups of a job.
+/// The processes of a job.
 #[derive(Debug)]
 pub(super) struct Groups {
     record: File,
-    /// Groups whose leader has exited, but not all members.
-    orphaned: Vec<Pid>,
+    mark: String,
+    family: Family,
 }
 
 impl Groups {
     pub(super) fn new(scratch: &Path) -> io::Result<Self> {
         let mut options = OpenOptions::new();
-        let record = options.append(true).create(true).mode(0o600).open(scratch.join(RECORD))?;
-        Ok(Groups { record, orphaned: Vec::new() })
+        let mut record =
+            options.append(true).create(true).mode(0o600).open(scratch.join(RECORD))?;
+        let mark = format!("{:016x}", random_u64());
+        let since = family::now();
+        writeln!(record, "mark {mark} {since}")?;
+        let cgroup = Below::make(&format!("{CGROUP}{mark}"));
+        if let Some(path) = cgroup.as_ref().and_then(|cgroup| cgroup.path().to_str()) {
+            writeln!(record, "cgroup {path}")?;
+        }
+        let family = Family {
+            since,
+            mark: Some(mark.clone()),
+            groups: Vec::new(),
+            cgroup,
+            busy: Some(Busy::new()),
+        };
+        Ok(Groups { record, mark, family })
+    }
+
+    /// Returns the variable by which processes of the job are known, given its value outside of it.
+    pub(super) fn mark(&self, outside: Option<&String>) -> (String, String) {
+        let value = match outside {
+            Some(outside) if !outside.is_empty() => format!("{outside}:{}", self.mark),
+            _ => self.mark.clone(),
+        };
+        (MARK.to_owned(), value)
+    }
+
+    /// Returns the file by which a process enters the cgroup of the job, if it has one.
+    pub(super) fn cgroup(&self) -> Option<OwnedFd> {
+        self.family.cgroup.as_ref()?.procs().try_clone().ok()
     }
 
     /// Records a new group.
     pub(super) fn record(&mut self, leader: Pid) -> io::Result<()> {
-        let start = stat(leader).map_or(0, |stat| stat.start);
+        let pid = leader.as_raw_nonzero().get().cast_unsigned();
+        let start = Process::of(pid).map_or(0, |leader| leader.start);
+        self.family.groups.push((pid, start));
         // One call, so that a line is written completely or not at all.
-        self.record.write_all(format!("{} {start}\n", leader.as_raw_nonzero()).as_bytes())
+        self.record.write_all(format!("{pid} {start}\n").as_bytes())
     }
 
-    /// Keeps a group whose leader has been reaped, if it has other members.
+    /// Forgets a group whose leader has been reaped, unless it has other members.
     pub(super) fn leave(&mut self, group: Pid) {
-        if kill_group(group, None) {
-            self.orphaned.push(group);
+        if test_kill_process_group(group).is_err() {
+            let group = group.as_raw_nonzero().get().cast_unsigned();
+            self.family.groups.retain(|(known, _)| *known != group);
         }
     }
 
-    /// Returns whether no orphaned group is left.
-    pub(super) fn is_empty(&self) -> bool {
-        self.orphaned.is_empty()
+    /// Returns the processes of the job that have not ended.
+    pub(super) fn left(&self) -> Vec<Process> {
+        self.family.left()
     }
 
-    /// Sends a signal to all orphaned groups, and drops those that are gone.
-    pub(super) fn signal(&mut self, signal: Signal) {
-        self.orphaned.retain(|group| is_ours(*group) && kill_group(*group, Some(signal)));
-    }
-
-    /// Drops groups without living members.
-    pub(super) fn prune(&mut self) {
-        let members = members();
-        self.orphaned.retain(|group| {
-            members.iter().any(|member| member.group == group.as_raw_nonzero().get())
-        });
+    /// Kills the processes of the job that are left.
+    pub(super) fn kill(&self) {
+        self.family.kill();
     }
 }
 
-/// The kernel reuses a group id only when the group is gone, and then for a leader with that pid.
-fn is_ours(group: Pid) -> bool {
-    stat(group).is_none()
-}
-
-/// Sends a signal, or none to probe. Returns whether the group has members.
-fn kill_group(group: Pid, signal: Option<Signal>) -> bool {
-    match signal {
-        Some(signal) => kill_process_group(group, signal).is_ok(),
-        None => rustix::process::test_kill_process_group(group).is_ok(),
+/// Sends a signal to processes.
+pub(super) fn signal(processes: &[Process], signal: Signal) {
+    for process in processes {
+        // It is gone, or another user's.
+        let _ = process.signal(signal);
     }
 }
 
-/// Kills the process groups that are recorded in the directory of a job whose server crashed, unless
-/// their ids were reused. The caller must make sure that the record is of this boot.
+/// Kills the processes that are recorded in the directory of a job whose server crashed, unless their ids
+/// were reused. The caller must make sure that the record is of this boot.
 pub fn kill_recorded(scratch: &Path) {
-    let Ok(record) = fs::read_to_string(scratch.join(RECORD)) else { return };
-    let groups: Vec<(i32, u64)> = record
-        .lines()
-        .filter_map(|line| {
-            let (group, start) = line.split_once(' ')?;
-            Some((group.parse().ok()?, start.parse().ok()?))
-        })
-        .collect();
-    // Twice: a member may have been forking.
-    for _ in 0..2 {
-        let members = members();
-        for (group, start) in &groups {
-            let Some(pid) = Pid::from_raw(*group) else { continue };
-            // An existing leader is the recorded one, or the id was reused.
-            let is_same = stat(pid).is_none_or(|leader| leader.start == *start);
-            // Members start after their leader.
-            let is_alive = members.iter().any(|m| m.group == *group && m.start >= *start);
-            if is_same && is_alive {
-                kill_group(pid, Some(Signal::KILL));
+    // A job may have put anything there.
+    let Ok(record) = read_bounded(&scratch.join(RECORD), RECORD_BYTES) else { return };
+    let record = String::from_utf8_lossy(&record);
+    let mut family = Family::default();
+    for line in record.lines() {
+        match line.split_once(' ') {
+            Some(("cgroup", path)) => {
+                // It is gone, or none of ours.
+                let _ = remove_recorded(Path::new(path), CGROUP);
             }
+            Some(("mark", rest)) => {
+                if let Some((mark, Ok(since))) =
+                    rest.split_once(' ').map(|(mark, since)| (mark, since.parse()))
+                {
+                    family.since = since;
+                    family.mark = Some(mark.to_owned());
+                }
+            }
+            Some((group, start)) => {
+                if let (Ok(group), Ok(start)) = (group.parse(), start.parse()) {
+                    family.groups.push((group, start));
+                }
+            }
+            None => {}
         }
-        thread::sleep(POLL_INTERVAL);
     }
+    family.kill();
 }
 
 /// Polls `done` until it returns true or the deadline is over.
@@ -110,59 +145,5 @@ pub(super) fn wait(deadline: Instant, mut done: impl FnMut(Duration) -> bool) {
         if Instant::now() >= deadline {
             return;
         }
-    }
-}
-
-/// Fields of `/proc/PID/stat`.
-struct Stat {
-    group: i32,
-    /// Start time in clock ticks since boot.
-    start: u64,
-    is_zombie: bool,
-}
-
-fn stat(pid: Pid) -> Option<Stat> {
-    let mut file = File::open(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok()?;
-    // Larger than the file, so that one call reads it.
-    let mut buffer = [0; 1024];
-    let length = file.read(&mut buffer).ok()?;
-    parse(&String::from_utf8_lossy(&buffer[..length]))
-}
-
-/// See proc_pid_stat(5). The name is in parentheses and may contain any character.
-fn parse(stat: &str) -> Option<Stat> {
-    let (_, fields) = stat.rsplit_once(") ")?;
-    let mut fields = fields.split(' ');
-    let is_zombie = matches!(fields.next()?, "Z" | "X");
-    let group = fields.nth(1)?.parse().ok()?;
-    let start = fields.nth(16)?.parse().ok()?;
-    Some(Stat { group, start, is_zombie })
-}
-
-/// Returns all processes that are not zombies.
-fn members() -> Vec<Stat> {
-    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-    entries
-        .filter_map(|entry| Pid::from_raw(entry.ok()?.file_name().to_str()?.parse().ok()?))
-        .filter_map(stat)
-        .filter(|stat| !stat.is_zombie)
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_process_is_known_whatever_its_name_is() {
-        let text = "12 (a) Z (b) S 1 34 34 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5678 0 0\n";
-        let stat = parse(text).unwrap();
-        assert_eq!((stat.group, stat.start, stat.is_zombie), (34, 5678, false));
-    }
-
-    #[test]
-    fn this_process_is_among_those_that_live() {
-        let own = stat(rustix::process::getpid()).unwrap();
-        assert!(members().iter().any(|m| m.group == own.group && m.start == own.start));
     }
 }

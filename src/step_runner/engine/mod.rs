@@ -9,6 +9,7 @@
 mod cancel;
 mod command;
 mod error;
+mod family;
 mod groups;
 mod job;
 mod phase;
@@ -20,6 +21,7 @@ mod step_files;
 
 pub use cancel::{Cancel, Reason};
 pub use error::{ExecError, LoadError, StepError, StepFileError};
+pub use family::MARK;
 pub use groups::kill_recorded;
 pub use job::{Job, JobOutcome};
 pub use phase::PhaseError;

@@ -1,0 +1,155 @@
+//! The processes of this host, as `/proc` has them.
+
+use std::collections::HashSet;
+use std::fs::{self, File};
+use std::io::{self, Read as _};
+use std::path::PathBuf;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
+
+/// Limit of an environment that is read in bytes. That of a process is smaller unless somebody raised the
+/// limit of its stack far beyond the usual.
+const ENVIRONMENT_BYTES: u64 = 8 << 20;
+
+/// A process at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Process {
+    pub pid: u32,
+    pub parent: u32,
+    /// Id of its process group.
+    pub group: u32,
+    /// Id of its session.
+    pub session: u32,
+    /// When it started, in clock ticks since the boot.
+    pub start: u64,
+    /// Whether it has ended, and its parent has not asked how.
+    pub is_zombie: bool,
+}
+
+impl Process {
+    /// Returns the process with this id; none if there is none.
+    pub fn of(pid: u32) -> Option<Self> {
+        let mut file = File::open(format!("/proc/{pid}/stat")).ok()?;
+        // Larger than the file, so that one call reads it.
+        let mut buffer = [0; 1024];
+        let length = file.read(&mut buffer).ok()?;
+        parse(pid, &String::from_utf8_lossy(&buffer[..length]))
+    }
+
+    /// Returns all processes that this one can see.
+    pub fn all() -> Vec<Self> {
+        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
+        pids.filter_map(Process::of).collect()
+    }
+
+    /// Returns the children of this process. Empty where the kernel has no lists of them.
+    pub fn children_of_this() -> Vec<Self> {
+        let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
+        let lists = threads
+            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
+        let pids: Vec<u32> = lists
+            .flat_map(|list| {
+                list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
+            })
+            .collect();
+        pids.into_iter().filter_map(Process::of).collect()
+    }
+
+    /// Returns whether it is there and has not ended.
+    pub fn is_running(&self) -> bool {
+        Process::of(self.pid).is_some_and(|now| now.start == self.start && !now.is_zombie)
+    }
+
+    /// Returns the environment that it was executed with, unless it wrote something else there; none if it
+    /// is not to be known, as that of another user's process.
+    pub fn environment(&self) -> Option<Vec<u8>> {
+        let path = PathBuf::from(format!("/proc/{}/environ", self.pid));
+        let mut bytes = Vec::new();
+        File::open(path).ok()?.take(ENVIRONMENT_BYTES).read_to_end(&mut bytes).ok()?;
+        Some(bytes)
+    }
+
+    /// Sends a signal to this process, and to none that has its id since. Returns whether it was there.
+    ///
+    /// # Errors
+    ///
+    /// `EPERM` if it is another user's.
+    pub fn signal(&self, signal: Signal) -> io::Result<bool> {
+        let pid = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        let Some(pid) = pid else { return Ok(false) };
+        let fd = match pidfd_open(pid, PidfdFlags::empty()) {
+            Ok(fd) => fd,
+            Err(Errno::SRCH | Errno::INVAL) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        };
+        // Opened first and compared then: the descriptor stays with the process it was opened for.
+        if !self.is_running() {
+            return Ok(false);
+        }
+        match pidfd_send_signal(&fd, signal) {
+            Ok(()) => Ok(true),
+            Err(Errno::SRCH) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+/// Adds the descendants of processes that are among them, of all processes.
+pub fn with_descendants(all: &[Process], roots: &HashSet<u32>) -> HashSet<u32> {
+    let mut found = roots.clone();
+    // Parents have no order: as many rounds as generations are needed.
+    loop {
+        let before = found.len();
+        let children = all.iter().filter(|process| found.contains(&process.parent));
+        let children: Vec<u32> = children.map(|process| process.pid).collect();
+        found.extend(children);
+        if found.len() == before {
+            return found;
+        }
+    }
+}
+
+/// See proc_pid_stat(5). The name is in parentheses and may contain any character.
+fn parse(pid: u32, stat: &str) -> Option<Process> {
+    let (_, fields) = stat.rsplit_once(") ")?;
+    let mut fields = fields.split(' ');
+    let is_zombie = matches!(fields.next()?, "Z" | "X");
+    let parent = fields.next()?.parse().ok()?;
+    let group = fields.next()?.parse().ok()?;
+    let session = fields.next()?.parse().ok()?;
+    let start = fields.nth(15)?.parse().ok()?;
+    Some(Process { pid, parent, group, session, start, is_zombie })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_whatever_its_name_is() {
+        let text = "12 (a) Z (b) S 1 34 35 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 5678 0 0\n";
+        let found = parse(12, text).unwrap();
+        let expected =
+            Process { pid: 12, parent: 1, group: 34, session: 35, start: 5678, is_zombie: false };
+        assert_eq!(found, expected);
+    }
+
+    #[test]
+    fn this_process_is_among_those_that_run() {
+        let own = Process::of(std::process::id()).unwrap();
+        assert!(own.is_running() && Process::all().contains(&own));
+        assert!(own.environment().is_some());
+        assert!(!Process { start: own.start + 1, ..own }.is_running());
+        assert!(!Process { start: own.start + 1, ..own }.signal(Signal::KILL).unwrap());
+    }
+
+    #[test]
+    fn descendants_are_found_in_whatever_order_they_are() {
+        let process =
+            |pid, parent| Process { pid, parent, group: 0, session: 0, start: 0, is_zombie: false };
+        let all = [process(5, 4), process(4, 3), process(9, 1), process(3, 2), process(2, 1)];
+        assert_eq!(with_descendants(&all, &HashSet::from([3])), HashSet::from([3, 4, 5]));
+    }
+}

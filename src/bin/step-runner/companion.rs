@@ -11,7 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use oci_hooks::step_runner::engine::MARK;
 use oci_hooks::sys::identity;
+use oci_hooks::sys::orphans::Awaited;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::{ioctl_fionread, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open, pidfd_send_signal};
@@ -78,6 +80,8 @@ impl Companion {
         let Some((name, arguments)) = words.split_first() else { return Ok(None) };
         let mut command = Command::new(name);
         command.args(arguments).env(SOCKET, socket).env_remove(ARGUMENTS);
+        // What it leaves is no job's.
+        command.env(MARK, "none");
         let (reader, writer) = io::pipe().map_err(Error::Command)?;
         let group = Arc::new(AtomicI32::new(0));
         let control = Control { orders: Arc::new(Mutex::new(writer)), group: group.clone() };
@@ -135,6 +139,7 @@ impl Run {
 
     /// Waits for the command, or for the order to stop it. Returns its exit code.
     fn attend(mut self, mut child: Child) -> Result<Exit, Error> {
+        let _awaited = Awaited::new(child.id());
         let process = pidfd_open(Pid::from_child(&child), PidfdFlags::empty());
         let process = process.map_err(|error| Error::Command(error.into()))?;
         if self.mode == Mode::AfterInput {

@@ -1,12 +1,16 @@
-//! Running as PID 1 of a container.
+//! Running as PID 1 of a container, and as the parent of what steps leave.
 
 use std::env;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
 use std::process::{self, Command};
+use std::thread;
 
 use oci_hooks::sys::init;
+use oci_hooks::sys::orphans;
 use oci_hooks::sys::spawn::memory_file;
+use signal_hook::consts::SIGCHLD;
+use signal_hook::iterator::Signals;
 
 use crate::steps_command::{ARGUMENTS, arguments};
 
@@ -33,4 +37,15 @@ pub(crate) fn become_init() {
         .args(arguments().into_iter().skip(1))
         .env_remove(ARGUMENTS)
         .exec();
+}
+
+/// Becomes the parent of processes that steps leave, so that a job finds them at its end whatever they did,
+/// and collects those that have ended.
+///
+/// Where that fails, they are found by cgroup and mark alone.
+pub(crate) fn adopt_orphans() {
+    let Ok(mut ended) = Signals::new([SIGCHLD]) else { return };
+    if orphans::adopt().is_ok() {
+        thread::spawn(move || ended.forever().for_each(|_| orphans::collect()));
+    }
 }

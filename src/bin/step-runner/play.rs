@@ -23,6 +23,7 @@ use signal_hook::iterator::Signals;
 
 use crate::Exit;
 use crate::error::Error;
+use crate::first;
 use crate::tree;
 
 /// Options of `run` and `ci`: results, exit code and time limits.
@@ -96,6 +97,7 @@ pub(crate) fn log_level(
 
 /// Runs a job, and prints its output unbuffered.
 pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Result<Exit, Error> {
+    first::adopt_orphans();
     let scratch = Scratch::new()?;
     let is_json = report.format == Format::Json;
     let out: Box<dyn io::Write + Send> =

@@ -112,6 +112,7 @@ enum Variables {
 
 pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
     first::become_init();
+    first::adopt_orphans();
     let level = args.log_level;
     let signals = Signals::new([SIGINT, SIGTERM]).map_err(Error::Signals)?;
     let listener = listen(&args)?;

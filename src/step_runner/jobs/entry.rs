@@ -129,7 +129,11 @@ impl Entry {
         let message = masked_message(&outcome.message, &output.secrets);
         // Before the log ends: a client that has read all of it finds the job ended.
         let end = SystemTime::now();
-        self.state.send_modify(|state| {
+        self.state.send_if_modified(|state| {
+            // It was given up meanwhile: what ended stays as it ended.
+            if state.end.is_some() {
+                return false;
+            }
             state.status = outcome.status;
             state.exit_code = outcome.exit_code;
             state.message = match lost {
@@ -137,6 +141,7 @@ impl Entry {
                 None => message,
             };
             state.end = Some(end);
+            true
         });
         // The log itself reports write errors.
         drop(log);
@@ -180,7 +185,24 @@ impl Entry {
         }
         // Its status is final a moment before its thread releases its files.
         let mut is_over = self.is_over.subscribe();
-        let _ = tokio::time::timeout(KILL_TIMEOUT, is_over.wait_for(|is_over| *is_over)).await;
+        let is_over = is_over.wait_for(|is_over| *is_over);
+        if tokio::time::timeout(KILL_TIMEOUT, is_over).await.is_err() {
+            self.give_up();
+        }
+    }
+
+    /// Ends a job whose thread does not return from the kernel. Its files are removed when it does.
+    fn give_up(&self) {
+        self.state.send_if_modified(|state| {
+            let is_running = state.end.is_none();
+            if is_running {
+                state.status = Status::Cancelled;
+                state.exit_code = 1;
+                state.message = "the job was cancelled, but hangs in the kernel".to_owned();
+                state.end = Some(SystemTime::now());
+            }
+            is_running
+        });
     }
 
     /// Removes the files, now or when the job has ended.

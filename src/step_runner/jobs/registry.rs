@@ -5,6 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::info_span;
 
@@ -35,6 +36,7 @@ struct Shared {
     /// Notified when the start of a job has succeeded or failed.
     started: Condvar,
     watcher: Watcher,
+    is_stopped: watch::Sender<bool>,
 }
 
 #[derive(Debug, Default)]
@@ -63,6 +65,7 @@ impl Jobs {
             table: Mutex::default(),
             started: Condvar::default(),
             watcher: Watcher(Arc::new(watcher)),
+            is_stopped: watch::Sender::new(false),
         };
         Jobs { shared: Arc::new(shared) }
     }
@@ -85,6 +88,10 @@ impl Jobs {
         let Shared { settings, state, watcher, .. } = &*self.shared;
         let span = info_span!("job", id = request.id);
         let (entry, work) = prepare(settings, state, request, variables, watcher)?;
+        // That may have taken long.
+        if self.table().is_shutting_down {
+            return Err(RunError::ShuttingDown);
+        }
         let worker = entry.clone();
         let thread = thread::Builder::new().name("job".to_owned());
         thread.spawn(move || span.in_scope(|| worker.work(work))).map_err(RunError::Start)?;
@@ -180,6 +187,13 @@ impl Jobs {
             stops.spawn(async move { entry.stop().await });
         }
         stops.join_all().await;
+        self.shared.is_stopped.send_replace(true);
+    }
+
+    /// Waits until all jobs were stopped, at the end of the server.
+    pub async fn stopped(&self) {
+        // It cannot fail: the sender is a field of this.
+        let _ = self.shared.is_stopped.subscribe().wait_for(|is_stopped| *is_stopped).await;
     }
 
     /// Removes a job. Returns whether it still existed.

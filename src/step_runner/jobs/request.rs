@@ -20,6 +20,9 @@ use super::variables::{self, Variables};
 use super::work_dir::CreatedDirs;
 use crate::sys::fs::PathContext as _;
 
+/// Time limit for making a working directory, which takes long only where a mount does not answer.
+const WORK_DIR_LIMIT: Duration = Duration::from_secs(30);
+
 /// Settings of all jobs of a server.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -76,11 +79,8 @@ pub(super) fn prepare(
 
     let asked = if ci.build_dir.is_empty() { &work_dir } else { &ci.build_dir };
     let work_dir = settings.work_dir.join(asked);
-    let created = CreatedDirs::make(&work_dir).map_err(|(at, error)| RunError::WorkDir {
-        path: work_dir.clone(),
-        at,
-        error,
-    })?;
+    let created = CreatedDirs::make_within(&work_dir, WORK_DIR_LIMIT)
+        .map_err(|(at, error)| RunError::WorkDir { path: work_dir.clone(), at, error })?;
 
     let dir = state.make(&id).map_err(RunError::Files)?;
     let mut vars =

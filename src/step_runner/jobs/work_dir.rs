@@ -4,6 +4,9 @@ use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
 
 /// Directories that were created, the outermost first. On drop those that are empty are removed, unless
 /// they are kept.
@@ -36,6 +39,21 @@ impl CreatedDirs {
             }
         }
         Ok(created)
+    }
+
+    /// Creates them as [`make`](Self::make) does, on a thread that is left alone if it takes longer: what it
+    /// creates then is removed.
+    pub(super) fn make_within(path: &Path, limit: Duration) -> Result<Self, (PathBuf, io::Error)> {
+        let (send, receive) = mpsc::channel();
+        let theirs = path.to_path_buf();
+        let make = move || {
+            // Who waits may be gone.
+            let _ = send.send(Self::make(&theirs));
+        };
+        let start = thread::Builder::new().name("work-dir".to_owned()).spawn(make);
+        start.map_err(|error| (path.to_path_buf(), error))?;
+        let made = receive.recv_timeout(limit);
+        made.unwrap_or_else(|_| Err((path.to_path_buf(), io::ErrorKind::TimedOut.into())))
     }
 
     pub(super) fn keep(mut self) {

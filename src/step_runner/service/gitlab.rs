@@ -4,7 +4,7 @@ use std::time::SystemTime;
 
 use tonic::{Code, Request, Response, Status};
 
-use super::super::jobs::{Jobs, RunError, Snapshot, Variables};
+use super::super::jobs::{Jobs, RunError, Snapshot, Variables, either};
 use super::super::wire::proto::{self, step_runner_server::StepRunner};
 use super::stream::{Responses, unfold};
 
@@ -73,9 +73,13 @@ pub(super) async fn run(
     request: proto::RunRequest,
     variables: Variables,
 ) -> Result<Response<proto::RunResponse>, RunError> {
-    let jobs = jobs.clone();
-    let started = tokio::task::spawn_blocking(move || jobs.run(request, variables)).await;
-    // Apart from a panic, it fails only when the server shuts down.
+    let starting = {
+        let jobs = jobs.clone();
+        tokio::task::spawn_blocking(move || jobs.run(request, variables))
+    };
+    // Apart from a panic, it fails only when the server shuts down, and hangs where a mount does not answer.
+    let mut started = None;
+    either(async { started = starting.await.ok() }, jobs.stopped()).await;
     started.unwrap_or(Err(RunError::ShuttingDown))?;
     Ok(Response::new(proto::RunResponse {}))
 }

@@ -1,10 +1,10 @@
 //! GitLab's Step Runner: runs CI jobs made of steps, served by gRPC on a Unix socket.
 //!
 //! Bottom up: [`Value`] is a value of expressions; [`document`] parses step files; [`expression`] expands
-//! `${{ }}`; [`files`] parses the outputs of steps; [`log`] masks and stores output; [`resolve`] loads
-//! step files from references; [`engine`] runs a job. [`jobs`] manages many of them, [`service`] serves
-//! them on a [`socket`], [`proxy`] forwards its bytes, and [`client`] is the client. [`gitlab_helper`] finds
-//! the program of GitLab's whose place ours takes.
+//! `${{ }}`; [`files`] parses the outputs of steps; [`log`] masks and stores output, and [`redact`] masks
+//! results; [`resolve`] loads step files from references; [`engine`] runs a job. [`jobs`] manages many of
+//! them, [`service`] serves them on a [`socket`], [`proxy`] forwards its bytes, and [`client`] is the
+//! client. [`gitlab_helper`] finds the program of GitLab's whose place ours takes.
 
 pub mod client;
 pub mod document;
@@ -15,6 +15,7 @@ pub mod gitlab_helper;
 pub mod jobs;
 pub mod log;
 pub mod proxy;
+pub mod redact;
 pub mod resolve;
 pub mod service;
 pub mod socket;

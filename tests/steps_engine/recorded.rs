@@ -22,6 +22,16 @@ const DIFFERENT: &[(&str, &str, Ours)] = &[
     ),
     ("job-vs-vars", "`vars` is today's name of `job`", Ours::Prints("Running step \"a\"\n1\n")),
     (
+        "input-expr-whole-job",
+        "`vars` as a whole is an object today",
+        Ours::Prints("Running step \"a\"\n{\"J\":\"jj\"}\n"),
+    ),
+    (
+        "input-expr-whole-inputs",
+        "`inputs` as a whole is an object today",
+        Ours::Prints("Running step \"a\"\n{}\n"),
+    ),
+    (
         "script-escaped-open",
         "today `\\${{` is text",
         Ours::Prints("Running step \"a\"\n${{ x }}\n"),

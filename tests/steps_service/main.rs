@@ -11,6 +11,7 @@ mod jobs;
 mod life;
 mod program;
 mod removal;
+mod secrets;
 mod setup;
 mod socket;
 mod steps;

@@ -74,7 +74,9 @@ pub(crate) fn run(args: &CiArgs) -> Result<Exit, Error> {
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
     let steps = StepFile { spec: Spec::default(), definition };
     let masking = masking(&vars);
-    let job = JobSpec { steps, work_dir, env, vars, masking, failed: "failed to run steps: " };
+    let inherited = env.clone();
+    let failed = "failed to run steps: ";
+    let job = JobSpec { steps, work_dir, env, vars, inherited, masking, failed };
     play::play(job, &resolver::open()?, &args.report)
 }
 

@@ -13,6 +13,7 @@ use oci_hooks::step_runner::document::StepFile;
 use oci_hooks::step_runner::engine::{Cancel, Job, JobOutcome, Reason};
 use oci_hooks::step_runner::jobs;
 use oci_hooks::step_runner::log::{Masking, Plain};
+use oci_hooks::step_runner::redact::{Redactor, Shared};
 use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::trace;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
@@ -43,6 +44,9 @@ pub(crate) struct Report {
     /// Format of the file of results
     #[arg(long, value_name = "FORMAT", alias = "step-results-format", default_value = "json")]
     results_format: ResultsFormat,
+    /// Show secrets, and all variables of the environment, in results
+    #[arg(long)]
+    show_secrets: bool,
     /// Exit with the code of the command that failed instead of 1
     #[arg(long)]
     pass_exit_code: bool,
@@ -73,6 +77,8 @@ pub(crate) struct JobSpec {
     pub(crate) work_dir: PathBuf,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
+    /// Variables of `env` that are not repeated in results.
+    pub(crate) inherited: BTreeMap<String, String>,
     pub(crate) masking: Masking,
     /// Prefix of the error message if the job fails.
     pub(crate) failed: &'static str,
@@ -103,6 +109,7 @@ pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Resul
     let out: Box<dyn io::Write + Send> =
         if is_json { Box::new(io::stderr()) } else { Box::new(io::stdout()) };
     let mut output = Plain::new(out, Box::new(io::stderr()), &spec.masking)?;
+    let redactor = Redactor::new(spec.masking, spec.inherited);
     let job = Job {
         steps: spec.steps,
         work_dir: spec.work_dir,
@@ -117,9 +124,14 @@ pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Resul
     job.check()?;
     let cancel = Cancel::new().map_err(Error::Signals)?;
     let signals = listen(&cancel)?;
-    let outcome = job.run(resolver, &mut output, &cancel, &mut |_| {});
+    let mut shared = Shared { output: &mut output, redactor: &redactor };
+    let mut outcome = job.run(resolver, &mut shared, &cancel, &mut |_| {});
     signals.close();
     output.close().map_err(Error::Print)?;
+    outcome.message = jobs::masked_message(&outcome.message, &redactor);
+    if !report.show_secrets {
+        outcome.result = redactor.result(&outcome.result);
+    }
     report_outcome(&outcome, report, spec.failed)?;
     Ok(match outcome.status {
         Status::Success => Exit::Done,

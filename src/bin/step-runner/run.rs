@@ -109,7 +109,9 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
     let run = Run { steps: vec![step], outputs: BTreeMap::new(), delegate: None };
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
     let steps = StepFile { spec: Spec::default(), definition };
-    let job = JobSpec { steps, work_dir, env, vars, masking: Masking::default(), failed: "" };
+    let inherited = env.clone();
+    let job =
+        JobSpec { steps, work_dir, env, vars, inherited, masking: Masking::default(), failed: "" };
     play::play(job, &resolver, &args.report)
 }
 

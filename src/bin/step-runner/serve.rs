@@ -79,6 +79,9 @@ pub(crate) struct ServeArgs {
     /// Shutdown grace period for running jobs
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::time::parse)]
     drain: Duration,
+    /// Show secrets and the server's environment in the results of steps that FollowSteps sends
+    #[arg(long)]
+    show_secrets: bool,
     /// Log level of messages on standard error
     #[arg(long, value_enum, value_name = "LEVEL", default_value_t = Level::Warn)]
     log_level: Level,
@@ -213,6 +216,7 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     settings.stale_after = args.stale_after;
     settings.max_jobs = args.max_jobs;
     settings.max_log_bytes = args.max_log;
+    settings.show_secrets = args.show_secrets;
     Ok(settings)
 }
 

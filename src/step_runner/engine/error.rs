@@ -53,7 +53,7 @@ pub enum LoadError {
     #[error(transparent)]
     Resolve(#[from] ResolveError),
     /// The reference could not be expanded.
-    #[error("expand reference {reference:?}: {error}")]
+    #[error("expanding step path {reference:?}: {error}")]
     Reference {
         /// Reference as written, before expansion.
         reference: String,
@@ -63,7 +63,7 @@ pub enum LoadError {
     #[error("expand input {name:?}: {error}")]
     Input { name: String, error: ExpressionError },
     /// The value of an environment variable could not be expanded.
-    #[error("expand env: env variable {name:?}: {error}")]
+    #[error("env {name:?}: {error}")]
     Env { name: String, error: ExpressionError },
     /// The step does not declare this input.
     #[error("step does not accept input with name {0:?}")]

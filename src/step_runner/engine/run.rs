@@ -1,6 +1,6 @@
 //! Runs steps and nested steps: inputs, actions, outputs.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
@@ -245,12 +245,13 @@ impl<'a> Runner<'a> {
         let outputs = match &file.definition.action {
             Action::Exec(exec) => {
                 self.exec(exec, &scope.context, result)?;
-                files.outputs(&file.spec.outputs).map_err(StepError::OutputFile)?
+                let outputs = files.outputs(&file.spec.outputs).map_err(StepError::OutputFile)?;
+                expanded(outputs)
             }
             Action::Run(run) => {
                 let given = self.sequence(scope, run, result, &file.spec.outputs)?;
                 let written = files.written_outputs(&file.spec.outputs);
-                let mut outputs = written.map_err(StepError::OutputFile)?;
+                let mut outputs = expanded(written.map_err(StepError::OutputFile)?);
                 outputs.extend(given);
                 outputs
             }
@@ -258,14 +259,15 @@ impl<'a> Runner<'a> {
         let exports = files.exports().map_err(StepError::ExportFile)?;
         self.exports.extend(exports.iter().map(|(name, value)| (name.clone(), value.clone())));
         result.exports = exports;
-        result.outputs = record::values(&outputs);
+        let values = outputs.iter().map(|(name, output)| (name.clone(), output.value.clone()));
+        result.outputs = record::values(&values.collect());
         Ok(self.with_secrets(outputs, result, &file.spec.outputs))
     }
 
     /// Marks sensitive outputs, and adds them to the masked values.
     fn with_secrets(
         &mut self,
-        outputs: BTreeMap<String, Value>,
+        mut outputs: BTreeMap<String, Expanded>,
         result: &proto::StepResult,
         declared: &Outputs,
     ) -> BTreeMap<String, Expanded> {
@@ -274,16 +276,12 @@ impl<'a> Runner<'a> {
             Outputs::Declared(declared) => declared.get(name).is_some_and(|o| o.sensitive),
             Outputs::Delegate => false,
         };
-        let mut marked = BTreeMap::new();
-        for (name, value) in outputs {
-            let is_sensitive = is_sensitive(&name);
-            if is_sensitive {
-                self.mask(&value);
-            }
-            let value = secret(value, is_sensitive, || format!("steps.{step}.outputs.{name}"));
-            marked.insert(name, value);
+        // What was made of a secret stays one, however the output is declared.
+        for (name, output) in outputs.iter_mut().filter(|(name, _)| is_sensitive(name)) {
+            self.mask(&output.value);
+            output.secrets = BTreeSet::from([format!("steps.{step}.outputs.{name}")]);
         }
-        marked
+        outputs
     }
 
     fn exec(
@@ -326,7 +324,7 @@ impl<'a> Runner<'a> {
         run: &Run,
         result: &mut proto::StepResult,
         declared: &Outputs,
-    ) -> Result<BTreeMap<String, Value>, StepError> {
+    ) -> Result<BTreeMap<String, Expanded>, StepError> {
         let mut failed = None;
         // Within a cleanup step, nested steps run normally.
         let is_cleanup = self.processes.is_cancelled(self.job.cleanup);
@@ -433,21 +431,24 @@ fn check_required(
     }
 }
 
+fn expanded(values: BTreeMap<String, Value>) -> BTreeMap<String, Expanded> {
+    values.into_iter().map(|(name, value)| (name, value.into())).collect()
+}
+
 /// Returns the outputs of a sequence that succeeded. As in GitLab's runner, they are not checked against
 /// the declared ones.
 fn outputs(
     run: &Run,
     declared: &Outputs,
     context: &Context,
-) -> Result<BTreeMap<String, Value>, StepError> {
+) -> Result<BTreeMap<String, Expanded>, StepError> {
     if let Outputs::Delegate = declared {
         let name = run.delegate.clone().unwrap_or_default();
         let Some(step) = context.steps.get(&name) else { return Err(StepError::Delegate(name)) };
-        let values = step.outputs.iter().map(|(name, output)| (name.clone(), output.value.clone()));
-        return Ok(values.collect());
+        return Ok(step.outputs.clone());
     }
     let expand = |(name, value): (&String, &Value)| match expand_value(value, context) {
-        Ok(expanded) => Ok((name.clone(), expanded.value)),
+        Ok(expanded) => Ok((name.clone(), expanded)),
         Err(error) => Err(StepError::Output { name: name.clone(), error }),
     };
     run.outputs.iter().map(expand).collect()

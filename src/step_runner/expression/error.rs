@@ -50,8 +50,6 @@ pub enum ExpressionErrorKind {
     TooDeep,
     /// An expansion that copies, joins and compares too much data.
     TooLarge,
-    /// A namespace such as `inputs`, used as a value.
-    Namespace(String),
     /// An operator or function that is not defined for these types.
     Operands {
         operator: &'static str,
@@ -101,7 +99,6 @@ impl ExpressionErrorKind {
             Kind::Function(_) => {
                 "expected str(), num(), bool(), success(), failure(), always() or cancelled()"
             }
-            Kind::Namespace(_) => "use one of its members, for example `inputs.name`",
             Kind::Operands { operator: "+", .. } => {
                 "`+` adds numbers or joins strings; convert with str() or num()"
             }
@@ -130,7 +127,6 @@ impl fmt::Display for ExpressionErrorKind {
             Kind::TooLarge => f.write_str(
                 "too much data: the limit of 10 MiB to copy, join and compare is exceeded",
             ),
-            Kind::Namespace(path) => write!(f, "`{path}` is a namespace, not a value"),
             Kind::Operands { operator, operands } => {
                 write!(f, "`{operator}` is not defined for ")?;
                 for (index, kind) in operands.iter().enumerate() {

@@ -75,7 +75,7 @@ impl<'c> Evaluator<'c> {
             Expr::Path(path) => {
                 let found = names::find(self.context, path, &mut self.secrets);
                 let target = found.ok_or_else(|| not_found(path, path, node.at))?;
-                return self.settle(target, path, node.at);
+                return self.settle(target, node.at);
             }
             Expr::Access { path, base, keys } => return self.access(path, base, keys, node.at),
             Expr::Unary(operator, operand) => {
@@ -140,18 +140,22 @@ impl<'c> Evaluator<'c> {
             let next = target.member(name, &mut self.secrets);
             target = next.ok_or_else(|| not_found(path, name, at))?;
         }
-        self.settle(target, path, at)
+        self.settle(target, at)
     }
 
-    /// Returns the value of a name, or an error for a namespace.
-    fn settle(&mut self, target: NameTarget<'c>, path: &str, at: usize) -> Result<Cow<'c, Value>> {
+    /// Returns the value of a name; that of `inputs` and the like is an object of all its members.
+    fn settle(&mut self, target: NameTarget<'c>, at: usize) -> Result<Cow<'c, Value>> {
         match target {
             NameTarget::Value(value) => Ok(value),
             NameTarget::Text(text) => {
                 self.spend(text.len(), at)?;
                 Ok(Cow::Owned(Value::String(text.to_owned())))
             }
-            _ => Err(Kind::Namespace(path.to_owned()).at(at)),
+            whole => {
+                let value = whole.object(&mut self.secrets);
+                self.weigh(&value, MAX_VALUE_DEPTH, at)?;
+                Ok(Cow::Owned(value))
+            }
         }
     }
 

@@ -91,6 +91,41 @@ impl<'c> NameTarget<'c> {
         })
     }
 
+    /// Returns all members as an object, and collects the names of the sensitive ones: the object depends
+    /// on each of them.
+    pub(super) fn object(self, secrets: &mut BTreeSet<String>) -> Value {
+        match self {
+            NameTarget::Text(text) => Value::String(text.to_owned()),
+            NameTarget::Texts(texts) => {
+                let text = |text: &String| Value::String(text.clone());
+                Value::Object(
+                    texts.iter().map(|(name, value)| (name.clone(), text(value))).collect(),
+                )
+            }
+            NameTarget::Entries(entries) => {
+                let mut members = BTreeMap::new();
+                for (name, entry) in entries {
+                    secrets.extend(entry.secrets.iter().cloned());
+                    members.insert(name.clone(), entry.value.clone());
+                }
+                Value::Object(members)
+            }
+            NameTarget::Steps(steps) => {
+                let mut step = |step| NameTarget::Step(step).object(secrets);
+                Value::Object(
+                    steps.iter().map(|(name, value)| (name.clone(), step(value))).collect(),
+                )
+            }
+            NameTarget::Step(step) => {
+                let outputs = NameTarget::Entries(&step.outputs).object(secrets);
+                let status = Value::String(step.status.name().to_owned());
+                let members = [("outputs".to_owned(), outputs), ("status".to_owned(), status)];
+                Value::Object(members.into())
+            }
+            NameTarget::Value(value) => value.into_owned(),
+        }
+    }
+
     /// Returns a member, and collects the names of sensitive values.
     pub(super) fn member(self, name: &str, secrets: &mut BTreeSet<String>) -> Option<Self> {
         Some(match self {

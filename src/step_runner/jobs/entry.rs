@@ -7,11 +7,12 @@ use std::time::{Duration, Instant, SystemTime};
 use tokio::sync::watch;
 
 use super::super::engine::{Cancel, Job, JobOutcome, Reason};
-use super::super::log::{Follower, Log, LogReader, Masking};
+use super::super::log::{Follower, Log, LogReader};
+use super::super::redact::{Redactor, Shared};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
 use super::event::{Event, Watcher};
-use super::message::{MaskedOutput, masked_message};
+use super::message::masked_message;
 use super::results::Results;
 use super::state::JobDir;
 
@@ -75,8 +76,10 @@ pub(super) struct Work {
     pub(super) resolver: Resolver,
     pub(super) log: Log,
     pub(super) watcher: Watcher,
-    /// Masking with which the log was created.
-    pub(super) masking: Masking,
+    /// The secrets with which the log was created.
+    pub(super) redactor: Redactor,
+    /// Whether results have secrets in clear.
+    pub(super) show_secrets: bool,
 }
 
 impl Entry {
@@ -108,25 +111,29 @@ impl Entry {
 
     /// Runs the job to its end.
     pub(super) fn work(self: Arc<Self>, work: Work) {
-        let Work { job, resolver, mut log, watcher, masking } = work;
+        let Work { job, resolver, mut log, watcher, redactor, show_secrets } = work;
         self.state.send_modify(|state| {
             state.status = Status::Running;
             state.start = Some(SystemTime::now());
         });
         let mut lost = None;
         let mut ended = |result: &StepResult| {
-            if let Err(error) = self.results.push(result) {
+            let pushed = match show_secrets {
+                true => self.results.push(result),
+                false => self.results.push(&redactor.result(result)),
+            };
+            if let Err(error) = pushed {
                 lost.get_or_insert(error);
             }
         };
-        let mut output = MaskedOutput { log: &mut log, secrets: masking };
+        let mut output = Shared { output: &mut log, redactor: &redactor };
         let outcome = guarded(|| job.run(&resolver, &mut output, &self.cancel, &mut ended));
         let outcome = outcome.unwrap_or_else(|| {
             let outcome = panicked();
             ended(&outcome.result);
             outcome
         });
-        let message = masked_message(&outcome.message, &output.secrets);
+        let message = masked_message(&outcome.message, &redactor);
         // Before the log ends: a client that has read all of it finds the job ended.
         let end = SystemTime::now();
         self.state.send_if_modified(|state| {

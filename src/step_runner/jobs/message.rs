@@ -1,8 +1,6 @@
 //! Error messages of jobs: masked, and shortened.
 
-use std::time::Instant;
-
-use super::super::log::{Log, Masker, Masking, Output, Source, Stream};
+use super::super::redact::Redactor;
 
 /// Length limit of a message: one gRPC response contains the messages of all jobs.
 const MAX_BYTES: usize = 4 << 10;
@@ -10,44 +8,13 @@ const MAX_BYTES: usize = 4 << 10;
 /// Text before the exit code, for which GitLab's runner searches.
 const EXIT_STATUS: &str = "exit status ";
 
-/// A log that also collects the secrets that steps add to its masking.
-pub(super) struct MaskedOutput<'a> {
-    pub(super) log: &'a mut Log,
-    pub(super) secrets: Masking,
-}
-
-impl Output for MaskedOutput<'_> {
-    fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]) {
-        self.log.write(source, stream, bytes);
-    }
-
-    fn flush(&mut self) {
-        self.log.flush();
-    }
-
-    fn release(&mut self, now: Instant) -> Option<Instant> {
-        self.log.release(now)
-    }
-
-    fn mask(&mut self, secret: &str) {
-        self.secrets.add_secret(secret);
-        self.log.mask(secret);
-    }
-}
-
 /// Masks and shortens a message. The exit code at its end is kept.
-pub(super) fn masked_message(message: &str, secrets: &Masking) -> String {
+pub fn masked_message(message: &str, secrets: &Redactor) -> String {
     let is_code =
         |at: &usize| message[at + EXIT_STATUS.len()..].bytes().all(|byte| byte.is_ascii_digit());
     let end = message.rfind(EXIT_STATUS).filter(is_code).unwrap_or(message.len());
     let (text, code) = message.split_at(end);
-    let Ok(mut masker) = Masker::new(secrets) else {
-        return format!("message withheld, too many secrets to mask: {code}");
-    };
-    let mut masked = Vec::new();
-    masker.write(text.as_bytes(), &mut masked);
-    masker.finish(&mut masked);
-    let mut text = String::from_utf8_lossy(&masked).into_owned();
+    let mut text = secrets.text(text);
     if text.len() > MAX_BYTES {
         let at = (0..=MAX_BYTES).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
         text.truncate(at);
@@ -58,12 +25,16 @@ pub(super) fn masked_message(message: &str, secrets: &Masking) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeMap;
+
+    use super::super::super::log::Masking;
     use super::*;
 
     #[test]
     fn secrets_are_masked_and_the_exit_code_stays() {
         let secrets =
             Masking { phrases: vec!["3".to_owned(), "hidden".to_owned()], ..Masking::default() };
+        let secrets = Redactor::new(secrets, BTreeMap::new());
         let cases = [
             ("step \"a\": exec: exit status 3", "step \"a\": exec: exit status 3"),
             ("exec: exec: \"hidden\": not found", "exec: exec: \"[MASKED]\": not found"),
@@ -78,7 +49,7 @@ mod tests {
     #[test]
     fn a_long_message_keeps_its_end() {
         let message = format!("step {}: exit status 12", "é".repeat(10_000));
-        let told = masked_message(&message, &Masking::default());
+        let told = masked_message(&message, &Redactor::new(Masking::default(), BTreeMap::new()));
         assert!(told.len() < MAX_BYTES + 100);
         assert!(told.ends_with("...: exit status 12"), "{told}");
     }

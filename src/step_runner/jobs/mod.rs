@@ -22,6 +22,7 @@ pub use entry::Snapshot;
 pub use error::{NoSuchJob, RunError};
 pub use event::Event;
 pub use log_level::log_level;
+pub use message::masked_message;
 pub use registry::Jobs;
 pub use request::Settings;
 pub use result_stream::Steps;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::super::document::StepFile;
 use super::super::engine::{Cancel, Job};
 use super::super::log::{Log, Masking};
+use super::super::redact::Redactor;
 use super::super::resolve::Resolver;
 use super::super::wire::proto;
 use super::entry::{Entry, Work};
@@ -44,6 +45,8 @@ pub struct Settings {
     pub max_jobs: usize,
     /// Size limit of the log of a job.
     pub max_log_bytes: u64,
+    /// Whether results of steps have secrets, and the environment of the server, in clear.
+    pub show_secrets: bool,
 }
 
 impl Settings {
@@ -59,6 +62,7 @@ impl Settings {
             stale_after: Duration::from_secs(3600),
             max_jobs: 1000,
             max_log_bytes: 4 << 30,
+            show_secrets: false,
         }
     }
 }
@@ -73,8 +77,12 @@ pub(super) fn prepare(
 ) -> Result<(Arc<Entry>, Work), RunError> {
     let proto::RunRequest { id, work_dir, env: request_env, masking, job, steps } = request;
     let ci = job.unwrap_or_default();
-    let steps =
-        StepFile::parse("steps", &steps).map_err(|error| RunError::Steps { steps, error })?;
+    let mut masking = masking_of(masking, &ci);
+    let steps = StepFile::parse("steps", &steps).map_err(|error| {
+        // The error quotes them, and variables may have been put into them.
+        let steps = Redactor::new(masking.clone(), BTreeMap::new()).text(&steps);
+        RunError::Steps { steps, error }
+    })?;
     variables::check(&ci.variables, &request_env, treatment)?;
 
     let asked = if ci.build_dir.is_empty() { &work_dir } else { &ci.build_dir };
@@ -93,7 +101,6 @@ pub(super) fn prepare(
     }
     let level = log_level(&[&vars, &request_env, &settings.env]).map_err(RunError::LogLevel)?;
 
-    let mut masking = masking_of(masking, &ci);
     if treatment == Variables::Environment {
         for variable in ci.variables.iter().filter(|variable| variable.masked) {
             masking.add_secret(&vars[&variable.key]);
@@ -121,8 +128,14 @@ pub(super) fn prepare(
     let path = dir.results();
     let results = Results::create(&path).at("make", &path).map_err(RunError::Files)?;
     let cancel = Cancel::new().map_err(RunError::Start)?;
-    let work =
-        Work { job, resolver: settings.resolver.clone(), log, watcher: watcher.clone(), masking };
+    let work = Work {
+        job,
+        resolver: settings.resolver.clone(),
+        log,
+        watcher: watcher.clone(),
+        redactor: Redactor::new(masking, settings.env.clone()),
+        show_secrets: settings.show_secrets,
+    };
     let entry = Entry::new(&id, dir, &work, results, cancel);
     created.keep();
     Ok((Arc::new(entry), work))

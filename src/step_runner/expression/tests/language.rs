@@ -138,6 +138,11 @@ fn and_and_or_return_an_operand_and_stop_early() {
     ]);
 }
 
+fn whole_inputs() -> String {
+    let inputs = context().inputs.into_iter().map(|(name, input)| (name, input.value));
+    Value::Object(inputs.collect()).to_json()
+}
+
 #[test]
 fn brackets_and_dots_reach_into_values() {
     all(&[
@@ -188,6 +193,12 @@ fn brackets_and_dots_reach_into_values() {
         ("steps.two.status", "steps.two.status: the \"two\" was not found"),
         ("steps.one.status.x", "steps.one.status.x: the \"x\" was not found"),
         ("work_dir.x", "work_dir.x: the \"x\" was not found"),
+        ("inputs == inputs && inputs", &whole_inputs()),
+        ("[vars, {e: env}.e['HOME']][1]", r#""/h""#),
+        ("steps.one.outputs.n == steps['one'].outputs['n']", "true"),
+        ("steps.one", r#"{"outputs":{"n":2,"o":"out1","st":{"p":[1,2]}},"status":"success"}"#),
+        ("steps['empty'].outputs", "{}"),
+        ("str(vars)", r#""{\"CI_JOB_ID\":\"42\",\"CI_X\":\"${{env.A}}\",\"DASH-K\":\"d\"}""#),
         ("nope.a[0]", "nope.a[0]: the \"nope\" was not found"),
     ]);
 }
@@ -359,6 +370,15 @@ fn secrets_go_with_what_is_made_of_them() {
     }
     assert_eq!(secrets("${{ inputs.s || inputs.token }} ${{ steps.one.status }}"), names(&[]));
     let both = names(&["inputs.token", "steps.one.outputs.pw"]);
+    // Whole objects depend on each of their members.
+    for text in ["${{ inputs }}", "all: ${{ inputs }}", "${{ bool([inputs]) }}"] {
+        assert_eq!(secrets(text), names(&["inputs.token"]), "{text}");
+    }
+    for text in ["${{ steps }}", "${{ steps.one }}", "${{ steps['one'].outputs }}"] {
+        assert_eq!(secrets(text), names(&["steps.one.outputs.pw"]), "{text}");
+    }
+    assert_eq!(secrets("${{ steps.empty }} ${{ vars }} ${{ env }}"), names(&[]));
+    assert_eq!(secrets("${{ {i: inputs, s: steps} }}"), both);
     assert_eq!(secrets("${{ inputs.token + steps.one.outputs.pw }}"), both);
     let text = "${{ inputs.token }}:${{ steps.one.outputs.pw }}";
     assert_eq!(expand_text(text, &context).unwrap(), ("t0k:pw".to_owned(), both.clone()));

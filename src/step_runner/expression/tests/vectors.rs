@@ -38,48 +38,28 @@ pub(super) fn context() -> Context {
     }
 }
 
-const WHOLE: &str = "it was an error of the encoder; ours says what to do";
+const WHOLE: &str = "it was an error of the encoder, and is an object today";
 const OPERATORS: &str = "there are literals, brackets and operators today";
 const PLAIN: &str = "`}}` alone is plain text: scripts have it";
 
+/// Returns `steps` as an object, in which they all succeeded.
+fn whole_steps(given: &Json) -> Json {
+    let mut steps = given["steps"].clone();
+    for step in steps.as_object_mut().unwrap().values_mut() {
+        step["status"] = json!("success");
+    }
+    steps
+}
+
 /// What differs: the vector, our result or error, the reason.
 fn differences() -> Vec<(&'static str, Result<Json, &'static str>, &'static str)> {
+    let given = cases().remove(0)["context"].clone();
     vec![
-        (
-            "expr-009",
-            Err(
-                "`job` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
-            ),
-            WHOLE,
-        ),
-        (
-            "expr-010",
-            Err(
-                "`inputs` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
-            ),
-            WHOLE,
-        ),
-        (
-            "expr-011",
-            Err(
-                "`steps` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
-            ),
-            WHOLE,
-        ),
-        (
-            "expr-012",
-            Err(
-                "`steps.one` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
-            ),
-            WHOLE,
-        ),
-        (
-            "expr-013",
-            Err(
-                "`steps.one.outputs` is a namespace, not a value at byte 3: use one of its members, for example `inputs.name`",
-            ),
-            WHOLE,
-        ),
+        ("expr-009", Ok(given["job"].clone()), WHOLE),
+        ("expr-010", Ok(given["inputs"].clone()), WHOLE),
+        ("expr-011", Ok(whole_steps(&given)), WHOLE),
+        ("expr-012", Ok(whole_steps(&given)["one"].clone()), WHOLE),
+        ("expr-013", Ok(given["steps"]["one"]["outputs"].clone()), WHOLE),
         ("expr-072", Ok(json!("lit")), OPERATORS),
         ("expr-073", Ok(json!(1)), OPERATORS),
         ("expr-074", Ok(json!(true)), OPERATORS),

@@ -12,6 +12,7 @@ pub mod engine;
 pub mod expression;
 pub mod files;
 pub mod gitlab_helper;
+pub mod function_oci;
 pub mod jobs;
 pub mod log;
 pub mod proxy;

@@ -55,6 +55,12 @@ impl Beneath {
         open_as_root(self.root.as_fd(), relative, flags, mode).at("open", &self.path.join(relative))
     }
 
+    /// Opens a path whose symbolic links and `..` stay beneath the directory; `EXDEV` if they do not.
+    pub fn open_within(&self, path: &Path, flags: OFlags, mode: Mode) -> Result<OwnedFd, Errno> {
+        let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
+        retry(|| openat2(&self.root, path, flags | OFlags::CLOEXEC, mode, resolve))
+    }
+
     /// Makes a directory and its missing parents, and opens it. Symbolic links are followed as in
     /// [`open_as_root`](Self::open_as_root); one that points to nothing is an error.
     ///

@@ -15,4 +15,5 @@ pub use error::{OciError, ResolveError};
 pub use git::{Credential, Git, GitError};
 pub use interrupt::Interrupt;
 pub use local::MAX_BYTES;
+pub(super) use oci::credentials;
 pub use resolver::Resolver;

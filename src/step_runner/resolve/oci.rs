@@ -38,9 +38,15 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
 }
 
 /// Returns the credentials for a job: its own before those of this program.
-fn credentials(own: &Credentials, caller: &Caller<'_>) -> Result<Credentials, OciError> {
+///
+/// A step before may have exported `DOCKER_AUTH_CONFIG`, which comes before the job's variable.
+pub(in crate::step_runner) fn credentials(
+    own: &Credentials,
+    caller: &Caller<'_>,
+) -> Result<Credentials, OciError> {
     let mut credentials = own.clone();
-    if let Some(text) = caller.variable("DOCKER_AUTH_CONFIG") {
+    let files = [caller.env, caller.vars].map(|variables| variables.get("DOCKER_AUTH_CONFIG"));
+    for text in files.into_iter().flatten().filter(|text| !text.is_empty()) {
         credentials = credentials.with_file(CredentialFile::parse(text)?);
     }
     let names = ["CI_REGISTRY", "CI_REGISTRY_USER", "CI_REGISTRY_PASSWORD"];

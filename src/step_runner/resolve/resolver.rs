@@ -54,6 +54,11 @@ impl Resolver {
         }
     }
 
+    /// Returns what remote steps are fetched with; none if all are local.
+    pub fn shared_remote(&self) -> Option<Arc<Remote>> {
+        self.remote.clone()
+    }
+
     fn remote(&self) -> Result<&Remote, ResolveError> {
         self.remote.as_deref().ok_or(ResolveError::NoCache)
     }

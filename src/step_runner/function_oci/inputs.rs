@@ -1,0 +1,295 @@
+//! The inputs of the functions, checked.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+use super::super::Value;
+use super::error::FunctionError;
+use super::version::Version;
+use crate::image::{Platform, Reference};
+
+/// The archive that is built, and by default the one that is published.
+pub(super) const ARCHIVE: &str = "function-image.tar";
+
+/// Platforms of an image that names none: the files for all of them run on each.
+const PLATFORMS: [&str; 2] = ["linux/amd64", "linux/arm64"];
+
+/// What is built.
+#[derive(Debug)]
+pub(super) struct BuildInputs {
+    pub(super) version: Version,
+    pub(super) common: Vec<Copied>,
+    /// Platforms in the order of their names, at least one, and the files for each alone.
+    pub(super) platforms: Vec<(Platform, Vec<Copied>)>,
+}
+
+/// A file or a directory that is copied into an image.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Copied {
+    /// Where it comes to, without `.` and `..`; empty for the top of the image.
+    pub(super) destination: PathBuf,
+    /// As it is given.
+    pub(super) source: PathBuf,
+}
+
+/// What is published, and where.
+#[derive(Debug)]
+pub(super) struct PublishInputs {
+    pub(super) archive: PathBuf,
+    /// With any tag.
+    pub(super) repository: Reference,
+    pub(super) overwrite: bool,
+}
+
+impl BuildInputs {
+    pub(super) fn parse(inputs: &BTreeMap<String, Value>) -> Result<Self, FunctionError> {
+        let version = match inputs.get("version") {
+            Some(Value::Number(number)) => {
+                let problem = format!("expected a string, got the number {number}: quote it");
+                return Err(input("version", problem));
+            }
+            version => text("version", version)?.parse()?,
+        };
+        let mut common = Vec::new();
+        for (key, value) in object("common", inputs.get("common"))? {
+            match key.as_str() {
+                "files" => common = files("common.files", value)?,
+                key => return Err(unknown("common", key, "files")),
+            }
+        }
+        let mut platforms: Vec<(Platform, Vec<Copied>)> = Vec::new();
+        for (name, value) in object("platforms", inputs.get("platforms"))? {
+            let (platform, files) = platform(name, value)?;
+            if platforms.iter().any(|(other, _)| *other == platform) {
+                let problem = format!("platform {platform} is there twice");
+                return Err(input("platforms", problem));
+            }
+            platforms.push((platform, files));
+        }
+        if platforms.is_empty() {
+            let all = PLATFORMS.iter().map(|name| name.parse().expect("they are platforms"));
+            platforms = all.map(|platform| (platform, Vec::new())).collect();
+        }
+        Ok(BuildInputs { version, common, platforms })
+    }
+}
+
+impl PublishInputs {
+    pub(super) fn parse(inputs: &BTreeMap<String, Value>) -> Result<Self, FunctionError> {
+        let archive = match inputs.get("archive") {
+            None => ARCHIVE,
+            archive => text("archive", archive)?,
+        };
+        let name = text("to_repository", inputs.get("to_repository"))?.trim();
+        let wrong = |problem: &str| input("to_repository", format!("{name:?}: {problem}"));
+        let repository: Reference =
+            name.parse().map_err(|error| input("to_repository", format!("{error}")))?;
+        let last = name.rsplit('/').next().unwrap_or(name);
+        if repository.digest().is_some() || last.contains(':') && name.contains('/') {
+            return Err(wrong("leave out the tag: the version in the archive becomes one"));
+        }
+        // A function without a registry is found in none.
+        let is_hub = repository.registry() == "docker.io";
+        if is_hub && !name.starts_with("docker.io/") && !name.starts_with("index.docker.io/") {
+            return Err(wrong(
+                "begin with the registry, for example registry.example.com/group/name",
+            ));
+        }
+        let overwrite = match inputs.get("overwrite") {
+            None => false,
+            Some(Value::Bool(overwrite)) => *overwrite,
+            Some(other) => return Err(expected("overwrite", "true or false", other)),
+        };
+        Ok(PublishInputs { archive: archive.into(), repository, overwrite })
+    }
+}
+
+fn platform(name: &str, value: &Value) -> Result<(Platform, Vec<Copied>), FunctionError> {
+    let path = format!("platforms.{name}");
+    let parsed = name.trim().parse::<Platform>();
+    let mut platform = parsed.map_err(|error| input("platforms", error.to_string()))?;
+    let mut copied = Vec::new();
+    for (key, value) in object(&path, Some(value))? {
+        match key.as_str() {
+            "files" => copied = files(&format!("{path}.files"), value)?,
+            "variant" => {
+                let variant = text(&format!("{path}.variant"), Some(value))?;
+                let full = format!("{}/{}/{variant}", platform.os, platform.architecture);
+                platform = full.parse().map_err(|error| input(&path, format!("{error}")))?;
+            }
+            key => return Err(unknown(&path, key, "files")),
+        }
+    }
+    Ok((platform, copied))
+}
+
+/// Returns what is copied where. No destination is there twice.
+fn files(path: &str, value: &Value) -> Result<Vec<Copied>, FunctionError> {
+    let mut copied: Vec<Copied> = Vec::new();
+    for (destination, source) in object(path, Some(value))? {
+        let Value::String(source) = source else {
+            return Err(expected(&format!("{path}.{destination}"), "a path", source));
+        };
+        if source.trim().is_empty() {
+            return Err(input(path, format!("no source path for {destination:?}")));
+        }
+        let normal = normal(destination).ok_or_else(|| {
+            input(path, format!("{destination:?}: expected a path in the image, without \"..\""))
+        })?;
+        if copied.iter().any(|other| other.destination == normal) {
+            return Err(input(path, format!("{:?} is there twice", normal.display().to_string())));
+        }
+        copied.push(Copied { destination: normal, source: source.trim().into() });
+    }
+    Ok(copied)
+}
+
+/// Returns a path in the image relative to its top.
+fn normal(path: &str) -> Option<PathBuf> {
+    let path = path.trim();
+    if path.is_empty() || path.contains('\0') {
+        return None;
+    }
+    let mut normal = PathBuf::new();
+    for component in Path::new(path).components() {
+        match component {
+            Component::Normal(name) => normal.push(name),
+            Component::CurDir | Component::RootDir => {}
+            Component::ParentDir | Component::Prefix(_) => return None,
+        }
+    }
+    Some(normal)
+}
+
+fn text<'a>(path: &str, value: Option<&'a Value>) -> Result<&'a str, FunctionError> {
+    match value {
+        Some(Value::String(text)) if !text.trim().is_empty() => Ok(text),
+        Some(Value::String(_)) | None => Err(input(path, "is required".to_owned())),
+        Some(other) => Err(expected(path, "a string", other)),
+    }
+}
+
+fn object<'a>(
+    path: &str,
+    value: Option<&'a Value>,
+) -> Result<impl Iterator<Item = (&'a String, &'a Value)>, FunctionError> {
+    match value {
+        Some(Value::Object(members)) => Ok(Some(members).into_iter().flatten()),
+        None | Some(Value::Null) => Ok(None.into_iter().flatten()),
+        Some(other) => Err(expected(path, "an object", other)),
+    }
+}
+
+fn input(path: &str, problem: String) -> FunctionError {
+    FunctionError::Input { path: path.to_owned(), problem }
+}
+
+fn expected(path: &str, expected: &str, got: &Value) -> FunctionError {
+    let got = got.kind().map_or("null", |kind| kind.name());
+    input(path, format!("expected {expected}, got {got}"))
+}
+
+fn unknown(path: &str, key: &str, known: &str) -> FunctionError {
+    input(path, format!("unknown key {key:?}: expected {known:?}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn values(json: serde_json::Value) -> BTreeMap<String, Value> {
+        let Value::Object(members) = Value::from(json) else { panic!("it is an object") };
+        members
+    }
+
+    #[test]
+    fn the_inputs_of_the_documentation_are_understood() {
+        let inputs = BuildInputs::parse(&values(json!({
+            "version": "1.2.3",
+            "common": {"files": {"func.yml": "func.yml", "./a//b/": "b"}},
+            "platforms": {
+                "linux/amd64": {"files": {"bin/x": "bin/amd64/x"}},
+                "linux/aarch64": {"files": {"/bin/x": "bin/arm64/x"}},
+                "linux/arm": {"variant": "v7"},
+                "linux/riscv64": null,
+            },
+        })))
+        .unwrap();
+        assert_eq!(inputs.version.to_string(), "1.2.3");
+        assert_eq!(inputs.common[0].destination, Path::new("a/b"));
+        let names: Vec<_> =
+            inputs.platforms.iter().map(|(p, f)| format!("{p} {}", f.len())).collect();
+        assert_eq!(names, ["linux/arm64 1", "linux/amd64 1", "linux/arm/v7 0", "linux/riscv64 0"]);
+        assert_eq!(inputs.platforms[0].1[0].destination, Path::new("bin/x"));
+
+        let inputs = BuildInputs::parse(&values(json!({"version": "1.0.0"}))).unwrap();
+        let names: Vec<_> = inputs.platforms.iter().map(|(p, _)| p.to_string()).collect();
+        assert_eq!(names, PLATFORMS);
+    }
+
+    #[test]
+    fn wrong_inputs_are_named() {
+        for (inputs, expected) in [
+            (json!({}), "input version: is required"),
+            (json!({"version": 1.2}), "expected a string, got the number 1.2: quote it"),
+            (json!({"version": "v1.2.3"}), "leave out the \"v\""),
+            (
+                json!({"version": "1.0.0", "common": []}),
+                "input common: expected an object, got array",
+            ),
+            (json!({"version": "1.0.0", "common": {"file": {}}}), "unknown key \"file\""),
+            (
+                json!({"version": "1.0.0", "common": {"files": {"a": 1}}}),
+                "input common.files.a: expected a path, got number",
+            ),
+            (
+                json!({"version": "1.0.0", "common": {"files": {"a": ""}}}),
+                "no source path for \"a\"",
+            ),
+            (json!({"version": "1.0.0", "common": {"files": {"../a": "a"}}}), "without \"..\""),
+            (json!({"version": "1.0.0", "common": {"files": {"": "a"}}}), "without \"..\""),
+            (
+                json!({"version": "1.0.0", "common": {"files": {"a": "a", "./a": "b"}}}),
+                "\"a\" is there twice",
+            ),
+            (json!({"version": "1.0.0", "platforms": {"linux": {}}}), "invalid platform \"linux\""),
+            (
+                json!({"version": "1.0.0", "platforms": {"linux/arm64": {}, "linux/aarch64": {}}}),
+                "platform linux/arm64 is there twice",
+            ),
+        ] {
+            let error = BuildInputs::parse(&values(inputs)).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_repository_has_a_registry_and_no_tag() {
+        let parse = |name: &str| {
+            let inputs = json!({"archive": "x.tar", "to_repository": name});
+            PublishInputs::parse(&values(inputs))
+                .map(|inputs| inputs.repository.repository().to_owned())
+        };
+        for (name, repository) in [
+            ("registry.example.com/my-org/my-function", "my-org/my-function"),
+            (" localhost:5000/a ", "a"),
+            ("docker.io/org/a", "org/a"),
+        ] {
+            assert_eq!(parse(name).unwrap(), repository);
+        }
+        for (name, expected) in [
+            ("registry.example.com/a:1.2.3", "leave out the tag"),
+            ("localhost:5000/a:latest", "leave out the tag"),
+            ("my-org/a", "begin with the registry"),
+            ("a:1", "begin with the registry"),
+            ("https://registry.example.com/a", "leave out"),
+            ("registry.example.com/A", "lower case"),
+            ("", "is required"),
+        ] {
+            let error = parse(name).unwrap_err().to_string();
+            assert!(error.contains(expected), "{name}: {error}");
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! The functions `builtin://function/oci/build` and `builtin://function/oci/publish`.
+//!
+//! The first makes an image of files of a job, for several platforms, and writes it to an archive; the second
+//! pushes such an archive to a registry and sets the tags of its version. Files are opened beneath the job's
+//! directory. The layers are as GitLab's step runner makes and reads them.
+
+mod build;
+mod error;
+mod files;
+mod inputs;
+mod output;
+mod publish;
+mod run;
+mod spec;
+mod step_file;
+mod version;
+
+pub use error::FunctionError;
+pub use run::{Call, Function, run};
+pub use version::Version;

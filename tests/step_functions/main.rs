@@ -1,0 +1,9 @@
+//! `builtin://function/oci/build` and `builtin://function/oci/publish`: images of functions, with a registry.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+mod build;
+mod publish;
+mod setup;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,151 @@
+//! Containers as gitlab-runner has them made: standard input is held open, others execute programs in them.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+
+use oci_hooks::step_runner::client::{Address, Client};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use crate::support::program;
+use crate::support::runtime::Runtime;
+
+/// What a container is made of.
+pub(crate) struct Spec<'a> {
+    pub(crate) runtime: Runtime,
+    /// Fills its root file system, which is read-only for it.
+    pub(crate) fill: &'a dyn Fn(&Path),
+    pub(crate) args: Vec<String>,
+    pub(crate) env: Vec<String>,
+    pub(crate) user: u32,
+    /// Directories of the host, and where they are mounted.
+    pub(crate) volumes: Vec<(PathBuf, &'static str)>,
+    /// Whether there is a file system in memory at `/dev/shm`, as Docker and Kubernetes mount it.
+    pub(crate) has_shared_memory: bool,
+}
+
+pub(crate) struct Container {
+    runtime: Runtime,
+    id: String,
+    dir: TempDir,
+    child: Option<Child>,
+    pub(crate) stdin: Option<ChildStdin>,
+    stderr: BufReader<ChildStderr>,
+    user: u32,
+}
+
+impl Container {
+    pub(crate) fn start(spec: &Spec) -> Self {
+        program::require_root();
+        let dir = program::temporary_directory();
+        let root = dir.path().join("rootfs");
+        fs::create_dir(&root).unwrap();
+        (spec.fill)(&root);
+        for (_, target) in &spec.volumes {
+            fs::create_dir_all(root.join(target.trim_start_matches('/'))).unwrap();
+        }
+        program::run(Command::new(program::find("runc")).arg("spec").current_dir(dir.path()))
+            .success();
+        let path = dir.path().join("config.json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        edit(&mut config, spec);
+        fs::write(&path, config.to_string()).unwrap();
+        let id = program::unique_name();
+        let mut command = runtime(spec.runtime, dir.path());
+        command.arg("run").arg("--bundle").arg(dir.path()).arg(&id);
+        let pipes = || Stdio::piped();
+        command.stdin(pipes()).stdout(Stdio::piped()).stderr(pipes());
+        let mut child = command.spawn().unwrap();
+        let stdin = child.stdin.take();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let (runtime, user) = (spec.runtime, spec.user);
+        Container { runtime, id, dir, child: Some(child), stdin, stderr, user }
+    }
+
+    /// Waits for the line that says that the server is ready, and returns the path of its socket.
+    pub(crate) fn ready(&mut self) -> String {
+        let mut said = String::new();
+        loop {
+            let mut line = String::new();
+            let count = self.stderr.read_line(&mut line).unwrap();
+            assert_ne!(count, 0, "{}: the server ended: {said}", self.runtime);
+            if let Some(path) = line.strip_prefix("step-runner is listening on socket ") {
+                return path.trim_end_matches('\n').to_owned();
+            }
+            said.push_str(&line);
+        }
+    }
+
+    /// Returns a client that talks to the server by a program in the container, as `docker exec -i` does.
+    pub(crate) fn client(&self, words: &[&str]) -> Client {
+        let command = self.exec(words);
+        let program = command.get_program().to_owned();
+        let words = [program].into_iter().chain(command.get_args().map(ToOwned::to_owned));
+        Client::new(Address::Command(words.collect()))
+    }
+
+    /// Returns a command that executes another one in the container.
+    pub(crate) fn exec(&self, words: &[&str]) -> Command {
+        let mut command = runtime(self.runtime, self.dir.path());
+        command.args(["exec", "--user", &self.user.to_string(), &self.id]).args(words);
+        command
+    }
+
+    /// Stops the container as Docker does, by a signal to its first process.
+    pub(crate) fn stop(&self) {
+        let mut command = runtime(self.runtime, self.dir.path());
+        program::run(command.args(["kill", &self.id, "TERM"])).success();
+    }
+
+    /// Waits until the container has ended, and returns its status and what it wrote to both streams.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String, String) {
+        let mut child = self.child.take().unwrap();
+        let mut stdout = child.stdout.take().unwrap();
+        let status = program::wait(child, program::DEADLINE).expect("the container does not end");
+        let (mut out, mut err) = (String::new(), String::new());
+        stdout.read_to_string(&mut out).unwrap();
+        self.stderr.read_to_string(&mut err).unwrap();
+        (status, out, err)
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        let mut command = runtime(self.runtime, self.dir.path());
+        program::run(command.args(["delete", "--force", &self.id]));
+        if let Some(child) = self.child.take() {
+            program::wait(child, program::DEADLINE);
+        }
+    }
+}
+
+/// Returns the runtime with a directory for the state of this container.
+fn runtime(runtime: Runtime, dir: &Path) -> Command {
+    let mut command = runtime.command();
+    command.arg("--root").arg(dir.join("state"));
+    command
+}
+
+fn edit(config: &mut Value, spec: &Spec) {
+    config["root"]["readonly"] = json!(true);
+    let process = &mut config["process"];
+    process["terminal"] = json!(false);
+    process["args"] = json!(spec.args);
+    process["user"] = json!({"uid": spec.user, "gid": spec.user});
+    let path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned();
+    process["env"] = json!([&[path], &spec.env[..]].concat());
+    process["cwd"] = json!("/");
+    let mounts = config["mounts"].as_array_mut().unwrap();
+    mounts.retain(|mount| spec.has_shared_memory || mount["destination"] != "/dev/shm");
+    for (source, target) in &spec.volumes {
+        let options = ["rbind", "rprivate", "rw"];
+        mounts.push(
+            json!({"destination": target, "type": "bind", "source": source, "options": options}),
+        );
+    }
+    // A network without anything: none of the calls needs one.
+    let namespaces = config["linux"]["namespaces"].as_array().unwrap();
+    assert!(namespaces.iter().any(|namespace| namespace["type"] == "network"));
+}

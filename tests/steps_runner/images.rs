@@ -1,0 +1,82 @@
+//! Root file systems of helper and build images.
+
+use std::fs;
+use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::support::images::libraries;
+use crate::support::{program, rootfs, static_program};
+
+/// A build image.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Image {
+    /// Programs of Alpine's places, and no glibc.
+    Busybox,
+    /// Nothing at all.
+    Distroless,
+    /// Bash, and glibc with its loader.
+    Debian,
+}
+
+impl Image {
+    pub(crate) const ALL: [Self; 3] = [Self::Busybox, Self::Distroless, Self::Debian];
+
+    pub(crate) fn has_shell(self) -> bool {
+        self != Image::Distroless
+    }
+
+    /// Fills a root file system, whose directories for mounts are there.
+    pub(crate) fn fill(self, root: &Path) {
+        match self {
+            Image::Busybox | Image::Debian => rootfs::fill(root),
+            Image::Distroless => {
+                for name in ["dev", "etc", "proc", "sys", "tmp"] {
+                    fs::create_dir(root.join(name)).unwrap();
+                }
+            }
+        }
+        if self == Image::Debian {
+            let bash = program::find("bash");
+            for path in libraries(&bash).into_iter().chain([bash.clone()]) {
+                let target = if path == bash { "/usr/bin/bash".into() } else { path.clone() };
+                copy(&path, &inside(root, &target));
+            }
+        }
+    }
+}
+
+/// Fills the root file system of a helper image of GitLab's: busybox, certificates, git, and a program that
+/// says how it was called.
+pub(crate) fn fill_helper(root: &Path) {
+    rootfs::fill(root);
+    fs::create_dir_all(root.join("usr/bin")).unwrap();
+    let original = "#!/bin/sh\n[ \"$1\" != --version ] || { printf 'Version:      19.4.0\\nOS/Arch:      \
+                    linux/amd64\\n'; exit 0; }\necho \"original: $*\"\nexit 7\n";
+    let helper = root.join("usr/bin/gitlab-runner-helper");
+    fs::write(&helper, original).unwrap();
+    fs::set_permissions(&helper, fs::Permissions::from_mode(0o755)).unwrap();
+    fs::write(root.join("ca-certs.pem"), "certificates\n").unwrap();
+    fs::create_dir_all(root.join("git/libexec")).unwrap();
+    fs::write(root.join("git/libexec/git"), "git\n").unwrap();
+    symlink("libexec/git", root.join("git/git")).unwrap();
+}
+
+/// Fills the root file system of a helper image with our program in the place of GitLab's.
+pub(crate) fn fill_our_helper(root: &Path) {
+    fill_helper(root);
+    let bin = root.join("usr/bin");
+    fs::rename(bin.join("gitlab-runner-helper"), bin.join("gitlab-runner-helper.gitlab")).unwrap();
+    program::copy_program(static_program::step_runner(), &bin.join("gitlab-runner-helper"));
+}
+
+/// Copies a file with what its path names, however many links that are.
+fn copy(from: &Path, to: &Path) {
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    program::run(Command::new("cp").arg("--dereference").arg(from).arg(to)).success();
+}
+
+/// Returns the path of a file in a root file system, seen from outside.
+pub(crate) fn inside(root: &Path, path: &Path) -> PathBuf {
+    root.join(path.strip_prefix("/").unwrap_or(path))
+}

@@ -3,6 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod credentials;
+mod hostile;
+mod native;
 mod revisions;
 mod setup;
 #[path = "../support/mod.rs"]

@@ -5,14 +5,26 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
 
-use oci_hooks::step_runner::resolve::{Git, GitError};
+use oci_hooks::step_runner::resolve::{GitError, GitMethod};
 
-use crate::setup::{Repository, text};
+use crate::setup::{Repository, both_ways, text};
 use crate::support::http::{Response, Server};
 
-#[test]
-fn tags_branches_and_commits_are_found() {
-    let repository = Repository::new();
+both_ways!(
+    tags_branches_and_commits_are_found,
+    commits_that_no_branch_ends_in_are_found_by_their_first_digits,
+    what_there_is_not_cannot_be_found,
+    a_branch_that_moves_is_followed_and_what_was_fetched_stays,
+    one_commit_is_fetched_and_only_once,
+    files_keep_what_makes_them_programs_and_links,
+    many_fetch_at_once,
+    what_a_killed_fetch_left_does_not_stand_in_the_way,
+    a_server_that_does_not_answer_is_not_waited_for,
+    repositories_on_this_machine_must_be_asked_for,
+);
+
+fn tags_branches_and_commits_are_found(method: GitMethod) {
+    let repository = Repository::new(method);
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let commits = repository.commits.lock().unwrap().clone();
@@ -33,9 +45,8 @@ fn tags_branches_and_commits_are_found() {
     }
 }
 
-#[test]
-fn commits_that_no_branch_ends_in_are_found_by_their_first_digits() {
-    let repository = Repository::new();
+fn commits_that_no_branch_ends_in_are_found_by_their_first_digits(method: GitMethod) {
+    let repository = Repository::new(method);
     repository.commit("four");
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
@@ -43,9 +54,8 @@ fn commits_that_no_branch_ends_in_are_found_by_their_first_digits() {
     assert_eq!(text(&repository.fetch(&url, &commit[..8]).unwrap()), "three");
 }
 
-#[test]
-fn what_there_is_not_cannot_be_found() {
-    let repository = Repository::new();
+fn what_there_is_not_cannot_be_found(method: GitMethod) {
+    let repository = Repository::new(method);
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let commit = repository.commits.lock().unwrap()[2].clone();
@@ -73,9 +83,8 @@ fn what_there_is_not_cannot_be_found() {
     assert!(error.to_string().ends_with("not found"), "{error}");
 }
 
-#[test]
-fn a_branch_that_moves_is_followed_and_what_was_fetched_stays() {
-    let repository = Repository::new();
+fn a_branch_that_moves_is_followed_and_what_was_fetched_stays(method: GitMethod) {
+    let repository = Repository::new(method);
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let before = repository.fetch(&url, "main").unwrap();
@@ -84,20 +93,18 @@ fn a_branch_that_moves_is_followed_and_what_was_fetched_stays() {
     assert_eq!((text(&before).as_str(), text(&after).as_str()), ("three", "four"));
 }
 
-#[test]
-fn one_commit_is_fetched_and_only_once() {
-    let repository = Repository::new();
+fn one_commit_is_fetched_and_only_once(method: GitMethod) {
+    let repository = Repository::new(method);
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let tree = repository.fetch(&url, "main").unwrap();
     let mirror = tree.parent().unwrap().join("mirror.git");
-    let count = repository.git(&[
-        &format!("--git-dir={}", mirror.display()),
-        "rev-list",
-        "--count",
-        "--all",
-    ]);
-    assert_eq!(count, "1");
+    if method == GitMethod::Program {
+        let dir = format!("--git-dir={}", mirror.display());
+        assert_eq!(repository.git(&[&dir, "rev-list", "--count", "--all"]), "1");
+    }
+    let asked = server.requests().iter().any(|request| request.body.contains("deepen 1"));
+    assert!(asked);
 
     let posts = || server.requests().iter().filter(|r| r.path.contains("upload-pack")).count();
     let before = posts();
@@ -109,9 +116,8 @@ fn one_commit_is_fetched_and_only_once() {
     assert!(posts() > before);
 }
 
-#[test]
-fn files_keep_what_makes_them_programs_and_links() {
-    let repository = Repository::new();
+fn files_keep_what_makes_them_programs_and_links(method: GitMethod) {
+    let repository = Repository::new(method);
     let program = repository.path().join("run");
     fs::write(&program, "#!/bin/sh\n").unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
@@ -123,9 +129,8 @@ fn files_keep_what_makes_them_programs_and_links() {
     assert_eq!(fs::read_link(tree.join("link")).unwrap().to_str(), Some("run"));
 }
 
-#[test]
-fn many_fetch_at_once() {
-    let repository = Repository::new();
+fn many_fetch_at_once(method: GitMethod) {
+    let repository = Repository::new(method);
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let trees: BTreeSet<_> = std::thread::scope(|scope| {
@@ -143,70 +148,65 @@ fn many_fetch_at_once() {
     assert_eq!(texts.len(), 2);
 }
 
-#[test]
-fn what_a_killed_fetch_left_does_not_stand_in_the_way() {
-    let repository = Repository::new();
+fn what_a_killed_fetch_left_does_not_stand_in_the_way(method: GitMethod) {
+    let repository = Repository::new(method);
     let server = repository.serve(None);
     let url = format!("http://{}/r.git", server.address());
     let tree = repository.fetch(&url, "v1").unwrap();
     let dir = tree.parent().unwrap();
-    fs::remove_file(dir.join("whole")).unwrap();
-    for lock in ["shallow.lock", "index.lock", "refs/step-runner/fetched.lock"] {
-        fs::write(dir.join("mirror.git").join(lock), "").unwrap();
+    if method == GitMethod::Program {
+        fs::remove_file(dir.join("whole")).unwrap();
+        for lock in ["shallow.lock", "index.lock", "refs/step-runner/fetched.lock"] {
+            fs::write(dir.join("mirror.git").join(lock), "").unwrap();
+        }
     }
+    fs::create_dir(dir.join("pack")).unwrap();
+    fs::write(dir.join("pack/pack-0.idx"), "half").unwrap();
     fs::create_dir(dir.join("half")).unwrap();
     fs::write(dir.join("half/text"), "half").unwrap();
     assert_eq!(text(&repository.fetch(&url, "main").unwrap()), "three");
 }
 
-#[test]
-fn a_server_that_does_not_answer_is_not_waited_for() {
-    let repository = Repository::new();
+fn a_server_that_does_not_answer_is_not_waited_for(method: GitMethod) {
+    let repository = Repository::new(method);
     let (release, wait) = std::sync::mpsc::channel::<()>();
     let wait = std::sync::Mutex::new(wait);
     let server = Server::start(move |_| {
         let _ = wait.lock().unwrap().recv();
         Response::status(500)
     });
-    let (cache, env) = (repository.cache(), repository.env());
-    let timeout = Duration::from_secs(1);
-    let git = Git { cache: &cache, env: &env, credential: None, files: false, timeout };
-    let error = git.fetch(&format!("http://{}/r.git", server.address()), "main").unwrap_err();
+    let url = format!("http://{}/r.git", server.address());
+    let second = Duration::from_secs(1);
+    let error = repository.fetch_with(&url, "main", |git| git.timeout = second).unwrap_err();
     assert!(matches!(error, GitError::TimedOut { seconds: 1, .. }), "{error}");
     drop(release);
 }
 
 #[test]
 fn gits_own_variables_do_not_lead_elsewhere() {
-    let repository = Repository::new();
+    let repository = Repository::new(GitMethod::Program);
     let server = repository.serve(None);
-    let (cache, mut env) = (repository.cache(), repository.env());
     let made = repository.dir.path().join("made");
-    for (name, value) in [
+    let env = repository.env_with(&[
         ("GIT_DIR", "/nowhere"),
         ("GIT_INDEX_FILE", "/nowhere"),
         ("GIT_CONFIG_COUNT", "1"),
         ("GIT_CONFIG_KEY_0", "core.sshCommand"),
         ("GIT_CONFIG_VALUE_0", "touch"),
         ("GIT_TRACE", made.to_str().unwrap()),
-    ] {
-        env.insert(name.to_owned(), value.to_owned());
-    }
-    let timeout = Duration::from_secs(60);
-    let git = Git { cache: &cache, env: &env, credential: None, files: false, timeout };
-    let tree = git.fetch(&format!("http://{}/r.git", server.address()), "main").unwrap();
+    ]);
+    let url = format!("http://{}/r.git", server.address());
+    let tree = repository.fetch_with(&url, "main", |git| git.env = env.clone()).unwrap();
     assert_eq!(text(&tree), "three");
     assert!(!made.exists());
 }
 
-#[test]
-fn repositories_on_this_machine_must_be_asked_for() {
-    let repository = Repository::new();
+fn repositories_on_this_machine_must_be_asked_for(method: GitMethod) {
+    let repository = Repository::new(method);
     let url = format!("file://{}", repository.path().display());
     let error = repository.fetch(&url, "main").unwrap_err();
     assert!(matches!(error, GitError::Url { .. }), "{error}");
-    let (cache, env) = (repository.cache(), repository.env());
-    let timeout = Duration::from_secs(60);
-    let git = Git { cache: &cache, env: &env, credential: None, files: true, timeout };
-    assert_eq!(text(&git.fetch(&url, "v1a").unwrap()), "one");
+    // By the program, whoever fetches others.
+    let tree = repository.fetch_with(&url, "v1a", |git| git.files = true).unwrap();
+    assert_eq!(text(&tree), "one");
 }

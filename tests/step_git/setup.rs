@@ -7,7 +7,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use oci_hooks::step_runner::resolve::{Credential, Git, GitError};
+use oci_hooks::step_runner::resolve::{Credential, Git, GitError, GitMethod, Interrupt};
 use tempfile::TempDir;
 
 use crate::support::git;
@@ -18,17 +18,56 @@ pub(crate) struct Repository {
     pub(crate) dir: TempDir,
     /// The commits, the first one first.
     pub(crate) commits: Mutex<Vec<String>>,
+    /// How it is fetched.
+    pub(crate) method: GitMethod,
 }
+
+/// What a fetch may do.
+pub(crate) struct Options {
+    pub(crate) env: BTreeMap<String, String>,
+    pub(crate) credential: Option<Credential>,
+    pub(crate) files: bool,
+    pub(crate) timeout: Duration,
+    pub(crate) method: GitMethod,
+    pub(crate) max_bytes: u64,
+    pub(crate) interrupt: Interrupt,
+}
+
+/// Makes tests of functions, each for both ways to fetch.
+macro_rules! both_ways {
+    ($($name:ident),* $(,)?) => {
+        mod native {
+            $(#[test]
+            fn $name() {
+                super::$name(oci_hooks::step_runner::resolve::GitMethod::Native);
+            })*
+        }
+
+        mod program {
+            $(#[test]
+            fn $name() {
+                super::$name(oci_hooks::step_runner::resolve::GitMethod::Program);
+            })*
+        }
+    };
+}
+pub(crate) use both_ways;
 
 impl Repository {
     /// Makes one with three commits: `one` has the tags `v1` and, with a message, `v1a`; `two` is the
     /// branch `feature/x`, `three` is `main`.
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new(method: GitMethod) -> Self {
+        Self::with_format(method, "sha1")
+    }
+
+    /// Makes the same one with another kind of hashes.
+    pub(crate) fn with_format(method: GitMethod, format: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let repository = Repository { dir, commits: Mutex::default() };
+        let repository = Repository { dir, commits: Mutex::default(), method };
         fs::create_dir(repository.dir.path().join("r.git")).unwrap();
         fs::create_dir(repository.home()).unwrap();
-        repository.git(&["init", "--quiet", "--initial-branch=main"]);
+        let format = format!("--object-format={format}");
+        repository.git(&["init", "--quiet", "--initial-branch=main", &format]);
         repository.commit("one");
         repository.git(&["tag", "v1"]);
         repository.git(&["tag", "--annotate", "--message=m", "v1a"]);
@@ -101,9 +140,36 @@ impl Repository {
         url: &str,
         rev: &str,
     ) -> Result<PathBuf, GitError> {
-        let (cache, env) = (self.cache(), self.env());
-        let timeout = Duration::from_secs(60);
-        Git { cache: &cache, env: &env, credential, files: false, timeout }.fetch(url, rev)
+        self.fetch_with(url, rev, |git| git.credential = credential)
+    }
+
+    /// Fetches with some things changed.
+    pub(crate) fn fetch_with(
+        &self,
+        url: &str,
+        rev: &str,
+        change: impl FnOnce(&mut Options),
+    ) -> Result<PathBuf, GitError> {
+        let mut options = Options {
+            env: self.env(),
+            credential: None,
+            files: false,
+            timeout: Duration::from_secs(60),
+            method: self.method,
+            max_bytes: 1 << 30,
+            interrupt: Interrupt::new().unwrap(),
+        };
+        change(&mut options);
+        let Options { env, credential, files, timeout, method, max_bytes, interrupt } = options;
+        let (cache, env, interrupt) = (&self.cache(), &env, &interrupt);
+        Git { cache, env, credential, files, timeout, method, max_bytes, interrupt }.fetch(url, rev)
+    }
+
+    /// Returns an environment with other variables besides.
+    pub(crate) fn env_with(&self, variables: &[(&str, &str)]) -> BTreeMap<String, String> {
+        let mut env = self.env();
+        env.extend(variables.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())));
+        env
     }
 }
 

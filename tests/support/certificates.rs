@@ -5,6 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 
+use rustls::ServerConfig;
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+
 use super::program;
 
 const NAMES: &str = "subjectAltName=DNS:docker.io,DNS:registry-1.docker.io,DNS:index.docker.io,\
@@ -56,6 +60,22 @@ impl Certificates {
 
     pub(crate) fn key(&self) -> PathBuf {
         self.path().join("key.pem")
+    }
+
+    /// Returns what a server proves itself with.
+    pub(crate) fn tls(&self) -> Arc<ServerConfig> {
+        let chain = CertificateDer::pem_file_iter(self.certificate())
+            .expect("the certificate can be read")
+            .collect::<Result<_, _>>()
+            .expect("it is PEM");
+        let key = PrivateKeyDer::from_pem_file(self.key()).expect("the key is PEM");
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("the provider has both versions")
+            .with_no_client_auth()
+            .with_single_cert(chain, key);
+        Arc::new(config.expect("the key belongs to the certificate"))
     }
 
     fn path(&self) -> &Path {

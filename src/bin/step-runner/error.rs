@@ -10,7 +10,7 @@ use oci_hooks::step_runner::document::{DocumentError, ReferenceError};
 use oci_hooks::step_runner::engine::StepError;
 use oci_hooks::step_runner::jobs::StateError;
 use oci_hooks::step_runner::log::TooMuchToMask;
-use oci_hooks::step_runner::resolve::ResolveError;
+use oci_hooks::step_runner::resolve::{ResolveError, UnknownGitMethod};
 use oci_hooks::step_runner::service::ServeError;
 use oci_hooks::step_runner::socket::SocketError;
 use oci_hooks::sys::fs::{PathError, ReadError};
@@ -46,6 +46,8 @@ pub(crate) enum Error {
     Read(ReadError),
     #[error("cannot write to standard output")]
     Print(#[source] io::Error),
+    #[error("environment variable STEP_RUNNER_GIT")]
+    Git(#[source] UnknownGitMethod),
     #[error("initializing step-runner: invalid empty socket dir")]
     EmptyDir,
     #[error("initializing step-runner: invalid socket dir {}", .0.display())]

@@ -9,6 +9,9 @@ use oci_hooks::step_runner::resolve::{Remote, Resolver};
 use crate::environment;
 use crate::error::Error;
 
+/// The variable that says who fetches from git repositories: `auto`, `native` or `program`.
+const GIT: &str = "STEP_RUNNER_GIT";
+
 /// Returns a resolver with the cache directory and proxies of the environment.
 pub(crate) fn open() -> Result<Resolver, Error> {
     let any = |names: [&str; 4]| {
@@ -19,7 +22,11 @@ pub(crate) fn open() -> Result<Resolver, Error> {
     options.proxy = any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]);
     options.no_proxy = no_proxy.split(',').map(|host| host.trim().to_owned()).collect();
     let registries = RegistryClient::new(options)?;
-    Ok(Resolver::new(Remote::new(cache()?, registries)))
+    let mut remote = Remote::new(cache()?, registries);
+    if let Some(method) = env::var(GIT).ok().filter(|method| !method.is_empty()) {
+        remote.git = method.parse().map_err(Error::Git)?;
+    }
+    Ok(Resolver::new(remote))
 }
 
 /// Returns the cache directory of remote steps.

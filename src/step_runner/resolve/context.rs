@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::super::document::StepFile;
+use super::git::GitMethod;
 use super::interrupt::Interrupt;
 use crate::image::{Credentials, RegistryClient};
 
@@ -16,12 +17,15 @@ pub struct Remote {
     pub registries: RegistryClient,
     /// Credentials for registries, besides those of a job.
     pub credentials: Credentials,
+    /// Who fetches from git repositories.
+    pub git: GitMethod,
 }
 
 impl Remote {
-    /// Returns options without credentials.
+    /// Returns options without credentials, and with the usual ways to fetch.
     pub fn new(cache: PathBuf, registries: RegistryClient) -> Self {
-        Remote { cache, registries, credentials: Credentials::default() }
+        let (credentials, git) = (Credentials::default(), GitMethod::default());
+        Remote { cache, registries, credentials, git }
     }
 }
 

@@ -12,7 +12,7 @@ mod resolver;
 pub use context::{Caller, Loaded, Remote};
 pub(super) use error::reason;
 pub use error::{OciError, ResolveError};
-pub use git::{Credential, Git, GitError};
+pub use git::{Credential, Git, GitError, GitMethod, UnknownGitMethod};
 pub use interrupt::Interrupt;
 pub use local::MAX_BYTES;
 pub(super) use oci::credentials;

@@ -6,11 +6,14 @@ use std::time::Duration;
 use super::super::document::Reference;
 use super::context::{Caller, Loaded, Remote};
 use super::error::ResolveError;
-use super::git::{self, Git};
+use super::git::{self, Git, GitError};
 use super::{builtin, local, oci};
 
 /// Timeout for fetching a repository.
 const GIT_TIMEOUT: Duration = Duration::from_secs(600);
+
+/// Maximum size of what a git server sends for a step.
+const MAX_GIT_BYTES: u64 = 1 << 30;
 
 /// Resolves step references to step files.
 #[derive(Clone, Debug, Default)]
@@ -39,14 +42,21 @@ impl Resolver {
                 local::load_beneath(&tree, path, filename.as_deref())
             }
             Reference::Git { url, rev, path, filename } => {
+                let remote = self.remote()?;
                 let git = Git {
-                    cache: &self.remote()?.cache.join("git"),
+                    cache: &remote.cache.join("git"),
                     env: caller.env,
                     credential: git::Credential::of_job(caller),
                     files: false,
                     timeout: GIT_TIMEOUT,
+                    method: remote.git,
+                    max_bytes: MAX_GIT_BYTES,
+                    interrupt: caller.interrupt,
                 };
-                let tree = git.fetch(url, rev)?;
+                let tree = git.fetch(url, rev).map_err(|error| match error {
+                    GitError::Interrupted => ResolveError::Interrupted,
+                    error => error.into(),
+                })?;
                 local::load_beneath(&tree, path, filename.as_deref())
                     .map_err(|error| ResolveError::InRepository(Box::new(error)))
             }

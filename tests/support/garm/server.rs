@@ -6,8 +6,6 @@ use std::net::TcpListener;
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
 
 use super::super::github_runner::merge;
@@ -67,7 +65,7 @@ impl Garm {
             state.files.insert(GITEA.to_owned(), runner::ACT_RUNNER.into());
         }
         let listener = host.enter(|| TcpListener::bind("127.0.0.1:0"));
-        let tls = is_tls.then(|| Arc::new(tls(host)));
+        let tls = is_tls.then(|| host.certificates.tls());
         let server = Server::start_at(listener.expect("the loopback has free ports"), tls, {
             let shared = Arc::clone(&shared);
             move |request| {
@@ -293,20 +291,4 @@ const INJECTED: &str = "#!/bin/bash\n\nset -ex\nset -o pipefail\n\nBEARER_TOKEN=
 fn new_token() -> String {
     let name = program::unique_name();
     format!("eyJhbGciOiJIUzI1NiJ9.{}.canary-token-{name}", encode(name.as_bytes()).replace('=', ""))
-}
-
-fn tls(host: &Host) -> rustls::ServerConfig {
-    let certificates = &host.certificates;
-    let chain = CertificateDer::pem_file_iter(certificates.certificate())
-        .expect("the certificate can be read")
-        .collect::<Result<_, _>>()
-        .expect("it is PEM");
-    let key = PrivateKeyDer::from_pem_file(certificates.key()).expect("the key is PEM");
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    rustls::ServerConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .expect("the provider has both versions")
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .expect("the key belongs to the certificate")
 }

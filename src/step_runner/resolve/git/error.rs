@@ -32,6 +32,12 @@ pub enum GitError {
         /// Timeout of the fetch in seconds.
         seconds: u64,
     },
+    /// The job was cancelled, or its maximum run time is over.
+    #[error("interrupted")]
+    Interrupted,
+    /// The server cannot be asked but by the program `git`.
+    #[error("cannot fetch {url}: the server does not know version 2 of git's protocol")]
+    Outdated { url: String },
     /// Another user could write to the cache.
     #[error("{} is owned or writable by another user", .0.display())]
     NotPrivate(PathBuf),

@@ -1,7 +1,8 @@
-//! Steps in git repositories, fetched by the program `git`.
+//! Steps in git repositories.
 //!
 //! Fetches are shallow: one commit at a time, without history. Tags and branches are resolved each time; a
-//! commit is fetched once.
+//! commit is fetched once. Repositories by HTTP are fetched by [`native`], others, and all where the user
+//! wants it so, by the program `git`: [`mirror`].
 //!
 //! References come from jobs and are not trusted. They are passed to git only after `--`, over HTTPS, HTTP
 //! and SSH only, without hooks, remote helpers or terminal prompts. Passwords are passed in the
@@ -10,9 +11,14 @@
 mod credential;
 mod error;
 mod fetch;
+mod method;
+mod mirror;
+mod native;
 mod program;
 mod repository;
+mod revision;
 
 pub use credential::Credential;
 pub use error::GitError;
 pub use fetch::Git;
+pub use method::{GitMethod, UnknownGitMethod};

@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::credential::Credential;
 use super::error::GitError;
+use super::fetch::Git;
 use super::repository::Repository;
 use crate::runtime;
 use crate::sys::process::{End, Program};
@@ -37,20 +38,26 @@ pub(super) struct Runner<'a> {
     settings: Vec<String>,
     env: BTreeMap<OsString, OsString>,
     password: Option<String>,
-    timeout: Duration,
+    git: &'a Git<'a>,
     deadline: Instant,
 }
 
+/// Returns the path of git, found by the variable `PATH`.
+pub(super) fn find(env: &BTreeMap<String, String>) -> Result<PathBuf, GitError> {
+    let path = env.get("PATH").map(String::as_str);
+    runtime::find(&[OsStr::new("git")], path.map(OsStr::new), None)
+        .map_err(|_| GitError::NoProgram(path.unwrap_or(runtime::DEFAULT_PATH).to_owned()))
+}
+
 impl<'a> Runner<'a> {
+    /// Returns a runner whose calls end together at the deadline.
     pub(super) fn new(
         repository: &'a Repository,
-        credential: Option<&Credential>,
-        env: &BTreeMap<String, String>,
-        timeout: Duration,
+        git: &'a Git<'a>,
+        deadline: Instant,
     ) -> Result<Self, GitError> {
-        let path = env.get("PATH").map(String::as_str);
-        let program = runtime::find(&[OsStr::new("git")], path.map(OsStr::new), None)
-            .map_err(|_| GitError::NoProgram(path.unwrap_or(runtime::DEFAULT_PATH).to_owned()))?;
+        let program = find(git.env)?;
+        let env = git.env;
         let is_kept = |name: &str| {
             !name.starts_with("GIT_")
                 || KEPT_VARIABLES.iter().any(|kept| match kept.strip_suffix('_') {
@@ -80,9 +87,8 @@ impl<'a> Runner<'a> {
         }
         let mut settings: Vec<_> = SETTINGS.map(str::to_owned).to_vec();
         // Credentials in the URL take precedence over those for its origin.
-        let credential = repository.credential.as_ref().or_else(|| {
-            credential.filter(|c| repository.origin.as_deref() == Some(c.origin.as_str()))
-        });
+        let of_job = || git.credential.as_ref().filter(|c| repository.is_at(&c.origin));
+        let credential = repository.credential.as_ref().or_else(of_job);
         if let Some(Credential { origin, username, password }) = credential {
             // No other helper is called, neither to get nor to store credentials.
             settings.push("credential.helper=".to_owned());
@@ -91,8 +97,7 @@ impl<'a> Runner<'a> {
             env.insert("STEP_RUNNER_GIT_PASSWORD".into(), password.into());
         }
         let password = credential.map(|credential| credential.password.clone());
-        let deadline = Instant::now() + timeout;
-        Ok(Runner { program, repository, settings, env, password, timeout, deadline })
+        Ok(Runner { program, repository, settings, env, password, git, deadline })
     }
 
     /// Returns the repository of this runner.
@@ -114,14 +119,14 @@ impl<'a> Runner<'a> {
         program.env =
             self.env.iter().map(|(name, value)| (name.as_os_str(), value.as_os_str())).collect();
         program.timeout = Some(self.deadline.saturating_duration_since(Instant::now()));
+        program.interrupt = Some(self.git.interrupt.event());
         let finished = program.run()?;
         let url = || self.repository.url.clone();
         match finished.end {
             End::Exited(0) => Ok(Ok(String::from_utf8_lossy(&finished.stdout).into_owned())),
             End::Exited(_) | End::Signaled(_) => Ok(Err(self.message(&finished.stderr))),
-            End::TimedOut => {
-                Err(GitError::TimedOut { url: url(), seconds: self.timeout.as_secs() })
-            }
+            End::TimedOut if self.git.interrupt.is_set() => Err(GitError::Interrupted),
+            End::TimedOut => Err(self.git.timed_out(self.repository)),
             End::OutputTooLarge => {
                 let message = "too many tags and branches".to_owned();
                 Err(GitError::Failed { url: url(), message })

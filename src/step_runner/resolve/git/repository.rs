@@ -77,6 +77,19 @@ impl Repository {
         Ok(Repository { url: format!("{scheme}://{rest}"), origin: Some(origin), credential })
     }
 
+    /// Returns whether this is where credentials for an origin may be sent.
+    pub(super) fn is_at(&self, origin: &str) -> bool {
+        self.origin.as_deref() == Some(origin)
+    }
+
+    /// Returns the host of an HTTP URL in lower case, without the port.
+    pub(super) fn host(&self) -> Option<String> {
+        let (_, host) = self.origin.as_deref()?.split_once("://")?;
+        let end = host.rfind(']').map_or(0, |bracket| bracket + 1);
+        let end = host[end..].find(':').map_or(host.len(), |colon| end + colon);
+        Some(host[..end].to_ascii_lowercase())
+    }
+
     /// Returns the name of the cache directory, unique by URL and safe as a file name.
     pub(super) fn directory(&self) -> String {
         let url = self.url.trim_end_matches('/');
@@ -175,6 +188,19 @@ mod tests {
         assert!(Repository::parse("file:///p", true).is_ok());
         let error = parse("git://user:secret@host/p").unwrap_err();
         assert!(!error.contains("secret") && error.contains("git://host/p"), "{error}");
+    }
+
+    #[test]
+    fn hosts_are_without_ports() {
+        for (url, host) in [
+            ("https://Host/p", Some("host")),
+            ("http://u:p@host:80/p", Some("host")),
+            ("https://[::1]:8443/p", Some("[::1]")),
+            ("https://[::1]/p", Some("[::1]")),
+            ("ssh://host/p", None),
+        ] {
+            assert_eq!(parse(url).unwrap().host().as_deref(), host, "{url}");
+        }
     }
 
     #[test]

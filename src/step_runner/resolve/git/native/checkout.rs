@@ -1,0 +1,207 @@
+//! Writes the files of a commit. Nothing there is trusted, neither names nor links nor sizes.
+
+use std::ffi::CString;
+use std::fs::{self, DirBuilder, File};
+use std::io::Write as _;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::fs::DirBuilderExt as _;
+use std::path::{Path, PathBuf};
+
+use gix_hash::ObjectId;
+use gix_object::TreeRefIter;
+use gix_object::bstr::BStr;
+use gix_object::tree::EntryKind;
+use gix_validate::path::component::{Mode as NameMode, Options};
+use rustix::fs::{CWD, Mode, OFlags, mkdirat, openat, symlinkat};
+
+use super::failure::{Failure, malformed};
+use super::pack::Pack;
+use super::transfer::Transfer;
+use crate::sys::fs::PathContext as _;
+use crate::sys::removal::remove_tree;
+
+/// Limits of all files of a commit: a few objects can stand for as many files as one likes.
+const MAX_FILES: u64 = 1_000_000;
+const MAX_TOTAL_BYTES: u64 = 8 << 30;
+const MAX_DEPTH: usize = 256;
+
+/// Size limit of the target of a link, the kernel's.
+const MAX_LINK_BYTES: usize = 4095;
+
+const DIRECTORY: OFlags =
+    OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// Every file is new, whatever stands twice in a tree: no link is followed.
+const NEW_FILE: OFlags = OFlags::WRONLY
+    .union(OFlags::CREATE)
+    .union(OFlags::EXCL)
+    .union(OFlags::NOFOLLOW)
+    .union(OFlags::CLOEXEC);
+
+/// Writes a tree to a scratch directory, which becomes the target when all is there.
+pub(super) fn check_out(
+    pack: &mut Pack,
+    root: ObjectId,
+    scratch: &Path,
+    target: &Path,
+    transfer: &Transfer,
+) -> Result<(), Failure> {
+    // Left by a crash.
+    remove_tree(scratch)?;
+    DirBuilder::new().mode(0o700).create(scratch).at("make", scratch)?;
+    let mut checkout = Checkout { pack, scratch, transfer, files: 0, bytes: 0 };
+    let written = checkout.write_all(root);
+    if written.is_err() {
+        // The first error is the one to report.
+        let _ = remove_tree(scratch);
+    }
+    written?;
+    Ok(fs::rename(scratch, target).at("rename", scratch)?)
+}
+
+struct Checkout<'a> {
+    pack: &'a mut Pack,
+    scratch: &'a Path,
+    transfer: &'a Transfer,
+    files: u64,
+    bytes: u64,
+}
+
+/// A directory that is open, with what is still to be written there, the first entry last.
+struct Level {
+    dir: OwnedFd,
+    path: PathBuf,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    name: CString,
+    kind: EntryKind,
+    id: ObjectId,
+}
+
+impl Checkout<'_> {
+    fn write_all(&mut self, root: ObjectId) -> Result<(), Failure> {
+        let dir = openat(CWD, self.scratch, DIRECTORY, Mode::empty()).at("open", self.scratch)?;
+        let entries = self.entries(&root)?;
+        let mut levels = vec![Level { dir, path: self.scratch.to_owned(), entries }];
+        while let Some(level) = levels.last_mut() {
+            let Some(entry) = level.entries.pop() else {
+                levels.pop();
+                continue;
+            };
+            self.transfer.check()?;
+            let path = level.path.join(name(&entry));
+            match entry.kind {
+                // The directory of a submodule stays empty.
+                EntryKind::Commit => {
+                    mkdirat(&level.dir, &entry.name, Mode::from(0o777)).at("make", &path)?;
+                }
+                EntryKind::Tree => {
+                    mkdirat(&level.dir, &entry.name, Mode::from(0o777)).at("make", &path)?;
+                    let dir = openat(&level.dir, &entry.name, DIRECTORY, Mode::empty());
+                    let (dir, entries) = (dir.at("open", &path)?, self.entries(&entry.id)?);
+                    levels.push(Level { dir, path, entries });
+                    if levels.len() > MAX_DEPTH {
+                        return Err(too_much(MAX_DEPTH as u64, "nested directories"));
+                    }
+                }
+                EntryKind::Blob | EntryKind::BlobExecutable | EntryKind::Link => {
+                    self.write(&level.dir, &entry, &path)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, dir: &OwnedFd, entry: &Entry, path: &Path) -> Result<(), Failure> {
+        let mut buffer = Vec::new();
+        let content = match self.pack.object(&entry.id, &mut buffer)? {
+            Some((gix_object::Kind::Blob, content)) => content,
+            _ => return Err(missing(&entry.id)),
+        };
+        self.bytes = self.bytes.saturating_add(content.len() as u64);
+        if self.bytes > MAX_TOTAL_BYTES {
+            return Err(too_much(MAX_TOTAL_BYTES, "bytes of files"));
+        }
+        if entry.kind == EntryKind::Link {
+            if content.len() > MAX_LINK_BYTES {
+                return Err(too_much(MAX_LINK_BYTES as u64, "bytes in a link"));
+            }
+            let target = CString::new(content).map_err(malformed)?;
+            symlinkat(&target, dir, &entry.name).at("make the link", path)?;
+            return Ok(());
+        }
+        let mode = if entry.kind == EntryKind::Blob { 0o666 } else { 0o777 };
+        let file = openat(dir.as_fd(), &entry.name, NEW_FILE, Mode::from(mode)).at("make", path)?;
+        Ok(File::from(file).write_all(content).at("write", path)?)
+    }
+
+    /// Returns what a tree has, the first entry last.
+    fn entries(&mut self, id: &ObjectId) -> Result<Vec<Entry>, Failure> {
+        let mut buffer = Vec::new();
+        let data = match self.pack.object(id, &mut buffer)? {
+            Some((gix_object::Kind::Tree, data)) => data,
+            _ => return Err(missing(id)),
+        };
+        let mut entries = Vec::new();
+        for entry in TreeRefIter::from_bytes(data, id.kind()) {
+            let entry = entry.map_err(malformed)?;
+            self.files += 1;
+            if self.files > MAX_FILES {
+                return Err(too_much(MAX_FILES, "files"));
+            }
+            let kind = entry.mode.kind();
+            entries.push(Entry {
+                name: checked(entry.filename, kind)?,
+                kind,
+                id: entry.oid.to_owned(),
+            });
+        }
+        entries.reverse();
+        Ok(entries)
+    }
+}
+
+/// Returns the name of an entry, which leads nowhere else and is not git's own.
+fn checked(name: &BStr, kind: EntryKind) -> Result<CString, Failure> {
+    let options = Options { protect_windows: false, protect_hfs: true, protect_ntfs: true };
+    let mode = (kind == EntryKind::Link).then_some(NameMode::Symlink);
+    let wrong = |reason: &dyn ToString| {
+        malformed(format!("invalid file name {name:?}: {}", reason.to_string()))
+    };
+    gix_validate::path::component(name, mode, options).map_err(|error| wrong(&error))?;
+    CString::new(name.to_vec()).map_err(|error| wrong(&error))
+}
+
+fn name(entry: &Entry) -> PathBuf {
+    use std::os::unix::ffi::OsStrExt as _;
+    PathBuf::from(std::ffi::OsStr::from_bytes(entry.name.as_bytes()))
+}
+
+fn missing(id: &ObjectId) -> Failure {
+    Failure::Message(format!("the server sends no object {id}"))
+}
+
+fn too_much(limit: u64, what: &str) -> Failure {
+    Failure::Message(format!("the commit has more than {limit} {what}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_nowhere_else_and_are_not_gits() {
+        let check = |name: &str, kind| checked(name.into(), kind).is_ok();
+        for name in ["a", "..a", "a b", ".gitignore", ".gitmodules", "é", "a\\b", "con", "-x"] {
+            assert!(check(name, EntryKind::Blob), "{name}");
+        }
+        for name in ["", ".", "..", "a/b", "/", ".git", ".GIT", "git~1", ".git ", "a\0b"] {
+            assert!(!check(name, EntryKind::Blob), "{name:?}");
+            assert!(!check(name, EntryKind::Tree), "{name:?}");
+        }
+        assert!(!check(".gitmodules", EntryKind::Link));
+        assert!(!check(".g\u{200c}it", EntryKind::Tree));
+    }
+}

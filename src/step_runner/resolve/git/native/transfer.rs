@@ -1,0 +1,112 @@
+//! What all parts of one fetch share: whether it goes on, and why not.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use super::super::super::interrupt::Interrupt;
+use super::failure::{Failure, shown};
+
+/// Time between looks at whether a fetch is to go on.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// A fetch under way. Clones share the state.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Transfer {
+    stop: Arc<AtomicBool>,
+    /// The first error of the connection: libraries would wrap it in words of theirs.
+    fault: Arc<OnceLock<String>>,
+}
+
+impl Transfer {
+    /// Calls a function with a transfer that stops at the deadline, or once the interrupt is set.
+    pub(super) fn run<T>(
+        interrupt: &Interrupt,
+        deadline: Instant,
+        call: impl FnOnce(&Transfer) -> Result<T, Failure>,
+    ) -> Result<T, Failure> {
+        let transfer = Transfer::default();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let watch = || {
+                while !over.load(Ordering::SeqCst) {
+                    if interrupt.is_set() || Instant::now() >= deadline {
+                        transfer.stop.store(true, Ordering::SeqCst);
+                        return;
+                    }
+                    thread::park_timeout(POLL_INTERVAL);
+                }
+            };
+            let watcher = thread::Builder::new().spawn_scoped(scope, watch);
+            let watcher = watcher.map_err(|error| Failure::Message(error.to_string()))?;
+            // Also if the call panics: the scope waits for the thread.
+            let _end = OnDrop(|| {
+                over.store(true, Ordering::SeqCst);
+                watcher.thread().unpark();
+            });
+            call(&transfer)
+        })
+    }
+
+    /// Returns the flag for libraries that look by themselves.
+    pub(super) fn flag(&self) -> &AtomicBool {
+        &self.stop
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.stop.load(Ordering::SeqCst)
+    }
+
+    /// Fails if the fetch is to stop.
+    pub(super) fn check(&self) -> Result<(), Failure> {
+        if self.is_stopped() { Err(Failure::Stopped) } else { Ok(()) }
+    }
+
+    /// Notes an error of the connection; the first one counts.
+    pub(super) fn set_fault(&self, fault: &str) {
+        // Later ones follow from it.
+        let _ = self.fault.set(shown(fault));
+    }
+
+    /// Returns why an operation failed whose own error is this.
+    pub(super) fn failure(&self, error: impl ToString) -> Failure {
+        if self.is_stopped() {
+            return Failure::Stopped;
+        }
+        Failure::Message(self.fault.get().cloned().unwrap_or_else(|| shown(&error.to_string())))
+    }
+}
+
+/// Calls a function when it goes out of scope.
+struct OnDrop<F: Fn()>(F);
+
+impl<F: Fn()> Drop for OnDrop<F> {
+    fn drop(&mut self) {
+        (self.0)();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transfer_stops_at_its_deadline_and_by_its_interrupt() {
+        let hour = || Instant::now() + Duration::from_secs(3600);
+        let interrupt = Interrupt::new().unwrap();
+        let wait = |transfer: &Transfer| -> Result<(), Failure> {
+            while !transfer.is_stopped() {
+                thread::yield_now();
+            }
+            transfer.check()
+        };
+        let ended = Transfer::run(&interrupt, Instant::now(), wait);
+        assert!(matches!(ended, Err(Failure::Stopped)));
+        assert!(Transfer::run(&interrupt, hour(), |_| Ok(())).is_ok());
+        let other = interrupt.clone();
+        let setter = thread::spawn(move || other.set());
+        assert!(matches!(Transfer::run(&interrupt, hour(), wait), Err(Failure::Stopped)));
+        setter.join().unwrap();
+    }
+}

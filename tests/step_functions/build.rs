@@ -60,9 +60,9 @@ fn other_programs_read_the_archive() {
             let mut tar = Command::new(program::find("tar"));
             tar.env("TZ", "UTC").args(["--zstd", "--numeric-owner", "-tvf"]).arg(&path);
             let list = program::run(&mut tar).success();
-            found.extend(list.lines().map(|line| {
-                line.split_whitespace().collect::<Vec<_>>().join(" ")
-            }));
+            found.extend(
+                list.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")),
+            );
         }
     }
     found.sort();

@@ -3,6 +3,9 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod build;
+mod faults;
+mod hostile;
+mod logins;
 mod publish;
 mod setup;
 #[path = "../support/mod.rs"]

@@ -1,1 +1,134 @@
-//! Publishing.
+//! What is in a registry afterwards, and that it runs.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::process::Command;
+
+use oci_hooks::image::{
+    ClientOptions, Credentials, Limits, PullPolicy, PullRequest, RegistryClient, Silent, Store,
+    StoreOptions, pull,
+};
+use oci_hooks::step_runner::Value;
+use oci_hooks::step_runner::document::Reference;
+use oci_hooks::step_runner::function_oci::Function;
+use oci_hooks::step_runner::resolve::{Caller, Interrupt, Remote, Resolver};
+use serde_json::json;
+
+use crate::setup::{ARCHIVE, Job};
+use crate::support::program;
+use crate::support::registry::{Auth, Registry};
+
+/// Returns the digest that a tag names, as skopeo sees it; none if there is no such tag.
+fn tagged(registry: &Registry, tag: &str) -> Option<String> {
+    let mut skopeo = Command::new(program::find("skopeo"));
+    skopeo.args(["inspect", "--raw", "--tls-verify=false"]);
+    let ran =
+        program::run(skopeo.arg(format!("docker://{}/group/function:{tag}", registry.address())));
+    let manifest = ran.status.success().then(|| ran.success())?;
+    Some(oci_hooks::image::Digest::of(manifest.as_bytes()).to_string())
+}
+
+fn digest(outputs: &BTreeMap<String, Value>) -> String {
+    let Value::Object(digest) = &outputs["digest"] else { panic!("{outputs:?}") };
+    digest["value"].to_text()
+}
+
+#[test]
+fn each_version_gets_the_tags_of_which_it_is_the_newest() {
+    let registry = Registry::start(Auth::None);
+    let repository = format!("{}/group/function", registry.address());
+    let job = Job::new();
+    let mut published = BTreeMap::new();
+    for (version, tags) in [
+        ("0.9.0-rc1", &["0.9.0-rc1"][..]),
+        ("1.2.3", &["1.2.3", "1.2", "1", "latest"]),
+        ("1.3.0", &["1.3.0", "1.3", "1", "latest"]),
+        ("1.2.4", &["1.2.4", "1.2"]),
+        ("2.0.0-rc1", &["2.0.0-rc1"]),
+        ("1.2.2", &["1.2.2"]),
+    ] {
+        let built = job.build(version);
+        let ran = job.publish(&repository);
+        assert!(ran.log.contains(&format!("Tagged {repository}:{version}\n")), "{}", ran.log);
+        let outputs = ran.success();
+        assert_eq!(digest(&outputs), digest(&built));
+        assert_eq!(outputs["tags"], json!(tags).into());
+        assert_eq!(outputs["ref"].to_text(), format!("{repository}:{version}"));
+        assert_eq!(outputs["registry"].to_text(), registry.address());
+        assert_eq!(outputs["repository"].to_text(), "group/function");
+        for tag in tags {
+            published.insert((*tag).to_owned(), digest(&built));
+        }
+        for (tag, digest) in &published {
+            assert_eq!(tagged(&registry, tag).as_ref(), Some(digest), "{tag} after {version}");
+        }
+    }
+    for none in ["0.9", "0", "2.0", "2", "2.0.0"] {
+        assert_eq!(tagged(&registry, none), None, "{none}");
+    }
+}
+
+#[test]
+fn a_version_is_published_once_with_one_content() {
+    let registry = Registry::start(Auth::None);
+    let repository = format!("{}/group/function", registry.address());
+    let job = Job::new();
+    let first = digest(&job.build("1.0.0"));
+    assert!(job.publish(&repository).log.contains("Pushed: sha256:"));
+    // Again, as by a job that is retried: nothing is sent twice.
+    let again = job.publish(&repository);
+    assert!(again.log.contains("Present: sha256:"), "{}", again.log);
+    assert!(!again.log.contains("Pushed: sha256:"), "{}", again.log);
+    again.success();
+
+    job.write("bin/amd64/run", "#!/bin/sh\necho another\n", 0o755);
+    let second = digest(&job.build("1.0.0"));
+    let error = job.publish(&repository).failure();
+    let expected = format!("{repository}:1.0.0 is published already, as {first} and not {second}");
+    assert!(error.contains(&expected), "{error}");
+    assert_eq!(tagged(&registry, "latest"), Some(first));
+
+    let inputs = json!({"archive": ARCHIVE, "to_repository": repository, "overwrite": true});
+    job.run(Function::Publish, inputs).success();
+    assert_eq!(tagged(&registry, "1.0.0"), Some(second));
+}
+
+#[test]
+fn what_was_published_is_what_runs_on_each_platform() {
+    let registry = Registry::start(Auth::None);
+    let repository = format!("{}/group/function", registry.address());
+    let job = Job::new();
+    job.build("1.0.0");
+    job.publish(&repository).success();
+
+    let registries = || RegistryClient::new(ClientOptions::default()).unwrap();
+    let resolver = Resolver::new(Remote::new(job.path().join("cache"), registries()));
+    let reference = Reference::parse(&format!("{repository}:1")).unwrap();
+    let (vars, env) = (BTreeMap::new(), BTreeMap::new());
+    let interrupt = Interrupt::new().unwrap();
+    let caller = Caller { dir: job.path(), vars: &vars, env: &env, interrupt: &interrupt };
+    let loaded = resolver.load(&reference, &caller).unwrap();
+    let ran = program::run(&mut Command::new(loaded.dir.join("bin/run"))).success();
+    let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
+    assert_eq!(ran, format!("on {host}\n"));
+
+    let options = StoreOptions {
+        root: job.path().join("store"),
+        run: job.path().join("run"),
+        limits: Limits::default(),
+    };
+    let store = Store::open(options).unwrap();
+    for architecture in ["amd64", "arm64"] {
+        let request = PullRequest {
+            reference: &format!("{repository}:latest").parse().unwrap(),
+            platform: &format!("linux/{architecture}").parse().unwrap(),
+            credentials: &Credentials::default(),
+            policy: PullPolicy::Always,
+            progress: &Silent,
+        };
+        let image = pull(&store, &registries(), &request).unwrap();
+        let program = image.layers.last().unwrap().join("bin/run");
+        let text = fs::read_to_string(program).unwrap();
+        assert!(text.contains(&format!("on {architecture}\n")), "{text}");
+    }
+}

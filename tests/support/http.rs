@@ -19,6 +19,7 @@ pub(crate) struct Request {
     pub(crate) path: String,
     /// Names in lower case.
     pub(crate) headers: Vec<(String, String)>,
+    /// What is no text in it is replaced.
     pub(crate) body: String,
 }
 
@@ -256,6 +257,8 @@ fn read_request(reader: &mut BufReader<impl Read>) -> Option<Request> {
     }
     let mut request = Request { method, path, headers, body: String::new() };
     let length = request.header("content-length").and_then(|length| length.parse().ok());
-    reader.take(length.unwrap_or(0)).read_to_string(&mut request.body).ok()?;
+    let mut body = Vec::new();
+    reader.take(length.unwrap_or(0)).read_to_end(&mut body).ok()?;
+    request.body = String::from_utf8_lossy(&body).into_owned();
     Some(request)
 }

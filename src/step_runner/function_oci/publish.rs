@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::super::Value;
 use super::super::log::Stream;
-use super::super::resolve::{Caller, credentials};
+use super::super::resolve::credentials;
 use super::build::{REF_NAME, VERSION, digest_output};
 use super::error::FunctionError;
 use super::files::JobDirectory;
@@ -55,10 +55,9 @@ pub(super) fn publish(task: &Task) -> Result<Outputs, FunctionError> {
     let archive = LayoutArchive::open(job.open_file(path)?.file, path).map_err(invalid)?;
     let image = FunctionImage::read(&archive, path)?;
 
-    let call = task.call();
-    let remote = call.remote.as_deref().ok_or(FunctionError::NoRegistries)?;
-    let caller = Caller { dir: &call.work_dir, vars: &call.vars, env: &call.env };
-    let credentials = credentials(&remote.credentials, &caller)?;
+    let remote = task.remote().ok_or(FunctionError::NoRegistries)?;
+    let caller = task.caller();
+    let credentials = credentials(&remote.credentials, &caller, &inputs.repository)?;
     let log = Log { task };
     let destination = remote.registries.destination(&inputs.repository, &credentials, &log)?;
     let (registry, repository) = (inputs.repository.registry(), inputs.repository.repository());

@@ -5,14 +5,13 @@ use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use super::super::Value;
 use super::super::log::Stream;
-use super::super::resolve::Remote;
+use super::super::resolve::{Caller, Interrupt, Remote};
 use super::build::build;
 use super::error::FunctionError;
 use super::publish::publish;
@@ -53,7 +52,7 @@ pub struct Call {
 pub(super) struct Task {
     call: Call,
     events: Sender<Event>,
-    is_cancelled: Arc<AtomicBool>,
+    interrupt: Interrupt,
 }
 
 enum Event {
@@ -73,8 +72,8 @@ pub fn run(
     is_cancelled: &mut dyn FnMut() -> bool,
 ) -> Result<BTreeMap<String, Value>, FunctionError> {
     let (events, received) = mpsc::channel();
-    let flag = Arc::new(AtomicBool::new(false));
-    let task = Task { call, events, is_cancelled: Arc::clone(&flag) };
+    let interrupt = Interrupt::new().map_err(FunctionError::Thread)?;
+    let task = Task { call, events, interrupt: interrupt.clone() };
     let work = move || {
         let result = match task.call.function {
             Function::Build => build(&task),
@@ -99,7 +98,7 @@ pub fn run(
             }
         }
         if ends.is_none() && is_cancelled() {
-            flag.store(true, Ordering::Relaxed);
+            interrupt.set();
             ends = Some(Instant::now() + CLEANUP);
         }
         if ends.is_some_and(|ends| ends <= Instant::now()) {
@@ -117,8 +116,14 @@ impl Task {
         &self.call.work_dir
     }
 
-    pub(super) fn call(&self) -> &Call {
-        &self.call
+    pub(super) fn remote(&self) -> Option<&Remote> {
+        self.call.remote.as_deref()
+    }
+
+    /// Returns whose variables have the logins.
+    pub(super) fn caller(&self) -> Caller<'_> {
+        let Call { work_dir, vars, env, .. } = &self.call;
+        Caller { dir: work_dir, vars, env, interrupt: &self.interrupt }
     }
 
     /// Writes a line of the log.
@@ -132,7 +137,7 @@ impl Task {
     }
 
     pub(super) fn is_cancelled(&self) -> bool {
-        self.is_cancelled.load(Ordering::Relaxed)
+        self.interrupt.is_set()
     }
     /// Returns a reader that fails when the job is cancelled.
     pub(super) fn guard<'a, R: Read + 'a>(&'a self, reader: R) -> impl Read + 'a {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::context::{Caller, Remote};
 use super::error::OciError;
 use crate::image::{
-    Credential, CredentialFile, Credentials, Image, Limits, Login, Platform, PullPolicy,
+    Credential, CredentialFile, Credentials, Image, Limits, Login, Platform, PullError, PullPolicy,
     PullRequest, Reference, Secret, Silent, Store, StoreOptions, pull,
 };
 use crate::sys::fs::{PathContext as _, PathError};
@@ -28,7 +28,7 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
     let request = PullRequest {
         reference: &reference,
         platform: &Platform::host(),
-        credentials: &credentials(&remote.credentials, caller)?,
+        credentials: &credentials(&remote.credentials, caller, &reference)?,
         // The registry is asked: a tag may have moved.
         policy: PullPolicy::Newer,
         progress: &Silent,
@@ -37,17 +37,23 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
     Ok(files(&dir, &image)?)
 }
 
-/// Returns the credentials for a job: its own before those of this program.
+/// Returns the credentials for an image of a job.
 ///
-/// A step before may have exported `DOCKER_AUTH_CONFIG`, which comes before the job's variable.
+/// `DOCKER_AUTH_CONFIG` comes first, since its author named the registry; and what a step before exported
+/// comes before the job's variable.
 pub(in crate::step_runner) fn credentials(
     own: &Credentials,
     caller: &Caller<'_>,
+    reference: &Reference,
 ) -> Result<Credentials, OciError> {
     let mut credentials = own.clone();
     let files = [caller.env, caller.vars].map(|variables| variables.get("DOCKER_AUTH_CONFIG"));
     for text in files.into_iter().flatten().filter(|text| !text.is_empty()) {
         credentials = credentials.with_file(CredentialFile::parse(text)?);
+    }
+    let found = credentials.find(reference.registry(), reference.repository());
+    if found.map_err(PullError::Helper)?.is_some() {
+        return Ok(credentials);
     }
     let names = ["CI_REGISTRY", "CI_REGISTRY_USER", "CI_REGISTRY_PASSWORD"];
     if let [Some(registry), Some(username), Some(password)] = names.map(|n| caller.variable(n)) {

@@ -67,7 +67,7 @@ fn other_programs_read_the_archive() {
     }
     found.sort();
     let expected = [
-        "-rw-r--r-- 0/0 60 1970-01-01 00:00 func.yml",
+        "-rw-r--r-- 0/0 58 1970-01-01 00:00 func.yml",
         "-rw-r--r-- 0/0 7 1970-01-01 00:00 lib/deep/file",
         "-rwxr-xr-x 0/0 24 1970-01-01 00:00 bin/run",
         "-rwxr-xr-x 0/0 24 1970-01-01 00:00 bin/run",

@@ -5,7 +5,7 @@ use std::fs;
 use std::process::Command;
 
 use oci_hooks::image::{
-    ClientOptions, Credentials, Limits, PullPolicy, PullRequest, RegistryClient, Silent, Store,
+    ClientOptions, Credentials, PullPolicy, PullRequest, RegistryClient, Silent, Store,
     StoreOptions, pull,
 };
 use oci_hooks::step_runner::Value;
@@ -112,11 +112,7 @@ fn what_was_published_is_what_runs_on_each_platform() {
     let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
     assert_eq!(ran, format!("on {host}\n"));
 
-    let options = StoreOptions {
-        root: job.path().join("store"),
-        run: job.path().join("run"),
-        limits: Limits::default(),
-    };
+    let options = StoreOptions::new(job.path().join("store"), job.path().join("run"));
     let store = Store::open(options).unwrap();
     for architecture in ["amd64", "arm64"] {
         let request = PullRequest {

@@ -12,13 +12,19 @@ fn generated_code_of_step_runner_is_that_of_the_proto_files() {
     let dir = source("src/step_runner/wire");
     let descriptors = protox::compile(["steps.proto", "document.proto"], [&dir]).unwrap();
     let out = tempfile::tempdir().unwrap();
+    let own = "crate::step_runner::wire::proto";
+    let generate = |out: &Path| {
+        let generate = generate(out);
+        // Read by the types of their fields, not by the numbers.
+        ["RunRequest", "CancelRequest"].iter().fold(generate, |generate, name| {
+            generate.extern_path(format!(".proto.{name}"), format!("{own}::{name}"))
+        })
+    };
     generate(out.path()).compile_fds(descriptors.clone()).unwrap();
+    fs::rename(out.path().join("proto.rs"), out.path().join("gitlab.rs")).unwrap();
     // Once more, with the first package's types by the path that they have here.
     let document = tempfile::tempdir().unwrap();
-    generate(document.path())
-        .extern_path(".proto", "crate::step_runner::wire::proto")
-        .compile_fds(descriptors.clone())
-        .unwrap();
+    generate(document.path()).extern_path(".proto", own).compile_fds(descriptors.clone()).unwrap();
     fs::remove_file(out.path().join("oci_hooks.steps.v1.rs")).unwrap();
     let generated = document.path().join("oci_hooks.steps.v1.rs");
     fs::copy(generated, out.path().join("document.rs")).unwrap();

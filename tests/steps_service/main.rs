@@ -6,6 +6,7 @@
 mod support;
 
 mod abuse;
+mod cancel;
 mod client;
 mod jobs;
 mod life;

@@ -67,6 +67,9 @@ pub(crate) struct ServeArgs {
     /// Maximum run time of a job
     #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::time::parse)]
     max_runtime: Duration,
+    /// What to do with the maximum run time that a client sends for its job
+    #[arg(long, value_enum, value_name = "WHAT", default_value_t = ClientTimeout::Enforce)]
+    client_timeout: ClientTimeout,
     /// How long to keep finished jobs that were never closed
     #[arg(long, value_name = "TIME", default_value = "1h", value_parser = crate::time::parse)]
     stale_after: Duration,
@@ -111,6 +114,14 @@ enum Variables {
     Object,
     /// As vars in expressions and in the environment, expanded
     Environment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ClientTimeout {
+    /// Stop the job then, if that is sooner than --max-runtime
+    Enforce,
+    /// Only --max-runtime counts
+    Ignore,
 }
 
 pub(crate) fn run(args: ServeArgs) -> Result<Exit, Error> {
@@ -213,6 +224,10 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     settings.grace = args.grace;
     settings.cleanup = args.cleanup;
     settings.max_runtime = args.max_runtime;
+    settings.client_timeout = match args.client_timeout {
+        ClientTimeout::Enforce => jobs::ClientTimeout::Enforce,
+        ClientTimeout::Ignore => jobs::ClientTimeout::Ignore,
+    };
     settings.stale_after = args.stale_after;
     settings.max_jobs = args.max_jobs;
     settings.max_log_bytes = args.max_log;

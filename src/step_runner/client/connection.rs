@@ -85,6 +85,15 @@ impl Client {
         Ok(retry(self.retry, ask).await?.jobs)
     }
 
+    /// Stops a job if it runs, without waiting for its end: steps run that ask for it by their condition,
+    /// and the job stays on the server until it is closed. Servers before GitLab's 0.35 do not implement it.
+    pub async fn cancel(&self, id: &str) -> Result<(), ClientError> {
+        let request = || proto::CancelRequest { id: id.to_owned() };
+        let ask = || async { self.response(self.gitlab().cancel(request()).await) };
+        retry(self.retry, ask).await?;
+        Ok(())
+    }
+
     /// Stops a job if it runs, and removes it from the server. An unknown job is not an error.
     pub async fn close(&self, id: &str) -> Result<(), ClientError> {
         let request = || proto::CloseRequest { id: id.to_owned() };

@@ -47,8 +47,14 @@ impl Cancel {
             Ok(()) => &self.events.stop,
             Err(_) => &self.events.kill,
         };
-        rustix::io::write(event, &1_u64.to_ne_bytes())
-            .expect("a counter of 64 bits is not full after two calls");
+        signal(event);
+    }
+
+    /// Stops the job gracefully, unless it is cancelled already.
+    pub fn stop(&self, reason: Reason) {
+        if self.events.reason.set(reason).is_ok() {
+            signal(&self.events.stop);
+        }
     }
 
     /// Returns why the job is cancelled; `None` if it is not.
@@ -63,4 +69,9 @@ impl Cancel {
     pub(super) fn kill_event(&self) -> BorrowedFd<'_> {
         self.events.kill.as_fd()
     }
+}
+
+fn signal(event: &OwnedFd) {
+    rustix::io::write(event, &1_u64.to_ne_bytes())
+        .expect("a counter of 64 bits is not full after as many calls as there are");
 }

@@ -46,6 +46,8 @@ pub struct JobOutcome {
     pub status: Status,
     /// Error message, which ends with the exit code if a command failed. Empty on success.
     pub message: String,
+    /// The same without why the job was stopped, if it was.
+    pub error: String,
     /// Exit code of the command that failed, or 128 + signal; 1 if the job failed otherwise, 0 on
     /// success.
     pub exit_code: i32,
@@ -94,7 +96,8 @@ impl Job {
         runner.end();
         match error {
             None => {
-                JobOutcome { status: Status::Success, message: String::new(), exit_code: 0, result }
+                let (message, error) = (String::new(), String::new());
+                JobOutcome { status: Status::Success, message, error, exit_code: 0, result }
             }
             Some(error) => {
                 let outcome = JobOutcome { result, ..JobOutcome::failed(&error) };
@@ -117,6 +120,7 @@ impl JobOutcome {
         JobOutcome {
             status: Status::Failure,
             message: error.to_string(),
+            error: error.to_string(),
             exit_code: error.exit_code(),
             result: proto::StepResult {
                 status: Status::Failure.into(),

@@ -12,12 +12,15 @@ use super::super::redact::{Redactor, Shared};
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{StepResult, step_result::Status};
 use super::event::{Event, Watcher};
-use super::message::masked_message;
+use super::message::{masked_message, stopped_message};
 use super::results::Results;
 use super::state::JobDir;
+use super::time_limit::TimeLimit;
 
 /// Maximum time to wait for a killed job to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(2);
+
+const PANICKED: &str = "internal error: the thread of the job panicked";
 
 /// Status of a job at one moment.
 #[derive(Clone, Debug)]
@@ -80,6 +83,8 @@ pub(super) struct Work {
     pub(super) redactor: Redactor,
     /// Whether results have secrets in clear.
     pub(super) show_secrets: bool,
+    /// What the job's maximum run time is.
+    pub(super) limit: TimeLimit,
 }
 
 impl Entry {
@@ -111,7 +116,7 @@ impl Entry {
 
     /// Runs the job to its end.
     pub(super) fn work(self: Arc<Self>, work: Work) {
-        let Work { job, resolver, mut log, watcher, redactor, show_secrets } = work;
+        let Work { job, resolver, mut log, watcher, redactor, show_secrets, limit } = work;
         self.state.send_modify(|state| {
             state.status = Status::Running;
             state.start = Some(SystemTime::now());
@@ -133,7 +138,8 @@ impl Entry {
             ended(&outcome.result);
             outcome
         });
-        let message = masked_message(&outcome.message, &redactor);
+        let message = stopped_message(&outcome, self.cancel.reason(), limit);
+        let message = masked_message(&message, &redactor);
         // Before the log ends: a client that has read all of it finds the job ended.
         let end = SystemTime::now();
         self.state.send_if_modified(|state| {
@@ -182,10 +188,19 @@ impl Entry {
         let _ = self.state.subscribe().wait_for(Snapshot::is_finished).await;
     }
 
+    /// Cancels the job if it runs and is not cancelled yet. Returns whether it did.
+    pub(super) fn cancel(&self) -> bool {
+        let is_first = !self.snapshot().is_finished() && self.cancel.reason().is_none();
+        if is_first {
+            self.cancel.stop(Reason::Asked);
+        }
+        is_first
+    }
+
     /// Cancels the job, and waits until it has ended; gives up if it does not end when killed.
     pub(super) async fn stop(&self) {
         if !self.snapshot().is_finished() {
-            self.cancel.cancel(Reason::Asked);
+            self.cancel.stop(Reason::Asked);
             if tokio::time::timeout(self.cancel_timeout, self.finished()).await.is_err() {
                 self.cancel.cancel(Reason::Asked);
             }
@@ -236,7 +251,8 @@ fn guarded(run: impl FnOnce() -> JobOutcome) -> Option<JobOutcome> {
 fn panicked() -> JobOutcome {
     JobOutcome {
         status: Status::Failure,
-        message: "internal error: the thread of the job panicked".to_owned(),
+        message: PANICKED.to_owned(),
+        error: PANICKED.to_owned(),
         exit_code: 1,
         result: StepResult { status: Status::Failure.into(), ..StepResult::default() },
     }

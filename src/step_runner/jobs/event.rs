@@ -19,6 +19,10 @@ pub enum Event<'a> {
         error: &'a RunError,
     },
     Ended(&'a Snapshot),
+    /// A client has asked to stop the job.
+    Cancelled {
+        id: &'a str,
+    },
     /// A client has closed the job.
     Closed {
         id: &'a str,
@@ -39,6 +43,7 @@ impl fmt::Display for Event<'_> {
                 Status::Cancelled => write!(f, "job {id:?}: cancelled: {message}"),
                 _ => write!(f, "job {id:?}: failed: {message}"),
             },
+            Event::Cancelled { id } => write!(f, "job {id:?}: asked to stop"),
             Event::Closed { id } => write!(f, "job {id:?}: closed"),
             Event::Pruned { id } => write!(f, "job {id:?}: pruned: never closed"),
         }

@@ -1,12 +1,33 @@
 //! Error messages of jobs: masked, and shortened.
 
+use super::super::engine::{JobOutcome, Reason};
 use super::super::redact::Redactor;
+use super::super::wire::proto::step_result::Status;
+use super::time_limit::TimeLimit;
 
 /// Length limit of a message: one gRPC response contains the messages of all jobs.
 const MAX_BYTES: usize = 4 << 10;
 
 /// Text before the exit code, for which GitLab's runner searches.
 const EXIT_STATUS: &str = "exit status ";
+
+/// Returns the message of a job that has ended.
+///
+/// If it was stopped, that is what the message says, and the exit code of the command that was stopped is
+/// not at its end: GitLab's runner would take it for the job's.
+pub(super) fn stopped_message(
+    outcome: &JobOutcome,
+    reason: Option<Reason>,
+    limit: TimeLimit,
+) -> String {
+    match (outcome.status, reason) {
+        (Status::Cancelled, _) => format!("job cancelled ({})", outcome.error),
+        (Status::Failure, Some(Reason::Timeout)) => {
+            format!("job exceeded its maximum run time of {limit} ({})", outcome.error)
+        }
+        _ => outcome.message.clone(),
+    }
+}
 
 /// Masks and shortens a message. The exit code at its end is kept.
 pub fn masked_message(message: &str, secrets: &Redactor) -> String {

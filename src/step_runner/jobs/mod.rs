@@ -14,6 +14,7 @@ mod request;
 mod result_stream;
 mod results;
 mod state;
+mod time_limit;
 mod variables;
 mod work_dir;
 
@@ -27,4 +28,5 @@ pub use registry::Jobs;
 pub use request::Settings;
 pub use result_stream::Steps;
 pub use state::{StateDir, StateError};
+pub use time_limit::ClientTimeout;
 pub use variables::{VariableError, Variables};

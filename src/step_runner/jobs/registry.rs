@@ -156,6 +156,23 @@ impl Jobs {
         }
     }
 
+    /// Cancels a job if it runs, without waiting for its end: commands are stopped, steps run whose
+    /// condition says so. It stays until it is closed. Blocks until a job that is being started has been.
+    ///
+    /// Unlike [`close`](Self::close) it reports an unknown job: nothing will be stopped then.
+    pub fn cancel(&self, id: &str) -> Result<(), NoSuchJob> {
+        let mut table = self.table();
+        while let Some(Slot::Starting) = table.jobs.get(id) {
+            let started = &self.shared.started;
+            table = started.wait(table).unwrap_or_else(PoisonError::into_inner);
+        }
+        drop(table);
+        if self.find(id)?.cancel() {
+            self.shared.watcher.notify(&Event::Cancelled { id });
+        }
+        Ok(())
+    }
+
     /// Prunes jobs that ended long ago, in an endless loop.
     pub async fn prune(&self) {
         let stale_after = self.shared.settings.stale_after;

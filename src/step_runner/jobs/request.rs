@@ -17,6 +17,7 @@ use super::event::Watcher;
 use super::log_level::{VARIABLE, log_level};
 use super::results::Results;
 use super::state::StateDir;
+use super::time_limit::{ClientTimeout, TimeLimit};
 use super::variables::{self, Variables};
 use super::work_dir::CreatedDirs;
 use crate::sys::fs::PathContext as _;
@@ -39,6 +40,8 @@ pub struct Settings {
     pub cleanup: Duration,
     /// Maximum run time of a job.
     pub max_runtime: Duration,
+    /// What becomes of the maximum run time that a client sends.
+    pub client_timeout: ClientTimeout,
     /// How long to keep finished jobs that were never closed.
     pub stale_after: Duration,
     /// Maximum number of jobs, including finished but unclosed ones.
@@ -59,6 +62,7 @@ impl Settings {
             grace: Duration::from_secs(5),
             cleanup: Duration::from_secs(30),
             max_runtime: Duration::from_secs(24 * 3600),
+            client_timeout: ClientTimeout::Enforce,
             stale_after: Duration::from_secs(3600),
             max_jobs: 1000,
             max_log_bytes: 4 << 30,
@@ -75,7 +79,8 @@ pub(super) fn prepare(
     treatment: Variables,
     watcher: &Watcher,
 ) -> Result<(Arc<Entry>, Work), RunError> {
-    let proto::RunRequest { id, work_dir, env: request_env, masking, job, steps } = request;
+    let proto::RunRequest { id, work_dir, env: request_env, masking, job, steps, timeout } =
+        request;
     let ci = job.unwrap_or_default();
     let mut masking = masking_of(masking, &ci);
     let steps = StepFile::parse("steps", &steps).map_err(|error| {
@@ -110,6 +115,7 @@ pub(super) fn prepare(
     env.insert(VARIABLE.to_owned(), level.to_owned());
     env.extend(request_env);
 
+    let limit = TimeLimit::of(settings, timeout);
     let job = Job {
         steps,
         work_dir,
@@ -119,7 +125,7 @@ pub(super) fn prepare(
         scratch: dir.scratch(),
         grace: settings.grace,
         cleanup: settings.cleanup,
-        timeout: Some(settings.max_runtime),
+        timeout: Some(limit.duration),
     };
     job.check()?;
 
@@ -135,6 +141,7 @@ pub(super) fn prepare(
         watcher: watcher.clone(),
         redactor: Redactor::new(masking, settings.env.clone()),
         show_secrets: settings.show_secrets,
+        limit,
     };
     let entry = Entry::new(&id, dir, &work, results, cancel);
     created.keep();

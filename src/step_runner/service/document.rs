@@ -20,9 +20,7 @@ impl StepRunner for Document {
         &self,
         request: Request<proto::RunRequest>,
     ) -> Result<Response<proto::RunResponse>, Status> {
-        run(&self.jobs, request.into_inner(), Variables::Environment)
-            .await
-            .map_err(|error| Status::new(code(&error), error.to_string()))
+        run(&self.jobs, request.into_inner(), Variables::Environment, code).await
     }
 
     type FollowStepsStream = Responses<document::FollowStepsResponse>;
@@ -62,7 +60,7 @@ impl StepRunner for Document {
         &self,
         request: Request<document::FinishRequest>,
     ) -> Result<Response<document::FinishResponse>, Status> {
-        close(&self.jobs, request.into_inner().id).await;
+        close(&self.jobs, request.into_inner().id).await?;
         Ok(Response::new(document::FinishResponse {}))
     }
 

@@ -2,10 +2,12 @@
 
 use std::time::SystemTime;
 
+use tokio::task::JoinError;
 use tonic::{Code, Request, Response, Status};
 
 use super::super::jobs::{Jobs, RunError, Snapshot, Variables, either};
 use super::super::wire::proto::{self, step_runner_server::StepRunner};
+use super::panics::PANICKED;
 use super::stream::{Responses, unfold};
 
 /// The gRPC service, with its jobs.
@@ -21,17 +23,15 @@ impl StepRunner for GitLab {
         &self,
         request: Request<proto::RunRequest>,
     ) -> Result<Response<proto::RunResponse>, Status> {
-        run(&self.jobs, request.into_inner(), self.variables).await.map_err(|error| {
-            let code = match error {
-                // Errors that GitLab's step-runner does not have.
-                RunError::Id
-                | RunError::ShuttingDown
-                | RunError::TooManyJobs(_)
-                | RunError::Variable(_) => code(&error),
-                _ => Code::Unknown,
-            };
-            Status::new(code, error.to_string())
-        })
+        let code = |error: &RunError| match error {
+            // Errors that GitLab's step-runner does not have.
+            RunError::Id
+            | RunError::ShuttingDown
+            | RunError::TooManyJobs(_)
+            | RunError::Variable(_) => code(error),
+            _ => Code::Unknown,
+        };
+        run(&self.jobs, request.into_inner(), self.variables, code).await
     }
 
     type FollowLogsStream = Responses<proto::FollowLogsResponse>;
@@ -47,8 +47,15 @@ impl StepRunner for GitLab {
         &self,
         request: Request<proto::CloseRequest>,
     ) -> Result<Response<proto::CloseResponse>, Status> {
-        close(&self.jobs, request.into_inner().id).await;
+        close(&self.jobs, request.into_inner().id).await?;
         Ok(Response::new(proto::CloseResponse {}))
+    }
+
+    async fn cancel(
+        &self,
+        request: Request<proto::CancelRequest>,
+    ) -> Result<Response<proto::CancelResponse>, Status> {
+        cancel(&self.jobs, request.into_inner().id).await
     }
 
     async fn status(
@@ -67,21 +74,25 @@ impl StepRunner for GitLab {
     }
 }
 
-/// Starts a job, even if the client disconnects meanwhile.
+/// Starts a job, even if the client disconnects meanwhile. `code` tells the codes of errors.
 pub(super) async fn run(
     jobs: &Jobs,
     request: proto::RunRequest,
     variables: Variables,
-) -> Result<Response<proto::RunResponse>, RunError> {
+    code: impl Fn(&RunError) -> Code,
+) -> Result<Response<proto::RunResponse>, Status> {
     let starting = {
         let jobs = jobs.clone();
         tokio::task::spawn_blocking(move || jobs.run(request, variables))
     };
-    // Apart from a panic, it fails only when the server shuts down, and hangs where a mount does not answer.
+    // It hangs where a mount does not answer.
     let mut started = None;
-    either(async { started = starting.await.ok() }, jobs.stopped()).await;
-    started.unwrap_or(Err(RunError::ShuttingDown))?;
-    Ok(Response::new(proto::RunResponse {}))
+    either(async { started = Some(starting.await) }, jobs.stopped()).await;
+    let started = started.unwrap_or(Ok(Err(RunError::ShuttingDown)));
+    match started.map_err(|error| lost(&error))? {
+        Ok(()) => Ok(Response::new(proto::RunResponse {})),
+        Err(error) => Err(Status::new(code(&error), error.to_string())),
+    }
 }
 
 /// Returns the gRPC code of an error.
@@ -126,10 +137,39 @@ pub(super) fn follow_logs(
 }
 
 /// Stops and removes a job, even if the client disconnects meanwhile.
-pub(super) async fn close(jobs: &Jobs, id: String) {
+pub(super) async fn close(jobs: &Jobs, id: String) -> Result<(), Status> {
     let jobs = jobs.clone();
-    // It fails only when the server shuts down, which does the same.
-    let _ = tokio::spawn(async move { jobs.close(&id).await }).await;
+    match tokio::spawn(async move { jobs.close(&id).await }).await {
+        Err(error) if error.is_panic() => Err(lost(&error)),
+        // It fails otherwise only when the server shuts down, which does the same.
+        _ => Ok(()),
+    }
+}
+
+/// Stops a job, without waiting for its end.
+///
+/// An unknown job is an error, unlike for [`close`]: the client only warns of it, and a success would say
+/// that something is being stopped.
+async fn cancel(jobs: &Jobs, id: String) -> Result<Response<proto::CancelResponse>, Status> {
+    if id.is_empty() {
+        let text = "which job is to be cancelled? expected one text that is not empty";
+        return Err(Status::invalid_argument(text));
+    }
+    let jobs = jobs.clone();
+    let cancelled = tokio::task::spawn_blocking(move || jobs.cancel(&id)).await;
+    match cancelled.map_err(|error| lost(&error))? {
+        Ok(()) => Ok(Response::new(proto::CancelResponse {})),
+        Err(error) => Err(Status::unknown(error.to_string())),
+    }
+}
+
+/// Returns the status for a task that did not end: it panicked, or the server is shutting down.
+fn lost(error: &JoinError) -> Status {
+    match error.is_panic() {
+        // What it said is on standard error.
+        true => Status::internal(PANICKED),
+        false => Status::unavailable(RunError::ShuttingDown.to_string()),
+    }
 }
 
 /// Returns the status of a job, or of all jobs if the id is empty.

@@ -7,6 +7,7 @@
 mod document;
 mod gitlab;
 mod incoming;
+mod panics;
 mod server;
 mod stream;
 

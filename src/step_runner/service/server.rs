@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use tokio::net::UnixListener;
 use tokio::sync::oneshot;
+use tower::layer::layer_fn;
 
 use super::super::jobs::{Jobs, Variables, either};
 use super::super::socket::Listener;
@@ -16,6 +17,7 @@ use super::super::wire::proto::step_runner_server::StepRunnerServer as GitLabSer
 use super::document::Document;
 use super::gitlab::GitLab;
 use super::incoming::Incoming;
+use super::panics::CatchPanics;
 
 /// Size limit of a request, which contains the steps of a job.
 const MAX_REQUEST_BYTES: usize = 16 << 20;
@@ -108,6 +110,7 @@ impl Server {
         let (end, ended) = oneshot::channel::<()>();
         let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
+            .layer(layer_fn(CatchPanics))
             .add_service(GitLabServer::new(gitlab).max_decoding_message_size(MAX_REQUEST_BYTES))
             .add_service(DocumentServer::new(document).max_decoding_message_size(MAX_REQUEST_BYTES))
             .serve_with_incoming_shutdown(incoming, async {

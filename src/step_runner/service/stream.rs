@@ -1,11 +1,14 @@
 //! Response streams.
 
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 use tokio_stream::Stream;
 use tonic::Status;
+
+use super::panics::PANICKED;
 
 /// A stream of responses. It is dropped when the client disconnects, which stops their producer.
 pub(super) type Responses<T> = Pin<Box<dyn Stream<Item = Result<T, Status>> + Send>>;
@@ -38,7 +41,12 @@ where
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let Some(step) = &mut self.step else { return Poll::Ready(None) };
-        let (state, item) = ready!(step.as_mut().poll(context));
+        let polled = catch_unwind(AssertUnwindSafe(|| step.as_mut().poll(context)));
+        let Ok(polled) = polled else {
+            self.step = None;
+            return Poll::Ready(Some(Err(Status::internal(PANICKED))));
+        };
+        let (state, item) = ready!(polled);
         self.step = match &item {
             Ok(Some(_)) => Some(Box::pin((self.next)(state))),
             _ => None,
@@ -72,5 +80,14 @@ mod tests {
             (count + 1, if count < 1 { Ok(Some(count)) } else { Err(Status::internal("")) })
         };
         assert_eq!(collect(unfold(0, fails)), [Ok(0), Err(tonic::Code::Internal)]);
+    }
+
+    #[test]
+    fn a_panic_ends_its_stream_alone() {
+        let panics = |count: u32| async move {
+            assert!(count < 2, "for this test");
+            (count + 1, Ok(Some(count)))
+        };
+        assert_eq!(collect(unfold(0, panics)), [Ok(0), Ok(1), Err(tonic::Code::Internal)]);
     }
 }

@@ -38,28 +38,6 @@ pub struct Masking {
     #[prost(string, repeated, tag = "2")]
     pub token_prefixes: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
 }
-/// Asks to run steps.
-#[derive(Clone, PartialEq, ::prost::Message)]
-pub struct RunRequest {
-    /// Chosen by the client; the same job if it is the same.
-    #[prost(string, tag = "1")]
-    pub id: ::prost::alloc::string::String,
-    #[prost(string, tag = "2")]
-    pub work_dir: ::prost::alloc::string::String,
-    #[prost(btree_map = "string, string", tag = "3")]
-    pub env: ::prost::alloc::collections::BTreeMap<
-        ::prost::alloc::string::String,
-        ::prost::alloc::string::String,
-    >,
-    /// Of the design document.
-    #[prost(message, optional, tag = "4")]
-    pub masking: ::core::option::Option<Masking>,
-    #[prost(message, optional, tag = "5")]
-    pub job: ::core::option::Option<Job>,
-    /// Two YAML documents: specification and definition.
-    #[prost(string, tag = "6")]
-    pub steps: ::prost::alloc::string::String,
-}
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct RunResponse {}
 /// Asks for the log of a job.
@@ -84,6 +62,8 @@ pub struct CloseRequest {
 }
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct CloseResponse {}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct CancelResponse {}
 /// Asks for the state of a job, or of all if no id is given.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StatusRequest {
@@ -564,7 +544,7 @@ pub mod step_runner_client {
         /// Starts a job. A job that is already known is left alone.
         pub async fn run(
             &mut self,
-            request: impl tonic::IntoRequest<super::RunRequest>,
+            request: impl tonic::IntoRequest<crate::step_runner::wire::proto::RunRequest>,
         ) -> std::result::Result<tonic::Response<super::RunResponse>, tonic::Status> {
             self.inner
                 .ready()
@@ -624,6 +604,28 @@ pub mod step_runner_client {
             req.extensions_mut().insert(GrpcMethod::new("proto.StepRunner", "Close"));
             self.inner.unary(req, path, codec).await
         }
+        /// Stops a job without waiting for its end; steps for which the cancellation is no obstacle still run.
+        /// The job stays until it is closed.
+        pub async fn cancel(
+            &mut self,
+            request: impl tonic::IntoRequest<
+                crate::step_runner::wire::proto::CancelRequest,
+            >,
+        ) -> std::result::Result<tonic::Response<super::CancelResponse>, tonic::Status> {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static("/proto.StepRunner/Cancel");
+            let mut req = request.into_request();
+            req.extensions_mut().insert(GrpcMethod::new("proto.StepRunner", "Cancel"));
+            self.inner.unary(req, path, codec).await
+        }
         /// Tells the state of one job, or of all.
         pub async fn status(
             &mut self,
@@ -661,7 +663,7 @@ pub mod step_runner_server {
         /// Starts a job. A job that is already known is left alone.
         async fn run(
             &self,
-            request: tonic::Request<super::RunRequest>,
+            request: tonic::Request<crate::step_runner::wire::proto::RunRequest>,
         ) -> std::result::Result<tonic::Response<super::RunResponse>, tonic::Status>;
         /// Server streaming response type for the FollowLogs method.
         type FollowLogsStream: tonic::codegen::tokio_stream::Stream<
@@ -679,6 +681,12 @@ pub mod step_runner_server {
             &self,
             request: tonic::Request<super::CloseRequest>,
         ) -> std::result::Result<tonic::Response<super::CloseResponse>, tonic::Status>;
+        /// Stops a job without waiting for its end; steps for which the cancellation is no obstacle still run.
+        /// The job stays until it is closed.
+        async fn cancel(
+            &self,
+            request: tonic::Request<crate::step_runner::wire::proto::CancelRequest>,
+        ) -> std::result::Result<tonic::Response<super::CancelResponse>, tonic::Status>;
         /// Tells the state of one job, or of all.
         async fn status(
             &self,
@@ -765,8 +773,11 @@ pub mod step_runner_server {
                 "/proto.StepRunner/Run" => {
                     #[allow(non_camel_case_types)]
                     struct RunSvc<T: StepRunner>(pub Arc<T>);
-                    impl<T: StepRunner> tonic::server::UnaryService<super::RunRequest>
-                    for RunSvc<T> {
+                    impl<
+                        T: StepRunner,
+                    > tonic::server::UnaryService<
+                        crate::step_runner::wire::proto::RunRequest,
+                    > for RunSvc<T> {
                         type Response = super::RunResponse;
                         type Future = BoxFuture<
                             tonic::Response<Self::Response>,
@@ -774,7 +785,9 @@ pub mod step_runner_server {
                         >;
                         fn call(
                             &mut self,
-                            request: tonic::Request<super::RunRequest>,
+                            request: tonic::Request<
+                                crate::step_runner::wire::proto::RunRequest,
+                            >,
                         ) -> Self::Future {
                             let inner = Arc::clone(&self.0);
                             let fut = async move {
@@ -879,6 +892,54 @@ pub mod step_runner_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = CloseSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/proto.StepRunner/Cancel" => {
+                    #[allow(non_camel_case_types)]
+                    struct CancelSvc<T: StepRunner>(pub Arc<T>);
+                    impl<
+                        T: StepRunner,
+                    > tonic::server::UnaryService<
+                        crate::step_runner::wire::proto::CancelRequest,
+                    > for CancelSvc<T> {
+                        type Response = super::CancelResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<
+                                crate::step_runner::wire::proto::CancelRequest,
+                            >,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as StepRunner>::cancel(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = CancelSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -1,0 +1,269 @@
+//! The request to run steps, whose time limit is found although its number is not public.
+
+use std::collections::BTreeMap;
+
+use prost::bytes::{Buf, BufMut};
+use prost::encoding::{
+    DecodeContext, WireType, btree_map, bytes, decode_key, decode_varint, message, skip_field,
+    string,
+};
+use prost::{DecodeError, Message};
+use prost_types::Duration;
+
+use super::gitlab::{Job, Masking};
+
+/// The number with which [`RunRequest::timeout`] is sent: the last one there is, so that it is none of
+/// GitLab's.
+pub const TIMEOUT: u32 = (1 << 29) - 1;
+
+/// Nothing that is longer is a duration: two keys of one byte, two numbers of ten.
+const MAX_DURATION_BYTES: usize = 22;
+
+/// Seconds in 10 000 years, the most that a duration may have.
+const MAX_SECONDS: i64 = 315_576_000_000;
+
+/// Asks to run steps.
+///
+/// GitLab's runner sends a time limit since its release 18.9, in a field whose number is in no public
+/// source. It is recognized by its type: of the fields that are not known, the one that is a duration, if
+/// there is one only. What is a duration is nothing else that such a request has: texts, maps and messages
+/// of texts begin with another byte.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RunRequest {
+    /// Chosen by the client; the same job if it is the same.
+    pub id: String,
+    pub work_dir: String,
+    pub env: BTreeMap<String, String>,
+    /// Of the design document.
+    pub masking: Option<Masking>,
+    pub job: Option<Job>,
+    /// Two YAML documents: specification and definition.
+    pub steps: String,
+    /// How long the job may run. Sent with a number of ours, [`TIMEOUT`], which GitLab's step-runner skips.
+    pub timeout: Option<Duration>,
+}
+
+/// Fields that may be the time limit.
+#[derive(Default)]
+enum Found {
+    #[default]
+    None,
+    One(u32, Duration),
+    Several,
+}
+
+impl Found {
+    fn add(&mut self, number: u32, duration: Duration) {
+        *self = match *self {
+            Found::One(known, _) if known != number => Found::Several,
+            Found::Several => Found::Several,
+            // Of fields that come twice the last one counts.
+            Found::None | Found::One(..) => Found::One(number, duration),
+        };
+    }
+}
+
+impl Message for RunRequest {
+    fn encode_raw(&self, buf: &mut impl BufMut) {
+        for (number, text) in [(1, &self.id), (2, &self.work_dir)] {
+            if !text.is_empty() {
+                string::encode(number, text, buf);
+            }
+        }
+        let (encode, length) = (string::encode, string::encoded_len);
+        btree_map::encode(encode, length, encode, length, 3, &self.env, buf);
+        if let Some(masking) = &self.masking {
+            message::encode(4, masking, buf);
+        }
+        if let Some(job) = &self.job {
+            message::encode(5, job, buf);
+        }
+        if !self.steps.is_empty() {
+            string::encode(6, &self.steps, buf);
+        }
+        if let Some(timeout) = &self.timeout {
+            message::encode(TIMEOUT, timeout, buf);
+        }
+    }
+
+    fn merge_field(
+        &mut self,
+        number: u32,
+        wire_type: WireType,
+        buf: &mut impl Buf,
+        ctx: DecodeContext,
+    ) -> Result<(), DecodeError> {
+        match number {
+            1 => string::merge(wire_type, &mut self.id, buf, ctx),
+            2 => string::merge(wire_type, &mut self.work_dir, buf, ctx),
+            3 => btree_map::merge(string::merge, string::merge, &mut self.env, buf, ctx),
+            4 => message::merge(wire_type, self.masking.get_or_insert_default(), buf, ctx),
+            5 => message::merge(wire_type, self.job.get_or_insert_default(), buf, ctx),
+            6 => string::merge(wire_type, &mut self.steps, buf, ctx),
+            _ => skip_field(wire_type, number, buf, ctx),
+        }
+    }
+
+    fn merge(&mut self, mut buf: impl Buf) -> Result<(), DecodeError> {
+        let ctx = DecodeContext::default();
+        let mut found = Found::default();
+        while buf.has_remaining() {
+            let (number, wire_type) = decode_key(&mut buf)?;
+            // GitLab's requests have no field 4, so that it may be any.
+            let is_known = matches!(number, 1..=3 | 5 | 6);
+            if is_known || wire_type != WireType::LengthDelimited {
+                self.merge_field(number, wire_type, &mut buf, ctx.clone())?;
+                continue;
+            }
+            let mut value = Vec::new();
+            bytes::merge(wire_type, &mut value, &mut buf, ctx.clone())?;
+            match duration(&value) {
+                Some(duration) => found.add(number, duration),
+                None if number == 4 => self.masking.get_or_insert_default().merge(&value[..])?,
+                None => {}
+            }
+        }
+        match found {
+            Found::None => {}
+            Found::One(_, duration) => self.timeout = Some(duration),
+            Found::Several => self.timeout = None,
+        }
+        Ok(())
+    }
+
+    fn encoded_len(&self) -> usize {
+        let text = |number, text: &String| match text.is_empty() {
+            true => 0,
+            false => string::encoded_len(number, text),
+        };
+        let length = string::encoded_len;
+        text(1, &self.id)
+            + text(2, &self.work_dir)
+            + btree_map::encoded_len(length, length, 3, &self.env)
+            + self.masking.as_ref().map_or(0, |masking| message::encoded_len(4, masking))
+            + self.job.as_ref().map_or(0, |job| message::encoded_len(5, job))
+            + text(6, &self.steps)
+            + self.timeout.as_ref().map_or(0, |timeout| message::encoded_len(TIMEOUT, timeout))
+    }
+
+    fn clear(&mut self) {
+        *self = Self::default();
+    }
+}
+
+/// Reads a duration that is longer than nothing. All of the bytes must be one: a number of seconds, and of
+/// nanoseconds, each once at most and in this order.
+fn duration(mut bytes: &[u8]) -> Option<Duration> {
+    if bytes.is_empty() || bytes.len() > MAX_DURATION_BYTES {
+        return None;
+    }
+    let mut parts = [0_i64; 2];
+    let mut least = 1;
+    while !bytes.is_empty() {
+        let (number, wire_type) = decode_key(&mut bytes).ok()?;
+        if wire_type != WireType::Varint || !(least..=2).contains(&number) {
+            return None;
+        }
+        let part = if number == 1 { 0 } else { 1 };
+        parts[part] = decode_varint(&mut bytes).ok()?.cast_signed();
+        least = number + 1;
+    }
+    let [seconds, nanos] = parts;
+    let nanos = i32::try_from(nanos).ok()?;
+    let is_valid = (0..=MAX_SECONDS).contains(&seconds) && (0..1_000_000_000).contains(&nanos);
+    (is_valid && (seconds, nanos) != (0, 0)).then_some(Duration { seconds, nanos })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn request() -> RunRequest {
+        RunRequest {
+            id: "1".to_owned(),
+            work_dir: "/w".to_owned(),
+            env: BTreeMap::from([
+                ("A".to_owned(), "1".to_owned()),
+                ("B".to_owned(), String::new()),
+            ]),
+            masking: Some(Masking { phrases: vec!["x".to_owned()], token_prefixes: Vec::new() }),
+            job: Some(Job { build_dir: "/b".to_owned(), ..Job::default() }),
+            steps: "{}\n---\nrun: []".to_owned(),
+            timeout: None,
+        }
+    }
+
+    /// The request with more fields, as bytes.
+    fn with(fields: &[(u32, &[u8])]) -> Vec<u8> {
+        let mut message = request().encode_to_vec();
+        for (number, value) in fields {
+            bytes::encode(*number, &value.to_vec(), &mut message);
+        }
+        message
+    }
+
+    fn timeout(fields: &[(u32, &[u8])]) -> Option<(i64, i32)> {
+        let decoded = RunRequest::decode(&with(fields)[..]).unwrap();
+        let timeout = decoded.timeout.map(|timeout| (timeout.seconds, timeout.nanos));
+        assert_eq!(RunRequest { timeout: None, ..decoded }, request());
+        timeout
+    }
+
+    #[test]
+    fn what_is_sent_is_what_is_read() {
+        let whole = RunRequest { timeout: Some(Duration { seconds: 3600, nanos: 5 }), ..request() };
+        for request in [RunRequest::default(), request(), whole] {
+            let bytes = request.encode_to_vec();
+            assert_eq!(bytes.len(), request.encoded_len());
+            assert_eq!(RunRequest::decode(&bytes[..]).unwrap(), request);
+        }
+    }
+
+    #[test]
+    fn a_duration_is_the_time_limit_whatever_its_number_is() {
+        let hour = Duration { seconds: 3600, nanos: 500_000_000 }.encode_to_vec();
+        for number in [4, 7, 8, 15, 16, 100, TIMEOUT] {
+            assert_eq!(timeout(&[(number, &hour)]), Some((3600, 500_000_000)), "{number}");
+            assert_eq!(timeout(&[(number, &[8, 1]), (number, &hour)]), Some((3600, 500_000_000)));
+            assert_eq!(timeout(&[(number, &hour), (90, b"later"), (91, b"")]).is_some(), true);
+        }
+        assert_eq!(timeout(&[(7, &[0x10, 1])]), Some((0, 1)));
+    }
+
+    #[test]
+    fn in_doubt_there_is_no_time_limit() {
+        let hour = Duration { seconds: 3600, nanos: 0 }.encode_to_vec();
+        let negative = Duration { seconds: -1, nanos: 0 }.encode_to_vec();
+        let second = Duration { seconds: 0, nanos: 1_000_000_000 }.encode_to_vec();
+        let ages = Duration { seconds: MAX_SECONDS + 1, nanos: 0 }.encode_to_vec();
+        assert_eq!(timeout(&[(7, &hour), (8, &hour)]), None);
+        assert_eq!(timeout(&[(7, &hour), (8, &hour), (7, &hour)]), None);
+        for none in [
+            &b""[..],
+            b"later",
+            b"1h",
+            &negative,
+            &second,
+            &ages,
+            &[8],
+            &[8, 0x80],
+            &[8, 1, 8, 1],
+            &[0x10, 1, 8, 1],
+            &[8, 1, 0x18, 1],
+            &[8, 1, 0x10, 1, 0],
+            // A text of one byte, as other messages begin with.
+            &[0x0a, 1, b'x'],
+        ] {
+            assert_eq!(timeout(&[(7, none)]), None, "{none:?}");
+        }
+    }
+
+    #[test]
+    fn masking_is_no_duration_and_what_is_known_is_never_one() {
+        let masking = Masking { phrases: Vec::new(), token_prefixes: vec!["t".to_owned()] };
+        let message = with(&[(4, &masking.encode_to_vec()), (6, &[8, 1])]);
+        let decoded = RunRequest::decode(&message[..]).unwrap();
+        assert_eq!(decoded.masking.unwrap().token_prefixes, ["t"]);
+        assert_eq!((decoded.steps.as_str(), decoded.timeout), ("\u{8}\u{1}", None));
+    }
+}

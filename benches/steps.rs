@@ -121,6 +121,7 @@ fn play(steps: &StepFile, dir: &Path, run: usize) {
         scratch,
         grace: Duration::from_secs(5),
         cleanup: Duration::from_secs(5),
+        drain_output: Duration::from_secs(5),
         timeout: None,
     };
     let cancel = Cancel::new().unwrap();

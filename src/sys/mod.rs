@@ -4,6 +4,8 @@
 pub mod apparmor;
 #[cfg(feature = "engine")]
 pub mod append;
+#[cfg(feature = "step-runner")]
+pub mod arrival;
 #[cfg(feature = "engine")]
 pub mod beneath;
 #[cfg(feature = "engine")]

@@ -17,6 +17,7 @@ pub(crate) struct Play {
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
     pub(crate) timeout: Option<Duration>,
+    pub(crate) drain_output: Duration,
 }
 
 /// A job that was run.
@@ -39,6 +40,7 @@ impl Play {
             env: BTreeMap::from([("PATH".to_owned(), "/usr/bin:/bin".to_owned())]),
             vars: BTreeMap::new(),
             timeout: None,
+            drain_output: Duration::from_secs(5),
         }
     }
 
@@ -52,6 +54,7 @@ impl Play {
             scratch,
             grace: Duration::from_millis(300),
             cleanup: Duration::from_secs(5),
+            drain_output: self.drain_output,
             timeout: self.timeout,
         }
     }

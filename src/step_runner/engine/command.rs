@@ -18,6 +18,7 @@ use super::cancel::{Cancel, Reason};
 use super::error::ExecError;
 use super::family::MARK;
 use super::groups::{self, Groups};
+use super::holders;
 use super::phase::{PATIENCE, Phase, PhaseError};
 use super::pump::{Pipes, PumpEvent};
 use crate::sys::orphans::Awaited;
@@ -29,6 +30,14 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How long processes in the background have after `SIGTERM` if the grace is over by then.
 const LEAST_GRACE: Duration = Duration::from_secs(1);
+
+/// Pauses between looks at who may still write: longer ones for those that work.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const MAX_PAUSE: Duration = Duration::from_millis(160);
+
+/// How often all that hold a pipe must be found asleep: one look sees them one after the other, so that
+/// one may wake another behind its back.
+const SILENT_LOOKS: usize = 3;
 
 /// A command to execute.
 pub(super) struct Command<'a> {
@@ -121,12 +130,15 @@ impl<'a> Processes<'a> {
                 .chain([self.groups.mark(env.get(MARK))])
                 .collect(),
             cgroup: self.groups.cgroup(),
+            out: self.pipes.add(Stream::Out).map_err(follow("cannot make a pipe"))?,
+            err: self.pipes.add(Stream::Err).map_err(follow("cannot make a pipe"))?,
         };
         let program = argv.first().cloned().unwrap_or_default();
         let started = self.beside(START_LIMIT, output, move |_| start.spawn());
         let mut started = started.map_err(|phase| ExecError::Phase { program, phase })??;
         let child = started.0.as_mut().expect("it is taken below");
-        self.take(child).map_err(follow("cannot follow the process"))?;
+        let recorded = self.groups.record(Pid::from_child(child));
+        recorded.map_err(follow("cannot follow the process"))?;
         Ok(started.0.take().expect("it is taken once"))
     }
 
@@ -169,13 +181,6 @@ impl<'a> Processes<'a> {
         }
     }
 
-    fn take(&mut self, child: &mut Child) -> io::Result<()> {
-        self.groups.record(Pid::from_child(child))?;
-        let gone = || io::Error::other("pipe already taken");
-        self.pipes.add(child.stdout.take().ok_or_else(gone)?.into(), Stream::Out)?;
-        self.pipes.add(child.stderr.take().ok_or_else(gone)?.into(), Stream::Err)
-    }
-
     /// Forwards output until the process has exited, and stops it on cancellation or timeout.
     fn follow(&mut self, pid: Pid, output: &mut dyn Output) -> io::Result<()> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
@@ -207,8 +212,12 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Stops the background processes that commands left, wherever they went.
-    pub(super) fn end(&mut self, output: &mut dyn Output) {
+    /// Hears out and stops the background processes that commands left, wherever they went.
+    pub(super) fn end(&mut self, drain_output: Duration, output: &mut dyn Output) {
+        // What a stopped job has to say, it says when it gets SIGTERM.
+        if self.cancel.reason().is_none() {
+            self.hear_out(drain_output, output);
+        }
         let mut left = self.groups.left();
         if !left.is_empty() {
             groups::signal(&left, Signal::TERM);
@@ -239,6 +248,33 @@ impl<'a> Processes<'a> {
         let _ = self.pipes.drain(output);
         output.flush();
     }
+
+    /// Forwards what background processes still write: until they close their pipes, but no longer than
+    /// `limit`, and not while all that hold one sleep for longer than that.
+    ///
+    /// Otherwise the last lines of a job would depend on luck: what `exec > >(tee log)` reads is written
+    /// after the shell has exited. A job that leaves a silent server ends after a moment.
+    fn hear_out(&mut self, limit: Duration, output: &mut dyn Output) {
+        let end = Instant::now() + limit;
+        let end = self.deadline.map_or(end, |deadline| deadline.min(end));
+        let cancel = self.cancel;
+        let events = [cancel.stop_event(), cancel.kill_event()];
+        let (mut pause, mut silent_looks) = (FIRST_PAUSE, 0);
+        while silent_looks < SILENT_LOOKS {
+            let heard = self.pipes.heard_bytes();
+            let next = end.min(Instant::now() + pause);
+            match self.pipes.pump_to_end(&events, next, output) {
+                Ok(Some(PumpEvent::Timeout)) if Instant::now() < end => {}
+                // All is said, the time is over, the job is cancelled; or nothing more can be read.
+                Ok(_) | Err(_) => return,
+            }
+            let left = end.saturating_duration_since(Instant::now());
+            let is_silent =
+                self.pipes.heard_bytes() == heard && !holders::may_write(self.pipes.open(), left);
+            silent_looks = if is_silent { silent_looks + 1 } else { 0 };
+            pause = if is_silent { FIRST_PAUSE } else { (pause * 2).min(MAX_PAUSE) };
+        }
+    }
 }
 
 /// A command to execute, which is its own: whoever executes it may be left alone.
@@ -247,6 +283,8 @@ struct Start {
     work_dir: PathBuf,
     env: BTreeMap<String, String>,
     cgroup: Option<OwnedFd>,
+    out: OwnedFd,
+    err: OwnedFd,
 }
 
 /// A command that was executed. It is killed unless it is taken.
@@ -254,7 +292,7 @@ struct Started(Option<Child>);
 
 impl Start {
     fn spawn(self) -> Result<Started, ExecError> {
-        let Start { argv, work_dir, env, cgroup } = self;
+        let Start { argv, work_dir, env, cgroup, out, err } = self;
         check_dir(&work_dir)
             .map_err(|error| ExecError::WorkDir { path: work_dir.clone(), error })?;
         let (name, arguments) = argv.split_first().expect("commands that are read have a program");
@@ -270,8 +308,8 @@ impl Start {
             .current_dir(&work_dir)
             .process_group(0)
             .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
+            .stdout(out)
+            .stderr(err);
         if let Some(procs) = cgroup {
             enter_cgroup(&mut command, procs);
         }

@@ -34,6 +34,8 @@ pub struct Job {
     pub grace: Duration,
     /// Time limit of steps with `if: ${{ always() }}` after a cancellation.
     pub cleanup: Duration,
+    /// How long background processes are heard out when the last step has ended.
+    pub drain_output: Duration,
     /// Maximum run time of the job.
     pub timeout: Option<Duration>,
 }
@@ -93,7 +95,7 @@ impl Job {
         let inputs = inputs.collect();
         let call = Call { step: proto::Step::default(), inputs, file: &self.steps };
         let (result, error) = runner.root(scope, call);
-        runner.end();
+        runner.end(self.drain_output);
         match error {
             None => {
                 let (message, error) = (String::new(), String::new());

@@ -4,14 +4,16 @@
 //! [`Output`](super::log::Output) unbuffered. Running a job blocks its thread.
 //!
 //! A step ends when its command exits: background processes continue, and their output is read, until the
-//! job ends; then they are killed.
+//! job ends; then they are heard out for a while, and killed.
 
 mod cancel;
 mod command;
 mod error;
 mod family;
 mod groups;
+mod holders;
 mod job;
+mod order;
 mod phase;
 mod pump;
 mod record;

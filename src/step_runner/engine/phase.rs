@@ -12,6 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use tracing::Span;
 
 use super::super::resolve::Interrupt;
+use crate::sys::arrival;
 
 /// How long work that nobody wants any more is waited for, so that it can clean up.
 pub(super) const PATIENCE: Duration = Duration::from_millis(500);
@@ -50,6 +51,8 @@ impl<T: Send + 'static> Phase<T> {
         let thread = thread::Builder::new().name("phase".to_owned()).spawn(move || {
             // A panic is the end as well.
             let _end = end;
+            // What it starts must not inherit what is blocked in the thread that reads pipes.
+            arrival::unblock();
             span.in_scope(|| work(&theirs))
         })?;
         Ok(Phase { thread, interrupt, done })

@@ -1,32 +1,56 @@
 //! Reading the output pipes of commands until all writers have closed them.
 
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd, OwnedFd, RawFd};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::super::log::{Output, Source, Stream};
+use super::order::{Reads, in_order};
+use crate::sys::arrival::Arrivals;
 
-/// As large as a pipe is by default, so that one read empties it.
-const BUFFER_BYTES: usize = 64 << 10;
+/// How much is read of a pipe in a round.
+const ROUND_BYTES: usize = 64 << 10;
+
+/// What a read may give: a page of the largest size. A shorter read would lose the rest of a write.
+const MAX_READ_BYTES: usize = 64 << 10;
 
 /// How much is read of a pipe after its command has exited: what was in it then, but not what a
 /// background process continues to write.
 const MAX_DRAIN_BYTES: usize = 1 << 20;
 
+/// How often the sizes of pipes are read again because they were written to meanwhile.
+const MAX_LOOKS: usize = 4;
+
 /// The pipes of a job's commands.
+///
+/// They are read in rounds. A round takes no more of a pipe than was in it when it began, and forwards it
+/// in the order in which it was written.
 #[derive(Debug)]
 pub(super) struct Pipes {
     open: Vec<Pipe>,
-    buffer: Vec<u8>,
+    /// Where the kernel cannot tell the order of writes, a round takes one pipe after the other.
+    arrivals: Option<Arrivals>,
+    /// Buffers of a round, one for each pipe that is read in it.
+    buffers: Vec<Buffer>,
+    heard_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Pipe {
     fd: OwnedFd,
     stream: Stream,
+}
+
+#[derive(Debug)]
+struct Buffer {
+    pipe: usize,
+    bytes: Vec<u8>,
+    /// Where each read ended.
+    ends: Vec<usize>,
 }
 
 /// Result of [`Pipes::pump`].
@@ -39,13 +63,41 @@ pub(super) enum PumpEvent {
 
 impl Pipes {
     pub(super) fn new() -> Self {
-        Pipes { open: Vec::new(), buffer: vec![0; BUFFER_BYTES] }
+        Pipes {
+            open: Vec::new(),
+            arrivals: Arrivals::new().ok(),
+            buffers: Vec::new(),
+            heard_bytes: 0,
+        }
     }
 
-    pub(super) fn add(&mut self, fd: OwnedFd, stream: Stream) -> io::Result<()> {
-        rustix::io::ioctl_fionbio(&fd, true)?;
+    /// Makes a pipe for a stream of a command, and returns its end for writing.
+    pub(super) fn add(&mut self, stream: Stream) -> io::Result<OwnedFd> {
+        let with_order = self.arrivals.as_ref().and_then(|arrivals| {
+            // What is in the queue may be of a pipe that had this descriptor before.
+            arrivals.take(&mut Vec::new());
+            arrivals.pipe().ok()
+        });
+        let (fd, writer) = match with_order {
+            Some(pipe) => pipe,
+            None => {
+                let (fd, writer) = pipe_with(PipeFlags::CLOEXEC)?;
+                rustix::io::ioctl_fionbio(&fd, true)?;
+                (fd, writer)
+            }
+        };
         self.open.push(Pipe { fd, stream });
-        Ok(())
+        Ok(writer)
+    }
+
+    /// Returns the pipes that somebody may still write to.
+    pub(super) fn open(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.open.iter().map(|pipe| pipe.fd.as_fd())
+    }
+
+    /// Returns how much was read so far.
+    pub(super) fn heard_bytes(&self) -> u64 {
+        self.heard_bytes
     }
 
     /// Forwards output until one of these descriptors is readable, or until the deadline.
@@ -56,28 +108,60 @@ impl Pipes {
         output: &mut dyn Output,
     ) -> io::Result<PumpEvent> {
         loop {
-            let now = Instant::now();
-            let release = output.release(now);
-            let next = deadline.into_iter().chain(release).min();
-            let left = next.map(|at| at.saturating_duration_since(now));
-            let ready = self.poll(events, left)?;
-            for index in (0..self.open.len()).rev() {
-                if ready[events.len() + index] && !self.read(index, output)? {
-                    self.open.swap_remove(index);
-                }
-            }
-            if let Some(index) = ready[..events.len()].iter().position(|ready| *ready) {
-                return Ok(PumpEvent::Readable(index));
-            }
-            if deadline.is_some_and(|deadline| deadline <= now) {
-                return Ok(PumpEvent::Timeout);
+            if let Some(event) = self.turn(events, deadline, output)? {
+                return Ok(event);
             }
         }
     }
 
+    /// The same, but ends without an event when all pipes are closed.
+    pub(super) fn pump_to_end(
+        &mut self,
+        events: &[BorrowedFd<'_>],
+        deadline: Instant,
+        output: &mut dyn Output,
+    ) -> io::Result<Option<PumpEvent>> {
+        while !self.open.is_empty() {
+            if let Some(event) = self.turn(events, Some(deadline), output)? {
+                return Ok(Some(event));
+            }
+        }
+        Ok(None)
+    }
+
+    fn turn(
+        &mut self,
+        events: &[BorrowedFd<'_>],
+        deadline: Option<Instant>,
+        output: &mut dyn Output,
+    ) -> io::Result<Option<PumpEvent>> {
+        let now = Instant::now();
+        let release = output.release(now);
+        let next = deadline.into_iter().chain(release).min();
+        let left = next.map(|at| at.saturating_duration_since(now));
+        let ready = self.poll(events, left)?;
+        let (events, pipes) = ready.split_at(events.len());
+        self.round(pipes, output)?;
+        if let Some(index) = events.iter().position(|ready| *ready) {
+            return Ok(Some(PumpEvent::Readable(index)));
+        }
+        Ok(deadline.filter(|deadline| *deadline <= now).map(|_| PumpEvent::Timeout))
+    }
+
+    /// Forwards what has been written until now, without blocking.
+    pub(super) fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
+        for _ in 0..MAX_DRAIN_BYTES.div_ceil(ROUND_BYTES) {
+            let ready = self.poll(&[], Some(Duration::ZERO))?;
+            if !ready.contains(&true) {
+                break;
+            }
+            self.round(&ready, output)?;
+        }
+        Ok(())
+    }
+
     fn poll(&self, events: &[BorrowedFd<'_>], left: Option<Duration>) -> io::Result<Vec<bool>> {
-        let pipes = self.open.iter().map(|pipe| pipe.fd.as_fd());
-        let all = events.iter().copied().chain(pipes);
+        let all = events.iter().copied().chain(self.open());
         let mut fds: Vec<_> = all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
         let left = left.map(|left| Timespec::try_from(left).expect("jobs end within ages"));
         match poll(&mut fds, left.as_ref()) {
@@ -87,45 +171,97 @@ impl Pipes {
         Ok(fds.iter().map(|fd| !fd.revents().is_empty()).collect())
     }
 
-    /// Reads a pipe once. Returns whether it is still open.
-    fn read(&mut self, index: usize, output: &mut dyn Output) -> io::Result<bool> {
-        let pipe = &self.open[index];
-        match rustix::io::read(&pipe.fd, self.buffer.as_mut_slice()) {
-            Ok(0) => Ok(false),
-            Ok(length) => {
-                output.write(Source::Step, pipe.stream, &self.buffer[..length]);
-                Ok(true)
-            }
-            Err(Errno::AGAIN | Errno::INTR) => Ok(true),
-            Err(error) => Err(error.into()),
+    /// Reads the pipes that are ready, and those that are written to in the meantime.
+    fn round(&mut self, ready: &[bool], output: &mut dyn Output) -> io::Result<()> {
+        if !ready.contains(&true) {
+            return Ok(());
         }
-    }
-
-    /// Forwards what has been written until now, without blocking.
-    pub(super) fn drain(&mut self, output: &mut dyn Output) -> io::Result<()> {
-        for index in (0..self.open.len()).rev() {
-            let mut read = 0;
-            loop {
-                let pipe = &self.open[index];
-                match rustix::io::read(&pipe.fd, self.buffer.as_mut_slice()) {
-                    Ok(0) => {
-                        self.open.swap_remove(index);
-                        break;
-                    }
-                    Ok(length) => {
-                        output.write(Source::Step, pipe.stream, &self.buffer[..length]);
-                        read += length;
-                        if read >= MAX_DRAIN_BYTES {
-                            break;
-                        }
-                    }
-                    Err(Errno::INTR) => {}
-                    Err(Errno::AGAIN) => break,
-                    Err(error) => return Err(error.into()),
-                }
+        let (writes, sizes) = self.look(ready)?;
+        let mut used = 0;
+        let mut closed = Vec::new();
+        for (pipe, size) in sizes.into_iter().enumerate() {
+            let Some(size) = size else { continue };
+            if self.buffers.len() == used {
+                self.buffers.push(Buffer::new());
             }
+            let buffer = &mut self.buffers[used];
+            if buffer.read(pipe, &self.open[pipe].fd, size)? {
+                closed.push(pipe);
+            }
+            used += usize::from(!buffer.ends.is_empty());
+        }
+        let mut pipes = Vec::new();
+        for Buffer { pipe, bytes, ends } in &self.buffers[..used] {
+            let fd = &self.open[*pipe].fd;
+            let bytes = &bytes[..ends.last().copied().unwrap_or(0)];
+            self.heard_bytes += bytes.len() as u64;
+            let is_closed = used > 1 && is_closed(fd)?;
+            pipes.push(Reads { fd: fd.as_raw_fd(), bytes, ends, is_closed });
+        }
+        in_order(&writes, &pipes, |index, bytes| {
+            output.write(Source::Step, self.open[self.buffers[index].pipe].stream, bytes);
+        });
+        for pipe in closed.into_iter().rev() {
+            self.open.remove(pipe);
         }
         Ok(())
+    }
+
+    /// Returns the writes since the last round, and what can be read of each pipe: as of one moment, as
+    /// far as that is possible.
+    fn look(&self, ready: &[bool]) -> io::Result<(Vec<RawFd>, Vec<Option<usize>>)> {
+        let mut writes = Vec::new();
+        let mut sizes = Vec::new();
+        let more = |writes: &mut Vec<RawFd>| self.arrivals.as_ref().is_some_and(|a| a.take(writes));
+        more(&mut writes);
+        for _ in 0..MAX_LOOKS {
+            sizes.clear();
+            for (pipe, ready) in self.open.iter().zip(ready) {
+                let is_due = *ready || writes.contains(&pipe.fd.as_raw_fd());
+                let size = is_due.then(|| rustix::io::ioctl_fionread(&pipe.fd)).transpose()?;
+                sizes.push(size.map(|size| usize::try_from(size).unwrap_or(ROUND_BYTES)));
+            }
+            // One pipe alone is in order anyway.
+            let begun = writes.len();
+            let is_one = sizes.iter().flatten().count() == 1;
+            if !more(&mut writes) || is_one && writes[begun..].iter().all(|fd| *fd == writes[0]) {
+                break;
+            }
+        }
+        Ok((writes, sizes))
+    }
+}
+
+impl Buffer {
+    fn new() -> Self {
+        Buffer { pipe: 0, bytes: vec![0; ROUND_BYTES + MAX_READ_BYTES], ends: Vec::new() }
+    }
+
+    /// Reads so much of a pipe. Returns whether it was at its end: an empty one is read too.
+    fn read(&mut self, pipe: usize, fd: &OwnedFd, size: usize) -> io::Result<bool> {
+        self.pipe = pipe;
+        self.ends.clear();
+        let mut length = 0;
+        while length < size.clamp(1, ROUND_BYTES) {
+            match rustix::io::read(fd, &mut self.bytes[length..][..MAX_READ_BYTES]) {
+                Ok(0) => return Ok(true),
+                Ok(read) => length += read,
+                Err(Errno::AGAIN | Errno::INTR) => break,
+                Err(error) => return Err(error.into()),
+            }
+            self.ends.push(length);
+        }
+        Ok(false)
+    }
+}
+
+/// Returns whether all writers of a pipe are gone.
+fn is_closed(fd: &OwnedFd) -> io::Result<bool> {
+    let mut fds = [PollFd::new(fd, PollFlags::empty())];
+    match poll(&mut fds, Some(&Timespec::default())) {
+        Ok(_) => Ok(fds[0].revents().contains(PollFlags::HUP)),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -159,9 +295,8 @@ mod tests {
         let (seen, line) = pipe().unwrap();
         let mut output = Plain::new(Box::new(Lines(line)), Box::new(io::sink()), &masking).unwrap();
         let mut pipes = Pipes::new();
-        let (command, mut writes) = pipe().unwrap();
-        pipes.add(command.into(), Stream::Out).unwrap();
-        writes.write_all(b"this is A-LON\n").unwrap();
+        let command = pipes.add(Stream::Out).unwrap();
+        rustix::io::write(&command, b"this is A-LON\n").unwrap();
         let deadline = Instant::now() + Duration::from_secs(60);
         let event = pipes.pump(&[seen.as_fd()], Some(deadline), &mut output).unwrap();
         assert_eq!(event, PumpEvent::Readable(0));

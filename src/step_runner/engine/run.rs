@@ -80,9 +80,9 @@ impl<'a> Runner<'a> {
         (ended.result.unwrap_or_default(), ended.error)
     }
 
-    /// Stops background processes.
-    pub(super) fn end(&mut self) {
-        self.processes.end(self.output);
+    /// Hears out and stops background processes.
+    pub(super) fn end(&mut self, drain_output: Duration) {
+        self.processes.end(drain_output, self.output);
     }
 
     fn print(&mut self, stream: Stream, text: &str) {

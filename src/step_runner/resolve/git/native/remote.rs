@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ureq::Agent;
-use ureq::http::{Request, Uri};
+use ureq::http::{HeaderValue, Request, Uri};
 
 use super::super::fetch::Git;
 use super::super::repository::Repository;
@@ -129,7 +129,7 @@ impl<'a> Remote<'a> {
                 Failure::Message(format!("invalid request: {error}"))
             })?;
             let answer = send(&self.agent, request, limit_bytes, self.transfer)?;
-            let asks = |value: &ureq::http::HeaderValue| {
+            let asks = |value: &HeaderValue| {
                 value.as_bytes().to_ascii_lowercase().starts_with(b"basic")
             };
             let is_asked =

@@ -142,10 +142,10 @@ mod tests {
         let arrivals = Arrivals::new().unwrap();
         let (out, to_out) = arrivals.pipe().unwrap();
         let (err, to_err) = arrivals.pipe().unwrap();
-        let (mut to_out, mut to_err) = (File::from(to_out), File::from(to_err));
+        let (to_out, mut to_err) = (File::from(to_out), File::from(to_err));
         let mut writes = Vec::new();
         assert!(!arrivals.take(&mut writes));
-        for (to, text) in [(&mut to_err, "1\n2\n"), (&mut to_err, "3"), (&mut to_out, "4")] {
+        for (mut to, text) in [(&to_err, "1\n2\n"), (&to_err, "3"), (&to_out, "4")] {
             to.write_all(text.as_bytes()).unwrap();
         }
         to_err.write_all(b"5").unwrap();

@@ -4,6 +4,7 @@
 
 mod ends;
 mod flow;
+mod legacy;
 mod play;
 mod processes;
 mod recorded;

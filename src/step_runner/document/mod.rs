@@ -21,5 +21,5 @@ pub use parse::parse_steps;
 pub use reference::ReferenceError;
 pub use schema::schema;
 pub use types::{
-    Action, Definition, Exec, Input, Output, Outputs, Reference, Run, Spec, Step, StepFile,
+    Action, Builtin, Definition, Exec, Input, Output, Outputs, Reference, Run, Spec, Step, StepFile,
 };

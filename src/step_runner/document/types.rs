@@ -68,6 +68,21 @@ pub struct Definition {
 pub enum Action {
     Exec(Exec),
     Run(Run),
+    /// A function of this program. Step files refer to it; they do not contain it.
+    Builtin(Builtin),
+}
+
+/// A function of this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Builtin {
+    /// Runs the text in the input `script` in a shell, as `SHELL -c SCRIPT`.
+    Script {
+        /// Path or name of the shell.
+        shell: &'static str,
+    },
+    /// Runs the lines of a job's script in a shell, as GitLab Runner does.
+    ScriptLegacy,
 }
 
 /// `exec`: a command to execute, with unexpanded expressions.

@@ -5,7 +5,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::OnceLock;
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 /// Cancels a job from another thread: the first call stops it gracefully, the second kills it.
 #[derive(Clone, Debug)]
@@ -60,6 +60,13 @@ impl Cancel {
     /// Returns why the job is cancelled; `None` if it is not.
     pub fn reason(&self) -> Option<Reason> {
         self.events.reason.get().copied()
+    }
+
+    /// Returns whether the job was cancelled twice.
+    pub(super) fn is_killed(&self) -> bool {
+        let mut kill = [PollFd::new(&self.events.kill, PollFlags::IN)];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut kill, Some(&now)).is_ok_and(|ready| ready > 0)
     }
 
     pub(super) fn stop_event(&self) -> BorrowedFd<'_> {

@@ -1,9 +1,9 @@
 //! Running one command: start, output, cancellation.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitStatus, Stdio};
@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tracing::debug;
 
+use super::super::builtin::{Cancellation, Command, JobState, Limits, find_program};
 use super::super::log::{Output, Stream};
 use super::super::resolve::Interrupt;
 use super::cancel::{Cancel, Reason};
@@ -39,11 +40,19 @@ const MAX_PAUSE: Duration = Duration::from_millis(160);
 /// one may wake another behind its back.
 const SILENT_LOOKS: usize = 3;
 
-/// A command to execute.
-pub(super) struct Command<'a> {
-    pub(super) argv: &'a [String],
-    pub(super) work_dir: &'a Path,
-    pub(super) env: &'a BTreeMap<String, String>,
+/// Limits to return to.
+pub(super) struct Outer {
+    limits: Limits,
+    cleanup_ends: Option<Instant>,
+}
+
+/// What ends the work that is being done.
+struct Ends<'a> {
+    /// Readable when it has to stop, if it does that on a cancellation.
+    stop: Option<BorrowedFd<'a>>,
+    deadline: Option<Instant>,
+    /// Whether it had its time when the deadline is over, and is killed without more ado.
+    in_cleanup: bool,
 }
 
 /// The processes of a job.
@@ -58,6 +67,10 @@ pub(super) struct Processes<'a> {
     cleanup_ends: Option<Instant>,
     /// When a command was stopped first.
     stopped: Option<Instant>,
+    /// Limits of commands, besides those of the job.
+    limits: Limits,
+    /// Whether the last command was stopped before it exited.
+    was_stopped: bool,
 }
 
 impl<'a> Processes<'a> {
@@ -67,18 +80,25 @@ impl<'a> Processes<'a> {
         grace: Duration,
         deadline: Option<Instant>,
     ) -> Self {
-        let pipes = Pipes::new();
-        Processes { pipes, groups, cancel, grace, deadline, cleanup_ends: None, stopped: None }
+        Processes {
+            pipes: Pipes::new(),
+            groups,
+            cancel,
+            grace,
+            deadline,
+            cleanup_ends: None,
+            stopped: None,
+            limits: Limits::default(),
+            was_stopped: false,
+        }
     }
 
     /// Returns whether the job is cancelled. From then on, steps have the time `cleanup`.
     pub(super) fn is_cancelled(&mut self, cleanup: Duration) -> bool {
-        if self.deadline.is_some_and(|deadline| deadline <= Instant::now())
-            && self.cancel.reason().is_none()
-        {
+        if is_over(self.deadline) && self.cancel.reason().is_none() {
             self.cancel.cancel(Reason::Timeout);
         }
-        let is_cancelled = self.cancel.reason().is_some();
+        let is_cancelled = self.cancel.reason().is_some() || is_over(self.limits.deadline);
         if is_cancelled && self.cleanup_ends.is_none() {
             self.cleanup_ends = Some(Instant::now() + cleanup);
         }
@@ -92,6 +112,7 @@ impl<'a> Processes<'a> {
         command: &Command<'_>,
         output: &mut dyn Output,
     ) -> Result<(), ExecError> {
+        self.was_stopped = false;
         let mut child = self.start(command, output)?;
         let pid = Pid::from_child(&child);
         let _awaited = Awaited::new(child.id());
@@ -130,8 +151,8 @@ impl<'a> Processes<'a> {
                 .chain([self.groups.mark(env.get(MARK))])
                 .collect(),
             cgroup: self.groups.cgroup(),
-            out: self.pipes.add(Stream::Out).map_err(follow("cannot make a pipe"))?,
-            err: self.pipes.add(Stream::Err).map_err(follow("cannot make a pipe"))?,
+            out: self.output(command.output, Stream::Out)?,
+            err: self.output(command.output, Stream::Err)?,
         };
         let program = argv.first().cloned().unwrap_or_default();
         let started = self.beside(START_LIMIT, output, move |_| start.spawn());
@@ -152,18 +173,16 @@ impl<'a> Processes<'a> {
     ) -> Result<T, PhaseError> {
         let phase = Phase::start(work)?;
         let cancel = self.cancel;
-        let in_cleanup = self.cleanup_ends.is_some();
-        let ends = if in_cleanup { self.cleanup_ends } else { self.deadline };
+        let Ends { stop, deadline, .. } = self.ends();
         let too_late = Instant::now() + limit;
-        let deadline = ends.map_or(too_late, |ends| ends.min(too_late));
-        let stop = (!in_cleanup).then(|| cancel.stop_event());
+        let deadline = deadline.map_or(too_late, |ends| ends.min(too_late));
         let events: Vec<BorrowedFd<'_>> =
             [Some(phase.done()), Some(cancel.kill_event()), stop].into_iter().flatten().collect();
         let why = match self.pipes.pump(&events, Some(deadline), output)? {
             PumpEvent::Readable(0) => return Ok(phase.take()),
             PumpEvent::Timeout if deadline == too_late => PhaseError::TooLong(limit),
             PumpEvent::Timeout => {
-                if cancel.reason().is_none() {
+                if is_over(self.deadline) && cancel.reason().is_none() {
                     cancel.cancel(Reason::Timeout);
                 }
                 PhaseError::Interrupted
@@ -181,35 +200,104 @@ impl<'a> Processes<'a> {
         }
     }
 
+    /// Returns where a stream of a command goes: to a pipe, unless a file is given.
+    fn output(&mut self, file: Option<&File>, stream: Stream) -> Result<OwnedFd, ExecError> {
+        match file {
+            None => self.pipes.add(stream).map_err(follow("cannot make a pipe")),
+            Some(file) => {
+                file.try_clone().map(OwnedFd::from).map_err(follow("cannot use the output file"))
+            }
+        }
+    }
+
+    fn ends(&self) -> Ends<'a> {
+        let is_spared = self.limits.cancellation == Cancellation::Spares;
+        match self.cleanup_ends {
+            Some(end) if !is_spared => Ends { stop: None, deadline: Some(end), in_cleanup: true },
+            _ => Ends {
+                stop: (!is_spared).then(|| self.cancel.stop_event()),
+                deadline: self.deadline.into_iter().chain(self.limits.deadline).min(),
+                in_cleanup: false,
+            },
+        }
+    }
+
     /// Forwards output until the process has exited, and stops it on cancellation or timeout.
     fn follow(&mut self, pid: Pid, output: &mut dyn Output) -> io::Result<()> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
         let cancel = self.cancel;
-        let in_cleanup = self.cleanup_ends.is_some();
-        let mut stop = (!in_cleanup).then(|| cancel.stop_event());
+        let Ends { mut stop, mut deadline, in_cleanup } = self.ends();
         let mut kill_event = Some(cancel.kill_event());
-        let mut deadline = if in_cleanup { self.cleanup_ends } else { self.deadline };
+        let mut may_terminate = !in_cleanup;
         loop {
             let events: Vec<BorrowedFd<'_>> =
                 [Some(process.as_fd()), stop, kill_event].into_iter().flatten().collect();
-            match self.pipes.pump(&events, deadline, output)? {
+            let signal = match self.pipes.pump(&events, deadline, output)? {
                 PumpEvent::Readable(0) => return self.pipes.drain(output),
-                PumpEvent::Readable(1) if stop.is_some() => {
-                    kill(pid, Signal::TERM);
-                    stop = None;
-                    let now = *self.stopped.get_or_insert_with(Instant::now);
-                    deadline = Some(now + self.grace);
-                }
                 // The maximum run time is over: handled as a cancellation.
-                PumpEvent::Timeout if stop.is_some() => cancel.cancel(Reason::Timeout),
-                PumpEvent::Readable(_) | PumpEvent::Timeout => {
-                    kill(pid, Signal::KILL);
-                    kill_event = None;
-                    stop = None;
-                    deadline = None;
+                PumpEvent::Timeout if stop.is_some() && is_over(self.deadline) => {
+                    cancel.cancel(Reason::Timeout);
+                    continue;
                 }
+                PumpEvent::Readable(1) if stop.is_some() => Signal::TERM,
+                PumpEvent::Timeout if may_terminate => Signal::TERM,
+                PumpEvent::Readable(_) | PumpEvent::Timeout => Signal::KILL,
+            };
+            self.was_stopped = true;
+            kill(pid, signal);
+            stop = None;
+            may_terminate = false;
+            deadline = None;
+            if signal == Signal::TERM {
+                let mut now = Instant::now();
+                if cancel.reason().is_some() {
+                    now = *self.stopped.get_or_insert(now);
+                }
+                deadline = Some(now + self.grace);
+            } else {
+                kill_event = None;
             }
         }
+    }
+
+    /// Returns whether the last command was stopped before it exited.
+    pub(super) fn was_stopped(&self) -> bool {
+        self.was_stopped
+    }
+
+    /// Sets limits for the commands until [`Processes::leave`].
+    pub(super) fn enter(&mut self, limits: Limits) -> Outer {
+        let outer = Outer { limits: self.limits, cleanup_ends: self.cleanup_ends };
+        self.limits = limits;
+        outer
+    }
+
+    /// Sets the limits from before [`Processes::enter`].
+    pub(super) fn leave(&mut self, outer: Outer) {
+        self.limits = outer.limits;
+        if self.cancel.reason().is_none() {
+            self.cleanup_ends = outer.cleanup_ends;
+        }
+    }
+
+    /// Returns whether commands may still run.
+    pub(super) fn state(&self) -> JobState {
+        match self.cancel.reason() {
+            _ if self.cancel.is_killed() => JobState::Killed,
+            _ if is_over(self.deadline) => JobState::TimedOut,
+            Some(Reason::Timeout) => JobState::TimedOut,
+            Some(Reason::Asked) => JobState::Cancelled,
+            None => JobState::Running,
+        }
+    }
+
+    /// Forwards output for some time, or until a command would have to stop.
+    pub(super) fn pause(&mut self, time: Duration, output: &mut dyn Output) {
+        let Ends { stop, deadline, .. } = self.ends();
+        let end = deadline.into_iter().chain([Instant::now() + time]).min();
+        let kill_event = self.cancel.kill_event();
+        // Without a pause, what comes next reports what is wrong.
+        let _ = self.pipes.pump(&[stop.unwrap_or(kill_event), kill_event], end, output);
     }
 
     /// Hears out and stops the background processes that commands left, wherever they went.
@@ -361,15 +449,9 @@ fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
     if name.contains('/') {
         return Ok(work_dir.join(name));
     }
-    // An empty entry means the working directory to a shell; here, as in Go, it is ignored.
-    let mut candidates = std::env::split_paths(path)
-        .filter(|directory| !directory.as_os_str().is_empty())
-        .map(|directory| work_dir.join(directory).join(name));
-    candidates
-        .find(|candidate| {
-            candidate
-                .metadata()
-                .is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
-        })
-        .ok_or_else(|| ExecError::NotFound(name.to_owned()))
+    find_program(name, work_dir, path).ok_or_else(|| ExecError::NotFound(name.to_owned()))
+}
+
+fn is_over(deadline: Option<Instant>) -> bool {
+    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }

@@ -3,11 +3,13 @@
 use std::io;
 use std::path::PathBuf;
 
+use super::super::builtin::{BuiltinError, CommandError, Failure};
 use super::super::document::ReferenceError;
 use super::super::expression::ExpressionError;
 use super::super::files::FileError;
 use super::super::resolve::{ResolveError, reason};
 use super::phase::PhaseError;
+use crate::sys::fs::PathError;
 
 /// An error of a step.
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,9 @@ pub enum StepError {
     Condition(ExpressionError),
     #[error("exec: {0}")]
     Exec(#[from] ExecError),
+    /// A function of this program failed.
+    #[error("exec: {0}")]
+    Builtin(#[from] BuiltinError),
     /// The output file could not be created or read.
     #[error("output file: {0}")]
     OutputFile(StepFileError),
@@ -129,6 +134,9 @@ pub enum ExecError {
     /// The program was not executed in time, or the job is cancelled.
     #[error("fork/exec {program}: {phase}")]
     Phase { program: String, phase: PhaseError },
+    /// The script could not be written to its file.
+    #[error("{}: {}", .0, reason(&.0.source))]
+    Script(PathError),
     /// The process could not be monitored.
     #[error("{action}: {}", reason(error))]
     Follow { action: &'static str, error: io::Error },
@@ -156,12 +164,43 @@ impl StepError {
     pub fn exit_code(&self) -> i32 {
         match self {
             StepError::Step { error, .. } => error.exit_code(),
-            StepError::Exec(ExecError::Exit(code)) => *code,
-            StepError::Exec(ExecError::Signal(signal)) => 128 + signal,
-            StepError::Exec(ExecError::NotFound(_)) => 127,
-            StepError::Exec(ExecError::Execute { .. }) => 126,
+            StepError::Exec(error) => error.exit_code(),
+            StepError::Builtin(error) => error.exit_code(),
             _ => 1,
         }
+    }
+
+    /// Returns whether this error of a cancelled job has another cause: a whole job that failed already
+    /// goes on after it, and may be cancelled then.
+    pub(super) fn is_of_its_own(&self) -> bool {
+        match self {
+            StepError::Step { error, .. } => error.is_of_its_own(),
+            StepError::Builtin(error) => error.is_of_job() && error.failure() == Failure::Exit,
+            _ => false,
+        }
+    }
+}
+
+impl ExecError {
+    /// Returns the exit code as shells have it.
+    fn exit_code(&self) -> i32 {
+        match self {
+            ExecError::Exit(code) => *code,
+            ExecError::Signal(signal) => 128 + signal,
+            ExecError::NotFound(_) => 127,
+            ExecError::Execute { .. } => 126,
+            _ => 1,
+        }
+    }
+}
+
+impl From<ExecError> for CommandError {
+    fn from(error: ExecError) -> Self {
+        let failure = match error {
+            ExecError::Signal(signal) => Failure::Signal(signal),
+            _ => Failure::Exit,
+        };
+        CommandError { failure, code: error.exit_code(), message: error.to_string() }
     }
 }
 

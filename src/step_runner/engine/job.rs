@@ -105,6 +105,7 @@ impl Job {
                 let outcome = JobOutcome { result, ..JobOutcome::failed(&error) };
                 match cancel.reason() {
                     None => outcome,
+                    Some(Reason::Asked) if error.is_of_its_own() => outcome,
                     Some(Reason::Asked) => JobOutcome { status: Status::Cancelled, ..outcome },
                     Some(Reason::Timeout) => {
                         let message =

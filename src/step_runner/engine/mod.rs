@@ -10,6 +10,7 @@ mod cancel;
 mod command;
 mod error;
 mod family;
+mod function;
 mod groups;
 mod holders;
 mod job;

@@ -1,18 +1,38 @@
 //! Conversion of steps and results to protobuf messages.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::super::document::{
-    Action, Definition, Input, Output, Outputs, Reference, Spec, Step, StepFile,
+    Action, Builtin, Definition, Input, Output, Outputs, Reference, Spec, Step, StepFile,
 };
 use super::super::wire::proto;
 use super::super::{Type, Value};
+use super::error::ExecError;
 
 /// Default file name of a step.
 pub(super) const STEP_FILE: &str = "step.yml";
 
+/// The argument of the shell that runs a `script`.
+pub(super) const SCRIPT: &str = "${{inputs.script}}";
+
 pub(super) fn values(values: &BTreeMap<String, Value>) -> BTreeMap<String, prost_types::Value> {
     values.iter().map(|(name, value)| (name.clone(), value.clone().into())).collect()
+}
+
+/// Records how a command ended.
+pub(super) fn exec_result(
+    ended: &Result<(), ExecError>,
+    work_dir: &Path,
+    command: Vec<String>,
+) -> proto::step_result::ExecResult {
+    let exit_code = match ended {
+        Ok(()) => 0,
+        Err(ExecError::Exit(code)) => *code,
+        Err(_) => -1,
+    };
+    let work_dir = work_dir.to_string_lossy().into_owned();
+    proto::step_result::ExecResult { command, work_dir, exit_code }
 }
 
 /// Converts the call of a step.
@@ -125,5 +145,16 @@ fn definition(definition: &Definition) -> proto::Definition {
             env,
             ..proto::Definition::default()
         },
+        // Recorded as GitLab's runner does, for which this one is a step file.
+        Action::Builtin(Builtin::Script { shell }) => proto::Definition {
+            r#type: proto::DefinitionType::Exec.into(),
+            exec: Some(proto::definition::Exec {
+                command: [shell, "-c", SCRIPT].map(str::to_owned).to_vec(),
+                work_dir: String::new(),
+            }),
+            env,
+            ..proto::Definition::default()
+        },
+        Action::Builtin(_) => proto::Definition { env, ..proto::Definition::default() },
     }
 }

@@ -5,14 +5,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::Value;
-use super::super::document::{Action, Exec, Input, Outputs, Reference, Run, Step, StepFile};
+use super::super::builtin::Command;
+use super::super::document::{
+    Action, Builtin, Exec, Input, Outputs, Reference, Run, Step, StepFile,
+};
 use super::super::expression::{
     Context, Expanded, Status as StepStatus, StepState, condition, expand_text, expand_value,
 };
 use super::super::log::{Output, Source, Stream};
 use super::super::resolve::{Caller, Interrupt, Loaded, Resolver};
 use super::super::wire::proto::{self, step_result::Status};
-use super::command::{Command, Processes};
+use super::command::Processes;
 use super::error::{ExecError, LoadError, StepError};
 use super::job::Job;
 use super::record;
@@ -33,13 +36,13 @@ const MIN_SECRET_BYTES: usize = 4;
 
 /// Runs the steps of one job.
 pub(super) struct Runner<'a> {
-    job: &'a Job,
+    pub(super) job: &'a Job,
     resolver: &'a Resolver,
-    output: &'a mut dyn Output,
+    pub(super) output: &'a mut dyn Output,
     ended: &'a mut dyn FnMut(&proto::StepResult),
-    processes: Processes<'a>,
+    pub(super) processes: Processes<'a>,
     /// Environment variables exported by earlier steps.
-    exports: BTreeMap<String, String>,
+    pub(super) exports: BTreeMap<String, String>,
     step_files: StepFiles,
 }
 
@@ -52,10 +55,10 @@ pub(super) struct Call<'a> {
 }
 
 /// Result, outputs and error of a step that ended.
-struct StepOutcome {
-    result: Option<proto::StepResult>,
+pub(super) struct StepOutcome {
+    pub(super) result: Option<proto::StepResult>,
     outputs: BTreeMap<String, Expanded>,
-    error: Option<StepError>,
+    pub(super) error: Option<StepError>,
 }
 
 impl<'a> Runner<'a> {
@@ -85,7 +88,7 @@ impl<'a> Runner<'a> {
         self.processes.end(drain_output, self.output);
     }
 
-    fn print(&mut self, stream: Stream, text: &str) {
+    pub(super) fn print(&mut self, stream: Stream, text: &str) {
         self.output.write(Source::Runner, stream, text.as_bytes());
     }
 
@@ -168,9 +171,9 @@ impl<'a> Runner<'a> {
     }
 
     /// Runs a step with its inputs.
-    fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> StepOutcome {
+    pub(super) fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> StepOutcome {
         let Call { step, inputs, file } = call;
-        if let Action::Exec(_) = file.definition.action {
+        if let Action::Exec(_) | Action::Builtin(Builtin::Script { .. }) = file.definition.action {
             self.print(Stream::Out, &format!("Running step {:?}\n", step.name));
         }
         let mut result = proto::StepResult {
@@ -178,7 +181,7 @@ impl<'a> Runner<'a> {
             spec_definition: Some(record::step_file(file)),
             ..proto::StepResult::default()
         };
-        self.set_inputs(&mut scope.context, inputs, &file.spec.inputs);
+        self.set_inputs(&mut scope.context, inputs, file);
         let (outputs, error) = match self.act(&mut scope, file, &mut result) {
             Ok(outputs) => (outputs, None),
             Err(error) => (BTreeMap::new(), Some(error)),
@@ -194,9 +197,11 @@ impl<'a> Runner<'a> {
         &mut self,
         context: &mut Context,
         given: BTreeMap<String, Expanded>,
-        known: &BTreeMap<String, Input>,
+        file: &StepFile,
     ) {
-        for (name, input) in known {
+        // A function knows better what is secret in its inputs.
+        let masks_itself = matches!(file.definition.action, Action::Builtin(_));
+        for (name, input) in &file.spec.inputs {
             let given = given.get(name).cloned();
             let Some(mut value) = given.or_else(|| input.default.clone().map(Expanded::from))
             else {
@@ -204,7 +209,9 @@ impl<'a> Runner<'a> {
             };
             if input.sensitive {
                 value = secret(value.value, true, || format!("inputs.{name}"));
-                self.mask(&value.value);
+                if !masks_itself {
+                    self.mask(&value.value);
+                }
             }
             context.inputs.insert(name.clone(), value);
         }
@@ -248,6 +255,11 @@ impl<'a> Runner<'a> {
                 let outputs = files.outputs(&file.spec.outputs).map_err(StepError::OutputFile)?;
                 expanded(outputs)
             }
+            Action::Builtin(Builtin::Script { shell }) => {
+                self.script(shell, &scope.context, result)?;
+                BTreeMap::new()
+            }
+            Action::Builtin(function) => expanded(self.function(*function, scope, result)?),
             Action::Run(run) => {
                 let given = self.sequence(scope, run, result, &file.spec.outputs)?;
                 let written = files.written_outputs(&file.spec.outputs);
@@ -303,17 +315,9 @@ impl<'a> Runner<'a> {
                 self.job.work_dir.join(dir)
             }
         };
-        let command = Command { argv: &argv, work_dir: &work_dir, env: &context.env };
+        let command = Command { argv: &argv, work_dir: &work_dir, env: &context.env, output: None };
         let ended = self.processes.run(&command, self.output);
-        result.exec_result = Some(proto::step_result::ExecResult {
-            exit_code: match &ended {
-                Ok(()) => 0,
-                Err(ExecError::Exit(code)) => *code,
-                Err(_) => -1,
-            },
-            work_dir: work_dir.to_string_lossy().into_owned(),
-            command: argv,
-        });
+        result.exec_result = Some(record::exec_result(&ended, &work_dir, argv));
         ended
     }
 

@@ -107,7 +107,11 @@ impl Drop for Files {
 /// Returns whether a step uses its files. Their paths are available only through expressions, whose names
 /// are literal.
 fn names_files(definition: &Definition) -> bool {
-    let Action::Exec(exec) = &definition.action else { return true };
+    let exec = match &definition.action {
+        Action::Exec(exec) => exec,
+        Action::Run(_) => return true,
+        Action::Builtin(_) => return false,
+    };
     let mut texts = exec.command.iter().chain(&exec.work_dir).chain(definition.env.values());
     texts.any(|text| text.contains("output_file") || text.contains("export_file"))
 }

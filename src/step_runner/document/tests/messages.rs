@@ -17,7 +17,7 @@ fn definition(text: &str) -> StepFile {
 fn run(text: &str) -> Run {
     match definition(text).definition.action {
         Action::Run(run) => run,
-        Action::Exec(exec) => panic!("{exec:?}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -129,9 +129,8 @@ impl<'a> Remote<'a> {
                 Failure::Message(format!("invalid request: {error}"))
             })?;
             let answer = send(&self.agent, request, limit_bytes, self.transfer)?;
-            let asks = |value: &HeaderValue| {
-                value.as_bytes().to_ascii_lowercase().starts_with(b"basic")
-            };
+            let asks =
+                |value: &HeaderValue| value.as_bytes().to_ascii_lowercase().starts_with(b"basic");
             let is_asked =
                 answer.status == 401 && answer.headers.get_all("www-authenticate").iter().any(asks);
             if !is_asked {

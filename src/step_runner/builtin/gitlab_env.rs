@@ -1,0 +1,124 @@
+//! The file named by `GITLAB_ENV`: lines `NAME=VALUE` that scripts write for the stages after them.
+
+use std::collections::BTreeMap;
+#[cfg(test)]
+use std::fs::OpenOptions;
+#[cfg(test)]
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+
+#[cfg(test)]
+use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{ReadError, read_bounded};
+#[cfg(test)]
+use crate::sys::removal::remove_tree;
+
+/// Its name, in the directory for temporary files of a project.
+pub(super) const FILE: &str = "gitlab_runner_env";
+
+/// The variable with its path.
+pub(super) const VARIABLE: &str = "GITLAB_ENV";
+
+/// Size limit of the file. All of it is passed to commands, for which the kernel has a limit too.
+const MAX_BYTES: u64 = 8 << 20;
+
+/// The file of a job.
+#[derive(Debug)]
+pub(super) struct GitlabEnv {
+    path: PathBuf,
+}
+
+impl GitlabEnv {
+    /// Refers to the file in a directory.
+    pub(super) fn of(directory: &Path) -> Self {
+        GitlabEnv { path: directory.join(FILE) }
+    }
+
+    /// Creates an empty file in place of whatever an earlier job left there.
+    #[cfg(test)]
+    pub(super) fn create(&self) -> Result<(), PathError> {
+        self.remove()?;
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true).mode(0o600).open(&self.path).at("make", &self.path)?;
+        Ok(())
+    }
+
+    /// Removes the file.
+    #[cfg(test)]
+    pub(super) fn remove(&self) -> Result<(), PathError> {
+        remove_tree(&self.path)
+    }
+
+    /// Returns the variables in the file, and its own.
+    ///
+    /// # Errors
+    ///
+    /// Fails if it cannot be read, is no regular file, or is larger than 8 MiB.
+    pub(super) fn variables(&self) -> Result<BTreeMap<String, String>, ReadError> {
+        let content = read_bounded(&self.path, MAX_BYTES)?;
+        let mut variables = parse(&String::from_utf8_lossy(&content));
+        variables.insert(VARIABLE.to_owned(), self.path.to_string_lossy().into_owned());
+        Ok(variables)
+    }
+
+    /// Returns the variable with its path.
+    pub(super) fn own(&self) -> BTreeMap<String, String> {
+        BTreeMap::from([(VARIABLE.to_owned(), self.path.to_string_lossy().into_owned())])
+    }
+}
+
+/// Returns what the lines say; other lines are ignored, as by GitLab's runner.
+fn parse(text: &str) -> BTreeMap<String, String> {
+    let pair = |line: &str| {
+        let (name, value) = line.trim().split_once('=')?;
+        let is_usable = !name.is_empty() && !name.contains('\0') && !value.contains('\0');
+        is_usable.then(|| (name.to_owned(), value.to_owned()))
+    };
+    text.split('\n').filter_map(pair).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn lines_are_variables_and_others_are_ignored() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = GitlabEnv::of(directory.path());
+        assert!(file.variables().is_err());
+        file.create().unwrap();
+        let path = directory.path().join(FILE);
+        fs::write(&path, " A=1 \nB=a=b\nnothing\n=x\n\nC=x\0y\nA=2\nD=").unwrap();
+        let own = (VARIABLE.to_owned(), path.to_string_lossy().into_owned());
+        let pairs = [("A", "2"), ("B", "a=b"), ("D", "")];
+        let mut expected: BTreeMap<_, _> =
+            pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        expected.insert(own.0, own.1);
+        assert_eq!(file.variables().unwrap(), expected);
+    }
+
+    #[test]
+    fn what_an_earlier_job_left_is_replaced_and_nothing_is_waited_for() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join(FILE);
+        fs::create_dir_all(path.join("a/b")).unwrap();
+        let file = GitlabEnv::of(directory.path());
+        file.create().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"");
+        file.remove().unwrap();
+        rustix::fs::mknodat(
+            rustix::fs::CWD,
+            &path,
+            rustix::fs::FileType::Fifo,
+            rustix::fs::Mode::RUSR,
+            0,
+        )
+        .unwrap();
+        assert!(matches!(file.variables(), Err(ReadError::NotAFile { .. })));
+        fs::remove_file(&path).unwrap();
+        fs::File::create(&path).unwrap().set_len(MAX_BYTES + 1).unwrap();
+        assert!(matches!(file.variables(), Err(ReadError::TooLarge { .. })));
+    }
+}

@@ -159,7 +159,10 @@ impl Family {
                 break;
             }
         }
-        seen.into_iter().for_each(orphans::forget);
+        // Of a job in another process, they became no children of this one.
+        if self.busy.is_some() {
+            seen.into_iter().for_each(orphans::forget);
+        }
     }
 
     /// Stops its processes until there are no more: who forks faster than it is found does not escape.

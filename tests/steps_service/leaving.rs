@@ -1,0 +1,166 @@
+//! Processes that leave their process group, their session or their parents end with their job.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::process::Command;
+
+use oci_hooks::sys::identity::Identity;
+use rustix::process::Signal;
+
+use crate::setup::{PROGRAM, Server, block_on, close, output};
+use crate::support::program::{copy_program, require_root, run, temporary_directory, wait_until};
+
+/// Leaves processes in all ways that are known, each of which writes its id to a file. The last two wipe off
+/// what they are known by.
+const LEAVE: &str = r#"
+leave() { name=$1; shift; "$@" sh -c "echo \$\$ > $name.half; mv $name.half $name; exec sleep 1000" > /dev/null 2>&1 < /dev/null & }
+leave plain
+leave nohup nohup
+leave session setsid
+leave forked setsid --fork
+leave twice sh -c 'setsid --fork "$@" & exit 0' sh
+(trap '' TERM HUP; leave deaf setsid)
+leave clean env -i PATH="$PATH" setsid --fork
+leave renamed env -i PATH="$PATH" sh -c 'setsid --fork sh -c "setsid --fork \"\$@\"" sh "$@"' sh
+for name in plain nohup session forked twice deaf clean renamed; do
+    while [ ! -e $name ]; do sleep 0.02; done
+done
+echo left
+"#;
+
+const NAMES: [&str; 8] =
+    ["plain", "nohup", "session", "forked", "twice", "deaf", "clean", "renamed"];
+
+fn left(dir: &Path, names: &[&str]) -> Vec<(String, Identity)> {
+    let process = |name: &&str| {
+        let text = fs::read_to_string(dir.join(name)).unwrap();
+        let process = Identity::of(text.trim().parse().unwrap());
+        ((*name).to_owned(), process.unwrap_or_else(|| panic!("{name} is gone already")))
+    };
+    names.iter().map(process).collect()
+}
+
+#[track_caller]
+fn assert_gone(processes: &[(String, Identity)]) {
+    let alive: Vec<_> = processes.iter().filter(|(_, process)| process.is_running()).collect();
+    assert!(alive.is_empty(), "{alive:?}");
+}
+
+/// Runs a job beside another one that leaves a process too.
+async fn play(server: &Server) {
+    let mut client = server.gitlab();
+    let other = "setsid sh -c 'echo $$ > other.half; mv other.half other; exec sleep 1000' &\n\
+                 while [ ! -e end ]; do sleep 0.02; done";
+    client.run(server.script("other", other)).await.unwrap();
+    let other = server.work_dir().join("other");
+    wait_until("the other job runs", || other.exists());
+
+    let script = format!("{LEAVE}\nwhile [ ! -e go ]; do sleep 0.02; done");
+    client.run(server.script("1", &script)).await.unwrap();
+    wait_until("all have left", || NAMES.iter().all(|name| server.work_dir().join(name).exists()));
+    let mine = left(server.work_dir().as_path(), &NAMES);
+    let others = left(server.work_dir().as_path(), &["other"]);
+    fs::write(server.work_dir().join("go"), "").unwrap();
+    // The log ends after its processes have.
+    assert!(output(&mut client, "1").await.0.ends_with("left\n"));
+    // Those that nothing says anything of may be the other job's.
+    assert_gone(&mine[..6]);
+    assert!(others[0].1.is_running(), "it is another job's");
+    fs::write(server.work_dir().join("end"), "").unwrap();
+    output(&mut client, "other").await;
+    assert_gone(&others);
+    // No other job is left that they could be of.
+    assert_gone(&mine);
+    close(&mut client, "1").await;
+}
+
+#[test]
+fn what_leaves_ends_with_its_job_and_no_other() {
+    block_on(async { play(&Server::start()).await });
+}
+
+#[test]
+fn what_leaves_ends_with_its_job_without_cgroups_too() {
+    require_root();
+    block_on(async { play(&Server::without_cgroups()).await });
+}
+
+#[test]
+fn what_left_a_job_of_a_killed_server_is_ended_by_the_next() {
+    require_root();
+    block_on(async {
+        for (mut server, known) in [(Server::start(), 8), (Server::without_cgroups(), 6)] {
+            let script = format!("{LEAVE}\nsleep 1000");
+            server.gitlab().run(server.script("1", &script)).await.unwrap();
+            let dir = server.work_dir();
+            wait_until("all have left", || NAMES.iter().all(|name| dir.join(name).exists()));
+            let processes = left(&dir, &NAMES);
+            server.signal(Signal::KILL);
+            assert!(!server.ended().success());
+            assert!(processes.iter().all(|(_, process)| process.is_running()));
+            server.restart();
+            assert_gone(&processes[..known]);
+            // As documented: without cgroups nothing tells those that wiped off all from others.
+            for (_, process) in &processes[known..] {
+                process.kill(crate::support::program::DEADLINE).unwrap();
+            }
+        }
+    });
+}
+
+#[test]
+fn who_forks_faster_than_it_is_looked_for_is_ended() {
+    require_root();
+    block_on(async {
+        for server in [Server::start(), Server::without_cgroups()] {
+            // Two generations at any time, each in a session of its own, deaf and soon gone.
+            let script = r#"
+echo 'trap "" TERM; [ -e stop ] || setsid --fork sh again; : >> alive' > again
+setsid --fork sh again > /dev/null 2>&1
+while [ ! -e alive ]; do sleep 0.02; done
+"#;
+            let mut client = server.gitlab();
+            client.run(server.script("1", script)).await.unwrap();
+            output(&mut client, "1").await;
+            let alive = server.work_dir().join("alive");
+            fs::remove_file(&alive).unwrap();
+            // It would be made many times while another job starts and ends.
+            client.run(server.script("2", "for i in 1 2 3 4 5; do sh -c :; done")).await.unwrap();
+            output(&mut client, "2").await;
+            let is_alive = alive.exists();
+            fs::write(server.work_dir().join("stop"), "").unwrap();
+            assert!(!is_alive);
+        }
+    });
+}
+
+#[test]
+fn what_leaves_ends_with_run_for_root_and_others() {
+    require_root();
+    let dir = temporary_directory();
+    fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
+    let program = dir.path().join("step-runner");
+    copy_program(PROGRAM.as_ref(), &program);
+    for uid in ["0", "12345"] {
+        let work = dir.path().join(uid);
+        fs::create_dir(&work).unwrap();
+        let steps = serde_json::json!({"run": [{"name": "a", "script": LEAVE}]});
+        fs::write(work.join("step.yml"), format!("{{}}\n---\n{steps}\n")).unwrap();
+        let owner = uid.parse().ok();
+        std::os::unix::fs::chown(&work, owner, owner).unwrap();
+        let mut command = Command::new("setpriv");
+        command.arg(format!("--reuid={uid}")).arg(format!("--regid={uid}")).arg("--clear-groups");
+        command.arg(&program).args(["run", ".", "--grace", "300ms"]).current_dir(&work);
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("TMPDIR", &work).env("HOME", &work);
+        let out = run(&mut command).success();
+        assert!(out.ends_with("left\n"), "{out}");
+        let alive = NAMES.iter().filter(|name| {
+            let pid: u32 = fs::read_to_string(work.join(name)).unwrap().trim().parse().unwrap();
+            // Another process may have got the number since; none that sleeps so long.
+            let words = ["sleep", "1000"].map(std::ffi::OsStr::new);
+            Identity::with_words(&words).unwrap().iter().any(|process| process.pid == pid)
+        });
+        assert_eq!(alive.collect::<Vec<_>>(), <[&&str; 0]>::default(), "as user {uid}");
+    }
+}

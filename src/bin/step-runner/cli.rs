@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 use oci_hooks::program::completions::CompletionsArgs;
 use oci_hooks::program::trace::LevelFilter;
 
-use crate::{bootstrap, ci, lint, proxy, run, schema, serve};
+use crate::{bootstrap, ci, doctor, lint, proxy, run, schema, serve, submit};
 
 const HELP: &str = "\
 Examples:
@@ -12,6 +12,10 @@ Examples:
   step-runner lint .                           Check step files for mistakes
   step-runner serve                            Accept jobs on the default socket
   docker exec -i BUILD step-runner proxy       Connect to the server in a container
+  step-runner doctor                           Check for problems
+
+Called as gitlab-runner-helper or gitlab-runner, or with steps as the first word, it takes the command lines
+of GitLab's runner: step-runner steps --help.
 
 Exit status:
   0  success
@@ -38,7 +42,9 @@ pub(crate) enum Command {
     Schema(schema::SchemaArgs),
     Serve(serve::ServeArgs),
     Proxy(proxy::ProxyArgs),
+    Submit(Box<submit::SubmitArgs>),
     Bootstrap(bootstrap::BootstrapArgs),
+    Doctor(doctor::DoctorArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
 }

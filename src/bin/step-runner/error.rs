@@ -4,8 +4,10 @@ use std::io;
 use std::path::PathBuf;
 
 use oci_hooks::image::RegistryError;
+use oci_hooks::program::context::OutputError;
 use oci_hooks::program::exit::Failure;
 use oci_hooks::step_runner::Type;
+use oci_hooks::step_runner::client::ClientError;
 use oci_hooks::step_runner::document::{DocumentError, ReferenceError};
 use oci_hooks::step_runner::engine::StepError;
 use oci_hooks::step_runner::jobs::StateError;
@@ -62,6 +64,10 @@ pub(crate) enum Error {
     Signals(#[source] io::Error),
     #[error(transparent)]
     Serve(#[from] ServeError),
+    #[error(transparent)]
+    Submit(#[from] ClientError),
+    #[error(transparent)]
+    Output(#[from] OutputError),
     #[error("cannot execute {}", name.display())]
     Execute { name: PathBuf, source: io::Error },
     /// A command line of gitlab-runner that is not understood.
@@ -93,6 +99,10 @@ pub(crate) enum Error {
 
 impl Failure for Error {
     fn is_broken_pipe(&self) -> bool {
-        matches!(self, Error::Print(error) if error.kind() == io::ErrorKind::BrokenPipe)
+        match self {
+            Error::Print(error) => error.kind() == io::ErrorKind::BrokenPipe,
+            Error::Output(error) => error.is_broken_pipe(),
+            _ => false,
+        }
     }
 }

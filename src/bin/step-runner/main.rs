@@ -6,6 +6,7 @@ mod ci;
 mod cli;
 mod companion;
 mod delegate;
+mod doctor;
 mod environment;
 mod error;
 mod first;
@@ -21,6 +22,7 @@ mod schema;
 mod serve;
 mod size;
 mod steps_command;
+mod submit;
 mod time;
 mod tree;
 mod version;
@@ -91,7 +93,9 @@ fn main() -> ExitCode {
         Command::Schema(args) => schema::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Proxy(args) => proxy::run(&args),
+        Command::Submit(args) => submit::run(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Completions(args) => {
             let script = args.script(&Cli::command());
             io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done)

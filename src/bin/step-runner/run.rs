@@ -140,7 +140,10 @@ fn reference(args: &RunArgs, work_dir: &Path) -> Result<Reference, Error> {
     Ok(Reference::parse(&text)?)
 }
 
-fn pairs(texts: &[String], option: &'static str) -> Result<BTreeMap<String, String>, Error> {
+pub(crate) fn pairs(
+    texts: &[String],
+    option: &'static str,
+) -> Result<BTreeMap<String, String>, Error> {
     let pair = |text: &String| match text.split_once('=') {
         Some((name, value)) if !name.is_empty() => Ok((name.to_owned(), value.to_owned())),
         _ => Err(Error::Pair { option, text: text.clone() }),
@@ -149,7 +152,10 @@ fn pairs(texts: &[String], option: &'static str) -> Result<BTreeMap<String, Stri
 }
 
 /// Parses inputs as their declared types.
-fn typed(given: &BTreeMap<String, String>, spec: &Spec) -> Result<BTreeMap<String, Value>, Error> {
+pub(crate) fn typed(
+    given: &BTreeMap<String, String>,
+    spec: &Spec,
+) -> Result<BTreeMap<String, Value>, Error> {
     let value = |(name, text): (&String, &String)| {
         let kind = spec.inputs.get(name).map_or(Type::String, |input| input.kind);
         if kind == Type::String {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use clap::{Args, ValueEnum};
+use clap::{Args, Parser as _, ValueEnum};
 use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, StateDir};
 use oci_hooks::step_runner::service::{Server, Timing};
@@ -20,6 +20,7 @@ use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tokio::sync::watch;
 
+use crate::cli::{Cli, Command};
 use crate::companion::{Companion, Control, Mode};
 use crate::environment::{self, SOCKET, SOCKET_NAME, Socket};
 use crate::error::Error;
@@ -237,6 +238,20 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     settings.max_log_bytes = args.max_log;
     settings.show_secrets = args.show_secrets;
     Ok(settings)
+}
+
+/// Returns the limits of time that `serve` has if none is given, for people.
+pub(crate) fn time_outs() -> String {
+    let command = Cli::parse_from(["step-runner", "serve"]).command;
+    let Command::Serve(args) = command else { unreachable!("it is the command that was named") };
+    let ServeArgs { grace, cleanup, max_runtime, stale_after, .. } = args;
+    format!(
+        "a job {} h, kept {} min if nobody closes it, cleanup steps {} s, SIGTERM to SIGKILL {} s",
+        max_runtime.as_secs() / 3600,
+        stale_after.as_secs() / 60,
+        cleanup.as_secs(),
+        grace.as_secs()
+    )
 }
 
 /// Stops the server at a signal, and the command beside it; at a second one exits at once.

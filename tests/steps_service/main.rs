@@ -18,5 +18,6 @@ mod setup;
 mod socket;
 mod stalls;
 mod steps;
+mod submit;
 mod variables;
 mod vectors;

@@ -1,0 +1,138 @@
+//! `submit` and `doctor`, which ask a running server.
+
+use std::fs;
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::process::{Command, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+use crate::setup::{PROGRAM, Server};
+use crate::support::program::{DEADLINE, run, wait};
+
+const STEP: &str = "\
+spec:
+  inputs:
+    count: {type: number}
+    name: {default: nobody}
+---
+run:
+  - name: say
+    script: |
+      echo \"${{ inputs.name }} ${{ inputs.count + 1 }} ${{ vars.PROJECT }} $LEVEL\"
+      echo problem >&2
+      exit ${{ str(inputs.count) }}
+";
+
+/// Makes a directory with a step in the server's working directory.
+fn step(server: &Server, text: &str) {
+    let dir = server.work_dir().join("lib/build");
+    fs::create_dir_all(&dir).unwrap();
+    fs::write(dir.join("step.yml"), text).unwrap();
+}
+
+fn submit(server: &Server, arguments: &[&str]) -> Command {
+    let mut command = Command::new(PROGRAM);
+    command.arg("submit").arg("--socket").arg(server.socket()).args(arguments);
+    command.current_dir(server.work_dir());
+    command
+}
+
+#[test]
+fn a_step_is_run_by_the_server_and_its_log_and_code_come_back() {
+    let server = Server::start();
+    step(&server, STEP);
+    let options = ["--input", "count=4", "--var", "PROJECT=p", "--env", "LEVEL=high"];
+    for path in ["lib/build", "./lib/build", "lib/build/step.yml"] {
+        let done = run(submit(&server, &[path]).args(options));
+        let expected = "Running step \"say\"\nnobody 5 p high\n";
+        assert_eq!((done.status.code(), &*done.stdout), (Some(4), expected), "{}", done.stderr);
+        assert!(done.stderr.starts_with("problem\nError: step \""), "{}", done.stderr);
+        assert!(done.stderr.ends_with("exec: exit status 4\n"), "{}", done.stderr);
+    }
+    let options = ["--input", "count=0", "--input", "name=me", "--format", "json", "--id", "42"];
+    let done = run(submit(&server, &["lib/build"]).args(options));
+    assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
+    let json: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!((json["id"].as_str(), json["status"].as_str()), (Some("42"), Some("success")));
+    assert_eq!(json["exit_code"], 0);
+    assert!(done.stderr.contains("me 1  \n"), "{}", done.stderr);
+
+    let error = run(submit(&server, &["lib/build"]).args(["--input", "count=x"])).failure();
+    let expected = "Error: invalid --input count=x: expected a JSON value of type number\n";
+    assert_eq!(error, expected);
+}
+
+#[test]
+fn the_first_ctrl_c_cancels_the_job_and_the_second_ends_it() {
+    let server = Server::start();
+    for (cleanup, signals) in [("echo cleaned", 1), ("echo cleaning; sleep 1000", 2)] {
+        let text = format!(
+            "spec: {{}}\n---\nrun:\n  - {{name: a, script: echo up; sleep 1000}}\n  \
+             - {{name: b, if: cancelled(), script: '{cleanup}'}}\n"
+        );
+        step(&server, &text);
+        let mut command = submit(&server, &["lib/build"]);
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = child.spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        for word in ["up\n", "cleaning\n"].into_iter().take(signals) {
+            let mut line = String::new();
+            while line != word {
+                line.clear();
+                assert_ne!(out.read_line(&mut line).unwrap(), 0, "{word}");
+            }
+            kill_process(pid, Signal::INT).unwrap();
+        }
+        let mut rest = String::new();
+        out.read_to_string(&mut rest).unwrap();
+        assert_eq!(rest.contains("cleaned\n"), signals == 1, "{rest}");
+        assert_eq!(wait(child, DEADLINE).unwrap().code(), Some(130));
+    }
+}
+
+#[test]
+fn without_a_server_submit_says_which_socket_it_tried_to_reach() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut command = Command::new(PROGRAM);
+    command.args(["submit", "builtin://script", "--wait", "0s", "--socket"]);
+    let error = run(command.arg(dir.path().join("none.sock"))).failure();
+    assert!(error.starts_with("Error: cannot reach the server"), "{error}");
+}
+
+#[test]
+fn doctor_finds_the_server_and_says_what_to_do_without_one() {
+    let mut server = Server::start();
+    let doctor = |server: &Server| {
+        let mut command = Command::new(PROGRAM);
+        command.args(["doctor", "--format", "json", "--socket"]).arg(server.socket());
+        let done = run(command.env("TMPDIR", server.tmp()));
+        let json: Value = serde_json::from_str(&done.stdout).expect(&done.stderr);
+        assert_eq!(done.status.success(), json["ok"] == true);
+        json
+    };
+    let check = |json: &Value, name: &str| {
+        let checks = json["checks"].as_array().unwrap();
+        checks.iter().find(|check| check["name"] == name).unwrap().clone()
+    };
+    let json = doctor(&server);
+    let found = check(&json, "server");
+    assert_eq!(found["status"], "ok", "{found}");
+    assert!(found["found"].as_str().unwrap().ends_with("answers, 0 jobs"), "{found}");
+    assert_eq!(check(&json, "shell")["status"], "ok");
+    let files = check(&json, "files")["found"].as_str().unwrap().to_owned();
+    assert!(files.starts_with(server.tmp().to_str().unwrap()), "{files}");
+    for name in ["program", "user", "home", "git", "certificates", "cgroup", "time-outs"] {
+        assert_ne!(check(&json, name)["status"], "fail");
+    }
+
+    // A server that was killed leaves its socket.
+    server.signal(Signal::KILL);
+    server.ended();
+    let json = doctor(&server);
+    assert_eq!((&json["ok"], &check(&json, "server")["status"]), (&false.into(), &"fail".into()));
+    fs::remove_file(server.socket()).unwrap();
+    let json = doctor(&server);
+    assert_eq!((&json["ok"], &check(&json, "server")["status"]), (&true.into(), &"warn".into()));
+}

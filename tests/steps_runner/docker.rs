@@ -14,7 +14,7 @@ use tempfile::TempDir;
 
 use crate::client::{PROJECT, block_on, request, run, script, text};
 use crate::container::{Container, Spec};
-use crate::images::{Image, fill_our_helper};
+use crate::images::{Image, fill_our_helper, in_root};
 use crate::support::program::{self, temporary_directory};
 use crate::support::runtime::Runtime;
 
@@ -141,7 +141,7 @@ fn jobs_run_in_images_with_and_without_a_shell_as_root_and_not() {
             let volumes = Volumes::bootstrap(runtime, 0, DIR);
             chown(volumes.builds.path().join("group/project"), Some(user), Some(user)).unwrap();
             let (container, socket) = serve(&volumes, &Job::new(runtime, image, user));
-            block_on(job_after_job(&proxy(&container, &socket), image, user));
+            block_on(async { job_after_job(&proxy(&container, &socket), image, user).await });
             container.stop();
             let (status, out, err) = container.ended();
             assert_eq!((status.code(), &*out, &*err), (Some(0), "", ""), "{runtime}, {image:?}");
@@ -258,7 +258,7 @@ fn a_client_that_vanishes_is_followed_by_another_and_a_job_is_cancelled() {
             assert_eq!(log, "Running step \"a\"\nbegun\ngo\ndone\n", "{runtime}");
 
             other
-                .run(script("3", "trap 'echo cleaned; exit 0' TERM; echo up; sleep 1000 & wait"))
+                .run(script("3", "trap 'echo cleaned; exit 1' TERM; echo up; sleep 1000 & wait"))
                 .await
                 .unwrap();
             let mut log = other.follow_log("3", 0);
@@ -316,8 +316,7 @@ fn other_commands_are_passed_to_gitlabs_program() {
     let dir = temporary_directory();
     fill_our_helper(dir.path());
     let call = |words: &[&str]| {
-        let mut command = std::process::Command::new(program::find("chroot"));
-        let done = program::run(command.arg(dir.path()).args(words));
+        let done = program::run(in_root(dir.path()).args(words));
         (done.status.code(), done.stdout, done.stderr)
     };
     let said = "original: cache-init --x /builds\n".to_owned();

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::images::fill_helper;
+use crate::images::{fill_helper, in_root};
 use crate::support::{program, static_program};
 
 /// Storage of buildah's for one test.
@@ -56,8 +56,8 @@ impl Buildah {
 
 /// Calls the helper of an image.
 fn call(root: &Path, words: &[&str]) -> (Option<i32>, String) {
-    let mut command = Command::new(program::find("chroot"));
-    command.arg(root).arg("/usr/bin/gitlab-runner-helper").args(words);
+    let mut command = in_root(root);
+    command.arg("/usr/bin/gitlab-runner-helper").args(words);
     let done = program::run(&mut command);
     (done.status.code(), done.stdout + &done.stderr)
 }

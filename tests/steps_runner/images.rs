@@ -1,5 +1,6 @@
 //! Root file systems of helper and build images.
 
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::path::{Path, PathBuf};
@@ -79,4 +80,17 @@ fn copy(from: &Path, to: &Path) {
 /// Returns the path of a file in a root file system, seen from outside.
 pub(crate) fn inside(root: &Path, path: &Path) -> PathBuf {
     root.join(path.strip_prefix("/").unwrap_or(path))
+}
+
+/// Returns a command that executes its arguments in a root file system, where `/proc` is mounted as in
+/// containers.
+pub(crate) fn in_root(root: &Path) -> Command {
+    let proc = root.join("proc");
+    fs::create_dir_all(&proc).unwrap();
+    let mut mount = OsString::from("--mount-proc=");
+    mount.push(proc);
+    let mut command = Command::new(program::find("unshare"));
+    command.args(["--mount", "--pid", "--fork", "--kill-child"]).arg(mount);
+    command.arg(program::find("chroot")).arg(root);
+    command
 }

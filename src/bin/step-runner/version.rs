@@ -21,8 +21,9 @@ pub(crate) fn print(words: &[OsString]) -> Result<Exit, Error> {
     let original = words.first().and_then(|name| delegate::program(Path::new(name)).ok());
     let theirs = original.and_then(|program| {
         let mut command = Command::new(program);
-        command.arg("--version").env_remove(ARGUMENTS).stdin(Stdio::null());
-        let output = command.stderr(Stdio::null()).output().ok()?;
+        // A pipe: /dev/null need not exist.
+        command.arg("--version").env_remove(ARGUMENTS).stdin(Stdio::piped());
+        let output = command.output().ok()?;
         let text = String::from_utf8(output.stdout).ok()?;
         (output.status.success() && text.starts_with("Version:")).then_some(text)
     });

@@ -3,7 +3,7 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader, Read as _};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, ChildStderr, ChildStdin, ChildStdout, Command, ExitStatus, Stdio};
 
 use oci_hooks::step_runner::client::{Address, Client};
 use serde_json::{Value, json};
@@ -32,6 +32,7 @@ pub(crate) struct Container {
     dir: TempDir,
     child: Option<Child>,
     pub(crate) stdin: Option<ChildStdin>,
+    stdout: BufReader<ChildStdout>,
     stderr: BufReader<ChildStderr>,
     user: u32,
 }
@@ -59,9 +60,10 @@ impl Container {
         command.stdin(pipes()).stdout(Stdio::piped()).stderr(pipes());
         let mut child = command.spawn().unwrap();
         let stdin = child.stdin.take();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
         let stderr = BufReader::new(child.stderr.take().unwrap());
         let (runtime, user) = (spec.runtime, spec.user);
-        Container { runtime, id, dir, child: Some(child), stdin, stderr, user }
+        Container { runtime, id, dir, child: Some(child), stdin, stdout, stderr, user }
     }
 
     /// Waits for the line that says that the server is ready, and returns the path of its socket.
@@ -76,6 +78,13 @@ impl Container {
             }
             said.push_str(&line);
         }
+    }
+
+    /// Waits for a line on standard output.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.stdout.read_line(&mut line).unwrap();
+        line
     }
 
     /// Returns a client that talks to the server by a program in the container, as `docker exec -i` does.
@@ -101,11 +110,10 @@ impl Container {
 
     /// Waits until the container has ended, and returns its status and what it wrote to both streams.
     pub(crate) fn ended(mut self) -> (ExitStatus, String, String) {
-        let mut child = self.child.take().unwrap();
-        let mut stdout = child.stdout.take().unwrap();
+        let child = self.child.take().unwrap();
         let status = program::wait(child, program::DEADLINE).expect("the container does not end");
         let (mut out, mut err) = (String::new(), String::new());
-        stdout.read_to_string(&mut out).unwrap();
+        self.stdout.read_to_string(&mut out).unwrap();
         self.stderr.read_to_string(&mut err).unwrap();
         (status, out, err)
     }

@@ -141,7 +141,12 @@ fn jobs_run_in_images_with_and_without_a_shell_as_root_and_not() {
             let volumes = Volumes::bootstrap(runtime, 0, DIR);
             chown(volumes.builds.path().join("group/project"), Some(user), Some(user)).unwrap();
             let (container, socket) = serve(&volumes, &Job::new(runtime, image, user));
-            block_on(async { job_after_job(&proxy(&container, &socket), image, user).await });
+            block_on(async {
+                job_after_job(&proxy(&container, &socket), image, user).await;
+                // Runners before 18.11 do not say where the socket is.
+                let client = container.client(&[HELPER, "steps", "proxy"]);
+                assert_eq!(client.status("").await.unwrap(), []);
+            });
             container.stop();
             let (status, out, err) = container.ended();
             assert_eq!((status.code(), &*out, &*err), (Some(0), "", ""), "{runtime}, {image:?}");
@@ -195,6 +200,26 @@ fn what_is_written_to_the_container_is_run_by_its_shell_and_ends_it() {
         drop(container.stdin.take());
         let (status, out, err) = container.ended();
         assert_eq!((status.code(), &*out, &*err), (Some(0), "", ""), "{runtime}");
+    }
+}
+
+#[test]
+fn a_container_that_is_stopped_stops_the_command_with_its_children() {
+    for (runtime, trap, end) in
+        [(Runtime::Runc, "echo stopped; exit 3", 3), (Runtime::Crun, "", 137)]
+    {
+        let volumes = Volumes::bootstrap(runtime, 0, DIR);
+        let (mut container, _) = serve(&volumes, &Job::new(runtime, Image::Busybox, 1000));
+        // The child is not waited for, and ends by a signal to the group.
+        let child = "(trap 'echo child; exit' TERM; echo up; while :; do sleep 1; done) &";
+        let text = format!("trap '{trap}' TERM; {child} while :; do sleep 1; done\n");
+        container.stdin.as_mut().unwrap().write_all(text.as_bytes()).unwrap();
+        assert_eq!(container.line(), "up\n", "{runtime}");
+        container.stop();
+        let (status, out, err) = container.ended();
+        assert_eq!((status.code(), &*err), (Some(end), ""), "{runtime}: {out}");
+        assert!(out.contains("child\n"), "{runtime}: {out}");
+        assert_eq!(out.contains("stopped\n"), end == 3, "{runtime}: {out}");
     }
 }
 

@@ -203,7 +203,7 @@ fn shell() -> Check {
 }
 
 fn git() -> Check {
-    let hint = "git is needed for steps from repositories by SSH or with a credential helper: install it in \
+    let hint = "steps from repositories by HTTP are fetched without it; those by SSH need it: install git in \
                 the image";
     let path = env::var_os("PATH").unwrap_or_default();
     let Some(program) =

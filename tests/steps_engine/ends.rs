@@ -1,42 +1,11 @@
 //! What commands leave behind says at the end of a job: nothing is lost, and nobody waits in vain.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use oci_hooks::step_runner::engine::{Cancel, Reason};
 use oci_hooks::step_runner::wire::proto::step_result::Status;
 
-use crate::play::{Play, Played};
-
-fn steps(scripts: &[&str]) -> String {
-    let mut text = "{}\n---\nrun:\n".to_owned();
-    for (number, script) in scripts.iter().enumerate() {
-        text += &format!("- {{name: s{number}, script: {}}}\n", serde_json::json!(script));
-    }
-    text
-}
-
-fn play(scripts: &[&str]) -> (tempfile::TempDir, Play) {
-    let dir = tempfile::tempdir().unwrap();
-    let play = Play::new(dir.path(), &steps(scripts));
-    (dir, play)
-}
-
-/// Runs scripts as steps a number of times, several at once, and returns what they printed.
-fn many(runs: usize, at_once: usize, scripts: &[&str]) -> Vec<Played> {
-    let next = AtomicUsize::new(0);
-    let work = || {
-        let mut played = Vec::new();
-        while next.fetch_add(1, Ordering::Relaxed) < runs {
-            played.push(play(scripts).1.run());
-        }
-        played
-    };
-    std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
-    })
-}
+use crate::play::{Played, many, scripts as play};
 
 #[test]
 fn what_goes_through_tee_is_never_lost() {

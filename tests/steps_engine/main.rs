@@ -5,6 +5,7 @@
 mod ends;
 mod flow;
 mod legacy;
+mod order;
 mod play;
 mod processes;
 mod recorded;

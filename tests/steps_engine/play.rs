@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use oci_hooks::step_runner::document::StepFile;
@@ -100,4 +101,36 @@ impl<F: FnMut(&str) + Send> Output for Ears<F> {
     fn mask(&mut self, secret: &str) {
         self.masked.push(secret.to_owned());
     }
+}
+
+fn steps_of(scripts: &[&str]) -> String {
+    let mut text = "{}\n---\nrun:\n".to_owned();
+    for (number, script) in scripts.iter().enumerate() {
+        text += &format!("- {{name: s{number}, script: {}}}\n", serde_json::json!(script));
+    }
+    text
+}
+
+/// Returns a job with these scripts as steps `s0`, `s1` and so on.
+pub(crate) fn scripts(scripts: &[&str]) -> (tempfile::TempDir, Play) {
+    let dir = tempfile::tempdir().unwrap();
+    let play = Play::new(dir.path(), &steps_of(scripts));
+    (dir, play)
+}
+
+/// Runs scripts as steps a number of times, several at once, and returns what they printed.
+pub(crate) fn many(runs: usize, at_once: usize, texts: &[&str]) -> Vec<Played> {
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let mut played = Vec::new();
+        while next.fetch_add(1, Ordering::Relaxed) < runs {
+            let (_dir, play) = scripts(texts);
+            played.push(play.run());
+        }
+        played
+    };
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..at_once).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    })
 }

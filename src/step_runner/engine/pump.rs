@@ -22,6 +22,12 @@ const MAX_READ_BYTES: usize = 64 << 10;
 /// background process continues to write.
 const MAX_DRAIN_BYTES: usize = 1 << 20;
 
+/// After this time without output, all writes are known.
+const SETTLE_TIME: Duration = Duration::from_millis(100);
+
+/// How many writes are kept that are still to be read.
+const MAX_LEFT_WRITES: usize = 1024;
+
 /// How often the sizes of pipes are read again because they were written to meanwhile.
 const MAX_LOOKS: usize = 4;
 
@@ -34,15 +40,20 @@ pub(super) struct Pipes {
     open: Vec<Pipe>,
     /// Where the kernel cannot tell the order of writes, a round takes one pipe after the other.
     arrivals: Option<Arrivals>,
+    /// Writes since the last round, by the descriptors of their pipes.
+    writes: Vec<RawFd>,
     /// Buffers of a round, one for each pipe that is read in it.
     buffers: Vec<Buffer>,
     heard_bytes: u64,
+    last_round: Instant,
 }
 
 #[derive(Debug)]
 struct Pipe {
     fd: OwnedFd,
     stream: Stream,
+    /// See [`Reads::early`].
+    early: usize,
 }
 
 #[derive(Debug)]
@@ -66,8 +77,10 @@ impl Pipes {
         Pipes {
             open: Vec::new(),
             arrivals: Arrivals::new().ok(),
+            writes: Vec::new(),
             buffers: Vec::new(),
             heard_bytes: 0,
+            last_round: Instant::now(),
         }
     }
 
@@ -75,7 +88,8 @@ impl Pipes {
     pub(super) fn add(&mut self, stream: Stream) -> io::Result<OwnedFd> {
         let with_order = self.arrivals.as_ref().and_then(|arrivals| {
             // What is in the queue may be of a pipe that had this descriptor before.
-            arrivals.take(&mut Vec::new());
+            arrivals.take(&mut self.writes);
+            self.writes.retain(|fd| self.open.iter().any(|pipe| pipe.fd.as_raw_fd() == *fd));
             arrivals.pipe().ok()
         });
         let (fd, writer) = match with_order {
@@ -86,7 +100,7 @@ impl Pipes {
                 (fd, writer)
             }
         };
-        self.open.push(Pipe { fd, stream });
+        self.open.push(Pipe { fd, stream, early: 0 });
         Ok(writer)
     }
 
@@ -135,6 +149,7 @@ impl Pipes {
         deadline: Option<Instant>,
         output: &mut dyn Output,
     ) -> io::Result<Option<PumpEvent>> {
+        self.settle()?;
         let now = Instant::now();
         let release = output.release(now);
         let next = deadline.into_iter().chain(release).min();
@@ -146,6 +161,29 @@ impl Pipes {
             return Ok(Some(PumpEvent::Readable(index)));
         }
         Ok(deadline.filter(|deadline| *deadline <= now).map(|_| PumpEvent::Timeout))
+    }
+
+    /// Forgets writes that were read before they were known: all are, if all pipes are empty.
+    fn settle(&mut self) -> io::Result<()> {
+        self.take_writes();
+        let is_clear = self.writes.is_empty() && self.open.iter().all(|pipe| pipe.early == 0);
+        if is_clear || self.poll(&[], Some(Duration::ZERO))?.contains(&true) {
+            return Ok(());
+        }
+        // Parts of a long write, for example, never become known.
+        let is_long_ago = self.last_round.elapsed() >= SETTLE_TIME;
+        for pipe in &mut self.open {
+            let fd = pipe.fd.as_raw_fd();
+            let known = self.writes.iter().filter(|write| **write == fd).count();
+            pipe.early = if is_long_ago { 0 } else { pipe.early.saturating_sub(known) };
+        }
+        self.writes.clear();
+        Ok(())
+    }
+
+    /// Returns whether there were writes since the last call.
+    fn take_writes(&mut self) -> bool {
+        self.arrivals.as_ref().is_some_and(|arrivals| arrivals.take(&mut self.writes))
     }
 
     /// Forwards what has been written until now, without blocking.
@@ -176,7 +214,7 @@ impl Pipes {
         if !ready.contains(&true) {
             return Ok(());
         }
-        let (writes, sizes) = self.look(ready)?;
+        let sizes = self.look(ready)?;
         let mut used = 0;
         let mut closed = Vec::new();
         for (pipe, size) in sizes.into_iter().enumerate() {
@@ -195,40 +233,46 @@ impl Pipes {
             let fd = &self.open[*pipe].fd;
             let bytes = &bytes[..ends.last().copied().unwrap_or(0)];
             self.heard_bytes += bytes.len() as u64;
-            let is_closed = used > 1 && is_closed(fd)?;
-            pipes.push(Reads { fd: fd.as_raw_fd(), bytes, ends, is_closed });
+            let early = self.open[*pipe].early;
+            pipes.push(Reads { fd: fd.as_raw_fd(), bytes, ends, early });
         }
-        in_order(&writes, &pipes, |index, bytes| {
+        let early = in_order(&mut self.writes, &pipes, |index, bytes| {
             output.write(Source::Step, self.open[self.buffers[index].pipe].stream, bytes);
         });
+        for (buffer, early) in self.buffers.iter().zip(early) {
+            self.open[buffer.pipe].early = early;
+        }
+        self.last_round = Instant::now();
         for pipe in closed.into_iter().rev() {
             self.open.remove(pipe);
         }
+        // Whoever writes through a descriptor of another kind may have many writes in one read.
+        let surplus = self.writes.len().saturating_sub(MAX_LEFT_WRITES);
+        self.writes.drain(..surplus);
         Ok(())
     }
 
-    /// Returns the writes since the last round, and what can be read of each pipe: as of one moment, as
-    /// far as that is possible.
-    fn look(&self, ready: &[bool]) -> io::Result<(Vec<RawFd>, Vec<Option<usize>>)> {
-        let mut writes = Vec::new();
+    /// Returns what can be read of each pipe and completes the writes since the last round: as of one
+    /// moment, as far as that is possible.
+    fn look(&mut self, ready: &[bool]) -> io::Result<Vec<Option<usize>>> {
         let mut sizes = Vec::new();
-        let more = |writes: &mut Vec<RawFd>| self.arrivals.as_ref().is_some_and(|a| a.take(writes));
-        more(&mut writes);
+        self.take_writes();
         for _ in 0..MAX_LOOKS {
             sizes.clear();
             for (pipe, ready) in self.open.iter().zip(ready) {
-                let is_due = *ready || writes.contains(&pipe.fd.as_raw_fd());
+                let is_due = *ready || self.writes.contains(&pipe.fd.as_raw_fd());
                 let size = is_due.then(|| rustix::io::ioctl_fionread(&pipe.fd)).transpose()?;
+                // One that is ready and empty is at its end.
+                let size = size.filter(|size| *ready || *size > 0);
                 sizes.push(size.map(|size| usize::try_from(size).unwrap_or(ROUND_BYTES)));
             }
             // One pipe alone is in order anyway.
-            let begun = writes.len();
             let is_one = sizes.iter().flatten().count() == 1;
-            if !more(&mut writes) || is_one && writes[begun..].iter().all(|fd| *fd == writes[0]) {
+            if !self.take_writes() || is_one && self.writes.iter().all(|fd| *fd == self.writes[0]) {
                 break;
             }
         }
-        Ok((writes, sizes))
+        Ok(sizes)
     }
 }
 
@@ -237,7 +281,7 @@ impl Buffer {
         Buffer { pipe: 0, bytes: vec![0; ROUND_BYTES + MAX_READ_BYTES], ends: Vec::new() }
     }
 
-    /// Reads so much of a pipe. Returns whether it was at its end: an empty one is read too.
+    /// Reads so much of a pipe. Returns whether it was at its end.
     fn read(&mut self, pipe: usize, fd: &OwnedFd, size: usize) -> io::Result<bool> {
         self.pipe = pipe;
         self.ends.clear();
@@ -252,16 +296,6 @@ impl Buffer {
             self.ends.push(length);
         }
         Ok(false)
-    }
-}
-
-/// Returns whether all writers of a pipe are gone.
-fn is_closed(fd: &OwnedFd) -> io::Result<bool> {
-    let mut fds = [PollFd::new(fd, PollFlags::empty())];
-    match poll(&mut fds, Some(&Timespec::default())) {
-        Ok(_) => Ok(fds[0].revents().contains(PollFlags::HUP)),
-        Err(Errno::INTR) => Ok(false),
-        Err(error) => Err(error.into()),
     }
 }
 

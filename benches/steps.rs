@@ -115,6 +115,7 @@ fn play(steps: &StepFile, dir: &Path, run: usize) {
     let job = Job {
         steps: steps.clone(),
         work_dir: dir.to_owned(),
+        dir: dir.to_owned(),
         env: std::env::vars().collect(),
         vars: BTreeMap::new(),
         inputs: BTreeMap::new(),

@@ -1,25 +1,42 @@
-//! Results of steps in JSON, by the [JSON mapping of protocol buffers].
+//! Results of steps in JSON, by the [JSON mapping of protocol buffers], and in the text format of protocol
+//! buffers.
 //!
 //! [JSON mapping of protocol buffers]: https://protobuf.dev/programming-guides/json/
 
 use std::sync::LazyLock;
 
 use prost::Message;
+use prost_reflect::text_format::FormatOptions;
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use serde_json::Number;
 
 use super::wire::{DESCRIPTORS, proto::StepResult};
 
-static STEP_RESULT: LazyLock<MessageDescriptor> = LazyLock::new(|| {
+mod definition;
+
+pub use definition::{DefinitionError, definition_from_text};
+
+static STEP_RESULT: LazyLock<MessageDescriptor> =
+    LazyLock::new(|| message_type("proto.StepResult"));
+
+fn message_type(name: &str) -> MessageDescriptor {
     let pool = DescriptorPool::decode(DESCRIPTORS).expect("they are committed with a test");
-    pool.get_message_by_name("proto.StepResult").expect("it is in them")
-});
+    pool.get_message_by_name(name).expect("it is in them")
+}
+
+fn message(result: &StepResult) -> DynamicMessage {
+    DynamicMessage::decode(STEP_RESULT.clone(), result.encode_to_vec().as_slice())
+        .expect("it is what the descriptors say")
+}
+
+/// Converts the result of a step to the text format of protocol buffers.
+pub fn to_text(result: &StepResult) -> String {
+    message(result).to_text_format_with_options(&FormatOptions::new().pretty(true)) + "\n"
+}
 
 /// Converts the result of a step to JSON.
 pub fn to_json(result: &StepResult) -> serde_json::Value {
-    let message = DynamicMessage::decode(STEP_RESULT.clone(), result.encode_to_vec().as_slice())
-        .expect("it is what the descriptors say");
-    let mut json = serde_json::to_value(message).expect("its keys are strings");
+    let mut json = serde_json::to_value(message(result)).expect("its keys are strings");
     shorten(&mut json);
     json
 }

@@ -220,6 +220,7 @@ fn expressions_are_replaced_in_the_parts_of_a_reference() {
     assert!(message.ends_with("no cache directory for remote steps"), "{message}");
     play.vars.clear();
     let message = play.run().outcome.message;
-    let expected = "expand reference \"${{vars.HOST}}/p\": vars.HOST: the \"HOST\" was not found";
+    let expected =
+        "expanding step path \"${{vars.HOST}}/p\": vars.HOST: the \"HOST\" was not found";
     assert!(message.ends_with(expected), "{message}");
 }

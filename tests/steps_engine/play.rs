@@ -49,6 +49,7 @@ impl Play {
         Job {
             steps: self.steps.clone(),
             work_dir: self.work_dir.clone(),
+            dir: self.work_dir.clone(),
             env: self.env.clone(),
             vars: self.vars.clone(),
             inputs: BTreeMap::new(),

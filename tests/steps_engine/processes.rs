@@ -151,7 +151,7 @@ fn a_command_reads_nothing_and_sees_only_its_own_environment_and_descriptors() {
     let dir = tempfile::tempdir().unwrap();
     let steps = "{}\n---\nexec: {command: [ls, /proc/self/fd]}\n";
     // The fourth is the directory that is being listed.
-    assert_eq!(Play::new(dir.path(), steps).run().text, "Running step \"\"\n0\n1\n2\n3\n");
+    assert_eq!(Play::new(dir.path(), steps).run().text, "Running step \"ls\"\n0\n1\n2\n3\n");
 }
 
 #[test]

@@ -76,7 +76,8 @@ pub(crate) fn run(args: &CiArgs) -> Result<Exit, Error> {
     let masking = masking(&vars);
     let inherited = env.clone();
     let failed = "failed to run steps: ";
-    let job = JobSpec { steps, work_dir, env, vars, inherited, masking, failed };
+    let job =
+        JobSpec { steps, dir: work_dir.clone(), work_dir, env, vars, inherited, masking, failed };
     play::play(job, &resolver::open()?, &args.report)
 }
 

@@ -15,6 +15,7 @@ use oci_hooks::step_runner::log::TooMuchToMask;
 use oci_hooks::step_runner::resolve::{ResolveError, UnknownGitMethod};
 use oci_hooks::step_runner::service::ServeError;
 use oci_hooks::step_runner::socket::SocketError;
+use oci_hooks::step_runner::trace::DefinitionError;
 use oci_hooks::sys::fs::{PathError, ReadError};
 
 /// An error of a command. Its exit code is 1.
@@ -24,7 +25,7 @@ pub(crate) enum Error {
     Step(#[from] StepError),
     #[error(transparent)]
     Resolve(#[from] ResolveError),
-    #[error("compiling reference: {0}")]
+    #[error("compiling reference")]
     Reference(#[from] ReferenceError),
     #[error(transparent)]
     Registry(#[from] RegistryError),
@@ -40,8 +41,12 @@ pub(crate) enum Error {
     TooLarge { path: PathBuf, limit: u64 },
     #[error("invalid {option} {text:?}: expected NAME=VALUE")]
     Pair { option: &'static str, text: String },
-    #[error("invalid --input {name}={text}: expected a JSON value of type {kind}")]
-    Input { name: String, kind: Type, text: String },
+    #[error(transparent)]
+    Call(Box<DocumentError>),
+    #[error("reading {}", path.display())]
+    Definition { path: PathBuf, source: DefinitionError },
+    #[error("invalid --input {name}: expected a value of type {kind}")]
+    Input { name: String, kind: Type },
     #[error(transparent)]
     Path(#[from] PathError),
     #[error(transparent)]

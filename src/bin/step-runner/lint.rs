@@ -12,6 +12,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use crate::Exit;
 use crate::error::Error;
+use crate::report;
 
 /// Check step files for mistakes
 #[derive(Args, Debug)]
@@ -44,10 +45,16 @@ const NAMES: [&str; 2] = ["step.yml", "func.yml"];
 
 pub(crate) fn run(args: &LintArgs) -> Result<Exit, Error> {
     let mut files = Vec::new();
-    for path in &args.paths {
-        find(path, &mut files)?;
-    }
     let mut is_bad = false;
+    for path in &args.paths {
+        let before = files.len();
+        find(path, &mut files)?;
+        if files.len() == before {
+            let names = NAMES.join(" or ");
+            report::error(&format!("no step files in {}: expected {names}", path.display()));
+            is_bad = true;
+        }
+    }
     for file in &files {
         let (name, text, dir) = read(file)?;
         let findings = lint(&name, &text, dir);

@@ -16,6 +16,7 @@ use oci_hooks::step_runner::log::{Masking, Plain};
 use oci_hooks::step_runner::redact::{Redactor, Shared};
 use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::trace;
+use oci_hooks::step_runner::wire::proto::StepResult;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
 use oci_hooks::sys::fs::{PathContext as _, create_without_waiting, random_u64};
 use oci_hooks::sys::removal::remove_tree;
@@ -30,12 +31,12 @@ use crate::tree;
 /// Options of `run` and `ci`: results, exit code and time limits.
 #[derive(Args, Debug)]
 pub(crate) struct Report {
-    /// Output format of results: a tree of the steps on stderr, or JSON on stdout
+    /// Output format of results: outputs and a tree of the steps on stderr, or JSON on stdout
     ///
     /// With json, the output of the steps goes to stderr.
     #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
     format: Format,
-    /// Write the results of the steps to step-results.json
+    /// Write the results of the steps to step-results.json, or .txtpb for prototext
     #[arg(long, alias = "write-steps-results")]
     write_step_results: bool,
     /// Write the results of the steps to FILE
@@ -63,7 +64,7 @@ pub(crate) struct Report {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Human-readable tree on stderr, if that is a terminal
+    /// Human-readable outputs on stderr; if that is a terminal, with a tree of the steps
     Text,
     /// Results as JSON on stdout
     Json,
@@ -72,12 +73,36 @@ enum Format {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ResultsFormat {
     Json,
+    /// Text format of protocol buffers
+    Prototext,
+}
+
+impl ResultsFormat {
+    /// Returns the file name used by `--write-step-results`.
+    fn default_file(self) -> &'static Path {
+        Path::new(match self {
+            ResultsFormat::Json => "step-results.json",
+            ResultsFormat::Prototext => "step-results.txtpb",
+        })
+    }
+
+    fn encode(self, result: &StepResult) -> String {
+        match self {
+            ResultsFormat::Json => {
+                let json = serde_json::to_string_pretty(&trace::to_json(result));
+                json.expect("it is made of JSON values")
+            }
+            ResultsFormat::Prototext => trace::to_text(result),
+        }
+    }
 }
 
 /// A job to run in this process.
 pub(crate) struct JobSpec {
     pub(crate) steps: StepFile,
     pub(crate) work_dir: PathBuf,
+    /// Base of relative references.
+    pub(crate) dir: PathBuf,
     pub(crate) env: BTreeMap<String, String>,
     pub(crate) vars: BTreeMap<String, String>,
     /// Variables of `env` that are not repeated in results.
@@ -86,9 +111,6 @@ pub(crate) struct JobSpec {
     /// Prefix of the error message if the job fails.
     pub(crate) failed: &'static str,
 }
-
-/// File name used by `--write-step-results`.
-const RESULTS: &str = "step-results.json";
 
 /// Time limit of cleanup steps (`if: ${{ always() }}`) after a cancellation.
 const CLEANUP: Duration = Duration::from_secs(30);
@@ -116,6 +138,7 @@ pub(crate) fn play(spec: JobSpec, resolver: &Resolver, report: &Report) -> Resul
     let job = Job {
         steps: spec.steps,
         work_dir: spec.work_dir,
+        dir: spec.dir,
         env: spec.env,
         vars: spec.vars,
         inputs: BTreeMap::new(),
@@ -161,23 +184,26 @@ fn report_outcome(outcome: &JobOutcome, report: &Report, failed: &str) -> Result
     let debug = std::env::var("CI_STEPS_DEBUG").is_ok_and(|value| value == "true");
     let file = match &report.results {
         Some(path) => Some(path.as_path()),
-        None => (report.write_step_results || debug).then_some(Path::new(RESULTS)),
+        None => (report.write_step_results || debug).then(|| report.results_format.default_file()),
     };
     if let Some(path) = file {
         let write = || -> io::Result<()> {
             // A step may have made it.
-            let file = create_without_waiting(path, 0o640)?;
-            serde_json::to_writer_pretty(file, &trace::to_json(&outcome.result))?;
-            Ok(())
+            let mut file = create_without_waiting(path, 0o640)?;
+            file.write_all(report.results_format.encode(&outcome.result).as_bytes())
         };
         write().at("write", path)?;
     }
     if report.format == Format::Json {
-        let json = serde_json::to_string_pretty(&trace::to_json(&outcome.result));
-        let json = json.expect("it is made of JSON values");
+        let json = ResultsFormat::Json.encode(&outcome.result);
         writeln!(io::stdout(), "{json}").map_err(Error::Print)?;
-    } else if io::stderr().is_terminal() {
-        write!(anstream::stderr(), "{}", tree::Tree(&outcome.result)).map_err(Error::Print)?;
+    } else {
+        let mut stderr = anstream::stderr();
+        let shown = match io::stderr().is_terminal() {
+            true => write!(stderr, "{}", tree::Tree(&outcome.result)),
+            false => write!(stderr, "{}", tree::Outputs(&outcome.result)),
+        };
+        shown.map_err(Error::Print)?;
     }
     if outcome.status != Status::Success {
         crate::report::error(&format!("{failed}{}", outcome.message));

@@ -5,11 +5,14 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use oci_hooks::step_runner::document::{Action, Definition, Reference, Run, Spec, Step, StepFile};
+use oci_hooks::step_runner::document::{
+    Action, Definition, Reference, Run, Spec, Step, StepFile, parse_call, parse_value,
+};
 use oci_hooks::step_runner::log::Masking;
-use oci_hooks::step_runner::resolve::{Caller, Interrupt};
+use oci_hooks::step_runner::resolve::{Caller, Interrupt, MAX_BYTES, Resolver};
+use oci_hooks::step_runner::trace::definition_from_text;
 use oci_hooks::step_runner::{Type, Value};
-use oci_hooks::sys::fs::PathContext as _;
+use oci_hooks::sys::fs::{PathContext as _, read_bounded};
 
 use crate::error::Error;
 use crate::play::{self, JobSpec, LOG_LEVEL, Report};
@@ -28,9 +31,11 @@ Exit status is 0 if the step succeeded and 1 if it failed; with --pass-exit-code
 that failed.")]
 pub(crate) struct RunArgs {
     /// Directory or file of the step, or a reference: URL@REV, IMAGE:TAG, builtin://NAME
-    #[arg(value_name = "STEP", required_unless_present_any = ["git_url", "oci_repository"])]
+    ///
+    /// Or a step call in YAML: "step: ./build", "{script: make, env: {A: b}}"
+    #[arg(value_name = "STEP", required_unless_present_any = ["git_url", "oci_repository", "text_proto_step_file"])]
     step: Option<String>,
-    /// Input of the step; as JSON, unless it is declared a string (can be repeated)
+    /// Input of the step; as YAML or JSON, unless it is declared a string (can be repeated)
     #[arg(short, long = "input", value_name = "NAME=VALUE")]
     input: Vec<String>,
     /// Inputs of the step, separated by commas
@@ -69,6 +74,13 @@ pub(crate) struct RunArgs {
     /// Name of the step file in the image
     #[arg(long, value_name = "FILE", requires = "oci_repository")]
     oci_filename: Option<String>,
+    /// File with the definition of a step in the text format of protocol buffers
+    #[arg(
+        long,
+        value_name = "FILE",
+        conflicts_with_all = ["step", "git_url", "oci_repository", "input", "inputs", "env"]
+    )]
+    text_proto_step_file: Option<PathBuf>,
     #[command(flatten)]
     report: Report,
 }
@@ -83,36 +95,68 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
     let level = play::log_level(&vars, &env)?;
     env.retain(|name, _| !PREFIXES.iter().any(|prefix| name.starts_with(prefix)));
     env.insert(LOG_LEVEL.to_owned(), level);
-    let reference = reference(args, &work_dir)?;
-
     let resolver = resolver::open()?;
-    // The step declares the types of its inputs.
-    // A signal ends the program still, as no job has begun.
-    let interrupt = Interrupt::new().map_err(Error::Signals)?;
-    let caller = Caller { dir: &work_dir, vars: &vars, env: &env, interrupt: &interrupt };
-    let given = args.input.iter().chain(&args.inputs).cloned().collect::<Vec<_>>();
-    let inputs = match given.is_empty() {
-        true => BTreeMap::new(),
-        false => {
-            let loaded = resolver.load(&reference, &caller)?;
-            typed(&pairs(&given, "--input")?, &loaded.file.spec)?
+    let (steps, dir) = match &args.text_proto_step_file {
+        Some(path) => text_definition(path)?,
+        None => {
+            let interrupt = Interrupt::new().map_err(Error::Signals)?;
+            // A signal ends the program still, as no job has begun.
+            let caller = Caller { dir: &work_dir, vars: &vars, env: &env, interrupt: &interrupt };
+            (wrapped(call(args, &resolver, &caller)?), work_dir.clone())
         }
     };
-    let step = Step {
-        name: String::new(),
-        reference,
-        env: pairs(&args.env, "--env")?,
-        inputs,
-        condition: None,
-        continue_on_error: false,
-    };
+    let (inherited, masking) = (env.clone(), Masking::default());
+    let job = JobSpec { steps, work_dir, dir, env, vars, inherited, masking, failed: "" };
+    play::play(job, &resolver, &args.report)
+}
+
+/// Returns the steps of a job that calls one step.
+fn wrapped(step: Step) -> StepFile {
     let run = Run { steps: vec![step], outputs: BTreeMap::new(), delegate: None };
     let definition = Definition { env: BTreeMap::new(), action: Action::Run(run) };
-    let steps = StepFile { spec: Spec::default(), definition };
-    let inherited = env.clone();
-    let job =
-        JobSpec { steps, work_dir, env, vars, inherited, masking: Masking::default(), failed: "" };
-    play::play(job, &resolver, &args.report)
+    StepFile { spec: Spec::default(), definition }
+}
+
+/// Reads a definition, whose relative references are relative to its directory.
+fn text_definition(path: &Path) -> Result<(StepFile, PathBuf), Error> {
+    let bytes = read_bounded(path, MAX_BYTES).map_err(Error::Read)?;
+    let text = String::from_utf8_lossy(&bytes);
+    let definition = definition_from_text(&text)
+        .map_err(|source| Error::Definition { path: path.to_owned(), source })?;
+    let path = fs::canonicalize(path).at("resolve", path)?;
+    let dir = path.parent().expect("a file has a directory").to_owned();
+    Ok((StepFile { spec: Spec::default(), definition }, dir))
+}
+
+/// Returns the step call that the command line describes.
+fn call(args: &RunArgs, resolver: &Resolver, caller: &Caller<'_>) -> Result<Step, Error> {
+    let inline = args.step.as_deref().filter(|text| is_call(text));
+    let mut step = match inline {
+        Some(text) => parse_call(text).map_err(|error| Error::Call(Box::new(error)))?,
+        None => Step {
+            name: String::new(),
+            reference: reference(args, caller.dir)?,
+            env: BTreeMap::new(),
+            inputs: BTreeMap::new(),
+            condition: None,
+            continue_on_error: false,
+        },
+    };
+    step.env.extend(pairs(&args.env, "--env")?);
+    let given = args.input.iter().chain(&args.inputs).cloned().collect::<Vec<_>>();
+    if !given.is_empty() {
+        let given = pairs(&given, "--input")?;
+        // The step declares the types of its inputs.
+        let loaded = resolver.load(&step.reference, caller)?;
+        step.inputs.extend(typed(&given, &loaded.file.spec)?);
+    }
+    Ok(step)
+}
+
+/// Returns whether a text is a step call in YAML, `step: ./build`, and not a reference.
+fn is_call(text: &str) -> bool {
+    let text = text.trim_start();
+    ["step:", "func:", "script:", "name:", "{"].iter().any(|start| text.starts_with(start))
 }
 
 fn reference(args: &RunArgs, work_dir: &Path) -> Result<Reference, Error> {
@@ -161,10 +205,9 @@ pub(crate) fn typed(
         if kind == Type::String {
             return Ok((name.clone(), Value::String(text.clone())));
         }
-        let json: Option<serde_json::Value> = serde_json::from_str(text).ok();
-        match json.map(Value::from).filter(|value| value.kind() == Some(kind)) {
+        match parse_value(text).ok().filter(|value| value.kind() == Some(kind)) {
             Some(value) => Ok((name.clone(), value)),
-            None => Err(Error::Input { name: name.clone(), kind, text: text.clone() }),
+            None => Err(Error::Input { name: name.clone(), kind }),
         }
     };
     given.iter().map(value).collect()

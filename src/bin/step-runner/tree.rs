@@ -1,24 +1,48 @@
-//! Human-readable tree of step results.
+//! Human-readable results of steps.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
 use anstyle::{AnsiColor, Style};
+use oci_hooks::step_runner::Value;
 use oci_hooks::step_runner::wire::proto::StepResult;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
+
+/// Longer values are cut: they are in the results as JSON.
+const MAX_VALUE_CHARS: usize = 200;
 
 /// Displays the steps of a job, each below its caller.
 pub(crate) struct Tree<'a>(pub(crate) &'a StepResult);
 
+/// Displays the outputs of a job, one in a line.
+pub(crate) struct Outputs<'a>(pub(crate) &'a StepResult);
+
 impl fmt::Display for Tree<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // The wrapper that `run` makes has no name.
-        let steps = match self.0.sub_step_results.as_slice() {
-            [only] if name(only).is_empty() && !only.sub_step_results.is_empty() => {
-                &only.sub_step_results
-            }
-            steps => steps,
+        let Some(only) = only(self.0) else {
+            return self.0.sub_step_results.iter().try_for_each(|step| show(step, 0, f));
         };
-        steps.iter().try_for_each(|step| show(step, 0, f))
+        only.sub_step_results.iter().try_for_each(|step| show(step, 0, f))?;
+        Outputs(self.0).fmt(f)
+    }
+}
+
+impl fmt::Display for Outputs<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let outputs = only(self.0).map_or(&self.0.outputs, |step| &step.outputs);
+        if !outputs.is_empty() {
+            writeln!(f, "Outputs:")?;
+        }
+        outputs.iter().try_for_each(|(name, output)| writeln!(f, "  {name} = {}", value(output)))
+    }
+}
+
+/// Returns the only step of a job if it has no name: that which `run` was asked to run.
+fn only(result: &StepResult) -> Option<&StepResult> {
+    match result.sub_step_results.as_slice() {
+        [only] if name(only).is_empty() => Some(only),
+        _ => None,
     }
 }
 
@@ -35,12 +59,21 @@ fn show(result: &StepResult, depth: usize, f: &mut fmt::Formatter<'_>) -> fmt::R
     {
         write!(f, "  exit code {}", exec.exit_code)?;
     }
-    if !result.outputs.is_empty() {
-        let names: Vec<_> = result.outputs.keys().map(String::as_str).collect();
-        write!(f, "  outputs: {}", names.join(", "))?;
-    }
-    writeln!(f)?;
+    writeln!(f, "{}", inline(&result.outputs))?;
     result.sub_step_results.iter().try_for_each(|step| show(step, depth + 1, f))
+}
+
+fn inline(outputs: &BTreeMap<String, prost_types::Value>) -> String {
+    outputs.iter().map(|(name, output)| format!("  {name}={}", value(output))).collect()
+}
+
+/// Returns a value as JSON, which has no control characters.
+fn value(value: &prost_types::Value) -> String {
+    let json = Value::from(value.clone()).to_json();
+    match json.char_indices().nth(MAX_VALUE_CHARS) {
+        Some((end, _)) => format!("{}…", &json[..end]),
+        None => json,
+    }
 }
 
 fn name(result: &StepResult) -> &str {

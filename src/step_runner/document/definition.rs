@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use super::super::Value as StepValue;
 use super::error::Problem;
+use super::foreign;
 use super::reader::Reader;
 use super::reference::segments;
 use super::types::{Action, Definition, Exec, Reference, Run, Step};
@@ -42,6 +43,11 @@ impl Reader {
         };
         if root.is_null() {
             self.report(root, Problem::NoDefinition);
+            return definition;
+        }
+        let has_action = root.get("exec").is_some() || root.get("run").is_some();
+        if !has_action && let Some((format, field)) = foreign::format(root) {
+            self.report_at(field.origin.position, format);
             return definition;
         }
         if !self.mapping(root, &KEYS) {
@@ -102,6 +108,16 @@ impl Reader {
     }
 
     fn step(&mut self, node: &Node) -> Step {
+        let step = self.call(node);
+        // Misspelled keys may be the name.
+        if matches!(node.value, Value::Map(_)) && node.get("name").is_none() {
+            self.missing(node, "`name`");
+        }
+        step
+    }
+
+    /// Reads a step call, which may lack a name.
+    pub(super) fn call(&mut self, node: &Node) -> Step {
         let mut step = Step {
             name: String::new(),
             reference: Reference::Dynamic(String::new()),
@@ -113,9 +129,8 @@ impl Reader {
         if !self.mapping(node, &STEP_KEYS) {
             return step;
         }
-        match node.get("name") {
-            None => self.missing(node, "`name`"),
-            Some(name) => step.name = self.at("name", |reader| reader.name(name)),
+        if let Some(name) = node.get("name") {
+            step.name = self.at("name", |reader| reader.name(name));
         }
         step.env = self.key(node, "env", Self::env).unwrap_or_default();
         step.condition = self.key(node, "if", Self::condition);

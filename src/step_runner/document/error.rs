@@ -1,6 +1,7 @@
 //! Errors in step files, with their location.
 
 use super::super::Type;
+use super::foreign::ForeignFormat;
 use super::reference::ReferenceError;
 use crate::yaml::{self, SourceLocation};
 
@@ -13,6 +14,17 @@ pub struct DocumentError {
     /// Path of the value in its document, such as `run[0].step`; empty for the document itself.
     pub path: String,
     pub problem: Box<Problem>,
+}
+
+impl DocumentError {
+    /// Returns the message without the name of the file, for where that is said already.
+    pub fn without_file(&self) -> String {
+        let problem = format!("{}{}", Prefix(&self.path), self.problem);
+        match self.location.position {
+            Some(at) => format!("line {}, column {}: {problem}", at.line, at.column),
+            None => problem,
+        }
+    }
 }
 
 struct Prefix<'a>(&'a str);
@@ -35,6 +47,12 @@ pub enum Problem {
     /// The file has no second document.
     #[error("missing second document: expected `exec` or `run` after a line `---`")]
     NoDefinition,
+    /// The only document of the file is a definition.
+    #[error("missing first document: put `spec: {{}}` and a line `---` before this one")]
+    NoSpec,
+    /// A document of another format.
+    #[error(transparent)]
+    Foreign(#[from] ForeignFormat),
     /// A key that the format does not have.
     #[error("unknown key `{name}`: {hint}")]
     UnknownKey { name: String, hint: String },

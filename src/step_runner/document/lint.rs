@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 use super::super::expression::{self, ExpressionError, Mention, is_dynamic};
 use super::parse::{documents, read};
@@ -94,6 +94,9 @@ impl Lint<'_> {
 
     fn file(&mut self, spec: &Node, definition: &Node) {
         let (step_file, problems) = read(spec, definition);
+        for root in [spec, definition] {
+            self.interpolations(root);
+        }
         let is_sound = problems.is_empty();
         for problem in problems {
             self.report(problem.within(self.file));
@@ -156,6 +159,22 @@ impl Lint<'_> {
             names.insert(text.clone());
         }
         names
+    }
+
+    /// Checks all texts of a value for what only .gitlab-ci.yml has.
+    fn interpolations(&mut self, node: &Node) {
+        match &node.value {
+            Value::Text(text) => {
+                let Some(offset) = text.find("$[[") else { return };
+                let at = self.position(node, text, offset);
+                let message = "`$[[ ]]` is expanded in .gitlab-ci.yml only: here it is text";
+                let hint = "write `${{ inputs.NAME }}` for an input of the step";
+                self.add(at, Severity::Warning, message.to_owned()).hint = Some(hint.to_owned());
+            }
+            Value::List(items) => items.iter().for_each(|item| self.interpolations(item)),
+            Value::Map(fields) => fields.iter().for_each(|field| self.interpolations(&field.node)),
+            _ => {}
+        }
     }
 
     /// Checks the expressions in all texts of a value.
@@ -248,7 +267,7 @@ impl Lint<'_> {
     fn local_file(&mut self, node: &Node) {
         let (Some(dir), Value::Text(text)) = (self.dir, &node.value) else { return };
         let Ok(Reference::Local { path, filename }) = Reference::parse(text) else { return };
-        let dir = dir.join(path.iter().collect::<PathBuf>());
+        let dir = clean(&dir.join(path.iter().collect::<PathBuf>()));
         let is_there = match &filename {
             Some(name) => dir.join(name).is_file(),
             None => STEP_FILES.iter().any(|name| dir.join(name).is_file()),
@@ -337,6 +356,20 @@ impl Lint<'_> {
             }
         }
     }
+}
+
+/// Returns a path without `.` between its names.
+fn clean(path: &Path) -> PathBuf {
+    let mut names = path.components().peekable();
+    let start = match names.next_if(|name| matches!(name, Component::CurDir)) {
+        // `./x` stays what it is.
+        Some(_) if names.peek().is_some() => PathBuf::from("."),
+        Some(_) => return PathBuf::from("."),
+        None => PathBuf::new(),
+    };
+    names
+        .filter(|name| !matches!(name, Component::CurDir))
+        .fold(start, |path, name| path.join(name))
 }
 
 fn contains_expression(node: &Node) -> bool {

@@ -5,6 +5,7 @@
 
 mod definition;
 mod error;
+mod foreign;
 mod lint;
 mod parse;
 mod reader;
@@ -16,8 +17,9 @@ mod tests;
 mod types;
 
 pub use error::{DocumentError, Problem};
+pub use foreign::ForeignFormat;
 pub use lint::{Finding, Severity, lint};
-pub use parse::parse_steps;
+pub use parse::{parse_call, parse_steps, parse_value};
 pub use reference::ReferenceError;
 pub use schema::schema;
 pub use types::{

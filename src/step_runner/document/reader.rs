@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 
 use super::super::Value as StepValue;
 use super::error::{DocumentError, Problem};
+use super::foreign;
 use crate::yaml::{Field, Node, Position, SourceLocation, Value, boolean_text, hint};
 
 /// Limit of the problems collected for one file.
@@ -51,7 +52,7 @@ impl Reader {
         self.report_at(node.origin.position, problem);
     }
 
-    fn report_at(&mut self, position: Position, problem: impl Into<Problem>) {
+    pub(super) fn report_at(&mut self, position: Position, problem: impl Into<Problem>) {
         if self.problems.len() < MAX_PROBLEMS {
             let path = self.path.clone();
             self.problems.push(LocatedProblem {
@@ -92,7 +93,8 @@ impl Reader {
         }
         for field in node.fields() {
             if !known.contains(&field.name.as_str()) && self.problems.len() < MAX_PROBLEMS {
-                let hint = hint(&field.name, known)
+                let hint = foreign::hint(&field.name)
+                    .or_else(|| hint(&field.name, known))
                     .unwrap_or_else(|| format!("expected one of {}", known.join(", ")));
                 self.unknown(field, hint);
             }

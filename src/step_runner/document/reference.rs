@@ -1,5 +1,7 @@
 //! The short form of references to step files.
 
+use std::fmt;
+
 use super::types::Reference;
 
 /// A text that is not a reference to a step.
@@ -7,8 +9,63 @@ use super::types::Reference;
 #[non_exhaustive]
 pub enum ReferenceError {
     /// Not a path, image or built-in step, and without a revision. The message is GitLab's.
-    #[error("expecting url@rev. got {0:?}")]
-    NoRevision(String),
+    #[error("expecting url@rev. got {text:?}{}", hint(text))]
+    NoRevision { text: String },
+}
+
+/// Returns what was perhaps meant by a text without a revision.
+fn hint(text: &str) -> String {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-' | '/');
+    let first = text.split('/').next().unwrap_or_default();
+    if text.is_empty() || !text.chars().all(is_path) {
+        String::new()
+    } else if first.contains('.') && text.contains('/') {
+        format!(": write {:?} for its branch main", format!("{text}@main"))
+    } else {
+        format!(": write {:?} for a directory", format!("./{text}"))
+    }
+}
+
+impl fmt::Display for Reference {
+    /// Formats the short form, as far as there is one. Passwords in URLs are left out.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let joined = |path: &[String], file: &Option<String>| {
+            let path: Vec<_> = path.iter().chain(file).map(String::as_str).collect();
+            path.join("/")
+        };
+        match self {
+            Reference::Local { path, filename } => {
+                let path = joined(path, filename);
+                f.write_str(
+                    path.strip_prefix('/').filter(|_| path.starts_with("//")).unwrap_or(&path),
+                )
+            }
+            Reference::Git { url, rev, path, filename } => {
+                let short = path.strip_prefix(&[STEPS_DIR.to_owned()][..]).unwrap_or(path);
+                let dir = joined(short, filename);
+                let separator = if dir.is_empty() { "" } else { "/-/" };
+                write!(f, "{}{separator}{dir}@{rev}", without_user(url))
+            }
+            Reference::Oci { registry, repository, tag, path, filename } => {
+                let separator = if tag.contains(':') { '@' } else { ':' };
+                write!(f, "{registry}/{repository}{separator}{tag}")?;
+                let dir = joined(path, filename);
+                if dir.is_empty() { Ok(()) } else { write!(f, " {dir}") }
+            }
+            Reference::Builtin { path } => write!(f, "builtin://{}", path.join("/")),
+            Reference::Dynamic(text) => f.write_str(text),
+        }
+    }
+}
+
+/// Returns a URL without user and password.
+fn without_user(url: &str) -> String {
+    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
+    let host = rest.split('/').next().unwrap_or_default();
+    match host.rfind('@') {
+        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
+        None => url.to_owned(),
+    }
 }
 
 /// Directory of steps in a git repository, for short references.
@@ -48,7 +105,7 @@ impl Reference {
         if let Some(image) = parse_image(text) {
             return Ok(image);
         }
-        let no_revision = || ReferenceError::NoRevision(text.to_owned());
+        let no_revision = || ReferenceError::NoRevision { text: text.to_owned() };
         let (place, rev) = text.rsplit_once('@').ok_or_else(no_revision)?;
         let (url, dir) = place.split_once("/-/").unwrap_or((place, ""));
         let (mut path, filename) = path_and_file(dir);
@@ -176,7 +233,7 @@ mod tests {
     #[test]
     fn what_has_neither_revision_nor_tag_is_refused() {
         for text in ["", "a", "C:\\x", "a:1", "gitlab.com/g/p", "localhost:5000/g/p", "/x:1 y"] {
-            let expected = ReferenceError::NoRevision(text.to_owned());
+            let expected = ReferenceError::NoRevision { text: text.to_owned() };
             match Reference::parse(text) {
                 Ok(Reference::Local { .. }) => assert!(text.starts_with('/')),
                 other => assert_eq!(other, Err(expected), "{text}"),
@@ -205,6 +262,38 @@ mod tests {
         let dynamic = Reference::Dynamic("./${{host}}".to_owned());
         let local = Reference::Local { path: strings(&[".", "h"]), filename: None };
         assert_eq!(dynamic.expand(expand).unwrap(), local);
+    }
+
+    #[test]
+    fn references_are_shown_in_their_short_form() {
+        for text in [
+            "./a/b",
+            "../a/func.yml",
+            "/a/b",
+            "https://gitlab.com/g/p@v1",
+            "https://gitlab.com/g/p/-/dir@v1",
+            "registry.gitlab.com/g/p:1 dir/func.yml",
+            "builtin://script",
+            "./${{ env.A }}",
+        ] {
+            assert_eq!(Reference::parse(text).unwrap().to_string(), text);
+        }
+        let secret = Reference::parse("https://user:password@host/g/p@v1").unwrap();
+        assert_eq!(secret.to_string(), "https://host/g/p@v1");
+    }
+
+    #[test]
+    fn what_was_perhaps_meant_is_shown() {
+        for (text, hint) in [
+            ("lib/build", ": write \"./lib/build\" for a directory"),
+            ("build", ": write \"./build\" for a directory"),
+            ("gitlab.com/g/p", ": write \"gitlab.com/g/p@main\" for its branch main"),
+            ("a b", ""),
+            ("", ""),
+        ] {
+            let error = Reference::parse(text).unwrap_err().to_string();
+            assert_eq!(error, format!("expecting url@rev. got {text:?}{hint}"));
+        }
     }
 
     #[test]

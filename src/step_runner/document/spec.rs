@@ -2,6 +2,7 @@
 
 use super::super::Type;
 use super::error::Problem;
+use super::foreign;
 use super::reader::Reader;
 use super::types::{Input, Output, Outputs, Spec};
 use crate::yaml::{Node, Value, hint};
@@ -25,7 +26,12 @@ impl Reader {
                 let hint = "it belongs in the second document, after a line `---`";
                 self.unknown(field, hint.to_owned());
             } else if name != "spec" {
-                let hint = hint(name, &["spec"]).expect("few are known");
+                let hint = match name {
+                    "inputs" | "outputs" => format!("write it in `spec`: `spec: {{{name}: …}}`"),
+                    _ => foreign::hint(name)
+                        .or_else(|| hint(name, &["spec"]))
+                        .expect("few are known"),
+                };
                 self.unknown(field, hint);
             }
         }

@@ -120,6 +120,13 @@ pub struct Step {
     pub continue_on_error: bool,
 }
 
+impl Step {
+    /// Returns what a person knows the step by: its name, or else where it is.
+    pub fn title(&self) -> String {
+        if self.name.is_empty() { self.reference.to_string() } else { self.name.clone() }
+    }
+}
+
 /// Reference to a step file.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reference {

@@ -167,7 +167,9 @@ impl Host for FunctionHost<'_, '_> {
 
         let exports = std::mem::take(&mut runner.exports);
         let outer = runner.processes.enter(*limits);
-        let outcome = runner.invoke(scope, Call { step, inputs: BTreeMap::new(), file: &file });
+        let title = NESTED.to_owned();
+        let call = Call { step, inputs: BTreeMap::new(), file: &file, title };
+        let outcome = runner.invoke(scope, call);
         runner.processes.leave(outer);
         runner.exports = exports;
         self.result.sub_step_results.extend(outcome.result);

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use super::super::Value;
-use super::super::document::StepFile;
+use super::super::document::{Action, StepFile};
+use super::super::expression::is_dynamic;
 use super::super::log::Output;
 use super::super::resolve::Resolver;
 use super::super::wire::proto::{self, step_result::Status};
@@ -20,8 +21,10 @@ use super::scope::Scope;
 #[derive(Clone, Debug)]
 pub struct Job {
     pub steps: StepFile,
-    /// Existing working directory of commands, and base of relative references of the job's own steps.
+    /// Existing working directory of commands.
     pub work_dir: PathBuf,
+    /// Directory of the job's own steps, and base of their relative references.
+    pub dir: PathBuf,
     /// Environment variables that steps inherit.
     pub env: BTreeMap<String, String>,
     /// Variables of the CI job, `vars` in expressions.
@@ -71,6 +74,15 @@ impl Job {
         }
     }
 
+    /// Returns what a person knows the job's own steps by: if they are a command, its program.
+    fn title(&self) -> String {
+        let program = match &self.steps.definition.action {
+            Action::Exec(exec) => exec.command.first(),
+            Action::Run(_) | Action::Builtin(_) => None,
+        };
+        program.filter(|program| !is_dynamic(program)).map_or("job", String::as_str).to_owned()
+    }
+
     /// Runs the steps. `ended` receives the result of each step as it ends: nested steps before their
     /// caller, the job last.
     pub fn run(
@@ -90,10 +102,11 @@ impl Job {
         let deadline = self.timeout.map(|timeout| Instant::now() + timeout);
         let processes = Processes::new(groups, cancel, self.grace, deadline);
         let mut runner = Runner::new(self, resolver, output, ended, processes);
-        let scope = Scope::new(&self.work_dir, &self.work_dir, &self.vars);
+        let scope = Scope::new(&self.dir, &self.work_dir, &self.vars);
         let inputs = self.inputs.iter().map(|(name, value)| (name.clone(), value.clone().into()));
         let inputs = inputs.collect();
-        let call = Call { step: proto::Step::default(), inputs, file: &self.steps };
+        let title = self.title();
+        let call = Call { step: proto::Step::default(), inputs, file: &self.steps, title };
         let (result, error) = runner.root(scope, call);
         runner.end(self.drain_output);
         match error {

@@ -52,6 +52,8 @@ pub(super) struct Call<'a> {
     pub(super) step: proto::Step,
     pub(super) inputs: BTreeMap<String, Expanded>,
     pub(super) file: &'a StepFile,
+    /// What a person knows the step by.
+    pub(super) title: String,
 }
 
 /// Result, outputs and error of a step that ended.
@@ -94,6 +96,7 @@ impl<'a> Runner<'a> {
 
     /// Calls a step: its inputs are expanded in the scope of the caller.
     fn call(&mut self, caller: &Scope, step: &Step) -> StepOutcome {
+        let title = step.title();
         let (scope, step, inputs, file) = match self.prepare(caller, step) {
             Ok(prepared) => prepared,
             Err(error) => {
@@ -101,7 +104,7 @@ impl<'a> Runner<'a> {
                 return StepOutcome { result: None, outputs: BTreeMap::new(), error };
             }
         };
-        self.invoke(scope, Call { step, inputs, file: &file })
+        self.invoke(scope, Call { step, inputs, file: &file, title })
     }
 
     fn prepare(
@@ -172,9 +175,9 @@ impl<'a> Runner<'a> {
 
     /// Runs a step with its inputs.
     pub(super) fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> StepOutcome {
-        let Call { step, inputs, file } = call;
+        let Call { step, inputs, file, title } = call;
         if let Action::Exec(_) | Action::Builtin(Builtin::Script { .. }) = file.definition.action {
-            self.print(Stream::Out, &format!("Running step {:?}\n", step.name));
+            self.print(Stream::Out, &format!("Running step {title:?}\n"));
         }
         let mut result = proto::StepResult {
             step: Some(step),
@@ -361,10 +364,10 @@ impl<'a> Runner<'a> {
             scope.context.steps.insert(step.name.clone(), state);
             let Some(error) = ended.error else { continue };
             if step.continue_on_error && !self.processes.is_cancelled(self.job.cleanup) {
-                let text = format!("Step {:?} failed, continuing: {error}\n", step.name);
+                let text = format!("Step {:?} failed, continuing: {error}\n", step.title());
                 self.print(Stream::Err, &text);
             } else if failed.is_none() {
-                failed = Some(StepError::Step { name: step.name.clone(), error: Box::new(error) });
+                failed = Some(StepError::Step { name: step.title(), error: Box::new(error) });
             }
         }
         if let Some(error) = failed {

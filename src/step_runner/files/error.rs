@@ -6,8 +6,14 @@ use super::super::Type;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FileError {
-    #[error("read {file}: failed to unmarshal JSON at line {line}: {error}")]
-    Line { file: &'static str, line: usize, error: LineError },
+    #[error("read {file}: failed to unmarshal JSON at line {line}: {error}{}", Hint(hint))]
+    Line {
+        file: &'static str,
+        line: usize,
+        error: LineError,
+        /// The line that was perhaps meant.
+        hint: Option<String>,
+    },
     /// A name or its value is invalid.
     #[error("read {file}: key {key:?}: {error}")]
     Key { file: &'static str, key: String, error: KeyError },
@@ -18,6 +24,14 @@ pub enum FileError {
         /// Size limit of the file in bytes.
         limit: usize,
     },
+}
+
+struct Hint<'a>(&'a Option<String>);
+
+impl std::fmt::Display for Hint<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.as_ref().map_or(Ok(()), |line| write!(f, ": write {line}"))
+    }
 }
 
 /// Kinds of errors in a line.

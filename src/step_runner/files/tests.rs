@@ -39,7 +39,12 @@ fn files_are_read_as_gitlab_reads_them() {
             Some(error) => Err(error.as_str().unwrap().to_owned()),
             None => Ok(Value::from(case["expected"][key].clone())),
         };
-        assert_eq!(result.map_err(|error| error.to_string()), expected, "{}", case["id"]);
+        // Ours may show the right form of the line behind it.
+        let without_hint = |error: FileError| {
+            let text = error.to_string();
+            text.split(": write {").next().unwrap().to_owned()
+        };
+        assert_eq!(result.map_err(without_hint), expected, "{}", case["id"]);
         count += 1;
     }
     assert_eq!(count, 29);
@@ -48,7 +53,14 @@ fn files_are_read_as_gitlab_reads_them() {
 #[test]
 fn faults_of_json_are_told_as_go_tells_them() {
     for (line, message) in [
-        ("name=value", "invalid character 'a' in literal null (expecting 'u')"),
+        (
+            "name=value",
+            "invalid character 'a' in literal null (expecting 'u'): write {\"name\": \"NAME\", \"value\": \"…\"}",
+        ),
+        (
+            "export A=b",
+            "invalid character 'e' looking for beginning of value: write {\"name\": \"NAME\", \"value\": \"…\"}",
+        ),
         ("fals", "unexpected end of JSON input"),
         ("tru3", "invalid character '3' in literal true (expecting 'e')"),
         ("{", "unexpected end of JSON input"),
@@ -151,4 +163,22 @@ proptest::proptest! {
         let content = written.iter().map(line).collect::<Vec<_>>().join("\n");
         proptest::prop_assert_eq!(read_exports(content.as_bytes()).unwrap(), written);
     }
+}
+
+#[test]
+fn a_line_of_shells_is_answered_by_the_right_form_for_the_declared_output() {
+    let outputs = serde_json::json!({"size": {"type": "number"}, "s": {"type": "struct"}, "t": {"type": "string"}});
+    let declared = declared(&outputs);
+    for (line, right) in [
+        ("size=5", r#"{"name": "size", "value": 1}"#),
+        ("s=[]", r#"{"name": "s", "value": {}}"#),
+        ("t=5", r#"{"name": "t", "value": "…"}"#),
+        // It may be a secret.
+        ("c2VjcmV0=", r#"{"name": "NAME", "value": "…"}"#),
+    ] {
+        let error = read_outputs(line.as_bytes(), &declared).unwrap_err().to_string();
+        assert!(error.ends_with(&format!(": write {right}")), "{error}");
+    }
+    let error = read_outputs(b"size 5", &declared).unwrap_err().to_string();
+    assert!(!error.contains("write"), "{error}");
 }

@@ -121,6 +121,7 @@ pub(super) fn prepare(
     let limit = TimeLimit::of(settings, timeout);
     let job = Job {
         steps,
+        dir: work_dir.clone(),
         work_dir,
         env,
         vars,

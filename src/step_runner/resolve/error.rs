@@ -13,9 +13,7 @@ use crate::sys::fs::PathError;
 #[non_exhaustive]
 pub enum ResolveError {
     /// The file could not be read.
-    #[error(
-        "loading file \"{0}\": reading file: open {0}: {1}", path.display(), reason(error)
-    )]
+    #[error("loading file \"{}\": reading file: {}", path.display(), reason(error))]
     Read { path: PathBuf, error: io::Error },
     /// The file is larger than [`MAX_BYTES`](super::MAX_BYTES).
     #[error("loading file \"{}\": file too large (limit {limit} bytes)", path.display())]
@@ -25,7 +23,7 @@ pub enum ResolveError {
         limit: u64,
     },
     /// The file is not a valid step file.
-    #[error("loading file \"{}\": {error}", path.display())]
+    #[error("loading file \"{}\": {}", path.display(), error.without_file())]
     Document { path: PathBuf, error: Box<DocumentError> },
     /// The expanded reference is invalid.
     #[error("compiling reference: {0}")]

@@ -50,7 +50,7 @@ delegate: tow
 ";
     let dir = tempfile::tempdir().unwrap();
     let found = found(text, Some(dir.path()));
-    let missing = dir.path().join("./missing");
+    let missing = dir.path().join("missing");
     let missing =
         format!("step.yml:15:11: error: step.yml or func.yml not found in {}", missing.display());
     let expected = [
@@ -74,6 +74,16 @@ delegate: tow
     for (found, expected) in found.iter().zip(expected) {
         assert!(found.starts_with(expected), "{found}\n{expected}");
     }
+}
+
+#[test]
+fn what_only_a_pipeline_expands_is_a_warning() {
+    let text = "spec: {inputs: {a: {type: string, default: '$[[ inputs.b ]]'}}}\n---\n\
+                run: [{name: x, script: 'echo ${{ inputs.a }} $[[ inputs.c ]]'}]\n";
+    let warning = "warning: `$[[ ]]` is expanded in .gitlab-ci.yml only: here it is text (write \
+                   `${{ inputs.NAME }}` for an input of the step)";
+    let expected = ["step.yml:1:45", "step.yml:3:47"].map(|at| format!("{at}: {warning}"));
+    assert_eq!(found(text, None), expected);
 }
 
 #[test]

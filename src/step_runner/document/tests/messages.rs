@@ -42,6 +42,50 @@ fn mistakes_are_told_with_their_place_and_what_to_do() {
             "step.yml:3:1: missing second document: expected `exec` or `run` after a line `---`",
         ),
         ("spec: {\n---\n", "step.yml:2:1: invalid YAML: "),
+        (
+            "# mine\nrun: [{name: a, script: b}]\n",
+            "step.yml:2:1: missing first document: put `spec: {}` and a line `---` before this one",
+        ),
+        (
+            "inputs: {}\n---\n",
+            "step.yml:1:1: unknown key `inputs`: write it in `spec`: `spec: {inputs: …}`",
+        ),
+        (
+            "stages: [a]\nbuild:\n  script: make\n",
+            "step.yml:1:1: this is a .gitlab-ci.yml, not a step file: ",
+        ),
+        (
+            "spec: {inputs: {a: {type: string}}}\n---\nbuild:\n  stage: a\n  script: [make]\n",
+            "step.yml:3:1: this is a .gitlab-ci.yml, not a step file: ",
+        ),
+        (
+            "on: push\njobs: {a: {steps: [{uses: b}]}}\n",
+            "step.yml:2:1: this is a workflow or action of GitHub, not a step file: ",
+        ),
+        (
+            "name: x\nruns: {using: composite}\n",
+            "step.yml:2:1: this is a workflow or action of GitHub, not a step file: ",
+        ),
+        (
+            "spec: {}\n---\nsteps:\n- {name: a, script: b}\n",
+            "step.yml:3:1: unknown key `steps`: write `run`, a list of steps",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- uses: actions/checkout@v4\n",
+            "step.yml:4:3: run[0]: unknown key `uses`: for a step in a directory, repository or image write ",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- {name: a, step: ./b, with: {c: d}}\n",
+            "step.yml:4:24: run[0]: unknown key `with`: write `inputs`",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- {name: a, run: make}\n",
+            "step.yml:4:13: run[0]: unknown key `run`: write `script` for commands",
+        ),
+        (
+            "spec: {}\n---\nrun:\n- {name: a, step: lib/build}\n",
+            "step.yml:4:19: run[0].step: expecting url@rev. got \"lib/build\": write \"./lib/build\" for a directory",
+        ),
         ("sepc: {}\n---\n", "step.yml:1:1: unknown key `sepc`: did you mean `spec`?"),
         (
             "spec: {}\nrun: []\n---\n",
@@ -74,7 +118,7 @@ fn mistakes_are_told_with_their_place_and_what_to_do() {
         ),
         (
             "spec: {}\n---\nexec: {command: [a], shell: true}\n",
-            "step.yml:3:22: exec: unknown key `shell`: expected one of command, work_dir",
+            "step.yml:3:22: exec: unknown key `shell`: `script` runs in bash, or in sh where there is none",
         ),
         (
             "spec: {}\n---\nexec: {command: a b}\n",

@@ -83,3 +83,102 @@ impl Drop for Announce {
         let _ = rustix::io::write(&*self.0, &1_u64.to_ne_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{File, OpenOptions};
+    use std::path::Path;
+    use std::sync::mpsc;
+    use std::time::Instant;
+
+    use rustix::fs::{CWD, FileType, Mode, mknodat};
+
+    use super::super::super::log::{Output, Source, Stream};
+    use super::super::cancel::{Cancel, Reason};
+    use super::super::command::Processes;
+    use super::super::groups::Groups;
+    use super::*;
+
+    struct Nothing;
+
+    impl Output for Nothing {
+        fn write(&mut self, _: Source, _: Stream, _: &[u8]) {}
+        fn flush(&mut self) {}
+        fn mask(&mut self, _: &str) {}
+    }
+
+    /// Says that it was dropped.
+    struct Result(mpsc::Sender<()>);
+
+    impl Drop for Result {
+        fn drop(&mut self) {
+            self.0.send(()).unwrap();
+        }
+    }
+
+    /// Does what hangs in the kernel until `release` is called: a FIFO is opened that nobody writes to.
+    fn hangs(dir: &Path, results: mpsc::Sender<()>) -> impl FnOnce(&Interrupt) -> Result + 'static {
+        let fifo = dir.join("fifo");
+        mknodat(CWD, &fifo, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        move |_| {
+            let result = Result(results);
+            File::open(fifo).unwrap();
+            result
+        }
+    }
+
+    fn release(dir: &Path) {
+        OpenOptions::new().write(true).open(dir.join("fifo")).unwrap();
+    }
+
+    #[test]
+    fn work_that_hangs_is_left_alone_and_its_result_dropped_when_it_comes() {
+        let dir = tempfile::tempdir().unwrap();
+        let cancel = Cancel::new().unwrap();
+        let groups = Groups::new(dir.path()).unwrap();
+        let mut processes = Processes::new(groups, &cancel, Duration::from_secs(1), None);
+        let (results, dropped) = mpsc::channel();
+        cancel.cancel(Reason::Asked);
+        let hour = Duration::from_secs(3600);
+        let error = processes.beside(hour, &mut Nothing, hangs(dir.path(), results));
+        assert!(matches!(error, Err(PhaseError::Interrupted)));
+        assert!(dropped.try_recv().is_err());
+        release(dir.path());
+        dropped.recv().unwrap();
+    }
+
+    #[test]
+    fn work_has_a_limit_and_the_maximum_run_time_of_the_job() {
+        for (limit, deadline) in [(0, None), (3600, Some(Instant::now()))] {
+            let dir = tempfile::tempdir().unwrap();
+            let cancel = Cancel::new().unwrap();
+            let groups = Groups::new(dir.path()).unwrap();
+            let mut processes = Processes::new(groups, &cancel, Duration::ZERO, deadline);
+            let (results, dropped) = mpsc::channel();
+            let limit = Duration::from_secs(limit);
+            let error = processes.beside(limit, &mut Nothing, hangs(dir.path(), results));
+            match error.map(drop).unwrap_err() {
+                PhaseError::TooLong(time) => assert_eq!((time, deadline), (limit, None)),
+                PhaseError::Interrupted => assert_eq!(cancel.reason(), Some(Reason::Timeout)),
+                PhaseError::Start(error) => panic!("{error}"),
+            }
+            release(dir.path());
+            dropped.recv().unwrap();
+        }
+    }
+
+    #[test]
+    fn work_that_asks_is_told_and_its_result_is_taken() {
+        let dir = tempfile::tempdir().unwrap();
+        let cancel = Cancel::new().unwrap();
+        let groups = Groups::new(dir.path()).unwrap();
+        let mut processes = Processes::new(groups, &cancel, Duration::ZERO, None);
+        let hour = Duration::from_secs(3600);
+        let other = cancel.clone();
+        let asks = move |interrupt: &Interrupt| {
+            other.cancel(Reason::Asked);
+            interrupt.pause(hour).is_err()
+        };
+        assert!(processes.beside(hour, &mut Nothing, asks).unwrap());
+    }
+}

@@ -66,6 +66,9 @@ pub enum OciError {
     /// The image store could not be opened.
     #[error(transparent)]
     Store(#[from] image::StoreError),
+    /// The job was cancelled, or its maximum run time is over.
+    #[error("interrupted")]
+    Interrupted,
     /// The layers could not be copied to the cache.
     #[error(transparent)]
     Path(#[from] PathError),

@@ -3,17 +3,22 @@
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::context::{Caller, Remote};
 use super::error::OciError;
+use super::interrupt::Interrupt;
 use crate::image::{
     Credential, CredentialFile, Credentials, Image, Limits, Login, Platform, PullError, PullPolicy,
     PullRequest, Reference, Secret, Silent, Store, StoreOptions, pull,
 };
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::PathContext as _;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 use crate::sys::tree::{self, Purpose};
+
+/// How often a lock is tried that another job holds.
+const LOCK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Fetches an image, and returns a directory with its files.
 pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<PathBuf, OciError> {
@@ -34,7 +39,7 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
         progress: &Silent,
     };
     let image = pull(&store, &remote.registries, &request)?;
-    Ok(files(&dir, &image)?)
+    files(&dir, &image, caller.interrupt)
 }
 
 /// Returns the credentials for an image of a job.
@@ -64,8 +69,18 @@ pub(in crate::step_runner) fn credentials(
     Ok(credentials)
 }
 
+/// Takes a lock, which another job may hold for long.
+fn lock(path: &Path, interrupt: &Interrupt) -> Result<FileLock, OciError> {
+    loop {
+        if let Some(lock) = FileLock::try_exclusive(path)? {
+            return Ok(lock);
+        }
+        interrupt.pause(LOCK_INTERVAL).map_err(|_| OciError::Interrupted)?;
+    }
+}
+
 /// Merges the layers of an image into a directory, once for each image.
-fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
+fn files(dir: &Path, image: &Image, interrupt: &Interrupt) -> Result<PathBuf, OciError> {
     let trees = dir.join("trees");
     DirBuilder::new().recursive(true).mode(0o700).create(&trees).at("make", &trees)?;
     let digest = image.id.hex();
@@ -73,7 +88,7 @@ fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
     if tree.exists() {
         return Ok(tree);
     }
-    let _lock = FileLock::exclusive(&trees.join(format!("{digest}.lock")))?;
+    let _lock = lock(&trees.join(format!("{digest}.lock")), interrupt)?;
     if tree.exists() {
         return Ok(tree);
     }
@@ -82,6 +97,7 @@ fn files(dir: &Path, image: &Image) -> Result<PathBuf, PathError> {
     remove_tree(&half)?;
     DirBuilder::new().mode(0o755).create(&half).at("make", &half)?;
     for layer in &image.layers {
+        interrupt.check().map_err(|_| OciError::Interrupted)?;
         tree::copy(layer, &half, Purpose::Layer.into())?;
     }
     fs::rename(&half, &tree).at("rename", &half)?;

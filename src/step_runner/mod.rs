@@ -3,8 +3,9 @@
 //! Bottom up: [`Value`] is a value of expressions; [`document`] parses step files; [`expression`] expands
 //! `${{ }}`; [`files`] parses the outputs of steps; [`log`] masks and stores output, and [`redact`] masks
 //! results; [`resolve`] loads step files from references; [`builtin`] has the functions of this program;
-//! [`engine`] runs a job. [`jobs`] manages many of them, [`service`] serves them on a [`socket`], [`proxy`] forwards its bytes, and [`client`] is the
-//! client. [`gitlab_helper`] finds the program of GitLab's whose place ours takes.
+//! [`engine`] runs a job. [`jobs`] manages many of them, [`service`] serves them on a [`socket`],
+//! [`proxy`] forwards its bytes, and [`client`] is the client. [`gitlab_helper`] finds the program of
+//! GitLab's whose place ours takes.
 
 pub mod builtin;
 pub mod client;

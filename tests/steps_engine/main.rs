@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a failing test panics")]
 
+mod concrete;
 mod ends;
 mod flow;
 mod legacy;

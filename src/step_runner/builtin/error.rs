@@ -59,7 +59,7 @@ pub enum BuiltinError {
     NoShell(String),
     /// The input `config` cannot be read.
     #[error("config: {0}")]
-    Config(serde_json::Error),
+    Config(String),
     /// The `run` keyword of the job cannot be read.
     #[error("config: run_steps: {0}")]
     Steps(#[from] DocumentError),
@@ -67,12 +67,15 @@ pub enum BuiltinError {
     Command(#[from] CommandError),
     #[error("{}: {}", .0, reason(&.0.source))]
     Path(#[from] PathError),
-    /// The scripts of a whole job failed, whatever became of what comes after them.
+    /// A whole job failed, in its scripts or after them.
     #[error("{0}")]
-    Scripts(Box<BuiltinError>),
+    Job(Box<BuiltinError>),
     /// A part of a job, and why it failed.
     #[error("{part}: {error}")]
     Within { part: String, error: Box<BuiltinError> },
+    /// The job is written for a shell that this program cannot write scripts for.
+    #[error("shell {0:?} is not supported: expected bash or sh")]
+    Shell(String),
     #[error("unknown {variable}: {value}")]
     Strategy { variable: &'static str, value: String },
     /// A text that cannot be written to a configuration file of git.
@@ -94,22 +97,22 @@ impl BuiltinError {
     pub fn exit_code(&self) -> i32 {
         match self {
             BuiltinError::Command(error) => error.code,
-            BuiltinError::Scripts(error) | BuiltinError::Within { error, .. } => error.exit_code(),
+            BuiltinError::Job(error) | BuiltinError::Within { error, .. } => error.exit_code(),
             _ => 1,
         }
     }
 
-    /// Returns whether the scripts of a whole job failed by themselves: it goes on after them, and a later
-    /// cancellation does not change that.
+    /// Returns whether a whole job failed, which goes on after its scripts: a later cancellation does not
+    /// change how it ended.
     pub fn is_of_job(&self) -> bool {
-        matches!(self, BuiltinError::Scripts(_))
+        matches!(self, BuiltinError::Job(_))
     }
 
     /// Returns how the innermost command failed; `Exit` for other errors.
     pub fn failure(&self) -> Failure {
         match self {
             BuiltinError::Command(error) => error.failure,
-            BuiltinError::Scripts(error) | BuiltinError::Within { error, .. } => error.failure(),
+            BuiltinError::Job(error) | BuiltinError::Within { error, .. } => error.failure(),
             BuiltinError::Cancelled => Failure::Cancelled,
             BuiltinError::ScriptTimeout => Failure::Deadline,
             _ => Failure::Exit,

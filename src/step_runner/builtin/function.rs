@@ -6,7 +6,7 @@ use super::super::Value;
 use super::super::document::Builtin;
 use super::error::BuiltinError;
 use super::host::Host;
-use super::script_legacy;
+use super::{concrete, script_legacy};
 
 /// The inputs of a function by name, with defaults.
 pub type Inputs = BTreeMap<String, Value>;
@@ -25,6 +25,7 @@ pub fn run(
         // The engine runs it as a command: it records what it executed.
         Builtin::Script { .. } => {}
         Builtin::ScriptLegacy => script_legacy::run(inputs, host)?,
+        Builtin::Concrete => concrete::run(inputs, host)?,
     }
     Ok(BTreeMap::new())
 }

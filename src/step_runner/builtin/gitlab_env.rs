@@ -1,16 +1,11 @@
 //! The file named by `GITLAB_ENV`: lines `NAME=VALUE` that scripts write for the stages after them.
 
 use std::collections::BTreeMap;
-#[cfg(test)]
 use std::fs::OpenOptions;
-#[cfg(test)]
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
-#[cfg(test)]
-use crate::sys::fs::{PathContext as _, PathError};
-use crate::sys::fs::{ReadError, read_bounded};
-#[cfg(test)]
+use crate::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 use crate::sys::removal::remove_tree;
 
 /// Its name, in the directory for temporary files of a project.
@@ -35,7 +30,6 @@ impl GitlabEnv {
     }
 
     /// Creates an empty file in place of whatever an earlier job left there.
-    #[cfg(test)]
     pub(super) fn create(&self) -> Result<(), PathError> {
         self.remove()?;
         let mut options = OpenOptions::new();
@@ -44,7 +38,6 @@ impl GitlabEnv {
     }
 
     /// Removes the file.
-    #[cfg(test)]
     pub(super) fn remove(&self) -> Result<(), PathError> {
         remove_tree(&self.path)
     }

@@ -1,8 +1,10 @@
 //! Functions of this program that steps refer to as `builtin://NAME`.
 //!
-//! `script_legacy` runs the script of an ordinary job, as GitLab Runner's does, which sends it. Functions know the engine only as a [`Host`], which runs their commands
+//! `script_legacy` runs the script of an ordinary job; `concrete` runs the whole job. Both do what those of
+//! GitLab Runner do, which sends them. They know the engine only as a [`Host`], which runs their commands
 //! and writes the log.
 
+mod concrete;
 mod error;
 mod function;
 mod gitlab_env;

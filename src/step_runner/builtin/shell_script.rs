@@ -60,6 +60,46 @@ pub(super) fn legacy(shell: &str, lines: &[String], tracing: Tracing) -> String 
     script
 }
 
+/// Returns the script of a step of `concrete`.
+///
+/// The lines run in a subshell: `kill -USR1 $$` reaches the outer shell. With `pipe`, they are at the end
+/// of a pipe, as in older runners.
+pub(super) fn step(
+    shell: &str,
+    name: &str,
+    lines: &[String],
+    tracing: Tracing,
+    pipe: bool,
+) -> String {
+    let mut body = xtrace(tracing).to_owned();
+    for (index, line) in lines.iter().enumerate() {
+        let line = line.trim();
+        match line.split_once('\n') {
+            _ if line.is_empty() => {
+                body.push('\n');
+                continue;
+            }
+            Some(_) if tracing.sections => {
+                let name = quote(&format!("{name}_{index}"));
+                let shown = quote(&format!("\x1b[32;1m$ {line}\x1b[0m"));
+                body.push_str(&format!(
+                    "printf 'section_start:%s:%s{FOLDED}\\r\\033[0K%s\\n' \"$(date +%s)\" {name} {shown}\n\
+                     printf 'section_end:%s:%s\\r\\033[0K' \"$(date +%s)\" {name}\n"
+                ));
+            }
+            several => body.push_str(&show("\x1b[32;1m", line, several)),
+        }
+        body.push_str(&with_check(line, tracing));
+    }
+    let body = quote(&body);
+    let run = match pipe {
+        true => format!(": | eval {body}"),
+        // The trap of the outer shell does not hold in a subshell.
+        false => format!("(trap 'exit 1' TERM; eval {body}) </dev/null"),
+    };
+    format!("#!{shell}\n\ntrap 'exit 1' TERM\n{OPTIONS}{run}\nexit 0\n")
+}
+
 fn xtrace(tracing: Tracing) -> &'static str {
     if tracing.xtrace { "set -o xtrace\n" } else { "" }
 }

@@ -83,6 +83,8 @@ pub enum Builtin {
     },
     /// Runs the lines of a job's script in a shell, as GitLab Runner does.
     ScriptLegacy,
+    /// Runs a whole job of GitLab Runner: sources, caches, scripts, artifacts.
+    Concrete,
 }
 
 /// `exec`: a command to execute, with unexpanded expressions.

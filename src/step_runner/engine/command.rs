@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, kill_process_group, pidfd_open};
 use tracing::debug;
 
-use super::super::builtin::{Cancellation, Command, JobState, Limits, find_program};
+use super::super::builtin::{Command, Limits, find_program};
 use super::super::log::{Output, Stream};
 use super::super::resolve::Interrupt;
 use super::cancel::{Cancel, Reason};
@@ -20,6 +20,7 @@ use super::error::ExecError;
 use super::family::MARK;
 use super::groups::{self, Groups};
 use super::holders;
+use super::limits::{Ends, is_over};
 use super::phase::{PATIENCE, Phase, PhaseError};
 use super::pump::{Pipes, PumpEvent};
 use crate::sys::orphans::Awaited;
@@ -40,35 +41,20 @@ const MAX_PAUSE: Duration = Duration::from_millis(160);
 /// one may wake another behind its back.
 const SILENT_LOOKS: usize = 3;
 
-/// Limits to return to.
-pub(super) struct Outer {
-    limits: Limits,
-    cleanup_ends: Option<Instant>,
-}
-
-/// What ends the work that is being done.
-struct Ends<'a> {
-    /// Readable when it has to stop, if it does that on a cancellation.
-    stop: Option<BorrowedFd<'a>>,
-    deadline: Option<Instant>,
-    /// Whether it had its time when the deadline is over, and is killed without more ado.
-    in_cleanup: bool,
-}
-
 /// The processes of a job.
 pub(super) struct Processes<'a> {
-    pipes: Pipes,
+    pub(super) pipes: Pipes,
     groups: Groups,
-    cancel: &'a Cancel,
+    pub(super) cancel: &'a Cancel,
     grace: Duration,
     /// When the maximum run time of the job is over.
-    deadline: Option<Instant>,
+    pub(super) deadline: Option<Instant>,
     /// When cleanup steps are killed; `None` before a cancellation.
-    cleanup_ends: Option<Instant>,
+    pub(super) cleanup_ends: Option<Instant>,
     /// When a command was stopped first.
     stopped: Option<Instant>,
     /// Limits of commands, besides those of the job.
-    limits: Limits,
+    pub(super) limits: Limits,
     /// Whether the last command was stopped before it exited.
     was_stopped: bool,
 }
@@ -151,8 +137,8 @@ impl<'a> Processes<'a> {
                 .chain([self.groups.mark(env.get(MARK))])
                 .collect(),
             cgroup: self.groups.cgroup(),
-            out: self.output(command.output, Stream::Out)?,
-            err: self.output(command.output, Stream::Err)?,
+            out: self.sink(command.output, Stream::Out)?,
+            err: self.sink(command.output, Stream::Err)?,
         };
         let program = argv.first().cloned().unwrap_or_default();
         let started = self.beside(START_LIMIT, output, move |_| start.spawn());
@@ -161,6 +147,16 @@ impl<'a> Processes<'a> {
         let recorded = self.groups.record(Pid::from_child(child));
         recorded.map_err(follow("cannot follow the process"))?;
         Ok(started.0.take().expect("it is taken once"))
+    }
+
+    /// Returns what a stream of a command goes to: a file, or else a pipe that is forwarded to the log.
+    fn sink(&mut self, file: Option<&File>, stream: Stream) -> Result<OwnedFd, ExecError> {
+        match file {
+            Some(file) => {
+                file.try_clone().map(OwnedFd::from).map_err(follow("cannot share a file"))
+            }
+            None => self.pipes.add(stream).map_err(follow("cannot make a pipe")),
+        }
     }
 
     /// Does work that may block in the kernel, and forwards output meanwhile. When the job is cancelled, or
@@ -200,28 +196,6 @@ impl<'a> Processes<'a> {
         }
     }
 
-    /// Returns where a stream of a command goes: to a pipe, unless a file is given.
-    fn output(&mut self, file: Option<&File>, stream: Stream) -> Result<OwnedFd, ExecError> {
-        match file {
-            None => self.pipes.add(stream).map_err(follow("cannot make a pipe")),
-            Some(file) => {
-                file.try_clone().map(OwnedFd::from).map_err(follow("cannot use the output file"))
-            }
-        }
-    }
-
-    fn ends(&self) -> Ends<'a> {
-        let is_spared = self.limits.cancellation == Cancellation::Spares;
-        match self.cleanup_ends {
-            Some(end) if !is_spared => Ends { stop: None, deadline: Some(end), in_cleanup: true },
-            _ => Ends {
-                stop: (!is_spared).then(|| self.cancel.stop_event()),
-                deadline: self.deadline.into_iter().chain(self.limits.deadline).min(),
-                in_cleanup: false,
-            },
-        }
-    }
-
     /// Forwards output until the process has exited, and stops it on cancellation or timeout.
     fn follow(&mut self, pid: Pid, output: &mut dyn Output) -> io::Result<()> {
         let process = pidfd_open(pid, PidfdFlags::empty())?;
@@ -232,29 +206,29 @@ impl<'a> Processes<'a> {
         loop {
             let events: Vec<BorrowedFd<'_>> =
                 [Some(process.as_fd()), stop, kill_event].into_iter().flatten().collect();
-            let signal = match self.pipes.pump(&events, deadline, output)? {
+            let event = self.pipes.pump(&events, deadline, output)?;
+            let signalled = match event {
                 PumpEvent::Readable(0) => return self.pipes.drain(output),
                 // The maximum run time is over: handled as a cancellation.
                 PumpEvent::Timeout if stop.is_some() && is_over(self.deadline) => {
                     cancel.cancel(Reason::Timeout);
                     continue;
                 }
-                PumpEvent::Readable(1) if stop.is_some() => Signal::TERM,
-                PumpEvent::Timeout if may_terminate => Signal::TERM,
-                PumpEvent::Readable(_) | PumpEvent::Timeout => Signal::KILL,
+                PumpEvent::Readable(1) if stop.is_some() => {
+                    Some(*self.stopped.get_or_insert_with(Instant::now))
+                }
+                // Its own time is over.
+                PumpEvent::Timeout if may_terminate => Some(Instant::now()),
+                PumpEvent::Readable(_) | PumpEvent::Timeout => None,
             };
             self.was_stopped = true;
-            kill(pid, signal);
             stop = None;
             may_terminate = false;
-            deadline = None;
-            if signal == Signal::TERM {
-                let mut now = Instant::now();
-                if cancel.reason().is_some() {
-                    now = *self.stopped.get_or_insert(now);
-                }
-                deadline = Some(now + self.grace);
+            deadline = signalled.map(|signalled| signalled + self.grace);
+            if signalled.is_some() {
+                kill(pid, Signal::TERM);
             } else {
+                kill(pid, Signal::KILL);
                 kill_event = None;
             }
         }
@@ -263,41 +237,6 @@ impl<'a> Processes<'a> {
     /// Returns whether the last command was stopped before it exited.
     pub(super) fn was_stopped(&self) -> bool {
         self.was_stopped
-    }
-
-    /// Sets limits for the commands until [`Processes::leave`].
-    pub(super) fn enter(&mut self, limits: Limits) -> Outer {
-        let outer = Outer { limits: self.limits, cleanup_ends: self.cleanup_ends };
-        self.limits = limits;
-        outer
-    }
-
-    /// Sets the limits from before [`Processes::enter`].
-    pub(super) fn leave(&mut self, outer: Outer) {
-        self.limits = outer.limits;
-        if self.cancel.reason().is_none() {
-            self.cleanup_ends = outer.cleanup_ends;
-        }
-    }
-
-    /// Returns whether commands may still run.
-    pub(super) fn state(&self) -> JobState {
-        match self.cancel.reason() {
-            _ if self.cancel.is_killed() => JobState::Killed,
-            _ if is_over(self.deadline) => JobState::TimedOut,
-            Some(Reason::Timeout) => JobState::TimedOut,
-            Some(Reason::Asked) => JobState::Cancelled,
-            None => JobState::Running,
-        }
-    }
-
-    /// Forwards output for some time, or until a command would have to stop.
-    pub(super) fn pause(&mut self, time: Duration, output: &mut dyn Output) {
-        let Ends { stop, deadline, .. } = self.ends();
-        let end = deadline.into_iter().chain([Instant::now() + time]).min();
-        let kill_event = self.cancel.kill_event();
-        // Without a pause, what comes next reports what is wrong.
-        let _ = self.pipes.pump(&[stop.unwrap_or(kill_event), kill_event], end, output);
     }
 
     /// Hears out and stops the background processes that commands left, wherever they went.
@@ -450,8 +389,4 @@ fn find(name: &str, work_dir: &Path, path: &str) -> Result<PathBuf, ExecError> {
         return Ok(work_dir.join(name));
     }
     find_program(name, work_dir, path).ok_or_else(|| ExecError::NotFound(name.to_owned()))
-}
-
-fn is_over(deadline: Option<Instant>) -> bool {
-    deadline.is_some_and(|deadline| deadline <= Instant::now())
 }

@@ -175,7 +175,7 @@ impl StepError {
     pub(super) fn is_of_its_own(&self) -> bool {
         match self {
             StepError::Step { error, .. } => error.is_of_its_own(),
-            StepError::Builtin(error) => error.is_of_job() && error.failure() == Failure::Exit,
+            StepError::Builtin(error) => error.is_of_job() && error.failure() != Failure::Cancelled,
             _ => false,
         }
     }

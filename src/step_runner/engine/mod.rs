@@ -14,6 +14,7 @@ mod function;
 mod groups;
 mod holders;
 mod job;
+mod limits;
 mod order;
 mod phase;
 mod pump;

@@ -30,6 +30,11 @@ pub(super) fn load(path: &[String], work_dir: &Path) -> Result<Loaded, ResolveEr
             ];
             function(Builtin::ScriptLegacy, inputs)
         }
+        "concrete" => {
+            // It has the tokens of the job.
+            let config = Input { sensitive: true, ..input(Type::String) };
+            function(Builtin::Concrete, [("config", config)])
+        }
         name => return Err(ResolveError::Builtin(name.to_owned())),
     };
     Ok(Loaded { file, dir: work_dir.to_path_buf(), accepts_secrets: true })

@@ -74,8 +74,10 @@ pub(crate) fn private_dir() -> Result<PathBuf, Error> {
             match private_directory(&path) {
                 Ok(()) if is_writable(&path) => return Ok(path),
                 Ok(()) => "read-only".to_owned(),
-                Err(SocketError::Path(error)) => report::reason(&error.source),
-                // Another user has taken its place.
+                Err(SocketError::Path(error)) if error.action == "make" => {
+                    report::reason(&error.source)
+                }
+                // Something else, or another user, has taken its place.
                 Err(error) => return Err(error.into()),
             }
         } else {

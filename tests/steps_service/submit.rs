@@ -14,7 +14,7 @@ const STEP: &str = "\
 spec:
   inputs:
     count: {type: number}
-    name: {default: nobody}
+    name: {type: string, default: nobody}
 ---
 run:
   - name: say
@@ -50,13 +50,14 @@ fn a_step_is_run_by_the_server_and_its_log_and_code_come_back() {
         assert!(done.stderr.starts_with("problem\nError: step \""), "{}", done.stderr);
         assert!(done.stderr.ends_with("exec: exit status 4\n"), "{}", done.stderr);
     }
-    let options = ["--input", "count=0", "--input", "name=me", "--format", "json", "--id", "42"];
-    let done = run(submit(&server, &["lib/build"]).args(options));
+    let options = ["--input", "count=0", "--input", "name=me", "--var", "PROJECT=q"];
+    let more = ["--format", "json", "--id", "42"];
+    let done = run(submit(&server, &["lib/build"]).args(options).args(more));
     assert_eq!(done.status.code(), Some(0), "{}", done.stderr);
     let json: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!((json["id"].as_str(), json["status"].as_str()), (Some("42"), Some("success")));
     assert_eq!(json["exit_code"], 0);
-    assert!(done.stderr.contains("me 1  \n"), "{}", done.stderr);
+    assert!(done.stderr.contains("me 1 q \n"), "{}", done.stderr);
 
     let error = run(submit(&server, &["lib/build"]).args(["--input", "count=x"])).failure();
     let expected = "Error: invalid --input count=x: expected a JSON value of type number\n";

@@ -57,7 +57,7 @@ fn a_step_is_run_by_the_server_and_its_log_and_code_come_back() {
     let json: Value = serde_json::from_str(&done.stdout).unwrap();
     assert_eq!((json["id"].as_str(), json["status"].as_str()), (Some("42"), Some("success")));
     assert_eq!(json["exit_code"], 0);
-    assert!(done.stderr.contains("me 1 q \n"), "{}", done.stderr);
+    assert!(done.stderr.contains("me 1 q \nproblem\n"), "{}", done.stderr);
 
     let error = run(submit(&server, &["lib/build"]).args(["--input", "count=x"])).failure();
     let expected = "Error: invalid --input count=x: expected a JSON value of type number\n";

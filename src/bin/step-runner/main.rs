@@ -10,6 +10,7 @@ mod doctor;
 mod environment;
 mod error;
 mod first;
+mod joined;
 mod lint;
 #[cfg(test)]
 mod man;

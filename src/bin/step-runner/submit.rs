@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::{self, Write as _};
+use std::io::{self, IsTerminal as _, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -23,6 +23,7 @@ use signal_hook::iterator::Signals;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use crate::error::Error;
+use crate::joined::Joined;
 use crate::{Exit, environment, report, resolver, run};
 
 /// Exit code after Ctrl-C, as shells have it.
@@ -180,7 +181,11 @@ async fn follow(
 ) -> Result<Option<ExecuteOutcome>, Error> {
     let mut demux = Demux::new();
     let mut printed = Ok(());
+    let is_terminal = io::stdout().is_terminal() && io::stderr().is_terminal();
+    let mut joined = (is_terminal || format == Format::Json).then(Joined::default);
     let mut print = |stream: Stream, bytes: &[u8]| {
+        let together = joined.as_mut().map(|joined| joined.join(stream, bytes));
+        let bytes = together.as_deref().unwrap_or(bytes);
         let written = match stream {
             Stream::Out if format == Format::Text => {
                 let mut out = io::stdout();

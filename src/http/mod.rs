@@ -8,7 +8,9 @@ mod origin;
 mod proxy;
 mod redirect;
 
-pub(crate) use agent::{AgentOptions, certificates, config, tls};
+pub(crate) use agent::{
+    AgentOptions, MAX_CERTIFICATES_BYTES, certificates, config, host_roots, tls,
+};
 pub(crate) use origin::{Origin, canonical};
 pub(crate) use proxy::{is_direct, proxy_at, redacted};
 pub(crate) use redirect::{MAX_REDIRECTS, TOO_MANY_REDIRECTS, redirect};

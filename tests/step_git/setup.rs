@@ -162,7 +162,19 @@ impl Repository {
         change(&mut options);
         let Options { env, credential, files, timeout, method, max_bytes, interrupt } = options;
         let (cache, env, interrupt) = (&self.cache(), &env, &interrupt);
-        Git { cache, env, credential, files, timeout, method, max_bytes, interrupt }.fetch(url, rev)
+        let fallback_ca_file = None;
+        let git = Git {
+            cache,
+            env,
+            credential,
+            files,
+            timeout,
+            method,
+            max_bytes,
+            fallback_ca_file,
+            interrupt,
+        };
+        git.fetch(url, rev)
     }
 
     /// Returns an environment with other variables besides.

@@ -21,12 +21,18 @@ pub(crate) fn open() -> Result<Resolver, Error> {
     let mut options = ClientOptions::default();
     options.proxy = any(["HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy"]);
     options.no_proxy = no_proxy.split(',').map(|host| host.trim().to_owned()).collect();
+    options.fallback_ca_file = certificates();
     let registries = RegistryClient::new(options)?;
     let mut remote = Remote::new(cache()?, registries);
     if let Some(method) = env::var(GIT).ok().filter(|method| !method.is_empty()) {
         remote.git = method.parse().map_err(Error::Git)?;
     }
     Ok(Resolver::new(remote))
+}
+
+/// Returns the file that `bootstrap` puts beside the program with CA certificates of the helper image.
+fn certificates() -> Option<PathBuf> {
+    Some(env::current_exe().ok()?.with_file_name("ca-certs.pem"))
 }
 
 /// Returns the cache directory of remote steps.

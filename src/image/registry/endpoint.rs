@@ -17,8 +17,8 @@ use super::failure::explain;
 use super::guard::Guard;
 use super::options::{ClientOptions, RegistryOptions};
 use crate::http::{
-    AgentOptions, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, config, is_direct, proxy_at, redacted,
-    redirect, tls,
+    AgentOptions, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, config, host_roots, is_direct,
+    proxy_at, redacted, redirect, tls,
 };
 use crate::sys::fs::{PathContext as _, PathError};
 
@@ -31,6 +31,8 @@ pub(super) struct Settings {
     pub(super) options: ClientOptions,
     proxy: Option<Proxy>,
     roots: BTreeMap<String, RootCerts>,
+    /// For all other servers; read when the first of them is asked.
+    host_roots: OnceLock<RootCerts>,
 }
 
 /// One server of a registry, the registry's own or a mirror.
@@ -89,7 +91,8 @@ impl Settings {
                 roots.insert(name.clone(), root_certificates(registry)?);
             }
         }
-        Ok(Settings { proxy: proxy.transpose()?, roots, options })
+        let host_roots = OnceLock::new();
+        Ok(Settings { proxy: proxy.transpose()?, roots, host_roots, options })
     }
 
     /// Returns what is configured for a server.
@@ -109,8 +112,11 @@ impl Settings {
     }
 
     fn tls(&self, origin: &Origin) -> TlsConfig {
-        let roots = self.roots.get(configured_name(&origin.server())).cloned();
-        tls(roots.unwrap_or(RootCerts::PlatformVerifier), self.is_insecure(origin))
+        let own = self.roots.get(configured_name(&origin.server()));
+        let roots = own.unwrap_or_else(|| {
+            self.host_roots.get_or_init(|| host_roots(self.options.fallback_ca_file.as_deref()))
+        });
+        tls(roots.clone(), self.is_insecure(origin))
     }
 }
 

@@ -17,6 +17,8 @@ pub struct ClientOptions {
     /// Hosts that are reached without the proxy, as in `NO_PROXY`: `DOMAIN`, `.DOMAIN`, `ADDRESS`,
     /// `ADDRESS/BITS`, each but the last with `:PORT` or without. This machine is always one.
     pub no_proxy: Vec<String>,
+    /// A file with CA certificates, PEM, for a host that has none of its own.
+    pub fallback_ca_file: Option<PathBuf>,
     /// Whether layers that only other servers have are fetched from there.
     pub foreign_layers: bool,
     /// How many layers are downloaded and unpacked at once.
@@ -66,6 +68,7 @@ impl Default for ClientOptions {
             registries: BTreeMap::new(),
             proxy: None,
             no_proxy: Vec::new(),
+            fallback_ca_file: None,
             foreign_layers: false,
             layers_at_once: 4,
             retry: Retry::default(),

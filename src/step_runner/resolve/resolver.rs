@@ -51,6 +51,7 @@ impl Resolver {
                     timeout: GIT_TIMEOUT,
                     method: remote.git,
                     max_bytes: MAX_GIT_BYTES,
+                    fallback_ca_file: remote.registries.options().fallback_ca_file.as_deref(),
                     interrupt: caller.interrupt,
                 };
                 let tree = git.fetch(url, rev).map_err(|error| match error {

@@ -37,6 +37,8 @@ pub struct Git<'a> {
     pub method: GitMethod,
     /// Maximum size in bytes of what a server sends, and of a file, where this program fetches by itself.
     pub max_bytes: u64,
+    /// File with CA certificates, for a host that has none of its own.
+    pub fallback_ca_file: Option<&'a Path>,
     /// Ends the fetch once it is set.
     pub interrupt: &'a Interrupt,
 }

@@ -7,16 +7,17 @@ use std::time::Duration;
 use ureq::tls::RootCerts;
 use ureq::{Agent, Proxy};
 
+use super::super::fetch::Git;
 use super::failure::Failure;
-use crate::http::{AgentOptions, Origin, certificates, config, is_direct, proxy_at, redacted, tls};
+use crate::http::{
+    AgentOptions, MAX_CERTIFICATES_BYTES, Origin, certificates, config, host_roots, is_direct,
+    proxy_at, redacted, tls,
+};
 use crate::sys::fs::read_bounded;
 
 /// How long a server may take until a connection stands, and how long it may then be silent.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(60);
-
-/// More than a file with certificates of authorities has.
-const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
 
 /// Files with certificates of authorities, the first one that is named counts.
 const CERTIFICATES: [&str; 3] = ["GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "SSL_CERT_FILE"];
@@ -25,11 +26,12 @@ const CERTIFICATES: [&str; 3] = ["GIT_SSL_CAINFO", "CURL_CA_BUNDLE", "SSL_CERT_F
 const USER_AGENT: &str = concat!("git/step-runner-", env!("CARGO_PKG_VERSION"));
 
 /// Returns what talks to a server.
-pub(super) fn agent(env: &BTreeMap<String, String>, origin: &Origin) -> Result<Agent, Failure> {
+pub(super) fn agent(git: &Git<'_>, origin: &Origin) -> Result<Agent, Failure> {
+    let env = git.env;
     Ok(Agent::new_with_config(config(AgentOptions {
         user_agent: USER_AGENT,
         proxy: proxy(env, origin)?,
-        tls: tls(roots(env)?, false),
+        tls: tls(roots(env, git.fallback_ca_file)?, false),
         connect_timeout: CONNECT_TIMEOUT,
         idle_timeout: IDLE_TIMEOUT,
     })))
@@ -57,8 +59,8 @@ fn proxy(env: &BTreeMap<String, String>, origin: &Origin) -> Result<Option<Proxy
     proxy_at(address).map(Some).ok_or_else(unknown)
 }
 
-fn roots(env: &BTreeMap<String, String>) -> Result<RootCerts, Failure> {
-    let Some(path) = any(env, &CERTIFICATES) else { return Ok(RootCerts::PlatformVerifier) };
+fn roots(env: &BTreeMap<String, String>, fallback: Option<&Path>) -> Result<RootCerts, Failure> {
+    let Some(path) = any(env, &CERTIFICATES) else { return Ok(host_roots(fallback)) };
     let wrong = |error: &dyn std::error::Error| {
         Failure::Message(format!("cannot read certificates from {path:?}: {error}"))
     };
@@ -99,7 +101,7 @@ mod tests {
     #[test]
     fn a_named_file_without_certificates_is_an_error() {
         let env = BTreeMap::from([("SSL_CERT_FILE".to_owned(), "/no/such/file".to_owned())]);
-        let Err(Failure::Message(message)) = roots(&env) else { panic!("it is not there") };
+        let Err(Failure::Message(message)) = roots(&env, None) else { panic!("it is not there") };
         assert!(message.contains("/no/such/file"), "{message}");
     }
 }

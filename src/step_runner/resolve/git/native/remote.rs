@@ -55,7 +55,7 @@ impl<'a> Remote<'a> {
             logins.extend(of_job.map(|c| login(&c.username, &c.password)));
             logins.extend(netrc::login(git.env, &origin.host));
         }
-        let agent = connections::agent(git.env, &origin)?;
+        let agent = connections::agent(git, &origin)?;
         let mut remote = Remote { git, transfer, agent, base, origin, logins, authorization: None };
         let body = remote.find()?;
         Ok((remote, body))
@@ -89,7 +89,7 @@ impl<'a> Remote<'a> {
             // For good: who comes back was sent by somebody else.
             self.logins.clear();
             self.authorization = None;
-            self.agent = connections::agent(self.git.env, &origin)?;
+            self.agent = connections::agent(self.git, &origin)?;
             self.origin = origin;
         }
         Ok(())

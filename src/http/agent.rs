@@ -1,13 +1,10 @@
 //! How connections are made.
 
-use std::path::Path;
 use std::time::Duration;
 
 use ureq::config::Config;
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 use ureq::{Agent, Error, Proxy};
-
-use crate::sys::fs::read_bounded;
 
 /// More than a file with certificates of authorities has.
 pub(crate) const MAX_CERTIFICATES_BYTES: u64 = 16 << 20;
@@ -46,16 +43,16 @@ pub(crate) fn tls(roots: RootCerts, is_insecure: bool) -> TlsConfig {
 }
 
 /// Returns the authorities that this host trusts: those of its own list, or of the files in `SSL_CERT_FILE`
-/// and `SSL_CERT_DIR`; where it has none, as in an image with one program, those of a file, or else those of
-/// Mozilla that are compiled in.
-pub(crate) fn host_roots(file: Option<&Path>) -> RootCerts {
+/// and `SSL_CERT_DIR`; where it has none, as in an image with one program, those that a function returns as
+/// PEM, or else those of Mozilla that are compiled in.
+pub(crate) fn host_roots(fallback: impl FnOnce() -> Option<Vec<u8>>) -> RootCerts {
     let host = rustls_native_certs::load_native_certs();
     // A list that was named and cannot be read is an error of every connection: nothing takes its place.
     if !host.certs.is_empty() || !host.errors.is_empty() {
         return RootCerts::PlatformVerifier;
     }
-    let pem = file.and_then(|file| read_bounded(file, MAX_CERTIFICATES_BYTES).ok());
-    match pem.and_then(|pem| certificates(&pem).ok()).filter(|found| !found.is_empty()) {
+    let found = fallback().and_then(|pem| certificates(&pem).ok());
+    match found.filter(|found| !found.is_empty()) {
         Some(found) => RootCerts::new_with_certs(&found),
         None => RootCerts::WebPki,
     }

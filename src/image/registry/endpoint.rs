@@ -17,10 +17,10 @@ use super::failure::explain;
 use super::guard::Guard;
 use super::options::{ClientOptions, RegistryOptions};
 use crate::http::{
-    AgentOptions, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, config, host_roots, is_direct,
-    proxy_at, redacted, redirect, tls,
+    AgentOptions, MAX_CERTIFICATES_BYTES, MAX_REDIRECTS, Origin, TOO_MANY_REDIRECTS, config,
+    host_roots, is_direct, proxy_at, redacted, redirect, tls,
 };
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, read_bounded};
 
 /// How long a registry may take to store what it received.
 const STORE_TIMEOUT: Duration = Duration::from_secs(300);
@@ -114,7 +114,9 @@ impl Settings {
     fn tls(&self, origin: &Origin) -> TlsConfig {
         let own = self.roots.get(configured_name(&origin.server()));
         let roots = own.unwrap_or_else(|| {
-            self.host_roots.get_or_init(|| host_roots(self.options.fallback_ca_file.as_deref()))
+            let file = self.options.fallback_ca_file.as_deref();
+            let pem = || read_bounded(file?, MAX_CERTIFICATES_BYTES).ok();
+            self.host_roots.get_or_init(|| host_roots(pem))
         });
         tls(roots.clone(), self.is_insecure(origin))
     }

@@ -60,7 +60,9 @@ fn proxy(env: &BTreeMap<String, String>, origin: &Origin) -> Result<Option<Proxy
 }
 
 fn roots(env: &BTreeMap<String, String>, fallback: Option<&Path>) -> Result<RootCerts, Failure> {
-    let Some(path) = any(env, &CERTIFICATES) else { return Ok(host_roots(fallback)) };
+    let Some(path) = any(env, &CERTIFICATES) else {
+        return Ok(host_roots(|| read_bounded(fallback?, MAX_CERTIFICATES_BYTES).ok()));
+    };
     let wrong = |error: &dyn std::error::Error| {
         Failure::Message(format!("cannot read certificates from {path:?}: {error}"))
     };

@@ -27,7 +27,7 @@ fn find(text: &str, host: &str) -> Option<(String, String)> {
         match word.as_str() {
             "machine" | "default" if is_meant => break,
             "machine" => {
-                is_meant = words.next()?.trim_matches(['[', ']']).eq_ignore_ascii_case(bare(host))
+                is_meant = bare(&words.next()?).eq_ignore_ascii_case(bare(host));
             }
             "default" => is_meant = true,
             "login" if is_meant => login = words.next(),

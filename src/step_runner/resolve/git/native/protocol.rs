@@ -68,7 +68,7 @@ impl<'a> Server<'a> {
         while let Some(line) = lines.next()? {
             match line.split_once('=') {
                 Some(("fetch", features)) => {
-                    server.filters = features.split(' ').any(|feature| feature == "filter");
+                    server.filters = features.split(' ').any(|name| name == "filter");
                 }
                 Some(("object-format", "sha1")) => {}
                 Some(("object-format", "sha256")) => server.hash = Kind::Sha256,

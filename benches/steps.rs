@@ -1,5 +1,5 @@
-//! `step-runner`: from the request to the first byte of the log, and a hundred steps beside a shell
-//! that runs the same hundred commands.
+//! `step-runner`: its start, from the request to the first byte of the log, a hundred steps beside a shell
+//! that runs the same hundred commands, and long logs beside a pipe.
 //!
 //! `cargo bench --features step-runner --bench steps`
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use oci_hooks::step_runner::client::{Address, Client};
 use oci_hooks::step_runner::document::StepFile;
 use oci_hooks::step_runner::engine::{Cancel, Job};
-use oci_hooks::step_runner::log::{Output, Source, Stream};
+use oci_hooks::step_runner::log::{Log, Masking, Output, Source, Stream};
 use oci_hooks::step_runner::resolve::Resolver;
 use oci_hooks::step_runner::wire::proto::RunRequest;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
@@ -25,8 +25,19 @@ const STEPS: usize = 100;
 const RUNS: usize = 41;
 
 fn main() {
+    start();
     first_byte();
     hundred_steps();
+    long_log("20 MB", 20_000_000, RUNS / 4);
+    long_log("1 GB", 1_000_000_000, 3);
+}
+
+/// From the start of the server to the line that says so.
+fn start() {
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("step-runner.sock");
+    let times = (0..RUNS).map(|_| time(|| drop(Server::start(&socket)))).collect();
+    println!("to start a server: {:.1?}", median(times));
 }
 
 /// What the first byte of a log may take.
@@ -99,7 +110,7 @@ fn hundred_steps() {
 
     let (mut ours, mut shells) = (Vec::new(), Vec::new());
     for run in 0..RUNS {
-        ours.push(time(|| play(&steps, dir.path(), run)));
+        ours.push(time(|| play(&steps, dir.path(), run, &mut Deaf)));
         shells.push(time(shell));
     }
     let (ours, shell) = (median(ours), median(shells));
@@ -109,9 +120,72 @@ fn hundred_steps() {
     );
 }
 
-fn play(steps: &StepFile, dir: &Path, run: usize) {
+/// A command that prints so much, as lines: masked, stamped and stored, and unheard, beside a shell that
+/// prints it into a pipe.
+fn long_log(name: &str, bytes: u64, runs: usize) {
+    let dir = tempfile::tempdir().unwrap();
+    let script = format!("yes '{LINE}' | head -c {bytes}");
+    let text = format!("{{}}\n---\nexec: {{command: [sh, -c, \"{script}\"]}}\n");
+    let steps = StepFile::parse("steps", &text).unwrap();
+    let mut masking = Masking::default();
+    masking.add_secret("wh4t-n0b0dy-m4y-see");
+
+    let (mut stored, mut unheard, mut piped) = (Vec::new(), Vec::new(), Vec::new());
+    for run in 0..runs {
+        let path = dir.path().join("log");
+        let mut counted = Counted(Log::create(&path, &masking, 4 * bytes).unwrap(), 0);
+        stored.push(time(|| play(&steps, dir.path(), 2 * run, &mut counted)));
+        assert_eq!(counted.1, bytes, "bytes are lost");
+        drop(counted);
+        std::fs::remove_file(path).unwrap();
+        unheard.push(time(|| play(&steps, dir.path(), 2 * run + 1, &mut Deaf)));
+        piped.push(time(|| {
+            let pipe = Command::new("sh")
+                .args(["-c", &format!("{script} | cat")])
+                .stdout(Stdio::null())
+                .status();
+            assert!(pipe.unwrap().success());
+        }));
+    }
+    let [stored, unheard, piped] = [stored, unheard, piped].map(median);
+    let ratio = |time: Duration| time.as_secs_f64() / piped.as_secs_f64();
+    println!(
+        "a log of {name}: {stored:.2?}, {:.2}×; unheard: {unheard:.2?}, {:.2}×; sh -c '… | cat': {piped:.2?}",
+        ratio(stored),
+        ratio(unheard)
+    );
+}
+
+/// A line of a log; with its end, 64 bytes.
+const LINE: &str = "2026-05-05T12:00:00Z INFO server: GET /v1/pages?page=7 200 12ms";
+
+/// A log that counts what commands print.
+struct Counted(Log, u64);
+
+impl Output for Counted {
+    fn write(&mut self, source: Source, stream: Stream, bytes: &[u8]) {
+        if source == Source::Step {
+            self.1 += bytes.len() as u64;
+        }
+        self.0.write(source, stream, bytes);
+    }
+
+    fn flush(&mut self) {
+        self.0.flush();
+    }
+
+    fn release(&mut self, now: Instant) -> Option<Instant> {
+        self.0.release(now)
+    }
+
+    fn mask(&mut self, secret: &str) {
+        self.0.mask(secret);
+    }
+}
+
+fn play(steps: &StepFile, dir: &Path, run: usize, output: &mut dyn Output) {
     let scratch = dir.join(format!("scratch-{run}"));
-    std::fs::create_dir(&scratch).unwrap();
+    std::fs::create_dir_all(&scratch).unwrap();
     let job = Job {
         steps: steps.clone(),
         work_dir: dir.to_owned(),
@@ -126,7 +200,7 @@ fn play(steps: &StepFile, dir: &Path, run: usize) {
         timeout: None,
     };
     let cancel = Cancel::new().unwrap();
-    let outcome = job.run(&Resolver::default(), &mut Deaf, &cancel, &mut |_| {});
+    let outcome = job.run(&Resolver::default(), output, &cancel, &mut |_| {});
     assert_eq!(outcome.status, Status::Success, "{}", outcome.message);
 }
 

@@ -83,6 +83,32 @@ fn a_condition_that_is_no_expression_fails_its_step() {
 }
 
 #[test]
+fn of_a_job_that_is_cancelled_before_it_begins_the_steps_that_clean_up_run() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("nested")).unwrap();
+    let nested = "{}\n---\nrun: [{name: in, script: echo nested}]\n";
+    std::fs::write(dir.path().join("nested/step.yml"), nested).unwrap();
+    let steps = r"{}
+---
+run:
+- {name: a, script: echo never; sleep 1000}
+- {name: b, step: ./nested}
+- {name: c, if: cancelled(), step: ./nested}
+- {name: d, if: always(), script: echo cleaned}
+";
+    for reason in [Reason::Asked, Reason::Timeout] {
+        let cancel = Cancel::new().unwrap();
+        cancel.stop(reason);
+        // Again is the same.
+        cancel.stop(Reason::Asked);
+        let played = Play::new(dir.path(), steps).run_until(&cancel, |_| {});
+        let text = "Running step \"in\"\nnested\nRunning step \"d\"\ncleaned\n";
+        assert_eq!(played.text, text);
+        assert_eq!(played.outcome.error, "the job was cancelled");
+    }
+}
+
+#[test]
 fn after_a_cancellation_the_steps_that_clean_up_run() {
     let dir = tempfile::tempdir().unwrap();
     let steps = r"{}

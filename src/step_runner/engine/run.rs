@@ -41,6 +41,8 @@ pub(super) struct Runner<'a> {
     pub(super) output: &'a mut dyn Output,
     ended: &'a mut dyn FnMut(&proto::StepResult),
     pub(super) processes: Processes<'a>,
+    /// Whether the step that runs is one of a cancelled job that runs nevertheless.
+    in_cleanup: bool,
     /// Environment variables exported by earlier steps.
     pub(super) exports: BTreeMap<String, String>,
     step_files: StepFiles,
@@ -72,7 +74,16 @@ impl<'a> Runner<'a> {
         processes: Processes<'a>,
     ) -> Self {
         let step_files = StepFiles::new(&job.scratch);
-        Runner { job, resolver, output, ended, processes, exports: BTreeMap::new(), step_files }
+        Runner {
+            job,
+            resolver,
+            output,
+            ended,
+            processes,
+            in_cleanup: false,
+            exports: BTreeMap::new(),
+            step_files,
+        }
     }
 
     /// Runs the job's own steps.
@@ -333,8 +344,9 @@ impl<'a> Runner<'a> {
         declared: &Outputs,
     ) -> Result<BTreeMap<String, Expanded>, StepError> {
         let mut failed = None;
-        // Within a cleanup step, nested steps run normally.
-        let is_cleanup = self.processes.is_cancelled(self.job.cleanup);
+        // Within a cleanup step, nested steps run normally. A job that is cancelled before its first step is
+        // none.
+        let is_cleanup = self.in_cleanup;
         for step in &run.steps {
             let is_cancelled = !is_cleanup && self.processes.is_cancelled(self.job.cleanup);
             if is_cancelled && failed.is_none() {
@@ -344,7 +356,12 @@ impl<'a> Runner<'a> {
             scope.context.cancelled = is_cancelled;
             scope.context.env = self.environment(scope);
             let ended = match self.decide(step, &scope.context) {
-                Ok(true) => self.call(scope, step),
+                Ok(true) => {
+                    self.in_cleanup = is_cleanup || is_cancelled;
+                    let ended = self.call(scope, step);
+                    self.in_cleanup = is_cleanup;
+                    ended
+                }
                 Ok(false) => {
                     let status = StepStatus::Skipped;
                     let state = StepState { status, outputs: BTreeMap::new() };

@@ -15,6 +15,7 @@ pub mod expression;
 pub mod files;
 pub mod function_oci;
 pub mod gitlab_helper;
+mod http2;
 pub mod jobs;
 pub mod log;
 pub mod proxy;

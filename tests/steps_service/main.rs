@@ -8,6 +8,8 @@ mod support;
 mod abuse;
 mod cancel;
 mod client;
+mod clients;
+mod health;
 mod jobs;
 mod leaving;
 mod life;

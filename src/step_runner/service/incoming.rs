@@ -8,6 +8,7 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::time::Sleep;
 use tokio_stream::Stream;
 
+use super::super::http2::Tidied;
 use super::server::{Notice, Notify};
 
 /// Pause after a failed accept.
@@ -22,7 +23,7 @@ pub(super) struct Incoming {
 }
 
 impl Stream for Incoming {
-    type Item = Result<UnixStream, std::io::Error>;
+    type Item = Result<Tidied<UnixStream>, std::io::Error>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
@@ -32,7 +33,9 @@ impl Stream for Incoming {
             }
             match std::task::ready!(self.listener.poll_accept(context)) {
                 Ok((stream, _)) => match stream.peer_cred() {
-                    Ok(peer) if is_trusted(peer.uid()) => return Poll::Ready(Some(Ok(stream))),
+                    Ok(peer) if is_trusted(peer.uid()) => {
+                        return Poll::Ready(Some(Ok(Tidied::new(stream))));
+                    }
                     Ok(peer) => (self.notify)(&Notice::Rejected { uid: peer.uid() }),
                     Err(error) => (self.notify)(&Notice::Accept(error)),
                 },

@@ -16,6 +16,7 @@ use super::super::wire::document::step_runner_server::StepRunnerServer as Docume
 use super::super::wire::proto::step_runner_server::StepRunnerServer as GitLabServer;
 use super::document::Document;
 use super::gitlab::GitLab;
+use super::health::Health;
 use super::incoming::Incoming;
 use super::panics::CatchPanics;
 
@@ -107,10 +108,12 @@ impl Server {
         let incoming = Incoming { listener: socket, notify: self.notify.clone(), pause: None };
         let gitlab = GitLab { jobs: self.jobs.clone(), variables: self.variables };
         let document = Document { jobs: self.jobs.clone() };
+        let (health, health_service) = Health::serving().await;
         let (end, ended) = oneshot::channel::<()>();
         let served = tonic::transport::Server::builder()
             .max_concurrent_streams(MAX_STREAMS)
             .layer(layer_fn(CatchPanics))
+            .add_service(health_service)
             .add_service(GitLabServer::new(gitlab).max_decoding_message_size(MAX_REQUEST_BYTES))
             .add_service(DocumentServer::new(document).max_decoding_message_size(MAX_REQUEST_BYTES))
             .serve_with_incoming_shutdown(incoming, async {
@@ -125,11 +128,13 @@ impl Server {
 
         let mut failed = None;
         either(stop, async { failed = Some((&mut served).await) }).await;
+        health.stop().await;
         if failed.is_none() {
             self.jobs.drain(timing.drain).await;
         }
         self.jobs.stop().await;
         pruning.abort();
+        health.end().await;
         drop(end);
         if failed.is_none() {
             failed = tokio::time::timeout(timing.linger, &mut served).await.ok();

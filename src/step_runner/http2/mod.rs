@@ -1,0 +1,7 @@
+//! HTTP/2 as far as it must be read beside the gRPC library: where frames begin, and one header of theirs.
+
+mod authority;
+mod frames;
+
+pub(super) use authority::Tidied;
+pub(super) use frames::{Frames, Kind};

@@ -4,10 +4,13 @@ use std::io::{self, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use super::http2::{Frames, Kind};
 use super::socket;
 
 /// Size of the copy buffer.
@@ -46,6 +49,9 @@ fn is_not_yet(error: &io::Error) -> bool {
 /// Forwards bytes until either side closes. As in GitLab's proxy, the end of `input` ends everything:
 /// later bytes of the server are discarded.
 ///
+/// A client that has said that it leaves (`GOAWAY`) has closed the connection, whoever is seen to close it
+/// first: the server does so at once, often before the client's input ends.
+///
 /// The copying threads end with their streams, or with the process.
 pub fn forward(
     server: &UnixStream,
@@ -53,14 +59,28 @@ pub fn forward(
     mut output: impl Write + Send + 'static,
 ) -> io::Result<CloseReason> {
     let (ended, end) = mpsc::channel();
+    let is_leaving = Arc::new(AtomicBool::new(false));
     let mut from_server = server.try_clone()?;
     let mut to_server = server.try_clone()?;
-    spawn("from-server", ended.clone(), move || match copy(&mut from_server, &mut output) {
-        Ok(()) => CloseReason::Server,
-        Err(Broken::Reading(error)) => CloseReason::Broken(error),
-        Err(Broken::Writing(_)) => CloseReason::Client,
+    let ignored = |_: &mut [u8]| {};
+    spawn("from-server", ended.clone(), move || {
+        match copy(&mut from_server, &mut output, ignored) {
+            Ok(()) => CloseReason::Server,
+            Err(Broken::Reading(error)) => CloseReason::Broken(error),
+            Err(Broken::Writing(_)) => CloseReason::Client,
+        }
     })?;
-    spawn("to-server", ended, move || match copy(&mut input, &mut to_server) {
+    let leaving = is_leaving.clone();
+    let mut frames = Frames::new();
+    // Before the server has it, whose end is then taken for what it is.
+    let look = move |bytes: &mut [u8]| {
+        frames.read(bytes, |head, _, _| {
+            if head.kind == Kind::GoAway {
+                leaving.store(true, Ordering::SeqCst);
+            }
+        });
+    };
+    spawn("to-server", ended, move || match copy(&mut input, &mut to_server, look) {
         Ok(()) => CloseReason::Client,
         Err(Broken::Reading(_)) => CloseReason::Client,
         // The other thread forwards what the server sent before.
@@ -70,6 +90,9 @@ pub fn forward(
         }
     })?;
     let first = end.recv().expect("both threads send how they ended");
+    if is_leaving.load(Ordering::SeqCst) {
+        return Ok(CloseReason::Client);
+    }
     match first {
         CloseReason::Broken(_) => Ok(end.recv_timeout(POLL_INTERVAL * 5).unwrap_or(first)),
         first => Ok(first),
@@ -93,7 +116,11 @@ enum Broken {
     Writing(io::Error),
 }
 
-fn copy(from: &mut impl Read, to: &mut impl Write) -> Result<(), Broken> {
+fn copy(
+    from: &mut impl Read,
+    to: &mut impl Write,
+    mut look: impl FnMut(&mut [u8]),
+) -> Result<(), Broken> {
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let count = match from.read(&mut buffer) {
@@ -102,6 +129,7 @@ fn copy(from: &mut impl Read, to: &mut impl Write) -> Result<(), Broken> {
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(Broken::Reading(error)),
         };
+        look(&mut buffer[..count]);
         // Flushed at once: the other side waits for it.
         to.write_all(&buffer[..count]).and_then(|()| to.flush()).map_err(Broken::Writing)?;
     }
@@ -146,6 +174,21 @@ mod tests {
         let mut said = Vec::new();
         shown.read_to_end(&mut said).unwrap();
         assert_eq!(said, b"bye");
+    }
+
+    #[test]
+    fn a_client_that_leaves_ends_it_even_if_the_server_closes_first() {
+        let (ours, mut server) = pair();
+        let (input, mut typed) = io::pipe().unwrap();
+        let (_shown, output) = io::pipe().unwrap();
+        let said = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0\0\0\0\x07\0\0\0\0\0";
+        typed.write_all(said).unwrap();
+        let proxy = thread::spawn(move || forward(&ours, input, output).unwrap());
+        server.read_exact(&mut vec![0; said.len()]).unwrap();
+        drop(server);
+        // Its input is still open.
+        assert!(matches!(proxy.join().unwrap(), CloseReason::Client));
+        drop(typed);
     }
 
     #[test]

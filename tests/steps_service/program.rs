@@ -3,11 +3,15 @@
 use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
+use hyper_util::rt::TokioIo;
+use oci_hooks::step_runner::wire::proto;
+use oci_hooks::step_runner::wire::proto::step_runner_client::StepRunnerClient;
 use rustix::process::{Signal, kill_process};
 
-use crate::setup::{PROGRAM, Server};
+use crate::setup::{PROGRAM, Server, block_on};
 use crate::support::program::{DEADLINE, run, temporary_directory, wait};
 
 #[test]
@@ -20,6 +24,52 @@ fn the_proxy_ends_with_its_input_and_says_nothing_itself() {
     assert_eq!(done.stderr, "");
     // What a server says at first: its settings, if anything at all.
     assert!(done.stdout.is_empty() || done.stdout.starts_with("\0\0"), "{:?}", done.stdout);
+}
+
+/// As the client of gRPC leaves: it says so, the server closes at once, and its pipes close then.
+#[test]
+fn the_proxy_ends_quietly_when_its_client_leaves() {
+    const RUNS: usize = 1000;
+    block_on(async {
+        let server = Server::start();
+        let socket = server.socket();
+        let run = async |socket: &Path| {
+            let mut proxy = tokio::process::Command::new(PROGRAM);
+            proxy.arg("proxy").arg("--socket").arg(socket).kill_on_drop(true);
+            proxy.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+            let mut proxy = proxy.spawn().unwrap();
+            let pipes = tokio::io::join(proxy.stdout.take().unwrap(), proxy.stdin.take().unwrap());
+            let mut pipes = Some(TokioIo::new(pipes));
+            let connect = tower::service_fn(move |_| {
+                let pipes = pipes.take();
+                async move { pipes.ok_or_else(|| std::io::Error::other("connected twice")) }
+            });
+            let endpoint = tonic::transport::Endpoint::from_static("http://proxy");
+            let channel = endpoint.connect_with_connector(connect).await.unwrap();
+            let mut client = StepRunnerClient::new(channel);
+            client.status(proto::StatusRequest::default()).await.unwrap();
+            drop(client);
+            proxy.wait_with_output().await.unwrap()
+        };
+        // As many at once as keep both processors busy.
+        let workers = (0..4).map(|_| {
+            let socket = socket.clone();
+            tokio::spawn(async move {
+                let mut loud = Vec::new();
+                for _ in 0..RUNS / 4 {
+                    let done = run(&socket).await;
+                    if !done.status.success() || !done.stderr.is_empty() {
+                        loud.push(done);
+                    }
+                }
+                loud
+            })
+        });
+        for worker in workers.collect::<Vec<_>>() {
+            let loud = worker.await.unwrap();
+            assert!(loud.is_empty(), "{} of {}: {:?}", loud.len(), RUNS / 4, loud[0]);
+        }
+    });
 }
 
 #[test]

@@ -155,11 +155,16 @@ async fn cancel(jobs: &Jobs, id: String) -> Result<Response<proto::CancelRespons
         let text = "which job is to be cancelled? expected one text that is not empty";
         return Err(Status::invalid_argument(text));
     }
-    let jobs = jobs.clone();
-    let cancelled = tokio::task::spawn_blocking(move || jobs.cancel(&id)).await;
-    match cancelled.map_err(|error| lost(&error))? {
-        Ok(()) => Ok(Response::new(proto::CancelResponse {})),
-        Err(error) => Err(Status::unknown(error.to_string())),
+    let cancelling = {
+        let jobs = jobs.clone();
+        tokio::task::spawn_blocking(move || jobs.cancel(&id))
+    };
+    // It hangs where the start of the job does.
+    let mut cancelled = None;
+    either(async { cancelled = Some(cancelling.await) }, jobs.stopped()).await;
+    match cancelled.transpose().map_err(|error| lost(&error))? {
+        None | Some(Ok(())) => Ok(Response::new(proto::CancelResponse {})),
+        Some(Err(error)) => Err(Status::unknown(error.to_string())),
     }
 }
 

@@ -63,7 +63,7 @@ fn a_step_call_may_be_given_as_yaml() {
             &["name: a\nstep: ./lib/build\ninputs: {n: 1}", "--input", "n=1_000"],
             "Running step \"a\"\nn=1000 E=\n",
         ),
-        (&["script: echo $E", "--env", "E=x"], "Running step \"builtin://script\"\nx\n"),
+        (&["script: echo $E", "--env", "E=x"], "Running step \"script\"\nx\n"),
         (&["lib/build"], "Running step \"./lib/build\"\nn=0 E=\n"),
     ] {
         let args: Vec<_> = ["run"].iter().chain(args).copied().collect();

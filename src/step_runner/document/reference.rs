@@ -44,7 +44,7 @@ impl fmt::Display for Reference {
                 let short = path.strip_prefix(&[STEPS_DIR.to_owned()][..]).unwrap_or(path);
                 let dir = joined(short, filename);
                 let separator = if dir.is_empty() { "" } else { "/-/" };
-                write!(f, "{}{separator}{dir}@{rev}", without_user(url))
+                write!(f, "{}{separator}{dir}@{rev}", without_secrets(url))
             }
             Reference::Oci { registry, repository, tag, path, filename } => {
                 let separator = if tag.contains(':') { '@' } else { ':' };
@@ -58,14 +58,13 @@ impl fmt::Display for Reference {
     }
 }
 
-/// Returns a URL without user and password.
-fn without_user(url: &str) -> String {
-    let Some((scheme, rest)) = url.split_once("://") else { return url.to_owned() };
-    let host = rest.split('/').next().unwrap_or_default();
-    match host.rfind('@') {
-        Some(at) => format!("{scheme}://{}", &rest[at + 1..]),
-        None => url.to_owned(),
-    }
+/// Returns a URL without what may be secret: user, password and parameters.
+fn without_secrets(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let host = rest[..end].rsplit('@').next().unwrap_or_default();
+    let path = rest[end..].split(['?', '#']).next().unwrap_or_default();
+    if scheme.is_empty() { format!("{host}{path}") } else { format!("{scheme}://{host}{path}") }
 }
 
 /// Directory of steps in a git repository, for short references.
@@ -278,8 +277,10 @@ mod tests {
         ] {
             assert_eq!(Reference::parse(text).unwrap().to_string(), text);
         }
-        let secret = Reference::parse("https://user:password@host/g/p@v1").unwrap();
-        assert_eq!(secret.to_string(), "https://host/g/p@v1");
+        for secret in ["https://user:password@host/g/p@v1", "https://host/g/p?private_token=x@v1"] {
+            let secret = Reference::parse(secret).unwrap();
+            assert_eq!(secret.to_string(), "https://host/g/p@v1");
+        }
     }
 
     #[test]

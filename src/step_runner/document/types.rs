@@ -125,7 +125,11 @@ pub struct Step {
 impl Step {
     /// Returns what a person knows the step by: its name, or else where it is.
     pub fn title(&self) -> String {
-        if self.name.is_empty() { self.reference.to_string() } else { self.name.clone() }
+        match &self.reference {
+            _ if !self.name.is_empty() => self.name.clone(),
+            Reference::Builtin { path } => path.join("/"),
+            reference => reference.to_string(),
+        }
     }
 }
 

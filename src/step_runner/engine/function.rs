@@ -167,9 +167,8 @@ impl Host for FunctionHost<'_, '_> {
 
         let exports = std::mem::take(&mut runner.exports);
         let outer = runner.processes.enter(*limits);
-        let title = NESTED.to_owned();
-        let call = Call { step, inputs: BTreeMap::new(), file: &file, title };
-        let outcome = runner.invoke(scope, call);
+        let (inputs, title) = (BTreeMap::new(), NESTED.to_owned());
+        let outcome = runner.invoke(scope, Call { step, inputs, file: &file, title });
         runner.processes.leave(outer);
         runner.exports = exports;
         self.result.sub_step_results.extend(outcome.result);

@@ -166,12 +166,7 @@ impl<'a> Runner<'a> {
             Reference::Local { .. } => LOCAL_LIMIT,
             _ => REMOTE_LIMIT,
         };
-        let shown = match &reference {
-            Reference::Local { path, .. } => path.join("/"),
-            Reference::Git { url, .. } => without_password(url),
-            Reference::Oci { registry, repository, .. } => format!("{registry}/{repository}"),
-            _ => "the step".to_owned(),
-        };
+        let shown = reference.to_string();
         let (dir, resolver) = (dir.to_owned(), self.resolver.clone());
         let (vars, env) = (context.vars.clone(), context.env.clone());
         let loaded = self.processes.beside(limit, self.output, move |interrupt| {
@@ -408,15 +403,6 @@ impl<'a> Runner<'a> {
         }
         Ok(is_true)
     }
-}
-
-/// Returns a URL without what is before `@` in its host.
-fn without_password(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or(("", url));
-    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
-    let host = rest[..end].rsplit('@').next().unwrap_or_default();
-    let path = rest[end..].split(['?', '#']).next().unwrap_or_default();
-    if scheme.is_empty() { format!("{host}{path}") } else { format!("{scheme}://{host}{path}") }
 }
 
 /// Expands the expressions in the inputs of a step call.

@@ -1,0 +1,87 @@
+//! The examples of README.md and docs/steps.md, run as they are printed.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+fn top() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Returns the code blocks of a document in a language.
+fn blocks(file: &str, language: &str) -> Vec<String> {
+    let text = fs::read_to_string(top().join(file)).unwrap();
+    let open = format!("```{language}\n");
+    text.split(&open).skip(1).map(|rest| rest.split("```\n").next().unwrap().to_owned()).collect()
+}
+
+/// Returns the commands of a block, each with what it prints.
+fn commands(block: &str) -> Vec<(String, String)> {
+    let mut commands: Vec<(String, String)> = Vec::new();
+    for line in block.lines() {
+        match (line.strip_prefix("$ "), commands.last_mut()) {
+            (Some(command), _) => commands.push((command.to_owned(), String::new())),
+            (None, Some((_, output))) => *output += &format!("{line}\n"),
+            (None, None) => panic!("output without a command: {line}"),
+        }
+    }
+    commands
+}
+
+/// Copies the examples to a directory of this test.
+fn examples() -> (tempfile::TempDir, PathBuf) {
+    let dir = tempfile::tempdir().unwrap();
+    let to = dir.path().join("docs/examples");
+    fs::create_dir_all(&to).unwrap();
+    let copied =
+        Command::new("cp").arg("-r").arg(top().join("docs/examples/steps")).arg(&to).status();
+    assert!(copied.unwrap().success());
+    (dir, to.join("steps"))
+}
+
+fn run(command: &str, dir: &Path) -> String {
+    let program = Path::new(env!("CARGO_BIN_EXE_step-runner"));
+    let path = format!("{}:/usr/local/bin:/usr/bin:/bin", program.parent().unwrap().display());
+    let mut shell = Command::new("sh");
+    shell.arg("-c").arg(format!("exec 2>&1; {command}")).current_dir(dir);
+    shell.env_clear().env("PATH", path).env("HOME", dir).stdin(Stdio::null());
+    String::from_utf8(shell.output().unwrap().stdout).unwrap()
+}
+
+/// Runs the commands of blocks that are about `step-runner`, and returns how many there were.
+fn play(file: &str) -> usize {
+    let (top, steps) = examples();
+    let mut count = 0;
+    for block in blocks(file, "console") {
+        if !block.contains("$ step-runner ") {
+            continue;
+        }
+        let mut dir = if block.contains("$ cd ") { top.path() } else { &*steps }.to_owned();
+        for (command, expected) in commands(&block) {
+            match command.strip_prefix("cd ") {
+                Some(to) => dir.push(to),
+                None => {
+                    assert_eq!(run(&command, &dir), expected, "{file}: {command}");
+                    count += 1;
+                }
+            }
+        }
+    }
+    count
+}
+
+#[test]
+fn examples_print_what_the_documents_say() {
+    assert_eq!(play("README.md"), 2);
+    assert!(play("docs/steps.md") >= 3);
+}
+
+#[test]
+fn files_are_as_the_document_has_them() {
+    let (_dir, steps) = examples();
+    let printed = [blocks("docs/steps.md", "yaml"), blocks("docs/steps.md", "sh")].concat();
+    for name in ["compile/step.yml", "compile/compile.sh", "build/step.yml"] {
+        let text = fs::read_to_string(steps.join(name)).unwrap();
+        assert!(printed.contains(&text), "{name} is not in docs/steps.md as it is");
+    }
+}

@@ -13,6 +13,7 @@ mod health;
 mod jobs;
 mod leaving;
 mod life;
+mod log_format;
 mod program;
 mod removal;
 mod secrets;

@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, Parser as _, ValueEnum};
 use oci_hooks::program::trace::LevelFilter;
 use oci_hooks::step_runner::jobs::{self, Event, Jobs, Settings, StateDir};
+use oci_hooks::step_runner::log;
 use oci_hooks::step_runner::service::{Server, Timing};
 use oci_hooks::step_runner::socket::{Listener, private_directory};
 use oci_hooks::sys::error::chain;
@@ -83,6 +84,9 @@ pub(crate) struct ServeArgs {
     /// Maximum size of the log of a job
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = crate::size::parse)]
     max_log: u64,
+    /// Form of logs, unless the variable CI_STEPS_LOG_FORMAT of a job says it [default: stamped]
+    #[arg(long, value_enum, value_name = "FORM")]
+    log_format: Option<LogFormat>,
     /// Shutdown grace period for running jobs
     #[arg(long, value_name = "TIME", default_value = "0s", value_parser = crate::time::parse)]
     drain: Duration,
@@ -118,6 +122,14 @@ enum Variables {
     Object,
     /// As vars in expressions and in the environment, expanded
     Environment,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum LogFormat {
+    /// Lines with time and stream, for GitLab Runner from 19.0 on
+    Stamped,
+    /// As it comes, for older runners
+    Plain,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -235,6 +247,10 @@ fn settings(args: &ServeArgs, socket: &Path) -> Result<Settings, Error> {
     };
     settings.stale_after = args.stale_after;
     settings.max_jobs = args.max_jobs;
+    settings.log_format = args.log_format.map(|format| match format {
+        LogFormat::Stamped => log::LogFormat::Stamped,
+        LogFormat::Plain => log::LogFormat::Plain,
+    });
     settings.max_log_bytes = args.max_log;
     settings.show_secrets = args.show_secrets;
     Ok(settings)

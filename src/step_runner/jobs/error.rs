@@ -47,6 +47,9 @@ pub enum RunError {
         "initializing global environment: init global environment: log level: {0} not supported"
     )]
     LogLevel(String),
+    /// The form of the log does not exist.
+    #[error("initializing request: log format: {0} not supported: expected stamped or plain")]
+    LogFormat(String),
     /// The job lacks required inputs.
     #[error("failed to start step runner service: {0}")]
     Check(#[from] StepError),

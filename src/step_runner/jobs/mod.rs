@@ -7,6 +7,7 @@ mod either;
 mod entry;
 mod error;
 mod event;
+mod log_format;
 mod log_level;
 mod message;
 mod registry;

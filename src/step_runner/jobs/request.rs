@@ -7,13 +7,14 @@ use std::time::Duration;
 
 use super::super::document::StepFile;
 use super::super::engine::{Cancel, Job};
-use super::super::log::{Log, Masking};
+use super::super::log::{Log, LogFormat, Masking};
 use super::super::redact::Redactor;
 use super::super::resolve::Resolver;
 use super::super::wire::proto;
 use super::entry::{Entry, Work};
 use super::error::RunError;
 use super::event::Watcher;
+use super::log_format::log_format;
 use super::log_level::{VARIABLE, log_level};
 use super::results::Results;
 use super::state::StateDir;
@@ -48,6 +49,9 @@ pub struct Settings {
     pub stale_after: Duration,
     /// Maximum number of jobs, including finished but unclosed ones.
     pub max_jobs: usize,
+    /// The form of logs, unless a job says it: the variable `CI_STEPS_LOG_FORMAT`, `stamped` or `plain`. If
+    /// this does not say it either, the server's own environment may.
+    pub log_format: Option<LogFormat>,
     /// Size limit of the log of a job.
     pub max_log_bytes: u64,
     /// Whether results of steps have secrets, and the environment of the server, in clear.
@@ -68,6 +72,7 @@ impl Settings {
             client_timeout: ClientTimeout::Enforce,
             stale_after: Duration::from_secs(3600),
             max_jobs: 1000,
+            log_format: None,
             max_log_bytes: 4 << 30,
             show_secrets: false,
         }
@@ -107,6 +112,11 @@ pub(super) fn prepare(
         known.extend(request_env.clone());
         vars = variables::expand(&ci.variables, vars, &known)?;
     }
+    let format = match log_format(&[&vars, &request_env]).map_err(RunError::LogFormat)? {
+        Some(format) => Some(format),
+        None if settings.log_format.is_some() => settings.log_format,
+        None => log_format(&[&settings.env]).map_err(RunError::LogFormat)?,
+    };
     let level = log_level(&[&vars, &request_env, &settings.env]).map_err(RunError::LogLevel)?;
 
     if treatment == Variables::Environment {
@@ -136,6 +146,7 @@ pub(super) fn prepare(
 
     let path = dir.log();
     let log = Log::create(&path, &masking, settings.max_log_bytes).map_err(RunError::Log)?;
+    let log = log.in_format(format.unwrap_or_default());
     let path = dir.results();
     let results = Results::create(&path).at("make", &path).map_err(RunError::Files)?;
     let cancel = Cancel::new().map_err(RunError::Start)?;

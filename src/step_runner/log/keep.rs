@@ -11,17 +11,17 @@ use rustix::fs::OFlags;
 use tokio::sync::watch;
 
 use super::follow::{LogReader, Progress};
+use super::format::Formatter;
 use super::masking::Masking;
 use super::patterns::TooMuchToMask;
-use super::stamp::{Stamper, Time};
 use super::streams::{Maskers, STREAMS, index};
-use super::{Output, Source, Stream};
+use super::{LogFormat, Output, Source, Stream};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// Size of the pieces that are masked and written, so that memory use does not depend on the input.
 const PIECE_BYTES: usize = 64 * 1024;
 
-/// Writes the output of a job to a file: masked, as lines with a header.
+/// Writes the output of a job to a file: masked, and in a form of [`LogFormat`].
 ///
 /// Writing never fails: if the size limit is reached, the file cannot be written or there are too many
 /// secrets to mask, a last line reports it, and further output is dropped.
@@ -32,10 +32,12 @@ pub struct Log {
     length: u64,
     progress: watch::Sender<Progress>,
     maskers: Maskers,
-    stampers: [Stamper; STREAMS.len()],
+    format: Formatter,
+    /// Whether the file ends within a line.
+    is_cut_off: bool,
     end: LogEnd,
     error: Option<PathError>,
-    /// Buffers for a stamper and for the file, empty between calls.
+    /// Buffers for the format and for the file, empty between calls.
     masked: Vec<u8>,
     entries: Vec<u8>,
 }
@@ -80,12 +82,20 @@ impl Log {
             length: 0,
             progress: watch::Sender::default(),
             maskers,
-            stampers: STREAMS.map(|(source, stream)| Stamper::of(source, stream)),
+            format: Formatter::new(LogFormat::default()),
+            is_cut_off: false,
             end: LogEnd::Open,
             error: None,
             masked: Vec::new(),
             entries: Vec::new(),
         })
+    }
+
+    /// Sets the form of a log to which nothing was written yet.
+    #[must_use]
+    pub fn in_format(mut self, format: LogFormat) -> Self {
+        self.format = Formatter::new(format);
+        self
     }
 
     /// Returns a reader of the log, during and after writing.
@@ -138,6 +148,9 @@ impl Log {
             return Err(error);
         }
         self.length += entries.len() as u64;
+        if let Some(last) = entries.last() {
+            self.is_cut_off = *last != b'\n';
+        }
         self.progress.send_modify(|progress| progress.length = self.length);
         Ok(())
     }
@@ -152,8 +165,7 @@ impl Log {
     fn write_end_line(&mut self) {
         let LogEnd::Pending(why) = &self.end else { return };
         let line = format!("step-runner: log truncated: {why}\n");
-        let mut entry = Vec::new();
-        Stamper::of(Source::Runner, Stream::Err).write(line.as_bytes(), Time::now(), &mut entry);
+        let entry = self.format.last_line(&line, self.is_cut_off);
         if self.append(&entry).is_ok() {
             self.end = LogEnd::Written;
         }
@@ -169,7 +181,7 @@ impl Output for Log {
             }
             self.masked.clear();
             self.maskers.write(index, piece, &mut self.masked);
-            self.stampers[index].write(&self.masked, Time::now(), &mut self.entries);
+            self.format.write(index, &self.masked, &mut self.entries);
             self.keep();
         }
     }
@@ -179,9 +191,10 @@ impl Output for Log {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
                 self.maskers.finish(index, &mut self.masked);
-                self.stampers[index].write(&self.masked, Time::now(), &mut self.entries);
-                self.stampers[index].finish(&mut self.entries);
+                self.format.write(index, &self.masked, &mut self.entries);
+                self.format.finish(index, &mut self.entries);
             }
+            self.format.end_line(&mut self.entries);
             self.keep();
         }
         self.write_end_line();
@@ -192,7 +205,7 @@ impl Output for Log {
             for index in 0..STREAMS.len() {
                 self.masked.clear();
                 self.maskers.release(index, now, &mut self.masked);
-                self.stampers[index].write(&self.masked, Time::now(), &mut self.entries);
+                self.format.write(index, &self.masked, &mut self.entries);
             }
             self.keep();
         }

@@ -6,6 +6,7 @@
 
 mod demux;
 mod follow;
+mod format;
 mod forms;
 mod gate;
 mod keep;
@@ -21,6 +22,7 @@ mod streams;
 
 pub use demux::Demux;
 pub use follow::{Follower, LogReader};
+pub use format::LogFormat;
 pub use forms::{loose_forms, secret_forms};
 pub use keep::{Log, LogError};
 pub use masker::{MASK, Masker};

@@ -28,6 +28,7 @@ impl StepRunner for GitLab {
             RunError::Id
             | RunError::ShuttingDown
             | RunError::TooManyJobs(_)
+            | RunError::LogFormat(_)
             | RunError::Variable(_) => code(error),
             _ => Code::Unknown,
         };
@@ -102,6 +103,7 @@ pub(super) fn code(error: &RunError) -> Code {
         | RunError::Steps { .. }
         | RunError::Variable(_)
         | RunError::LogLevel(_)
+        | RunError::LogFormat(_)
         | RunError::Check(_) => Code::InvalidArgument,
         RunError::ShuttingDown => Code::Unavailable,
         RunError::TooManyJobs(_) | RunError::Start(_) => Code::ResourceExhausted,

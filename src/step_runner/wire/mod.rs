@@ -13,13 +13,7 @@ pub mod document;
 #[rustfmt::skip]
 #[expect(missing_docs, unused_qualifications, reason = "generated")]
 mod gitlab;
+pub mod proto;
 mod run_request;
-
-/// GitLab's package `proto`.
-pub mod proto {
-    pub use super::cancel_request::CancelRequest;
-    pub use super::gitlab::*;
-    pub use super::run_request::{RunRequest, TIMEOUT};
-}
 
 pub use descriptors::DESCRIPTORS;

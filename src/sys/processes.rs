@@ -39,9 +39,14 @@ impl Process {
 
     /// Returns all processes that this one can see.
     pub fn all() -> Vec<Self> {
-        let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
-        let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
-        pids.filter_map(Process::of).collect()
+        Process::ids().filter_map(Process::of).collect()
+    }
+
+    /// Returns the ids of all processes that this one can see; some may be gone by the time they are asked
+    /// for.
+    pub fn ids() -> impl Iterator<Item = u32> {
+        let entries = fs::read_dir("/proc").into_iter().flatten();
+        entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
     }
 
     /// Returns the children of this process. Empty where the kernel has no lists of them.

@@ -27,6 +27,9 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often processes that were killed are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
+/// How often it is looked for processes, while none is found but others end.
+const LOOKS: usize = 20;
+
 /// How often new processes are looked for, while those that were found are stopped.
 const ROUNDS: usize = 50;
 
@@ -86,38 +89,71 @@ pub(super) fn now() -> u64 {
 impl Family {
     /// Returns its processes that have not ended.
     pub(super) fn left(&self) -> Vec<Process> {
-        let adopts = self.busy.is_some() && orphans::are_adopted();
-        if adopts && orphans::has_no_children() {
-            return Vec::new();
-        }
-        let mut all = Process::all();
-        all.retain(|process| process.start >= self.since);
-        let own = Process::of(std::process::id());
-        let own_pid = std::process::id();
-        let mut found: HashSet<u32> = self.cgroup.iter().flat_map(Below::members).collect();
-        found.extend(all.iter().filter(|it| self.has_group(it, &all)).map(|it| it.pid));
-        found = with_descendants(&all, &found);
+        self.find(None)
+    }
 
+    /// Finds its processes, and has those that are known by themselves get a signal at once.
+    fn find(&self, signal: Option<Signal>) -> Vec<Process> {
+        let adopts = self.busy.is_some() && orphans::are_adopted();
+        for _ in 0..LOOKS {
+            if adopts && orphans::has_no_children() {
+                break;
+            }
+            let (found, is_sure) = self.look(adopts, signal);
+            if !found.is_empty() || is_sure {
+                return found;
+            }
+        }
+        Vec::new()
+    }
+
+    /// Looks at all processes once. Returns also whether none ended meanwhile, which may have started another
+    /// where it was looked already.
+    fn look(&self, adopts: bool, signal: Option<Signal>) -> (Vec<Process>, bool) {
+        let own_pid = std::process::id();
+        let own = Process::of(own_pid);
         let alone_since = self.busy.as_ref().and_then(Busy::alone_since).filter(|_| adopts);
-        for process in all.iter().filter(|process| !process.is_zombie) {
-            if found.contains(&process.pid) || process.pid == own_pid {
+        let mut is_sure = true;
+        let mut all = Vec::new();
+        let mut found: HashSet<u32> = HashSet::new();
+        let mut lost = Vec::new();
+        for pid in Process::ids().filter(|pid| *pid != own_pid) {
+            let Some(process) = Process::of(pid) else {
+                is_sure = false;
+                continue;
+            };
+            if process.start < self.since {
+                continue;
+            }
+            all.push(process);
+            if process.is_zombie {
                 continue;
             }
             let is_lost = || {
                 alone_since.is_some_and(|since| process.start >= since)
-                    && own.is_some_and(|own| orphans::is_adopted(process, &own))
+                    && own.is_some_and(|own| orphans::is_adopted(&process, &own))
             };
             match process.environment().as_deref().and_then(marks) {
-                Some(marks) if self.is_marked(marks) => found.insert(process.pid),
-                // What the command beside a server left.
-                Some(_) => false,
-                None => is_lost() && found.insert(process.pid),
-            };
+                Some(marks) if self.is_marked(marks) => {
+                    // It may be about to start another.
+                    signal.map(|signal| process.signal(signal));
+                    found.insert(pid);
+                }
+                // What the command beside a server left, or another job.
+                Some(_) => {}
+                None if is_lost() => lost.push(pid),
+                None => is_sure &= process.is_running(),
+            }
         }
+        if let Some(cgroup) = &self.cgroup {
+            found.extend(cgroup.members());
+            is_sure &= cgroup.is_empty();
+        }
+        found.extend(lost);
+        found.extend(all.iter().filter(|it| self.has_group(it, &all)).map(|it| it.pid));
         found = with_descendants(&all, &found);
-        found.remove(&own_pid);
         all.retain(|process| found.contains(&process.pid) && !process.is_zombie);
-        all
+        (all, is_sure)
     }
 
     /// Returns whether a process is in a group of the job, whose id was not given again.
@@ -146,8 +182,10 @@ impl Family {
             let found = self.stop(&mut seen);
             let is_sent = |process: &Process| process.signal(Signal::KILL).is_ok_and(|sent| sent);
             // Those of other users are beyond our means.
+            let any = !found.is_empty();
             let mut killed: Vec<_> = found.into_iter().filter(is_sent).collect();
-            if killed.is_empty() {
+            // One that had ended by then may have started another.
+            if killed.is_empty() && (!any || Instant::now() >= end) {
                 break;
             }
             debug!(count = killed.len(), "kill what a job left");
@@ -169,7 +207,7 @@ impl Family {
     fn stop(&self, seen: &mut HashSet<u32>) -> Vec<Process> {
         let mut stopped: Vec<Process> = Vec::new();
         for _ in 0..ROUNDS {
-            let mut new = self.left();
+            let mut new = self.find(Some(Signal::STOP));
             new.retain(|process| !stopped.contains(process));
             if new.is_empty() {
                 break;

@@ -198,7 +198,7 @@ impl JobContext<'_> {
         let of = if reference.is_empty() { String::new() } else { format!(" for {reference}") };
         match sources.depth > 0 {
             true => {
-                self.notice(&format!("Cloning repository{of} with git depth set to {depth}..."))
+                self.notice(&format!("Cloning repository{of} with git depth set to {depth}..."));
             }
             false => self.notice(&format!("Cloning repository{of}...")),
         }

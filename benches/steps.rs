@@ -1,7 +1,7 @@
 //! `step-runner`: its start, from the request to the first byte of the log, a hundred steps beside a shell
 //! that runs the same hundred commands, and long logs beside a pipe.
 //!
-//! `cargo bench --features step-runner --bench steps`
+//! `cargo bench --features step-runner --bench steps [-- start|first-byte|steps|20MB|1GB …]`
 
 #![expect(clippy::print_stdout, clippy::unwrap_used, reason = "prints figures; what fails panics")]
 
@@ -25,11 +25,18 @@ const STEPS: usize = 100;
 const RUNS: usize = 41;
 
 fn main() {
-    start();
-    first_byte();
-    hundred_steps();
-    long_log("20 MB", 20_000_000, RUNS / 4);
-    long_log("1 GB", 1_000_000_000, 3);
+    // cargo adds `--bench`.
+    let only: Vec<String> =
+        std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |name: &str| only.is_empty() || only.iter().any(|only| only == name);
+    let all: [(&str, fn()); 5] = [
+        ("start", start),
+        ("first-byte", first_byte),
+        ("steps", hundred_steps),
+        ("20MB", || long_log("20 MB", 20_000_000, RUNS / 4)),
+        ("1GB", || long_log("1 GB", 1_000_000_000, 3)),
+    ];
+    all.into_iter().filter(|(name, _)| is_wanted(name)).for_each(|(_, measure)| measure());
 }
 
 /// From the start of the server to the line that says so.

@@ -32,7 +32,7 @@ fn main() {
     println!("copied:                               {copy:6.0} MB/s");
 
     let exact = Masking { phrases: secrets.clone(), ..Masking::default() };
-    let mut forms = Masking { all_gitlab_tokens: true, ..Masking::default() };
+    let mut forms = Masking::default();
     secrets.iter().for_each(|secret| forms.add_secret(secret));
     let phrases = forms.phrases.len();
     let mut masker = Masker::new(&exact).unwrap();

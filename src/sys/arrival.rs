@@ -17,7 +17,7 @@ use rustix::pipe::{PipeFlags, fcntl_setpipe_size, pipe_with};
 
 /// Size of a pipe. Each write takes a page of it, however small it is; of 64 KiB, the usual size, 16 lines
 /// would fill it. A user has 64 MiB for pipes that are larger than usual.
-const PIPE_BYTES: usize = 256 << 10;
+pub const PIPE_BYTES: usize = 256 << 10;
 
 // See linux/fcntl.h; libc lacks them.
 const F_SETSIG: libc::c_int = 10;
@@ -131,8 +131,6 @@ fn valid(result: libc::c_int) -> io::Result<libc::c_int> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::File;
-    use std::io::Write as _;
     use std::process::Command;
 
     use super::*;
@@ -142,13 +140,11 @@ mod tests {
         let arrivals = Arrivals::new().unwrap();
         let (out, to_out) = arrivals.pipe().unwrap();
         let (err, to_err) = arrivals.pipe().unwrap();
-        let (to_out, mut to_err) = (File::from(to_out), File::from(to_err));
         let mut writes = Vec::new();
         assert!(!arrivals.take(&mut writes));
-        for (mut to, text) in [(&to_err, "1\n2\n"), (&to_err, "3"), (&to_out, "4")] {
-            to.write_all(text.as_bytes()).unwrap();
+        for (to, text) in [(&to_err, "1\n2\n"), (&to_err, "3"), (&to_out, "4"), (&to_err, "5")] {
+            assert_eq!(rustix::io::write(to, text.as_bytes()).unwrap(), text.len());
         }
-        to_err.write_all(b"5").unwrap();
         assert!(arrivals.take(&mut writes));
         let (out_fd, err_fd) = (out.as_raw_fd(), err.as_raw_fd());
         assert_eq!(writes, [err_fd, err_fd, out_fd, err_fd]);

@@ -118,7 +118,8 @@ impl Call {
     }
 
     fn is_wait(&self) -> bool {
-        [libc::SYS_wait4, libc::SYS_waitid].contains(&self.number)
+        // The last is how dash waits.
+        [libc::SYS_wait4, libc::SYS_waitid, libc::SYS_rt_sigsuspend].contains(&self.number)
     }
 
     /// Returns after what time a process that just sleeps goes on, at the earliest.

@@ -10,10 +10,10 @@ use rustix::pipe::{PipeFlags, pipe_with};
 
 use super::super::log::{Output, Source, Stream};
 use super::order::{Reads, in_order};
-use crate::sys::arrival::Arrivals;
+use crate::sys::arrival::{Arrivals, PIPE_BYTES};
 
-/// How much is read of a pipe in a round.
-const ROUND_BYTES: usize = 64 << 10;
+/// How much is read of a pipe in a round: all that is in it, so that no write is cut in the middle.
+const ROUND_BYTES: usize = PIPE_BYTES;
 
 /// What a read may give: a page of the largest size. A shorter read would lose the rest of a write.
 const MAX_READ_BYTES: usize = 64 << 10;
@@ -29,7 +29,7 @@ const SETTLE_TIME: Duration = Duration::from_millis(100);
 const MAX_LEFT_WRITES: usize = 1024;
 
 /// How often the sizes of pipes are read again because they were written to meanwhile.
-const MAX_LOOKS: usize = 4;
+const MAX_LOOKS: usize = 8;
 
 /// The pipes of a job's commands.
 ///

@@ -164,11 +164,21 @@ pub(super) fn prepare(
     Ok((Arc::new(entry), work))
 }
 
+/// The feature flag by which GitLab's runner masks all kinds of GitLab tokens, on by default.
+const MASK_ALL_TOKENS: &str = "FF_MASK_ALL_DEFAULT_TOKENS";
+
+/// Returns whether a feature flag is turned off. The last variable of a name counts, and the words are Go's.
+fn is_off(variables: &[proto::Variable], flag: &str) -> bool {
+    let set = variables.iter().rev().find(|variable| variable.key == flag);
+    set.is_some_and(|set| matches!(&*set.value, "0" | "f" | "F" | "false" | "FALSE" | "False"))
+}
+
 fn masking_of(masking: Option<proto::Masking>, ci: &proto::Job) -> Masking {
     let masking = masking.unwrap_or_default();
     let mut all = Masking {
         phrases: masking.phrases,
         token_prefixes: masking.token_prefixes,
+        only_personal_tokens: is_off(&ci.variables, MASK_ALL_TOKENS),
         ..Masking::default()
     };
     all.token_prefixes.extend(ci.token_prefixes.iter().cloned());
@@ -176,4 +186,33 @@ fn masking_of(masking: Option<proto::Masking>, ci: &proto::Job) -> Masking {
         all.add_secret(secret);
     }
     all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_may_ask_for_less_masking_of_tokens() {
+        let job = |values: &[&str]| {
+            let flag = |value: &&str| proto::Variable {
+                key: MASK_ALL_TOKENS.to_owned(),
+                value: (*value).to_owned(),
+                ..proto::Variable::default()
+            };
+            proto::Job { variables: values.iter().map(flag).collect(), ..proto::Job::default() }
+        };
+        for (values, less) in [
+            (&[][..], false),
+            (&["false"], true),
+            (&["0"], true),
+            (&["true"], false),
+            (&["nonsense"], false),
+            (&["true", "False"], true),
+            (&["false", "1"], false),
+        ] {
+            let masking = masking_of(None, &job(values));
+            assert_eq!(masking.only_personal_tokens, less, "{values:?}");
+        }
+    }
 }

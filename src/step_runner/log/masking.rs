@@ -2,10 +2,11 @@
 
 use super::forms::{loose_forms, secret_forms};
 
-/// Prefixes of GitLab tokens that are always masked.
+/// Prefixes of GitLab tokens after which they are always masked.
 pub(super) const BUILT_IN_PREFIXES: [&str; 1] = ["glpat-"];
 
-/// Prefixes of GitLab tokens that are masked on request.
+/// Prefixes of other GitLab tokens, which are masked too unless a job asks for less: as GitLab's runner does
+/// while its `FF_MASK_ALL_DEFAULT_TOKENS` is on, the default.
 pub(super) const OTHER_PREFIXES: [&str; 13] = [
     "gloas-",
     "gldt-",
@@ -25,7 +26,7 @@ pub(super) const OTHER_PREFIXES: [&str; 13] = [
 /// Secrets to mask in the output of a job.
 ///
 /// The values of `private_token`, `X-Amz-Signature` and similar URL parameters, and tokens that start with
-/// `glpat-`, are always masked.
+/// `glpat-`, are always masked; other tokens of GitLab, by default.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct Masking {
     /// Texts to mask, byte for byte, without surrounding white space.
@@ -35,8 +36,8 @@ pub struct Masking {
     pub loose_phrases: Vec<String>,
     /// Prefixes after which a token is masked; the prefix itself is not.
     pub token_prefixes: Vec<String>,
-    /// Whether to mask all kinds of GitLab tokens, not only personal access tokens.
-    pub all_gitlab_tokens: bool,
+    /// Whether of GitLab's tokens only personal access tokens are masked, `glpat-`.
+    pub only_personal_tokens: bool,
 }
 
 impl Masking {
@@ -54,7 +55,7 @@ impl std::fmt::Debug for Masking {
             .field("phrases", &self.phrases.len())
             .field("loose_phrases", &self.loose_phrases.len())
             .field("token_prefixes", &self.token_prefixes)
-            .field("all_gitlab_tokens", &self.all_gitlab_tokens)
+            .field("only_personal_tokens", &self.only_personal_tokens)
             .finish()
     }
 }

@@ -51,7 +51,7 @@ pub struct TooMuchToMask;
 
 impl Patterns {
     pub(super) fn new(masking: &Masking) -> Result<Self, TooMuchToMask> {
-        let others = OTHER_PREFIXES.into_iter().filter(|_| masking.all_gitlab_tokens);
+        let others = OTHER_PREFIXES.into_iter().filter(|_| !masking.only_personal_tokens);
         let own = masking.token_prefixes.iter().map(String::as_str);
         let prefixes: BTreeSet<_> = BUILT_IN_PREFIXES
             .into_iter()

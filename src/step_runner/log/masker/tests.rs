@@ -59,7 +59,7 @@ fn recorded_results_are_ours() {
         let masking = Masking {
             phrases: vector.phrases,
             token_prefixes: vector.token_prefixes,
-            all_gitlab_tokens: vector.mask_all_default_tokens,
+            only_personal_tokens: !vector.mask_all_default_tokens,
             ..Masking::default()
         };
         let ours = DIFFERENT.iter().find(|(id, _)| *id == vector.id);
@@ -93,12 +93,12 @@ fn prefixes_without_a_token_stay() {
 }
 
 #[test]
-fn all_gitlab_tokens_are_masked_if_asked_for() {
-    let all = Masking { all_gitlab_tokens: true, ..Masking::default() };
+fn all_gitlab_tokens_are_masked_unless_asked_for_less() {
+    let less = Masking { only_personal_tokens: true, ..Masking::default() };
     for prefix in crate::step_runner::log::masking::OTHER_PREFIXES {
         let line = format!("x {prefix}secret y");
-        assert_eq!(text(&all, &line), format!("x {prefix}[MASKED] y"));
-        assert_eq!(text(&Masking::default(), &line), line);
+        assert_eq!(text(&Masking::default(), &line), format!("x {prefix}[MASKED] y"));
+        assert_eq!(text(&less, &line), line);
     }
 }
 
@@ -292,6 +292,7 @@ proptest! {
         let masking = Masking { phrases, loose_phrases, token_prefixes, ..Masking::default() };
         let mut prefixes = masking.token_prefixes.clone();
         prefixes.push("glpat-".to_owned());
+        prefixes.extend(crate::step_runner::log::masking::OTHER_PREFIXES.map(str::to_owned));
         let patterns = Arc::new(Patterns::new(&masking).unwrap());
         let masker = || Masker::with(patterns.clone());
         let expected = reference::mask(&text, &masking.phrases, &masking.loose_phrases, &prefixes);

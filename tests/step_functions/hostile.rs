@@ -113,6 +113,8 @@ fn an_archive_has_one_image_with_a_version() {
     };
     let mut nested = plain.clone();
     nested["manifests"] = json!([entry]);
+    let mut many = plain.clone();
+    many["manifests"] = vec![plain["manifests"][0].clone(); 101].into();
     let version = |text: &str| json!({"org.opencontainers.image.version": text});
     for (manifests, expected) in [
         (json!([]), "expected one image, got 0"),
@@ -121,6 +123,7 @@ fn an_archive_has_one_image_with_a_version() {
         (json!([described(&plain, version("latest"))]), "invalid version \"latest\""),
         (json!([described(&plain, version("../1"))]), "invalid version"),
         (json!([described(&nested, version("1.0.0"))]), "names another index"),
+        (json!([described(&many, version("1.0.0"))]), "more than 100 platforms"),
         (json!([{"mediaType": "x", "digest": "sha256:../../x", "size": 1}]), "malformed"),
         (json!("x"), "malformed"),
     ] {
@@ -128,7 +131,7 @@ fn an_archive_has_one_image_with_a_version() {
         let mut changed = all.clone();
         changed.retain(|(name, _)| name != "index.json");
         changed.push(("index.json".to_owned(), index.into_bytes()));
-        for document in [&plain, &nested] {
+        for document in [&plain, &nested, &many] {
             let bytes = document.to_string().into_bytes();
             changed.push((format!("blobs/sha256/{}", Digest::of(&bytes).hex()), bytes));
         }

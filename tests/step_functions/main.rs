@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
 mod build;
+mod cli;
 mod faults;
 mod hostile;
 mod logins;

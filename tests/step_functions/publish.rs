@@ -14,7 +14,7 @@ use oci_hooks::step_runner::function_oci::Function;
 use oci_hooks::step_runner::resolve::{Caller, Interrupt, Remote, Resolver};
 use serde_json::json;
 
-use crate::setup::{ARCHIVE, Job};
+use crate::setup::{ARCHIVE, HOST, Job};
 use crate::support::program;
 use crate::support::registry::{Auth, Registry};
 
@@ -109,8 +109,7 @@ fn what_was_published_is_what_runs_on_each_platform() {
     let caller = Caller { dir: job.path(), vars: &vars, env: &env, interrupt: &interrupt };
     let loaded = resolver.load(&reference, &caller).unwrap();
     let ran = program::run(&mut Command::new(loaded.dir.join("bin/run"))).success();
-    let host = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
-    assert_eq!(ran, format!("on {host}\n"));
+    assert_eq!(ran, format!("on {HOST}\n"));
 
     let options = StoreOptions::new(job.path().join("store"), job.path().join("run"));
     let store = Store::open(options).unwrap();

@@ -4,18 +4,21 @@ use std::collections::BTreeMap;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use oci_hooks::image::{ClientOptions, RegistryClient};
 use oci_hooks::step_runner::Value;
-use oci_hooks::step_runner::function_oci::{Call, Function, FunctionError, run};
-use oci_hooks::step_runner::resolve::Remote;
+use oci_hooks::step_runner::function_oci::{Call, Function, FunctionError};
+use oci_hooks::step_runner::resolve::{Interrupt, Remote};
 use serde_json::{Value as Json, json};
 use tempfile::TempDir;
 
 use crate::support::program;
 
 pub(crate) const ARCHIVE: &str = "function-image.tar";
+
+/// The architecture of this machine.
+pub(crate) const HOST: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
 /// The step file of the job's function.
 pub(crate) const FUNCTION: &str = "spec: {}\n---\nexec: {command: ['${{ func_dir }}/bin/run']}\n";
@@ -71,10 +74,15 @@ impl Job {
     }
 
     pub(crate) fn run(&self, function: Function, inputs: Json) -> Ran {
-        let mut log = String::new();
-        let call = self.call(function, inputs);
-        let result = run(call, &mut |_, line| log.push_str(line), &mut || false);
-        Ran { result, log }
+        let log = Mutex::new(String::new());
+        let interrupt = Interrupt::new().unwrap();
+        let write = |_, line: &str| {
+            let mut log = log.lock().unwrap();
+            log.push_str(line);
+            log.push('\n');
+        };
+        let result = self.call(function, inputs).run(&interrupt, &write);
+        Ran { result, log: log.into_inner().unwrap() }
     }
 
     /// Builds the function of the job.

@@ -21,7 +21,7 @@ const MAX_ENTRIES: usize = 100_000;
 const MAX_LINKS: usize = 8;
 
 /// Longer names than any file of an image has.
-const MAX_NAME_BYTES: usize = 4096;
+const MAX_NAME_BYTES: usize = 512;
 
 /// The files of an image.
 #[derive(Debug)]

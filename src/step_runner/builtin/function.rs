@@ -24,6 +24,8 @@ pub fn run(
     match function {
         // The engine runs it as a command: it records what it executed.
         Builtin::Script { .. } => {}
+        // The engine runs them on threads of their own: they wait for registries, not for commands.
+        Builtin::FunctionOciBuild | Builtin::FunctionOciPublish => {}
         Builtin::ScriptLegacy => script_legacy::run(inputs, host)?,
         Builtin::Concrete => concrete::run(inputs, host)?,
     }

@@ -85,6 +85,10 @@ pub enum Builtin {
     ScriptLegacy,
     /// Runs a whole job of GitLab Runner: sources, caches, scripts, artifacts.
     Concrete,
+    /// Makes an image of a function, in an archive.
+    FunctionOciBuild,
+    /// Pushes such an archive to a registry.
+    FunctionOciPublish,
 }
 
 /// `exec`: a command to execute, with unexpanded expressions.

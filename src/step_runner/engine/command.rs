@@ -159,6 +159,18 @@ impl<'a> Processes<'a> {
         }
     }
 
+    /// Returns where a function of this program writes its log.
+    pub(super) fn log_of_function(&mut self, stream: Stream) -> io::Result<File> {
+        Ok(self.pipes.add(stream)?.into())
+    }
+
+    /// Forwards the rest of what a function wrote.
+    pub(super) fn hear_function(&mut self, output: &mut dyn Output) {
+        // What could not be read of its log does not change what it did.
+        let _ = self.pipes.drain(output);
+        output.flush();
+    }
+
     /// Does work that may block in the kernel, and forwards output meanwhile. When the job is cancelled, or
     /// the time is over, the work is told so, and left alone if it does not return in a moment.
     pub(super) fn beside<T: Send + 'static>(

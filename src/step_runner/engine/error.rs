@@ -7,8 +7,10 @@ use super::super::builtin::{BuiltinError, CommandError, Failure};
 use super::super::document::ReferenceError;
 use super::super::expression::ExpressionError;
 use super::super::files::FileError;
+use super::super::function_oci::FunctionError;
 use super::super::resolve::{ResolveError, reason};
 use super::phase::PhaseError;
+use crate::sys::error::chain;
 use crate::sys::fs::PathError;
 
 /// An error of a step.
@@ -34,6 +36,9 @@ pub enum StepError {
     /// A function of this program failed.
     #[error("exec: {0}")]
     Builtin(#[from] BuiltinError),
+    /// A function that builds or publishes functions failed.
+    #[error("exec: {}", chain(.0.as_ref()))]
+    FunctionOci(Box<FunctionError>),
     /// The output file could not be created or read.
     #[error("output file: {0}")]
     OutputFile(StepFileError),

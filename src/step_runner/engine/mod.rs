@@ -11,6 +11,7 @@ mod command;
 mod error;
 mod family;
 mod function;
+mod function_oci;
 mod groups;
 mod holders;
 mod job;

@@ -12,6 +12,7 @@ use super::super::document::{
 use super::super::expression::{
     Context, Expanded, Status as StepStatus, StepState, condition, expand_text, expand_value,
 };
+use super::super::function_oci::Function;
 use super::super::log::{Output, Source, Stream};
 use super::super::resolve::{Caller, Interrupt, Loaded, Resolver};
 use super::super::wire::proto::{self, step_result::Status};
@@ -37,7 +38,7 @@ const MIN_SECRET_BYTES: usize = 4;
 /// Runs the steps of one job.
 pub(super) struct Runner<'a> {
     pub(super) job: &'a Job,
-    resolver: &'a Resolver,
+    pub(super) resolver: &'a Resolver,
     pub(super) output: &'a mut dyn Output,
     ended: &'a mut dyn FnMut(&proto::StepResult),
     pub(super) processes: Processes<'a>,
@@ -182,7 +183,7 @@ impl<'a> Runner<'a> {
     /// Runs a step with its inputs.
     pub(super) fn invoke(&mut self, mut scope: Scope, call: Call<'_>) -> StepOutcome {
         let Call { step, inputs, file, title } = call;
-        if let Action::Exec(_) | Action::Builtin(Builtin::Script { .. }) = file.definition.action {
+        if has_log(&file.definition.action) {
             self.print(Stream::Out, &format!("Running step {title:?}\n"));
         }
         let mut result = proto::StepResult {
@@ -267,6 +268,12 @@ impl<'a> Runner<'a> {
             Action::Builtin(Builtin::Script { shell }) => {
                 self.script(shell, &scope.context, result)?;
                 BTreeMap::new()
+            }
+            Action::Builtin(Builtin::FunctionOciBuild) => {
+                expanded(self.function_oci(Function::Build, scope)?)
+            }
+            Action::Builtin(Builtin::FunctionOciPublish) => {
+                expanded(self.function_oci(Function::Publish, scope)?)
             }
             Action::Builtin(function) => expanded(self.function(*function, scope, result)?),
             Action::Run(run) => {
@@ -402,6 +409,15 @@ impl<'a> Runner<'a> {
             );
         }
         Ok(is_true)
+    }
+}
+
+/// Returns whether a step writes to the log itself, and is named there before.
+fn has_log(action: &Action) -> bool {
+    match action {
+        Action::Exec(_) => true,
+        Action::Run(_) => false,
+        Action::Builtin(function) => !matches!(function, Builtin::ScriptLegacy | Builtin::Concrete),
     }
 }
 

@@ -31,7 +31,7 @@ pub(super) const VERSION: &str = "org.opencontainers.image.version";
 pub(super) const REF_NAME: &str = "org.opencontainers.image.ref.name";
 
 /// Builds an image. Returns the outputs of the function.
-pub(super) fn build(task: &Task) -> Result<Outputs, FunctionError> {
+pub(super) fn build(task: &Task<'_>) -> Result<Outputs, FunctionError> {
     let BuildInputs { version, common, platforms } = BuildInputs::parse(task.inputs())?;
     let job = JobDirectory::open(task.work_dir())?;
     let is_cancelled = || task.is_cancelled();
@@ -82,7 +82,7 @@ pub(super) fn digest_output(digest: &Digest) -> Value {
 /// An image that is written.
 struct ImageWriter<'a> {
     writer: LayoutWriter,
-    task: &'a Task,
+    task: &'a Task<'a>,
     job: &'a JobDirectory,
     version: &'a Version,
 }
@@ -184,7 +184,7 @@ fn add_file(
     path: &Path,
     job: &JobDirectory,
     source: &Path,
-    task: &Task,
+    task: &Task<'_>,
 ) -> Result<(), FunctionError> {
     let opened = job.open_file(source)?;
     let mut reader = task.guard(opened.file);

@@ -50,6 +50,8 @@ pub enum FunctionError {
     Archive { path: PathBuf, source: ImportError },
     #[error("invalid archive {}: expected one image, got {images}", path.display())]
     Images { path: PathBuf, images: usize },
+    #[error("invalid archive {}: more than {limit} platforms", path.display())]
+    Platforms { path: PathBuf, limit: usize },
     /// Not an archive of the function that builds.
     #[error(
         "{} has no version: expected an archive of builtin://function/oci/build, or one with the \
@@ -80,9 +82,9 @@ pub enum FunctionError {
     Push(#[from] PushError),
     #[error("cancelled")]
     Cancelled,
-    /// No thread could be started, or it ended without a result.
-    #[error("cannot run the function")]
-    Thread(#[source] io::Error),
+    /// The process is out of threads or file descriptors.
+    #[error("cannot start the function")]
+    Start(#[source] io::Error),
     /// What goes into a layer cannot be written.
     #[error("cannot write the archive")]
     Write(#[from] io::Error),

@@ -10,8 +10,9 @@ use rustix::fd::AsFd as _;
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, fstat, readlinkat, statat};
 use rustix::io::Errno;
 
+use super::super::resolve::ARCHIVE;
 use super::error::FunctionError;
-use super::inputs::{ARCHIVE, Copied};
+use super::inputs::Copied;
 use crate::sys::beneath::Beneath;
 use crate::sys::fs::{PathContext as _, PathError};
 

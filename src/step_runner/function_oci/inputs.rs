@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
 
 use super::super::Value;
+use super::super::resolve::ARCHIVE;
 use super::error::FunctionError;
 use super::version::Version;
 use crate::image::{Platform, Reference};
-
-/// The archive that is built, and by default the one that is published.
-pub(super) const ARCHIVE: &str = "function-image.tar";
 
 /// Platforms of an image that names none: the files for all of them run on each.
 const PLATFORMS: [&str; 2] = ["linux/amd64", "linux/arm64"];

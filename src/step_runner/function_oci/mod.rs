@@ -11,10 +11,9 @@ mod inputs;
 mod output;
 mod publish;
 mod run;
-mod spec;
 mod step_file;
 mod version;
 
 pub use error::FunctionError;
-pub use run::{Call, Function, run};
+pub use run::{Call, Function, Log};
 pub use version::Version;

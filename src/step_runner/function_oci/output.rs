@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use rustix::fd::BorrowedFd;
 use rustix::fs::{AtFlags, Mode, OFlags, openat, renameat, unlinkat};
 
+use super::super::resolve::ARCHIVE;
 use super::error::FunctionError;
-use super::inputs::ARCHIVE;
 use crate::sys::beneath::Beneath;
 use crate::sys::fs::{PathContext as _, random_u64};
 

@@ -16,11 +16,14 @@ use super::inputs::PublishInputs;
 use super::run::{Outputs, Task};
 use super::version::Version;
 use crate::image::{
-    Descriptor, Destination, Document, ImportError, LayoutArchive, ManifestError, Progress,
-    ProgressEvent, PushError, Pushed, Reference,
+    ConfigurationError, Descriptor, Destination, Document, ImportError, LayoutArchive, MAX_LAYERS,
+    ManifestError, Progress, ProgressEvent, PushError, Pushed, Reference,
 };
 use crate::sys::error::chain;
 use crate::sys::quantity::human;
+
+/// The most platforms of an image.
+const MAX_MANIFESTS: usize = 100;
 
 /// Annotations of a document.
 #[derive(Deserialize)]
@@ -29,25 +32,21 @@ struct Annotated {
     annotations: Option<HashMap<String, String>>,
 }
 
-/// A manifest or an index as it is pushed.
-struct Pushable {
-    descriptor: Descriptor,
-    bytes: Vec<u8>,
-}
-
 /// All of an image in an archive.
 struct FunctionImage {
     version: Version,
     /// Configurations and layers, each once.
     blobs: Vec<Descriptor>,
     /// Manifests that the top names.
-    manifests: Vec<Pushable>,
-    /// What tags name.
-    top: Pushable,
+    manifests: Vec<Descriptor>,
+    /// What tags name: an index, or the manifest of an image for one platform.
+    top: Descriptor,
+    /// Content of the top.
+    bytes: Vec<u8>,
 }
 
 /// Publishes an image. Returns the outputs of the function.
-pub(super) fn publish(task: &Task) -> Result<Outputs, FunctionError> {
+pub(super) fn publish(task: &Task<'_>) -> Result<Outputs, FunctionError> {
     let inputs = PublishInputs::parse(task.inputs())?;
     let job = JobDirectory::open(task.work_dir())?;
     let path = inputs.archive.as_path();
@@ -68,14 +67,13 @@ pub(super) fn publish(task: &Task) -> Result<Outputs, FunctionError> {
         true => image.version.tags(&BTreeSet::new()),
         false => image.version.tags(&destination.tags()?),
     };
-    push(task, &archive, &image, &destination)?;
-    let top = &image.top;
+    push(task, &archive, &image, &destination, path)?;
+    let Descriptor { media_type, digest, .. } = &image.top;
     for tag in &tags {
         check_cancelled(task)?;
-        destination.push_document(tag, top.descriptor.media_type.as_ref(), &top.bytes)?;
+        destination.push_document(tag, media_type.as_ref(), &image.bytes)?;
         task.say(&format!("Tagged {name}:{tag}"));
     }
-    let digest = &top.descriptor.digest;
     task.say(&format!("Published {name}@{digest}"));
     let tag = image.version.to_string();
     let text = |text: &str| Value::String(text.to_owned());
@@ -95,7 +93,7 @@ fn check_new(
     image: &FunctionImage,
     inputs: &PublishInputs,
 ) -> Result<(), FunctionError> {
-    let expected = &image.top.descriptor.digest;
+    let expected = &image.top.digest;
     match destination.tagged(&image.version.to_string())? {
         Some(found) if found != *expected && !inputs.overwrite => {
             let repository = &inputs.repository;
@@ -110,10 +108,11 @@ fn check_new(
 
 /// Pushes all that tags can name afterwards.
 fn push(
-    task: &Task,
+    task: &Task<'_>,
     archive: &LayoutArchive,
     image: &FunctionImage,
     destination: &Destination<'_>,
+    path: &Path,
 ) -> Result<(), FunctionError> {
     for blob in &image.blobs {
         check_cancelled(task)?;
@@ -133,8 +132,11 @@ fn push(
     }
     for manifest in &image.manifests {
         check_cancelled(task)?;
-        let Descriptor { media_type, digest, platform, .. } = &manifest.descriptor;
-        destination.push_document(digest.as_str(), media_type.as_ref(), &manifest.bytes)?;
+        let Descriptor { media_type, digest, platform, .. } = manifest;
+        let document = archive.document(manifest);
+        let (_, bytes) =
+            document.map_err(|source| FunctionError::Archive { path: path.to_owned(), source })?;
+        destination.push_document(digest.as_str(), media_type.as_ref(), &bytes)?;
         let platform =
             platform.as_ref().map_or(String::new(), |platform| format!(" for {platform}"));
         task.say(&format!("Pushed: image {digest}{platform}"));
@@ -142,7 +144,7 @@ fn push(
     Ok(())
 }
 
-fn check_cancelled(task: &Task) -> Result<(), FunctionError> {
+fn check_cancelled(task: &Task<'_>) -> Result<(), FunctionError> {
     if task.is_cancelled() { Err(FunctionError::Cancelled) } else { Ok(()) }
 }
 
@@ -157,23 +159,27 @@ impl FunctionImage {
         let (document, bytes) = archive.document(descriptor).map_err(invalid)?;
         let version = version(descriptor, &bytes);
         let version = version.ok_or_else(|| FunctionError::NoVersion { path: path.to_owned() })?;
-        let top = Pushable { descriptor: descriptor.clone(), bytes };
         let mut image = FunctionImage {
             version: version.parse()?,
             blobs: Vec::new(),
             manifests: Vec::new(),
-            top,
+            top: descriptor.clone(),
+            bytes,
         };
         let mut seen = HashSet::new();
         match document {
             Document::Index(index) => {
+                if index.manifests.len() > MAX_MANIFESTS {
+                    let (path, limit) = (path.to_owned(), MAX_MANIFESTS);
+                    return Err(FunctionError::Platforms { path, limit });
+                }
                 for descriptor in index.manifests {
                     if !seen.insert(descriptor.digest.clone()) {
                         continue;
                     }
-                    let (document, bytes) = archive.document(&descriptor).map_err(invalid)?;
+                    let (document, _) = archive.document(&descriptor).map_err(invalid)?;
                     image.add(&document, &mut seen).map_err(invalid)?;
-                    image.manifests.push(Pushable { descriptor, bytes });
+                    image.manifests.push(descriptor);
                 }
             }
             manifest => image.add(&manifest, &mut seen).map_err(invalid)?,
@@ -194,6 +200,10 @@ impl FunctionImage {
             return Err(ManifestError::NestedIndex.into());
         };
         manifest.check_image()?;
+        let layers = manifest.layers.len();
+        if layers > MAX_LAYERS {
+            return Err(ConfigurationError::Layers { layers }.into());
+        }
         for blob in [&manifest.config].into_iter().chain(&manifest.layers) {
             if seen.insert(blob.digest.clone()) {
                 self.blobs.push(blob.clone());
@@ -214,7 +224,7 @@ fn version(descriptor: &Descriptor, document: &[u8]) -> Option<String> {
 
 /// Tells the log what is tried again.
 struct Log<'a> {
-    task: &'a Task,
+    task: &'a Task<'a>,
 }
 
 impl Progress for Log<'_> {

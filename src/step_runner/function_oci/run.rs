@@ -1,13 +1,10 @@
-//! Running a function in a thread of its own, which a job that is cancelled does not wait for: a registry may
-//! be silent for long.
+//! A call of a function, and what it needs of the job.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::mpsc::{self, RecvTimeoutError, Sender};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::super::Value;
 use super::super::log::Stream;
@@ -16,14 +13,11 @@ use super::build::build;
 use super::error::FunctionError;
 use super::publish::publish;
 
-/// How often the job is asked whether it is cancelled.
-const POLL: Duration = Duration::from_millis(50);
-
-/// How long a cancelled function has to remove what it made.
-const CLEANUP: Duration = Duration::from_secs(1);
-
 /// The outputs of a function by name.
 pub(super) type Outputs = BTreeMap<String, Value>;
+
+/// Writes the lines of a function's log, without line ends.
+pub type Log<'a> = &'a (dyn Fn(Stream, &str) + Sync);
 
 /// One of the functions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +29,7 @@ pub enum Function {
 }
 
 /// A call of a function by a job.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Call {
     pub function: Function,
     pub inputs: BTreeMap<String, Value>,
@@ -48,66 +42,39 @@ pub struct Call {
     pub remote: Option<Arc<Remote>>,
 }
 
-/// What a function in its thread knows of the job.
-pub(super) struct Task {
-    call: Call,
-    events: Sender<Event>,
-    interrupt: Interrupt,
+/// A call that runs.
+pub(super) struct Task<'a> {
+    call: &'a Call,
+    interrupt: &'a Interrupt,
+    log: Log<'a>,
 }
 
-enum Event {
-    /// A line for the log.
-    Line(Stream, String),
-    Ended(Result<Outputs, FunctionError>),
-}
-
-/// Runs a function. `print` gets the lines of its log, with line ends.
-///
-/// # Errors
-///
-/// Besides its own errors, [`FunctionError::Cancelled`] soon after `is_cancelled` returns true.
-pub fn run(
-    call: Call,
-    print: &mut dyn FnMut(Stream, &str),
-    is_cancelled: &mut dyn FnMut() -> bool,
-) -> Result<BTreeMap<String, Value>, FunctionError> {
-    let (events, received) = mpsc::channel();
-    let interrupt = Interrupt::new().map_err(FunctionError::Thread)?;
-    let task = Task { call, events, interrupt: interrupt.clone() };
-    let work = move || {
-        let result = match task.call.function {
+impl Call {
+    /// Runs the function. Returns its outputs by name.
+    ///
+    /// A registry that is silent may keep it for a minute after the interrupt is set: whoever cannot wait
+    /// leaves its thread alone.
+    ///
+    /// # Errors
+    ///
+    /// Besides its own errors, [`FunctionError::Cancelled`] when the interrupt is set.
+    pub fn run(&self, interrupt: &Interrupt, log: Log<'_>) -> Result<Outputs, FunctionError> {
+        let task = Task { call: self, interrupt, log };
+        match self.function {
             Function::Build => build(&task),
             Function::Publish => publish(&task),
-        };
-        // Nobody listens if the job was cancelled.
-        let _ = task.events.send(Event::Ended(result));
-    };
-    thread::Builder::new()
-        .name("function".to_owned())
-        .spawn(work)
-        .map_err(FunctionError::Thread)?;
-    let mut ends = None;
-    loop {
-        match received.recv_timeout(POLL) {
-            Ok(Event::Line(stream, line)) => print(stream, &line),
-            Ok(Event::Ended(Err(_))) if ends.is_some() => return Err(FunctionError::Cancelled),
-            Ok(Event::Ended(result)) => return result,
-            Err(RecvTimeoutError::Timeout) => {}
-            Err(RecvTimeoutError::Disconnected) => {
-                return Err(FunctionError::Thread(io::Error::other("its thread panicked")));
-            }
-        }
-        if ends.is_none() && is_cancelled() {
-            interrupt.set();
-            ends = Some(Instant::now() + CLEANUP);
-        }
-        if ends.is_some_and(|ends| ends <= Instant::now()) {
-            return Err(FunctionError::Cancelled);
         }
     }
 }
 
-impl Task {
+impl fmt::Debug for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // Variables and the environment have secrets.
+        f.debug_struct("Call").field("function", &self.function).finish_non_exhaustive()
+    }
+}
+
+impl Task<'_> {
     pub(super) fn inputs(&self) -> &BTreeMap<String, Value> {
         &self.call.inputs
     }
@@ -122,13 +89,13 @@ impl Task {
 
     /// Returns whose variables have the logins.
     pub(super) fn caller(&self) -> Caller<'_> {
-        let Call { work_dir, vars, env, .. } = &self.call;
-        Caller { dir: work_dir, vars, env, interrupt: &self.interrupt }
+        let Call { work_dir, vars, env, .. } = self.call;
+        Caller { dir: work_dir, vars, env, interrupt: self.interrupt }
     }
 
     /// Writes a line of the log.
     pub(super) fn print(&self, stream: Stream, line: &str) {
-        let _ = self.events.send(Event::Line(stream, format!("{line}\n")));
+        (self.log)(stream, line);
     }
 
     /// Writes a line about what was done.
@@ -139,19 +106,20 @@ impl Task {
     pub(super) fn is_cancelled(&self) -> bool {
         self.interrupt.is_set()
     }
+
     /// Returns a reader that fails when the job is cancelled.
     pub(super) fn guard<'a, R: Read + 'a>(&'a self, reader: R) -> impl Read + 'a {
-        Cancellable { reader, task: self }
+        Guarded { reader, task: self }
     }
 }
 
 /// A reader that fails when the job is cancelled.
-struct Cancellable<'a, R> {
+struct Guarded<'a, R> {
     reader: R,
-    task: &'a Task,
+    task: &'a Task<'a>,
 }
 
-impl<R: Read> Read for Cancellable<'_, R> {
+impl<R: Read> Read for Guarded<'_, R> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         if self.task.is_cancelled() {
             return Err(io::Error::other("cancelled"));

@@ -8,6 +8,7 @@ use super::super::document::{Action, Builtin, Definition, Input, Outputs, Spec, 
 use super::super::{Type, Value};
 use super::context::Loaded;
 use super::error::ResolveError;
+use super::function_oci;
 
 /// Candidate shells; the first that exists is used.
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
@@ -35,9 +36,13 @@ pub(super) fn load(path: &[String], work_dir: &Path) -> Result<Loaded, ResolveEr
             let config = Input { sensitive: true, ..input(Type::String) };
             function(Builtin::Concrete, [("config", config)])
         }
+        "function/oci/build" => step(Builtin::FunctionOciBuild, function_oci::build()),
+        "function/oci/publish" => step(Builtin::FunctionOciPublish, function_oci::publish()),
         name => return Err(ResolveError::Builtin(name.to_owned())),
     };
-    Ok(Loaded { file, dir: work_dir.to_path_buf(), accepts_secrets: true })
+    // What is published is for everybody who can read the registry.
+    let is_public = path.first().is_some_and(|name| name == "function");
+    Ok(Loaded { file, dir: work_dir.to_path_buf(), accepts_secrets: !is_public })
 }
 
 /// Returns an input that is required.
@@ -47,8 +52,10 @@ fn input(kind: Type) -> Input {
 
 fn function<const N: usize>(function: Builtin, inputs: [(&str, Input); N]) -> StepFile {
     let inputs = inputs.map(|(name, input)| (name.to_owned(), input));
-    StepFile {
-        spec: Spec { inputs: BTreeMap::from(inputs), outputs: Outputs::default() },
-        definition: Definition { env: BTreeMap::new(), action: Action::Builtin(function) },
-    }
+    step(function, Spec { inputs: BTreeMap::from(inputs), outputs: Outputs::default() })
+}
+
+fn step(function: Builtin, spec: Spec) -> StepFile {
+    let definition = Definition { env: BTreeMap::new(), action: Action::Builtin(function) };
+    StepFile { spec, definition }
 }

@@ -4,14 +4,15 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-use walkdir::WalkDir;
-
 use super::context::JobContext;
 use super::sources::has_submodules;
 use crate::sys::removal::remove_tree;
 
 /// Locks that a killed git leaves.
 const LOCKS: [&str; 4] = ["index.lock", "shallow.lock", "HEAD.lock", "config.lock"];
+
+/// How many directories of a repository are gone through.
+const MAX_DIRECTORIES: usize = 100_000;
 
 impl JobContext<'_> {
     /// Cleans up after the job.
@@ -82,16 +83,19 @@ impl JobContext<'_> {
     }
 }
 
-/// Removes what has such a name below a directory, without following symbolic links.
+/// Removes what has such a name below a directory, without following symbolic links there. Whoever made
+/// them is the same user: what he swaps meanwhile gives him nothing.
 fn remove_below(directory: &Path, is_meant: impl Fn(&str) -> bool) {
-    let mut entries = WalkDir::new(directory).min_depth(1).into_iter();
-    while let Some(entry) = entries.next() {
-        let Ok(entry) = entry else { continue };
-        if entry.file_name().to_str().is_some_and(&is_meant) {
-            // What stays is in the way of git, which says so.
-            let _ = remove_tree(entry.path());
-            if entry.file_type().is_dir() {
-                entries.skip_current_dir();
+    let mut waiting = vec![directory.to_owned()];
+    for _ in 0..MAX_DIRECTORIES {
+        let Some(directory) = waiting.pop() else { return };
+        let Ok(entries) = fs::read_dir(directory) else { continue };
+        for entry in entries.flatten() {
+            if entry.file_name().to_str().is_some_and(&is_meant) {
+                // What stays is in the way of git, which says so.
+                let _ = remove_tree(&entry.path());
+            } else if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                waiting.push(entry.path());
             }
         }
     }

@@ -231,11 +231,10 @@ fn certificates() -> Check {
     let usual = CERTIFICATES.iter().map(PathBuf::from);
     match named.into_iter().chain(usual).find(|path| path.is_file()) {
         Some(path) => Check::ok("certificates", path.display().to_string()),
-        None => Check::warn(
+        // The registry and git clients have roots of their own; curl and others in scripts have not.
+        None => Check::ok(
             "certificates",
-            "no CA certificates",
-            "steps from repositories and registries cannot be fetched by HTTPS: install ca-certificates in \
-             the image, or set SSL_CERT_FILE",
+            "none of the image: those beside this program, or compiled in, are for steps from elsewhere",
         ),
     }
 }

@@ -16,6 +16,9 @@ use crate::image::digest::{Algorithm, Hasher};
 
 const BLOCK_BYTES: u64 = 512;
 
+/// A block of an archive that ends or fills it.
+const ZEROS: [u8; 512] = [0; 512];
+
 const BUFFER_BYTES: usize = 128 << 10;
 
 /// How hard layers are compressed: what `zstd` does by itself.
@@ -87,7 +90,7 @@ impl LayoutWriter {
     /// Adds `index.json`, and ends the archive.
     pub fn finish(mut self, index: &[u8]) -> io::Result<File> {
         self.entry("index.json", index)?;
-        self.file.write_all(&[0; 2 * BLOCK_BYTES as usize])?;
+        self.file.write_all(&[ZEROS, ZEROS].concat())?;
         Ok(self.file)
     }
 
@@ -100,8 +103,7 @@ impl LayoutWriter {
 
     fn pad(&mut self, size: u64) -> io::Result<()> {
         let padding = (BLOCK_BYTES - size % BLOCK_BYTES) % BLOCK_BYTES;
-        let zeros = [0; BLOCK_BYTES as usize];
-        self.file.write_all(&zeros[..padding as usize])
+        io::copy(&mut ZEROS.as_slice().take(padding), &mut self.file).map(drop)
     }
 }
 
@@ -249,7 +251,7 @@ mod tests {
             assert_eq!(layers[0], layers[1]);
             assert_ne!(layers[0], layers[2]);
             let file = writer.finish(br#"{"schemaVersion":2,"manifests":[]}"#).unwrap();
-            let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+            let mut bytes = vec![0; usize::try_from(file.metadata().unwrap().len()).unwrap()];
             file.read_exact_at(&mut bytes, 0).unwrap();
             (file, layers, bytes)
         };

@@ -193,3 +193,20 @@ pub(super) fn status(jobs: &Jobs, id: &str, unknown_job: Code) -> Result<Vec<Sna
 pub(super) fn timestamp(time: SystemTime) -> prost_types::Timestamp {
     time.into()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_told_from_the_end_of_the_server() {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(async {
+            let panicked = tokio::spawn(async { panic!("for this test") }).await.unwrap_err();
+            assert_eq!(lost(&panicked).code(), Code::Internal);
+            let task = tokio::spawn(std::future::pending::<()>());
+            task.abort();
+            assert_eq!(lost(&task.await.unwrap_err()).code(), Code::Unavailable);
+        });
+    }
+}

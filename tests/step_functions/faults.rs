@@ -44,11 +44,14 @@ fn is_manifest(request: &Request) -> bool {
     request.method == "PUT" && request.path.contains("/manifests/")
 }
 
+/// Whether a request is of a kind.
+type Kind = fn(&Request) -> bool;
+
 #[test]
 fn what_fails_for_the_moment_is_tried_again() {
     let wait = || Response::status(429).with("retry-after", "0");
     let broken = || Response { refused: true, ..Response::default() };
-    let (kinds, names): (Vec<fn(&Request) -> bool>, _) = (
+    let (kinds, names): (Vec<Kind>, _) = (
         vec![is_blob, is_manifest, |request| request.method == "POST"],
         ["a blob", "a manifest", "an upload"],
     );

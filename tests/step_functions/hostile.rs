@@ -59,9 +59,12 @@ fn is_layer(content: &[u8]) -> bool {
     content.starts_with(b"\x28\xb5\x2f\xfd")
 }
 
+/// What is changed in an archive.
+type Change = fn(&mut Entries);
+
 #[test]
 fn content_that_is_not_what_its_digest_says_is_not_published() {
-    let tampered: [(&str, fn(&mut Entries), &str); 6] = [
+    let tampered: [(&str, Change, &str); 6] = [
         ("a layer", |all| find(all, is_layer).1[20] ^= 1, "another digest"),
         ("a short layer", |all| find(all, is_layer).1.truncate(20), "digest or size mismatch"),
         ("a long layer", |all| find(all, is_layer).1.push(0), "digest or size mismatch"),

@@ -17,7 +17,6 @@ fn assert_ordered(runs: usize, script: &str) {
     let expected = expected(script);
     let played = many(runs, 8, &[script]);
     let wrong: Vec<_> = played.into_iter().map(|run| run.text).filter(|t| *t != expected).collect();
-    println!("{} of {runs} runs are out of order", wrong.len());
     // A program that is interrupted in the middle of a write may have said more than the kernel knows.
     assert!(wrong.len() <= runs / 200, "{} of {runs}; {}", wrong.len(), wrong[0]);
 }

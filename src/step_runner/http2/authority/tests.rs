@@ -4,6 +4,8 @@ use bytes::Bytes;
 use h2::server;
 use proptest::prelude::*;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tonic::codegen::http::Request;
+use tonic::codegen::http::uri::Authority;
 
 use super::*;
 
@@ -108,7 +110,7 @@ fn a_client_of_the_c_library_is_understood() {
 /// Without it the library's requests are refused: if this fails, h2 takes them, and nothing here is needed.
 #[test]
 fn h2_refuses_the_path_of_a_socket() {
-    let authority = tonic::codegen::http::uri::Authority::from_static;
+    let authority = Authority::from_static;
     assert!(std::panic::catch_unwind(|| authority("tmp%2Fwire-x.sock")).is_err());
     assert_eq!(authority("tmp-2Fwire-x.sock").host(), "tmp-2Fwire-x.sock");
 }
@@ -357,7 +359,7 @@ fn h2s_own_client_is_left_alone() {
         let mut sender = sender.ready().await.unwrap();
         let mut requests = Vec::new();
         for number in 0..200 {
-            let request = tonic::codegen::http::Request::builder()
+            let request = Request::builder()
                 .uri(format!("http://user%25@host-{}:80/{number}%2F", number % 7))
                 .header(format!("x-{}", number % 90), "%2F".repeat(number % 50))
                 .body(())

@@ -6,8 +6,10 @@ use crate::play::many;
 
 /// Returns what a script prints into one pipe.
 fn expected(script: &str) -> String {
-    let script = format!("exec 2>&1; {script}");
-    let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+    // By `eval`, as scripts are run: `set -x` shows how deep a command is.
+    let output =
+        Command::new("bash").args(["-c", "exec 2>&1; eval \"$1\"", "bash", script]).output();
+    let output = output.unwrap();
     format!("Running step \"s0\"\n{}", String::from_utf8(output.stdout).unwrap())
 }
 

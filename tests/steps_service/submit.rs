@@ -60,7 +60,7 @@ fn a_step_is_run_by_the_server_and_its_log_and_code_come_back() {
     assert!(done.stderr.contains("me 1 q \nproblem\n"), "{}", done.stderr);
 
     let error = run(submit(&server, &["lib/build"]).args(["--input", "count=x"])).failure();
-    let expected = "Error: invalid --input count=x: expected a JSON value of type number\n";
+    let expected = "Error: invalid --input count: expected a value of type number\n";
     assert_eq!(error, expected);
 }
 

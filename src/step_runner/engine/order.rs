@@ -140,7 +140,7 @@ mod tests {
             let out = Reads { early: early[0], ..reads(OUT, out, &ends) };
             let err = Reads { early: early[1], ..reads(ERR, err, &ends) };
             in_order(&mut writes, &[out, err], |_, bytes| {
-                text += std::str::from_utf8(bytes).unwrap()
+                text += std::str::from_utf8(bytes).unwrap();
             })
         };
         let early = round(&[OUT, ERR], "ac", "B", &[0, 0]);

@@ -225,7 +225,7 @@ mod tests {
         for number in [4, 7, 8, 15, 16, 100, TIMEOUT] {
             assert_eq!(timeout(&[(number, &hour)]), Some((3600, 500_000_000)), "{number}");
             assert_eq!(timeout(&[(number, &[8, 1]), (number, &hour)]), Some((3600, 500_000_000)));
-            assert_eq!(timeout(&[(number, &hour), (90, b"later"), (91, b"")]).is_some(), true);
+            assert!(timeout(&[(number, &hour), (90, b"later"), (91, b"")]).is_some());
         }
         assert_eq!(timeout(&[(7, &[0x10, 1])]), Some((0, 1)));
     }

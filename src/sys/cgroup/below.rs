@@ -48,6 +48,7 @@ impl Below {
         }
     }
 
+    /// Returns its directory.
     pub fn path(&self) -> &Path {
         &self.dir
     }

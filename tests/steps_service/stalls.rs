@@ -12,7 +12,7 @@ use oci_hooks::step_runner::wire::proto;
 use oci_hooks::step_runner::wire::proto::step_result::Status;
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat, open};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 use crate::setup::{PROGRAM, Server, block_on, close, output, status};
 use crate::support::program::{require_root, run, temporary_directory, wait_until};
@@ -127,7 +127,7 @@ fn what_a_job_leaves_in_place_of_our_files_holds_nobody() {
         // As the job is the same user's, it finds them.
         let script = format!(
             "cd {tmp}/*/state-*/ || exit 9; for file in lock boot jobs/*/scratch/groups; do \
-             rm -f $file; mkfifo $file; done; touch {tmp}/../work/done; sleep 1000"
+             rm -f $file; mkfifo $file; done; cd {tmp}/../work; echo $$ > half; mv half done; exec sleep 1000"
         );
         server.gitlab().run(server.script("1", &script)).await.unwrap();
         let done = server.work_dir().join("done");
@@ -143,6 +143,9 @@ fn what_a_job_leaves_in_place_of_our_files_holds_nobody() {
         assert!(said.contains("cannot open the lock file"), "{said}");
         fs::remove_file(lock.unwrap()).unwrap();
         server.restart();
+        // What a job runs that has removed the record of it is nobody's.
+        let job: i32 = fs::read_to_string(done).unwrap().trim().parse().unwrap();
+        kill_process(Pid::from_raw(job).unwrap(), Signal::KILL).unwrap();
     });
 }
 

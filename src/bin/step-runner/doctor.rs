@@ -33,7 +33,7 @@ const BASH: [&str; 3] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash"];
 const SH: [&str; 4] = ["/usr/local/bin/sh", "/usr/bin/sh", "/bin/sh", "/busybox/sh"];
 
 /// Files with CA certificates in the usual images.
-pub(crate) const CERTIFICATES: [&str; 4] = [
+const CERTIFICATES: [&str; 4] = [
     "/etc/ssl/certs/ca-certificates.crt",
     "/etc/pki/tls/certs/ca-bundle.crt",
     "/etc/ssl/cert.pem",

@@ -3,7 +3,6 @@
 use std::env;
 use std::os::fd::AsRawFd as _;
 use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
 use std::process::{self, Command};
 use std::thread;
 
@@ -13,11 +12,7 @@ use oci_hooks::sys::spawn::memory_file;
 use signal_hook::consts::SIGCHLD;
 use signal_hook::iterator::Signals;
 
-use crate::doctor;
 use crate::steps_command::{ARGUMENTS, arguments};
-
-/// The variable that names a file with CA certificates.
-const CERTIFICATES: &str = "SSL_CERT_FILE";
 
 /// If this is PID 1 of a container, executes the init program, which reaps the orphans of steps, runs the
 /// server as its child, and forwards signals and the exit status.
@@ -36,21 +31,9 @@ pub(crate) fn become_init() {
     }
     let path = format!("/proc/self/fd/{}", program.as_raw_fd());
     let mut command = Command::new(path);
-    if let Some(file) = certificates(&own) {
-        command.env(CERTIFICATES, file);
-    }
     command.arg0("init").arg(own).args(arguments().into_iter().skip(1)).env_remove(ARGUMENTS);
     // Returns only on error.
     let _ = command.exec();
-}
-
-/// Returns the CA certificates that were copied here with this program, for images that have none.
-fn certificates(own: &Path) -> Option<PathBuf> {
-    let is_known = [CERTIFICATES, "SSL_CERT_DIR"].iter().any(|name| env::var_os(name).is_some());
-    if is_known || doctor::CERTIFICATES.iter().any(|path| Path::new(path).exists()) {
-        return None;
-    }
-    Some(own.with_file_name("ca-certs.pem")).filter(|file| file.is_file())
 }
 
 /// Becomes the parent of processes that steps leave, so that a job finds them at its end whatever they did,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use oci_hooks::step_runner::client::{Address, Client, ClientError, ExecuteOutcome, Retry};
-use oci_hooks::step_runner::document::Reference;
+use oci_hooks::step_runner::document::{Reference, is_name};
 use oci_hooks::step_runner::log::{Demux, Stream};
 use oci_hooks::step_runner::resolve::{Caller, Interrupt};
 use oci_hooks::step_runner::wire::proto::step_result::Status;
@@ -167,12 +167,6 @@ fn inputs(
     Ok(inputs.into_iter().map(json).collect())
 }
 
-/// Returns whether a text can be the name of a step.
-fn is_name(text: &str) -> bool {
-    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    text.starts_with(|first: char| first.is_ascii_alphabetic()) && text.bytes().all(is_plain)
-}
-
 /// Runs the job, and prints its log. Returns nothing if the server does not know it any more.
 async fn follow(
     client: &Client,
@@ -244,21 +238,6 @@ async fn interrupt(
         let asked = if number == 1 { client.cancel(&id).await } else { client.close(&id).await };
         if let Err(error) = asked {
             report::error(&oci_hooks::sys::error::chain(&error));
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_of_steps_are_plain() {
-        for good in ["build", "a1", "a_b"] {
-            assert!(is_name(good), "{good}");
-        }
-        for bad in ["", "1a", "a b", "..", "a-b", "ä"] {
-            assert!(!is_name(bad), "{bad}");
         }
     }
 }

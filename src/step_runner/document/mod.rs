@@ -20,6 +20,7 @@ pub use error::{DocumentError, Problem};
 pub use foreign::ForeignFormat;
 pub use lint::{Finding, Severity, lint};
 pub use parse::{parse_call, parse_steps, parse_value};
+pub use reader::is_name;
 pub use reference::ReferenceError;
 pub use schema::schema;
 pub use types::{

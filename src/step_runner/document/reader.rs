@@ -248,7 +248,24 @@ impl Reader {
     }
 }
 
-fn is_name(text: &str) -> bool {
+/// Returns whether a text can be the name of a step, an input or an output: letters, digits and `_`, no
+/// digit first.
+pub fn is_name(text: &str) -> bool {
     text.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
         && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_plain() {
+        for good in ["build", "a1", "a_b", "_a"] {
+            assert!(is_name(good), "{good}");
+        }
+        for bad in ["", "1a", "a b", "..", "a-b", "ä"] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
 }

@@ -24,6 +24,7 @@ use crate::sys::fs::{
 };
 use crate::sys::init;
 use crate::sys::lock::FileLock;
+use crate::sys::privilege::Privilege;
 use crate::sys::trash::{Emptied, Trash};
 
 /// Containers on one runtime, with one store.
@@ -38,6 +39,8 @@ pub struct Engine {
     pub disk: PathBuf,
     /// The program that stays with containers whose output is kept.
     pub monitor: MonitorProgram,
+    /// What this process may do.
+    pub privilege: Privilege,
 }
 
 impl Engine {
@@ -299,7 +302,7 @@ fn is_id(name: &str) -> bool {
 mod tests {
     use super::super::record::tests::record;
     use super::*;
-    use crate::image::{Limits, StoreOptions};
+    use crate::image::StoreOptions;
     use crate::sys::tests::Damage;
 
     #[test]
@@ -311,14 +314,14 @@ mod tests {
         for damage in Damage::ALL {
             let dir = tempfile::tempdir().unwrap();
             let (root, run) = (dir.path().join("root"), dir.path().join("run"));
-            let options =
-                StoreOptions { root: root.clone(), run: run.clone(), limits: Limits::default() };
+            let options = StoreOptions::new(&root, &run);
             let engine = Engine {
                 store: Store::open(options).unwrap(),
                 runtime: Runtime::new("/nonexistent".into(), run.join("runtime")),
                 run: run.clone(),
                 disk: root,
                 monitor: MonitorProgram { path: "/nonexistent".into(), arguments: Vec::new() },
+                privilege: Privilege::Root,
             };
             let ids = ["a", "b"].map(|digit| digit.repeat(64));
             for id in &ids {

@@ -21,6 +21,7 @@ use super::subnet::{Pair, Subnet};
 use super::unrecorded;
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
+use crate::sys::privilege::Privilege;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::thread::{Beside, beside};
@@ -41,6 +42,8 @@ pub struct NetworkOptions {
     /// Interfaces that containers reach the world by, besides those of the host's default routes, though
     /// they are bridges or others that lead to containers and virtual machines of the host itself.
     pub uplinks: Vec<Interface>,
+    /// What this process may do.
+    pub privilege: Privilege,
 }
 
 impl NetworkOptions {
@@ -53,6 +56,7 @@ impl NetworkOptions {
             pool6: Subnet::default(),
             host_access: true,
             uplinks: Vec::new(),
+            privilege: Privilege::Root,
         }
     }
 }
@@ -67,6 +71,7 @@ impl NetworkOptions {
             pool6: Subnet::default(),
             host_access: false,
             uplinks: Vec::new(),
+            privilege: Privilege::Root,
         }
     }
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::monitor::MONITOR;
+use super::place::Place;
 use super::relayed::{sudo_caller, this_program};
 use super::sections::{Registry, Runtime as RuntimeSection, Store};
 use crate::container::{Engine, MonitorProgram};
@@ -44,6 +45,7 @@ pub struct Host<'a> {
     pub runtime: &'a RuntimeSection,
     pub store: &'a Store,
     pub registry: &'a BTreeMap<String, Registry>,
+    pub place: &'a Place,
 }
 
 /// Where podman keeps what root logs in to.
@@ -60,6 +62,7 @@ impl Host<'_> {
                 entries: self.store.max_layer_files,
                 ..Limits::default()
             },
+            privilege: self.place.privilege,
         })?)
     }
 
@@ -79,9 +82,10 @@ impl Host<'_> {
         Ok(Engine {
             store: self.store()?,
             runtime,
-            run: self.store.run.clone(),
-            disk: self.store.root.clone(),
+            run: self.run().to_owned(),
+            disk: self.place.disk.as_ref().unwrap_or(&self.store.root).clone(),
             monitor: MonitorProgram { path: this_program()?, arguments: vec![MONITOR.to_owned()] },
+            privilege: self.place.privilege,
         })
     }
 
@@ -96,8 +100,13 @@ impl Host<'_> {
         Ok(Runtime { systemd_cgroup, ..Runtime::new(program, self.runtime_root()) })
     }
 
+    /// Returns where containers and networks keep what does not outlive a boot.
+    pub fn run(&self) -> &Path {
+        self.place.run.as_ref().unwrap_or(&self.store.run)
+    }
+
     fn runtime_root(self) -> PathBuf {
-        self.store.run.join("runtime")
+        self.run().join("runtime")
     }
 
     /// Returns how registries are reached, by a proxy if variables name one.

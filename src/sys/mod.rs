@@ -43,6 +43,8 @@ pub mod mount_namespace;
 pub mod netns;
 #[cfg(feature = "engine")]
 pub mod orphans;
+#[cfg(feature = "engine")]
+pub mod privilege;
 pub mod process;
 #[cfg(feature = "engine")]
 pub mod processes;

@@ -6,6 +6,7 @@ use std::path::Path;
 use oci_hooks::container::{Engine, MonitorProgram, Role, Spec};
 use oci_hooks::image::{Image, Store, StoreOptions};
 use oci_hooks::runtime::Runtime;
+use oci_hooks::sys::privilege::Privilege;
 
 use crate::busybox;
 use crate::support::program;
@@ -27,6 +28,7 @@ pub(crate) fn with_each_engine(test: impl Fn(&Engine, &Image)) {
             disk: root,
             // No output of these containers is kept.
             monitor: MonitorProgram { path: "/nonexistent".into(), arguments: Vec::new() },
+            privilege: Privilege::Root,
         };
         test(&engine, &image);
         assert!(engine.containers().unwrap().is_empty());

@@ -7,6 +7,7 @@ use oci_hooks::bundle::{ExecOptions, Init};
 use oci_hooks::container::{Engine, MonitorProgram, Output, Role, Spec, Wait};
 use oci_hooks::image::{Image, Store, StoreOptions};
 use oci_hooks::runtime::Runtime;
+use oci_hooks::sys::privilege::Privilege;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::busybox;
@@ -31,6 +32,7 @@ fn with_each_engine(test: impl Fn(&Engine, &Image)) {
                 path: env!("CARGO_BIN_EXE_container-hook").into(),
                 arguments: vec!["monitor".to_owned()],
             },
+            privilege: Privilege::Root,
         };
         test(&engine, &image);
         assert!(engine.containers().unwrap().is_empty());

@@ -9,6 +9,7 @@ use oci_hooks::bundle::{Init, Mount, MountSource, Propagation};
 use oci_hooks::container::{Engine, MonitorProgram, Output, Record, Role, Spec};
 use oci_hooks::image::{Store, StoreOptions};
 use oci_hooks::step_runner::client::{Address, Client};
+use oci_hooks::sys::privilege::Privilege;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -47,7 +48,8 @@ impl Container {
             path: env!("CARGO_BIN_EXE_container-hook").into(),
             arguments: vec!["monitor".to_owned()],
         };
-        let engine = Engine { store, runtime: kind, run, disk: root, monitor };
+        let engine =
+            Engine { store, runtime: kind, run, disk: root, monitor, privilege: Privilege::Root };
 
         let bin = dir.path().join("bin");
         program::run(Command::new(PROGRAM).arg("bootstrap").arg(&bin)).success();

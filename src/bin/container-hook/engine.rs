@@ -14,7 +14,8 @@ use crate::settings::{FILE, Ownership, Settings};
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {
-    let mut options = NetworkOptions::new(&settings.store.run);
+    let mut options = NetworkOptions::new(settings.host().run());
+    options.privilege = settings.place.privilege;
     options.pool = settings.network.pool;
     options.pool6 = settings.network.pool6;
     options.host_access = settings.network.host_access;

@@ -14,6 +14,7 @@ use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::{Interface, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::Host;
+use oci_hooks::program::place::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::quantity::Size;
@@ -54,6 +55,9 @@ pub(crate) struct Settings {
     pub(crate) policy: Policy,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
+    /// No setting: what this process found out about itself.
+    #[serde(skip)]
+    pub(crate) place: Place,
 }
 
 /// Runners that call by sudo.
@@ -276,7 +280,10 @@ impl FileSettings for Settings {
 
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
         let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
-        Loaded::read(named.or(variable.as_deref()), Path::new(FILE))
+        let mut loaded: Loaded<Self> =
+            Loaded::read(named.or(variable.as_deref()), Path::new(FILE))?;
+        loaded.settings.place = Place::of_process();
+        Ok(loaded)
     }
 
     fn origin(&self, key: &str) -> Option<String> {
@@ -298,6 +305,7 @@ impl Settings {
             runtime: &self.runtime,
             store: &self.store,
             registry: &self.registry,
+            place: &self.place,
         }
     }
 }

@@ -14,6 +14,7 @@ use oci_hooks::garm::{
 use oci_hooks::network::{Interface, NetworkOptions, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::{Host, HostError};
+use oci_hooks::program::place::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::fs::read_bounded;
@@ -81,6 +82,9 @@ pub(crate) struct Settings {
     pub(crate) caches: BTreeMap<String, Cache>,
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub(crate) registry: BTreeMap<String, Registry>,
+    /// No setting: what this process found out about itself.
+    #[serde(skip)]
+    pub(crate) place: Place,
 }
 
 /// How networks of instances are made.
@@ -114,7 +118,9 @@ impl FileSettings for Settings {
 
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
         let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty());
-        read(named.or(variable.as_deref().map(Path::new)))
+        let mut loaded = read(named.or(variable.as_deref().map(Path::new)))?;
+        loaded.settings.place = Place::of_process();
+        Ok(loaded)
     }
 
     fn missing(&self) -> Vec<String> {
@@ -130,12 +136,14 @@ impl Settings {
             runtime: &self.runtime,
             store: &self.store,
             registry: &self.registry,
+            place: &self.place,
         }
     }
 
     /// Returns where networks of instances get their addresses from.
     pub(crate) fn network(&self) -> NetworkOptions {
-        let mut options = NetworkOptions::new(&self.store.run);
+        let mut options = NetworkOptions::new(self.host().run());
+        options.privilege = self.place.privilege;
         options.pool = self.network.pool;
         options.pool6 = self.network.pool6;
         options.host_access = self.network.host_access;

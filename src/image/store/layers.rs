@@ -256,13 +256,13 @@ fn file_name(digest: &Digest) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{Limits, StoreOptions};
+    use crate::image::StoreOptions;
 
     #[test]
     fn a_layer_that_says_it_is_larger_than_any_is_not_there() {
         let dir = tempfile::tempdir().unwrap();
         let (root, run) = (dir.path().join("root"), dir.path().join("run"));
-        let store = Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap();
+        let store = Store::open(StoreOptions::new(root, run)).unwrap();
         let found = |size_bytes: u64| {
             let diff_id = Digest::of(&size_bytes.to_be_bytes());
             let layer = store.layer_dir(&diff_id);

@@ -13,6 +13,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
 use crate::sys::lock::FileLock;
+use crate::sys::privilege::Privilege;
 use crate::sys::record::{decode, encode};
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
@@ -30,12 +31,19 @@ pub struct StoreOptions {
     pub run: PathBuf,
     /// What unpacking a layer may cost.
     pub limits: Limits,
+    /// Whose layers' files can be.
+    pub privilege: Privilege,
 }
 
 impl StoreOptions {
-    /// Returns those of a store in these directories, with the default limits.
+    /// Returns those of a store in these directories, with the default limits, of root.
     pub fn new(root: impl Into<PathBuf>, run: impl Into<PathBuf>) -> Self {
-        StoreOptions { root: root.into(), run: run.into(), limits: Limits::default() }
+        StoreOptions {
+            root: root.into(),
+            run: run.into(),
+            limits: Limits::default(),
+            privilege: Privilege::Root,
+        }
     }
 }
 

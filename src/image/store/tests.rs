@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::*;
-use crate::image::{Digest, Limits, Platform, Reference};
+use crate::image::{Digest, Platform, Reference};
 use crate::sys::record::NewerRecords;
 use crate::sys::tests::Damage;
 
@@ -30,7 +30,7 @@ impl Bench {
     fn new() -> Self {
         let dir = tempfile::tempdir().unwrap();
         let (root, run) = (dir.path().join("root"), dir.path().join("run"));
-        let store = Store::open(StoreOptions { root, run, limits: Limits::default() }).unwrap();
+        let store = Store::open(StoreOptions::new(root, run)).unwrap();
         let layer = store.layer_dir(&Digest::of(b"layer"));
         let mut bench = Bench { _dir: dir, store, layer, reservation: None };
         bench.pull();

@@ -25,11 +25,7 @@ pub(super) fn fetch(remote: &Remote, name: &str, caller: &Caller<'_>) -> Result<
     let reference: Reference =
         name.parse().map_err(|source| OciError::Reference { name: name.to_owned(), source })?;
     let dir = remote.cache.join("oci");
-    let store = Store::open(StoreOptions {
-        root: dir.join("store"),
-        run: dir.join("run"),
-        limits: Limits::default(),
-    })?;
+    let store = Store::open(StoreOptions::new(dir.join("store"), dir.join("run")))?;
     let request = PullRequest {
         reference: &reference,
         platform: &Platform::host(),

@@ -9,7 +9,7 @@ use super::context::{Caller, Remote};
 use super::error::OciError;
 use super::interrupt::Interrupt;
 use crate::image::{
-    Credential, CredentialFile, Credentials, Image, Limits, Login, Platform, PullError, PullPolicy,
+    Credential, CredentialFile, Credentials, Image, Login, Platform, PullError, PullPolicy,
     PullRequest, Reference, Secret, Silent, Store, StoreOptions, pull,
 };
 use crate::sys::fs::PathContext as _;

@@ -3,12 +3,29 @@
 //! It is asked once, at a program's door, and handed on as a value. What depends on it is a question
 //! here, answered for each kind side by side; nobody else asks for user id 0.
 
+mod clone;
+mod enter;
+mod error;
+mod holder;
 mod ids;
+mod loopback;
+mod map;
+pub mod outside;
+pub mod owners;
+mod paths;
+mod ranges;
+mod world;
 
 use std::io;
 use std::path::Path;
 
+pub use enter::{Attendant, Side, enter_new};
+pub use error::PrivilegeError;
+pub use holder::{Holder, NewHolder};
 pub use ids::Ids;
+pub use map::{Map, find};
+pub use paths::UserPaths;
+pub use ranges::{Range, Ranges};
 
 /// What this process may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,6 +41,12 @@ pub enum Privilege {
 }
 
 impl Privilege {
+    /// Returns whether the calling process is root of the host, and needs no holder. One that is root of a
+    /// user namespace, as in some containers, is an ordinary user to the host.
+    pub fn is_root_of_host() -> bool {
+        matches!(Privilege::of_process(), Ok(Privilege::Root))
+    }
+
     /// Returns what the calling process may do where it is now.
     pub fn of_process() -> io::Result<Self> {
         if !rustix::process::geteuid().is_root() {

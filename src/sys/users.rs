@@ -5,9 +5,10 @@
 //! program. To load the host's modules would be to load its C library, of whatever version, into a
 //! process that runs as root.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, CString, OsStr, OsString};
 use std::io;
-use std::path::Path;
+use std::os::unix::ffi::OsStringExt as _;
+use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
 
@@ -38,6 +39,37 @@ pub fn ids_by_name(name: &str) -> io::Result<Option<(u32, u32)>> {
         .or_else(|| name.to_str().ok().and_then(getent_passwd).map(|user| (user.uid, user.gid))))
 }
 
+/// Returns the name of a user; none if the user database (NSS) does not have them.
+pub fn name(uid: u32) -> Option<String> {
+    let found = look_up_by_id(uid, |entry| entry.pw_name);
+    let found = found.map(|name| name.to_string_lossy().into_owned());
+    found.or_else(|| getent_passwd(&uid.to_string()).map(|user| user.name))
+}
+
+/// Returns the home directory of a user; none if the user database (NSS) does not have one.
+pub fn home(uid: u32) -> Option<PathBuf> {
+    let found = look_up_by_id(uid, |entry| entry.pw_dir);
+    let found = found.map(|home| OsString::from_vec(home.into_bytes()));
+    let found =
+        found.or_else(|| Some(getent("passwd", &uid.to_string())?.split(':').nth(5)?.into()));
+    found.map(PathBuf::from).filter(|home| home.is_absolute())
+}
+
+/// Asks the database for a user by their id, and returns a field of their entry; none if it cannot be had.
+#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
+fn look_up_by_id(
+    uid: u32,
+    field: impl FnOnce(&libc::passwd) -> *mut libc::c_char,
+) -> Option<CString> {
+    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
+        // SAFETY: the structure, the buffer of the length that is given, and the result live through
+        // the call, which writes to nothing else.
+        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    };
+    // SAFETY: the fields of an entry that was found are strings with their ends, in the buffer.
+    look_up(find, |entry| unsafe { CStr::from_ptr(field(entry)) }.to_owned()).ok()?
+}
+
 /// Asks the database for a user, and returns what `read` makes of their entry.
 #[expect(unsafe_code, reason = "the C library fills a structure that rustix does not have")]
 fn look_up<T>(
@@ -65,14 +97,9 @@ fn look_up<T>(
 /// database does not have.
 #[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
 pub(super) fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
-    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
-        // SAFETY: the structure, the buffer of the length that is given, and the result live through
-        // the call, which writes to nothing else.
-        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
+    let Some(name) = look_up_by_id(uid, |entry| entry.pw_name) else {
+        return getent_groups(uid, gid);
     };
-    // SAFETY: an entry that was found has a name, a string with its end, in the buffer.
-    let name = look_up(find, |entry| unsafe { CStr::from_ptr(entry.pw_name) }.to_owned());
-    let Ok(Some(name)) = name else { return getent_groups(uid, gid) };
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
         let mut count = libc::c_int::try_from(groups.len()).expect("there are few");

@@ -19,12 +19,14 @@ impl Ids {
     /// it has all, as that of the host.
     pub(super) fn of_namespace(process: &Path) -> io::Result<Option<Self>> {
         let read = |name: &str| fs::read_to_string(process.join(name));
-        let (uids, gids) = (read("uid_map")?, read("gid_map")?);
+        Ok(Ids::of_maps(&read("uid_map")?, &read("gid_map")?))
+    }
+
+    /// Returns those of two maps; none if they have all.
+    pub(super) fn of_maps(uids: &str, gids: &str) -> Option<Self> {
         let is_whole = |map: &str| map.split_whitespace().eq(["0", "0", "4294967295"]);
-        if is_whole(&uids) && is_whole(&gids) {
-            return Ok(None);
-        }
-        Ok(Some(Ids { uids: from_zero(&uids), gids: from_zero(&gids) }))
+        let is_all = is_whole(uids) && is_whole(gids);
+        (!is_all).then(|| Ids { uids: from_zero(uids), gids: from_zero(gids) })
     }
 }
 

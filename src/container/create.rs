@@ -204,6 +204,7 @@ impl Engine {
             dir: &record.disk,
             read_only: false,
             user_namespace,
+            privilege: self.privilege,
         })?;
         let dir = directory.bundle();
         make_private(&dir)?;

@@ -29,7 +29,7 @@ pub use credentials::{
 };
 pub use digest::{Algorithm, Digest, DigestError, Hasher};
 pub use import::ImportError;
-pub use layer::{Limit, Limits, UnpackError, unpack_archive};
+pub use layer::{Limit, Limits, Target, UnpackError, unpack_archive};
 pub use layout::{LayerBuilder, LayoutArchive, LayoutWriter, WrittenLayer};
 pub use manifest::{Descriptor, Document, Index, MAX_MANIFEST_BYTES, Manifest, ManifestError};
 pub use oci_spec::image::{Arch, MediaType, Os};

@@ -13,6 +13,7 @@ use crate::sys::host_file::HostFile;
 use crate::sys::mount::{self as sys_mount, Overlay, Upper};
 use crate::sys::mount_namespace::within_new;
 use crate::sys::netns;
+use crate::sys::privilege::Privilege;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::tree::{self, CopyOptions, OwnerShift, Purpose};
@@ -31,6 +32,8 @@ pub struct Request<'a> {
     /// The user namespace of the container, if it has one: owners in the layers, from 0 on, are seen as
     /// its ids.
     pub user_namespace: Option<UserNamespace<'a>>,
+    /// As what the layers were unpacked.
+    pub privilege: Privilege,
 }
 
 /// A user namespace in which ids from 0 on are private ids of the host.
@@ -41,9 +44,9 @@ pub struct UserNamespace<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Returns the request for a root file system that takes changes.
+    /// Returns the request for a root file system that takes changes, of root.
     pub fn new(layers: &'a [PathBuf], dir: &'a Path) -> Self {
-        Request { layers, dir, read_only: false, user_namespace: None }
+        Request { layers, dir, read_only: false, user_namespace: None, privilege: Privilege::Root }
     }
 }
 
@@ -100,7 +103,7 @@ pub fn mount(request: &Request<'_>) -> Result<Rootfs, RootfsError> {
     let backing = match mount_overlay(request, &merged) {
         Ok(()) => Backing::Overlay,
         Err(error) if has_no_overlay(&error) => {
-            let reason = reason(&error);
+            let reason = reason(&error, request.privilege);
             undo.push(|| drop(remove_tree(&merged)));
             for layer in request.layers {
                 let shift =
@@ -131,10 +134,14 @@ fn has_no_overlay(error: &PathError) -> bool {
 }
 
 /// Says why there is no overlay; the kernel's own words for most of it are "invalid argument".
-fn reason(error: &PathError) -> String {
+fn reason(error: &PathError, privilege: Privilege) -> String {
     match error.source.raw_os_error() {
         Some(NODEV) => "this kernel has no overlay file system".to_owned(),
         Some(TOOBIG) => "this kernel cannot lay so many layers over each other".to_owned(),
+        Some(INVAL | PERM) if privilege != Privilege::Root => "this kernel has no overlays for ordinary users \
+             (Linux before 5.11), or cannot lay one over the file systems that hold the layers and the \
+             container's files, as over an overlay or NFS"
+            .to_owned(),
         Some(INVAL) => "this kernel cannot lay one over the file systems that hold the layers and \
              the container's files, as when they are an overlay themselves"
             .to_owned(),
@@ -144,6 +151,7 @@ fn reason(error: &PathError) -> String {
 
 const NODEV: i32 = Errno::NODEV.raw_os_error();
 const TOOBIG: i32 = Errno::TOOBIG.raw_os_error();
+const PERM: i32 = Errno::PERM.raw_os_error();
 const INVAL: i32 = Errno::INVAL.raw_os_error();
 
 fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> {
@@ -169,14 +177,15 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
         make_dir(&empty, &mut undo)?;
         lowers.insert(0, empty);
     }
+    let attributes = request.privilege.overlay_attributes();
     match request.user_namespace {
-        None => Overlay { lowers: &lowers, upper }.mount(merged)?,
+        None => Overlay { lowers: &lowers, upper, attributes }.mount(merged)?,
         Some(users) => {
             let dir = request.dir.join(MAPPED);
             make_dir(&dir, &mut undo)?;
             let overlay = within_new(|| {
                 let lowers = map_layers(&lowers, users, &dir)?;
-                Overlay { lowers: &lowers, upper }.make(merged)
+                Overlay { lowers: &lowers, upper, attributes }.make(merged)
             })?;
             sys_mount::attach_overlay(overlay.as_fd(), merged)?;
         }

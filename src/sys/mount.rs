@@ -1,6 +1,6 @@
 //! Mounts: overlays, memory, and taking them away.
 
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -24,6 +24,29 @@ pub struct Overlay<'a> {
     pub lowers: &'a [PathBuf],
     /// What takes the changes; without it the overlay is read-only.
     pub upper: Option<Upper<'a>>,
+    /// Which attributes of the layers mean something to it.
+    pub attributes: OverlayAttributes,
+}
+
+/// The extended attributes in which overlays keep what a layer says of those below it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OverlayAttributes {
+    /// `trusted.overlay.*`, which root of the host alone can set and see.
+    #[default]
+    Trusted,
+    /// `user.overlay.*`: all there is in a user namespace, where an overlay looks at neither without
+    /// being told so, and then cannot replace or remove directories of lower layers (`EIO`).
+    User,
+}
+
+impl OverlayAttributes {
+    /// Returns the attribute of a directory that hides what lower layers have of it, if its value is `y`.
+    pub fn opaque(self) -> &'static CStr {
+        match self {
+            OverlayAttributes::Trusted => c"trusted.overlay.opaque",
+            OverlayAttributes::User => c"user.overlay.opaque",
+        }
+    }
 }
 
 /// What takes the changes made to an overlay.
@@ -44,6 +67,9 @@ const STRINGS: [(&str, &str); 3] =
 
 /// Nobody waits for a container's files to reach the disk: after a power cut there is no container.
 const VOLATILE: &str = "volatile";
+
+/// Has an overlay use `user.overlay.*` (Linux 5.11).
+const USER_ATTRIBUTES: &str = "userxattr";
 
 /// The longest value the kernel takes in one piece, and the longest string of options.
 const MAX_VALUE: usize = 255;
@@ -94,6 +120,9 @@ impl Overlay<'_> {
             }
             fsconfig_set_flag(context.as_fd(), VOLATILE)?;
         }
+        if self.attributes == OverlayAttributes::User {
+            fsconfig_set_flag(context.as_fd(), USER_ATTRIBUTES)?;
+        }
         for (key, value) in STRINGS {
             fsconfig_set_string(context.as_fd(), key, value)?;
         }
@@ -128,6 +157,9 @@ impl Overlay<'_> {
                 text.extend(escaped(&short_name(path, max, opened)?));
             }
             text.extend_from_slice(format!(",{VOLATILE}").as_bytes());
+        }
+        if self.attributes == OverlayAttributes::User {
+            text.extend_from_slice(format!(",{USER_ATTRIBUTES}").as_bytes());
         }
         for (key, value) in STRINGS {
             text.extend_from_slice(format!(",{key}={value}").as_bytes());
@@ -191,7 +223,7 @@ mod tests {
     use super::*;
 
     fn overlay(lowers: &[PathBuf]) -> Overlay<'_> {
-        Overlay { lowers, upper: None }
+        Overlay { lowers, upper: None, attributes: OverlayAttributes::Trusted }
     }
 
     #[test]
@@ -202,6 +234,15 @@ mod tests {
             String::from_utf8(options).unwrap(),
             "lowerdir=/e\\\\:/c\\,d:/a\\:b,index=off,metacopy=off,redirect_dir=nofollow"
         );
+    }
+
+    #[test]
+    fn an_overlay_of_a_user_says_which_attributes_it_uses() {
+        let lowers = [PathBuf::from("/a")];
+        let overlay = Overlay { attributes: OverlayAttributes::User, ..overlay(&lowers) };
+        let options = overlay.options(usize::MAX, &mut Vec::new()).unwrap();
+        let options = String::from_utf8(options).unwrap();
+        assert!(options.starts_with("lowerdir=/a,userxattr,"), "{options}");
     }
 
     #[test]

@@ -27,6 +27,8 @@ pub use map::{Map, find};
 pub use paths::UserPaths;
 pub use ranges::{Range, Ranges};
 
+use super::mount::OverlayAttributes;
+
 /// What this process may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Privilege {
@@ -66,6 +68,67 @@ impl Privilege {
             Privilege::Mapped(ids) => Some(ids),
             Privilege::Single => Some(Ids::SINGLE),
         }
+    }
+
+    /// Returns the same, but never more than a process may that is not user 0.
+    pub fn at_most_own(self) -> Self {
+        if rustix::process::geteuid().is_root() { self } else { Privilege::Single }
+    }
+
+    /// Returns whether files can belong to the users and groups that an image says, as far as there are
+    /// such; else all of them belong to the calling process.
+    pub fn has_owners(self) -> bool {
+        match self {
+            Privilege::Root | Privilege::Mapped(_) => true,
+            Privilege::Single => false,
+        }
+    }
+
+    /// Returns in which extended attributes overlays keep their own: in a user namespace nobody can set or
+    /// see those of root.
+    pub fn overlay_attributes(self) -> OverlayAttributes {
+        match self {
+            Privilege::Root => OverlayAttributes::Trusted,
+            Privilege::Mapped(_) | Privilege::Single => OverlayAttributes::User,
+        }
+    }
+
+    /// Returns whether device nodes can be made; where not, those that are there can be mounted. A
+    /// whiteout is none: anybody can make one.
+    pub fn can_make_devices(self) -> bool {
+        self == Privilege::Root
+    }
+
+    /// Returns whether a process with the capabilities for it can give others more than its own limits, or
+    /// an OOM score adjustment below its own: the kernel asks for those of the host.
+    pub fn can_exceed_limits(self) -> bool {
+        self == Privilege::Root
+    }
+
+    /// Returns whether there are the user and group with these ids.
+    pub fn has_user(self, uid: u32) -> bool {
+        self.ids().is_none_or(|ids| uid < ids.uids)
+    }
+
+    pub fn has_group(self, gid: u32) -> bool {
+        self.ids().is_none_or(|ids| gid < ids.gids)
+    }
+
+    /// Returns the last group id that the kernel takes for a range of groups from 0 on; none if there is
+    /// but one, which is as good as no range.
+    pub fn last_gid(self) -> Option<u32> {
+        match self {
+            Privilege::Root => Some(i32::MAX.cast_unsigned()),
+            Privilege::Mapped(ids) => {
+                Some(ids.gids.saturating_sub(1).min(i32::MAX.cast_unsigned()))
+            }
+            Privilege::Single => None,
+        }
+    }
+
+    /// Returns whether file systems can be mounted that are in files, by loop devices.
+    pub fn has_loop_devices(self) -> bool {
+        self == Privilege::Root
     }
 
     /// Returns whether the kernel maps the owners of files in a mount, so that containers can have user

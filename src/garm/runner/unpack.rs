@@ -8,8 +8,9 @@ use std::path::{Path, PathBuf};
 use super::download::Download;
 use super::error::RunnerError;
 use crate::garm::boot::Forge;
-use crate::image::{Limits, unpack_archive};
+use crate::image::{Limits, Target, unpack_archive};
 use crate::sys::fs::PathContext as _;
+use crate::sys::privilege::Privilege;
 
 /// The user's directory in the layer.
 pub(super) const HOME: &str = "home/runner";
@@ -88,7 +89,8 @@ impl Unpacking<'_> {
         dir: &Path,
     ) -> Result<u64, RunnerError> {
         let url = download.url();
-        unpack_archive(Cursor::new(first).chain(download), self.owner, self.limits, dir)
+        let target = Target { tree: dir, privilege: Privilege::Root.at_most_own() };
+        unpack_archive(Cursor::new(first).chain(download), self.owner, self.limits, target)
             .map_err(|source| RunnerError::Unpack { url, source })
     }
 

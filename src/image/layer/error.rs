@@ -55,6 +55,21 @@ pub enum UnpackError {
     /// The layer holds more than it may.
     #[error("the layer exceeds the limit of {limit}")]
     Limit { limit: Limit },
+    /// A file belongs to somebody whom the user namespace does not have.
+    #[error(
+        "the layer's {path:?} belongs to {what} {id}, and there are 0 to {} here: {}", count - 1,
+        range(*id, file)
+    )]
+    Owner {
+        path: PathBuf,
+        /// `user` or `group`.
+        what: &'static str,
+        id: u32,
+        /// How many ids there are, from 0 on.
+        count: u32,
+        /// The file in `/etc` that says so.
+        file: &'static str,
+    },
     /// The file system refused something.
     #[error("cannot {action} {path:?} of the layer")]
     File {
@@ -64,4 +79,44 @@ pub enum UnpackError {
         path: PathBuf,
         source: io::Error,
     },
+}
+
+/// Ids past this are not for files of images: no host has as many to give.
+const MOST: u32 = 1 << 30;
+
+/// Returns what to ask for, that there be an id.
+fn range(id: u32, file: &str) -> String {
+    if id >= MOST {
+        return format!(
+            "no range in /etc/{file} has so many; give the file another owner in the image"
+        );
+    }
+    // Id 0 is the user itself, so a range of that many is enough. They are given in such pieces.
+    let enough = id.next_multiple_of(1 << 16);
+    format!(
+        "ask for a range of at least {enough} ids in /etc/{file}, as in `USER:100000:{enough}`, and end the \
+         user's jobs"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_owner_out_of_range_is_named_with_the_range_that_would_do() {
+        let error = |id| {
+            let path = "opt/app".into();
+            let (what, file) = ("group", "subgid");
+            UnpackError::Owner { path, what, id, count: 65537, file }.to_string()
+        };
+        assert_eq!(
+            error(70_000),
+            "the layer's \"opt/app\" belongs to group 70000, and there are 0 to 65536 here: ask for a \
+             range of at least 131072 ids in /etc/subgid, as in `USER:100000:131072`, and end the user's \
+             jobs"
+        );
+        assert!(error(65_537).contains("at least 131072"), "{}", error(65_537));
+        assert!(error(u32::MAX - 1).contains("no range"), "{}", error(u32::MAX - 1));
+    }
 }

@@ -16,9 +16,10 @@ use super::archive::{Archive, Entry, Kind, Source};
 use super::attributes::{Attributes, set_time};
 use super::error::UnpackError;
 use super::limits::{Limit, Limits};
-use super::place::{OpenPath, set_opaque};
+use super::place::OpenPath;
 use super::unpack::Unpacked;
 use crate::sys::beneath::open_strictly;
+use crate::sys::privilege::Privilege;
 use crate::sys::removal::remove_all;
 
 /// What a name starts with that hides another one in lower layers.
@@ -61,17 +62,23 @@ pub(super) enum Rules {
 
 impl<'a> Extractor<'a> {
     /// Starts in a new directory.
-    pub(super) fn new(tree: &Path, limits: &'a Limits, rules: Rules) -> Result<Self, UnpackError> {
-        let owner = match rules {
+    pub(super) fn new(
+        tree: &Path,
+        limits: &'a Limits,
+        rules: Rules,
+        privilege: Privilege,
+    ) -> Result<Self, UnpackError> {
+        let attributes = Attributes::new(privilege);
+        let owner = attributes.default_owner(match rules {
             Rules::Layer => None,
             Rules::Plain { owner } => Some(owner),
-        };
-        let place = OpenPath::new(tree, owner).map_err(|error| UnpackError::File {
+        });
+        let opaque = privilege.at_most_own().overlay_attributes();
+        let place = OpenPath::new(tree, owner, opaque).map_err(|error| UnpackError::File {
             action: error.action,
             path: error.path,
             source: error.source,
         })?;
-        let attributes = Attributes::new();
         let unpacked = Unpacked { size_bytes: BLOCK_BYTES, entries: 0, is_opaque: false };
         Ok(Extractor { place, attributes, limits, rules, unpacked })
     }
@@ -91,7 +98,7 @@ impl<'a> Extractor<'a> {
             if let Rules::Plain { owner } = self.rules {
                 make_plain(&mut entry, owner)?;
             }
-            self.attributes.fit(&mut entry);
+            self.attributes.fit(&mut entry)?;
             self.normalise(&entry, &entry.path, &mut path)?;
             self.make(archive, &entry, &path)?;
         }
@@ -166,7 +173,7 @@ impl<'a> Extractor<'a> {
                 let target = entry.target.as_slice();
                 self.node(entry, name, |directory| symlinkat(target, directory, name))
             }
-            Kind::Character | Kind::Block if !self.attributes.is_root() => Ok(()),
+            Kind::Character | Kind::Block if !self.attributes.can_make(entry) => Ok(()),
             Kind::Character | Kind::Block | Kind::Fifo => {
                 let kind = match entry.kind {
                     Kind::Character => FileType::CharacterDevice,
@@ -188,7 +195,7 @@ impl<'a> Extractor<'a> {
         if name == OPAQUE {
             let is_root = self.place.is_at_root();
             self.unpacked.is_opaque |= is_root;
-            return set_opaque(&self.place.here().fd).at("hide what is below", entry);
+            return self.place.set_here_opaque().at("hide what is below", entry);
         }
         let hidden = &name[WHITEOUT.len()..];
         if matches!(hidden, b"" | b"." | b"..") {
@@ -198,7 +205,7 @@ impl<'a> Extractor<'a> {
         let result = match mknodat(directory, hidden, FileType::CharacterDevice, Mode::empty(), 0) {
             // Whatever this layer has there hides what is below, except that directories merge.
             Err(Errno::EXIST) => match open_strictly(directory, hidden, OPEN_DIR, Mode::empty()) {
-                Ok(directory) => set_opaque(&directory),
+                Ok(opened) => self.place.set_opaque(&opened),
                 Err(Errno::NOTDIR | Errno::LOOP) => Ok(()),
                 Err(error) => Err(error),
             },
@@ -343,7 +350,7 @@ fn contains(path: &[u8], part: &[u8]) -> bool {
     path.windows(part.len()).any(|window| window == part)
 }
 
-fn path_of(path: &[u8]) -> PathBuf {
+pub(super) fn path_of(path: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(path))
 }
 

@@ -22,9 +22,11 @@
 //!   belong to the host's own policy, and those of `trusted.*` and `user.overlay.*` would let a
 //!   layer give orders to overlayfs: they are left out.
 //! - Device nodes and FIFOs are made, as Docker does: nobody but root reaches them in the store,
-//!   and in a container the cgroup's device rules decide.
-//! - For a user who is not root all files are this user's own, to read and to write and without
-//!   setuid and setgid bits, and device nodes are left out.
+//!   and in a container the cgroup's device rules decide. In a user namespace nobody can make device
+//!   nodes: they are left out.
+//! - An owner that the user namespace does not have is an error.
+//! - Without subordinate ids all files are the user's own, to read and to write and without setuid and
+//!   setgid bits; what the layer says is kept in the attribute `user.oci-hooks.owner`.
 //! - Holes of sparse files (GNU's four formats) stay holes.
 //!
 //! Where readers of archives disagree on what one says, it is rejected: a size in a directory's
@@ -47,4 +49,4 @@ pub(super) use unpack::{Unpacked, prove, unpack};
 
 pub use error::UnpackError;
 pub use limits::{Limit, Limits};
-pub use unpack::unpack_archive;
+pub use unpack::{Target, unpack_archive};

@@ -11,11 +11,11 @@ use rustix::fs::{
     mkdirat, statat, unlinkat,
 };
 use rustix::io::Errno;
-use rustix::process::{getegid, geteuid};
 
 use super::attributes::set_time;
 use crate::sys::beneath::{Beneath, open_as_root, open_strictly};
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::mount::OverlayAttributes;
 
 // Without `NOFOLLOW`, or a link would be told from a file no more.
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
@@ -41,19 +41,22 @@ pub(super) struct OpenPath {
     levels: Vec<Level>,
     /// Whose directories are that the archive has no entry for.
     owner: (Uid, Gid),
+    /// How it is said that a directory hides what lower layers have of it.
+    opaque: OverlayAttributes,
 }
 
 impl OpenPath {
-    /// Starts at a new, empty directory. What the archive says no owner of is this owner's, which
-    /// only root can say; otherwise our own.
-    pub(super) fn new(path: &Path, owner: Option<(u32, u32)>) -> Result<Self, PathError> {
+    /// Starts at a new, empty directory. What the archive says no owner of is this owner's.
+    pub(super) fn new(
+        path: &Path,
+        (uid, gid): (u32, u32),
+        opaque: OverlayAttributes,
+    ) -> Result<Self, PathError> {
         let fd = Beneath::new(path)?.into_fd();
-        let owner = owner.filter(|_| geteuid().is_root());
-        let raw = |(uid, gid)| (Uid::from_raw(uid), Gid::from_raw(gid));
-        let owner = owner.map_or_else(|| (geteuid(), getegid()), raw);
+        let owner = (Uid::from_raw(uid), Gid::from_raw(gid));
         fchown(&fd, Some(owner.0), Some(owner.1)).at("change the owner of", path)?;
         let root = Level { fd, end: 0, mtime: None, gives_group: false };
-        Ok(OpenPath { root, path: Vec::new(), levels: Vec::new(), owner })
+        Ok(OpenPath { root, path: Vec::new(), levels: Vec::new(), owner, opaque })
     }
 
     pub(super) fn root(&mut self) -> &mut Level {
@@ -136,7 +139,7 @@ impl OpenPath {
             result => result?,
         };
         if is_opaque {
-            set_opaque(&fd)?;
+            self.set_opaque(&fd)?;
         }
         Ok((Level { fd, end: 0, mtime: None, gives_group }, is_new))
     }
@@ -163,6 +166,17 @@ impl OpenPath {
         Ok(Level { fd, end: 0, mtime: Some((stat.st_mtime, nanoseconds)), gives_group })
     }
 
+    /// Makes overlays hide what lower layers have in the directory that was entered last.
+    pub(super) fn set_here_opaque(&mut self) -> Result<(), Errno> {
+        let name = self.opaque.opaque();
+        fsetxattr(&self.here().fd, name, b"y", XattrFlags::empty())
+    }
+
+    /// Does so in a directory.
+    pub(super) fn set_opaque(&self, directory: impl AsFd) -> Result<(), Errno> {
+        fsetxattr(directory, self.opaque.opaque(), b"y", XattrFlags::empty())
+    }
+
     fn leave_to(&mut self, kept: usize) -> Result<(), Errno> {
         while self.levels.len() > kept {
             let level = self.levels.pop().expect("there are more than are kept");
@@ -179,13 +193,4 @@ impl OpenPath {
 pub(super) fn is_whiteout(directory: BorrowedFd<'_>, name: &[u8]) -> Result<bool, Errno> {
     let stat = statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
     Ok(FileType::from_raw_mode(stat.st_mode) == FileType::CharacterDevice && stat.st_rdev == 0)
-}
-
-/// Makes overlayfs hide what lower layers have in a directory.
-pub(super) fn set_opaque(directory: impl AsFd) -> Result<(), Errno> {
-    match fsetxattr(&directory, "trusted.overlay.opaque", b"y", XattrFlags::empty()) {
-        // What overlays of users who are not root go by.
-        Err(Errno::PERM) => fsetxattr(&directory, "user.overlay.opaque", b"y", XattrFlags::empty()),
-        result => result,
-    }
 }

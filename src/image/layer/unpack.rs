@@ -13,6 +13,7 @@ use super::error::UnpackError;
 use super::extract::{Extractor, Rules};
 use super::limits::{Limit, Limits, RATIO_FREE_BYTES};
 use crate::image::{Digest, digest::Hasher};
+use crate::sys::privilege::Privilege;
 
 /// Small enough for the CPU's cache, large enough for the data of most files.
 const CHUNK_BYTES: usize = 256 << 10;
@@ -30,6 +31,15 @@ pub(in crate::image) struct Unpacked {
     pub(in crate::image) is_opaque: bool,
 }
 
+/// Where something is unpacked.
+#[derive(Clone, Copy, Debug)]
+pub struct Target<'a> {
+    /// The directory that is made for it.
+    pub tree: &'a Path,
+    /// Whose files can be in it.
+    pub privilege: Privilege,
+}
+
 /// Unpacks a layer into a directory that it makes.
 ///
 /// On an error the directory may hold anything; the caller removes it.
@@ -37,13 +47,14 @@ pub(in crate::image) fn unpack(
     blob: Blob<'_, impl Read + Send>,
     diff_id: &Digest,
     limits: &Limits,
-    tree: &Path,
+    target: Target<'_>,
 ) -> Result<Unpacked, UnpackError> {
+    let Target { tree, privilege } = target;
     make_directory(tree)?;
     let hasher = Hasher::new(diff_id.algorithm());
     let inflate = |full: &_, empty: &_| inflate(blob, limits, full, empty);
     let (unpacked, hasher) = in_two_threads(inflate, Some(hasher), |archive| {
-        Extractor::new(tree, limits, Rules::Layer)?.run(archive)
+        Extractor::new(tree, limits, Rules::Layer, privilege)?.run(archive)
     })?;
     check(hasher, diff_id)?;
     Ok(unpacked)
@@ -73,15 +84,16 @@ fn check(hasher: Option<Hasher>, diff_id: &Digest) -> Result<(), UnpackError> {
 /// Unpacks an archive that is no layer, compressed or not, into a directory that it makes. Returns
 /// about how much of the disk it takes.
 ///
-/// What overlays would take for a whiteout is a file or rejected. Everything gets this owner, and
-/// neither set-user-ID bits nor extended attributes are kept. On an error the directory may hold
-/// anything; the caller removes it.
+/// What overlays would take for a whiteout is a file or rejected. Everything gets this owner, if files
+/// can have owners, and neither set-user-ID bits nor extended attributes are kept. On an error the
+/// directory may hold anything; the caller removes it.
 pub fn unpack_archive(
     reader: impl Read + Send,
     owner: (u32, u32),
     limits: &Limits,
-    tree: &Path,
+    target: Target<'_>,
 ) -> Result<u64, UnpackError> {
+    let Target { tree, privilege } = target;
     make_directory(tree)?;
     let inflate = |full: &_, empty: &_| match pump(reader, limits.bytes, full, empty) {
         Ok(End::Whole | End::Stopped) => Ok(()),
@@ -90,7 +102,7 @@ pub fn unpack_archive(
         Err(DecoderError::Unsupported(name)) => Err(UnpackError::Compression { name }),
     };
     let (unpacked, _) = in_two_threads(inflate, None, |archive| {
-        Extractor::new(tree, limits, Rules::Plain { owner })?.run(archive)
+        Extractor::new(tree, limits, Rules::Plain { owner }, privilege)?.run(archive)
     })?;
     Ok(unpacked.size_bytes)
 }

@@ -11,7 +11,7 @@ use super::error::StoreError;
 use super::open::{Store, names, read_record, read_whole, write_record};
 use super::served::{self, Served};
 use super::unpack_lock::{self, LayerRequest, LockedLayer, UnpackLock};
-use crate::image::layer::{Blob, Unpacked, prove, unpack};
+use crate::image::layer::{Blob, Target, Unpacked, prove, unpack};
 use crate::image::{Descriptor, Digest, Pace};
 use crate::sys::fs::{PathContext as _, PathError, random_u64};
 
@@ -137,7 +137,9 @@ impl Store {
     ) -> Result<Filled, StoreError> {
         let Blob { reader, digest, size } = blob;
         let blob = Blob { reader: lock.watch(reader)?, digest, size };
-        let unpacked = unpack(blob, diff_id, &self.options.limits, &lock.path.join("tree"))
+        let tree = lock.path.join("tree");
+        let target = Target { tree: &tree, privilege: self.options.privilege };
+        let unpacked = unpack(blob, diff_id, &self.options.limits, target)
             .map_err(|source| StoreError::Unpack { diff_id: diff_id.clone(), source })?;
         let Unpacked { size_bytes, entries, is_opaque } = unpacked;
         let record = Record { size_bytes, entries, is_opaque, boot: Some(self.boot.clone()) };

@@ -1,13 +1,17 @@
 //! A program that reads what strangers wrote: it runs as a user who owns nothing of the host, and
 //! sees less of it.
 //!
-//! It believes to be root, of a user namespace whose numbers no user of the host has. The homes of
-//! users, and other places where nothing is that it needs, are empty, and its own; what it gets of the
-//! host is mounted there.
+//! It believes to be root, of a user namespace whose numbers no user of the host has, as far as there
+//! are such. The homes of users, and other places where nothing is that it needs, are empty, and its
+//! own; what it gets of the host is mounted there.
 
-use std::ffi::{CStr, CString};
+mod ids;
+
+use std::ffi::CString;
+use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Command, ExitStatus};
@@ -26,32 +30,34 @@ use rustix::thread::{
 };
 use tracing::debug;
 
+pub use ids::ConfinedIds;
+
 use super::detached::{Depth, Detached};
 use super::fs::PathError;
 use super::host_file::HostFile;
 use super::spawn;
-use super::userns::{IdRange, Mapping};
-
-/// The users of the host that those of the program are. systemd's list of who uses which numbers has
-/// nobody for these.
-const FIRST: u32 = 0x7000_0000;
-const COUNT: u32 = 1 << 24;
-
-/// The user and group of the host that the program takes for root.
-pub const OWNER: (u32, u32) = (FIRST, FIRST);
-
-/// Options of a file system in memory that belongs to the program.
-const OWN: &CStr = c"mode=755,uid=1879048192,gid=1879048192,size=64m";
 
 /// Where nothing is that a program needs which the system has installed. It may write there, for
 /// itself.
-const HIDDEN: [&CStr; 8] =
-    [c"/boot", c"/home", c"/media", c"/mnt", c"/root", c"/srv", c"/tmp", c"/var"];
+const HIDDEN: [&str; 8] = ["/boot", "/home", "/media", "/mnt", "/root", "/srv", "/tmp", "/var"];
+
+/// All that a program sees of the host if it is a user who has files there: what systems install, and
+/// what the kernel shows.
+const SYSTEM: [&str; 11] =
+    ["bin", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "sbin", "sys", "usr"];
+
+/// Of that, where users keep what is theirs.
+const OF_USERS: [&str; 3] = ["/dev/shm", "/usr/local/src", "/usr/src"];
 
 /// What a program may see and have.
 #[derive(Debug)]
 pub struct Confinement {
+    ids: ConfinedIds,
     namespace: OwnedFd,
+    /// Directories of the host that are empty for the program.
+    hidden: Vec<CString>,
+    /// Options of a file system in memory that belongs to the program.
+    memory: CString,
     given: Vec<Given>,
 }
 
@@ -64,10 +70,16 @@ struct Given {
 
 impl Confinement {
     /// Makes the user namespace.
-    pub fn new() -> io::Result<Self> {
-        let all = || vec![IdRange { disk: 0, view: FIRST, count: COUNT }];
-        let namespace = Mapping { uids: all(), gids: all() }.namespace()?;
-        Ok(Confinement { namespace, given: Vec::new() })
+    pub fn new(ids: ConfinedIds) -> io::Result<Self> {
+        let namespace = ids.mapping().namespace()?;
+        let hidden = if ids.are_its_own() {
+            HIDDEN.iter().map(|path| c_string(path.as_bytes())).collect()
+        } else {
+            beyond_the_system()?
+        };
+        let (uid, gid) = ids.owner();
+        let memory = c_string(format!("mode=755,uid={uid},gid={gid},size=64m").as_bytes());
+        Ok(Confinement { ids, namespace, hidden, memory, given: Vec::new() })
     }
 
     /// Gives the program a directory, at a path directly in a place that is its own. The directory
@@ -77,23 +89,23 @@ impl Confinement {
     }
 
     /// Shows the program a directory at such a path, which it cannot change. The directory becomes the
-    /// program's; so should be what is in it, see [`OWNER`].
+    /// program's; so should be what is in it, see [`ConfinedIds::owner`].
     pub fn show(&mut self, dir: &Path, at: &str) -> Result<(), PathError> {
         self.take(dir, at, true)
     }
 
     fn take(&mut self, dir: &Path, at: &str, read_only: bool) -> Result<(), PathError> {
         let dir = HostFile::open_trusted(dir)?;
-        let owner = (Some(Uid::from_raw(FIRST)), Some(Gid::from_raw(FIRST)));
-        chownat(&dir, c"", owner.0, owner.1, AtFlags::EMPTY_PATH)
+        let (uid, gid) = self.ids.owner();
+        let (uid, gid) = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        chownat(&dir, c"", uid, gid, AtFlags::EMPTY_PATH)
             .map_err(|error| dir.error("set the owner of", error))?;
         self.add(Detached::copy_of(&dir, Depth::Single)?, at, read_only);
         Ok(())
     }
 
     fn add(&mut self, tree: Detached, at: &str, read_only: bool) {
-        let target = CString::new(at).expect("paths of ours have no zero");
-        self.given.push(Given { tree, target, read_only });
+        self.given.push(Given { tree, target: c_string(at.as_bytes()), read_only });
     }
 
     /// Runs a command so, to its end. It is the first process of a namespace of processes: whatever it
@@ -126,8 +138,8 @@ impl Confinement {
         unshare(UnshareFlags::NEWNS)?;
         mount_change(c"/", MountPropagationFlags::PRIVATE | MountPropagationFlags::REC)?;
         let flags = MountFlags::NOSUID | MountFlags::NODEV;
-        for hidden in HIDDEN {
-            match mount(c"tmpfs", hidden, c"tmpfs", flags, OWN) {
+        for hidden in &self.hidden {
+            match mount(c"tmpfs", hidden, c"tmpfs", flags, &*self.memory) {
                 Err(Errno::NOENT | Errno::NOTDIR) => {}
                 done => done?,
             }
@@ -146,7 +158,11 @@ impl Confinement {
             }
         }
         move_into_link_name_space(self.namespace.as_fd(), Some(LinkNameSpaceType::User))?;
-        set_thread_groups(&[])?;
+        match set_thread_groups(&[]) {
+            // Without ranges of ids nobody may leave a group, which could be one that denies something.
+            Err(Errno::PERM) if !self.ids.are_its_own() => {}
+            done => done?,
+        }
         set_thread_res_gid(Gid::ROOT, Gid::ROOT, Gid::ROOT)?;
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
         // Another one, which belongs to the user namespace: there it may mount, and not take away what
@@ -163,8 +179,36 @@ fn unshare(flags: UnshareFlags) -> Result<(), Errno> {
     }
 }
 
-#[test]
-fn file_systems_of_the_program_are_its_own() {
-    let options = OWN.to_str().unwrap();
-    assert!(options.contains(&format!(",uid={FIRST},gid={FIRST},")));
+/// Returns the directories of the host beside those of its system.
+fn beyond_the_system() -> io::Result<Vec<CString>> {
+    let mut hidden: Vec<_> = OF_USERS.iter().map(|path| c_string(path.as_bytes())).collect();
+    for entry in fs::read_dir("/")? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if entry.file_type()?.is_dir() && !SYSTEM.iter().any(|system| name == *system) {
+            hidden.push(c_string(&[b"/", name.as_bytes()].concat()));
+        }
+    }
+    Ok(hidden)
+}
+
+/// Returns a path or options for the kernel. None of ours has a zero.
+fn c_string(bytes: &[u8]) -> CString {
+    CString::new(bytes).expect("neither names of files nor texts of ours have a zero")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_user_with_files_the_program_sees_the_system_alone() {
+        let hidden = beyond_the_system().unwrap();
+        for path in [c"/home", c"/var", c"/tmp", c"/dev/shm"] {
+            assert!(hidden.iter().any(|hidden| hidden.as_c_str() == path), "{path:?}");
+        }
+        for path in [c"/usr", c"/etc", c"/proc", c"/dev"] {
+            assert!(!hidden.iter().any(|hidden| hidden.as_c_str() == path), "{path:?}");
+        }
+    }
 }

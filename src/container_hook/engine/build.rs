@@ -20,7 +20,7 @@ use crate::image::{
     StoreError,
 };
 use crate::runtime::{DEFAULT_PATH, FindError, find};
-use crate::sys::confine;
+use crate::sys::confine::ConfinedIds;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::lock::FileLock;
@@ -108,7 +108,8 @@ pub(super) fn build(
     let mut undo = Rollback::new();
     undo.push(|| drop(trash.remove(&context)));
     make_private(&context)?;
-    let target = Target { dir: &context, owner: confine::OWNER };
+    let ids = ConfinedIds::of(engine.privilege);
+    let target = Target { dir: &context, owner: ids.owner() };
     let digest = take(&backend.context.runner.files, dockerfile, &target, LIMITS)?;
     let file_name = dockerfile.file_name().unwrap_or_default();
     let reference = reference(uid, file_name, &digest);
@@ -122,10 +123,12 @@ pub(super) fn build(
     undo.push(|| drop(trash.remove(&home)));
     make_private(&home)?;
     let images = images_of(&context, file_name);
-    configure(&home, confine::OWNER, backend.registries, &images)?;
+    configure(&home, ids.owner(), backend.registries, &images)?;
 
     let buildah = Buildah {
         program,
+        ids,
+        privilege: engine.privilege,
         options,
         storage: &storage,
         temporary: &temporary,

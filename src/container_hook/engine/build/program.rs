@@ -8,9 +8,10 @@ use super::BuildError;
 use crate::container_hook::dockerfile::{CONFIGURATION, NO_MORE};
 use crate::container_hook::engine::settings::BuildOptions;
 use crate::runtime::DEFAULT_PATH;
-use crate::sys::confine::Confinement;
+use crate::sys::confine::{ConfinedIds, Confinement};
 use crate::sys::fs::PathContext as _;
 use crate::sys::lock::FileLock;
+use crate::sys::privilege::Privilege;
 use crate::sys::spawn;
 
 /// Where buildah sees its own directory, that of the Dockerfile, and its configuration.
@@ -21,6 +22,9 @@ const HOME: &str = "/tmp/home";
 /// buildah and the directories of the host that it gets.
 pub(super) struct Buildah<'a> {
     pub(super) program: PathBuf,
+    /// Whose it is on the host.
+    pub(super) ids: ConfinedIds,
+    pub(super) privilege: Privilege,
     pub(super) options: &'a BuildOptions,
     pub(super) storage: &'a Path,
     pub(super) temporary: &'a Path,
@@ -61,14 +65,20 @@ impl Buildah<'_> {
         command.arg("--root").arg(storage.join("root")).arg("--runroot").arg(storage.join("run"));
         command.arg("--registries-conf").arg(home.join(CONFIGURATION));
         command.arg("--registries-conf-dir").arg(home.join(NO_MORE));
+        command.args(storage_options(self.privilege));
         command.args(&self.options.options).args(arguments);
         command.env_clear().env("PATH", DEFAULT_PATH).env("HOME", home);
+        if self.privilege != Privilege::Root {
+            // It is in the namespaces that it needs: it must not look for ranges of a user to make others.
+            command.env("_CONTAINERS_USERNS_CONFIGURED", "1").env("STORAGE_DRIVER", "overlay");
+        }
         command.envs(self.options.env.iter().map(|(name, value)| (name, value)));
         command.current_dir("/").stdin(input);
         // What a Dockerfile asks for may be the host's root directory (CVE-2024-1753), and its steps
         // have few walls around them: with this they are nobody's on the host.
         let program = &self.program;
-        let mut confinement = Confinement::new().at("make a user namespace for", program)?;
+        let mut confinement =
+            Confinement::new(self.ids).at("make a user namespace for", program)?;
         confinement.give(self.storage, STORAGE)?;
         confinement.give(self.temporary, "/var/tmp")?;
         confinement.give(self.home, HOME)?;
@@ -76,5 +86,14 @@ impl Buildah<'_> {
         spawn::pass_descriptor(&mut command, self.lock.descriptor().at("lock", self.storage)?);
         let status = confinement.run(&mut command).at("execute", program)?;
         if status.success() { Ok(()) } else { Err(BuildError::Failed { action, status }) }
+    }
+}
+
+/// Returns what buildah has to know of the owners of files.
+fn storage_options(privilege: Privilege) -> &'static [&'static str] {
+    match privilege {
+        // There is one: files of an image that belong to others are its own.
+        Privilege::Single => &["--storage-opt", "overlay.ignore_chown_errors=true"],
+        Privilege::Root | Privilege::Mapped(_) => &[],
     }
 }

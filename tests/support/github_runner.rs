@@ -263,7 +263,12 @@ impl<'a, H: Hook> Runner<'a, H> {
     pub(crate) fn javascript(&mut self, source: &str, env: &[(&str, &str)]) -> Ended {
         let action = self.work().join("_actions/octo/js-action/v1/dist");
         fs::create_dir_all(&action).expect("the runner may write there");
-        fs::write(action.join("index.js"), source).expect("the directory is there");
+        self.write(&action.join("index.js"), source);
+        if let Some(user) = self.user {
+            for made in action.ancestors().take_while(|above| *above != self.work()) {
+                chown(made, Some(user.0), Some(user.1)).expect("root may do this");
+            }
+        }
         let node = if self.is_alpine { "node20_alpine" } else { "node20" };
         let words = ["/__w/_actions/octo/js-action/v1/dist/index.js".to_owned()];
         let node = format!("/__e/{node}/bin/node");

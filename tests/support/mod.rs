@@ -5,6 +5,7 @@
 
 pub(crate) mod api_proxy;
 pub(crate) mod bundle;
+pub(crate) mod by_user;
 pub(crate) mod call;
 pub(crate) mod certificates;
 pub(crate) mod cgroup;
@@ -29,3 +30,4 @@ pub(crate) mod registry;
 pub(crate) mod rootfs;
 pub(crate) mod runtime;
 pub(crate) mod static_program;
+pub(crate) mod world;

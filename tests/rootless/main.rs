@@ -1,0 +1,11 @@
+//! Jobs in containers for users who are not root and have no sudo, with subordinate ids and without, and
+//! for root beside them: `container-hook` as the user installs it, with real runc and crun.
+
+#![expect(clippy::unwrap_used, reason = "what fails here should panic")]
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod jobs;
+mod machine;
+mod setup;

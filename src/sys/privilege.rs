@@ -12,7 +12,6 @@ mod loopback;
 mod map;
 pub mod outside;
 pub mod owners;
-mod paths;
 mod ranges;
 mod world;
 
@@ -24,7 +23,6 @@ pub use error::PrivilegeError;
 pub use holder::{Holder, NewHolder};
 pub use ids::Ids;
 pub use map::{Map, find};
-pub use paths::UserPaths;
 pub use ranges::{Range, Ranges};
 
 use super::mount::OverlayAttributes;

@@ -4,6 +4,7 @@
 mod below;
 mod events;
 mod group;
+mod own;
 mod processes;
 mod slice;
 
@@ -15,9 +16,11 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::debug;
 
+pub(in crate::sys) use below::remove_mounted;
 pub use below::{Below, remove_recorded};
 pub use events::{Events, events};
 pub use group::{Group, GroupLimits, remove_group};
+pub(in crate::sys) use own::own;
 pub use processes::{limit_all, share_of_processes};
 
 /// What all containers are in whose cgroups are not systemd's.

@@ -3,6 +3,7 @@
 //! It is asked once, at a program's door, and handed on as a value. What depends on it is a question
 //! here, answered for each kind side by side; nobody else asks for user id 0.
 
+pub mod cgroup;
 mod clone;
 mod enter;
 mod error;

@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use rustix::fs::{Access, Mode, OFlags, access, open};
 use tracing::debug;
 
+use super::own::{mounts, own};
 use super::{children, is_empty, kill_all};
 
 /// How long killed processes may take to leave a cgroup.
@@ -31,7 +32,7 @@ impl Below {
     /// Makes a cgroup with this name; none where none can be had: version 1, a mount that is read-only, an
     /// ordinary user whom nobody gave one.
     pub fn make(name: &str) -> Option<Self> {
-        let parent = own()?;
+        let (parent, _) = own()?;
         // Who moves a process must be able to write to what is above both cgroups, too.
         access(parent.join("cgroup.procs"), Access::WRITE_OK).ok()?;
         let dir = parent.join(name);
@@ -83,7 +84,7 @@ impl Below {
 
 impl Drop for Below {
     fn drop(&mut self) {
-        remove_below(&self.dir);
+        remove_below(&self.dir, TIMEOUT);
     }
 }
 
@@ -98,21 +99,34 @@ pub fn remove_recorded(dir: &Path, prefix: &str) -> io::Result<()> {
         .file_name()
         .and_then(|name| name.to_str()?.strip_prefix(prefix))
         .is_some_and(|rest| !rest.is_empty() && rest.bytes().all(|b| b.is_ascii_hexdigit()));
-    let is_plain = dir.is_absolute() && !dir.components().any(|part| part.as_os_str() == "..");
-    let is_in_mount = mounts().iter().any(|(_, mount)| dir.starts_with(mount));
-    if !(is_named && is_plain && is_in_mount) {
+    if !is_named {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    remove_below(dir);
-    Ok(())
+    remove_mounted(dir, TIMEOUT).map(|_| ())
 }
 
-fn remove_below(dir: &Path) {
-    let end = Instant::now() + TIMEOUT;
+/// Kills what is in a cgroup of version 2, and removes it with those below. Returns whether it is gone by the
+/// end of a time.
+///
+/// # Errors
+///
+/// `InvalidInput` if the path is in no mount of cgroups.
+pub(in crate::sys) fn remove_mounted(dir: &Path, timeout: Duration) -> io::Result<bool> {
+    let is_plain = dir.is_absolute() && !dir.components().any(|part| part.as_os_str() == "..");
+    let is_in_mount = mounts().iter().any(|(_, mount)| dir != mount && dir.starts_with(mount));
+    if !(is_plain && is_in_mount) {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    Ok(remove_below(dir, timeout))
+}
+
+fn remove_below(dir: &Path, timeout: Duration) -> bool {
+    let end = Instant::now() + timeout;
     loop {
         kill_tree(dir);
-        if remove_tree(dir) || Instant::now() > end {
-            return;
+        let is_gone = remove_tree(dir);
+        if is_gone || Instant::now() > end {
+            return is_gone;
         }
         thread::sleep(POLL_INTERVAL);
     }
@@ -131,47 +145,9 @@ fn remove_tree(dir: &Path) -> bool {
     fs::remove_dir(dir).is_ok() || !dir.exists()
 }
 
-/// Returns the directory of this process's cgroup.
-fn own() -> Option<PathBuf> {
-    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    mounts().into_iter().find_map(|(root, mount)| {
-        let below = Path::new(path).strip_prefix(&root).ok()?;
-        let dir = mount.join(below);
-        dir.join("cgroup.procs").exists().then_some(dir)
-    })
-}
-
-/// Returns the mounts of version 2: the root of each, and where it is.
-fn mounts() -> Vec<(PathBuf, PathBuf)> {
-    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    mounts.lines().filter_map(mount_of).collect()
-}
-
-/// See proc_pid_mountinfo(5).
-fn mount_of(line: &str) -> Option<(PathBuf, PathBuf)> {
-    let (mount, kind) = line.split_once(" - ")?;
-    if kind.split(' ').next() != Some("cgroup2") {
-        return None;
-    }
-    let mut fields = mount.split(' ').skip(3);
-    let (root, at) = (fields.next()?, fields.next()?);
-    // Names with blanks are escaped there; cgroups are mounted nowhere of the kind.
-    (!at.contains('\\') && !root.contains("..")).then(|| (root.into(), at.into()))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn mounts_of_version_2_are_told_from_others() {
-        let line = "29 23 0:26 /docker/1a /sys/fs/cgroup ro,nosuid shared:4 - cgroup2 cgroup rw";
-        let both = (PathBuf::from("/docker/1a"), PathBuf::from("/sys/fs/cgroup"));
-        assert_eq!(mount_of(line), Some(both));
-        assert_eq!(mount_of("30 29 0:27 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids"), None);
-        assert_eq!(mount_of(""), None);
-    }
 
     #[test]
     fn what_is_not_named_as_ours_is_not_touched() {

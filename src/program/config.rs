@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use clap::Args;
 
 use super::context::{Context, OutputError};
-use super::settings_file::{FileSettings, Loaded, SettingsError, lines};
+use super::settings_file::{FileSettings, Loaded, Origin, SettingsError, lines};
 
 /// Print the settings that are in force
 #[derive(Debug, Args)]
@@ -31,8 +31,8 @@ where
     for missing in loaded.settings.missing() {
         context.note(&missing);
     }
-    context.line(match &loaded.path {
-        Some(path) => format!("# {} and defaults", path.display()),
+    context.line(match loaded.files_named() {
+        Some(files) => format!("# {files} and defaults"),
         None => "# Defaults: there is no settings file".to_owned(),
     })?;
     Ok(context.write(with_origins(&loaded))?)
@@ -44,7 +44,8 @@ fn with_origins<S: FileSettings>(loaded: &Loaded<S>) -> String {
     let printed: BTreeMap<usize, String> =
         lines(&text).into_iter().map(|(key, line)| (line, key)).collect();
     let origin = |key: &String| match loaded.lines.get(key) {
-        Some(line) => Some(format!("line {line}")),
+        Some(Origin { line, .. }) if loaded.files.len() == 1 => Some(format!("line {line}")),
+        Some(Origin { file, line }) => Some(format!("{}:{line}", loaded.files[*file].display())),
         None => loaded.settings.origin(key),
     };
     let lines =

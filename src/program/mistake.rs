@@ -32,6 +32,11 @@ impl Mistake {
         }
     }
 
+    /// Returns what is wrong, without where.
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
     /// Returns what the reader of a text found.
     pub fn of(text: &str, error: &toml::de::Error) -> Self {
         let span = error.span().unwrap_or_default();

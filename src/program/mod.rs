@@ -26,6 +26,8 @@ pub mod mistake;
 #[cfg(feature = "engine-program")]
 pub mod monitor;
 #[cfg(feature = "engine-program")]
+pub mod paths;
+#[cfg(feature = "engine-program")]
 pub mod place;
 #[cfg(feature = "engine-program")]
 pub mod progress;

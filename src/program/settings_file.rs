@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use toml::de::{DeTable, DeValue};
+use toml::{Table, Value};
 
 use super::context::Context;
 use super::mistake::Mistake;
@@ -27,6 +28,8 @@ pub enum SettingsError {
     Trust { path: PathBuf, source: TrustError },
     #[error("{}:{mistake}", path.display())]
     Parse { path: PathBuf, mistake: Mistake },
+    #[error("{} and {} do not go together: {message}", first.display(), second.display())]
+    Together { first: PathBuf, second: PathBuf, message: String },
 }
 
 /// The settings of a program, in TOML.
@@ -34,7 +37,7 @@ pub trait FileSettings: Default + DeserializeOwned + Serialize {
     /// A settings file with every default, each explained.
     const TEMPLATE: &'static str;
 
-    /// Reads the file that is named, or that a variable names, or the usual one if it exists.
+    /// Reads the file that is named, or that a variable names, or the usual ones that exist.
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError>;
 
     /// Returns where a value comes from that no line of a file says, if it is not a default.
@@ -60,38 +63,145 @@ impl Context {
     }
 }
 
-/// Settings, and the file that they are from.
+/// Settings, and the files that they are from.
 #[derive(Clone, Debug)]
 pub struct Loaded<S> {
     pub settings: S,
-    /// None if all are defaults.
-    pub path: Option<PathBuf>,
-    /// The line of each key that the file has, by its whole name.
-    pub lines: BTreeMap<String, usize>,
+    /// The files that were read, that one first whose values win; none if all are defaults.
+    pub files: Vec<PathBuf>,
+    /// The file that whoever runs this can add settings to: it need not exist.
+    pub own: PathBuf,
+    /// Where each key is from that a file has, by its whole name, such as `store.root`.
+    pub lines: BTreeMap<String, Origin>,
+}
+
+/// Where a value is from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// The number of the file in [`Loaded::files`].
+    pub file: usize,
+    /// Counted from 1.
+    pub line: usize,
 }
 
 impl<S: Default + DeserializeOwned> Loaded<S> {
-    /// Reads the file that is named, or the usual one if it exists.
-    pub fn read(named: Option<&Path>, usual: &Path) -> Result<Self, SettingsError> {
-        match Loaded::from_file(named.unwrap_or(usual)) {
-            Err(error) if named.is_none() && is_absent(&error) => {
-                Ok(Loaded { settings: S::default(), path: None, lines: BTreeMap::new() })
+    /// Reads the file that is named, or those of the usual ones that exist.
+    ///
+    /// Of these the first wins, key by key: a later one supplies what the earlier do not say. So an admin
+    /// has the last word on what is in the system's file, and a user on all else. Tables are put together;
+    /// a list is one value.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a file cannot be read, can be changed by others than root and the user who runs this, or
+    /// has a mistake: then it is named with line and column, whichever file it is in.
+    pub fn read(named: Option<&Path>, usual: &[PathBuf]) -> Result<Self, SettingsError> {
+        let mut found = Vec::new();
+        match named {
+            Some(path) => found.push(File::read::<S>(path)?),
+            None => {
+                for path in usual {
+                    match File::read::<S>(path) {
+                        Err(error) if is_absent(&error) => {}
+                        file => found.push(file?),
+                    }
+                }
             }
-            result => result,
         }
+        let own = named.map(Path::to_owned).or_else(|| usual.last().cloned()).unwrap_or_default();
+        let mut lines = BTreeMap::new();
+        for (number, file) in found.iter().enumerate() {
+            for (key, line) in self::lines(&file.text) {
+                lines.entry(key).or_insert(Origin { file: number, line });
+            }
+        }
+        let settings = match found.as_slice() {
+            [] => S::default(),
+            [file] => file.parse()?,
+            files => together(files)?,
+        };
+        let files = found.into_iter().map(|file| file.path).collect();
+        Ok(Loaded { settings, files, own, lines })
+    }
+}
+
+impl<S> Loaded<S> {
+    /// Returns the file whose values win; none if there is none.
+    pub fn path(&self) -> Option<&Path> {
+        self.files.first().map(PathBuf::as_path)
     }
 
-    /// Reads a file. The user who runs this may own it too: what they can do to the file they can
-    /// do to this process. What runs containers is root, so then that is nobody else.
-    fn from_file(path: &Path) -> Result<Self, SettingsError> {
+    /// Returns the file in which a section, such as `policy`, has to be changed to have effect: the first
+    /// that says something of it, else the one that whoever runs this can write.
+    pub fn file_of(&self, section: &str) -> &Path {
+        let is_of = |key: &str| key.strip_prefix(section).is_some_and(|key| key.starts_with('.'));
+        let of_section = self.lines.iter().filter(|(key, _)| is_of(key));
+        let first = of_section.map(|(_, origin)| origin.file).min();
+        first.map_or(&self.own, |number| &self.files[number])
+    }
+
+    /// Returns the files in a sentence; none if all are defaults.
+    pub fn files_named(&self) -> Option<String> {
+        let names: Vec<_> = self.files.iter().map(|file| file.display().to_string()).collect();
+        (!names.is_empty()).then(|| names.join(" and "))
+    }
+
+    /// Returns whether a file has a key, by its whole name.
+    pub fn says(&self, key: &str) -> bool {
+        self.lines.contains_key(key)
+    }
+}
+
+/// A file that was read and may be believed.
+struct File {
+    path: PathBuf,
+    text: String,
+}
+
+impl File {
+    /// Reads a file, which is one of settings by itself. The user who runs this may own it too: what they
+    /// can do to the file they can do to this process. What runs containers of root is root, so then that
+    /// is nobody else.
+    fn read<S: DeserializeOwned>(path: &Path) -> Result<Self, SettingsError> {
         let path = std::path::absolute(path)
             .map_err(|source| SettingsError::Absolute { path: path.to_owned(), source })?;
         trust::check_path(&path, &TrustOptions::of_process_or_pod())
             .map_err(|source| SettingsError::Trust { path: path.clone(), source })?;
         let bytes = read_bounded(&path, MAX_BYTES)?;
-        let settings = parse(&bytes, &path)?;
-        let lines = lines(str::from_utf8(&bytes).unwrap_or_default());
-        Ok(Loaded { settings, path: Some(path), lines })
+        parse::<S>(&bytes, &path)?;
+        let text = String::from_utf8(bytes).expect("what was parsed is UTF-8");
+        Ok(File { path, text })
+    }
+
+    fn parse<S: DeserializeOwned>(&self) -> Result<S, SettingsError> {
+        parse(self.text.as_bytes(), &self.path)
+    }
+}
+
+/// Puts files together that are settings each by itself.
+fn together<S: DeserializeOwned>(files: &[File]) -> Result<S, SettingsError> {
+    let mut all = Table::new();
+    for file in files {
+        add(&mut all, file.parse::<Table>()?);
+    }
+    let text = toml::to_string(&all).expect("tables of plain values");
+    toml::from_str(&text).map_err(|error| SettingsError::Together {
+        first: files[0].path.clone(),
+        second: files[1].path.clone(),
+        message: Mistake::of(&text, &error).message().to_owned(),
+    })
+}
+
+/// Adds what a table does not have.
+fn add(all: &mut Table, more: Table) {
+    for (key, value) in more {
+        match (all.get_mut(&key), value) {
+            (Some(Value::Table(there)), Value::Table(below)) => add(there, below),
+            (Some(_), _) => {}
+            (None, value) => {
+                all.insert(key, value);
+            }
+        }
     }
 }
 
@@ -141,60 +251,4 @@ pub(super) fn parse<S: DeserializeOwned>(bytes: &[u8], path: &Path) -> Result<S,
 }
 
 #[cfg(test)]
-mod tests {
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use serde::Deserialize;
-
-    use super::super::sections::Store;
-    use super::*;
-    use crate::sys::error::chain;
-
-    #[derive(Debug, Default, Deserialize)]
-    #[serde(default, deny_unknown_fields)]
-    struct Settings {
-        store: Store,
-    }
-
-    fn written(text: &str) -> (tempfile::TempDir, PathBuf) {
-        let temp = tempfile::tempdir().unwrap();
-        let path = temp.path().join("settings.toml");
-        fs::write(&path, text).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        (temp, path)
-    }
-
-    #[test]
-    fn mistakes_name_file_line_and_column() {
-        for (text, expected) in [
-            ("[store]\nrot = []\n", ":2:1: unknown field, expected one of `root`"),
-            ("[store]\npull = \"sometimes\"\n", ":2:8: unknown variant, expected one of `always`"),
-            ("[store\n", ":1:7: unclosed table"),
-            ("\"\u{fc}\" = 1", ":1:1: unknown field, expected `store`"),
-        ] {
-            let (_temp, path) = written(text);
-            let error = chain(&Loaded::<Settings>::from_file(&path).unwrap_err());
-            assert!(error.starts_with(&format!("{}{expected}", path.display())), "{error}");
-        }
-    }
-
-    #[test]
-    fn a_file_that_others_can_write_is_rejected() {
-        let (_temp, path) = written("[store]\nroot = \"/a\"\n");
-        let loaded = Loaded::<Settings>::from_file(&path).unwrap();
-        assert_eq!(loaded.settings.store.root, Path::new("/a"));
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o666)).unwrap();
-        let error = chain(&Loaded::<Settings>::from_file(&path).unwrap_err());
-        assert!(error.starts_with("the settings are not trusted: "), "{error}");
-    }
-
-    #[test]
-    fn a_file_that_is_named_must_exist() {
-        let (temp, _) = written("");
-        let other = temp.path().join("other");
-        let read = |named| Loaded::<Settings>::read(named, &other);
-        assert!(is_absent(&read(Some(&other)).unwrap_err()));
-        assert!(read(None).unwrap().path.is_none());
-    }
-}
+mod tests;

@@ -5,9 +5,9 @@
 //! program. To load the host's modules would be to load its C library, of whatever version, into a
 //! process that runs as root.
 
-use std::ffi::{CStr, CString, OsStr, OsString};
+use std::ffi::{CStr, CString, OsStr};
 use std::io;
-use std::os::unix::ffi::OsStringExt as _;
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::ptr;
 use std::time::Duration;
@@ -39,35 +39,35 @@ pub fn ids_by_name(name: &str) -> io::Result<Option<(u32, u32)>> {
         .or_else(|| name.to_str().ok().and_then(getent_passwd).map(|user| (user.uid, user.gid))))
 }
 
-/// Returns the name of a user; none if the user database (NSS) does not have them.
-pub fn name(uid: u32) -> Option<String> {
-    let found = look_up_by_id(uid, |entry| entry.pw_name);
-    let found = found.map(|name| name.to_string_lossy().into_owned());
-    found.or_else(|| getent_passwd(&uid.to_string()).map(|user| user.name))
+/// A user of this host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct User {
+    pub name: String,
+    pub uid: u32,
+    pub gid: u32,
+    pub home: PathBuf,
 }
 
-/// Returns the home directory of a user; none if the user database (NSS) does not have one.
-pub fn home(uid: u32) -> Option<PathBuf> {
-    let found = look_up_by_id(uid, |entry| entry.pw_dir);
-    let found = found.map(|home| OsString::from_vec(home.into_bytes()));
-    let found =
-        found.or_else(|| Some(getent("passwd", &uid.to_string())?.split(':').nth(5)?.into()));
-    found.map(PathBuf::from).filter(|home| home.is_absolute())
-}
-
-/// Asks the database for a user by their id, and returns a field of their entry; none if it cannot be had.
+/// Returns the user with this id; none if the database has none.
+///
+/// # Errors
+///
+/// Fails if the database cannot be asked.
 #[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
-fn look_up_by_id(
-    uid: u32,
-    field: impl FnOnce(&libc::passwd) -> *mut libc::c_char,
-) -> Option<CString> {
+pub fn user_by_id(uid: u32) -> io::Result<Option<User>> {
     let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
         // SAFETY: the structure, the buffer of the length that is given, and the result live through
         // the call, which writes to nothing else.
         unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
     };
-    // SAFETY: the fields of an entry that was found are strings with their ends, in the buffer.
-    look_up(find, |entry| unsafe { CStr::from_ptr(field(entry)) }.to_owned()).ok()?
+    let found = look_up(find, |entry| {
+        // SAFETY: name and home directory of an entry that was found are strings with their ends, in the
+        // buffer.
+        let [name, home] = unsafe { [CStr::from_ptr(entry.pw_name), CStr::from_ptr(entry.pw_dir)] };
+        let home = PathBuf::from(OsStr::from_bytes(home.to_bytes()));
+        User { name: name.to_string_lossy().into_owned(), uid, gid: entry.pw_gid, home }
+    })?;
+    Ok(found.or_else(|| getent_passwd(&uid.to_string()).filter(|user| user.uid == uid)))
 }
 
 /// Asks the database for a user, and returns what `read` makes of their entry.
@@ -97,9 +97,14 @@ fn look_up<T>(
 /// database does not have.
 #[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
 pub(super) fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
-    let Some(name) = look_up_by_id(uid, |entry| entry.pw_name) else {
-        return getent_groups(uid, gid);
+    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
+        // SAFETY: the structure, the buffer of the length that is given, and the result live through
+        // the call, which writes to nothing else.
+        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
     };
+    // SAFETY: an entry that was found has a name, a string with its end, in the buffer.
+    let name = look_up(find, |entry| unsafe { CStr::from_ptr(entry.pw_name) }.to_owned());
+    let Ok(Some(name)) = name else { return getent_groups(uid, gid) };
     let mut groups: Vec<libc::gid_t> = vec![0; 64];
     loop {
         let mut count = libc::c_int::try_from(groups.len()).expect("there are few");
@@ -116,14 +121,6 @@ pub(super) fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
         }
         groups.resize(wanted, 0);
     }
-}
-
-/// A user in the output of `getent passwd`.
-#[derive(Debug, PartialEq, Eq)]
-struct User {
-    name: String,
-    uid: u32,
-    gid: u32,
 }
 
 /// Where `getent` is: root does not search for it in a caller's `PATH`.
@@ -154,12 +151,13 @@ fn getent_groups(uid: u32, gid: u32) -> Vec<u32> {
     found.unwrap_or_default()
 }
 
-/// Reads `name:password:uid:gid:…`.
+/// Reads `name:password:uid:gid:comment:home:shell`.
 fn parse_passwd(text: &str) -> Option<User> {
     let mut fields = text.lines().next()?.split(':');
     let name = fields.next()?.to_owned();
     let uid = fields.nth(1)?.parse().ok()?;
-    Some(User { name, uid, gid: fields.next()?.parse().ok()? })
+    let gid = fields.next()?.parse().ok()?;
+    Some(User { name, uid, gid, home: fields.nth(1)?.into() })
 }
 
 /// Reads `name gid gid …`, and puts the user's own group first.
@@ -204,6 +202,14 @@ mod tests {
     }
 
     #[test]
+    fn users_are_found_by_their_id() {
+        let root = user_by_id(0).unwrap().unwrap();
+        assert_eq!((root.name.as_str(), root.uid, root.gid), ("root", 0, 0));
+        assert!(root.home.is_absolute());
+        assert_eq!(user_by_id(0x7fff_fff0).unwrap(), None);
+    }
+
+    #[test]
     fn users_are_found_by_their_name() {
         assert_eq!(ids_by_name("root").unwrap(), Some((0, 0)));
         for name in ["no-such-user-anywhere", "", "ro\0ot"] {
@@ -213,9 +219,10 @@ mod tests {
 
     #[test]
     fn what_getent_prints_is_read() {
-        let user = User { name: "jo".to_owned(), uid: 70_001, gid: 70_000 };
+        let home = PathBuf::from("/home/jo");
+        let user = User { name: "jo".to_owned(), uid: 70_001, gid: 70_000, home };
         assert_eq!(parse_passwd("jo:*:70001:70000:Jo:/home/jo:/bin/sh\n"), Some(user));
-        for text in ["", "jo", "jo:x:", "jo:x:1", "jo:x:a:1", "jo:x:1:-1:"] {
+        for text in ["", "jo", "jo:x:", "jo:x:1", "jo:x:a:1", "jo:x:1:-1:", "jo:x:1:1:"] {
             assert_eq!(parse_passwd(text), None, "{text:?}");
         }
         assert_eq!(parse_groups("jo                    24 70000 27 x\n", 70_000), [70_000, 24, 27]);

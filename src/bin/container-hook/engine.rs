@@ -10,7 +10,7 @@ use oci_hooks::network::NetworkOptions;
 use oci_hooks::program::host::HostError;
 
 use crate::environment;
-use crate::settings::{FILE, Ownership, Settings};
+use crate::settings::{Ownership, Settings};
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {
@@ -23,10 +23,9 @@ pub(crate) fn network(settings: &Settings) -> NetworkOptions {
     options
 }
 
-/// Returns what jobs may ask for, by the settings of a file.
-pub(crate) fn hook_settings(settings: &Settings, file: Option<&Path>) -> container_hook::Settings {
-    // Where they can be written, if they are not.
-    let file = Some(file.unwrap_or(Path::new(FILE)).to_owned());
+/// Returns what jobs may ask for, by settings whose policy is changed in a file.
+pub(crate) fn hook_settings(settings: &Settings, file: &Path) -> container_hook::Settings {
+    let file = Some(file.to_owned());
     container_hook::Settings {
         policy: Policy { file, ..settings.policy.clone() },
         template: TemplateSettings {
@@ -65,8 +64,8 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
 
 #[test]
 fn defaults_are_those_of_the_library() {
-    let mut settings = hook_settings(&Settings::default(), None);
-    assert_eq!(settings.policy.file.take().unwrap(), Path::new(FILE));
+    let mut settings = hook_settings(&Settings::default(), Path::new("/s.toml"));
+    assert_eq!(settings.policy.file.take().unwrap(), Path::new("/s.toml"));
     assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
     let mut settings = engine_settings(&Settings::default()).unwrap();
     // These are of the machine.

@@ -62,21 +62,21 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     {
         return Ok(exit);
     }
-    let Loaded { settings, path, .. } = Settings::load(config)?;
-    match environment::backend(&settings) {
-        Kind::Engine => on_this_machine(&settings, path.as_deref(), &request, log),
+    let loaded = Settings::load(config)?;
+    match environment::backend(&loaded.settings) {
+        Kind::Engine => on_this_machine(&loaded, &request, log),
         Kind::Kubernetes if !kubernetes::IS_BUILT => Err(CallError::NoKubernetes),
-        Kind::Kubernetes => kubernetes::run(&settings, path.as_deref(), &request, log),
+        Kind::Kubernetes => kubernetes::run(&loaded, &request, log),
     }
 }
 
 fn on_this_machine(
-    settings: &Settings,
-    file: Option<&Path>,
+    loaded: &Loaded<Settings>,
     request: &Request,
     log: &Log,
 ) -> Result<Exit, CallError> {
-    let mut call = Call::new(settings, file, request)?;
+    let settings = &loaded.settings;
+    let mut call = Call::new(loaded, request)?;
     let engine = settings.host().engine()?;
     if makes_containers(request) {
         call.runner.defaults = docker::defaults(&settings.policy)?;
@@ -109,13 +109,10 @@ pub(crate) struct Call {
 
 impl Call {
     /// Looks at the environment, and opens the audit log if containers are to be made.
-    pub(crate) fn new(
-        settings: &Settings,
-        file: Option<&Path>,
-        request: &Request,
-    ) -> Result<Self, CallError> {
+    pub(crate) fn new(loaded: &Loaded<Settings>, request: &Request) -> Result<Self, CallError> {
+        let settings = &loaded.settings;
         let runner = environment::runner(settings)?;
-        let mut hook_settings = engine::hook_settings(settings, file);
+        let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
         // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
         let makes_containers = makes_containers(request);
         hook_settings.template.file = match makes_containers {

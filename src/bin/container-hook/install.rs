@@ -7,7 +7,6 @@ use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{AS_ROOT, check_this_program, this_program};
-use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks, make_directories};
 use serde::Serialize;
 
@@ -135,9 +134,9 @@ pub(crate) fn run(
 
 /// Warns of settings with which the runner's user is as good as root.
 fn warn_of_policy(args: &InstallArgs, context: &Context) -> Result<(), Error> {
-    let Loaded { settings, path, .. } = context.settings::<Settings>()?;
-    if settings.policy.gives_root() {
-        let file = path.unwrap_or_default();
+    let loaded = context.settings::<Settings>()?;
+    if loaded.settings.policy.gives_root() {
+        let file = loaded.file_of("policy");
         context.warning(&format!(
             "whoever can change a workflow is root of this machine, and so is user {}, by [policy] in \
              {}",

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::AsFd as _;
-use std::path::Path;
 
 use oci_hooks::container::StepSignals;
 use oci_hooks::container_hook;
@@ -14,6 +13,7 @@ use oci_hooks::container_hook::kubernetes::{
 use oci_hooks::container_hook::request::Request;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::settings_file::Loaded;
 
 use crate::environment::pod;
 use crate::error::Error;
@@ -27,12 +27,12 @@ pub(crate) const IS_BUILT: bool = true;
 
 /// Carries the request out.
 pub(crate) fn run(
-    settings: &Settings,
-    file: Option<&Path>,
+    loaded: &Loaded<Settings>,
     request: &Request,
     log: &Log,
 ) -> Result<Exit, CallError> {
-    let call = Call::new(settings, file, request)?;
+    let settings = &loaded.settings;
+    let call = Call::new(loaded, request)?;
     let identity = identity()?;
     let kubernetes = library_settings(settings, log);
     let hook = |error| CallError::Hook(Box::new(error));

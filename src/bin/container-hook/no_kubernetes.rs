@@ -1,9 +1,8 @@
 //! What stands for `kubernetes` in a program that was built without it.
 
-use std::path::Path;
-
 use oci_hooks::container_hook::request::Request;
 use oci_hooks::program::exit::Exit;
+use oci_hooks::program::settings_file::Loaded;
 
 use crate::error::Error;
 use crate::fill::FillArgs;
@@ -15,8 +14,7 @@ use crate::settings::Settings;
 pub(crate) const IS_BUILT: bool = false;
 
 pub(crate) fn run(
-    _settings: &Settings,
-    _file: Option<&Path>,
+    _loaded: &Loaded<Settings>,
     _request: &Request,
     _log: &Log,
 ) -> Result<Exit, CallError> {

@@ -1,4 +1,5 @@
-//! The settings: a TOML file that only root may write, and a default for everything in it.
+//! The settings: TOML files that only root and the user who runs this may write, and a default for all in
+//! them.
 
 mod backend;
 
@@ -14,6 +15,7 @@ use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::{Interface, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::Host;
+use oci_hooks::program::paths::Paths;
 use oci_hooks::program::place::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
@@ -23,15 +25,17 @@ use serde::{Deserialize, Serialize};
 
 pub(crate) use backend::{Back, Backend, Kind, Kubernetes, Work};
 
-/// The file of settings that is read if it exists.
+/// The file of settings that is read if it exists; a user's own supplies what it does not say.
 pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
 /// Names another file of settings, which must exist.
 pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
 
-/// Returns the file that is named, or that the variable names, or the usual one, which need not exist.
+/// Returns the file that is named, or that the variable names, or the usual one of this user; it need not
+/// exist.
 pub(crate) fn path(named: Option<&Path>) -> PathBuf {
     let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
-    named.map(Path::to_owned).or_else(variable).unwrap_or_else(|| PathBuf::from(FILE))
+    let usual = || Paths::of_process().settings(Path::new(FILE)).pop().unwrap_or_default();
+    named.map(Path::to_owned).or_else(variable).unwrap_or_else(usual)
 }
 
 /// The settings, as they are written.
@@ -280,8 +284,10 @@ impl FileSettings for Settings {
 
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
         let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
-        let mut loaded: Loaded<Self> =
-            Loaded::read(named.or(variable.as_deref()), Path::new(FILE))?;
+        let paths = Paths::of_process();
+        let usual = paths.settings(Path::new(FILE));
+        let mut loaded: Loaded<Self> = Loaded::read(named.or(variable.as_deref()), &usual)?;
+        paths.place(&mut loaded.settings.store, |key| loaded.lines.contains_key(key));
         loaded.settings.place = Place::of_process();
         Ok(loaded)
     }

@@ -127,7 +127,7 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
         _ => {}
     }
     let loaded = settings::read(call.config_file.as_deref())?;
-    let settings = loaded.settings;
+    let settings = &loaded.settings;
     let garm = settings.garm()?;
     if let Command::ValidatePoolInfo { image, flavor, extra_specs } = &call.command {
         return validate(&garm, image, flavor, extra_specs.clone());
@@ -144,7 +144,7 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
         registries: &host.registries(|name| settings.proxy(name, variable(name)))?,
         credentials: &host.credentials()?,
         settings: &garm,
-        supervisor: &supervise::program(loaded.path.as_deref()).map_err(HostError::from)?,
+        supervisor: &supervise::program(loaded.path()).map_err(HostError::from)?,
         progress: &Silent,
     };
     let carried_out = ask(&call.command, &provider);

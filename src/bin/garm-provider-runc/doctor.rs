@@ -51,8 +51,7 @@ fn user() -> Check {
 }
 
 fn settings_file(loaded: &Loaded<Settings>) -> Check {
-    let path = loaded.path.as_ref();
-    Check::ok("settings", path.map_or("defaults".to_owned(), |path| path.display().to_string()))
+    Check::ok("settings", loaded.files_named().unwrap_or_else(|| "defaults".to_owned()))
 }
 
 /// Looks at this program, which GARM's user may have root run.
@@ -68,7 +67,7 @@ fn program(loaded: &Loaded<Settings>) -> Check {
             return Check::warn("sudo", found, hint);
         }
     };
-    let line = sudoers_line(&command_line(&this, loaded.path.as_deref()));
+    let line = sudoers_line(&command_line(&this, loaded.path()));
     match find("sudo") {
         Ok(_) => Check::ok("sudo", format!("installed; if GARM is not root: {line}")),
         Err(_) => Check::ok("sudo", "not installed; not needed if GARM runs as root".to_owned()),

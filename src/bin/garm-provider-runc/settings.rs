@@ -41,12 +41,12 @@ fn read_or_former(
     usual: &Path,
     former: &Path,
 ) -> Result<Loaded<Settings>, SettingsError> {
-    let loaded = Loaded::read(named, usual)?;
-    if loaded.path.is_some() {
+    let loaded = Loaded::read(named, &[usual.to_owned()])?;
+    if loaded.path().is_some() {
         return Ok(loaded);
     }
-    let loaded = Loaded::read(None, former)?;
-    if loaded.path.is_some() {
+    let loaded = Loaded::read(None, &[former.to_owned()])?;
+    if loaded.path().is_some() {
         // If standard error is gone there is nobody to tell.
         let _ = writeln!(
             io::stderr().lock(),

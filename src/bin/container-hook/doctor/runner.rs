@@ -33,8 +33,7 @@ pub(super) fn user() -> Check {
 }
 
 pub(crate) fn settings(loaded: &Loaded<Settings>) -> Check {
-    let path = loaded.path.as_ref();
-    Check::ok("settings", path.map_or("defaults".to_owned(), |path| path.display().to_string()))
+    Check::ok("settings", loaded.files_named().unwrap_or_else(|| "defaults".to_owned()))
 }
 
 pub(super) fn checks(settings: &Settings) -> Vec<Check> {

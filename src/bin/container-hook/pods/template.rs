@@ -54,7 +54,7 @@ pub(crate) fn run(
     let loaded = context.settings::<Settings>()?;
     let settings = &loaded.settings;
     let log = Notes(context);
-    let mut of_hook = engine::hook_settings(settings, loaded.path.as_deref());
+    let mut of_hook = engine::hook_settings(settings, loaded.file_of("policy"));
     of_hook.template.file = template.or(of_hook.template.file);
     let of_pods = kubernetes::library_settings(settings, &log);
     let image = of_pods.runner_image.clone().unwrap_or_else(|| RUNNER_IMAGE.to_owned());

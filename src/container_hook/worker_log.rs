@@ -23,14 +23,14 @@ const MAX_BYTES: u64 = 16 << 20;
 /// The name of the directory of a runner's logs.
 pub const DIAG: &str = "_diag";
 
-/// Returns where a runner with this work directory has its logs: beside it, where its worker's program
-/// is or, if the runner called by sudo, in the nearest directory above.
+/// Returns where a runner with this work directory has its logs: beside it, in [the directory](directory_of)
+/// that its worker's program is of or, if the runner called by sudo, in the nearest directory above.
 ///
 /// Anybody can give a process the name of a worker. What one leads to is read only if root runs it, or if
 /// it is recorded for runners that call by sudo, and then with the caller's access.
-pub fn diag(files: &RunnerFiles, work: &Path, worker: Option<Identity>) -> PathBuf {
+pub fn diag(files: &RunnerFiles, work: &Path, of_worker: Option<&Path>) -> PathBuf {
     let beside = work.parent().unwrap_or(Path::new("/")).join(DIAG);
-    let of_worker = worker.and_then(|worker| directory_of(worker.pid)).map(|dir| dir.join(DIAG));
+    let of_worker = of_worker.map(|dir| dir.join(DIAG));
     let levels = if files.caller().is_some() { usize::MAX } else { 0 };
     let above = work.ancestors().skip(2).take(levels).map(|dir| dir.join(DIAG));
     let mut all = [beside.clone()].into_iter().chain(of_worker).chain(above);

@@ -18,6 +18,8 @@ pub mod context;
 #[cfg(feature = "program")]
 pub mod exit;
 #[cfg(feature = "engine-program")]
+pub mod holders;
+#[cfg(feature = "engine-program")]
 pub mod host;
 #[cfg(feature = "engine-program")]
 pub mod lines;

@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 use crate::hooks::trust::{self, TrustError, TrustOptions};
 use crate::runtime::{self, DEFAULT_PATH, FindError};
 use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::privilege::Privilege;
 
 /// The argument that sudo has to allow.
 pub const AS_ROOT: &str = "as-root";
@@ -57,8 +58,12 @@ pub fn read_message(
     Ok((header.variables, request))
 }
 
-/// Returns the user and group that sudo was called by, if it was.
+/// Returns the user and group that sudo was called by, if it was, to become root of the host. It says so to
+/// all that is started by whom it made somebody else, too.
 pub fn sudo_caller() -> Option<(u32, u32)> {
+    if !Privilege::is_root_of_host() {
+        return None;
+    }
     let id = |name| env::var(name).ok()?.parse().ok();
     Some((id("SUDO_UID")?, id("SUDO_GID")?))
 }

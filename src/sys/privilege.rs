@@ -19,7 +19,7 @@ mod world;
 use std::io;
 use std::path::Path;
 
-pub use enter::{Attendant, Side, enter_new};
+pub use enter::{Attendant, Inside, Side, enter_new};
 pub use error::PrivilegeError;
 pub use holder::{Holder, NewHolder};
 pub use ids::Ids;

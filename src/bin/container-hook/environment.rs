@@ -7,7 +7,7 @@ use std::ffi::OsString;
 use std::iter;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::container_hook::worker_log::diag;
+use oci_hooks::container_hook::worker_log::{diag, directory_of};
 use oci_hooks::container_hook::{
     JOB_VARIABLES, Runner, RunnerDefaults, RunnerFiles, RunnerFilesError,
 };
@@ -17,6 +17,7 @@ use oci_hooks::sys::caller::{Caller, is_root};
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::identity::Identity;
+use oci_hooks::sys::privilege::Privilege;
 use oci_hooks::sys::userns::PrivateIds;
 
 use crate::docker;
@@ -99,8 +100,23 @@ pub(crate) fn wants_debug() -> bool {
     env::var_os("RUNNER_DEBUG").is_some_and(|value| value == "1")
 }
 
+/// What can be seen of the runner's worker, which calls: not from inside of a holder, whose processes are all
+/// there are.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    pub(crate) worker: Option<Identity>,
+    /// The directory of the runner that the worker is a program of.
+    directory: Option<PathBuf>,
+}
+
+/// Looks who calls.
+pub(crate) fn seen() -> Seen {
+    let worker = worker();
+    Seen { worker, directory: worker.and_then(|worker| directory_of(worker.pid)) }
+}
+
 /// Returns the runner that the environment of this process describes.
-pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
+pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, EnvironmentError> {
     let (temp, workspace) = (directory("RUNNER_TEMP")?, directory("GITHUB_WORKSPACE")?);
     let work = temp.parent().unwrap_or(Path::new("/"));
     let (files, user) = match caller() {
@@ -112,12 +128,14 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
             let files = RunnerFiles::of_root(work)?;
             // A job may have put something else in its place, which is no reason to leave it as it is.
             let found = files.open(&temp).or_else(|_| files.open(work))?;
-            let user = user_of(found, work);
+            // To whoever is root of a user namespace it belongs by the map.
+            let is_root = settings.place.privilege == Privilege::Root;
+            let user = if is_root { user_of(found, work) } else { (0, 0) };
             (files, user)
         }
     };
-    let worker = worker();
-    let diag = settings.network.names_from_runner_log.then(|| diag(&files, work, worker));
+    let directory = seen.directory.as_deref();
+    let diag = settings.network.names_from_runner_log.then(|| diag(&files, work, directory));
     let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
     let job = JOB_VARIABLES.iter().filter_map(|(name, _)| Some(((*name).to_owned(), said(name)?)));
     Ok(Runner {
@@ -126,7 +144,8 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
         workspace,
         files,
         user,
-        worker,
+        // Numbers of processes are those of the host.
+        worker: seen.worker.filter(|_| settings.place.privilege == Privilege::Root),
         diag,
         workflow: said(WORKFLOW_VARIABLE),
         defaults: RunnerDefaults::default(),
@@ -135,7 +154,7 @@ pub(crate) fn runner(settings: &Settings) -> Result<Runner, EnvironmentError> {
 }
 
 /// Returns the name of the runner; in a pod that of the pod will do.
-fn name() -> Result<String, EnvironmentError> {
+pub(crate) fn name() -> Result<String, EnvironmentError> {
     let name = required("RUNNER_NAME").map(|name| name.to_string_lossy().into_owned());
     name.or_else(|error| pod::variable(pod::NAME).ok_or(error))
 }

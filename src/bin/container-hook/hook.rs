@@ -18,8 +18,9 @@ use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
 
 use crate::docker;
+use crate::door::{self, DoorError, Passage};
 use crate::engine;
-use crate::environment::{self, EnvironmentError};
+use crate::environment::{self, EnvironmentError, Seen};
 use crate::kubernetes;
 use crate::log::Log;
 use crate::settings::{Kind, Settings};
@@ -38,6 +39,8 @@ pub(crate) enum CallError {
     Environment(#[from] EnvironmentError),
     #[error("DOCKER_DEFAULT_PLATFORM")]
     Platform(#[from] PlatformError),
+    #[error(transparent)]
+    Door(#[from] DoorError),
     #[error(transparent)]
     Engine(#[from] HostError),
     #[error(transparent)]
@@ -62,21 +65,29 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     {
         return Ok(exit);
     }
-    let loaded = Settings::load(config)?;
+    let mut loaded = Settings::load(config)?;
+    let seen = environment::seen();
     match environment::backend(&loaded.settings) {
-        Kind::Engine => on_this_machine(&loaded, &request, log),
+        Kind::Engine => match door::job(loaded.settings.clone(), &request, &seen)? {
+            Passage::Inside(settings) => {
+                loaded.settings = *settings;
+                on_this_machine(&loaded, &request, &seen, log)
+            }
+            Passage::Ended(exit) => Ok(exit),
+        },
         Kind::Kubernetes if !kubernetes::IS_BUILT => Err(CallError::NoKubernetes),
-        Kind::Kubernetes => kubernetes::run(&loaded, &request, log),
+        Kind::Kubernetes => kubernetes::run(&loaded, &request, &seen, log),
     }
 }
 
 fn on_this_machine(
     loaded: &Loaded<Settings>,
     request: &Request,
+    seen: &Seen,
     log: &Log,
 ) -> Result<Exit, CallError> {
     let settings = &loaded.settings;
-    let mut call = Call::new(loaded, request)?;
+    let mut call = Call::new(loaded, request, seen)?;
     let engine = settings.host().engine()?;
     if makes_containers(request) {
         call.runner.defaults = docker::defaults(&settings.policy)?;
@@ -109,9 +120,13 @@ pub(crate) struct Call {
 
 impl Call {
     /// Looks at the environment, and opens the audit log if containers are to be made.
-    pub(crate) fn new(loaded: &Loaded<Settings>, request: &Request) -> Result<Self, CallError> {
+    pub(crate) fn new(
+        loaded: &Loaded<Settings>,
+        request: &Request,
+        seen: &Seen,
+    ) -> Result<Self, CallError> {
         let settings = &loaded.settings;
-        let runner = environment::runner(settings)?;
+        let runner = environment::runner(settings, seen)?;
         let mut hook_settings = engine::hook_settings(settings, loaded.file_of("policy"));
         // Neither a template that went bad nor a full disk is a reason to leave a job as it is.
         let makes_containers = makes_containers(request);

@@ -15,6 +15,7 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::this_program;
 use oci_hooks::program::settings_file::Loaded;
 
+use crate::environment::Seen;
 use crate::environment::pod;
 use crate::error::Error;
 use crate::hook::{Call, CallError};
@@ -29,10 +30,11 @@ pub(crate) const IS_BUILT: bool = true;
 pub(crate) fn run(
     loaded: &Loaded<Settings>,
     request: &Request,
+    seen: &Seen,
     log: &Log,
 ) -> Result<Exit, CallError> {
     let settings = &loaded.settings;
-    let call = Call::new(loaded, request)?;
+    let call = Call::new(loaded, request, seen)?;
     let identity = identity()?;
     let kubernetes = library_settings(settings, log);
     let hook = |error| CallError::Hook(Box::new(error));

@@ -12,6 +12,7 @@ mod cli;
 mod directories;
 mod docker;
 mod doctor;
+mod door;
 mod engine;
 mod environment;
 mod error;

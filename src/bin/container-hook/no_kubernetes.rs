@@ -4,6 +4,7 @@ use oci_hooks::container_hook::request::Request;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::settings_file::Loaded;
 
+use crate::environment::Seen;
 use crate::error::Error;
 use crate::fill::FillArgs;
 use crate::hook::CallError;
@@ -16,6 +17,7 @@ pub(crate) const IS_BUILT: bool = false;
 pub(crate) fn run(
     _loaded: &Loaded<Settings>,
     _request: &Request,
+    _seen: &Seen,
     _log: &Log,
 ) -> Result<Exit, CallError> {
     Err(CallError::NoKubernetes)

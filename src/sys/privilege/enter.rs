@@ -5,11 +5,10 @@
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
-use std::thread;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -22,6 +21,7 @@ use rustix::process::{
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
 use tracing::debug;
 
+use super::cgroup;
 use super::clone::{check_single_thread, exit_at_once, fork_with, use_root};
 use super::error::PrivilegeError;
 use super::holder::{Holder, inside};
@@ -35,9 +35,17 @@ use super::{Privilege, outside, owners};
 pub enum Side {
     /// The one that goes on as user 0 of the namespaces, with what it may do there. It is killed when the
     /// other ends.
-    Inside(Privilege),
+    Inside(Inside),
     /// The one that was there before, and waits.
     Outside(Attendant),
+}
+
+/// What a process has that went on inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Inside {
+    pub privilege: Privilege,
+    /// Whether there are cgroups of its own, in which limits hold.
+    pub has_cgroup: bool,
 }
 
 /// Waits for a process that went on inside.
@@ -49,21 +57,48 @@ pub struct Attendant {
 }
 
 impl Attendant {
-    /// Returns a descriptor of the process, for signals.
-    pub fn process(&self) -> io::Result<OwnedFd> {
-        self.process.try_clone()
-    }
-
-    /// Answers what it asks until it ends, and returns how it did.
-    pub fn wait(self) -> io::Result<ExitStatus> {
-        let Attendant { pid, socket, .. } = self;
-        thread::spawn(move || owners::answer(&socket));
+    /// Answers what it asks until it ends, and returns how it did. Meanwhile `woken` is called, with a
+    /// descriptor of the process, as often as something can be read from `wake`, which it has to take.
+    pub fn wait(
+        self,
+        wake: Option<BorrowedFd<'_>>,
+        mut woken: impl FnMut(&OwnedFd),
+    ) -> io::Result<ExitStatus> {
+        let Attendant { pid, process, socket } = self;
+        let mut is_asking = true;
         loop {
-            match waitpid(Some(pid), WaitOptions::empty()) {
-                Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
-                Ok(None) | Err(Errno::INTR) => {}
-                Err(error) => return Err(error.into()),
+            let mut ready = vec![PollFd::new(&process, PollFlags::IN)];
+            let asked = if is_asking { PollFlags::IN } else { PollFlags::empty() };
+            ready.push(PollFd::new(&socket, asked));
+            ready.extend(wake.as_ref().map(|wake| PollFd::new(wake, PollFlags::IN)));
+            match poll(&mut ready, None) {
+                Err(Errno::INTR) => continue,
+                result => result?,
+            };
+            let is_ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if is_ready.get(2) == Some(&true) {
+                woken(&process);
             }
+            if is_ready[0] {
+                return collect(pid);
+            }
+            if is_asking && is_ready[1] {
+                is_asking = owners::answer(&socket);
+            } else if is_ready[1] {
+                // It has closed its end, as its end does, which would wake us again and again.
+                return collect(pid);
+            }
+        }
+    }
+}
+
+/// Waits for a child to end, and returns how it did.
+fn collect(pid: Pid) -> io::Result<ExitStatus> {
+    loop {
+        match waitpid(Some(pid), WaitOptions::empty()) {
+            Ok(Some((_, status))) => return Ok(ExitStatus::from_raw(status.as_raw())),
+            Ok(None) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
         }
     }
 }
@@ -82,7 +117,7 @@ impl Holder {
         let between = fork_with(0).map_err(|source| PrivilegeError::Enter { pid, source })?;
         let Some(between) = between else {
             drop((ours, answer));
-            match go_between(&holder, File::from(tell)) {
+            match self.go_between(&holder, File::from(tell)) {
                 // In the last of the three processes.
                 None => return self.arrive(&holder, theirs, &here),
                 Some(code) => exit_at_once(code),
@@ -119,7 +154,36 @@ impl Holder {
         move_into_thread_name_spaces(holder.as_fd(), ThreadNameSpaceType::NETWORK)
             .map_err(|error| failed(error.into()))?;
         owners::ask(socket);
-        Ok(Side::Inside(self.privilege))
+        Ok(Side::Inside(Inside { privilege: self.privilege, has_cgroup: self.cgroup.is_some() }))
+    }
+
+    /// Enters the namespaces of a holder, and makes a sibling of this process in them. Returns nothing in that
+    /// one, and an exit code in this.
+    fn go_between(&self, holder: &OwnedFd, mut tell: File) -> Option<i32> {
+        let mut kinds = ThreadNameSpaceType::USER
+            | ThreadNameSpaceType::PROCESS_ID
+            | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
+            | ThreadNameSpaceType::MOUNT;
+        if let Some(cgroup) = &self.cgroup {
+            kinds |= ThreadNameSpaceType::CONTROL_GROUP;
+            // An admin's own session is in a cgroup that cannot be left; who looks around there needs no limits.
+            if let Err(error) = cgroup::enter(cgroup) {
+                debug!(%error, "cannot enter the cgroup of the job");
+            }
+        }
+        let entered = move_into_thread_name_spaces(holder.as_fd(), kinds)
+            .map_err(failure("enter its namespaces"))
+            .and_then(|()| {
+                fork_with(libc::CLONE_PARENT).map_err(|error| ("make a process".to_owned(), error))
+            });
+        let said = match entered {
+            Ok(None) => return None,
+            Ok(Some(pid)) => pid.to_string(),
+            Err((action, error)) => {
+                format!("{action}\n{}", error.raw_os_error().unwrap_or_default())
+            }
+        };
+        Some(i32::from(tell.write_all(said.as_bytes()).is_err()))
     }
 }
 
@@ -140,7 +204,7 @@ pub fn enter_new(map: &Map) -> Result<Side, PrivilegeError> {
         let told = |(action, source)| PrivilegeError::Inside { uid, action, source };
         make_at_home(&theirs).map_err(told)?;
         owners::ask(theirs);
-        return Ok(Side::Inside(map.privilege()));
+        return Ok(Side::Inside(Inside { privilege: map.privilege(), has_cgroup: false }));
     };
     drop((theirs, wait));
     let pid = Pid::from_raw(i32::try_from(pid).unwrap_or_default()).expect("it is a child");
@@ -149,7 +213,7 @@ pub fn enter_new(map: &Map) -> Result<Side, PrivilegeError> {
     let attendant = Attendant { pid, process, socket: ours };
     if let Err(error) = written {
         drop(go);
-        let _ = attendant.wait();
+        let _ = attendant.wait(None, |_| ());
         return Err(error);
     }
     // One that has ended is waited for like others.
@@ -178,26 +242,4 @@ fn end_with_other(socket: &OwnedFd) -> io::Result<()> {
         exit_at_once(1);
     }
     Ok(())
-}
-
-/// Enters the namespaces of a holder, and makes a sibling of this process in them. Returns nothing in that
-/// one, and an exit code in this.
-fn go_between(holder: &OwnedFd, mut tell: File) -> Option<i32> {
-    let kinds = ThreadNameSpaceType::USER
-        | ThreadNameSpaceType::PROCESS_ID
-        | ThreadNameSpaceType::INTER_PROCESS_COMMUNICATION
-        | ThreadNameSpaceType::MOUNT;
-    let entered = move_into_thread_name_spaces(holder.as_fd(), kinds)
-        .map_err(failure("enter its namespaces"))
-        .and_then(|()| {
-            fork_with(libc::CLONE_PARENT).map_err(|error| ("make a process".to_owned(), error))
-        });
-    let said = match entered {
-        Ok(None) => return None,
-        Ok(Some(pid)) => pid.to_string(),
-        Err((action, error)) => {
-            format!("{action}\n{}", error.raw_os_error().unwrap_or_default())
-        }
-    };
-    Some(i32::from(tell.write_all(said.as_bytes()).is_err()))
 }

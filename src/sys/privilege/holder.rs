@@ -7,7 +7,7 @@
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::OwnedFd;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -17,6 +17,7 @@ use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use tracing::debug;
 
 use super::Privilege;
+use super::cgroup::{self, JobCgroup};
 use super::clone::{
     block_child_signal, check_single_thread, close_others, exit_at_once, fork_with, use_root,
     wait_for_child_signal,
@@ -24,6 +25,7 @@ use super::clone::{
 use super::error::PrivilegeError;
 use super::map::Map;
 use super::world::{self, Failure, failure};
+use crate::sys::error::chain;
 use crate::sys::identity::Identity;
 use crate::sys::spawn::collect_ended;
 
@@ -34,10 +36,12 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 const NAME: &std::ffi::CStr = c"job-holder";
 
 /// A holder that runs, or did.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub process: Identity,
     pub privilege: Privilege,
+    /// The cgroup of the job as the host sees it, if one was delegated to the user.
+    pub cgroup: Option<PathBuf>,
 }
 
 /// A holder that ends with this value, or with this process, unless it is [kept](Self::keep).
@@ -52,8 +56,9 @@ pub struct NewHolder {
 const GO: &[u8] = b"1";
 
 impl Holder {
-    /// Makes one, with these ids. The calling process must have no other thread.
-    pub fn make(map: &Map) -> Result<NewHolder, PrivilegeError> {
+    /// Makes one, with these ids, in this cgroup if there is one. The calling process must have no other
+    /// thread.
+    pub fn make(map: &Map, cgroup: Option<&JobCgroup>) -> Result<NewHolder, PrivilegeError> {
         let uid = geteuid().as_raw();
         check_single_thread()?;
         let failed = |source| PrivilegeError::Namespace { uid, source };
@@ -66,11 +71,12 @@ impl Holder {
             | libc::CLONE_NEWIPC;
         let Some(pid) = fork_with(namespaces).map_err(failed)? else {
             drop((go, answer));
-            hold(File::from(wait), File::from(tell));
+            hold(File::from(wait), File::from(tell), cgroup);
         };
         drop((wait, tell));
         let process = Identity::of(pid).ok_or(PrivilegeError::Ended { pid })?;
-        let holder = Holder { process, privilege: map.privilege() };
+        let path = cgroup.map(|cgroup| cgroup.path().to_owned());
+        let holder = Holder { process, privilege: map.privilege(), cgroup: path };
         let mut new = NewHolder { holder, go: Some(File::from(go)) };
         map.write(pid)?;
         // One that has ended says why by what it wrote, or by nothing.
@@ -84,10 +90,11 @@ impl Holder {
         Ok(new)
     }
 
-    /// Ends it with everything below: processes, mounts, networks. One that has ended is fine.
+    /// Ends it with everything below: processes, mounts, networks, its cgroup. One that has ended is fine.
     pub fn end(&self) -> io::Result<()> {
         debug!(pid = self.process.pid, "end the holder of a job");
-        self.process.kill(TIMEOUT)
+        self.process.kill(TIMEOUT)?;
+        self.cgroup.as_deref().map_or(Ok(()), cgroup::remove)
     }
 
     /// Returns whether it runs.
@@ -107,7 +114,7 @@ impl NewHolder {
         let pid = self.holder.process.pid;
         self.tell().map_err(|_| PrivilegeError::Ended { pid })?;
         self.go = None;
-        Ok(self.holder)
+        Ok(self.holder.clone())
     }
 
     fn tell(&mut self) -> io::Result<()> {
@@ -137,13 +144,13 @@ pub(super) fn inside(uid: u32, said: &str) -> PrivilegeError {
 }
 
 /// Is the holder, until it is killed.
-fn hold(mut wait: File, mut tell: File) -> ! {
+fn hold(mut wait: File, mut tell: File, cgroup: Option<&JobCgroup>) -> ! {
     let mut byte = [0];
     let is_going = |wait: &mut File, byte: &mut [u8; 1]| wait.read_exact(byte).is_ok();
     if !is_going(&mut wait, &mut byte) {
         exit_at_once(1);
     }
-    match settle() {
+    match settle(cgroup) {
         Ok(()) => drop(tell.write_all(READY.as_bytes())),
         Err((action, error)) => {
             let number = error.raw_os_error().unwrap_or_default();
@@ -166,7 +173,7 @@ fn hold(mut wait: File, mut tell: File) -> ! {
 }
 
 /// Becomes root of the namespaces, and makes them a place for containers.
-fn settle() -> Result<(), Failure> {
+fn settle(cgroup: Option<&JobCgroup>) -> Result<(), Failure> {
     block_child_signal();
     use_root().map_err(|error| ("become root".to_owned(), error))?;
     // After the ids, whose change takes it away.
@@ -181,5 +188,6 @@ fn settle() -> Result<(), Failure> {
     dup2_stdout(&null).map_err(failure("close standard output"))?;
     dup2_stderr(&null).map_err(failure("close standard error"))?;
     let _ = rustix::thread::set_name(NAME);
-    world::settle(Path::new("/"))
+    world::settle(Path::new("/"))?;
+    cgroup.map_or(Ok(()), JobCgroup::settle).map_err(|error| (chain(&error), error.source))
 }

@@ -8,6 +8,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use rustix::fs::{Stat, fstat};
+use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
@@ -73,31 +74,27 @@ impl Asked {
     }
 }
 
-/// Answers what the other end of a socket asks, until that is closed.
-pub(super) fn answer(socket: &OwnedFd) {
-    loop {
-        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
-        let mut byte = [0];
-        let flags = RecvFlags::CMSG_CLOEXEC;
-        let received = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags);
-        match received {
-            Err(rustix::io::Errno::INTR) => continue,
-            Ok(received) if received.bytes == 1 => {}
-            _ => return,
-        }
-        let file = ancillary.drain().find_map(|message| match message {
-            RecvAncillaryMessage::ScmRights(mut files) => files.next(),
-            _ => None,
-        });
-        let mut answer = [0; ANSWER_BYTES];
-        if let Some(stat) = file.and_then(|file| fstat(&file).ok()) {
-            answer[0] = 1;
-            answer[1..5].copy_from_slice(&stat.st_uid.to_ne_bytes());
-            answer[5..].copy_from_slice(&stat.st_gid.to_ne_bytes());
-        }
-        if send(socket, &answer, SendFlags::NOSIGNAL).is_err() {
-            return;
-        }
+/// Answers what the other end of a socket asks once. Returns whether there may be more.
+pub(super) fn answer(socket: &OwnedFd) -> bool {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
+    let received = recvmsg(socket, &mut [IoSliceMut::new(&mut byte)], &mut ancillary, flags);
+    match received {
+        Err(Errno::INTR | Errno::AGAIN) => return true,
+        Ok(received) if received.bytes == 1 => {}
+        _ => return false,
     }
+    let file = ancillary.drain().find_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(mut files) => files.next(),
+        _ => None,
+    });
+    let mut answer = [0; ANSWER_BYTES];
+    if let Some(stat) = file.and_then(|file| fstat(&file).ok()) {
+        answer[0] = 1;
+        answer[1..5].copy_from_slice(&stat.st_uid.to_ne_bytes());
+        answer[5..].copy_from_slice(&stat.st_gid.to_ne_bytes());
+    }
+    send(socket, &answer, SendFlags::NOSIGNAL | SendFlags::DONTWAIT).is_ok()
 }

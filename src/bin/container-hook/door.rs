@@ -1,0 +1,256 @@
+//! The door of an ordinary user: a process that makes or looks at containers goes on inside of the holder of
+//! their job, and this one waits for it. Root of the host has none to pass.
+
+use std::fs::File;
+use std::io::{self, Seek as _};
+use std::os::fd::OwnedFd;
+
+use oci_hooks::container::StepSignals as _;
+use oci_hooks::container_hook::engine::{Abandoned, remove_abandoned};
+use oci_hooks::container_hook::request::{Command, Request};
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::holders::{HolderError, HolderRecord, Holders, enter_store};
+use oci_hooks::sys::error::chain;
+use oci_hooks::sys::privilege::{Attendant, Inside, Privilege, Side};
+use oci_hooks::sys::record::NewerRecords;
+use oci_hooks::sys::spawn::memory_file;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::engine;
+use crate::environment::{self, Seen};
+use crate::settings::Settings;
+use crate::signals::{self, Pending};
+
+/// What became of a process that came to the door.
+#[derive(Debug)]
+#[must_use]
+pub(crate) enum Passage {
+    /// It goes on, with settings for where it is.
+    Inside(Box<Settings>),
+    /// It has gone on inside, and ended so.
+    Ended(Exit),
+}
+
+/// Why what was to be done inside was not.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DoorError {
+    #[error(transparent)]
+    Holder(#[from] HolderError),
+    #[error("{0}")]
+    Inside(String),
+    #[error("no answer came from inside of the holder of job {owner}")]
+    NoAnswer { owner: String, source: io::Error },
+}
+
+/// Goes on where the containers of the runner's job are, or are to be.
+pub(crate) fn job(
+    settings: Settings,
+    request: &Request,
+    seen: &Seen,
+) -> Result<Passage, DoorError> {
+    // What is missing of the environment is told by who needs it.
+    let (Some(owner), Ok(name), false) =
+        (environment::owner(), environment::name(), Privilege::is_root_of_host())
+    else {
+        return Ok(Passage::Inside(Box::new(settings)));
+    };
+    let holders = Holders::new(&settings.store)?;
+    let is_new = matches!(request.command, Command::PrepareJob(_));
+    if is_new {
+        remove_predecessors(&settings, &holders, &owner, &name)?;
+    }
+    let lock = holders.lock(&owner)?;
+    let found = holders.find(&owner)?;
+    if let Some(found) = found.as_ref().filter(|_| is_new) {
+        holders.end(found)?;
+    }
+    let holder = match found.as_ref().and_then(HolderRecord::holder) {
+        Some(holder) => holder,
+        None => holders.make(&owner, &name, seen.worker)?,
+    };
+    let attendant = match holder.enter().map_err(HolderError::from)? {
+        Side::Inside(inside) => {
+            return Ok(Passage::Inside(Box::new(settings_inside(
+                settings, &holders, &owner, inside,
+            ))));
+        }
+        Side::Outside(attendant) => attendant,
+    };
+    drop(lock);
+    let ended = attend(attendant);
+    end_if_over(&holders, &owner)?;
+    Ok(Passage::Ended(ended))
+}
+
+/// Goes on where the files of images have their owners, in the host's network.
+pub(crate) fn store(mut settings: Settings) -> Result<Passage, DoorError> {
+    if Privilege::is_root_of_host() {
+        return Ok(Passage::Inside(Box::new(settings)));
+    }
+    match enter_store(&settings.store)? {
+        Side::Inside(inside) => {
+            let holders = Holders::existing(&settings.store);
+            settings.store.root = holders.store_root(inside.privilege);
+            settings.place.privilege = inside.privilege;
+            settings.place.has_cgroup = inside.has_cgroup;
+            Ok(Passage::Inside(Box::new(settings)))
+        }
+        Side::Outside(attendant) => Ok(Passage::Ended(attend(attendant))),
+    }
+}
+
+/// Returns what `work` returns in each holder of this user that runs, by the owner of its job.
+pub(crate) fn in_each_job<T: Serialize + DeserializeOwned>(
+    settings: &Settings,
+    work: impl Fn(&Settings) -> Result<T, String>,
+) -> Result<Vec<T>, DoorError> {
+    let holders = Holders::existing(&settings.store);
+    let (known, unreadable) = holders.all()?;
+    if let Some(error) = unreadable.into_iter().next() {
+        return Err(error.into());
+    }
+    let running = known.iter().filter_map(|record| Some((&record.owner, record.holder()?)));
+    running.map(|(owner, holder)| within(settings, &holders, owner, &holder, &work)).collect()
+}
+
+/// Removes what is left of jobs whose runners are gone. Returns what was removed of each.
+pub(crate) fn remove_abandoned_jobs(
+    settings: &Settings,
+    newer: NewerRecords,
+) -> Result<Abandoned, DoorError> {
+    let holders = Holders::new(&settings.store)?;
+    let mut all = Abandoned::default();
+    for owner in holders.owners()? {
+        let lock = holders.lock(&owner)?;
+        let found = match holders.find(&owner) {
+            // Whether its job is over nobody can tell by it.
+            Err(error) => {
+                all.unreadable.push(chain(&error));
+                continue;
+            }
+            Ok(found) => found,
+        };
+        if found.as_ref().is_some_and(|found| !found.is_over()) {
+            continue;
+        }
+        let Abandoned { removed, unreadable } =
+            remove_job(settings, &holders, &owner, found.as_ref(), newer)?;
+        drop(lock);
+        all.removed += removed;
+        all.unreadable.extend(unreadable);
+        end_if_over(&holders, &owner)?;
+    }
+    Ok(all)
+}
+
+/// Removes the jobs of this runner's name, in other directories, that are over.
+fn remove_predecessors(
+    settings: &Settings,
+    holders: &Holders,
+    owner: &str,
+    name: &str,
+) -> Result<(), DoorError> {
+    // A record that cannot be read is for `prune` to report.
+    let (known, _) = holders.all()?;
+    let is_predecessor =
+        |record: &&HolderRecord| record.name == name && record.owner != owner && record.is_over();
+    for record in known.iter().filter(is_predecessor) {
+        let lock = holders.lock(&record.owner)?;
+        remove_job(settings, holders, &record.owner, Some(record), NewerRecords::Keep)?;
+        drop(lock);
+        end_if_over(holders, &record.owner)?;
+    }
+    Ok(())
+}
+
+/// Removes what is left of the job of an owner, whose lock is held, in its holder or in a new one.
+fn remove_job(
+    settings: &Settings,
+    holders: &Holders,
+    owner: &str,
+    found: Option<&HolderRecord>,
+    newer: NewerRecords,
+) -> Result<Abandoned, DoorError> {
+    let holder = match found.and_then(HolderRecord::holder) {
+        Some(holder) => holder,
+        None => {
+            let name = found.map_or(owner, |record| &record.name);
+            holders.make(owner, name, None)?
+        }
+    };
+    let (removed, unreadable) =
+        within(settings, holders, owner, &holder, &|settings: &Settings| {
+            let engine = settings.host().existing().map_err(|error| chain(&error))?;
+            let network = engine::network(settings);
+            let abandoned =
+                remove_abandoned(&engine, &network, newer).map_err(|error| chain(&error))?;
+            Ok((abandoned.removed, abandoned.unreadable))
+        })?;
+    let mut abandoned = Abandoned::default();
+    (abandoned.removed, abandoned.unreadable) = (removed, unreadable);
+    Ok(abandoned)
+}
+
+/// Ends the holder of an owner who has no job any more.
+fn end_if_over(holders: &Holders, owner: &str) -> Result<(), DoorError> {
+    let _lock = holders.lock(owner)?;
+    if !holders.has_job(owner) {
+        if let Some(record) = holders.find(owner)? {
+            holders.end(&record)?;
+        }
+        holders.forget(owner)?;
+    }
+    Ok(())
+}
+
+fn settings_inside(
+    mut settings: Settings,
+    holders: &Holders,
+    owner: &str,
+    inside: Inside,
+) -> Settings {
+    settings.store.root = holders.store_root(inside.privilege);
+    settings.place = holders.place(owner, inside);
+    settings
+}
+
+/// Returns what `work` returns, which a copy of this process does inside of a holder.
+fn within<T: Serialize + DeserializeOwned>(
+    settings: &Settings,
+    holders: &Holders,
+    owner: &str,
+    holder: &oci_hooks::sys::privilege::Holder,
+    work: &dyn Fn(&Settings) -> Result<T, String>,
+) -> Result<T, DoorError> {
+    let no_answer = |source| DoorError::NoAnswer { owner: owner.to_owned(), source };
+    let mut answer = File::from(memory_file("answer", b"").map_err(no_answer)?);
+    match holder.enter().map_err(HolderError::from)? {
+        Side::Inside(inside) => {
+            let settings = settings_inside(settings.clone(), holders, owner, inside);
+            let written = serde_json::to_writer(&answer, &work(&settings));
+            std::process::exit(i32::from(written.is_err()));
+        }
+        Side::Outside(attendant) => {
+            attend(attendant);
+        }
+    }
+    answer.rewind().map_err(no_answer)?;
+    let said: Result<T, String> =
+        serde_json::from_reader(&answer).map_err(|error| no_answer(error.into()))?;
+    said.map_err(DoorError::Inside)
+}
+
+/// Waits for a process that went on inside, and passes on to it what would end this one.
+fn attend(attendant: Attendant) -> Exit {
+    let mut signals = Pending::new().ok();
+    let wake = signals.as_ref().and_then(|signals| signals.descriptor().try_clone_to_owned().ok());
+    let wake = wake.as_ref().map(std::os::fd::AsFd::as_fd);
+    let pass_on = |process: &OwnedFd| {
+        for signal in signals.iter_mut().flat_map(Pending::take) {
+            signals::send(process, signal);
+        }
+    };
+    // A child is waited for once.
+    attendant.wait(wake, pass_on).map_or(Exit::Findings, Exit::from)
+}

@@ -2,10 +2,10 @@
 //! do with them.
 //!
 //! ```text
-//! RUN/jobs/OWNER.lock          held while a holder is found, made or ended
-//! RUN/jobs/OWNER/holder.json   which process it is
-//! RUN/jobs/OWNER/run/          records of its containers and networks
-//! ROOT/jobs/OWNER/             root file systems and volumes of its containers
+//! RUN/KIND/OWNER.lock          held while a holder is found, made or ended
+//! RUN/KIND/OWNER/holder.json   which process it is
+//! RUN/KIND/OWNER/run/          records of its containers and networks
+//! ROOT/KIND/OWNER/             root file systems and volumes of its containers
 //! ```
 
 use std::fs;
@@ -80,18 +80,19 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Returns those whose images are in a store; makes its directories, for the user alone.
-    pub fn new(store: &Store) -> Result<Self, HolderError> {
+    /// Returns those of a kind, such as `jobs`, whose images are in a store; makes its directories, for the
+    /// user alone.
+    pub fn new(store: &Store, kind: &str) -> Result<Self, HolderError> {
         paths::make_private(&store.run)?;
-        let holders = Holders::existing(store);
+        let holders = Holders::existing(store, kind);
         make_private(&holders.run)?;
         make_private(&holders.disk)?;
         Ok(holders)
     }
 
-    /// Returns those whose images are in a store, of which there need be none.
-    pub fn existing(store: &Store) -> Self {
-        let below = |dir: &Path| dir.join("jobs");
+    /// Returns those of a kind whose images are in a store, of which there need be none.
+    pub fn existing(store: &Store, kind: &str) -> Self {
+        let below = |dir: &Path| dir.join(kind);
         Holders { store: store.root.clone(), run: below(&store.run), disk: below(&store.root) }
     }
 
@@ -220,6 +221,7 @@ impl Holders {
 /// Goes on as user 0 of a user namespace in which the store's files have their owners, in the host's
 /// network, as long as a command takes.
 pub fn enter_store(store: &Store) -> Result<Side, HolderError> {
-    Holders::new(store)?;
+    paths::make_private(&store.run)?;
+    make_private(&store.root)?;
     Ok(enter_new(&Map::of_process()?)?)
 }

@@ -22,6 +22,9 @@ use crate::environment::{self, Seen};
 use crate::settings::Settings;
 use crate::signals::{self, Pending};
 
+/// What the directories of holders are called whose owners are runners.
+const JOBS: &str = "jobs";
+
 /// What became of a process that came to the door.
 #[derive(Debug)]
 #[must_use]
@@ -55,7 +58,7 @@ pub(crate) fn job(
     else {
         return Ok(Passage::Inside(Box::new(settings)));
     };
-    let holders = Holders::new(&settings.store)?;
+    let holders = Holders::new(&settings.store, JOBS)?;
     let is_new = matches!(request.command, Command::PrepareJob(_));
     if is_new {
         remove_predecessors(&settings, &holders, &owner, &name)?;
@@ -90,7 +93,7 @@ pub(crate) fn store(mut settings: Settings) -> Result<Passage, DoorError> {
     }
     match enter_store(&settings.store)? {
         Side::Inside(inside) => {
-            let holders = Holders::existing(&settings.store);
+            let holders = Holders::existing(&settings.store, JOBS);
             settings.store.root = holders.store_root(inside.privilege);
             settings.place.privilege = inside.privilege;
             settings.place.has_cgroup = inside.has_cgroup;
@@ -100,12 +103,27 @@ pub(crate) fn store(mut settings: Settings) -> Result<Passage, DoorError> {
     }
 }
 
-/// Returns what `work` returns in each holder of this user that runs, by the owner of its job.
+/// Returns settings for the records of each job, as they are seen from outside of its holder: all of root are in
+/// one place.
+pub(crate) fn of_all_jobs(settings: &Settings) -> Result<Vec<Settings>, DoorError> {
+    if Privilege::is_root_of_host() {
+        return Ok(vec![settings.clone()]);
+    }
+    let holders = Holders::existing(&settings.store, JOBS);
+    let inside = Inside { privilege: settings.place.privilege, has_cgroup: false };
+    let of_owner = |owner: String| settings_inside(settings.clone(), &holders, &owner, inside);
+    Ok(holders.owners()?.into_iter().map(of_owner).collect())
+}
+
+/// Returns what `work` returns in each holder of this user that runs; for root, where this process is.
 pub(crate) fn in_each_job<T: Serialize + DeserializeOwned>(
     settings: &Settings,
     work: impl Fn(&Settings) -> Result<T, String>,
 ) -> Result<Vec<T>, DoorError> {
-    let holders = Holders::existing(&settings.store);
+    if Privilege::is_root_of_host() {
+        return Ok(vec![work(settings).map_err(DoorError::Inside)?]);
+    }
+    let holders = Holders::existing(&settings.store, JOBS);
     let (known, unreadable) = holders.all()?;
     if let Some(error) = unreadable.into_iter().next() {
         return Err(error.into());
@@ -119,7 +137,10 @@ pub(crate) fn remove_abandoned_jobs(
     settings: &Settings,
     newer: NewerRecords,
 ) -> Result<Abandoned, DoorError> {
-    let holders = Holders::new(&settings.store)?;
+    if Privilege::is_root_of_host() {
+        return remove_here(settings, newer).map_err(DoorError::Inside);
+    }
+    let holders = Holders::new(&settings.store, JOBS)?;
     let mut all = Abandoned::default();
     for owner in holders.owners()? {
         let lock = holders.lock(&owner)?;
@@ -181,15 +202,18 @@ fn remove_job(
     };
     let (removed, unreadable) =
         within(settings, holders, owner, &holder, &|settings: &Settings| {
-            let engine = settings.host().existing().map_err(|error| chain(&error))?;
-            let network = engine::network(settings);
-            let abandoned =
-                remove_abandoned(&engine, &network, newer).map_err(|error| chain(&error))?;
-            Ok((abandoned.removed, abandoned.unreadable))
+            remove_here(settings, newer).map(|all| (all.removed, all.unreadable))
         })?;
     let mut abandoned = Abandoned::default();
     (abandoned.removed, abandoned.unreadable) = (removed, unreadable);
     Ok(abandoned)
+}
+
+/// Removes what is left of jobs where this process is, whose runners are gone.
+fn remove_here(settings: &Settings, newer: NewerRecords) -> Result<Abandoned, String> {
+    let engine = settings.host().existing().map_err(|error| chain(&error))?;
+    let network = engine::network(settings);
+    remove_abandoned(&engine, &network, newer).map_err(|error| chain(&error))
 }
 
 /// Ends the holder of an owner who has no job any more.

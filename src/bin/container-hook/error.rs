@@ -18,6 +18,7 @@ use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 
 use crate::access::NoAccess;
 use crate::directories::DirectoriesError;
+use crate::door::DoorError;
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::log::FULL;
 use crate::stdin::StdinError;
@@ -37,6 +38,8 @@ pub(crate) enum Error {
         "invalid path {path:?}: the runner's command line takes only letters, digits and /._-+@"
     )]
     NotPlain { path: PathBuf },
+    #[error(transparent)]
+    Door(#[from] DoorError),
     #[error(transparent)]
     Host(#[from] HostError),
     #[error(transparent)]

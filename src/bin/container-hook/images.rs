@@ -11,6 +11,7 @@ use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::quantity::{counted, human};
 use serde::Serialize;
 
+use crate::door::{self, Passage};
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -43,7 +44,10 @@ impl From<&Summary> for ImageEntry {
 }
 
 pub(crate) fn run(_: &ImagesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = context.settings::<Settings>()?.settings.host().store()?;
+    let store = match door::store(context.settings::<Settings>()?.settings)? {
+        Passage::Inside(settings) => settings.host().store()?,
+        Passage::Ended(exit) => return Ok(exit),
+    };
     let images = store.images()?;
     if context.is_json() {
         context.json(&images.iter().map(ImageEntry::from).collect::<Vec<_>>())?;

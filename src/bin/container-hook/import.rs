@@ -7,6 +7,7 @@ use oci_hooks::image::Reference;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
+use crate::door::{self, Passage};
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -28,7 +29,10 @@ pub(crate) struct ImportArgs {
 }
 
 pub(crate) fn run(args: &ImportArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = context.settings::<Settings>()?.settings.host().store()?;
+    let store = match door::store(context.settings::<Settings>()?.settings)? {
+        Passage::Inside(settings) => settings.host().store()?,
+        Passage::Ended(exit) => return Ok(exit),
+    };
     let image = store.import(&args.path, &args.reference)?;
     oci_hooks::program::pulled::report(&image, context)?;
     Ok(Exit::Done)

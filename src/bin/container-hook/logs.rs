@@ -2,10 +2,12 @@
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
+use oci_hooks::container::{ContainerError, Engine, Record};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines;
 
+use crate::door;
 use crate::environment;
 use crate::error::Error;
 use crate::names;
@@ -41,8 +43,7 @@ pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error>
     if args.container.is_some() {
         return Err(Error::NoPods);
     }
-    let engine = settings.host().existing()?;
-    let record = engine.find(&args.id)?;
+    let (engine, record) = find(&settings, &args.id)?;
     let lines = engine.logs(&record, args.tail.unwrap_or(usize::MAX))?;
     if context.is_json() {
         lines::json(&lines, context)?;
@@ -50,4 +51,23 @@ pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error>
         lines::write(&lines, args.timestamps, context)?;
     }
     Ok(Exit::Done)
+}
+
+/// Returns a container by its id, the beginning of it, or its name, and what has it: each job of an ordinary
+/// user has its own records.
+fn find(settings: &Settings, id: &str) -> Result<(Engine, Record), Error> {
+    let unknown = || ContainerError::Unknown { id: id.to_owned() };
+    let mut found = Err(Error::from(unknown()));
+    for settings in door::of_all_jobs(settings)? {
+        let engine = settings.host().existing()?;
+        match (engine.find(id), &found) {
+            (Ok(record), Err(_)) => found = Ok((engine, record)),
+            (Ok(_), Ok(_)) => {
+                return Err(ContainerError::Ambiguous { id: id.to_owned() }.into());
+            }
+            (Err(ContainerError::Unknown { .. }), _) => {}
+            (Err(error), _) => return Err(error.into()),
+        }
+    }
+    found
 }

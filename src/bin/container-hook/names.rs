@@ -1,11 +1,12 @@
 //! Names of images and containers, for shells that complete them.
 //!
-//! They are root's to read: other users get none.
+//! Those of root are root's to read: other users get their own.
 
 use clap_complete::engine::CompletionCandidate;
 use oci_hooks::program::completions::candidates;
 use oci_hooks::program::settings_file::FileSettings as _;
 
+use crate::door;
 use crate::settings::Settings;
 
 /// Returns the references of the images in the store.
@@ -19,7 +20,8 @@ pub(crate) fn images() -> Vec<CompletionCandidate> {
 /// Returns the names and ids of the containers.
 pub(crate) fn containers() -> Vec<CompletionCandidate> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
-    let engine = loaded.settings.host().existing();
-    let records = engine.ok().and_then(|engine| engine.containers().ok()).unwrap_or_default();
-    candidates(records.into_iter().flat_map(|record| [record.name, record.id]))
+    let jobs = door::of_all_jobs(&loaded.settings).unwrap_or_default();
+    let engines = jobs.iter().filter_map(|settings| settings.host().existing().ok());
+    let records = engines.flat_map(|engine| engine.containers().unwrap_or_default());
+    candidates(records.flat_map(|record| [record.name, record.id]))
 }

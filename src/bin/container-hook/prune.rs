@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::Args;
 use oci_hooks::container_hook::HookError;
-use oci_hooks::container_hook::engine::{Abandoned, remove_abandoned, remove_builds};
+use oci_hooks::container_hook::engine::{Abandoned, remove_builds};
 use oci_hooks::image::PrunePolicy;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
@@ -13,7 +13,7 @@ use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use oci_hooks::sys::record::NewerRecords;
 use serde::Serialize;
 
-use crate::engine;
+use crate::door::{self, Passage};
 use crate::environment;
 use crate::error::Error;
 use crate::images::ImageEntry;
@@ -80,11 +80,15 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     if environment::backend(&settings) == Kind::Kubernetes {
         return pods::prune(args, &settings, context);
     }
-    let engine = settings.host().existing()?;
     let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
     // Containers of killed jobs hold their images.
     let Abandoned { removed: jobs, mut unreadable } =
-        remove_abandoned(&engine, &engine::network(&settings), newer).map_err(Box::new)?;
+        door::remove_abandoned_jobs(&settings, newer)?;
+    let settings = match door::store(settings)? {
+        Passage::Inside(settings) => settings,
+        Passage::Ended(exit) => return Ok(exit),
+    };
+    let engine = settings.host().existing()?;
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),

@@ -8,8 +8,9 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::table::{self, ago};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::identity::Identity;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
+use crate::door;
 use crate::environment;
 use crate::error::Error;
 use crate::pods;
@@ -20,11 +21,11 @@ use crate::settings::{Kind, Settings};
 pub(crate) struct PsArgs {}
 
 /// A container, as `ps --format json` prints it.
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct PsEntry {
     id: String,
     name: String,
-    role: &'static str,
+    role: String,
     owner: String,
     image: String,
     digest: String,
@@ -39,7 +40,7 @@ impl PsEntry {
         let running = record.process.filter(Identity::is_running);
         let end = engine.directory(&record.id).end();
         PsEntry {
-            role: record.role.name(),
+            role: record.role.name().to_owned(),
             runtime: record.runtime.program.display().to_string(),
             pid: running.map(|process| process.pid),
             exit_code: end.map(|end| end.code),
@@ -61,17 +62,26 @@ impl PsEntry {
     }
 }
 
+/// Returns the containers where this process is, and why others cannot be told.
+fn listed(settings: &Settings) -> Result<(Vec<PsEntry>, Vec<String>), Error> {
+    let engine = settings.host().existing()?;
+    let problems = engine.unreadable()?.iter().map(|error| chain(error)).collect();
+    let containers = engine.containers()?.into_iter();
+    Ok((containers.map(|record| PsEntry::new(record, &engine)).collect(), problems))
+}
+
 pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
     if environment::backend(&settings) == Kind::Kubernetes {
         return pods::ps(&settings, context);
     }
-    let engine = settings.host().existing()?;
-    for error in engine.unreadable()? {
-        context.note(&chain(&error));
+    let listed =
+        door::in_each_job(&settings, |settings| listed(settings).map_err(|error| chain(&error)))?;
+    let (containers, problems): (Vec<_>, Vec<_>) = listed.into_iter().unzip();
+    for problem in problems.into_iter().flatten() {
+        context.note(&problem);
     }
-    let containers = engine.containers()?.into_iter();
-    let containers: Vec<_> = containers.map(|record| PsEntry::new(record, &engine)).collect();
+    let containers: Vec<PsEntry> = containers.into_iter().flatten().collect();
     if context.is_json() {
         context.json(&containers)?;
         return Ok(Exit::Done);
@@ -81,7 +91,7 @@ pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
         .map(|container| {
             [
                 container.id.chars().take(12).collect(),
-                container.role.to_owned(),
+                container.role.clone(),
                 container.name.clone(),
                 container.image.clone(),
                 ago(container.created),

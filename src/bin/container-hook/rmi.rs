@@ -6,6 +6,7 @@ use oci_hooks::image::{Reference, StoreError};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 
+use crate::door::{self, Passage};
 use crate::error::Error;
 use crate::images::ImageEntry;
 use crate::names;
@@ -22,7 +23,10 @@ pub(crate) struct RmiArgs {
 }
 
 pub(crate) fn run(args: &RmiArgs, context: &mut Context) -> Result<Exit, Error> {
-    let store = context.settings::<Settings>()?.settings.host().store()?;
+    let store = match door::store(context.settings::<Settings>()?.settings)? {
+        Passage::Inside(settings) => settings.host().store()?,
+        Passage::Ended(exit) => return Ok(exit),
+    };
     let (mut removed, mut missing) = (Vec::new(), Vec::new());
     let result = args.references.iter().try_for_each(|reference| {
         let images = store.remove(reference)?;

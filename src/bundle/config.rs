@@ -127,7 +127,8 @@ fn process(
 ) -> Result<Process, BundleError> {
     let Parts { image, options, user: runs_as, .. } = *parts;
     let security = &options.security;
-    let may_raise = available.contains(CapabilitySet::SYS_RESOURCE);
+    let may_raise =
+        available.contains(CapabilitySet::SYS_RESOURCE) && options.privilege.can_exceed_limits();
     let no_new_privileges =
         security.restricted || (security.no_new_privileges && !security.privileged);
     let rlimits = options.rlimits.iter().map(|limit| limit.to_spec(may_raise)).collect();
@@ -238,12 +239,13 @@ fn sysctls(options: &Options) -> Result<HashMap<String, String>, BundleError> {
     if has_network {
         sysctls.insert("net.ipv4.ip_unprivileged_port_start".to_owned(), "0".to_owned());
         // Groups that a user namespace does not have cannot be named in it.
-        let last = if options.user_namespace.is_some() {
-            options.private_ids.count - 1
-        } else {
-            i32::MAX.cast_unsigned()
+        let last = match options.user_namespace {
+            Some(_) => Some(options.private_ids.count - 1),
+            None => options.privilege.last_gid(),
         };
-        sysctls.insert("net.ipv4.ping_group_range".to_owned(), format!("0 {last}"));
+        if let Some(last) = last {
+            sysctls.insert("net.ipv4.ping_group_range".to_owned(), format!("0 {last}"));
+        }
     }
     for (name, value) in &options.sysctls {
         if !owns_sysctl(&options.namespaces, name) {

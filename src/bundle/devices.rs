@@ -1,11 +1,13 @@
 //! Devices: what every container has, and what was asked for.
 
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
-use rustix::fs::{FileType, major, minor};
+use rustix::fs::{self, AtFlags, CWD, FileType, major, minor};
 
+use crate::sys::caller::Caller;
 use crate::sys::fs::PathError;
 use crate::sys::host_file::{HostFile, HostRoot};
 
@@ -57,6 +59,20 @@ pub enum DeviceError {
         /// What it is called on the host.
         path: String,
     },
+    /// This process may not make it, and the container could not open the host's.
+    #[error(
+        "cannot give the container {path}: the user who runs it may not open it for {access} \
+         {by_group}: have an administrator allow it (`setfacl -m u:USER:rw {path}`, or MODE=\"0666\" in a \
+         udev rule)"
+    )]
+    Denied {
+        /// What it is called on the host.
+        path: String,
+        /// `reading`, `writing`, or both.
+        access: &'static str,
+        /// What groups of the user have to do with it.
+        by_group: &'static str,
+    },
     /// It cannot be looked at.
     #[error(transparent)]
     Path(#[from] PathError),
@@ -80,6 +96,16 @@ impl Access {
     /// Everything.
     pub fn all() -> Self {
         Access("rwm".to_owned())
+    }
+
+    /// Returns how it has to be opened for that, and what that is called.
+    fn of_file(&self) -> (fs::Access, &'static str) {
+        match (self.0.contains('r'), self.0.contains('w')) {
+            (true, true) => (fs::Access::READ_OK | fs::Access::WRITE_OK, "reading and writing"),
+            (true, false) => (fs::Access::READ_OK, "reading"),
+            (false, true) => (fs::Access::WRITE_OK, "writing"),
+            (false, false) => (fs::Access::EXISTS, "anything"),
+        }
     }
 }
 
@@ -176,6 +202,10 @@ pub(super) struct Node {
     pub(super) mode: u32,
     pub(super) uid: u32,
     pub(super) gid: u32,
+    /// What it is on the host.
+    pub(super) host: HostFile,
+    /// What the container may do with it.
+    pub(super) access: Access,
 }
 
 /// What the runtimes themselves make in every container, and the terminals.
@@ -216,6 +246,20 @@ pub(super) fn devices(
     Ok(devices)
 }
 
+/// Returns those of the host's device nodes that a container could open. A privileged one gets what there
+/// is, and one that asks for a device that or an error.
+pub(super) fn accessible(nodes: Vec<Node>, privileged: bool) -> Result<Vec<Node>, DeviceError> {
+    let mut kept = Vec::with_capacity(nodes.len());
+    for node in nodes {
+        match node.check_access() {
+            Ok(()) => kept.push(node),
+            Err(_) if privileged => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(kept)
+}
+
 /// What runtimes make by themselves, and what is a mount of its own.
 const OWN: [&str; 8] = ["ptmx", "pts", "shm", "mqueue", "console", "fd", "init", "core"];
 
@@ -232,6 +276,7 @@ impl Devices {
             _ => return Err(DeviceError::NotADevice { path: device.host.display().to_string() }),
         };
         let (major, minor) = (major(stat.st_rdev), minor(stat.st_rdev));
+        let access = device.access.clone();
         self.nodes.push(Node {
             path: device.container.clone(),
             kind,
@@ -240,8 +285,9 @@ impl Devices {
             mode: stat.st_mode & 0o777,
             uid: stat.st_uid,
             gid: stat.st_gid,
+            host: device.host.clone(),
+            access: access.clone(),
         });
-        let access = device.access.clone();
         let rule = DeviceRule { kind: letter, major: Some(major), minor: Some(minor), access };
         self.rules.push(rule.to_spec());
         Ok(())
@@ -273,6 +319,30 @@ impl Devices {
 }
 
 impl Node {
+    /// Checks that processes of a container could open the node of the host, which they get where none
+    /// can be made. They are in none of the groups that this process may be in.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they could not.
+    pub(super) fn check_access(&self) -> Result<(), DeviceError> {
+        let (wanted, access) = self.access.of_file();
+        let path = format!("/proc/self/fd/{}", self.host.as_fd().as_raw_fd());
+        let is_allowed = || fs::accessat(CWD, &*path, wanted, AtFlags::empty()).is_ok();
+        let root = Caller { uid: 0, gid: 0, groups: Vec::new() };
+        // Where nobody may leave groups, containers keep them.
+        let for_container = root.act(is_allowed).unwrap_or_else(|_| is_allowed());
+        if for_container {
+            return Ok(());
+        }
+        let by_group = if is_allowed() {
+            "but by a group, and containers are in none of this user's"
+        } else {
+            "by itself, and containers are in none of this user's groups"
+        };
+        Err(DeviceError::Denied { path: self.host.display().to_string(), access, by_group })
+    }
+
     pub(super) fn to_spec(&self) -> LinuxDevice {
         let mut device = LinuxDevice::default();
         device

@@ -40,6 +40,6 @@ pub use options::{
 };
 pub use process::{ExecOptions, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};
-pub use user::{User, UserError, UserFiles, resolve_user};
+pub use user::{IdKind, User, UserError, UserFiles, resolve_user};
 pub use volume::remove_unfinished;
 pub use write::{Bundle, write};

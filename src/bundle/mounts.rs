@@ -217,20 +217,22 @@ pub fn host_shm_bytes() -> Option<u64> {
     Some(stat.f_blocks.saturating_mul(stat.f_frsize)).filter(|bytes| *bytes > DEFAULT_SHM_BYTES)
 }
 
+/// The group of terminals, in all distributions.
+const TTY: u32 = 5;
+
 /// Returns what every container has mounted by the runtime itself.
 fn own(options: &Options) -> Vec<Entry> {
     let access = if options.security.privileged { "rw" } else { "ro" };
     let shm_bytes = options.shm_size_bytes.unwrap_or(DEFAULT_SHM_BYTES);
     let shm = format!("size={shm_bytes}");
+    let mut terminals = vec!["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"];
+    if options.privilege.has_group(TTY) {
+        terminals.push("gid=5");
+    }
     let mut mounts = vec![
         entry("/proc", "proc", "proc", ["nosuid", "noexec", "nodev"]),
         entry("/dev", "tmpfs", "tmpfs", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
-        entry(
-            "/dev/pts",
-            "devpts",
-            "devpts",
-            ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5"],
-        ),
+        entry("/dev/pts", "devpts", "devpts", terminals),
         entry("/sys", "sysfs", "sysfs", ["nosuid", "noexec", "nodev", access]),
         entry("/sys/fs/cgroup", "cgroup", "cgroup", ["nosuid", "noexec", "nodev", access]),
     ];

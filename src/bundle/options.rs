@@ -10,6 +10,7 @@ use super::resources::{Resources, Rlimit};
 use crate::hooks::Consumer;
 use crate::hooks::consumer::PODMAN;
 use crate::sys::host_file::HostFile;
+use crate::sys::privilege::Privilege;
 use crate::sys::userns::PrivateIds;
 
 /// Everything a container is given beyond its image and root file system.
@@ -84,6 +85,8 @@ pub struct Options {
     pub hosts: Option<Vec<HostEntry>>,
     /// `/etc/resolv.conf`; `None` leaves the image's.
     pub dns: Option<Dns>,
+    /// What this process may do, and so the container.
+    pub privilege: Privilege,
     /// Annotations of the configuration: what hooks are matched against.
     pub annotations: BTreeMap<String, String>,
     /// Hooks to look for; `None` injects none.

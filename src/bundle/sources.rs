@@ -118,9 +118,22 @@ impl Source {
         })
     }
 
-    /// Returns the source of a device.
+    /// Returns the source of a device: the host's own where none can be made.
     pub(super) fn of_node(container: MountContext<'_>, node: &Node) -> Result<Self, BundleError> {
         let options = container.options;
+        if !options.privilege.can_make_devices() {
+            return Ok(Source::File(FileSource {
+                file: node.host.clone(),
+                target: node.path.clone(),
+                depth: Depth::Single,
+                read_only: false,
+                no_suid: true,
+                no_dev: false,
+                propagation: Propagation::Private,
+                owners: None,
+                maker: None,
+            }));
+        }
         // Whom the container does not have cannot be said there; root can do all the same with it.
         let id = |id| options.host_id(id).or_else(|_| options.host_id(0));
         Ok(Source::Node { node: node.clone(), owner: (id(node.uid)?, id(node.gid)?) })

@@ -1,9 +1,11 @@
 //! Users and groups by the files of the image.
 
+use std::fmt;
 use std::path::Path;
 
 use super::rootfs_dir::RootfsDir;
 use crate::sys::fs::PathError;
+use crate::sys::privilege::{Ids, Privilege};
 
 /// Who a process runs as.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,9 +32,85 @@ pub enum UserError {
     /// It is a number no user or group can have.
     #[error("invalid user or group ID {number}: expected 0 to 2147483647")]
     OutOfRange { number: String },
+    /// It is a number that the user namespace of this process does not have.
+    #[error("containers of this user have no {what} {id}: {}", missing(*what, *id, *ids))]
+    NoSuchId {
+        what: IdKind,
+        id: u32,
+        /// Which there are.
+        ids: Ids,
+    },
+    /// Nobody can be in further groups without subordinate ids.
+    #[error(
+        "containers of this user have no supplementary groups: it has no ranges in /etc/subuid and \
+         /etc/subgid; {ADD_RANGES}, or leave out --group-add"
+    )]
+    NoGroups,
     /// A file of the image cannot be read.
     #[error(transparent)]
     Read(#[from] PathError),
+}
+
+/// Whose number it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdKind {
+    User,
+    Group,
+}
+
+impl fmt::Display for IdKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            IdKind::User => "user",
+            IdKind::Group => "group",
+        })
+    }
+}
+
+/// What gives a user the ids that others take for granted.
+const ADD_RANGES: &str = "have an administrator add them (`usermod --add-subuids 100000-165535 \
+    --add-subgids 100000-165535 USER`)";
+
+/// Says why there is no such id, and what to do.
+fn missing(what: IdKind, id: u32, ids: Ids) -> String {
+    if ids == Ids::SINGLE {
+        return format!(
+            "it has no ranges in /etc/subuid and /etc/subgid, so that {what} 0 is the only one: \
+             {ADD_RANGES}, or run as root with `options: --user 0`"
+        );
+    }
+    let (count, file) = match what {
+        IdKind::User => (ids.uids, "subuid"),
+        IdKind::Group => (ids.gids, "subgid"),
+    };
+    format!(
+        "it has {what}s 0 to {}: ask for a range of at least {id} ids in /etc/{file}, or choose another {what}",
+        count.saturating_sub(1)
+    )
+}
+
+impl User {
+    /// Returns the user as this process can have processes run: without groups of the image where nobody
+    /// can be in any.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are no such ids, or if groups are asked for that nobody can be in.
+    pub fn within(mut self, privilege: Privilege, asked: &[String]) -> Result<Self, UserError> {
+        let Some(ids) = privilege.ids() else { return Ok(self) };
+        if !privilege.has_user(self.uid) {
+            return Err(UserError::NoSuchId { what: IdKind::User, id: self.uid, ids });
+        }
+        if privilege == Privilege::Single {
+            if !asked.is_empty() {
+                return Err(UserError::NoGroups);
+            }
+            self.groups.retain(|group| *group == self.gid);
+        }
+        // The first group is among them.
+        let missing = self.groups.iter().copied().find(|group| !privilege.has_group(*group));
+        missing.map_or(Ok(self), |id| Err(UserError::NoSuchId { what: IdKind::Group, id, ids }))
+    }
 }
 
 /// The most a number may be, as in runc: a larger one is negative to some programs, and some count on
@@ -198,6 +276,39 @@ mod tests {
 
     fn resolve(words: &str) -> Result<User, UserError> {
         IMAGE.resolve(words, &[])
+    }
+
+    #[test]
+    fn a_user_without_ranges_has_root_alone() {
+        let within = |words: &str, asked: &[String]| {
+            resolve(words).unwrap().within(Privilege::Single, asked)
+        };
+        // Alpine's root is in eleven groups.
+        let root = IMAGE.resolve("", &["10".to_owned()]).unwrap();
+        assert_eq!(root.clone().within(Privilege::Single, &[]).unwrap().groups, [0]);
+        assert_eq!(root.clone().within(Privilege::Root, &[]).unwrap(), root);
+        let asked = ["10".to_owned()];
+        assert!(matches!(within("", &asked), Err(UserError::NoGroups)));
+        for (words, what) in [("app", "user 1000"), ("0:100", "group 100")] {
+            let error = within(words, &[]).unwrap_err().to_string();
+            let expected = format!("containers of this user have no {what}: it has no ranges in");
+            assert!(error.starts_with(&expected) && error.contains("--user 0"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_user_with_ranges_has_as_many_as_they_hold() {
+        let mapped = |uids, gids| Privilege::Mapped(Ids { uids, gids });
+        let within = |privilege| resolve("app").unwrap().within(privilege, &[]);
+        assert_eq!(within(mapped(1001, 1000)).unwrap().groups, [100, 10, 999]);
+        let error = within(mapped(1000, 1000)).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "containers of this user have no user 1000: it has users 0 to 999: ask for a range of at \
+             least 1000 ids in /etc/subuid, or choose another user"
+        );
+        let error = within(mapped(1001, 999)).unwrap_err().to_string();
+        assert!(error.contains("no group 999: it has groups 0 to 998"), "{error}");
     }
 
     #[track_caller]

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, chown};
 use std::path::{Path, PathBuf};
 
 use super::config::{Parts, checked_cwd, config};
-use super::devices::devices;
+use super::devices::{self, devices};
 use super::hooks::inject;
 use super::mount_context::MountContext;
 use super::mounts::{self, is_in_proc, is_mounted, text};
@@ -73,15 +73,23 @@ pub fn write(
     }
     let words = options.user.as_deref().unwrap_or(&image.user);
     let user = user::resolve(&inside, words, &options.supplementary_groups)?;
+    let user = user.within(options.privilege, &options.supplementary_groups)?;
     let cwd = working_directory(image, options, &inside, &user)?;
 
     let mut warnings = write_files(options, dir)?;
     let mut devices =
         devices(&options.devices, &options.device_rules, options.security.privileged)?;
     // Nobody can make devices in a user namespace; there they are mounted.
-    let nodes = match options.user_namespace {
-        Some(_) => std::mem::take(&mut devices.nodes),
-        None => Vec::new(),
+    let privilege = options.privilege;
+    let nodes = if options.user_namespace.is_some() || !privilege.can_make_devices() {
+        std::mem::take(&mut devices.nodes)
+    } else {
+        Vec::new()
+    };
+    let nodes = if privilege.can_make_devices() {
+        nodes
+    } else {
+        devices::accessible(nodes, options.security.privileged)?
     };
     let (inside, user) = (&inside, &user);
     let container = MountContext { image, options, inside, user, rootfs, dir, nodes: &nodes };

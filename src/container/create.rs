@@ -149,6 +149,7 @@ impl Engine {
         let has_run = self.run.starts_with(&self.disk);
         options.stage = Some(if has_run { self.disks() } else { self.disk.clone() });
         options.record = Some(self.directory(&id).path().to_owned());
+        options.privilege = self.privilege;
         let record = Record {
             id,
             name,

@@ -1,5 +1,6 @@
 //! One more process in a container.
 
+use std::borrow::Cow;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,7 +12,7 @@ use tracing::debug;
 use super::engine::Engine;
 use super::error::ContainerError;
 use super::record::{Record, read_json};
-use crate::bundle::{self, ExecOptions};
+use crate::bundle::{self, BundleError, ExecOptions};
 use crate::sys::beneath::Beneath;
 use crate::sys::fs::PathContext as _;
 use crate::sys::spawn;
@@ -42,7 +43,7 @@ impl Engine {
             return Err(ContainerError::NotRunning { id: record.id.clone(), ended });
         }
         let config = self.config(record)?;
-        let mut process = bundle::process(&config, options)?;
+        let mut process = bundle::process(&config, self.possible(options)?.as_ref())?;
         if let Some(found) = locate(record, &process, &config) {
             process["args"][0] = found.into();
         }
@@ -57,7 +58,17 @@ impl Engine {
         record: &Record,
         options: &ExecOptions,
     ) -> Result<Value, ContainerError> {
-        Ok(bundle::process(&self.config(record)?, options)?)
+        Ok(bundle::process(&self.config(record)?, self.possible(options)?.as_ref())?)
+    }
+
+    /// Returns the options of a process that this one can start; fails if it cannot.
+    fn possible<'a>(
+        &self,
+        options: &'a ExecOptions,
+    ) -> Result<Cow<'a, ExecOptions>, ContainerError> {
+        let Some(user) = &options.user else { return Ok(Cow::Borrowed(options)) };
+        let user = user.clone().within(self.privilege, &[]).map_err(BundleError::from)?;
+        Ok(Cow::Owned(ExecOptions { user: Some(user), ..options.clone() }))
     }
 
     fn config(&self, record: &Record) -> Result<Value, ContainerError> {

@@ -24,7 +24,8 @@ use super::host_file::HostFile;
 /// Whether what is mounted below a directory is meant too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Depth {
-    /// Only its own file system.
+    /// Only its own file system; in a user namespace also what was mounted below it before, which the
+    /// kernel does not uncover there.
     Single,
     /// That, and all below it.
     Recursive,
@@ -70,14 +71,21 @@ impl Detached {
         is_dir: bool,
         depth: Depth,
     ) -> Result<Self, PathError> {
-        let mut flags = OpenTreeFlags::OPEN_TREE_CLONE
+        let flags = OpenTreeFlags::OPEN_TREE_CLONE
             | OpenTreeFlags::OPEN_TREE_CLOEXEC
             | OpenTreeFlags::AT_EMPTY_PATH;
-        if depth == Depth::Recursive {
-            flags |= OpenTreeFlags::AT_RECURSIVE;
-        }
-        debug!(path = %name.display(), "copy a mount");
-        let tree = open_tree(file, c"", flags).at("copy the mount of", &name)?;
+        let all = || open_tree(file, c"", flags | OpenTreeFlags::AT_RECURSIVE);
+        debug!(path = %name.display(), ?depth, "copy a mount");
+        let copied = match depth {
+            Depth::Recursive => all().map(|tree| (tree, depth)),
+            Depth::Single => match open_tree(file, c"", flags) {
+                // What was mounted over a part of it before a user namespace was made is not to be
+                // uncovered there: it comes along, or nothing does.
+                Err(Errno::INVAL) => all().map(|tree| (tree, Depth::Recursive)),
+                copied => copied.map(|tree| (tree, depth)),
+            },
+        };
+        let (tree, depth) = copied.at("copy the mount of", &name)?;
         Ok(Detached { tree, name, is_dir, depth })
     }
 

@@ -196,6 +196,7 @@ impl Engine {
         self.store.lease(&record.id, parts.image)?;
         make_private(&record.disk)?;
         if let Some(bytes) = parts.disk_bytes {
+            self.check_limit("the disk of a container", bytes)?;
             disk::make(&record.disk, bytes)?;
         }
         let (path, ids) = (&parts.options.user_namespace, parts.options.private_ids);

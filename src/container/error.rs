@@ -40,6 +40,16 @@ pub enum ContainerError {
     /// There is nothing to make a limited disk with.
     #[error("cannot limit the disk of a container: mkfs.ext4 not found: install e2fsprogs")]
     NoMkfs,
+    /// A limited disk is root's alone.
+    #[error(
+        "cannot limit {what} to {}: only root of the host can mount a file system that is in a file; leave \
+         the limit out, or have root run the program", Size(*limit_bytes)
+    )]
+    NoLoopDevices {
+        /// The disk of a container, or named volumes.
+        what: &'static str,
+        limit_bytes: u64,
+    },
     /// A limited disk could not be made.
     #[error("cannot make a file system in {}: {message}", path.display())]
     Mkfs { path: PathBuf, message: String },

@@ -42,7 +42,10 @@ impl Engine {
         };
         match (size_bytes, limit_bytes) {
             (None, None) => return Ok(()),
-            (None, Some(limit_bytes)) => make(&dir, &file, limit_bytes)?,
+            (None, Some(limit_bytes)) => {
+                self.check_limit("named volumes", limit_bytes)?;
+                make(&dir, &file, limit_bytes)?;
+            }
             (Some(size_bytes), Some(limit_bytes)) if size_bytes != limit_bytes => {
                 return Err(ContainerError::VolumesSize { path: file, size_bytes, limit_bytes });
             }
@@ -53,6 +56,18 @@ impl Engine {
             return Ok(());
         }
         disk::mount(&dir, Life::Kept)
+    }
+
+    /// Checks that what is limited can be.
+    pub(super) fn check_limit(
+        &self,
+        what: &'static str,
+        limit_bytes: u64,
+    ) -> Result<(), ContainerError> {
+        if self.privilege.has_loop_devices() {
+            return Ok(());
+        }
+        Err(ContainerError::NoLoopDevices { what, limit_bytes })
     }
 
     /// Takes away what [`Self::mount_volumes`] mounted, if anything.

@@ -33,6 +33,9 @@ pub enum HostError {
     Read(#[from] ReadError),
     #[error("cannot read the logins in {}", path.display())]
     Logins { path: PathBuf, source: CredentialFileError },
+    /// A setting asks for what only root of the host can do.
+    #[error("{key}: {reason}; leave it out, or have root run the program")]
+    OnlyRoot { key: &'static str, reason: &'static str },
     #[error("hooks.as: unknown consumer {name:?}: expected one of {known}")]
     Consumer { name: String, known: String },
 }

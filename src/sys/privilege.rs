@@ -125,6 +125,12 @@ impl Privilege {
         }
     }
 
+    /// Returns whether root of any container is somebody else than root of the host, as all are in a user
+    /// namespace already.
+    pub fn has_own_users(self) -> bool {
+        self != Privilege::Root
+    }
+
     /// Returns whether file systems can be mounted that are in files, by loop devices.
     pub fn has_loop_devices(self) -> bool {
         self == Privilege::Root

@@ -8,9 +8,10 @@ use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::NetworkOptions;
 use oci_hooks::program::host::HostError;
+use oci_hooks::sys::privilege::Privilege;
 
 use crate::environment;
-use crate::settings::{Ownership, Settings};
+use crate::settings::{Ownership, Settings, UserNamespace};
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {
@@ -38,8 +39,36 @@ pub(crate) fn hook_settings(settings: &Settings, file: &Path) -> container_hook:
     }
 }
 
+/// Checks that the settings ask for nothing that root of the host alone can do, if this is somebody else.
+pub(crate) fn check(settings: &Settings) -> Result<(), HostError> {
+    let (limits, privilege) = (&settings.limits, settings.place.privilege);
+    let loop_device = "only root can mount a file system that is in a file";
+    let needs_root = [
+        (
+            "security.user-namespace",
+            settings.security.user_namespace == UserNamespace::Private
+                && !privilege.has_idmapped_mounts(),
+            "only root can give a container ids that are nobody else's: all containers of this user are \
+             in the user namespace of their job",
+        ),
+        ("limits.disk", limits.disk.is_some() && !privilege.has_loop_devices(), loop_device),
+        ("limits.volumes", limits.volumes.is_some() && !privilege.has_loop_devices(), loop_device),
+        (
+            "runtime.systemd-cgroup",
+            settings.runtime.systemd_cgroup && privilege != Privilege::Root,
+            "only root can have systemd make cgroups for containers: those of this user are made where \
+             `Delegate=yes` of the runner's service lets them be",
+        ),
+    ];
+    match needs_root.into_iter().find(|(_, is_asked, _)| *is_asked) {
+        Some((key, _, reason)) => Err(HostError::OnlyRoot { key, reason }),
+        None => Ok(()),
+    }
+}
+
 /// Returns how jobs are run on this host.
 pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, HostError> {
+    let privilege = settings.place.privilege;
     Ok(EngineSettings {
         pull: settings.store.pull.into(),
         hooks: settings.hooks.options()?,
@@ -47,8 +76,11 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
         log_bytes: settings.log.size.0,
         new_privileges: settings.security.allow_new_privileges.into(),
         restricted: settings.security.restricted,
-        user_namespace: settings.security.user_namespace.is_private(),
-        runner_owns_files: settings.mounts.ownership == Ownership::Runner,
+        user_namespace: settings.security.user_namespace.is_private()
+            && privilege.has_idmapped_mounts(),
+        // What root of the container makes is the runner's by itself.
+        runner_owns_files: settings.mounts.ownership == Ownership::Runner
+            && privilege.has_idmapped_mounts(),
         memory_bytes: settings.limits.memory.map(|size| size.0),
         pids_limit: settings.limits.pids,
         open_files: settings.limits.open_files,
@@ -60,6 +92,43 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
             env: environment::proxies(),
         },
     })
+}
+
+#[cfg(test)]
+use oci_hooks::program::place::Place;
+
+#[test]
+fn what_only_root_can_do_is_named_to_others() {
+    let refused = |text: &str, privilege| {
+        let mut settings: Settings = toml::from_str(text).unwrap();
+        settings.place.privilege = privilege;
+        check(&settings).map_err(|error| error.to_string())
+    };
+    let texts = [
+        "[security]\nuser-namespace = \"private\"",
+        "[limits]\ndisk = \"1GiB\"",
+        "[limits]\nvolumes = \"1GiB\"",
+        "[runtime]\nsystemd-cgroup = true",
+    ];
+    for (text, key) in texts.iter().zip([
+        "security.user-namespace",
+        "limits.disk",
+        "limits.volumes",
+        "runtime.systemd-cgroup",
+    ]) {
+        assert_eq!(refused(text, Privilege::Root), Ok(()));
+        let error = refused(text, Privilege::Single).unwrap_err();
+        assert!(error.starts_with(&format!("{key}: only root can ")), "{error}");
+    }
+    for text in ["", "[security]\nuser-namespace = \"host\""] {
+        assert_eq!(refused(text, Privilege::Single), Ok(()));
+    }
+    let settings = Settings {
+        place: Place { privilege: Privilege::Single, ..Place::default() },
+        ..Settings::default()
+    };
+    let settings = engine_settings(&settings).unwrap();
+    assert!(!settings.user_namespace && !settings.runner_owns_files);
 }
 
 #[test]

@@ -90,6 +90,7 @@ fn on_this_machine(
     let mut call = Call::new(loaded, request, seen)?;
     let engine = settings.host().engine()?;
     if makes_containers(request) {
+        engine::check(settings)?;
         call.runner.defaults = docker::defaults(&settings.policy)?;
         // Of a job with containers `prepare_job` has told it.
         if request.state.is_none() {

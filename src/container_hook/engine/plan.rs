@@ -253,7 +253,7 @@ impl<'a> Plan<'a> {
             options.user_namespace.clone_from(&inputs.user_namespace);
         }
         if self.is_privilege_unsaid
-            && options.user_namespace.is_some()
+            && (options.user_namespace.is_some() || backend.engine.privilege.has_own_users())
             && backend.settings.new_privileges == NewPrivileges::OfOwnUsers
         {
             options.security.no_new_privileges = false;

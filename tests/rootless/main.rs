@@ -8,4 +8,6 @@ mod support;
 
 mod jobs;
 mod machine;
+mod namespace;
 mod setup;
+mod storage;

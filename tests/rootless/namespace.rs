@@ -38,8 +38,9 @@ pub(super) fn for_each_privilege(test: &str, work: impl Fn(Privilege, &Path)) {
     let program = env::current_exe().unwrap();
     let (from, to) = (program.display(), world.host().path().join("test"));
     world.host().shell(&format!("touch {to}; mount --bind {from} {to}", to = to.display()));
-    for ids in [Ids::Ranges, Ids::None] {
-        let user = world.user(ids);
+    // At once, or the second gets what the first had.
+    let users = [Ids::Ranges, Ids::None].map(|ids| (ids, world.user(ids)));
+    for (ids, user) in &users {
         let [disk, memory] = ["disk", "memory"].map(|name| user.home.join(name));
         let (id, dirs) = (user.id, format!("{} {}", disk.display(), memory.display()));
         world.host().shell(&format!(
@@ -50,13 +51,13 @@ pub(super) fn for_each_privilege(test: &str, work: impl Fn(Privilege, &Path)) {
         for directory in [disk, memory] {
             let mut command = Command::new("unshare");
             command.args(["--user", "--map-root-user"]);
-            if ids == Ids::Ranges {
+            if *ids == Ids::Ranges {
                 command.args(["--map-users", "auto", "--map-groups", "auto"]);
             }
             command.args(["--mount", "--pid", "--fork", "--kill-child", "--net", "--ipc"]);
             command.args(["sh", "-ec", JOB, "sh"]).arg(&to).args(["--exact", test, "--nocapture"]);
             command.env(DIRECTORY, &directory);
-            let said = world.run_as(&user, &mut command).success();
+            let said = world.run_as(user, &mut command).success();
             assert!(said.contains("1 passed"), "{test}: {said}");
         }
     }

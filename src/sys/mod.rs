@@ -65,6 +65,8 @@ pub mod trash;
 #[cfg(feature = "engine")]
 pub mod tree;
 #[cfg(feature = "engine")]
+pub mod uplink;
+#[cfg(feature = "engine")]
 pub mod usage;
 #[cfg(feature = "engine")]
 pub mod userns;

@@ -1,0 +1,91 @@
+//! Which version a program is of, from what it says of itself.
+
+use std::fmt;
+
+/// A version: numbers that are compared one after the other. That of pasta is a date.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    numbers: [u32; 3],
+}
+
+/// The oldest pasta that is known to answer on connections whose other side is closed. That of 2023-03-09,
+/// Debian 12's, does not.
+pub(super) const ANSWERS: Version = Version { numbers: [2025, 5, 3] };
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [first, second, third] = self.numbers;
+        // No other version is as high as a year.
+        if first >= 2000 {
+            write!(f, "{first}-{second:02}-{third:02}")
+        } else {
+            write!(f, "{first}.{second}.{third}")
+        }
+    }
+}
+
+impl Version {
+    /// Returns pasta's from what it prints: a date, of which distributions write `0.0~git20250503.587980c-2`,
+    /// `0^20250217.ga1e48a0-2.fc41` and the project itself `2025_05_03.587980c`. Debian 12's says that it does
+    /// not know.
+    pub(super) fn of_pasta(output: &str) -> Option<Self> {
+        let line = output.lines().next()?;
+        let words = line.split(|c: char| !c.is_ascii_digit() && c != '_');
+        words.map(|word| word.replace('_', "")).find_map(|digits| {
+            let number: u32 = digits.parse().ok().filter(|_| digits.len() == 8)?;
+            let numbers = [number / 10_000, number / 100 % 100, number % 100];
+            let is_date = (2020..2200).contains(&numbers[0])
+                && (1..=12).contains(&numbers[1])
+                && (1..=31).contains(&numbers[2]);
+            is_date.then_some(Version { numbers })
+        })
+    }
+
+    /// Returns slirp4netns's from what it prints, as `slirp4netns version 1.2.0`.
+    pub(super) fn of_slirp4netns(output: &str) -> Option<Self> {
+        let version = output.lines().find_map(|line| line.split_once("version "))?.1;
+        let version = version.split(|c: char| !c.is_ascii_digit() && c != '.').next()?;
+        let mut numbers = [0; 3];
+        let mut parts = version.split('.');
+        for number in &mut numbers {
+            *number = match parts.next() {
+                Some(part) => part.parse().ok()?,
+                None => 0,
+            };
+        }
+        Some(Version { numbers })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pastas_version_is_the_date_in_it() {
+        for (output, expected) in [
+            ("pasta 0.0~git20250503.587980c-2+deb13u1\nCopyright Red Hat\n", Some("2025-05-03")),
+            ("pasta 0^20250217.ga1e48a0-2.fc41.x86_64-pasta\n", Some("2025-02-17")),
+            ("pasta 2026_01_20.386b5f5\n", Some("2026-01-20")),
+            ("pasta 2025_09_19.623dbf6-58-g2c6590d\n", Some("2025-09-19")),
+            ("pasta unknown version\nCopyright 20250503\n", None),
+            ("pasta 99999999\n", None),
+            ("", None),
+        ] {
+            let version = Version::of_pasta(output).map(|version| version.to_string());
+            assert_eq!(version.as_deref(), expected, "{output:?}");
+        }
+        assert!(Version::of_pasta("pasta 20250502").unwrap() < ANSWERS);
+        assert!(Version::of_pasta("pasta 20250503").unwrap() >= ANSWERS);
+    }
+
+    #[test]
+    fn that_of_slirp4netns_has_points() {
+        let output = "slirp4netns version 1.2.0\ncommit: 656041d\nlibslirp: 4.7.0\n";
+        assert_eq!(Version::of_slirp4netns(output).unwrap().to_string(), "1.2.0");
+        let beta = Version::of_slirp4netns("slirp4netns version 1.10-beta.1+dev\n").unwrap();
+        assert_eq!(beta.to_string(), "1.10.0");
+        assert_eq!(Version::of_slirp4netns("slirp4netns version x\n"), None);
+        assert_eq!(Version::of_slirp4netns(""), None);
+    }
+}

@@ -67,6 +67,9 @@ pub(super) fn resolv_conf(dns: &Dns) -> Result<(String, Option<String>), PathErr
         }
         found.extend(asked.iter().cloned());
     }
+    if found.servers.is_empty() {
+        found.servers.extend(dns.fallback.iter().map(IpAddr::to_string));
+    }
     found.search.retain(|domain| domain != ".");
     let warning = found.servers.is_empty().then(|| {
         let files: Vec<String> = dns.host_files.iter().map(|p| p.display().to_string()).collect();

@@ -309,6 +309,8 @@ pub struct Dns {
     pub append: bool,
     /// Replaces the host's resolvers, if there are any.
     pub servers: Vec<IpAddr>,
+    /// What looks names up if nothing else is left that does.
+    pub fallback: Option<IpAddr>,
     /// Replaces the host's search list, if there is any; `.` alone empties it.
     pub search: Vec<String>,
     /// Replaces the host's options, if there are any.
@@ -322,6 +324,7 @@ impl Default for Dns {
             loopback_works: false,
             append: false,
             servers: Vec::new(),
+            fallback: None,
             search: Vec::new(),
             options: Vec::new(),
         }

@@ -334,7 +334,8 @@ impl<'a> Creation<'a> {
             id_mapping: None,
         });
         options.namespaces.network = Namespace::Path(endpoint.netns.clone());
-        options.dns = Some(Dns { servers: self.plan.dns.clone(), ..Dns::default() });
+        let (servers, fallback) = (self.plan.dns.clone(), endpoint.resolver);
+        options.dns = Some(Dns { servers, fallback, ..Dns::default() });
         let names: Vec<_> = options.hostname.iter().cloned().collect();
         let entry = |address: &_| HostEntry { address: *address, names: names.clone() };
         options.hosts = Some(endpoint.addresses.iter().map(entry).collect());

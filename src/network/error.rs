@@ -7,6 +7,7 @@ use super::port::Protocol;
 use crate::sys::fs::{PathError, ReadError, ReplaceError};
 use crate::sys::process::RunError;
 use crate::sys::record::RecordError;
+use crate::sys::uplink::UplinkError;
 
 /// A network could not be made, used or removed.
 #[derive(Debug, thiserror::Error)]
@@ -73,6 +74,31 @@ pub enum NetworkError {
     /// The host does not let a port be used.
     #[error("cannot use port {port}/{protocol} of the host")]
     Bind { port: u16, protocol: Protocol, source: io::Error },
+    /// A port is to be published that only root may have.
+    #[error(
+        "port {port}/{protocol} of the host is root's: publish one from {first} on, or none to get a free one; \
+         root lets all users have it by `sysctl net.ipv4.ip_unprivileged_port_start={port}`"
+    )]
+    RootsPort {
+        port: u16,
+        protocol: Protocol,
+        /// The first that others may have.
+        first: u16,
+    },
+    /// A port is to be published of a job that has no way out.
+    #[error(
+        "port {port}/{protocol} cannot be published: with `uplink = \"none\"` in [network] nothing leads from the \
+         host to jobs of an ordinary user"
+    )]
+    NoWayIn { port: u16, protocol: Protocol },
+    /// What leads out does not take an address.
+    #[error(
+        "cannot publish a port on {host_ip}: slirp4netns listens on IPv4 addresses, pasta on all"
+    )]
+    OnlyIpv4 { host_ip: IpAddr },
+    /// Nothing leads out of the network.
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
     /// The packet filter does not take a change.
     #[error("cannot {action} in the packet filter: the kernel needs nf_tables, and CAP_NET_ADMIN")]
     Firewall {

@@ -22,7 +22,7 @@ pub(super) const TABLE: &str = "oci_hooks";
 const RULES: &str = include_str!("rules.nft");
 
 /// Counted up when the rules change: they are loaded anew then.
-const VERSION: u32 = 3;
+const VERSION: u32 = 4;
 
 /// A chain that every version of the table has.
 const ANY_VERSION: &str = "input";
@@ -36,6 +36,9 @@ const NETWORKS: &str = "networks";
 
 /// The group of a network's interface on the host if containers may use services of the host.
 pub(super) const HOST_ACCESS: u32 = 1;
+
+/// The sets whose elements begin with the interface of a network.
+const OF_LINKS: [&str; 3] = ["uplinks", "hosts4", "hosts6"];
 
 /// The maps of published ports.
 const PORTS: [&str; 4] = ["any4", "any6", "one4", "one6"];
@@ -57,6 +60,9 @@ pub(super) struct Member<'a> {
     pub(super) link: &'a Interface,
     /// By which interfaces it gets out of the host, of those that need to be named.
     pub(super) uplinks: &'a [Interface],
+    /// Addresses beyond its uplinks that containers must not reach: those of the real host, if this one is a
+    /// namespace of a user's own.
+    pub(super) hosts: &'a [IpAddr],
     pub(super) containers: Vec<Destination<'a>>,
 }
 
@@ -67,8 +73,17 @@ impl Member<'_> {
             Element { set, key, data: Vec::new() }
         };
         let uplinks = self.uplinks.iter().map(|uplink| element("uplinks", &[self.link, uplink]));
+        let hosts = self.hosts.iter().map(|host| {
+            let set = if host.is_ipv4() { "hosts4" } else { "hosts6" };
+            let key = self.link.padded().into_iter().chain(joined_ip(Some(*host))).collect();
+            Element { set, key, data: Vec::new() }
+        });
         let ports = self.containers.iter().copied().flat_map(elements);
-        std::iter::once(element(NETWORKS, &[self.link])).chain(uplinks).chain(ports).collect()
+        std::iter::once(element(NETWORKS, &[self.link]))
+            .chain(uplinks)
+            .chain(hosts)
+            .chain(ports)
+            .collect()
     }
 }
 
@@ -160,15 +175,19 @@ pub(super) fn leave(network: &Member<'_>) -> Result<Nftables, NetworkError> {
 pub(super) fn leave_unrecorded(link: &Interface, plan: Plan) -> Result<Nftables, NetworkError> {
     let because = || because("take a network out");
     let nftables = Nftables::open().map_err(because())?;
-    let mut elements = nftables.elements(TABLE, "uplinks").map_err(because())?;
-    elements.retain(|element| element.key.starts_with(&link.padded()));
+    let mut elements = Vec::new();
+    for set in OF_LINKS {
+        let of_links = nftables.elements(TABLE, set).map_err(because())?;
+        let of_link = |element: &Element| element.key.starts_with(&link.padded());
+        elements.extend(of_links.into_iter().filter(of_link));
+    }
     for map in PORTS {
         let ports = nftables.elements(TABLE, map).map_err(because())?;
         elements
             .extend(ports.into_iter().filter(|port| target(port).is_some_and(|ip| plan.has(ip))));
     }
     nftables.delete(TABLE, &elements).map_err(because())?;
-    leave(&Member { link, uplinks: &[], containers: Vec::new() })
+    leave(&Member { link, uplinks: &[], hosts: &[], containers: Vec::new() })
 }
 
 /// Returns the ports that anybody of ours has published, whether a record says so or not.
@@ -273,12 +292,7 @@ fn elements((ports, container): Destination<'_>) -> impl Iterator<Item = Element
 
 /// Joins fields as the kernel does: each is padded to four bytes.
 fn joined(ip: Option<IpAddr>, protocol: Option<Protocol>, port: u16) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(24);
-    match ip {
-        None => {}
-        Some(IpAddr::V4(ip)) => bytes.extend(ip.octets()),
-        Some(IpAddr::V6(ip)) => bytes.extend(ip.octets()),
-    }
+    let mut bytes = joined_ip(ip);
     match protocol {
         None => {}
         Some(Protocol::Tcp) => bytes.extend([6, 0, 0, 0]),
@@ -287,6 +301,14 @@ fn joined(ip: Option<IpAddr>, protocol: Option<Protocol>, port: u16) -> Vec<u8> 
     let [high, low] = port.to_be_bytes();
     bytes.extend([high, low, 0, 0]);
     bytes
+}
+
+fn joined_ip(ip: Option<IpAddr>) -> Vec<u8> {
+    match ip {
+        None => Vec::new(),
+        Some(IpAddr::V4(ip)) => ip.octets().to_vec(),
+        Some(IpAddr::V6(ip)) => ip.octets().to_vec(),
+    }
 }
 
 /// Runs nft with a script on its standard input, and returns what it prints.

@@ -16,15 +16,17 @@ use super::interface::Interface;
 use super::link;
 use super::port::{PortMapping, Published};
 use super::record::{self, EndpointRecord, RECORD, Record, claim, directory, lock, records};
-use super::reserve::{Taken, reserve};
+use super::reserve::{Taken, check_rights, in_use, is_taken, reserve};
 use super::subnet::{Pair, Subnet};
 use super::unrecorded;
+use super::uplink::{self, Outside, When};
 use crate::sys::fs::PathContext as _;
 use crate::sys::netns;
-use crate::sys::privilege::Privilege;
+use crate::sys::privilege::{Privilege, outside};
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::thread::{Beside, beside};
+use crate::sys::uplink::UplinkChoice;
 use crate::sys::userns::{Mapping, PrivateIds};
 
 /// How networks are made on this host.
@@ -44,6 +46,8 @@ pub struct NetworkOptions {
     pub uplinks: Vec<Interface>,
     /// What this process may do.
     pub privilege: Privilege,
+    /// What leads to the world, where networks are made in a namespace of a user's own.
+    pub uplink: UplinkChoice,
 }
 
 impl NetworkOptions {
@@ -57,6 +61,7 @@ impl NetworkOptions {
             host_access: true,
             uplinks: Vec::new(),
             privilege: Privilege::Root,
+            uplink: UplinkChoice::Auto,
         }
     }
 }
@@ -72,6 +77,7 @@ impl NetworkOptions {
             host_access: false,
             uplinks: Vec::new(),
             privilege: Privilege::Root,
+            uplink: UplinkChoice::None,
         }
     }
 }
@@ -126,6 +132,8 @@ pub struct Endpoint {
     /// The IPv4 address, then the IPv6 address if the host has IPv6.
     pub addresses: Vec<IpAddr>,
     pub published: Vec<Published>,
+    /// A resolver that it reaches if it reaches none of the host's, as those on the host's loopback.
+    pub resolver: Option<IpAddr>,
 }
 
 /// A network that is there.
@@ -146,9 +154,10 @@ impl Network {
         let id = &request.id;
         check_name(id)?;
         let mut undo = Rollback::new();
+        let outside = Outside::look(options)?;
         let lock = lock(options)?;
         let others = records(options)?.known;
-        let record = claim(options, request, &others)?;
+        let record = claim(options, request, &others, &outside)?;
         undo.push(|| drop(Network::remove_id(options, id)));
         let network = Network { options: options.clone(), record };
         // nft takes as long to load the table as the kernel takes to make the bridge.
@@ -180,9 +189,46 @@ impl Network {
         Ok(Network { options: options.clone(), record: read(options, id)? })
     }
 
-    /// Returns the host's address in the network.
+    /// Returns the address that containers reach the host by, if they may.
     pub fn host_address(&self) -> Option<IpAddr> {
+        if let Some(address) = self.record.uplink.as_ref().and_then(|uplink| uplink.address) {
+            return Some(address);
+        }
         Some(self.record.plan(&self.options).host().v4.into())
+    }
+
+    /// Returns what people should know of the way out; nothing if there is nothing to say.
+    pub fn warning(&self) -> Option<String> {
+        let uplink = self.record.uplink.as_ref().filter(|uplink| uplink.loses_half_closed)?;
+        Some(format!(
+            "{} is too old: connections hang whose client closes its side before it is answered; install \
+             slirp4netns, or passt of 2025-05 or newer",
+            uplink.program.display()
+        ))
+    }
+
+    /// Returns the name of the program that led out and has ended since, whoever ended it. The next container
+    /// that is connected has it started again.
+    pub fn lost_uplink(&self) -> Result<Option<&'static str>, NetworkError> {
+        let Some(uplink) = &self.record.uplink else { return Ok(None) };
+        let has_ended = uplink::has_ended(&self.options, &self.record.id)?;
+        Ok(has_ended.then(|| uplink.kind.name()))
+    }
+
+    /// Checks that ports can be published at all, before anything is made for that.
+    pub fn check_ports(
+        options: &NetworkOptions,
+        ports: &[PortMapping],
+    ) -> Result<(), NetworkError> {
+        match ports.first() {
+            Some(port) if options.privilege.has_own_network() => {
+                if options.uplink == UplinkChoice::None {
+                    return Err(no_way_in(port));
+                }
+                outside::run(|| check_rights(ports))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Returns the host's end of the network's link.
@@ -216,6 +262,22 @@ impl Network {
         &self,
         requests: &[EndpointRequest],
     ) -> Result<Vec<Endpoint>, (usize, NetworkError)> {
+        // Between the choice of a port that nobody asked for and the time when it is listened on, somebody
+        // else may take it.
+        for _ in 1..TRIES_OF_PORTS {
+            match self.try_to_attach_all(requests) {
+                Err((at, NetworkError::PortInUse { port, .. }))
+                    if !asks_for(&requests[at], port) => {}
+                result => return result,
+            }
+        }
+        self.try_to_attach_all(requests)
+    }
+
+    fn try_to_attach_all(
+        &self,
+        requests: &[EndpointRequest],
+    ) -> Result<Vec<Endpoint>, (usize, NetworkError)> {
         let mut undo = Rollback::new();
         let mut claimed = Vec::with_capacity(requests.len());
         for (at, request) in requests.iter().enumerate() {
@@ -223,19 +285,43 @@ impl Network {
             claimed.push(endpoint.map_err(|error| (at, error))?);
             undo.push(|| drop(self.detach(&request.name)));
         }
-        let connected: Vec<_> = match &claimed[..] {
-            [only] => vec![self.connect(only)],
+        let (connected, led_out) = match &claimed[..] {
+            [] => return Ok(Vec::new()),
+            [only] if self.record.uplink.is_none() => (vec![self.connect(only)], Ok(())),
             all => thread::scope(|scope| {
                 let threads = all.iter().map(|one| beside(scope, || self.connect(one)));
                 let threads: Vec<_> = threads.collect();
-                threads.into_iter().map(Beside::join).collect()
+                let led_out = self.lead_out(&claimed);
+                (threads.into_iter().map(Beside::join).collect::<Vec<_>>(), led_out)
             }),
         };
+        led_out?;
         let connected = connected.into_iter().enumerate();
         let endpoints = connected.map(|(at, endpoint)| endpoint.map_err(|error| (at, error)));
         let endpoints = endpoints.collect::<Result<_, _>>()?;
         undo.disarm();
         Ok(endpoints)
+    }
+
+    /// Has a program lead out, if one is to: to the ports of containers that were claimed too. An error comes
+    /// with the number of the container whose port it is about.
+    fn lead_out(&self, claimed: &[EndpointRecord]) -> Result<(), (usize, NetworkError)> {
+        if self.record.uplink.is_none() {
+            return Ok(());
+        }
+        let at_first = |error| (0, error);
+        let _lock = lock(&self.options).map_err(at_first)?;
+        let record = read(&self.options, &self.record.id).map_err(at_first)?;
+        let has_ports = claimed.iter().any(|endpoint| !endpoint.outside.is_empty());
+        let is_first = uplink::is_missing(&self.options, &record.id).map_err(at_first)?;
+        let when = if has_ports && !is_first { When::Changed } else { When::Missing };
+        uplink::lead_out(&self.options, &record, when).map_err(|error| {
+            let taken = claimed.iter().enumerate().find_map(|(at, endpoint)| {
+                let taken = endpoint.outside.iter().find(|port| outside::run(|| is_taken(port)))?;
+                Some((at, in_use(taken)))
+            });
+            taken.unwrap_or((0, error))
+        })
     }
 
     /// Makes what was recorded of a container.
@@ -249,7 +335,12 @@ impl Network {
         firewall::publish((&endpoint.published, Pair { v4, v6 }))?;
         let ipv6 = self.record.ipv6.then_some(IpAddr::from(v6));
         let addresses = [IpAddr::from(v4)].into_iter().chain(ipv6).collect();
-        Ok(Endpoint { netns, addresses, published: endpoint.published.clone() })
+        Ok(Endpoint {
+            netns,
+            addresses,
+            published: endpoint.usable().to_vec(),
+            resolver: uplink::resolver(&self.record, &self.options),
+        })
     }
 
     /// Records a container, with an address and ports of the host that nobody else has.
@@ -261,11 +352,20 @@ impl Network {
             return Err(NetworkError::Attached { name: name.clone(), id: id.clone() });
         }
         let number = record.free_number().ok_or_else(|| NetworkError::Full { id: id.clone() })?;
+        let uplink = record.uplink.as_ref();
         let published = match request.ports.as_slice() {
             [] => Vec::new(),
-            ports => reserve(&Taken::by(records(&self.options)?)?, ports)?,
+            [port, ..] if self.options.privilege.has_own_network() && uplink.is_none() => {
+                return Err(no_way_in(port));
+            }
+            ports => reserve(&Taken::by(records(&self.options)?)?, uplink, ports)?,
         };
-        let endpoint = EndpointRecord { name: name.clone(), number, published };
+        let (published, outside) = match uplink {
+            None => (published, Vec::new()),
+            // They come in by another address than they were sent to.
+            Some(_) => (published.iter().map(Published::anywhere).collect(), published),
+        };
+        let endpoint = EndpointRecord { name: name.clone(), number, published, outside };
         record.endpoints.push(endpoint.clone());
         record.next = number + 1;
         record::write(&self.options, &record)?;
@@ -286,7 +386,11 @@ impl Network {
         let container = record.plan(&self.options).container(endpoint.number);
         firewall::withdraw((&endpoint.published, container))?;
         netns::unpin(&self.pin(name))?;
-        record::write(&self.options, &record)
+        record::write(&self.options, &record)?;
+        match endpoint.outside.is_empty() {
+            true => Ok(()),
+            false => uplink::lead_out(&self.options, &record, When::Changed),
+        }
     }
 
     /// Removes the network, as [`Network::remove_id`] does.
@@ -308,6 +412,7 @@ impl Network {
             Ok(found) if !found.is_dir() => return Ok(remove_tree(&directory)?),
             found => found.at("look up", &directory)?,
         };
+        uplink::end(options, id)?;
         let left = match read(options, id) {
             Ok(record) => Some(firewall::leave(&record.member(options))?),
             // Whoever was killed before it wrote the record had not made anything.
@@ -351,6 +456,15 @@ impl Network {
     }
 }
 
+/// How often ports are chosen anew that others were quicker to take.
+const TRIES_OF_PORTS: usize = 5;
+
+/// Returns whether a port of the host is one that a container is to have, and no other.
+fn asks_for(request: &EndpointRequest, port: u16) -> bool {
+    let mut asked = request.ports.iter().filter_map(|mapping| mapping.host_ports.as_ref());
+    asked.any(|ports| ports.contains(&port))
+}
+
 /// Removes the directory of a network with what is pinned there, even if something is pinned meanwhile.
 fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
     const TRIES: usize = 10;
@@ -376,6 +490,12 @@ fn remove_pins(directory: &Path) -> Result<(), NetworkError> {
 fn bridge_pin(directory: &Path) -> PathBuf {
     let old = directory.join(OLD_BRIDGE);
     if old.exists() { old } else { directory.join(BRIDGE) }
+}
+
+fn no_way_in(port: &PortMapping) -> NetworkError {
+    let PortMapping { host_ports, container_port, protocol, .. } = port;
+    let port = host_ports.as_ref().map_or(*container_port, |ports| *ports.start());
+    NetworkError::NoWayIn { port, protocol: *protocol }
 }
 
 fn read(options: &NetworkOptions, id: &str) -> Result<Record, NetworkError> {

@@ -72,6 +72,10 @@ fn link_host(record: &Record, plan: Plan) -> io::Result<()> {
     if record.ipv6 {
         netlink.take_loopback6(index)?;
     }
+    if record.uplink.as_ref().is_some_and(|uplink| uplink.ipv6) {
+        // There is no other network there to configure itself from.
+        set("net/ipv6/conf/all/forwarding", "1")?;
+    }
     // Only IPv4: for IPv6 this would make the host a router, which then stops configuring itself
     // from the routers of its own network.
     set("net/ipv4/ip_forward", "1")

@@ -28,6 +28,7 @@ mod subnet;
 mod trace;
 mod trial;
 mod unrecorded;
+mod uplink;
 
 pub use error::NetworkError;
 pub use interface::{Interface, InterfaceError};

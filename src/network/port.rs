@@ -46,6 +46,13 @@ pub struct Published {
     pub host_port: u16,
 }
 
+impl Published {
+    /// Returns the same port on all addresses of the host.
+    pub(super) fn anywhere(&self) -> Self {
+        Published { host_ip: None, ..self.clone() }
+    }
+}
+
 /// A text that is no port to publish.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("port {text:?}: {problem}")]

@@ -15,12 +15,14 @@ use super::job::{NetworkOptions, NetworkRequest};
 use super::netlink::{self, Netlink};
 use super::port::Published;
 use super::subnet::{CONTAINERS, Plan, Subnet};
+use super::uplink::{Outside, UplinkRecord};
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, make_private, random_u64,
     read_if_there,
 };
 use crate::sys::lock::FileLock;
 use crate::sys::record::{RecordError, decode, encode};
+use crate::sys::uplink;
 use crate::sys::userns::PrivateIds;
 
 /// What the names of links on the host begin with; the rules of the firewall name it too.
@@ -29,7 +31,7 @@ pub(super) const LINK: &str = "ocih";
 /// What is known of a network, in its directory.
 pub(super) const RECORD: &str = "record.json";
 
-/// How long packets are at most.
+/// How long packets are at most, by links of the host.
 const MTU: u32 = 1500;
 
 /// What is known of a network, from before anything of it is made.
@@ -52,6 +54,9 @@ pub(super) struct Record {
     /// Whether its containers have a user namespace, which then is pinned beside the record.
     #[serde(default)]
     pub(super) user_namespace: bool,
+    /// What leads out of the host's namespace, where that is a user's own and anything does.
+    #[serde(default)]
+    pub(super) uplink: Option<UplinkRecord>,
     pub(super) endpoints: Vec<EndpointRecord>,
     /// The number of the next container, unless it is taken.
     pub(super) next: u32,
@@ -61,14 +66,30 @@ pub(super) struct Record {
 pub(super) struct EndpointRecord {
     pub(super) name: String,
     pub(super) number: u32,
+    /// What the packet filter leads to it.
     pub(super) published: Vec<Published>,
+    /// Where that is the packet filter of a user's own namespace, which ports of the real host lead there.
+    #[serde(default)]
+    pub(super) outside: Vec<Published>,
+}
+
+impl EndpointRecord {
+    /// Returns the ports that people can use.
+    pub(super) fn usable(&self) -> &[Published] {
+        if self.outside.is_empty() { &self.published } else { &self.outside }
+    }
 }
 
 impl Record {
     /// Returns the addresses of the network. The configuration may have changed since.
     pub(super) fn plan(&self, options: &NetworkOptions) -> Plan {
+        self.block(options, self.number)
+    }
+
+    /// Returns the addresses of the block of the pools with this number.
+    pub(super) fn block(&self, options: &NetworkOptions, number: u32) -> Plan {
         let pool = self.pool.parse().unwrap_or(options.pool);
-        Plan::new(pool, self.pool6.parse().unwrap_or(options.pool6), self.number)
+        Plan::new(pool, self.pool6.parse().unwrap_or(options.pool6), number)
     }
 
     /// Returns what the firewall has of it.
@@ -78,7 +99,13 @@ impl Record {
         let endpoints = self.endpoints.iter();
         let containers =
             endpoints.map(|endpoint| (endpoint.published.as_slice(), container(endpoint)));
-        Member { link: &self.link, uplinks: &self.uplinks, containers: containers.collect() }
+        let forbidden = self.uplink.as_ref().filter(|_| !self.host_access);
+        Member {
+            link: &self.link,
+            uplinks: &self.uplinks,
+            hosts: forbidden.map_or(&[], |uplink| &uplink.addresses),
+            containers: containers.collect(),
+        }
     }
 
     /// Returns a number for another container. One that was given back is taken last: the kernel
@@ -104,25 +131,42 @@ pub(super) fn claim(
     options: &NetworkOptions,
     NetworkRequest { id, user_namespace }: &NetworkRequest,
     records: &[Record],
+    outside: &Outside,
 ) -> Result<Record, NetworkError> {
     if fs::symlink_metadata(directory(options, id).join(RECORD)).is_ok() {
         return Err(NetworkError::Exists { id: id.clone() });
     }
     // Those of networks whose records nobody can read have routes.
     let used: BTreeSet<_> = records.iter().map(|record| record.number).collect();
-    let routes = netlink::routes().at("read", Path::new("/proc/thread-self/net/route"))?;
-    let routes6 = netlink::routes6().at("read", Path::new("/proc/thread-self/net/ipv6_route"))?;
+    let Outside { routes, routes6, .. } = outside;
     // Each has private ids too, by its number.
     let count = options.pool.count().min(options.pool6.count()).min(PrivateIds::JOBS);
     // From the one after the last: the kernel may still be taking that one apart.
     let first = used.last().map_or(0, |last| (last + 1) % count);
-    let number = (0..count).map(|at| (first + at) % count).find(|number| {
+    let is_free = |number: &u32| {
         !used.contains(number)
             && !options.pool.clashes(*number, &routes.networks)
             && !options.pool6.clashes(*number, &routes6.networks)
-    });
-    let number =
-        number.ok_or_else(|| NetworkError::PoolEmpty { pool: options.pool.to_string(), count })?;
+    };
+    let mut free = (0..count).map(|at| (first + at) % count).filter(is_free);
+    let full = || NetworkError::PoolEmpty { pool: options.pool.to_string(), count };
+    let number = free.next().ok_or_else(full)?;
+    // One program leads out for all networks of a namespace; there hardly ever are several.
+    let needs_uplink = records.iter().all(|record| record.uplink.is_none());
+    let uplink = match outside.uplink(0).filter(|_| needs_uplink) {
+        None => None,
+        Some(_) => outside.uplink(free.next_back().ok_or_else(full)?),
+    };
+    let has_own_network = options.privilege.has_own_network();
+    let mtu = match routes.defaults.first().filter(|_| !has_own_network) {
+        None if has_own_network => uplink::MTU,
+        link => link.and_then(|link| mtu(link)).unwrap_or(MTU).min(MTU),
+    };
+    let uplinks = match has_own_network {
+        // Those are the host's, which its user gets at by a program alone.
+        true => vec![super::uplink::device()],
+        false => uplinks(options, routes.defaults.iter().chain(&routes6.defaults)),
+    };
     let record = Record {
         id: id.clone(),
         number,
@@ -130,10 +174,11 @@ pub(super) fn claim(
         pool6: options.pool6.to_string(),
         host_access: options.host_access,
         link: link_name(),
-        mtu: routes.defaults.first().and_then(|link| mtu(link)).unwrap_or(MTU).min(MTU),
-        uplinks: uplinks(options, routes.defaults.iter().chain(&routes6.defaults)),
+        mtu,
+        uplinks,
         ipv6: has_ipv6(),
         user_namespace: *user_namespace,
+        uplink,
         endpoints: Vec::new(),
         next: 0,
     };
@@ -211,8 +256,12 @@ fn checked(record: Record) -> serde_json::Result<Record> {
     let refuse = |what| Err(serde::de::Error::custom(what));
     let pools = (record.pool.parse::<Subnet<Ipv4Net>>(), record.pool6.parse::<Subnet<Ipv6Net>>());
     let (Ok(pool), Ok(pool6)) = pools else { return refuse("a pool is no block of addresses") };
-    if record.number >= pool.count().min(pool6.count()) {
+    let count = pool.count().min(pool6.count());
+    if record.number >= count {
         return refuse("the number of the network is not one of its pools");
+    }
+    if record.uplink.as_ref().is_some_and(|uplink| uplink.number >= count) {
+        return refuse("the number of the way out is not one of the pools");
     }
     let mut numbers = record.endpoints.iter().map(|endpoint| endpoint.number);
     if numbers.any(|number| number >= CONTAINERS) || record.next > CONTAINERS {

@@ -6,7 +6,7 @@
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::ops::RangeInclusive;
 
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
@@ -15,7 +15,9 @@ use super::error::NetworkError;
 use super::firewall;
 use super::port::{PortMapping, Protocol, Published};
 use super::record::Records;
+use super::uplink::{UplinkRecord, listened_on};
 use crate::sys::fs::random_u64;
+use crate::sys::privilege::outside;
 
 /// How many ports there have to be above those of the kernel; else it is its own that are taken.
 const ENOUGH: u16 = 1000;
@@ -42,16 +44,52 @@ impl Taken {
     }
 }
 
-/// Chooses ports of the host that nobody has. The lock is held.
+/// Chooses ports of the host that nobody has: of the real one, if a program leads from there. The lock is
+/// held.
 pub(super) fn reserve(
     taken: &Taken,
+    uplink: Option<&UplinkRecord>,
+    mappings: &[PortMapping],
+) -> Result<Vec<Published>, NetworkError> {
+    let Some(uplink) = uplink else { return choose(taken, None, mappings) };
+    if let Some(host_ip) = mappings.iter().find_map(|mapping| uplink.cannot_listen(mapping)) {
+        return Err(NetworkError::OnlyIpv4 { host_ip });
+    }
+    outside::run(|| {
+        check_rights(mappings)?;
+        choose(taken, Some(uplink), mappings)
+    })
+}
+
+/// Checks that none of these ports is root's alone, by what the calling thread's network namespace says.
+pub(super) fn check_rights(mappings: &[PortMapping]) -> Result<(), NetworkError> {
+    let Some(first) = first_of_all() else { return Ok(()) };
+    for PortMapping { host_ports, protocol, .. } in mappings {
+        if let Some(ports) = host_ports.as_ref().filter(|ports| *ports.end() < first) {
+            let port = *ports.start();
+            return Err(NetworkError::RootsPort { port, protocol: *protocol, first });
+        }
+    }
+    Ok(())
+}
+
+/// Returns the first port that all users may have; none if the kernel does not say.
+fn first_of_all() -> Option<u16> {
+    let text = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start").ok()?;
+    text.trim().parse().ok()
+}
+
+fn choose(
+    taken: &Taken,
+    uplink: Option<&UplinkRecord>,
     mappings: &[PortMapping],
 ) -> Result<Vec<Published>, NetworkError> {
     let mut chosen: Vec<Published> = Vec::with_capacity(mappings.len());
     for mapping in mappings {
+        let among = Among { taken, chosen: &chosen, uplink };
         let port = match &mapping.host_ports {
-            Some(ports) => first_free(ports.clone(), mapping, taken, &chosen)?,
-            None => any_free(mapping, taken, &chosen)?,
+            Some(ports) => first_free(ports.clone(), mapping, among)?,
+            None => any_free(mapping, among)?,
         };
         chosen.push(published(mapping, port));
     }
@@ -63,29 +101,33 @@ fn published(mapping: &PortMapping, host_port: u16) -> Published {
     Published { container_port, protocol, host_ip, host_port }
 }
 
+/// What a port is chosen among.
+#[derive(Clone, Copy)]
+struct Among<'a> {
+    taken: &'a Taken,
+    /// What was chosen before it.
+    chosen: &'a [Published],
+    uplink: Option<&'a UplinkRecord>,
+}
+
 fn first_free(
     mut ports: RangeInclusive<u16>,
     mapping: &PortMapping,
-    taken: &Taken,
-    chosen: &[Published],
+    among: Among<'_>,
 ) -> Result<u16, NetworkError> {
     let first = *ports.start();
     for port in ports.by_ref() {
-        if is_free(port, mapping, taken, chosen)? {
+        if is_free(port, mapping, among)? {
             return Ok(port);
         }
     }
     let holder =
-        job(&published(mapping, first), taken, chosen).or_else(|| program(mapping.protocol, first));
+        job(&published(mapping, first), among).or_else(|| program(mapping.protocol, first));
     let PortMapping { host_ip, protocol, .. } = *mapping;
     Err(NetworkError::PortInUse { host_ip, port: first, protocol, holder })
 }
 
-fn any_free(
-    mapping: &PortMapping,
-    taken: &Taken,
-    chosen: &[Published],
-) -> Result<u16, NetworkError> {
+fn any_free(mapping: &PortMapping, among: Among<'_>) -> Result<u16, NetworkError> {
     let kernel = fs::read_to_string("/proc/sys/net/ipv4/ip_local_port_range");
     let ports = nobodys(kernel.ok().and_then(|text| parse_range(&text)).unwrap_or(KERNEL));
     let count = u64::from(ports.end() - ports.start()) + 1;
@@ -94,7 +136,7 @@ fn any_free(
     for step in 0..count {
         let offset = u16::try_from((start + step) % count).expect("it is less than the count");
         let port = ports.start() + offset;
-        if is_free(port, mapping, taken, chosen)? {
+        if is_free(port, mapping, among)? {
             return Ok(port);
         }
     }
@@ -115,25 +157,25 @@ fn parse_range(text: &str) -> Option<RangeInclusive<u16>> {
     (!range.is_empty()).then_some(range)
 }
 
-fn is_free(
-    port: u16,
-    mapping: &PortMapping,
-    taken: &Taken,
-    chosen: &[Published],
-) -> Result<bool, NetworkError> {
-    if job(&published(mapping, port), taken, chosen).is_some() {
+fn is_free(port: u16, mapping: &PortMapping, among: Among<'_>) -> Result<bool, NetworkError> {
+    if job(&published(mapping, port), among).is_some() {
         return Ok(false);
     }
     let protocol = mapping.protocol;
     // One socket for both families would do, but not where IPv6 is turned off.
-    let addresses: &[IpAddr] = match &mapping.host_ip {
-        None => &[IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)],
-        Some(ip) => std::slice::from_ref(ip),
+    let addresses = match (mapping.host_ip, among.uplink) {
+        (Some(ip), _) => vec![ip],
+        (None, Some(uplink)) => listened_on(None, uplink),
+        (None, None) => vec![Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()],
     };
     for address in addresses {
-        match bind(protocol, SocketAddr::new(*address, port)) {
+        match bind(protocol, SocketAddr::new(address, port)) {
             Ok(()) => {}
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(false),
+            // The first ones of a range; of what is root's alone has been told.
+            Err(error) if error.kind() == ErrorKind::PermissionDenied && among.uplink.is_some() => {
+                return Ok(false);
+            }
             Err(error) => match mapping.host_ip {
                 Some(host_ip) if error.kind() == ErrorKind::AddrNotAvailable => {
                     return Err(NetworkError::HostAddress { host_ip });
@@ -144,6 +186,19 @@ fn is_free(
         }
     }
     Ok(true)
+}
+
+/// Returns whether somebody has a port in the calling thread's network namespace, on its address or loopback.
+pub(super) fn is_taken(port: &Published) -> bool {
+    let address = port.host_ip.unwrap_or(Ipv4Addr::LOCALHOST.into());
+    bind(port.protocol, SocketAddr::new(address, port.host_port)).is_err()
+}
+
+/// Returns the error that says who has a port.
+pub(super) fn in_use(port: &Published) -> NetworkError {
+    let Published { host_ip, host_port, protocol, .. } = *port;
+    let holder = outside::run(|| program(protocol, host_port));
+    NetworkError::PortInUse { host_ip, port: host_port, protocol, holder }
 }
 
 fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
@@ -166,10 +221,13 @@ fn bind(protocol: Protocol, address: SocketAddr) -> io::Result<()> {
 }
 
 /// Returns which container has published a port already.
-fn job(wanted: &Published, taken: &Taken, chosen: &[Published]) -> Option<String> {
+fn job(wanted: &Published, among: Among<'_>) -> Option<String> {
+    let Among { taken, chosen, uplink } = among;
     let clashes = |other: &Published| {
         (other.host_port, other.protocol) == (wanted.host_port, wanted.protocol)
-            && (other.host_ip == wanted.host_ip
+            // What a program leads here it leads to one port, whatever address it comes by.
+            && (uplink.is_some()
+                || other.host_ip == wanted.host_ip
                 || other.host_ip.is_none()
                 || wanted.host_ip.is_none())
     };
@@ -246,30 +304,31 @@ mod tests {
     #[test]
     fn a_port_is_given_once() {
         let mappings: Vec<_> = ["80", "81", "82/udp"].map(mapping).into();
-        let mut published = reserve(&Taken::default(), &mappings).unwrap();
+        let mut published = reserve(&Taken::default(), None, &mappings).unwrap();
         published.sort_by_key(|published| (published.protocol, published.host_port));
         assert_ne!(published[0].host_port, published[1].host_port);
         let twice = vec![mappings[0].clone(), mapping(&format!("{}:80", published[0].host_port))];
-        assert!(reserve(&Taken::default(), &twice).is_ok());
+        assert!(reserve(&Taken::default(), None, &twice).is_ok());
     }
 
     #[test]
     fn who_has_a_port_is_named() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let error = reserve(&Taken::default(), &[mapping(&format!("{port}:80"))]).unwrap_err();
+        let error =
+            reserve(&Taken::default(), None, &[mapping(&format!("{port}:80"))]).unwrap_err();
         let NetworkError::PortInUse { holder: Some(holder), .. } = &error else {
             panic!("{error}")
         };
         assert!(holder.ends_with(&format!("(process {})", std::process::id())), "{error}");
         // The next one of a range is as good.
         let range = mapping(&format!("{port}-65535:80"));
-        assert!(reserve(&Taken::default(), &[range]).unwrap()[0].host_port > port);
+        assert!(reserve(&Taken::default(), None, &[range]).unwrap()[0].host_port > port);
     }
 
     #[test]
     fn addresses_that_cannot_be_published_on_are_told() {
-        let error = |text: &str| reserve(&Taken::default(), &[mapping(text)]).unwrap_err();
+        let error = |text: &str| reserve(&Taken::default(), None, &[mapping(text)]).unwrap_err();
         assert!(matches!(error("192.0.2.77::80"), NetworkError::HostAddress { .. }));
     }
 }

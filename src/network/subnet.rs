@@ -175,6 +175,22 @@ impl Plan {
         self.at(2 + number)
     }
 
+    /// Returns the address of the host's end, if a program leads from there to the real host. It is that which
+    /// slirp4netns gives.
+    pub(super) fn uplink(self) -> Pair {
+        self.at(100)
+    }
+
+    /// Returns the address of the program that leads from the host to the real one.
+    pub(super) fn gateway(self) -> Pair {
+        self.at(2)
+    }
+
+    /// Returns the address of that program's resolver.
+    pub(super) fn resolver(self) -> Pair {
+        self.at(3)
+    }
+
     fn at(self, last: u32) -> Pair {
         Pair {
             v4: Ipv4Addr::from_bits(self.v4.addr().to_bits() + last),

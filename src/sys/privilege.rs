@@ -136,6 +136,12 @@ impl Privilege {
         self == Privilege::Root
     }
 
+    /// Returns whether the network namespace of this process is one of its own, which has no way out but by a
+    /// program: what is outside of it is in the host's network.
+    pub fn has_own_network(self) -> bool {
+        self != Privilege::Root
+    }
+
     /// Returns whether the kernel maps the owners of files in a mount, so that containers can have user
     /// namespaces of their own and a runner's files be its own: it does for root of the host alone.
     pub fn has_idmapped_mounts(self) -> bool {

@@ -21,6 +21,7 @@ pub(crate) fn network(settings: &Settings) -> NetworkOptions {
     options.pool6 = settings.network.pool6;
     options.host_access = settings.network.host_access;
     options.uplinks.clone_from(&settings.network.uplinks);
+    options.uplink.clone_from(&settings.network.uplink);
     options
 }
 

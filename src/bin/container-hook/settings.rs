@@ -21,6 +21,7 @@ use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::quantity::Size;
 use oci_hooks::sys::text;
+use oci_hooks::sys::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use backend::{Back, Backend, Kind, Kubernetes, Work};
@@ -83,6 +84,8 @@ pub(crate) struct Network {
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) uplinks: Vec<Interface>,
+    #[serde(with = "text")]
+    pub(crate) uplink: UplinkChoice,
     pub(crate) names_from_runner_log: bool,
 }
 
@@ -94,6 +97,7 @@ impl Default for Network {
             dns: Vec::new(),
             host_access: false,
             uplinks: Vec::new(),
+            uplink: UplinkChoice::Auto,
             names_from_runner_log: true,
         }
     }

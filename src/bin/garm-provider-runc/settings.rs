@@ -19,6 +19,7 @@ use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::fs::read_bounded;
 use oci_hooks::sys::text;
+use oci_hooks::sys::uplink::UplinkChoice;
 use serde::{Deserialize, Serialize};
 
 /// The file of settings that is read if it exists.
@@ -98,6 +99,8 @@ pub(crate) struct Network {
     pub(crate) dns: Vec<IpAddr>,
     pub(crate) host_access: bool,
     pub(crate) uplinks: Vec<Interface>,
+    #[serde(with = "text")]
+    pub(crate) uplink: UplinkChoice,
 }
 
 impl Default for Network {
@@ -109,6 +112,7 @@ impl Default for Network {
             dns: Vec::new(),
             host_access: false,
             uplinks: Vec::new(),
+            uplink: UplinkChoice::Auto,
         }
     }
 }
@@ -148,6 +152,7 @@ impl Settings {
         options.pool6 = self.network.pool6;
         options.host_access = self.network.host_access;
         options.uplinks.clone_from(&self.network.uplinks);
+        options.uplink.clone_from(&self.network.uplink);
         options
     }
 

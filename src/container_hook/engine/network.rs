@@ -36,6 +36,16 @@ impl Connection<'_> {
     }
 }
 
+impl Connection<'_> {
+    /// Returns the resolver that the container reaches if it reaches none of the host's.
+    pub(super) fn resolver(&self) -> Option<IpAddr> {
+        match self {
+            Connection::Job { endpoint, .. } => endpoint.resolver,
+            Connection::Host | Connection::None => None,
+        }
+    }
+}
+
 /// The network of a job.
 pub(super) struct JobNetwork {
     id: String,
@@ -50,11 +60,22 @@ impl JobNetwork {
     pub(super) fn create(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
         let request =
             NetworkRequest { id: id.to_owned(), user_namespace: backend.settings.user_namespace };
-        Ok(JobNetwork { id: id.to_owned(), network: Network::create(backend.network, &request)? })
+        let network = Network::create(backend.network, &request)?;
+        if let Some(warning) = network.warning() {
+            backend.context.log.warning(&warning);
+        }
+        Ok(JobNetwork { id: id.to_owned(), network })
     }
 
     pub(super) fn open(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
-        Ok(JobNetwork { id: id.to_owned(), network: Network::open(backend.network, id)? })
+        let network = Network::open(backend.network, id)?;
+        if let Some(program) = network.lost_uplink()? {
+            backend.context.log.warning(&format!(
+                "{program}, by which the job reaches the network, has ended: it was killed, or the machine had no \
+                 memory left; what was connected by it is not any more"
+            ));
+        }
+        Ok(JobNetwork { id: id.to_owned(), network })
     }
 
     /// Returns the pinned user namespace of the job's containers; none if they are in the host's.

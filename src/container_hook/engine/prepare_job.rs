@@ -27,7 +27,7 @@ use crate::container_hook::response::{
     ContainerContext, JobContext, PrepareJobResponse, ServiceContext,
 };
 use crate::container_hook::state::{JobState, StepAccess};
-use crate::network::Endpoint;
+use crate::network::{Endpoint, Network};
 use crate::sys::error::chain;
 use crate::sys::thread::beside;
 
@@ -80,6 +80,10 @@ fn plan<'a>(
     let helpers = pod.filter(|_| !plans.is_empty()).map_or(&[][..], |pod| &pod.helpers);
     for helper in helpers {
         plans.push(Plan::of_helper(backend, helper, mode)?);
+    }
+    for Plan { container, .. } in &plans {
+        let checked = Network::check_ports(backend.network, &container.ports);
+        checked.map_err(HookError::from).map_err(HookError::of(&container.title))?;
     }
     Ok(plans)
 }

@@ -82,12 +82,6 @@ impl Uplink {
             UplinkKind::Slirp4netns => slirp4netns::start(&self.program, request),
         }
     }
-
-    /// Returns the first of these ports that the program cannot listen on, whoever has it.
-    pub fn cannot_forward<'a>(&self, forwards: &'a [Forward]) -> Option<&'a Forward> {
-        let only_ipv4 = self.kind == UplinkKind::Slirp4netns;
-        forwards.iter().find(|forward| only_ipv4 && forward.address.is_ipv6())
-    }
 }
 
 /// Removes what an earlier program left, for one that makes its files anew.

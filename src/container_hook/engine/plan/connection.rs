@@ -19,6 +19,7 @@ impl Plan<'_> {
         let dns = Dns {
             loopback_works: matches!(connection, Connection::Host),
             servers: servers.clone(),
+            fallback: connection.resolver(),
             search: asked.dns_search.clone(),
             options: asked.dns_options.clone(),
             ..Dns::default()

@@ -182,8 +182,12 @@ fn linux(parts: &Parts<'_>) -> Result<Linux, BundleError> {
     let Parts { options, .. } = *parts;
     let security = &options.security;
     let Devices { nodes, rules } = parts.devices;
-    let mut resources = options.resources.to_spec();
-    resources.set_devices(Some(rules.clone()));
+    // Without a cgroup there is nothing that could be limited, and runtimes would try.
+    let resources = (!options.keeps_cgroup).then(|| {
+        let mut resources = options.resources.to_spec();
+        resources.set_devices(Some(rules.clone()));
+        resources
+    });
     let mappings = options.user_namespace.is_some().then(|| {
         let PrivateIds { first, count } = options.private_ids;
         let mapping =
@@ -192,15 +196,16 @@ fn linux(parts: &Parts<'_>) -> Result<Linux, BundleError> {
     });
     let is_masked = !security.privileged && !security.unmask;
     let paths = |paths: &[&str]| is_masked.then(|| paths.iter().map(ToString::to_string).collect());
+    let path = options.cgroups_path.as_ref().filter(|_| !options.keeps_cgroup);
     let mut linux = Linux::default();
     linux
         .set_namespaces(Some(namespaces(options)))
-        .set_resources(Some(resources))
+        .set_resources(resources)
         .set_devices(Some(nodes.iter().map(Node::to_spec).collect()))
         .set_sysctl(Some(sysctls(options)?))
         .set_uid_mappings(mappings.clone())
         .set_gid_mappings(mappings)
-        .set_cgroups_path(options.cgroups_path.as_ref().map(PathBuf::from))
+        .set_cgroups_path(path.map(PathBuf::from))
         .set_masked_paths(paths(&MASKED_PATHS))
         .set_readonly_paths(paths(&READONLY_PATHS))
         .set_rootfs_propagation(parts.mounts.propagation.map(str::to_owned));

@@ -70,6 +70,9 @@ pub struct Options {
     pub sysctls: BTreeMap<String, String>,
     /// The cgroup, as an absolute path.
     pub cgroups_path: Option<String>,
+    /// Whether the container stays in the cgroup of whoever starts it, who may make none: nothing that a
+    /// cgroup would limit is limited.
+    pub keeps_cgroup: bool,
     /// Which namespaces it has of its own.
     pub namespaces: Namespaces,
     /// The pinned user namespace of the container, in which `private_ids` are those from 0 on, and

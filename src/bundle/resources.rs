@@ -1,5 +1,7 @@
 //! Limits: cgroups and rlimits.
 
+mod kept;
+
 use std::fs;
 use std::path::Path;
 

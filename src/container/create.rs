@@ -17,7 +17,7 @@ use crate::bundle::{self, Bundle, Init};
 use crate::image::Image;
 use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
-use crate::sys::cgroup::{self, Group};
+use crate::sys::cgroup::{self, Cgroups, Group};
 use crate::sys::fs::{PathContext as _, make_private, random_u64};
 use crate::sys::lock::FileLock;
 use crate::sys::spawn;
@@ -133,8 +133,18 @@ impl Engine {
         let Spec { mut options, network, group, output, runtime, stop, step_user, .. } = spec;
         let layers = [&image.layers[..], &layers].concat();
         let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
+        let cgroups = self.cgroups();
+        let mut runtime = runtime;
+        // It makes cgroups of its own, and not in what it gave away.
+        runtime.systemd_cgroup &= cgroups == Cgroups::Host;
         let is_of_systemd = runtime.systemd_cgroup;
+        options.resources.take_unkept(&cgroups);
+        let group = group.filter(|_| cgroups.are_there()).map(|mut group| {
+            group.limits.take_unkept(&cgroups);
+            group
+        });
         let cgroup = match &group {
+            _ if !cgroups.are_there() => String::new(),
             Some(group) => group.cgroup_of(&id, is_of_systemd),
             None if is_of_systemd => format!("system.slice:oci-hooks:{id}"),
             None => format!("{}/{id}", cgroup::PARENT),
@@ -144,6 +154,7 @@ impl Engine {
         let is_kept = role == Role::Step && !runtime.systemd_cgroup;
         options.cgroups_path =
             Some(if is_kept { format!("{cgroup}/step") } else { cgroup.clone() });
+        options.keeps_cgroup = !cgroups.are_there();
         options.volume_root = Some(disk.join("volumes"));
         // What the runtime needs besides must not be hidden by it.
         let has_run = self.run.starts_with(&self.disk);

@@ -18,7 +18,7 @@ use crate::bundle;
 use crate::image::Store;
 use crate::rootfs;
 use crate::runtime::Runtime;
-use crate::sys::cgroup;
+use crate::sys::cgroup::{self, Cgroups};
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
 };
@@ -44,6 +44,11 @@ pub struct Engine {
 }
 
 impl Engine {
+    /// Returns the cgroups that containers can have.
+    pub fn cgroups(&self) -> Cgroups {
+        Cgroups::of(self.privilege)
+    }
+
     /// Returns the records of all containers, the oldest first.
     pub fn containers(&self) -> Result<Vec<Record>, ContainerError> {
         record::records(&self.run)

@@ -19,6 +19,7 @@ use crate::sys::fs::{
 use crate::sys::identity::Identity;
 use crate::sys::init::frames::{Hello, VERSIONS};
 use crate::sys::record::{decode, encode};
+use crate::sys::rooted::is_rooted_in;
 
 /// More than any record has.
 const LONGEST_RECORD: u64 = 1 << 20;
@@ -80,7 +81,7 @@ pub struct Record {
     pub created: Timestamp,
     /// The runtime that has it.
     pub runtime: Runtime,
-    /// Its cgroup, as in `linux.cgroupsPath`.
+    /// Its cgroup, as in `linux.cgroupsPath`; empty if it has none of its own.
     pub cgroup: String,
     /// The network it is in, if it is one of ours.
     pub network: Option<String>,
@@ -202,7 +203,8 @@ impl Directory {
     pub(super) fn process(&self, id: &str) -> Option<Identity> {
         let process = Identity::of(self.pid()?)?;
         // It was that process all along.
-        (cgroup::is_of(process.pid, id) && process.is_running()).then_some(process)
+        let is_of = cgroup::is_of(process.pid, id) || is_rooted_in(process.pid, id);
+        (is_of && process.is_running()).then_some(process)
     }
 
     /// Returns the process whose id the runtime wrote for the process that adopted it.

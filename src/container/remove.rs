@@ -21,6 +21,7 @@ use crate::sys::cgroup;
 use crate::sys::fs::PathContext as _;
 use crate::sys::identity::Identity;
 use crate::sys::mount;
+use crate::sys::rooted::rooted_in;
 use crate::sys::thread::{Beside, beside};
 
 /// How long killed processes may take to be gone.
@@ -28,6 +29,22 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// How many containers are removed at once: each takes descriptors, of which there may be few.
 const AT_ONCE: usize = 4;
+
+/// Kills the processes of a container that has no cgroup. Returns whether all ended.
+fn kill_rooted_in(id: &str) -> Result<bool, ContainerError> {
+    loop {
+        let processes = rooted_in(id).at("list", Path::new("/proc"))?;
+        if processes.is_empty() {
+            return Ok(true);
+        }
+        // One may have made others before it was killed.
+        for process in processes {
+            if process.kill(TIMEOUT).is_err() {
+                return Ok(false);
+            }
+        }
+    }
+}
 
 impl Engine {
     /// Kills all processes of a container.
@@ -40,7 +57,12 @@ impl Engine {
             process.kill(TIMEOUT).map_err(|_| unkillable())?;
         }
         // Those of a container that shares the processes of others do not end with its first one.
-        if cgroup::kill(&record.cgroup) { Ok(()) } else { Err(unkillable()) }
+        let is_dead = if record.cgroup.is_empty() {
+            kill_rooted_in(&record.id)?
+        } else {
+            cgroup::kill(&record.cgroup)
+        };
+        if is_dead { Ok(()) } else { Err(unkillable()) }
     }
 
     /// Removes what a runtime has of a container. One that was killed early has made files by which it does not
@@ -108,7 +130,7 @@ impl Engine {
         steps::remove(&self.run, &record.id)?;
         let directory = self.directory(&record.id);
         self.delete_state(&record.runtime, &record.id)?;
-        if !cgroup::remove(&record.cgroup) {
+        if !record.cgroup.is_empty() && !cgroup::remove(&record.cgroup) {
             return Err(ContainerError::Unkillable { id: record.id.clone(), timeout: TIMEOUT });
         }
         bundle::unmount(&directory.bundle())?;

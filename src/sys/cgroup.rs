@@ -1,6 +1,7 @@
 //! The cgroups of containers: what they may have and met, and how what is left of one goes: its
 //! processes are killed, its directories removed.
 
+mod available;
 mod below;
 mod events;
 mod group;
@@ -16,6 +17,7 @@ use std::time::{Duration, Instant};
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::debug;
 
+pub use available::Cgroups;
 pub(in crate::sys) use below::remove_mounted;
 pub use below::{Below, remove_recorded};
 pub use events::{Events, events};

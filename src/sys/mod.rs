@@ -55,6 +55,8 @@ pub mod record;
 #[cfg(feature = "engine")]
 pub mod removal;
 pub mod rollback;
+#[cfg(feature = "engine")]
+pub mod rooted;
 pub mod spawn;
 #[cfg(feature = "engine")]
 pub mod text;

@@ -87,6 +87,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
         open_files: settings.limits.open_files,
         disk_bytes: settings.limits.disk.map(|size| size.0),
         volumes_bytes: settings.limits.volumes.map(|size| size.0),
+        enforce_limits: settings.limits.enforce,
         build: BuildOptions {
             program: settings.build.buildah.clone(),
             options: settings.build.options.clone(),

@@ -117,6 +117,8 @@ pub(crate) struct Limits {
     pub(crate) disk: Option<Size>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) volumes: Option<Size>,
+    /// Whether a limit that does not hold is an error.
+    pub(crate) enforce: bool,
 }
 
 /// What containers may do, `[security]`.
@@ -398,6 +400,7 @@ pids = 1000
 open-files = 4096
 disk = "10GB"
 volumes = "20GB"
+enforce = true
 [audit]
 file = "/var/log/oci-hooks/container-hook.jsonl"
 [policy]

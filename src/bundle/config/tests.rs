@@ -165,3 +165,14 @@ fn who_starts_steps_may_end_what_sudo_started() {
     assert_eq!(ambient(|o| o.namespaces.pid = Namespace::Host, 1000), json!([]));
     assert_eq!(ambient(|o| o.init.as_mut().unwrap().args.clear(), 1000), json!([]));
 }
+
+#[test]
+fn a_container_that_keeps_its_cgroup_has_no_limits_of_one() {
+    let options = Options {
+        cgroups_path: Some("/oci-hooks/1a".to_owned()),
+        keeps_cgroup: true,
+        ..Options::default()
+    };
+    let linux = &build(&options)["linux"];
+    assert_eq!((&linux["cgroupsPath"], &linux["resources"]), (&Value::Null, &Value::Null));
+}

@@ -12,12 +12,17 @@ use crate::sys::cpus::Cpus;
 /// Returns the cgroup of all containers of a job, or of a step without one, if they have a ceiling together.
 pub(super) fn group(backend: &EngineBackend<'_>, network: &str) -> Option<Group> {
     let max = &backend.context.settings.policy.max.job;
-    let limits = GroupLimits {
+    (!max.is_empty()).then(|| Group { id: network.to_owned(), limits: of_job(backend) })
+}
+
+/// Returns the ceiling of all containers of a job together.
+pub(super) fn of_job(backend: &EngineBackend<'_>) -> GroupLimits {
+    let max = &backend.context.settings.policy.max.job;
+    GroupLimits {
         memory_bytes: max.memory.map(|size| size.0),
         nano_cpus: max.cpus.map(Cpus::nanos),
         pids: max.pids,
-    };
-    (!max.is_empty()).then(|| Group { id: network.to_owned(), limits })
+    }
 }
 
 /// Lowers what a workflow asks for to what a container may have.

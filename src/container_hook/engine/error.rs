@@ -1,6 +1,7 @@
 //! What of this host can fail under a command of the runner.
 
 use super::build::BuildError;
+use super::unkept::UnkeptLimits;
 use crate::container::ContainerError;
 use crate::container_hook::error::HookError;
 use crate::image::{PullError, StoreError};
@@ -20,6 +21,8 @@ pub enum EngineError {
     Network(#[from] NetworkError),
     #[error(transparent)]
     Container(#[from] ContainerError),
+    #[error(transparent)]
+    Limits(#[from] UnkeptLimits),
 }
 
 impl From<EngineError> for HookError {
@@ -39,4 +42,4 @@ macro_rules! into_hook_error {
     };
 }
 
-into_hook_error!(PullError, StoreError, BuildError, NetworkError, ContainerError);
+into_hook_error!(PullError, StoreError, BuildError, NetworkError, ContainerError, UnkeptLimits);

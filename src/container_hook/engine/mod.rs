@@ -28,6 +28,7 @@ mod run_container_step;
 mod run_script_step;
 mod services;
 mod settings;
+mod unkept;
 
 pub use backend::EngineBackend;
 pub use build::{BuildError, RemovedBuilds, remove_builds};

@@ -114,6 +114,17 @@ impl<'a> Plan<'a> {
         Ok(Plan { container, volumes, runner_mounts, base, additions, is_privilege_unsaid })
     }
 
+    /// Returns what was asked to be limited by a cgroup, by the workflow, the settings or the template: not
+    /// what is limited anyway.
+    pub(super) fn asked_limits(&self, backend: &EngineBackend<'_>) -> bundle::Resources {
+        let policy = &backend.context.settings.policy;
+        let is_asked = self.container.options.resources.pids.is_some()
+            || backend.settings.pids_limit.is_some()
+            || policy.max.pids().is_some();
+        let pids = is_asked.then(|| pids_limit(backend, &self.container.options)).flatten();
+        bundle::Resources { pids_limit: pids, ..self.base.resources.clone() }
+    }
+
     /// Returns whether the container runs a program of ours, which does nothing but to be there.
     pub(super) fn keeps_alive(&self) -> bool {
         self.container.role == Role::Job

@@ -19,6 +19,7 @@ use super::plan::Plan;
 use super::pod::{self, Pod};
 use super::predecessor;
 use super::services;
+use super::unkept;
 use crate::container::{new_id, step_directory};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{JobRequest, Role};
@@ -40,6 +41,7 @@ pub(super) fn run(
     let pod = Pod::of_job(backend, job, names)?;
     let plans = plan(backend, request, pod.as_ref())?;
     notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
+    unkept::report(backend, &plans)?;
     predecessor::remove(backend)?;
     let _lock = backend.jobs().lock(&backend.context.runner.owner())?;
     // What an earlier job left whose cleanup did not run.

@@ -15,6 +15,7 @@ use super::pending::{LaunchContext, PendingContainer};
 use super::plan::Plan;
 use super::pod::{self, Pod};
 use super::services;
+use super::unkept;
 use crate::container::{Record, new_id};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{ContainerRequest, Role};
@@ -44,6 +45,12 @@ pub(super) fn run(
         job = None;
     }
     let is_alone = job.is_none();
+    if is_alone {
+        unkept::report(backend, &plans)?;
+    } else {
+        // The job has said it of its limits, which are those of its steps.
+        unkept::check(backend, &plans)?;
+    }
     services::report_ended(backend, "during the job")?;
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
     let (mut network, connected) = match &job {

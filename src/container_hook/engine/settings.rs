@@ -37,6 +37,8 @@ pub struct EngineSettings {
     pub disk_bytes: Option<u64>,
     /// The limit of what all named volumes of a runner take together, in bytes.
     pub volumes_bytes: Option<u64>,
+    /// Whether a job fails whose limits do not hold, as those of an ordinary user without a cgroup of its own.
+    pub enforce_limits: bool,
     /// How Dockerfile actions are built.
     pub build: BuildOptions,
 }
@@ -57,6 +59,7 @@ impl Default for EngineSettings {
             open_files: None,
             disk_bytes: None,
             volumes_bytes: None,
+            enforce_limits: false,
             build: BuildOptions::default(),
         }
     }

@@ -14,8 +14,12 @@ pub struct Events {
     pub killed_for_memory: u64,
 }
 
-/// Returns what happened in a cgroup, named as in `linux.cgroupsPath`; nothing where it is not known.
+/// Returns what happened in a cgroup, named as in `linux.cgroupsPath`; nothing where it is not known, or if
+/// it is that of no container, which has no name.
 pub fn events(path: &str) -> Events {
+    if path.is_empty() {
+        return Events::default();
+    }
     let path = directory(path);
     let dirs = hierarchies(Path::new(MOUNT)).into_iter().map(|root| root.join(&path));
     let dirs: Vec<PathBuf> = dirs.collect();

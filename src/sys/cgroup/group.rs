@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::debug;
 
-use super::{MOUNT, PARENT, hierarchies, keep_parents, remove, slice};
+use super::{Cgroups, MOUNT, PARENT, hierarchies, keep_parents, remove, slice};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// What names of groups begin with, below [`PARENT`].
@@ -79,6 +79,18 @@ pub(super) fn all(mount: &Path) -> BTreeSet<String> {
 type Setting = (&'static str, String);
 
 impl GroupLimits {
+    /// Takes out the limits that do not hold in these cgroups, and returns their names, as in the settings.
+    pub fn take_unkept(&mut self, cgroups: &Cgroups) -> Vec<&'static str> {
+        let GroupLimits { memory_bytes, nano_cpus, pids } = self;
+        let limits = [
+            ("memory", "memory", memory_bytes),
+            ("cpus", "cpu", nano_cpus),
+            ("pids", "pids", pids),
+        ];
+        let lost = limits.into_iter().filter(|(_, controller, _)| !cgroups.has(controller));
+        lost.filter_map(|(name, _, limit)| limit.take().map(|_| name)).collect()
+    }
+
     /// Returns the controllers that are needed.
     fn controllers(&self) -> impl Iterator<Item = &'static str> {
         let all = [

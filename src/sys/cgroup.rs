@@ -22,7 +22,7 @@ pub(in crate::sys) use below::remove_mounted;
 pub use below::{Below, remove_recorded};
 pub use events::{Events, events};
 pub use group::{Group, GroupLimits, remove_group};
-pub(in crate::sys) use own::own;
+pub(in crate::sys) use own::{of_process, own};
 pub use processes::{limit_all, share_of_processes};
 
 /// What all containers are in whose cgroups are not systemd's.

@@ -5,7 +5,13 @@ use std::path::{Path, PathBuf};
 
 /// Returns the directory of this process's cgroup, and the mount that it is in.
 pub(in crate::sys) fn own() -> Option<(PathBuf, PathBuf)> {
-    let cgroups = fs::read_to_string("/proc/self/cgroup").ok()?;
+    of_process(Path::new("/proc/self"))
+}
+
+/// Returns the directory of the cgroup of a process, whose directory in `/proc` this is, and the mount that
+/// it is in.
+pub(in crate::sys) fn of_process(process: &Path) -> Option<(PathBuf, PathBuf)> {
+    let cgroups = fs::read_to_string(process.join("cgroup")).ok()?;
     let path = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
     mounts().into_iter().find_map(|(root, mount)| {
         let below = Path::new(path).strip_prefix(&root).ok()?;

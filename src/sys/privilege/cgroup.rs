@@ -20,7 +20,7 @@ use rustix::mount::{MountFlags, mount};
 use rustix::thread::{UnshareFlags, unshare_unsafe};
 use tracing::debug;
 
-use crate::sys::cgroup::{own, remove_mounted};
+use crate::sys::cgroup::{of_process, own, remove_mounted};
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// What the processes of the service are moved to, named as in `DelegateSubgroup=` of the unit that comes
@@ -68,6 +68,12 @@ impl Delegated {
     /// changed.
     pub fn find() -> Option<Self> {
         let (own, mount) = own()?;
+        Delegated::of(&own, &mount)
+    }
+
+    /// Returns the cgroup that was delegated to whoever started a process of this user, as its runner.
+    pub fn of_process(pid: u32) -> Option<Self> {
+        let (own, mount) = of_process(&PathBuf::from(format!("/proc/{pid}")))?;
         Delegated::of(&own, &mount)
     }
 

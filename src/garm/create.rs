@@ -30,6 +30,7 @@ use crate::network::{
 use crate::rootfs::Backing;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
+use crate::sys::privilege::Ids;
 use crate::sys::thread::beside;
 
 /// What all annotations of ours begin with.
@@ -88,7 +89,7 @@ fn sweep(provider: &Provider<'_>) -> Result<(), ProviderError> {
     let log = &provider.settings.log;
     make_private(&log.directory)?;
     // Not among the controllers.
-    let marker = provider.engine.run.join("garm.swept");
+    let marker = provider.engine.store.options().run.join("garm.swept");
     let swept = fs::metadata(&marker).and_then(|marker| marker.modified()).ok();
     if swept.is_none() {
         provider.engine.remove_orphans()?;
@@ -223,7 +224,14 @@ impl<'a> Creation<'a> {
             add_user(&root, &image, &runner.user, &self.plan.boot.user)?;
         }
         let os = OsRelease::of(|path, limit| root.read(path, limit).ok().flatten());
-        let notes = notes(&prepared);
+        let mut notes = notes(&prepared);
+        if runner.is_some() && !self.provider.engine.privilege.has_owners() {
+            notes.push(format!(
+                "the runner runs as root of the instance and not as {}: the user who runs GARM has no ids \
+                 in /etc/subuid and /etc/subgid",
+                self.plan.boot.user
+            ));
+        }
         prepared.start()?;
         let info =
             InstanceInfo { os_name: os.id, os_version: os.version, addresses: endpoint.addresses };
@@ -265,7 +273,7 @@ impl<'a> Creation<'a> {
         if boot.use_garm_template {
             return Ok(None);
         }
-        let user = runner::user(&image.layers, &boot.user)?;
+        let user = self.user(image)?;
         let located = match &boot.runner_dir {
             Some(dir) => {
                 let located = runner::locate_in(&image.layers, dir)?;
@@ -290,6 +298,20 @@ impl<'a> Creation<'a> {
         let located =
             Located { dir: layer.dir.clone(), program: layer.program.clone(), forge: layer.forge };
         Ok(Some(Runner { located, user, layer: Some(layer) }))
+    }
+
+    /// Returns the user that the runner runs as.
+    fn user(&self, image: &Image) -> Result<RunnerUser, ProviderError> {
+        let privilege = self.provider.engine.privilege;
+        // Whoever else is asked for, there is nobody else.
+        let word = if privilege.has_owners() { &self.plan.boot.user } else { "root" };
+        let user = runner::user(&image.layers, word)?;
+        match privilege.ids() {
+            Some(Ids { uids, gids }) if user.uid >= uids || user.gid >= gids => {
+                Err(ProviderError::RunnerUser { uid: user.uid, gid: user.gid, uids, gids })
+            }
+            _ => Ok(user),
+        }
     }
 
     /// Makes the directories of caches, for their owner to write.

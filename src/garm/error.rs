@@ -43,6 +43,14 @@ pub enum ProviderError {
     /// Its image has no runner where the settings say.
     #[error("no runner found in {} of {image}, which `runner-dir` of the image names", dir.display())]
     NoRunner { image: String, dir: PathBuf },
+    /// Nobody can be the user that its runner runs as.
+    #[error(
+        "the runner would run as {uid}:{gid}, and an instance has users 0 to {} and groups 0 to {}: set \
+         `user` under [boot] or of the image, or have root add ids to /etc/subuid and /etc/subgid",
+        uids - 1,
+        gids - 1
+    )]
+    RunnerUser { uid: u32, gid: u32, uids: u32, gids: u32 },
     /// Its runner cannot be had.
     #[error(transparent)]
     Runner(#[from] RunnerError),

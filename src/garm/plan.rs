@@ -85,6 +85,12 @@ pub enum PlanError {
     /// The extra specs ask for privileges that the flavor has not.
     #[error("extra specs: \"/{key}\": flavor {flavor:?} does not have it in the settings")]
     Privilege { key: &'static str, flavor: String },
+    /// The disk is to be limited, which this process cannot do.
+    #[error(
+        "{asked_by} limits the disk of the instance to {size}, which needs a loop device, and those are \
+         root's: take `disk` out there, or run the provider as root"
+    )]
+    Disk { asked_by: String, size: String },
     /// The extra specs ask for what this pool cannot have.
     #[error(
         "extra specs: {pointer:?}: there is no {kind} {name:?} for this pool in the settings{}",
@@ -278,6 +284,13 @@ impl Planning<'_> {
         )?;
         let disk =
             self.within("disk", [specs.disk_bytes, bytes(limits.disk), bytes(flavor.disk)], size)?;
+        if let Some(bytes) = disk.filter(|_| !self.settings.privilege.has_loop_devices()) {
+            let asked_by = match specs.disk_bytes {
+                Some(_) => "extra specs: \"/disk\"".to_owned(),
+                None => format!("flavor {:?}", self.flavor_name),
+            };
+            return Err(PlanError::Disk { asked_by, size: size(&bytes) });
+        }
         let pids = [specs.pids, limits.pids.map(NonZeroU32::get), Some(flavor.pids.get())];
         let pids = self.within("pids", pids, u32::to_string)?;
         let resources = Resources {

@@ -142,7 +142,7 @@ impl Provider<'_> {
     }
 
     pub(super) fn records(&self) -> Records {
-        Records::of(&self.engine.run, self.controller)
+        Records::of(&self.engine.store.options().run, self.controller)
     }
 
     fn find(&self, id: &str) -> Result<(Files, InstanceRecord), ProviderError> {

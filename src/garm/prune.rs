@@ -57,7 +57,7 @@ pub fn prune(
     // Before the records, which are there before their networks are.
     let networks = Network::ids(network)?;
     let mut sweep = Sweep::new(engine, network, options);
-    for records in controllers(&engine.run)? {
+    for records in controllers(&engine.store.options().run)? {
         let InstanceRecords { known, unreadable } = records.read_all()?;
         for (name, error) in unreadable {
             sweep.unreadable(&records, name, &error)?;

@@ -101,7 +101,10 @@ pub struct Files {
 }
 
 impl Records {
-    /// Returns the records of a controller below the engine's run directory.
+    /// Returns the records of a controller below the run directory of the store.
+    ///
+    /// It is not the engine's: each instance of an ordinary user has an engine of its own, and all are to
+    /// be found in one place.
     pub fn of(run: &Path, controller: &str) -> Self {
         let path = all(run).join(key(controller));
         Records { controller: controller.to_owned(), path }
@@ -176,7 +179,7 @@ impl Records {
     }
 }
 
-/// Returns the records of all controllers that have any.
+/// Returns the records of all controllers that have any, below the run directory of the store.
 pub fn controllers(run: &Path) -> Result<Vec<Records>, ContainerError> {
     let all = all(run);
     let mut records = Vec::new();

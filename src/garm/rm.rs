@@ -60,7 +60,7 @@ pub fn rm(
     options: RmOptions,
 ) -> Result<RmReport, ProviderError> {
     let mut meant = Vec::new();
-    for records in controllers(&engine.run)? {
+    for records in controllers(&engine.store.options().run)? {
         if selection.controller.is_none_or(|controller| controller == records.controller()) {
             meant.extend(select(engine, &records, selection)?);
         }

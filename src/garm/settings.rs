@@ -15,12 +15,15 @@ use super::http::Proxy;
 use crate::bundle::{DEFAULT_PIDS_LIMIT, HookOptions};
 use crate::image::{PullPolicy, Reference};
 pub use crate::sys::cpus::{Cpus, CpusError};
+use crate::sys::privilege::Privilege;
 use crate::sys::quantity::{Age, Size};
 use crate::sys::text;
 
 /// What the admin decides on instances.
 #[derive(Clone, Debug)]
 pub struct Settings {
+    /// What this process may do.
+    pub privilege: Privilege,
     /// Where images, root file systems and caches are.
     pub root: PathBuf,
     /// When the registry is asked for an image that says nothing else.
@@ -54,6 +57,7 @@ pub struct Settings {
 impl Default for Settings {
     fn default() -> Self {
         Settings {
+            privilege: Privilege::Root,
             root: "/var/lib/oci-hooks".into(),
             pull: PullPolicy::default(),
             host_access: false,

@@ -1,6 +1,7 @@
 //! The process that stays with an instance: it brings the runner up, keeps what that writes, and
 //! records how it ended. It outlives the call that starts it, and whoever made that call.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
@@ -70,7 +71,7 @@ pub enum SupervisorError {
 pub struct SupervisorProgram {
     /// The program, usually the own one.
     pub path: PathBuf,
-    pub arguments: Vec<String>,
+    pub arguments: Vec<OsString>,
 }
 
 /// What a supervisor is told, on standard input and never elsewhere.
@@ -162,7 +163,8 @@ fn prepare<'a>(
     name: &str,
 ) -> Result<Supervisor<'a>, SupervisorError> {
     let unknown = || SupervisorError::Unknown { name: name.to_owned() };
-    let files = Records::of(&engine.run, controller).files(name).ok_or_else(unknown)?;
+    let files =
+        Records::of(&engine.store.options().run, controller).files(name).ok_or_else(unknown)?;
     spawn::detach().at("leave the session for", &engine.run)?;
     // Where nobody ends what is left in a cgroup, it does not matter.
     cgroup::enter(CGROUP);

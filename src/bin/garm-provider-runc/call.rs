@@ -144,7 +144,7 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
         registries: &host.registries(|name| settings.proxy(name, variable(name)))?,
         credentials: &host.credentials()?,
         settings: &garm,
-        supervisor: &supervise::program(loaded.path()).map_err(HostError::from)?,
+        supervisor: &supervise::program(&engine).map_err(HostError::from)?,
         progress: &Silent,
     };
     let carried_out = ask(&call.command, &provider);

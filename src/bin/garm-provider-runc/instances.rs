@@ -79,7 +79,7 @@ impl InstanceEntry {
 pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
     let engine = context.settings::<Settings>()?.settings.host().existing()?;
     let mut instances = Vec::new();
-    for records in controllers(&engine.run)? {
+    for records in controllers(&engine.store.options().run)? {
         let found = records.read_all()?;
         for (_, error) in &found.unreadable {
             context.note(&chain(error));
@@ -143,5 +143,5 @@ pub(crate) fn pools() -> Vec<CompletionCandidate> {
 fn all_records() -> Vec<Records> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
     let Ok(engine) = loaded.settings.host().existing() else { return Vec::new() };
-    controllers(&engine.run).unwrap_or_default()
+    controllers(&engine.store.options().run).unwrap_or_default()
 }

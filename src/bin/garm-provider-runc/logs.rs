@@ -91,7 +91,7 @@ fn follow(
 
 /// Returns whether the instance that writes this log is still running.
 fn is_written(args: &LogsArgs, path: &Path, engine: &Engine) -> Result<bool, Error> {
-    for records in controllers(&engine.run)? {
+    for records in controllers(&engine.store.options().run)? {
         let Some(files) = records.files(&args.name) else { continue };
         let Some(record) = files.record()? else { continue };
         if record.log == path {

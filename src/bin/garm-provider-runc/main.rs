@@ -75,7 +75,7 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
             args.run(&Cli::command(), context)?;
             Ok(Exit::Done)
         }
-        Command::Supervise(args) => supervise::run(args, context),
+        Command::Supervise(args) => supervise::run(args),
         Command::Monitor(args) => {
             monitor::run(args)?;
             Ok(Exit::Done)

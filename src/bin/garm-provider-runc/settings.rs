@@ -166,6 +166,7 @@ impl Settings {
             None => String::new(),
         };
         Ok(garm::Settings {
+            privilege: self.place.privilege,
             root: self.store.root.clone(),
             pull: self.store.pull.into(),
             host_access: self.network.host_access,

@@ -1,40 +1,75 @@
 //! `garm-provider-runc supervise`: what stays with an instance.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
+use oci_hooks::container::{Engine, MonitorProgram};
 use oci_hooks::garm::{SupervisorProgram, supervise};
-use oci_hooks::program::context::Context;
+use oci_hooks::image::{Store, StoreOptions};
 use oci_hooks::program::exit::Exit;
+use oci_hooks::program::monitor::MONITOR;
+use oci_hooks::program::place::Place;
 use oci_hooks::program::relayed::this_program;
+use oci_hooks::runtime::Runtime;
 use oci_hooks::sys::fs::PathError;
 
 use crate::error::Error;
-use crate::settings::Settings;
 
 /// Start a runner and stay until it ends; called by this program itself
+///
+/// It reads no settings: what it has to know of them, its caller tells it. They may have changed, and in
+/// the namespaces of an ordinary user's instance nobody can tell whose they are.
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct SuperviseArgs {
+    /// Where images are
+    #[arg(long, value_name = "DIR")]
+    store: PathBuf,
+    /// Where what is known of images and instances is for this boot
+    #[arg(long, value_name = "DIR")]
+    store_run: PathBuf,
+    /// Where the root file system of the container is
+    #[arg(long, value_name = "DIR")]
+    disk: PathBuf,
+    /// Where what is known of the container is
+    #[arg(long, value_name = "DIR")]
+    run: PathBuf,
     /// The controller
     controller: String,
     /// The instance
     name: String,
 }
 
-/// Returns how this program is called to stay with an instance, with these settings.
-pub(crate) fn program(config: Option<&Path>) -> Result<SupervisorProgram, PathError> {
-    let mut arguments = vec!["supervise".to_owned()];
-    if let Some(path) = config {
-        arguments.extend(["--config".to_owned(), path.display().to_string()]);
-    }
+/// Returns how this program is called to stay with an instance of an engine.
+pub(crate) fn program(engine: &Engine) -> Result<SupervisorProgram, PathError> {
+    let store = engine.store.options();
+    let directories: [(&str, &Path); 4] = [
+        ("--store", &store.root),
+        ("--store-run", &store.run),
+        ("--disk", &engine.disk),
+        ("--run", &engine.run),
+    ];
+    let directories = directories.iter().flat_map(|(name, path)| [(*name).into(), path.into()]);
+    let mut arguments = vec!["supervise".into()];
+    arguments.extend(directories);
     // The controller is any text.
-    arguments.push("--".to_owned());
+    arguments.push("--".into());
     Ok(SupervisorProgram { path: this_program()?, arguments })
 }
 
-pub(crate) fn run(args: &SuperviseArgs, context: &Context) -> Result<Exit, Error> {
-    let engine = context.settings::<Settings>()?.settings.host().existing()?;
+pub(crate) fn run(args: &SuperviseArgs) -> Result<Exit, Error> {
+    let privilege = Place::of_process().privilege;
+    let mut store = StoreOptions::new(&args.store, &args.store_run);
+    store.privilege = privilege;
+    let engine = Engine {
+        store: Store::open(store)?,
+        // Its container has the one it was made with in its record.
+        runtime: Runtime::new("runc".into(), args.run.join("runtime")),
+        run: args.run.clone(),
+        disk: args.disk.clone(),
+        monitor: MonitorProgram { path: this_program()?, arguments: vec![MONITOR.to_owned()] },
+        privilege,
+    };
     supervise(&engine, &args.controller, &args.name)?;
     Ok(Exit::Done)
 }

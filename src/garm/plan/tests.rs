@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::*;
 use crate::garm::settings::{Cache, Limits, MountSettings, Pools};
 use crate::sys::error::chain;
+use crate::sys::privilege::Privilege;
 
 fn bootstrap(more: Value) -> Bootstrap {
     let mut document = json!({
@@ -198,6 +199,27 @@ fn extra_specs_take_less_than_the_flavor_has_but_not_more() {
     ] {
         assert_eq!(message(&settings(), &specs(more)), format!("extra specs: {expected}"));
     }
+}
+
+#[test]
+fn only_root_limits_disks() {
+    let settings = Settings { privilege: Privilege::Single, ..settings() };
+    assert_eq!(
+        message(&settings, &specs(json!({}))),
+        "flavor \"small\" limits the disk of the instance to 20GiB, which needs a loop device, and those \
+         are root's: take `disk` out there, or run the provider as root"
+    );
+    let asked = message(&settings, &specs(json!({"disk": 5})));
+    assert!(
+        asked.starts_with("extra specs: \"/disk\" limits the disk of the instance to 5B, "),
+        "{asked}"
+    );
+    let flavor = Flavor { disk: None, ..settings.flavors["small"].clone() };
+    let flavors = [("small".to_owned(), flavor)].into();
+    assert_eq!(
+        plan(&Settings { flavors, ..settings }, &specs(json!({}))).unwrap().disk_bytes,
+        None
+    );
 }
 
 #[test]

@@ -133,9 +133,11 @@ impl Runners {
         Runners { dir, options, trash }
     }
 
-    /// Returns those that are on an engine's disk.
+    /// Returns those that are where an engine's images are.
     pub fn of(engine: &Engine) -> Self {
-        Runners::new(engine.disk.join("runners"), RunnerOptions::default(), engine.trash())
+        let store = &engine.store;
+        let dir = store.options().root.join("runners");
+        Runners::new(dir, RunnerOptions::default(), store.trash().clone())
     }
 
     /// Returns the layer with a runner whose files are a user's and a group's, downloaded if it is

@@ -34,7 +34,8 @@ pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogTail, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
 pub use record::{
-    Directory, Ended, Record, Role, TakesSteps, read_json_if_there, write_json, write_record,
+    Directory, Ended, Record, Role, TakesSteps, read_json_if_there, records as containers_below,
+    write_json, write_record,
 };
 pub use steps::{
     StepConnection, StepEnd, StepError, StepSignals, StepSocket, directory as step_directory,

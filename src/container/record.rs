@@ -224,7 +224,7 @@ fn all(run: &Path) -> PathBuf {
 
 /// Returns the records of all containers. One that cannot be read is left out: it was being made or
 /// removed just now, or [`orphans`] finds it.
-pub(super) fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
+pub fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
     let mut records = Vec::new();
     for id in ids(run)? {
         records.extend(Directory::of(run, &id).read());

@@ -19,6 +19,7 @@ use super::plan::{Plan, plan};
 use super::provider::{self, Provider};
 use super::record::{Files, InstanceInfo, InstanceRecord, NETWORK, OWNER};
 use super::runner::{self, Located, RunnerLayer, RunnerUser, Runners};
+use super::site::Site;
 use super::supervisor::Task;
 use super::{Bootstrap, logs, remove};
 use crate::bundle::{Dns, HostEntry, Init, Mount, MountSource, Namespace, Options, Tmpfs};
@@ -30,7 +31,8 @@ use crate::network::{
 use crate::rootfs::Backing;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::privilege::Ids;
+use crate::sys::privilege::{Ids, outside};
+use crate::sys::record::NewerRecords;
 use crate::sys::thread::beside;
 
 /// What all annotations of ours begin with.
@@ -48,7 +50,9 @@ pub(super) fn create(
     let files = provider.records().files(name);
     let files = files.ok_or_else(|| ProviderError::Unknown { name: name.clone() })?;
     let lock = files.lock()?;
-    if let Some(record) = remove::record(provider.engine, &provider.records(), &files, name)? {
+    let site = Site::of(provider.engine);
+    let known = remove::record(&site, &provider.records(), &files, name, NewerRecords::Keep)?;
+    if let Some(record) = known {
         if is_alive(provider, &files, &record)? {
             return Err(ProviderError::Duplicate { name: name.clone() });
         }
@@ -58,7 +62,7 @@ pub(super) fn create(
     let mut record = record(provider, bootstrap);
     files.write_record(&record)?;
     match make(provider, bootstrap, &plan, &files, &mut record) {
-        Ok(()) => provider::instance(provider.engine, &files, record),
+        Ok(()) => provider::instance(&site, &files, record),
         Err(error) => {
             // What cannot be removed now is found by its record.
             if remove::remove(provider.engine, provider.network, &files, &record).is_ok() {
@@ -75,10 +79,11 @@ fn is_alive(
     files: &Files,
     record: &InstanceRecord,
 ) -> Result<bool, ProviderError> {
+    let site = Site::of(provider.engine);
     Ok(record.info.is_some()
         && files.outcome()?.is_none()
-        && provider::is_attended(files, record)?
-        && provider::is_running(provider.engine, record))
+        && site.is_attended(files, record)?
+        && site.is_running(record))
 }
 
 /// How often old logs are looked for: there may be thousands.
@@ -129,21 +134,23 @@ fn make(
     files: &Files,
     record: &mut InstanceRecord,
 ) -> Result<(), ProviderError> {
-    // It comes up while the rest is made, and ends with us until it knows what to do.
-    let supervisor = provider.supervisor.start(provider.controller, &record.name)?;
-    let creation = Creation { provider, bootstrap, plan };
-    let task = creation.start(files, record).and_then(|(info, task)| {
-        record.info = Some(info);
-        files.write_record(record)?;
-        Ok(task)
-    });
-    match task {
-        Ok(task) => Ok(supervisor.hand_over(&task)?),
-        Err(error) => {
-            supervisor.cancel();
-            Err(error)
+    thread::scope(|scope| {
+        // It comes up while the rest is made, and ends with us until it knows what to do.
+        let supervisor = provider.supervisor.start(scope, provider.controller, &record.name)?;
+        let creation = Creation { provider, bootstrap, plan };
+        let task = creation.start(files, record).and_then(|(info, task)| {
+            record.info = Some(info);
+            files.write_record(record)?;
+            Ok(task)
+        });
+        match task {
+            Ok(task) => Ok(supervisor.hand_over(&task)?),
+            Err(error) => {
+                supervisor.cancel();
+                Err(error)
+            }
         }
-    }
+    })
 }
 
 /// An instance that is being made.
@@ -187,9 +194,11 @@ impl<'a> Creation<'a> {
         let (image, warning, runner, endpoint) = thread::scope(|scope| {
             let network = &record.network;
             let endpoint = beside(scope, || self.connect(network));
-            // Children must be this thread's, which is there until all is done.
-            let image = self.image();
-            let runner = image.and_then(|image| Ok((self.runner(&image.0)?, image)));
+            // Children must be a thread's that is there until all is done.
+            let runner = outside::run(|| {
+                let image = self.image()?;
+                Ok::<_, ProviderError>((self.runner(&image.0)?, image))
+            });
             let endpoint = endpoint.join();
             let (runner, (image, warning)) = runner?;
             Ok::<_, ProviderError>((image, warning, runner, endpoint?))

@@ -3,7 +3,7 @@
 //! GARM calls a program for each operation, with variables and, to create, a document on standard
 //! input: [`Call`] reads both. [`plan`] makes of the document, the extra specs of the pool and the
 //! [`Settings`] of the host what an instance is made of, and refuses what the admin does not allow.
-//! A [`Provider`] makes, lists and removes instances. Each has a supervisor, a process that outlives
+//! A [`Provider`] makes and removes instances, and a [`Lookup`] finds those there are. Each has a supervisor, a process that outlives
 //! the call: it [boots](boot) the runner and stays until that ends.
 
 pub mod boot;
@@ -26,6 +26,7 @@ mod rm;
 pub mod runner;
 pub mod schema;
 mod settings;
+mod site;
 mod supervisor;
 
 pub use bootstrap::{Bootstrap, BootstrapError, Tool};
@@ -38,11 +39,12 @@ pub use http::{Body, Http, HttpError, HttpOptions, Proxy, Retry};
 pub use instance::{Instance, Status};
 pub use object::KindError;
 pub use plan::{BootPlan, Bound, Plan, PlanError, plan};
-pub use provider::{Listed, Provider, instance};
-pub use prune::{PruneOptions, Pruned, prune};
+pub use provider::{Listed, Lookup, Provider, instance};
+pub use prune::{PruneOptions, Pruned, Swept, prune, prune_shared, sweep};
 pub use rm::{RmOptions, RmReport, Selected, Selection, rm};
 pub use settings::{
     Boot, Cache, Cpus, CpusError, Flavor, ImageSettings, Limits, Log, MountSettings,
     NetworkSettings, Pools, ProxySettings, Settings,
 };
+pub use site::{Here, Removal, Site, Sites};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

@@ -9,6 +9,7 @@ use super::error::ProviderError;
 use super::instance::{Instance, Status};
 use super::record::{Files, InstanceRecord, Outcome, Records};
 use super::settings::Settings;
+use super::site::{Here, Removal, Site, Sites};
 use super::supervisor::SupervisorProgram;
 use super::{Bootstrap, remove};
 use crate::container::{ContainerError, Engine};
@@ -21,7 +22,7 @@ use crate::sys::thread::{Beside, beside};
 /// few.
 const AT_ONCE: usize = 4;
 
-/// Makes, lists and removes instances of one GARM, which sees no other's.
+/// Makes and removes instances of one GARM, which sees no other's.
 #[derive(Clone, Copy)]
 pub struct Provider<'a> {
     /// Which GARM, by its controller id.
@@ -55,67 +56,34 @@ impl Provider<'_> {
         create::create(self, bootstrap)
     }
 
-    /// Removes an instance, whatever is left of it; none is fine. When this is done there is nothing
-    /// of it.
-    pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
-        let _span = info_span!("delete", instance = id).entered();
-        // Nothing was ever made by such a name.
-        let Some(files) = self.records().files(id) else { return Ok(()) };
-        remove::delete(self.engine, self.network, &self.records(), &files, id)
+    /// Returns what finds instances.
+    pub fn lookup(&self) -> Lookup<'_> {
+        Lookup { records: self.records(), sites: self }
     }
 
-    /// Returns an instance by its name.
-    pub fn get(&self, id: &str) -> Result<Instance, ProviderError> {
-        let (files, record) = self.find(id)?;
-        self.instance(&files, record)
-    }
-
-    /// Returns all instances of a pool, running or not.
-    pub fn list(&self, pool: &str) -> Result<Listed, ProviderError> {
-        let records = self.records();
-        let instances = records.read_all()?;
-        let mut listed = Listed::default();
-        for record in instances.known.into_iter().filter(|record| record.pool == pool) {
-            if let Some(files) = records.files(&record.name) {
-                listed.instances.push(self.instance(&files, record)?);
-            }
-        }
-        listed.unreadable = instances.unreadable.into_iter().map(|(_, error)| error).collect();
-        Ok(listed)
-    }
-
-    /// Removes all instances, and what is left of others; all that can be, if some cannot.
-    pub fn remove_all(&self) -> Result<(), ProviderError> {
-        let names: Vec<_> = self.records().names()?.into_iter().collect();
-        let mut results = Vec::new();
-        for some in names.chunks(AT_ONCE) {
-            thread::scope(|scope| {
-                let deleting: Vec<_> =
-                    some.iter().map(|name| beside(scope, || self.delete(name))).collect();
-                results.extend(deleting.into_iter().map(Beside::join));
-            });
-        }
-        results.into_iter().collect()
+    fn here(&self) -> Here<'_> {
+        Here { engine: self.engine, network: self.network }
     }
 
     /// Has a stopped instance go on. One that has ended by itself does not start again: its
     /// credentials were good for one runner. What is left of it is removed, so that it is in no list
     /// any more: GARM forgets it then, and has another one made.
     pub fn start(&self, id: &str) -> Result<(), ProviderError> {
-        let (files, _) = self.find(id)?;
+        let (files, _) = self.lookup().find(id)?;
         let lock = files.lock()?;
-        let (_, record) = self.find(id)?;
+        let (_, record) = self.lookup().find(id)?;
         if files.is_paused() {
             let container = self.engine.directory(&record.container).read()?;
             container.runtime.resume(&container.id)?;
             return Ok(files.set_paused(false)?);
         }
-        let instance = self.instance(&files, record.clone())?;
+        let site = Site::of(self.engine);
+        let instance = instance(&site, &files, record.clone())?;
         if instance.status == Status::Running {
             return Ok(());
         }
         // Somebody may have killed its supervisor, and its job go on.
-        if !is_attended(&files, &record)? && !is_running(self.engine, &record) {
+        if !site.is_attended(&files, &record)? && !site.is_running(&record) {
             remove::remove(self.engine, self.network, &files, &record)?;
             files.forget(lock)?;
         }
@@ -125,10 +93,10 @@ impl Provider<'_> {
 
     /// Stops all processes of an instance where they are.
     pub fn stop(&self, id: &str) -> Result<(), ProviderError> {
-        let (files, _) = self.find(id)?;
+        let (files, _) = self.lookup().find(id)?;
         let _lock = files.lock()?;
-        let (_, record) = self.find(id)?;
-        if files.is_paused() || !is_running(self.engine, &record) {
+        let (_, record) = self.lookup().find(id)?;
+        if files.is_paused() || !Site::of(self.engine).is_running(&record) {
             return Ok(());
         }
         // First, so that it is resumed by whoever removes it: what is paused cannot be killed.
@@ -144,33 +112,106 @@ impl Provider<'_> {
     pub(super) fn records(&self) -> Records {
         Records::of(&self.engine.store.options().run, self.controller)
     }
+}
+
+impl Sites for Provider<'_> {
+    fn site(&self, controller: &str, name: &str) -> Result<Site, ProviderError> {
+        self.here().site(controller, name)
+    }
+
+    fn unrecorded(&self, controller: &str) -> Result<Vec<String>, ProviderError> {
+        self.here().unrecorded(controller)
+    }
+
+    fn delete(
+        &self,
+        records: &Records,
+        files: &Files,
+        name: &str,
+        removal: Removal<'_>,
+    ) -> Result<bool, ProviderError> {
+        self.here().delete(records, files, name, removal)
+    }
+}
+
+/// Finds instances of one GARM, wherever they are.
+#[derive(Clone)]
+pub struct Lookup<'a> {
+    pub records: Records,
+    pub sites: &'a dyn Sites,
+}
+
+impl Lookup<'_> {
+    /// Returns an instance by its name.
+    pub fn get(&self, id: &str) -> Result<Instance, ProviderError> {
+        let (files, record) = self.find(id)?;
+        self.instance(&files, record)
+    }
+
+    /// Returns all instances of a pool, running or not.
+    pub fn list(&self, pool: &str) -> Result<Listed, ProviderError> {
+        let instances = self.records.read_all()?;
+        let mut listed = Listed::default();
+        for record in instances.known.into_iter().filter(|record| record.pool == pool) {
+            if let Some(files) = self.records.files(&record.name) {
+                listed.instances.push(self.instance(&files, record)?);
+            }
+        }
+        listed.unreadable = instances.unreadable.into_iter().map(|(_, error)| error).collect();
+        Ok(listed)
+    }
+
+    /// Removes all instances, and what is left of others; all that can be, if some cannot.
+    pub fn remove_all(&self) -> Result<(), ProviderError> {
+        let mut names = self.records.names()?;
+        names.extend(self.sites.unrecorded(self.records.controller())?);
+        let names: Vec<_> = names.into_iter().collect();
+        let mut results = Vec::new();
+        for some in names.chunks(AT_ONCE) {
+            thread::scope(|scope| {
+                let deleting: Vec<_> =
+                    some.iter().map(|name| beside(scope, || self.delete(name))).collect();
+                results.extend(deleting.into_iter().map(Beside::join));
+            });
+        }
+        results.into_iter().collect()
+    }
+
+    /// Removes an instance, whatever is left of it; none is fine. When this is done there is nothing
+    /// of it.
+    pub fn delete(&self, id: &str) -> Result<(), ProviderError> {
+        let _span = info_span!("delete", instance = id).entered();
+        // Nothing was ever made by such a name.
+        let Some(files) = self.records.files(id) else { return Ok(()) };
+        self.sites.delete(&self.records, &files, id, Removal::default()).map(drop)
+    }
 
     fn find(&self, id: &str) -> Result<(Files, InstanceRecord), ProviderError> {
         let unknown = || ProviderError::Unknown { name: id.to_owned() };
-        let files = self.records().files(id).ok_or_else(unknown)?;
+        let files = self.records.files(id).ok_or_else(unknown)?;
         let record = files.record()?.ok_or_else(unknown)?;
         Ok((files, record))
     }
 
     fn instance(&self, files: &Files, record: InstanceRecord) -> Result<Instance, ProviderError> {
-        instance(self.engine, files, record)
+        instance(&self.sites.site(self.records.controller(), &record.name)?, files, record)
     }
 }
 
 /// Returns an instance as GARM is told of it.
 pub fn instance(
-    engine: &Engine,
+    site: &Site,
     files: &Files,
     record: InstanceRecord,
 ) -> Result<Instance, ProviderError> {
     let record = match record.maker {
         // It may have been done between our reading the record and its end.
-        Some(maker) if record.info.is_none() && !maker.is_running() => {
+        Some(_) if record.info.is_none() && !site.is_being_made(&record) => {
             files.record()?.unwrap_or(record)
         }
         _ => record,
     };
-    let (status, fault) = match status(engine, files, &record) {
+    let (status, fault) = match status(site, files, &record) {
         Err(ProviderError::Container(error)) if error.is_unreadable_record() => {
             (Status::Error, Some(chain(&error)))
         }
@@ -193,7 +234,7 @@ pub fn instance(
 
 /// Returns how an instance is, and what went wrong with it.
 fn status(
-    engine: &Engine,
+    site: &Site,
     files: &Files,
     record: &InstanceRecord,
 ) -> Result<(Status, Option<String>), ProviderError> {
@@ -201,31 +242,18 @@ fn status(
         return Ok((Status::Error, Some(fault)));
     }
     if record.info.is_none() {
-        return Ok(match record.maker {
+        return Ok(match site.is_being_made(record) {
             // Whoever lists it must not take it for one that can be started.
-            Some(maker) if maker.is_running() => (Status::Running, None),
-            _ => (Status::Error, Some("its creation was interrupted".to_owned())),
+            true => (Status::Running, None),
+            false => (Status::Error, Some("its creation was interrupted".to_owned())),
         });
     }
     // First: a supervisor ends after its container has.
-    let is_attended = is_attended(files, record)?;
-    Ok(match is_running(engine, record) && !files.is_paused() {
+    let is_attended = site.is_attended(files, record)?;
+    Ok(match site.is_running(record) && !files.is_paused() {
         true if is_attended => (Status::Running, None),
         // Nobody sees its runner end.
         true => (Status::Error, Some("its supervisor was killed".to_owned())),
         false => (Status::Stopped, None),
     })
-}
-
-/// Returns whether there is a process that sees the runner of an instance end, or is about to start one.
-pub(super) fn is_attended(files: &Files, record: &InstanceRecord) -> Result<bool, ProviderError> {
-    let attendant = files.supervisor()?.or(record.maker);
-    Ok(attendant.is_some_and(|process| process.is_running()))
-}
-
-/// Returns whether the container of an instance runs.
-pub(super) fn is_running(engine: &Engine, record: &InstanceRecord) -> bool {
-    let container = engine.directory(&record.container).read();
-    let process = container.ok().and_then(|container| container.process);
-    process.is_some_and(|process| process.is_running())
 }

@@ -1,17 +1,19 @@
 //! Removing what is left over, of all controllers: what the admin does, not GARM.
 
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
 
 use super::error::ProviderError;
+use super::logs;
 use super::record::{
     Files, InstanceRecord, InstanceRecords, NETWORK, Outcome, Records, controllers,
 };
 use super::runner::{PrunedRunners, Runners};
 use super::settings::Settings;
-use super::{logs, provider, remove};
+use super::site::{Here, Removal, Site, Sites};
 use crate::container::{ContainerError, Engine};
 use crate::network::{Network, NetworkOptions, remove_trial};
 use crate::sys::error::chain;
@@ -53,11 +55,55 @@ pub fn prune(
     settings: &Settings,
     options: PruneOptions,
 ) -> Result<Pruned, ProviderError> {
-    let ended_for = options.ended_for;
     // Before the records, which are there before their networks are.
     let networks = Network::ids(network)?;
-    let mut sweep = Sweep::new(engine, network, options);
-    for records in controllers(&engine.store.options().run)? {
+    let swept = sweep(&engine.store.options().run, &Here { engine, network }, options)?;
+    remove_trial(network)?;
+    let mut orphans = 0;
+    let mut unreadable = Vec::new();
+    if options.newer == NewerRecords::Remove {
+        let (removed, running) = engine.remove_of_other_versions()?;
+        orphans += removed;
+        unreadable.extend(running);
+    }
+    orphans += engine.remove_orphans()?;
+    unreadable.extend(engine.unreadable()?.iter().map(|error| chain(error)));
+    let broken = Network::unreadable(network)?;
+    unreadable.extend(broken.iter().map(|(_, error)| chain(error)));
+    if swept.knows_all {
+        for id in networks.iter().filter(|id| id.starts_with(NETWORK) && !swept.named.contains(*id))
+        {
+            Network::remove_id(network, id)?;
+        }
+    }
+    let mut pruned = prune_shared(engine, settings, swept, options)?;
+    pruned.orphans = orphans;
+    pruned.unreadable.extend(unreadable);
+    Ok(pruned)
+}
+
+/// Removes what instances leave that all share: old logs, and runners that nothing was made with for so long.
+pub fn prune_shared(
+    engine: &Engine,
+    settings: &Settings,
+    swept: Swept,
+    options: PruneOptions,
+) -> Result<Pruned, ProviderError> {
+    let Swept { instances, unreadable, runners_in_use, knows_all, .. } = swept;
+    let mut pruned = Pruned { instances, unreadable, ..Pruned::default() };
+    pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
+    // What nobody can tell the owner of may be in use.
+    if knows_all {
+        let older = options.ended_for.max(BETWEEN);
+        pruned.runners = Runners::of(engine).prune(&runners_in_use, older)?;
+    }
+    Ok(pruned)
+}
+
+/// Removes the instances, of those recorded below a run directory, that nobody will miss.
+pub fn sweep(run: &Path, sites: &dyn Sites, options: PruneOptions) -> Result<Swept, ProviderError> {
+    let mut sweep = Sweep { sites, options, swept: Swept { knows_all: true, ..Swept::default() } };
+    for records in controllers(run)? {
         let InstanceRecords { known, unreadable } = records.read_all()?;
         for (name, error) in unreadable {
             sweep.unreadable(&records, name, &error)?;
@@ -66,54 +112,30 @@ pub fn prune(
             sweep.known(&records, record)?;
         }
     }
-    remove_trial(network)?;
-    let Sweep { mut pruned, runners_in_use, named, knows_all, .. } = sweep;
-    if options.newer == NewerRecords::Remove {
-        let (removed, running) = engine.remove_of_other_versions()?;
-        pruned.orphans += removed;
-        pruned.unreadable.extend(running);
-    }
-    pruned.orphans += engine.remove_orphans()?;
-    pruned.logs = logs::prune(&settings.log.directory, settings.log.keep_age.0)?;
-    pruned.unreadable.extend(engine.unreadable()?.iter().map(|error| chain(error)));
-    let broken = Network::unreadable(network)?;
-    pruned.unreadable.extend(broken.iter().map(|(_, error)| chain(error)));
-    // What nobody can tell the owner of may be in use.
-    if knows_all {
-        let runners = Runners::of(engine);
-        pruned.runners = runners.prune(&runners_in_use, ended_for.max(BETWEEN))?;
-        for id in networks.iter().filter(|id| id.starts_with(NETWORK) && !named.contains(*id)) {
-            Network::remove_id(network, id)?;
-        }
-    }
-    Ok(pruned)
+    Ok(sweep.swept)
 }
 
-/// A look at all instances, and what came of it so far.
-struct Sweep<'a> {
-    engine: &'a Engine,
-    network: &'a NetworkOptions,
-    options: PruneOptions,
-    pruned: Pruned,
+/// What a look at all instances found.
+#[derive(Debug, Default)]
+pub struct Swept {
+    /// The names of those that were removed.
+    instances: Vec<String>,
+    /// Which records cannot be read, and why.
+    unreadable: Vec<String>,
     runners_in_use: BTreeSet<String>,
+    /// The networks of all that have a record.
     named: BTreeSet<String>,
     /// Whether all records that stay can be read.
     knows_all: bool,
 }
 
-impl<'a> Sweep<'a> {
-    fn new(engine: &'a Engine, network: &'a NetworkOptions, options: PruneOptions) -> Self {
-        Sweep {
-            engine,
-            network,
-            options,
-            pruned: Pruned::default(),
-            runners_in_use: BTreeSet::new(),
-            named: BTreeSet::new(),
-            knows_all: true,
-        }
-    }
+struct Sweep<'a> {
+    sites: &'a dyn Sites,
+    options: PruneOptions,
+    swept: Swept,
+}
 
+impl Sweep<'_> {
     /// Removes an instance whose record is damaged, unless it runs.
     fn unreadable(
         &mut self,
@@ -121,52 +143,49 @@ impl<'a> Sweep<'a> {
         name: String,
         error: &ContainerError,
     ) -> Result<(), ProviderError> {
-        self.pruned.unreadable.push(chain(error));
-        let record = records.record_of_container(self.engine, &name)?;
-        let runs = record.as_ref().is_some_and(|record| provider::is_running(self.engine, record));
+        self.swept.unreadable.push(chain(error));
+        let site = self.sites.site(records.controller(), &name)?;
+        let record = records.record_of_container(&site, &name)?;
+        let runs = record.as_ref().is_some_and(|record| site.is_running(record));
         let is_removed = self.options.newer == NewerRecords::Remove || !error.is_of_other_version();
-        let is_attended = |files: &Files| {
-            files.supervisor().ok().flatten().is_some_and(|supervisor| supervisor.is_running())
-        };
         let files = records.files(&name).filter(|_| !runs && is_removed);
-        let files = files.filter(|files| !error.is_of_other_version() || !is_attended(files));
+        let files =
+            files.filter(|files| !error.is_of_other_version() || !site.has_supervisor(files));
         let Some(files) = files else {
-            self.knows_all = false;
+            self.swept.knows_all = false;
             return Ok(());
         };
-        let lock = files.lock()?;
-        // It may be another one by now.
-        if files.record().is_err() {
-            if let Some(record) = record {
-                remove::remove(self.engine, self.network, &files, &record)?;
-            }
-            files.remove()?;
-            files.forget(lock)?;
-            self.pruned.instances.push(name);
+        let removal = Removal {
+            // It may be another one by now.
+            is_meant: &|| Ok(files.record().is_err()),
+            newer: self.options.newer,
+        };
+        if self.sites.delete(records, &files, &name, removal)? {
+            self.swept.instances.push(name);
         }
         Ok(())
     }
 
     /// Removes an instance if it is over.
     fn known(&mut self, records: &Records, record: InstanceRecord) -> Result<(), ProviderError> {
-        self.named.insert(record.network.clone());
+        self.swept.named.insert(record.network.clone());
         let Some(files) = records.files(&record.name) else { return Ok(()) };
+        let site = self.sites.site(records.controller(), &record.name)?;
         let is_over =
-            |record: &InstanceRecord| is_over(self.engine, &files, record, self.options.ended_for);
+            |record: &InstanceRecord| is_over(&site, &files, record, self.options.ended_for);
         if !is_over(&record)? {
-            self.runners_in_use.extend(record.layer);
+            self.swept.runners_in_use.extend(record.layer);
             return Ok(());
         }
-        let lock = files.lock()?;
-        // It may have been made to the end since it was read, or be another one by now.
-        match files.record()? {
-            Some(record) if is_over(&record)? => {
-                remove::remove(self.engine, self.network, &files, &record)?;
-                files.forget(lock)?;
-                self.pruned.instances.push(record.name);
-            }
-            Some(record) => self.runners_in_use.extend(record.layer),
-            None => files.forget(lock)?,
+        let removal = Removal {
+            // It may have been made to the end since it was read, or be another one by now.
+            is_meant: &|| files.record()?.as_ref().map_or(Ok(true), is_over),
+            newer: NewerRecords::Keep,
+        };
+        if self.sites.delete(records, &files, &record.name, removal)? {
+            self.swept.instances.push(record.name);
+        } else {
+            self.swept.runners_in_use.extend(files.record()?.and_then(|record| record.layer));
         }
         Ok(())
     }
@@ -174,22 +193,22 @@ impl<'a> Sweep<'a> {
 
 /// Returns whether nobody will miss an instance.
 fn is_over(
-    engine: &Engine,
+    site: &Site,
     files: &Files,
     record: &InstanceRecord,
     ended_for: Duration,
 ) -> Result<bool, ProviderError> {
     let supervisor = match files.supervisor() {
         Err(error) if error.is_unreadable_record() => {
-            return Ok(!provider::is_running(engine, record));
+            return Ok(!site.is_running(record));
         }
         supervisor => supervisor?,
     };
     // Without its supervisor it was not made to the end.
     if record.info.is_none() || supervisor.is_none() {
-        return Ok(!record.maker.is_some_and(|maker| maker.is_running()));
+        return Ok(!site.is_being_made(record));
     }
-    if provider::is_attended(files, record)? && provider::is_running(engine, record) {
+    if site.is_attended(files, record)? && site.is_running(record) {
         return Ok(false);
     }
     let ended = match files.outcome() {

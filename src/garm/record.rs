@@ -13,7 +13,10 @@ use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::instance::Instance;
-use crate::container::{ContainerError, Engine, read_json_if_there, write_json, write_record};
+use super::site::Site;
+use crate::container::{
+    ContainerError, containers_below, read_json_if_there, write_json, write_record,
+};
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
@@ -153,11 +156,11 @@ impl Records {
     /// Returns what the container of an instance tells of it, whose record cannot be read.
     pub(super) fn record_of_container(
         &self,
-        engine: &Engine,
+        site: &Site,
         name: &str,
     ) -> Result<Option<InstanceRecord>, ContainerError> {
         let is_ours = |owner: &str| Some(self.path.file_name()?.to_str()? == key(owner));
-        let container = engine.containers()?.into_iter().find(|container| {
+        let container = containers_below(site.run())?.into_iter().find(|container| {
             let owner = container.owner.strip_prefix(OWNER);
             container.name == name && owner.and_then(is_ours) == Some(true)
         });

@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use super::error::ProviderError;
 use super::record::{Files, InstanceRecord, Records};
+use super::site::Site;
 use super::supervisor::CGROUP;
 use crate::container::{ContainerError, Engine};
 use crate::network::{Network, NetworkOptions};
 use crate::sys::cgroup;
 use crate::sys::fs::{PathContext as _, ReadError};
+use crate::sys::record::NewerRecords;
 
 /// How long a killed supervisor may take to end.
 const KILL_TIMEOUT: Duration = Duration::from_secs(10);
@@ -17,33 +19,21 @@ const KILL_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long a supervisor may take to reap what ended in its container.
 const REAP_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// Removes an instance, whatever is left of it; none is fine.
-pub(super) fn delete(
-    engine: &Engine,
-    network: &NetworkOptions,
-    records: &Records,
-    files: &Files,
-    name: &str,
-) -> Result<(), ProviderError> {
-    let lock = files.lock()?;
-    if let Some(record) = record(engine, records, files, name)? {
-        remove(engine, network, files, &record)?;
-    }
-    files.remove()?;
-    Ok(files.forget(lock)?)
-}
-
 /// Returns what is known of an instance that is to be removed: from its container, if nobody can read
 /// its record.
 pub(super) fn record(
-    engine: &Engine,
+    site: &Site,
     records: &Records,
     files: &Files,
     name: &str,
+    newer: NewerRecords,
 ) -> Result<Option<InstanceRecord>, ProviderError> {
     match files.record() {
-        Err(error) if error.is_unreadable_record() && !error.is_newer_record() => {
-            Ok(records.record_of_container(engine, name)?)
+        Err(error)
+            if error.is_unreadable_record()
+                && (newer == NewerRecords::Remove || !error.is_newer_record()) =>
+        {
+            Ok(records.record_of_container(site, name)?)
         }
         record => Ok(record?),
     }

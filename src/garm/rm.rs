@@ -2,12 +2,12 @@
 //! those that no process of ours attends to any more.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use super::error::ProviderError;
 use super::record::{Files, InstanceRecord, Outcome, Records, controllers};
-use super::{provider, remove};
-use crate::container::{ContainerError, Engine};
-use crate::network::NetworkOptions;
+use super::site::{Removal, Site, Sites};
+use crate::container::ContainerError;
 use crate::sys::error::chain;
 
 /// Which instances are meant: those of which all is so that is asked for.
@@ -52,17 +52,18 @@ pub struct RmReport {
     pub unknown: Vec<String>,
 }
 
-/// Removes instances, of whatever controller. One that cannot be removed keeps no other from it.
+/// Removes instances, of whatever controller, whose records are below a run directory. One that cannot be
+/// removed keeps no other from it.
 pub fn rm(
-    engine: &Engine,
-    network: &NetworkOptions,
+    run: &Path,
+    sites: &dyn Sites,
     selection: &Selection<'_>,
     options: RmOptions,
 ) -> Result<RmReport, ProviderError> {
     let mut meant = Vec::new();
-    for records in controllers(&engine.store.options().run)? {
+    for records in controllers(run)? {
         if selection.controller.is_none_or(|controller| controller == records.controller()) {
-            meant.extend(select(engine, &records, selection)?);
+            meant.extend(select(sites, &records, selection)?);
         }
     }
     meant.sort_by(|a, b| (&a.name, &a.controller).cmp(&(&b.name, &b.controller)));
@@ -78,7 +79,7 @@ pub fn rm(
                  --controller"
                 .to_owned())
         } else {
-            instance.remove(engine, network, options)
+            instance.remove(sites, options)
         };
         let list = if result.is_ok() { &mut report.removed } else { &mut report.left };
         let (Ok(reason) | Err(reason)) = result;
@@ -113,7 +114,7 @@ struct State {
 
 /// Returns the instances of a controller that are meant.
 fn select(
-    engine: &Engine,
+    sites: &dyn Sites,
     records: &Records,
     selection: &Selection<'_>,
 ) -> Result<Vec<Meant>, ProviderError> {
@@ -130,7 +131,8 @@ fn select(
         }
         // What is called otherwise is no instance.
         let Some(files) = records.files(&name) else { continue };
-        let state = state(engine, records, &files, &name, record.as_ref())?;
+        let site = sites.site(records.controller(), &name)?;
+        let state = state(&site, records, &files, &name, record.as_ref())?;
         if selection.orphans && state.is_attended {
             continue;
         }
@@ -141,7 +143,7 @@ fn select(
 }
 
 fn state(
-    engine: &Engine,
+    site: &Site,
     records: &Records,
     files: &Files,
     name: &str,
@@ -150,20 +152,20 @@ fn state(
     let record = match record {
         Ok(record) => record,
         Err(error) => {
-            let record = records.record_of_container(engine, name)?;
+            let record = records.record_of_container(site, name)?;
             return Ok(State {
                 is_attended: false,
-                runs: record.is_some_and(|record| provider::is_running(engine, &record)),
+                runs: record.is_some_and(|record| site.is_running(&record)),
                 text: chain(error),
                 is_foreign: error.is_of_other_version(),
             });
         }
     };
-    let is_attended = match provider::is_attended(files, record) {
+    let is_attended = match site.is_attended(files, record) {
         Err(error) if is_unreadable(&error) => false,
         is_attended => is_attended?,
     };
-    let runs = provider::is_running(engine, record);
+    let runs = site.is_running(record);
     let text = match (files.outcome(), is_attended, runs) {
         (Ok(Some(Outcome::Failed { fault, .. })), _, _) => fault,
         (Ok(Some(Outcome::Ended { .. })), _, _) => "its runner has ended".to_owned(),
@@ -181,12 +183,7 @@ fn is_unreadable(error: &ProviderError) -> bool {
 
 impl Meant {
     /// Removes it, and returns how it was; or why it was not removed.
-    fn remove(
-        &self,
-        engine: &Engine,
-        network: &NetworkOptions,
-        options: RmOptions,
-    ) -> Result<String, String> {
+    fn remove(&self, sites: &dyn Sites, options: RmOptions) -> Result<String, String> {
         let State { is_attended, runs, text, is_foreign } = &self.state;
         if *is_foreign {
             return Err(format!("{text}: remove it with the version that made it"));
@@ -195,7 +192,8 @@ impl Meant {
             return Err(format!("{text}: --force removes it all the same, with its job"));
         }
         if !options.dry_run {
-            remove::delete(engine, network, &self.records, &self.files, &self.name)
+            sites
+                .delete(&self.records, &self.files, &self.name, Removal::default())
                 .map_err(|error| chain(&error))?;
         }
         Ok(text.clone())

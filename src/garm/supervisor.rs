@@ -6,6 +6,8 @@ use std::fs::File;
 use std::io::{self, Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use jiff::Timestamp;
@@ -22,6 +24,7 @@ use crate::sys::cgroup;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::identity::Identity;
+use crate::sys::privilege::outside;
 use crate::sys::spawn;
 
 /// The cgroup of all supervisors: GARM's own may be ended with all that is in it.
@@ -87,29 +90,53 @@ pub(super) struct Task {
 /// A supervisor that waits for its task.
 pub(super) struct Starting {
     child: Child,
+    /// Ends the thread that started it.
+    _thread: Sender<()>,
     stdin: ChildStdin,
     name: String,
     path: PathBuf,
 }
 
 impl SupervisorProgram {
-    /// Starts a supervisor. It ends with the calling thread until it has its task.
-    pub(super) fn start(&self, controller: &str, name: &str) -> Result<Starting, PathError> {
+    /// Starts a supervisor in the network of the host, where GARM is. Until it has its task, it ends with
+    /// this process or as soon as the value is dropped.
+    pub(super) fn start<'scope>(
+        &self,
+        scope: &'scope Scope<'scope, '_>,
+        controller: &str,
+        name: &str,
+    ) -> Result<Starting, PathError> {
         let mut command = Command::new(&self.path);
         command.args(&self.arguments).arg(controller).arg(name).env_clear().current_dir("/");
         // GARM waits until nobody holds the streams it gave us.
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
         spawn::die_with_us(&mut command);
-        let mut child = command.spawn().at("execute", &self.path)?;
+        let (give, take) = sync_channel(1);
+        let (thread, ended) = channel();
+        let start = move || {
+            let _ = give.send(command.spawn());
+            // The child ends with this thread. Nothing is ever sent.
+            let _ = ended.recv();
+        };
+        let started = Builder::new().spawn_scoped(scope, move || outside::run(start));
+        started.at("start a thread for", &self.path)?;
+        let child = take.recv().expect("the thread sends one thing");
+        let mut child = child.at("execute", &self.path)?;
         let stdin = child.stdin.take().expect("it was asked for");
-        Ok(Starting { child, stdin, name: name.to_owned(), path: self.path.clone() })
+        Ok(Starting {
+            child,
+            _thread: thread,
+            stdin,
+            name: name.to_owned(),
+            path: self.path.clone(),
+        })
     }
 }
 
 impl Starting {
     /// Hands the task over and waits until the supervisor is on its own.
     pub(super) fn hand_over(self, task: &Task) -> Result<(), SupervisorError> {
-        let Starting { mut child, mut stdin, name, path } = self;
+        let Starting { mut child, mut stdin, name, path, _thread } = self;
         let text = serde_json::to_vec(task).expect("texts and numbers are JSON");
         // One that ended has said why.
         let _ = stdin.write_all(&text);

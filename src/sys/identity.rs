@@ -5,13 +5,16 @@ use std::fs;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
+
+/// Where the processes are that this process sees.
+const PROC: &str = "/proc";
 
 /// How long it may take until a process becomes our child whose parent is about to end.
 const ADOPTION: Duration = Duration::from_secs(10);
@@ -27,7 +30,7 @@ pub struct Identity {
 impl Identity {
     /// Returns the identity of the process that has this id now; none if there is none.
     pub fn of(pid: u32) -> Option<Self> {
-        let (start, _) = stat(pid)?;
+        let (start, _) = stat(Path::new(PROC), pid)?;
         Some(Identity { pid, start })
     }
 
@@ -81,8 +84,12 @@ impl Identity {
 
     /// Returns whether the process is there and has not ended.
     pub fn is_running(&self) -> bool {
+        self.is_running_in(Path::new(PROC))
+    }
+
+    fn is_running_in(&self, proc: &Path) -> bool {
         // An orphan may stay a zombie for seconds where nobody is quick to collect it.
-        stat(self.pid).is_some_and(|(start, state)| start == self.start && state != b'Z')
+        stat(proc, self.pid).is_some_and(|(start, state)| start == self.start && state != b'Z')
     }
 
     /// Opens a descriptor of the process; none if it is gone.
@@ -126,6 +133,33 @@ impl Identity {
     }
 }
 
+/// Where the numbers of processes are from that a record has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProcessView {
+    /// The process namespace of this process.
+    #[default]
+    Own,
+    /// One below, by its first process as this process sees it, which has mounted a `/proc` of its own.
+    Below(Identity),
+    /// One that has ended, with all that was in it.
+    Ended,
+}
+
+impl ProcessView {
+    /// Returns whether a process of that namespace is there and has not ended.
+    pub fn is_running(self, process: Identity) -> bool {
+        match self {
+            ProcessView::Own => process.is_running(),
+            ProcessView::Below(first) => {
+                let proc = format!("/proc/{}/root/proc", first.pid);
+                // The first one is asked last: until then it was no other's `/proc`.
+                process.is_running_in(Path::new(&proc)) && first.is_running()
+            }
+            ProcessView::Ended => false,
+        }
+    }
+}
+
 /// Waits until a process ended, given its descriptor; returns whether it did in time.
 pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
     let end = Instant::now() + timeout;
@@ -140,8 +174,8 @@ pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
 }
 
 /// Returns when a process started and its state.
-fn stat(pid: u32) -> Option<(u64, u8)> {
-    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+fn stat(proc: &Path, pid: u32) -> Option<(u64, u8)> {
+    let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     // The program's name may hold anything; what follows its last parenthesis begins with field 3.
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
     let state = *fields.next()?.as_bytes().first()?;
@@ -263,6 +297,20 @@ mod tests {
         inner.kill(Duration::from_secs(10)).unwrap();
         assert_eq!(Identity::of_container(inner.pid, inner), None);
         first.wait().unwrap();
+    }
+
+    #[test]
+    fn processes_of_a_namespace_below_are_seen_by_its_first_one() {
+        let own = Identity::of(std::process::id()).unwrap();
+        assert!(ProcessView::Own.is_running(own) && !ProcessView::Ended.is_running(own));
+        // Its `/proc` is ours as well.
+        let mut first = Command::new("sleep").arg("100").spawn().unwrap();
+        let view = ProcessView::Below(Identity::of(first.id()).unwrap());
+        assert!(view.is_running(own));
+        assert!(!view.is_running(Identity { start: own.start + 1, ..own }));
+        first.kill().unwrap();
+        first.wait().unwrap();
+        assert!(!view.is_running(own), "all ended with it");
     }
 
     #[test]

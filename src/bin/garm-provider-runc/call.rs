@@ -157,10 +157,10 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
 fn ask(command: &Command, provider: &Provider<'_>) -> Result<(), Failure> {
     match command {
         Command::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
-        Command::GetInstance { id } => answer(&provider.get(id)?),
-        Command::ListInstances { pool_id } => list(&provider.list(pool_id)?),
-        Command::DeleteInstance { id } => Ok(provider.delete(id)?),
-        Command::RemoveAllInstances => Ok(provider.remove_all()?),
+        Command::GetInstance { id } => answer(&provider.lookup().get(id)?),
+        Command::ListInstances { pool_id } => list(&provider.lookup().list(pool_id)?),
+        Command::DeleteInstance { id } => Ok(provider.lookup().delete(id)?),
+        Command::RemoveAllInstances => Ok(provider.lookup().remove_all()?),
         Command::StartInstance { id } => Ok(provider.start(id)?),
         Command::StopInstance { id } => Ok(provider.stop(id)?),
         _ => unreachable!("these need no provider"),

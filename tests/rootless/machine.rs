@@ -1,7 +1,6 @@
 //! The test machinery itself: users who are not root, on hosts as distributions make them.
 
 use std::io::Write as _;
-use std::net::TcpListener;
 use std::process::Command;
 use std::thread;
 
@@ -56,7 +55,7 @@ fn there_are_an_outside_and_devices_for_all() {
     let world = World::new();
     let user = world.user(Ids::None);
     world.shell_as(&user, "exec 3<>/dev/net/tun 4<>/dev/fuse");
-    let outside = world.host().enter(|| TcpListener::bind((OUTSIDE, 0))).unwrap();
+    let outside = world.listen_outside();
     let port = outside.local_addr().unwrap().port();
     let answers = thread::spawn(move || outside.accept().unwrap().0.write_all(b"hello\n"));
     let said = world.shell_as(&user, &format!("busybox nc {OUTSIDE} {port} </dev/null"));

@@ -3,17 +3,23 @@
 //! The users are in the `/etc` of the host alone: nothing is added to that of this machine, and nothing is
 //! left there whatever becomes of a test.
 
+use std::fs::File;
+use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use nix::sched::{CloneFlags, setns};
+
 use super::host::Host;
 use super::program::{self, Finished};
 
-/// Where hosts of a world that are not the job's machine are: the machine itself serves it.
+/// The address of another host, to which the default route leads.
 pub(crate) const OUTSIDE: &str = "10.99.0.1";
+/// The address that the host itself has, besides loopback.
+pub(crate) const OWN: &str = "192.0.2.10";
 
 /// The first user and the first subordinate id; both numbers are nobody's on an ordinary machine.
 const FIRST_USER: u32 = 31_000;
@@ -21,7 +27,7 @@ const FIRST_SUBORDINATE: u32 = 0x2000_0000;
 /// How many ids a user has besides the own one.
 pub(crate) const RANGE: u32 = 65_536;
 
-/// Devices that udev opens to all users, a default route, groups that may ping.
+/// Devices that udev opens to all users, another host behind the default route, groups that may ping.
 const ORDINARY: &str = r#"
 umask 022
 mkdir -p dev /run/user
@@ -34,11 +40,14 @@ umount --lazy dev
 rm -rf /etc/oci-hooks
 : >/etc/subuid
 : >/etc/subgid
-ip address add "$1/32" dev lo
-ip link add out type veth peer name provider
-ip link set provider up
-ip address add 192.0.2.10/24 dev out
+ip netns add outside
+ip link add out type veth peer name in netns outside
+ip address add "$2/24" dev out
 ip link set out up
+ip -n outside address add 192.0.2.1/24 dev in
+ip -n outside address add "$1/32" dev lo
+ip -n outside link set lo up
+ip -n outside link set in up
 ip route add default via 192.0.2.1 dev out
 echo '0 2147483647' >/proc/sys/net/ipv4/ping_group_range
 "#;
@@ -62,13 +71,27 @@ impl World {
         let host = Host::new();
         host.make_etc();
         let mut make = Command::new("sh");
-        make.args(["-ec", ORDINARY, "world", OUTSIDE]).current_dir(host.path());
+        make.args(["-ec", ORDINARY, "world", OUTSIDE, OWN]).current_dir(host.path());
         host.run(&mut make).success();
         Self(host)
     }
 
     pub(crate) fn host(&self) -> &Host {
         &self.0
+    }
+
+    /// Calls a function in the network of [`OUTSIDE`].
+    pub(crate) fn outside<T: Send>(&self, call: impl FnOnce() -> T + Send) -> T {
+        self.0.enter(|| {
+            let network = File::open("/run/netns/outside").expect("it was made with the world");
+            setns(network, CloneFlags::CLONE_NEWNET).expect("root may enter a namespace");
+            call()
+        })
+    }
+
+    /// Listens on a free port of [`OUTSIDE`].
+    pub(crate) fn listen_outside(&self) -> TcpListener {
+        self.outside(|| TcpListener::bind((OUTSIDE, 0))).expect("there are free ports")
     }
 
     /// Makes a user, whose home is on the host, with a session: `XDG_RUNTIME_DIR` is there.

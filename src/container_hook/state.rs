@@ -44,6 +44,9 @@ pub struct StepAccess {
     pub directory: PathBuf,
     /// Whose job it is: [`Runner::owner`](super::Runner::owner).
     pub owner: String,
+    /// Whether its program has another user than the runner's files do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_lent: bool,
 }
 
 const HOOK: &str = "oci-hooks";
@@ -74,7 +77,11 @@ mod tests {
 
     #[test]
     fn only_our_own_state_is_read() {
-        let steps = StepAccess { directory: "/run/oci-hooks/steps".into(), owner: "o".into() };
+        let steps = StepAccess {
+            directory: "/run/oci-hooks/steps".into(),
+            owner: "o".into(),
+            is_lent: true,
+        };
         for steps in [None, Some(steps)] {
             let state = JobState::new(Some("a".into()), vec!["b".into()], steps);
             assert_eq!(JobState::read(state.to_json().as_object()), Some(state));

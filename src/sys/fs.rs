@@ -1,6 +1,6 @@
 //! Files: errors that carry their path, bounded reading, atomic replacement, who may change them.
 
-mod acl;
+pub(in crate::sys) mod acl;
 mod directory;
 mod own_links;
 mod read;

@@ -5,22 +5,23 @@
 //! nothing is changed but what is theirs, or nobody's, by what the same descriptor shows.
 
 use std::collections::HashSet;
-use std::ffi::{CStr, OsStr};
+use std::ffi::CStr;
 use std::io::Write as _;
 use std::ops::Range;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
 use std::path::Path;
 
 use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Stat, Statx, Uid, chmodat, chownat, fstat,
-    lgetxattr_query, openat, removexattr, statat, unlinkat,
+    AtFlags, CWD, FileType, Gid, Mode, Stat, Statx, Uid, chmodat, chownat, fstat, lgetxattr_query,
+    removexattr, statat, unlinkat,
 };
 use rustix::io::Errno;
 
 use super::beneath::open_strictly;
-use super::descent::{Bounds, DIRECTORY, Descent, Lister, Pending, look};
-use super::fs::{PathContext as _, PathError};
+use super::fs::PathError;
+use super::lend::{self, Unlent};
+pub use super::walk::Problems;
+use super::walk::{Next, PATH_ONLY, Trace, Visitor, walk};
 
 /// Whom a directory is given back to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +31,12 @@ pub struct GiveBack {
     /// User and group ids that nobody on the host has, root and the user included: what belongs to them
     /// was made in containers.
     pub private: Range<u32>,
+    /// Whether files may have entries of such ids in their access control lists, by [`lend`](super::lend).
+    pub has_lists: bool,
 }
+
+/// What ids are seen as that the user namespace does not map, if nobody changed the kernel's setting.
+const OVERFLOW_ID: u32 = 65_534;
 
 /// What was done to a directory, and what could not be done.
 #[derive(Debug, Default)]
@@ -42,32 +48,12 @@ pub struct Report {
     pub problems: Problems,
 }
 
-/// The first few errors, and how many there were.
-#[derive(Debug, Default)]
-pub struct Problems {
-    /// The number of all errors.
-    pub count: u64,
-    /// The first of them. Paths of great length end early.
-    pub first: Vec<PathError>,
-}
-
-impl Problems {
-    const KEPT: usize = 8;
-
-    fn push(&mut self, error: impl FnOnce() -> PathError) {
-        self.count += 1;
-        if self.first.len() < Self::KEPT {
-            self.first.push(error());
-        }
-    }
-}
-
 /// Gives the user a directory and what is in it, which is there by this name for messages.
 ///
 /// - What belongs to a private user id gets the user's ids; what is the user's and belongs to a private
 ///   group id gets the user's group.
 /// - From files that are the user's, then, set-user-ID and set-group-ID bits and file capabilities are
-///   taken.
+///   taken, and entries of private ids in access control lists.
 /// - Devices that are the user's or of a private id are removed, but not the character device 0:0, a
 ///   whiteout of overlays.
 ///
@@ -82,119 +68,9 @@ pub fn give_back(
     name: &Path,
     ids: &GiveBack,
 ) -> Result<Report, PathError> {
-    // The one that is given may permit nothing, and its position is its owner's.
-    let top = openat(directory, c".", DIRECTORY, Mode::empty()).at("open", name)?;
-    let mut giver =
-        Giver { ids, name, path: Vec::new(), disarmed: HashSet::new(), report: Report::default() };
-    // Its mode stays: whoever may not look into it could not before.
-    let found = look(top.as_fd()).at("look at", name)?;
-    giver.directory(&top, &found, c"");
-    let descent = Descent::new(top.as_fd(), Level::new(0)).at("look at", name)?;
-    let mut walk = Walk { descent, giver, lister: Lister::new(WAITING), restarts: 0 };
-    walk.run();
-    Ok(walk.giver.report)
-}
-
-/// How often the walk starts anew because somebody moved the directory that it was in.
-const MAX_RESTARTS: usize = 16;
-
-/// How many bytes of names of a directory, and of all directories on the way, may wait to be gone into.
-const WAITING: Bounds = Bounds { here: 64 << 10, all: 16 << 20 };
-
-/// How much of a path is remembered for messages.
-const MAX_PATH_BYTES: usize = 4096;
-
-/// Opened so, a file stays the one that it was when it was opened, and nothing happens to it.
-const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
-
-/// What is known of a directory on the way down.
-struct Level {
-    pending: Pending,
-    /// The length of the path of the one above.
-    path_length: usize,
-}
-
-impl Level {
-    fn new(path_length: usize) -> Self {
-        Level { pending: Pending::default(), path_length }
-    }
-}
-
-struct Walk<'a> {
-    descent: Descent<'a, Level>,
-    giver: Giver<'a>,
-    lister: Lister,
-    restarts: usize,
-}
-
-impl Walk<'_> {
-    fn run(&mut self) {
-        loop {
-            if self.enter_next() {
-                continue;
-            }
-            let (here, level) = self.descent.here();
-            if level.pending.position.is_some() {
-                let giver = &mut self.giver;
-                let listed = self.lister.list(here, &mut level.pending, |name, kind| {
-                    kind == FileType::Directory || giver.entry(here, name) == Next::Enter
-                });
-                if let Err(error) = listed {
-                    self.giver.problem("list", c"", error);
-                }
-                continue;
-            }
-            match self.descent.leave() {
-                Ok(Some(level)) => self.giver.path.truncate(level.path_length),
-                Ok(None) => return,
-                Err(error) if self.restarts == MAX_RESTARTS => {
-                    self.giver.problem("find the way back from", c"", error);
-                    return;
-                }
-                Err(_) => {
-                    self.restarts += 1;
-                    self.lister.restart();
-                    self.giver.path.clear();
-                    self.descent.restart(Level::new(0));
-                }
-            }
-        }
-    }
-
-    /// Goes into the next directory that waits, or tells that none does.
-    fn enter_next(&mut self) -> bool {
-        let (here, level) = self.descent.here();
-        let Some(name) = self.lister.pop(&mut level.pending) else { return false };
-        let directory = match open_strictly(here, name.as_c_str(), DIRECTORY, Mode::empty()) {
-            Ok(directory) => directory,
-            // It is something else by now.
-            Err(Errno::NOTDIR | Errno::LOOP) => {
-                self.giver.entry(here, &name);
-                return true;
-            }
-            // It is gone, or something is mounted there.
-            Err(Errno::NOENT | Errno::XDEV) => return true,
-            Err(error) => {
-                self.giver.problem("open", &name, error);
-                return true;
-            }
-        };
-        let found = match look(directory.as_fd()) {
-            Ok(found) => found,
-            Err(error) => {
-                self.giver.problem("look at", &name, error);
-                return true;
-            }
-        };
-        self.giver.directory(&directory, &found, &name);
-        let path_length = self.giver.path.len();
-        if path_length < MAX_PATH_BYTES {
-            self.giver.path.extend_from_slice(name.as_bytes());
-            self.giver.path.push(b'/');
-        }
-        self.descent.enter(directory, &found, Level::new(path_length));
-        true
-    }
+    let mut giver = Giver { ids, disarmed: HashSet::new(), report: Report::default() };
+    let problems = walk(directory, name, &mut giver)?;
+    Ok(Report { problems, ..giver.report })
 }
 
 impl GiveBack {
@@ -203,7 +79,8 @@ impl GiveBack {
         if self.private.contains(&uid) {
             return Some(self.owner);
         }
-        let is_theirs = uid == self.owner.0;
+        // A group that is not mapped looks like one that is: that of a user's own file may be any of theirs.
+        let is_theirs = uid == self.owner.0 && gid != OVERFLOW_ID;
         (is_theirs && self.private.contains(&gid)).then_some((uid, self.owner.1))
     }
 
@@ -213,70 +90,79 @@ impl GiveBack {
     }
 }
 
-/// What is to be done with an entry of a directory next.
-#[derive(PartialEq, Eq)]
-enum Next {
-    Nothing,
-    Enter,
-}
-
 struct Giver<'a> {
     ids: &'a GiveBack,
-    name: &'a Path,
-    /// That of the directory it is in, from the top, with `/` at the end.
-    path: Vec<u8>,
     /// Devices that nobody can use any more, but that have other names.
     disarmed: HashSet<(u64, u64)>,
     report: Report,
 }
 
-impl Giver<'_> {
-    /// Gives a directory that is open.
-    fn directory(&mut self, directory: &OwnedFd, found: &Statx, name: &CStr) {
-        if let Some(owner) = self.ids.new_owner((found.stx_uid, found.stx_gid)) {
-            let given = give(directory, owner);
-            self.done(given, name);
+impl Visitor for Giver<'_> {
+    fn directory(
+        &mut self,
+        directory: &OwnedFd,
+        found: &Statx,
+        name: &CStr,
+        trace: &mut Trace<'_>,
+    ) {
+        // Its mode stays: whoever may not look into it could not before.
+        let owner = self.ids.new_owner((found.stx_uid, found.stx_gid));
+        let given = owner.map_or(Ok(false), |owner| give(directory, owner));
+        let is_foreign = is_foreign(found.stx_uid, given);
+        self.done(given, found.stx_uid, name, trace);
+        if self.ids.has_lists && self.ids.may_change(found.stx_uid) && !is_foreign {
+            let unlent =
+                lend::take_from_directory(directory.as_fd(), self.ids.owner.0, &self.ids.private);
+            self.unlent(unlent, owner.is_none(), name, trace);
         }
     }
 
-    /// Puts right what has a name in a directory, unless it is a directory.
-    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Next {
+    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut Trace<'_>) -> Next {
         // Most are as they should be, which their names are enough to see.
         match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => return Next::Enter,
             Ok(found) if !self.needs_change(here, name, &found) => return Next::Nothing,
             Ok(_) | Err(Errno::NOENT) => {}
-            Err(error) => self.problem("look at", name, error),
+            Err(error) => trace.problem("look at", name, error),
         }
         let file = match open_strictly(here, name, PATH_ONLY, Mode::empty()) {
             Ok(file) => file,
             // It is gone, or something is mounted there.
             Err(Errno::NOENT | Errno::XDEV) => return Next::Nothing,
             Err(error) => {
-                self.problem("open", name, error);
+                trace.problem("open", name, error);
                 return Next::Nothing;
             }
         };
         match fstat(&file) {
             Ok(found) if FileType::from_raw_mode(found.st_mode).is_dir() => return Next::Enter,
-            Ok(found) if self.is_device(&found) => self.remove_device(here, name, &file, &found),
+            Ok(found) if self.is_device(&found) => {
+                self.remove_device(here, name, &file, &found, trace);
+            }
             Ok(found) if self.ids.may_change(found.st_uid) => {
                 let changed = self.put_right(&file, &found);
-                self.done(changed, name);
+                self.done(changed, found.st_uid, name, trace);
             }
             Ok(_) => {}
-            Err(error) => self.problem("look at", name, error),
+            Err(error) => trace.problem("look at", name, error),
         }
         Next::Nothing
     }
+}
 
+impl Giver<'_> {
     fn needs_change(&self, here: BorrowedFd<'_>, name: &CStr, found: &Stat) -> bool {
         if self.is_device(found) {
             return true;
         }
-        self.ids.may_change(found.st_uid)
-            && (self.ids.new_owner((found.st_uid, found.st_gid)).is_some()
-                || is_file(found) && (found.st_mode & SET_IDS != 0 || has_capabilities(here, name)))
+        let has_changed = || {
+            self.ids.new_owner((found.st_uid, found.st_gid)).is_some()
+                || is_file(found)
+                    && (found.st_mode & SET_IDS != 0
+                        || may_have(here, name, CAPABILITY)
+                        || self.ids.has_lists && may_have(here, name, lend::ACCESS))
+        };
+        self.ids.may_change(found.st_uid) && has_changed()
     }
 
     /// Changes the owner and removes what grants others' permissions. Returns whether it had to.
@@ -299,10 +185,15 @@ impl Giver<'_> {
             has_changed = true;
         }
         match removexattr(&*link, CAPABILITY) {
-            Ok(()) => Ok(true),
-            Err(Errno::NODATA | Errno::NOTSUP) => Ok(has_changed),
-            Err(error) => Err(error),
+            Ok(()) => has_changed = true,
+            Err(Errno::NODATA | Errno::NOTSUP) => {}
+            Err(error) => return Err(error),
         }
+        if self.ids.has_lists {
+            has_changed |= lend::take_from_file(&link, self.ids.owner.0, &self.ids.private)?
+                == Unlent::Changed;
+        }
+        Ok(has_changed)
     }
 
     fn is_device(&self, found: &Stat) -> bool {
@@ -315,7 +206,14 @@ impl Giver<'_> {
         is_device && (self.ids.may_change(found.st_uid) || self.disarmed.contains(&file))
     }
 
-    fn remove_device(&mut self, here: BorrowedFd<'_>, name: &CStr, file: &OwnedFd, found: &Stat) {
+    fn remove_device(
+        &mut self,
+        here: BorrowedFd<'_>,
+        name: &CStr,
+        file: &OwnedFd,
+        found: &Stat,
+        trace: &mut Trace<'_>,
+    ) {
         let id = (found.st_dev, found.st_ino);
         // Whoever gives it another name meanwhile keeps nothing that is of use.
         let disarmed = chownat(file, c"", Some(Uid::ROOT), Some(Gid::ROOT), AtFlags::EMPTY_PATH)
@@ -324,7 +222,7 @@ impl Giver<'_> {
                 chmodat(CWD, link, Mode::empty(), AtFlags::empty())
             });
         if let Err(error) = disarmed {
-            return self.problem("disarm the device", name, error);
+            return trace.problem("disarm the device", name, error);
         }
         if found.st_nlink > 1 {
             self.disarmed.insert(id);
@@ -337,27 +235,38 @@ impl Giver<'_> {
         match unlinkat(here, name, AtFlags::empty()) {
             Ok(()) => self.report.removed_devices += 1,
             Err(Errno::NOENT) => {}
-            Err(error) => self.problem("remove the device", name, error),
+            Err(error) => trace.problem("remove the device", name, error),
         }
     }
 
-    fn done(&mut self, result: Result<bool, Errno>, name: &CStr) {
+    fn unlent(
+        &mut self,
+        result: Result<Unlent, Errno>,
+        counts: bool,
+        name: &CStr,
+        trace: &mut Trace<'_>,
+    ) {
+        match result {
+            Ok(unlent) => {
+                self.report.changed += u64::from(counts && unlent == Unlent::Changed);
+            }
+            Err(error) => trace.problem("restore the permissions of", name, error),
+        }
+    }
+
+    fn done(&mut self, result: Result<bool, Errno>, uid: u32, name: &CStr, trace: &mut Trace<'_>) {
         match result {
             Ok(has_changed) => self.report.changed += u64::from(has_changed),
-            Err(error) => self.problem("give back", name, error),
+            Err(_) if is_foreign(uid, result) => {}
+            Err(error) => trace.problem("give back", name, error),
         }
     }
+}
 
-    fn problem(&mut self, action: &'static str, name: &CStr, error: Errno) {
-        let (top, path) = (self.name, &self.path);
-        self.report.problems.push(|| {
-            let mut path = top.join(OsStr::from_bytes(path));
-            if !name.is_empty() {
-                path.push(OsStr::from_bytes(name.to_bytes()));
-            }
-            PathError::new(action, &path, error)
-        });
-    }
+/// Returns whether a file was no private id's but somebody's whom the user namespace does not map: the
+/// kernel then lets nobody in it change the file.
+fn is_foreign(uid: u32, given: Result<bool, Errno>) -> bool {
+    uid == OVERFLOW_ID && matches!(given, Err(Errno::PERM | Errno::INVAL | Errno::OVERFLOW))
 }
 
 /// The bits of a mode by which a program runs as its owner or group.
@@ -375,10 +284,10 @@ fn give(file: &OwnedFd, (uid, gid): (u32, u32)) -> Result<bool, Errno> {
     Ok(true)
 }
 
-/// Returns whether a file has capabilities, or may have some: it is then opened to be sure.
-fn has_capabilities(here: BorrowedFd<'_>, name: &CStr) -> bool {
-    let found = match capability_bytes(here, name) {
-        Err(Errno::NOSYS) => capability_bytes_by_link(here, name),
+/// Returns whether a file has an attribute, or may have it: it is then opened to be sure.
+fn may_have(here: BorrowedFd<'_>, name: &CStr, attribute: &CStr) -> bool {
+    let found = match attribute_bytes(here, name, attribute) {
+        Err(Errno::NOSYS) => attribute_bytes_by_link(here, name, attribute),
         found => found,
     };
     !matches!(found, Err(Errno::NODATA | Errno::NOTSUP | Errno::NOENT))
@@ -395,11 +304,11 @@ struct XattrArguments {
 /// Asks for the size of the attribute with one call, which Linux has since 6.13: most files of a
 /// directory need no other.
 #[expect(unsafe_code, reason = "rustix has no getxattrat")]
-fn capability_bytes(here: BorrowedFd<'_>, name: &CStr) -> Result<usize, Errno> {
+fn attribute_bytes(here: BorrowedFd<'_>, name: &CStr, attribute: &CStr) -> Result<usize, Errno> {
     // The number is that of all processors that Linux has had since it numbers them alike.
     const GETXATTRAT: libc::c_long = 464;
     let arguments = XattrArguments { value: 0, size: 0, flags: 0 };
-    // SAFETY: both names are strings with their end, the structure lives through the call, and its
+    // SAFETY: all names are strings with their end, the structure lives through the call, and its
     // size is given; the kernel only reads them and, without a buffer, writes nothing.
     let result = unsafe {
         libc::syscall(
@@ -407,7 +316,7 @@ fn capability_bytes(here: BorrowedFd<'_>, name: &CStr) -> Result<usize, Errno> {
             here.as_raw_fd(),
             name.as_ptr(),
             libc::AT_SYMLINK_NOFOLLOW,
-            CAPABILITY.as_ptr(),
+            attribute.as_ptr(),
             &raw const arguments,
             size_of::<XattrArguments>(),
         )
@@ -419,7 +328,11 @@ fn capability_bytes(here: BorrowedFd<'_>, name: &CStr) -> Result<usize, Errno> {
 }
 
 /// Does the same on older kernels, by a path that leads through the descriptor.
-fn capability_bytes_by_link(here: BorrowedFd<'_>, name: &CStr) -> Result<usize, Errno> {
+fn attribute_bytes_by_link(
+    here: BorrowedFd<'_>,
+    name: &CStr,
+    attribute: &CStr,
+) -> Result<usize, Errno> {
     // The longest name takes 255 bytes.
     let mut path = [0_u8; 300];
     let mut rest = &mut path[..];
@@ -427,7 +340,7 @@ fn capability_bytes_by_link(here: BorrowedFd<'_>, name: &CStr) -> Result<usize, 
         .and_then(|()| rest.write_all(name.to_bytes_with_nul()))
         .map_err(|_| Errno::NAMETOOLONG)?;
     let path = CStr::from_bytes_until_nul(&path).map_err(|_| Errno::NAMETOOLONG)?;
-    lgetxattr_query(path, CAPABILITY)
+    lgetxattr_query(path, attribute)
 }
 
 #[cfg(test)]

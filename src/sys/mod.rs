@@ -30,6 +30,8 @@ pub mod host_file;
 pub mod identity;
 #[cfg(feature = "engine")]
 pub mod init;
+#[cfg(feature = "engine")]
+pub mod lend;
 pub mod lock;
 #[cfg(feature = "engine")]
 pub mod loop_device;
@@ -43,6 +45,8 @@ pub mod mount_namespace;
 pub mod netns;
 #[cfg(feature = "engine")]
 pub mod orphans;
+#[cfg(feature = "engine")]
+mod posix_acl;
 #[cfg(feature = "engine")]
 pub mod privilege;
 pub mod process;
@@ -74,6 +78,8 @@ pub mod usage;
 pub mod userns;
 #[cfg(feature = "engine")]
 pub mod users;
+#[cfg(feature = "engine")]
+mod walk;
 
 #[cfg(all(test, feature = "engine"))]
 pub mod tests;

@@ -17,6 +17,7 @@ mod ranges;
 mod world;
 
 use std::io;
+use std::ops;
 use std::path::Path;
 
 pub use enter::{Attendant, Inside, Side, enter_new};
@@ -27,6 +28,7 @@ pub use map::{Map, find};
 pub use ranges::{Range, Ranges};
 
 use super::mount::OverlayAttributes;
+use super::userns::PrivateIds;
 
 /// What this process may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -140,6 +142,32 @@ impl Privilege {
     /// program: what is outside of it is in the host's network.
     pub fn has_own_network(self) -> bool {
         self != Privilege::Root
+    }
+
+    /// Returns the ids that files can belong to which containers made, besides those of whose they are.
+    pub fn container_ids(self) -> ops::Range<u32> {
+        match self {
+            Privilege::Root => PrivateIds::ALL,
+            Privilege::Mapped(ids) => 1..ids.uids.max(ids.gids).max(1),
+            Privilege::Single => 1..1,
+        }
+    }
+
+    /// Returns whether a runner's directories are lent to containers that run as another user by access
+    /// control lists: where the kernel maps no owners, and where there are other users.
+    pub fn lends_by_lists(self) -> bool {
+        match self {
+            Privilege::Root | Privilege::Single => false,
+            Privilege::Mapped(_) => true,
+        }
+    }
+
+    /// Returns the user and group whose every runner's files are; none if each has its own.
+    pub fn only_runner(self) -> Option<(u32, u32)> {
+        match self {
+            Privilege::Root => None,
+            Privilege::Mapped(_) | Privilege::Single => Some((0, 0)),
+        }
     }
 
     /// Returns whether the kernel maps the owners of files in a mount, so that containers can have user

@@ -129,8 +129,8 @@ pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, Environ
             // A job may have put something else in its place, which is no reason to leave it as it is.
             let found = files.open(&temp).or_else(|_| files.open(work))?;
             // To whoever is root of a user namespace it belongs by the map.
-            let is_root = settings.place.privilege == Privilege::Root;
-            let user = if is_root { user_of(found, work) } else { (0, 0) };
+            let only = settings.place.privilege.only_runner();
+            let user = only.unwrap_or_else(|| user_of(found, work));
             (files, user)
         }
     };
@@ -180,6 +180,11 @@ fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
 pub(crate) fn owner() -> Option<String> {
     let (name, temp) = (name().ok()?, directory("RUNNER_TEMP").ok()?);
     Some(Runner::owner_of(&name, &temp))
+}
+
+/// Returns the runner's directory for temporary files, if the environment describes a runner.
+pub(crate) fn temp() -> Option<PathBuf> {
+    directory("RUNNER_TEMP").ok()
 }
 
 /// Returns the user who called by sudo; none if it was root, or nobody.

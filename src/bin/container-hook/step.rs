@@ -17,7 +17,11 @@ use crate::signals::Pending;
 /// Carries a request out, if it is such a step; returns nothing if it has to be carried out in another
 /// way, and then nothing of it was done.
 pub(crate) fn run(request: &Request, log: &Log) -> Result<Option<Exit>, Box<HookError>> {
-    let Some(step) = DirectStep::of(request, environment::owner)? else { return Ok(None) };
+    let step = DirectStep::of(request, environment::owner, environment::temp)?;
+    let Some(step) = step else { return Ok(None) };
+    if let Err(error) = step.lend_files() {
+        log.warning(&chain(&error));
+    }
     // Without them the step would be left alone with what they are about.
     let Ok(mut signals) = Pending::new() else { return Ok(None) };
     let (stdout, stderr) = (std::io::stdout(), std::io::stderr());

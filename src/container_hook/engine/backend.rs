@@ -33,9 +33,11 @@ impl EngineBackend<'_> {
     }
 
     /// Returns whose the files in the runner's directories are to be; none if they are to be as they
-    /// are.
+    /// are, or if the kernel maps none.
     pub(super) fn id_mapping(&self) -> Option<IdMapping> {
         let (host_uid, host_gid) = self.context.runner.user;
-        self.settings.runner_owns_files.then_some(IdMapping { host_uid, host_gid })
+        let is_mapped =
+            self.settings.runner_owns_files && self.engine.privilege.has_idmapped_mounts();
+        is_mapped.then_some(IdMapping { host_uid, host_gid })
     }
 }

@@ -213,7 +213,9 @@ pub(super) fn remove_job(
         return Ok(false);
     }
     remove_owned(engine, network, &job.owner, Some(job))?;
-    job.lent.as_ref().map(give_back::by_root).transpose()?;
+    if let Some(lent) = &job.lent {
+        give_back::by_root(lent, engine.privilege)?;
+    }
     jobs.remove(&job.owner)?;
     Ok(true)
 }

@@ -11,9 +11,9 @@ use crate::container_hook::error::HookError;
 use crate::sys::caller::{Caller, is_root};
 use crate::sys::error::chain;
 use crate::sys::fs::PathError;
-use crate::sys::give_back::{GiveBack, Report, give_back};
+use crate::sys::give_back::{GiveBack, Problems, Report, give_back};
 use crate::sys::host_file::{HostFile, HostRoot};
-use crate::sys::userns::PrivateIds;
+use crate::sys::privilege::Privilege;
 
 /// Returns the directories that containers of a job can write to: the work directory, and those of the
 /// others that are not in it.
@@ -39,9 +39,10 @@ pub(super) fn extend(lent: &mut Lent, backend: &EngineBackend<'_>, plans: &[Plan
 
 /// Gives the directories back as far as the runner may name them; what goes wrong is told.
 pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
+    let privilege = backend.engine.privilege;
     for path in &lent.directories {
         let report = match backend.context.runner.files.open(path) {
-            Ok(dir) => give(&dir, path, lent.user).map_err(|error| chain(&error)),
+            Ok(dir) => give(&dir, path, lent.user, privilege).map_err(|error| chain(&error)),
             Err(error) => Err(chain(&error)),
         };
         match report {
@@ -52,11 +53,11 @@ pub(super) fn by_runner(backend: &EngineBackend<'_>, lent: &Lent) {
 }
 
 /// Gives the directories of a job back whose runner is gone.
-pub(super) fn by_root(lent: &Lent) -> Result<(), HookError> {
+pub(super) fn by_root(lent: &Lent, privilege: Privilege) -> Result<(), HookError> {
     for path in &lent.directories {
         // What the runner's user has replaced or removed since is theirs.
         if let Ok(dir) = open(path, lent.user) {
-            give(&dir, path, lent.user)?;
+            give(&dir, path, lent.user, privilege)?;
         }
     }
     Ok(())
@@ -77,8 +78,15 @@ fn open(path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
     HostRoot::open_as(above, &caller)?.open(Path::new(name))
 }
 
-fn give(dir: &HostFile, path: &Path, owner: (u32, u32)) -> Result<Report, HookError> {
-    Ok(give_back(dir.as_fd(), path, &GiveBack { owner, private: PrivateIds::ALL })?)
+fn give(
+    dir: &HostFile,
+    path: &Path,
+    owner: (u32, u32),
+    privilege: Privilege,
+) -> Result<Report, HookError> {
+    let private = privilege.container_ids();
+    let ids = GiveBack { owner, private, has_lists: privilege.lends_by_lists() };
+    Ok(give_back(dir.as_fd(), path, &ids)?)
 }
 
 fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &Report) {
@@ -97,6 +105,11 @@ fn report_changes(backend: &EngineBackend<'_>, path: &Path, report: &Report) {
             .log
             .warning(&format!("{path}: {removed_devices} device nodes of the job removed"));
     }
+    warn(backend, path, problems);
+}
+
+/// Warns of what could not be done with single files of a directory.
+pub(super) fn warn(backend: &EngineBackend<'_>, path: &Path, problems: &Problems) {
     for problem in &problems.first {
         backend.context.log.warning(&chain(problem));
     }

@@ -8,6 +8,7 @@ use super::audit;
 use super::backend::EngineBackend;
 use super::ceilings;
 use super::cleanup_job::report_limits;
+use super::lend;
 use super::pending::{LaunchContext, PendingContainer};
 use super::plan::{BundleInputs, Plan};
 use super::pod;
@@ -25,6 +26,8 @@ const INIT_TIMEOUT: Duration = Duration::from_secs(35 * 24 * 3600);
 pub(super) struct Launched {
     pub(super) record: Record,
     pub(super) is_alpine: bool,
+    /// Whether the runner's directories were lent to its user.
+    pub(super) is_lent: bool,
 }
 
 /// Makes the volumes with names available to containers that have some.
@@ -78,6 +81,7 @@ pub(super) fn prepare<'h>(
         step_user: plan.step_user(backend),
     })?;
     report(backend, plan, &prepared);
+    lend::to_container(backend, plan, &prepared.bundle.user);
     Ok(prepared)
 }
 
@@ -89,6 +93,7 @@ pub(super) fn launch(
 ) -> Result<Launched, HookError> {
     let plan = container.plan;
     let prepared = prepare(backend, container, context)?;
+    let is_lent = lend::is_needed(backend, &prepared.bundle.user);
     let is_alpine = plan.container.role == Role::Job && is_alpine(&prepared.rootfs.path);
     let record = prepared.start()?;
     if let Some(action) = plan.additions.post_start(container.address())
@@ -97,7 +102,7 @@ pub(super) fn launch(
     {
         return Err(fault.into());
     }
-    Ok(Launched { record, is_alpine })
+    Ok(Launched { record, is_alpine, is_lent })
 }
 
 /// Starts what the template has besides the request's containers, one after another: init containers

@@ -156,6 +156,7 @@ fn answer(
     let steps = takes_steps.then(|| StepAccess {
         directory: step_directory(&backend.engine.run),
         owner: backend.context.runner.owner(),
+        is_lent: launched.first().is_some_and(|first| first.is_lent),
     });
     let state = JobState::new(
         job.first().map(|job| job.id.clone()),

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::backend::EngineBackend;
+use super::file_commands::FileCommands;
 use crate::bundle::{ExecOptions, checked_cwd};
 use crate::container::{
     ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket, TakesSteps,
@@ -14,6 +15,8 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::request::{Command as RequestCommand, Request, ScriptStep};
 use crate::container_hook::script::{frame, words_of};
 use crate::container_hook::state::JobState;
+use crate::sys::error::chain;
+use crate::sys::fs::PathError;
 use crate::sys::init::frames::Step;
 
 /// A step that the first process of its job container can start. Whoever may connect to that needs no
@@ -22,11 +25,14 @@ pub struct DirectStep {
     id: String,
     directory: PathBuf,
     step: Step,
+    /// The files that its user may not write yet.
+    lent: Option<FileCommands>,
 }
 
 impl DirectStep {
     /// Returns the step that a request asks for; none if it asks for something else, or if the job container
-    /// is not known to take steps from the runner with this [`owner`](super::super::Runner::owner).
+    /// is not known to take steps from the runner with this [`owner`](super::super::Runner::owner), whose
+    /// directory for temporary files is `temp`.
     ///
     /// # Errors
     ///
@@ -34,6 +40,7 @@ impl DirectStep {
     pub fn of(
         request: &Request,
         owner: impl FnOnce() -> Option<String>,
+        temp: impl FnOnce() -> Option<PathBuf>,
     ) -> Result<Option<Self>, HookError> {
         let RequestCommand::RunScriptStep(step) = &request.command else { return Ok(None) };
         let state = JobState::read(request.state.as_ref());
@@ -45,7 +52,18 @@ impl DirectStep {
         }
         let cwd = step.working_directory.as_deref().map(Path::new).map(checked_cwd);
         let cwd = cwd.transpose().map_err(ContainerError::from)?.unwrap_or_default();
-        Ok(Some(DirectStep { id, directory: access.directory, step: frame(step, cwd)? }))
+        let lent = access.is_lent.then(temp).flatten();
+        let lent = lent.map(|temp| FileCommands::of(&step.environment, &temp));
+        Ok(Some(DirectStep { id, directory: access.directory, step: frame(step, cwd)?, lent }))
+    }
+
+    /// Lets a step whose user is not the runner's write the files by which it sets variables and outputs.
+    ///
+    /// # Errors
+    ///
+    /// Fails if one of them cannot be opened, or its permissions not be changed.
+    pub fn lend_files(&self) -> Result<(), PathError> {
+        self.lent.as_ref().map_or(Ok(()), FileCommands::lend)
     }
 
     /// Has the step run to its end. Signals are passed on to it, and what it writes to the streams.
@@ -85,6 +103,11 @@ pub(super) fn run(
     let is_running = record.process.is_some_and(|process| process.is_running());
     if is_running && record.steps.is_some_and(TakesSteps::is_understood) {
         return Err(ContainerError::NoSteps { id }.into());
+    }
+    if backend.engine.privilege.lends_by_lists()
+        && let Err(error) = FileCommands::of(&step.environment, &backend.context.runner.temp).lend()
+    {
+        backend.context.log.warning(&chain(&error));
     }
     let options = ExecOptions {
         args: words_of(step)?,

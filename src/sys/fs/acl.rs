@@ -19,35 +19,16 @@ const POSIX_WRITE: u16 = 2;
 
 /// Returns whom a POSIX ACL lets write; none if it is not one. What the mask takes away is not there.
 pub(super) fn posix_writers(list: &[u8]) -> Option<Vec<Subject>> {
-    let (version, entries) = list.split_first_chunk()?;
-    let (entries, []) = entries.as_chunks::<8>() else { return None };
-    if u32::from_le_bytes(*version) != POSIX_VERSION {
-        return None;
-    }
-    let entries: Vec<_> = entries.iter().map(posix_entry).collect();
-    if entries.is_empty() {
-        // So says the kernel that there is no list.
-        return Some(Vec::new());
-    }
-    let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
-    let mask = entries.iter().find(|entry| entry.tag == MASK).map(|mask| mask.permissions);
-    let names_somebody = count(USER) + count(GROUP) > 0;
-    if [OWNER, OWNING_GROUP, OTHERS].iter().any(|tag| count(*tag) != 1)
-        || count(MASK) > 1
-        || names_somebody && mask.is_none()
-    {
-        return None;
-    }
-    let mask = mask.unwrap_or(u16::MAX);
+    let entries = posix_entries(list)?;
+    let mask = mask(&entries);
     let mut writers = Vec::new();
     for PosixEntry { tag, permissions, id } in entries {
         let (subject, limit) = match tag {
-            OWNER | MASK => continue,
             USER => (Subject::User(id), mask),
             OWNING_GROUP => (Subject::OwningGroup, mask),
             GROUP => (Subject::Group(id), mask),
-            OTHERS => (Subject::Everyone, u16::MAX),
-            _ => return None,
+            OTHERS => (Subject::Everyone, ALL),
+            _ => continue,
         };
         if permissions & limit & POSIX_WRITE != 0 {
             writers.push(subject);
@@ -56,17 +37,60 @@ pub(super) fn posix_writers(list: &[u8]) -> Option<Vec<Subject>> {
     Some(writers)
 }
 
-const OWNER: u16 = 0x01;
-const USER: u16 = 0x02;
-const OWNING_GROUP: u16 = 0x04;
-const GROUP: u16 = 0x08;
-const MASK: u16 = 0x10;
-const OTHERS: u16 = 0x20;
+/// Returns the entries of a POSIX ACL; none if it is not one.
+pub(in crate::sys) fn posix_entries(list: &[u8]) -> Option<Vec<PosixEntry>> {
+    let (version, entries) = list.split_first_chunk()?;
+    let (entries, []) = entries.as_chunks::<8>() else { return None };
+    if u32::from_le_bytes(*version) != POSIX_VERSION {
+        return None;
+    }
+    let entries: Vec<_> = entries.iter().map(posix_entry).collect();
+    let count = |tag| entries.iter().filter(|entry| entry.tag == tag).count();
+    let names_somebody = count(USER) + count(GROUP) > 0;
+    // Without any, so says the kernel that there is no list.
+    let is_list = entries.is_empty()
+        || [OWNER, OWNING_GROUP, OTHERS].iter().all(|tag| count(*tag) == 1)
+            && entries.iter().all(|entry| TAGS.contains(&entry.tag))
+            && count(MASK) <= 1
+            && (!names_somebody || count(MASK) == 1);
+    is_list.then_some(entries)
+}
 
-struct PosixEntry {
-    tag: u16,
-    permissions: u16,
-    id: u32,
+/// Returns what is left of the permissions of groups and of those that are named.
+pub(in crate::sys) fn mask(entries: &[PosixEntry]) -> u16 {
+    let mask = entries.iter().find(|entry| entry.tag == MASK);
+    mask.map_or(ALL, |mask| mask.permissions)
+}
+
+/// Returns the attribute that consists of entries, in the order of their tags.
+pub(in crate::sys) fn posix_list(entries: &[PosixEntry]) -> Vec<u8> {
+    let mut list = POSIX_VERSION.to_le_bytes().to_vec();
+    for PosixEntry { tag, permissions, id } in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
+}
+
+pub(in crate::sys) const OWNER: u16 = 0x01;
+pub(in crate::sys) const USER: u16 = 0x02;
+pub(in crate::sys) const OWNING_GROUP: u16 = 0x04;
+pub(in crate::sys) const GROUP: u16 = 0x08;
+pub(in crate::sys) const MASK: u16 = 0x10;
+pub(in crate::sys) const OTHERS: u16 = 0x20;
+
+const TAGS: [u16; 6] = [OWNER, USER, OWNING_GROUP, GROUP, MASK, OTHERS];
+
+/// Permission to read, write and execute.
+pub(in crate::sys) const ALL: u16 = 7;
+
+/// Whom an entry is for, by its tag and an id if the tag is [`USER`] or [`GROUP`], and what it permits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::sys) struct PosixEntry {
+    pub(in crate::sys) tag: u16,
+    pub(in crate::sys) permissions: u16,
+    pub(in crate::sys) id: u32,
 }
 
 fn posix_entry(&[t0, t1, p0, p1, i0, i1, i2, i3]: &[u8; 8]) -> PosixEntry {

@@ -1,0 +1,256 @@
+//! Lending a directory to another user of the same user namespace, by access control lists: what is in it,
+//! and what is made there later by either, both can use. [`give_back`](super::give_back) ends it.
+//!
+//! The kernel maps no owners in mounts that an ordinary user makes, so that a container whose program is
+//! not root sees files that are root's.
+
+use std::ffi::CStr;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::{
+    FileType, Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat, getxattr,
+    setxattr,
+};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use super::beneath::open_strictly;
+use super::fs::PathError;
+use super::fs::acl::ALL;
+use super::posix_acl::Acl;
+use super::walk::{Next, PATH_ONLY, Problems, Trace, Visitor, walk};
+
+/// The attribute by which a file is used.
+pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
+
+/// That of a directory by which new files in it are.
+const DEFAULT: &CStr = c"system.posix_acl_default";
+
+/// The most that a list of ours has room for: who has made longer ones did so by hand.
+const MAX_LIST_BYTES: usize = 4096;
+
+/// To whom a directory is lent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lend {
+    /// The user's id.
+    pub uid: u32,
+    /// The id of the user whose the directory is.
+    pub owner: u32,
+    /// Further ids whose files there are lent too: other containers made them.
+    pub private: Range<u32>,
+}
+
+/// What was lent, and what could not be.
+#[derive(Debug, Default)]
+pub struct Report {
+    /// The number of files and directories.
+    pub lent: u64,
+    pub problems: Problems,
+}
+
+/// Lets a user do with a directory and all that is in it what its owners may, and both with what either
+/// makes there later. The name is for messages.
+///
+/// An error about one file is part of the report; what somebody removes meanwhile is none.
+///
+/// # Errors
+///
+/// Fails if the directory cannot be opened, or if its file system has no access control lists.
+pub fn lend(directory: BorrowedFd<'_>, name: &Path, to: &Lend) -> Result<Report, PathError> {
+    let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
+    match getxattr(&*link, ACCESS, &mut [0; MAX_LIST_BYTES][..]) {
+        Err(Errno::NOTSUP) => {
+            let text = format!(
+                "its file system has no POSIX access control lists: expected one such as ext4, xfs, btrfs \
+                 or tmpfs, or a container that runs as root (`--user 0`) instead of user {}",
+                to.uid
+            );
+            return Err(PathError::new("lend", name, io::Error::other(text)));
+        }
+        Ok(_) | Err(_) => {}
+    }
+    let mut lender = Lender { to, lent: 0 };
+    let problems = walk(directory, name, &mut lender)?;
+    Ok(Report { lent: lender.lent, problems })
+}
+
+/// Lets those to whom the directory of a file is lent read and write it too, as its owner may: whoever made
+/// the file may have permitted its group less, which permits them no more. One whose directory is lent to
+/// nobody, one of somebody else, and what is no file stays as it is.
+///
+/// # Errors
+///
+/// Fails if the file's list cannot be read or written.
+pub fn lend_made(file: BorrowedFd<'_>) -> io::Result<()> {
+    let found = fstat(file)?;
+    let is_own = found.st_uid == geteuid().as_raw();
+    if !is_own || FileType::from_raw_mode(found.st_mode) != FileType::RegularFile {
+        return Ok(());
+    }
+    let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+    let Some(mut access) = read_list(|buffer| getxattr(&*link, ACCESS, buffer))? else {
+        return Ok(());
+    };
+    if access.grant_users(access.owner()) {
+        setxattr(&*link, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
+    }
+    Ok(())
+}
+
+/// What was done to take entries from a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unlent {
+    Unchanged,
+    Changed,
+}
+
+struct Lender<'a> {
+    to: &'a Lend,
+    lent: u64,
+}
+
+impl Visitor for Lender<'_> {
+    fn directory(
+        &mut self,
+        directory: &OwnedFd,
+        found: &Statx,
+        name: &CStr,
+        trace: &mut Trace<'_>,
+    ) {
+        if self.is_lent(found.stx_uid) {
+            let lent = self.lend_directory(directory, u32::from(found.stx_mode));
+            self.done(lent, name, trace);
+        }
+    }
+
+    fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut Trace<'_>) -> Next {
+        let file = match open_strictly(here, name, PATH_ONLY, Mode::empty()) {
+            Ok(file) => file,
+            // It is gone, or something is mounted there.
+            Err(Errno::NOENT | Errno::XDEV) => return Next::Nothing,
+            Err(error) => {
+                trace.problem("open", name, error);
+                return Next::Nothing;
+            }
+        };
+        match fstat(&file) {
+            Ok(found) => match FileType::from_raw_mode(found.st_mode) {
+                FileType::Directory => return Next::Enter,
+                FileType::RegularFile if self.is_lent(found.st_uid) => {
+                    let lent = self.lend_file(&file, found.st_mode);
+                    self.done(lent, name, trace);
+                }
+                _ => {}
+            },
+            Err(error) => trace.problem("look at", name, error),
+        }
+        Next::Nothing
+    }
+}
+
+impl Lender<'_> {
+    fn is_lent(&self, uid: u32) -> bool {
+        uid == self.to.owner || self.to.private.contains(&uid)
+    }
+
+    fn lend_directory(&self, directory: &OwnedFd, mode: u32) -> Result<(), Errno> {
+        let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
+        let write =
+            |name, acl: &Acl| fsetxattr(directory, name, &acl.to_attribute(), XattrFlags::empty());
+        let mut access = read(ACCESS)?.unwrap_or_else(|| Acl::of_mode(mode));
+        let mut default = match read(DEFAULT)? {
+            Some(default) => default,
+            None => access.without_names(),
+        };
+        access.grant(self.to.uid, access.owner());
+        // Of what either makes the other may do everything; new files have less by their modes.
+        for uid in [self.to.owner, self.to.uid] {
+            default.grant(uid, ALL);
+        }
+        write(ACCESS, &access)?;
+        write(DEFAULT, &default)
+    }
+
+    fn lend_file(&self, file: &OwnedFd, mode: u32) -> Result<(), Errno> {
+        // A descriptor that permits nothing has no other way to its file.
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        let access = read_list(|buffer| getxattr(&*link, ACCESS, buffer))?;
+        let mut access = access.unwrap_or_else(|| Acl::of_mode(mode));
+        access.grant(self.to.uid, access.owner());
+        setxattr(&*link, ACCESS, &access.to_attribute(), XattrFlags::empty())
+    }
+
+    fn done(&mut self, result: Result<(), Errno>, name: &CStr, trace: &mut Trace<'_>) {
+        match result {
+            Ok(()) => self.lent += 1,
+            Err(error) => trace.problem("lend", name, error),
+        }
+    }
+}
+
+/// Takes entries of private ids from the lists of a directory that is open, and those of its owner that came
+/// with them.
+pub(super) fn take_from_directory(
+    directory: BorrowedFd<'_>,
+    owner: u32,
+    private: &Range<u32>,
+) -> Result<Unlent, Errno> {
+    let read = |name| read_list(|buffer| fgetxattr(directory, name, buffer));
+    let mut unlent = Unlent::Unchanged;
+    if let Some(access) = read(ACCESS)?.and_then(|access| revoked(access, owner, private)) {
+        fsetxattr(directory, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
+        unlent = Unlent::Changed;
+    }
+    if let Some(default) = read(DEFAULT)?.and_then(|default| revoked(default, owner, private)) {
+        if default.names_anybody() {
+            fsetxattr(directory, DEFAULT, &default.to_attribute(), XattrFlags::empty())?;
+        } else {
+            fremovexattr(directory, DEFAULT)?;
+        }
+        unlent = Unlent::Changed;
+    }
+    Ok(unlent)
+}
+
+/// Takes such entries from the list of a file that this link in `/proc` is for.
+pub(super) fn take_from_file(
+    link: &str,
+    owner: u32,
+    private: &Range<u32>,
+) -> Result<Unlent, Errno> {
+    let access = read_list(|buffer| getxattr(link, ACCESS, buffer))?;
+    let Some(access) = access.and_then(|access| revoked(access, owner, private)) else {
+        return Ok(Unlent::Unchanged);
+    };
+    // One without names becomes the mode that it says.
+    setxattr(link, ACCESS, &access.to_attribute(), XattrFlags::empty())?;
+    Ok(Unlent::Changed)
+}
+
+/// Returns a list without the entries of private ids; none if it has none, or if somebody is named whom the
+/// user namespace does not know: such a list cannot be written there, and an administrator made it.
+fn revoked(mut acl: Acl, owner: u32, private: &Range<u32>) -> Option<Acl> {
+    if acl.names_unknown() {
+        return None;
+    }
+    let is_private = |id: u32| private.contains(&id);
+    // The owner is named by what was lent alone.
+    let is_lent = acl.names_user(is_private);
+    acl.revoke(|id| is_private(id) || is_lent && id == owner, is_private).then_some(acl)
+}
+
+/// Reads a list; none if there is none, or none that is understood.
+fn read_list(read: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Option<Acl>, Errno> {
+    let mut buffer = [0; MAX_LIST_BYTES];
+    match read(&mut buffer) {
+        Ok(length) => Ok(Acl::parse(buffer.get(..length).unwrap_or_default())),
+        Err(Errno::NODATA | Errno::NOTSUP) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -111,7 +111,7 @@ fn check_restricted(options: &Options, user: &User) -> Result<(), BundleError> {
         (security.privileged, "be privileged"),
         (user.uid == 0, "run as root: name another user"),
         (security.seccomp == super::Seccomp::Unconfined, "make any system call"),
-        (security.unmask, "see all of /proc"),
+        (security.unmask || security.nesting, "see all of /proc"),
         (uses_host.contains(&&Namespace::Host), "share namespaces of the host"),
     ];
     match forbidden.into_iter().find(|(is_so, _)| *is_so) {
@@ -194,7 +194,7 @@ fn linux(parts: &Parts<'_>) -> Result<Linux, BundleError> {
             LinuxIdMappingBuilder::default().container_id(0_u32).host_id(first).size(count);
         vec![mapping.build().expect("every field has a default")]
     });
-    let is_masked = !security.privileged && !security.unmask;
+    let is_masked = !security.privileged && !security.unmask && !security.nesting;
     let paths = |paths: &[&str]| is_masked.then(|| paths.iter().map(ToString::to_string).collect());
     let path = options.cgroups_path.as_ref().filter(|_| !options.keeps_cgroup);
     let mut linux = Linux::default();

@@ -235,6 +235,10 @@ pub struct Security {
     pub seccomp: Seccomp,
     /// Whether `/proc` and `/sys` show what the host does not hide by itself.
     pub unmask: bool,
+    /// Whether programs in it may make user namespaces and be root of those, to run containers of their
+    /// own: the system calls for that are allowed, and `/proc` and `/sys` are not masked, as the kernel lets
+    /// nobody mount others otherwise. Only for a container whose root is nobody on the host.
+    pub nesting: bool,
     pub apparmor_profile: Option<String>,
     /// The SELinux label of the process.
     pub selinux_label: Option<String>,
@@ -251,6 +255,7 @@ impl Default for Security {
             cap_drop: Vec::new(),
             seccomp: Seccomp::Default,
             unmask: false,
+            nesting: false,
             apparmor_profile: None,
             selinux_label: None,
         }

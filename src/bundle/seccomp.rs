@@ -27,6 +27,9 @@ const CHARACTER_DEVICE: u32 = 0o020_000;
 /// A bit that devices have of both kinds, and nothing else that `mknod` makes: FIFOs, files, sockets. Links
 /// have it too, and the kernel rejects them as it does directories.
 const DEVICE: u32 = 0o020_000;
+/// What runtimes do with keyrings: they join a new session's, look at its permissions and set them. The kernel
+/// keeps those of a user namespace apart from those of others.
+const KEYRING_COMMANDS: [u32; 3] = [1, 5, 6];
 /// The calls that make nodes, and which of their arguments is the mode. The device number is next.
 const MAKE_NODE: [(&str, usize); 2] = [("mknod", 1), ("mknodat", 2)];
 
@@ -46,13 +49,24 @@ pub(super) fn seccomp(security: &Security, capabilities: CapabilitySet) -> Optio
         _ if security.privileged => None,
         Seccomp::Unconfined => None,
         Seccomp::Profile(profile) => Some(Filter::Own(profile)),
-        Seccomp::Default => Some(Filter::Default(default(capabilities))),
+        Seccomp::Default => {
+            let nesting = security.nesting && !security.restricted;
+            Some(Filter::Default(default(Allowed { capabilities, nesting })))
+        }
     }
 }
 
-fn default(capabilities: CapabilitySet) -> LinuxSeccomp {
+/// What a container has that system calls are for.
+#[derive(Clone, Copy, Debug)]
+struct Allowed {
+    capabilities: CapabilitySet,
+    nesting: bool,
+}
+
+fn default(allowed: Allowed) -> LinuxSeccomp {
+    let Allowed { capabilities, nesting } = allowed;
     let names = groups(LIST)
-        .filter(|(heading, _)| applies(heading, capabilities, std::env::consts::ARCH))
+        .filter(|(heading, _)| applies(heading, allowed, std::env::consts::ARCH))
         .flat_map(|(_, names)| names);
     let mut rules = vec![allow(names, None)];
     let socket = condition(0, LinuxSeccompOperator::ScmpCmpNe, AF_VSOCK);
@@ -60,7 +74,13 @@ fn default(capabilities: CapabilitySet) -> LinuxSeccomp {
     let is_one = condition(0, LinuxSeccompOperator::ScmpCmpMaskedEq, !PERSONALITIES);
     let asks = condition(0, LinuxSeccompOperator::ScmpCmpEq, TELL);
     rules.extend([is_one, asks].map(|is_it| allow(["personality"], Some(vec![is_it]))));
-    if !capabilities.contains(CapabilitySet::SYS_ADMIN) {
+    if nesting {
+        let is_one = |command| condition(0, LinuxSeccompOperator::ScmpCmpEq, command);
+        let allowed =
+            KEYRING_COMMANDS.map(|command| allow(["keyctl"], Some(vec![is_one(command)])));
+        rules.extend(allowed);
+    }
+    if !nesting && !capabilities.contains(CapabilitySet::SYS_ADMIN) {
         let index = usize::from(cfg!(target_arch = "s390x"));
         // Compares what the mask leaves with the second value, zero.
         let has_none = condition(index, LinuxSeccompOperator::ScmpCmpMaskedEq, NAMESPACE_FLAGS);
@@ -146,12 +166,13 @@ fn groups(text: &str) -> impl Iterator<Item = (&str, Vec<&str>)> {
     })
 }
 
-fn applies(condition: &str, capabilities: CapabilitySet, machine: &str) -> bool {
+fn applies(condition: &str, allowed: Allowed, machine: &str) -> bool {
     let mut words = condition.split(' ');
     match words.next() {
         Some("capability") => words
             .filter_map(CapabilitySet::from_name)
-            .any(|capability| capabilities.contains(capability)),
+            .any(|capability| allowed.capabilities.contains(capability)),
+        Some("nesting") => allowed.nesting,
         Some("processor") => words.any(|word| word == machine),
         _ => true,
     }
@@ -167,7 +188,7 @@ mod tests {
     use super::*;
 
     fn default(capabilities: CapabilitySet) -> Value {
-        serde_json::to_value(super::default(capabilities)).unwrap()
+        serde_json::to_value(super::default(Allowed { capabilities, nesting: false })).unwrap()
     }
 
     fn allowed(capabilities: CapabilitySet) -> HashSet<String> {
@@ -213,6 +234,33 @@ mod tests {
         let admin = default(CapabilitySet::SYS_ADMIN);
         let rules = admin["syscalls"].as_array().unwrap();
         assert!(!rules.iter().any(|rule| rule["names"][0] == "clone3"));
+    }
+
+    #[test]
+    fn containers_in_the_container_need_no_capability_but_leave() {
+        let nested = Allowed { capabilities: DEFAULT, nesting: true };
+        let nested = serde_json::to_value(super::default(nested)).unwrap();
+        let plain = default(DEFAULT);
+        let none = [0; 6];
+        for name in ["unshare", "mount", "setns", "pivot_root", "clone3", "fsopen", "sethostname"] {
+            assert!(lets_through(&nested, name, &none), "{name}");
+            assert!(!lets_through(&plain, name, &none), "{name}");
+        }
+        let new_user = [0x1000_0000, 0, 0, 0, 0, 0];
+        assert!(
+            lets_through(&nested, "clone", &new_user) && !lets_through(&plain, "clone", &new_user)
+        );
+        // What the host has but once stays out of reach.
+        for name in ["bpf", "init_module", "reboot", "add_key", "perf_event_open", "swapon", "acct"]
+        {
+            assert!(!lets_through(&nested, name, &none), "{name}");
+        }
+        for (command, expected) in [(1, true), (5, true), (6, true), (0, false), (11, false)] {
+            assert_eq!(lets_through(&nested, "keyctl", &[command]), expected, "{command}");
+        }
+        let restricted = Security { restricted: true, nesting: true, ..Security::default() };
+        let filter = serde_json::to_value(seccomp(&restricted, CapabilitySet::empty())).unwrap();
+        assert!(!lets_through(&filter, "unshare", &none));
     }
 
     /// Returns whether a profile lets a call with these arguments through, as the kernel decides it.

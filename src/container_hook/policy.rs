@@ -53,6 +53,9 @@ pub struct Policy {
     /// `no-new-privileges=false`, `systempaths=unconfined`; a `*` at the end stands for any rest.
     /// Default: nothing.
     pub security_opts: Vec<String>,
+    /// Whether programs in containers may make user namespaces and mount in them, as buildah and podman do in
+    /// a step. Only for containers whose root is nobody on the host. Default: false.
+    pub nesting: bool,
     /// The annotations that containers may carry, by key; a `*` at the end stands for any rest. Hooks
     /// and runtimes act on annotations, as root. Default: none.
     pub annotations: Vec<String>,

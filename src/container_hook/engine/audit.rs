@@ -33,6 +33,8 @@ pub(super) fn container(
         privileged: options.security.privileged,
         capabilities: options.security.cap_add.clone(),
     };
+    let nesting =
+        options.security.nesting.then(|| AuditEvent::Allowed { option: "nesting".to_owned() });
     let mounts = options.mounts.iter().map(|mount| {
         let (kind, source) = match &mount.source {
             MountSource::Bind { file, .. } => ("bind", Some(file.display().to_string())),
@@ -56,7 +58,7 @@ pub(super) fn container(
     backend.context.audit.write(
         backend.context.runner,
         &plan.container.title,
-        [own].into_iter().chain(mounts).chain(devices),
+        [own].into_iter().chain(nesting).chain(mounts).chain(devices),
     )
 }
 

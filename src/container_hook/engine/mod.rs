@@ -19,6 +19,7 @@ mod job;
 mod launch;
 mod lend;
 mod mounts;
+mod nesting;
 mod network;
 mod notes;
 mod pending;

@@ -10,6 +10,7 @@ use super::backend::EngineBackend;
 use super::ceilings;
 use super::confine::{confine, devices, limit, pids_limit};
 use super::mounts::{OpenVolume, RunnerMount};
+use super::nesting;
 use super::network::Connection;
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
 use super::settings::NewPrivileges;
@@ -21,6 +22,7 @@ use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
 use crate::container_hook::runner::LABEL;
 use crate::image::{Healthcheck, Image, ImageConfig};
 use crate::sys::caller::own_ids;
+use crate::sys::privilege::Privilege;
 use crate::sys::userns::{self, PrivateIds};
 
 /// A container of the request or the template, of which nothing is made yet.
@@ -263,12 +265,16 @@ impl<'a> Plan<'a> {
         if !shares_processes && self.has_own_users(&options) {
             options.user_namespace.clone_from(&inputs.user_namespace);
         }
+        // Of all that an ordinary user makes, root is that user.
+        let is_apart =
+            options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
         if self.is_privilege_unsaid
-            && (options.user_namespace.is_some() || backend.engine.privilege.has_own_users())
+            && is_apart
             && backend.settings.new_privileges == NewPrivileges::OfOwnUsers
         {
             options.security.no_new_privileges = false;
         }
+        nesting::allow(backend, &self.container.title, is_apart, &mut options)?;
         Ok(options)
     }
 

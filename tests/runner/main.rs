@@ -23,6 +23,7 @@ mod killed_admin;
 mod left_behind;
 mod limits;
 mod machine;
+mod nesting;
 mod newer;
 mod opened_once;
 mod parallel;

@@ -323,6 +323,35 @@ impl Layers {
         Image::new(&[&only], json!({"Entrypoint": ["/echo"], "Cmd": ["from", "scratch"]}))
     }
 
+    /// The programs of this machine, where its `/usr` is mounted: buildah and podman with all that they need.
+    fn of_machine() -> Image {
+        let only = Layer::new(|tree| {
+            for directory in
+                ["dev", "etc", "etc/containers", "home", "proc", "root", "run", "sys", "usr", "var"]
+            {
+                tree.directory(directory, 0o755);
+            }
+            for directory in ["tmp", "var/tmp"] {
+                tree.directory(directory, 0o1777);
+            }
+            for name in ["bin", "sbin", "lib", "lib64"] {
+                tree.link(name, &format!("usr/{name}"));
+            }
+            tree.file("etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/sh\n");
+            tree.file("etc/group", 0o644, "root:x:0:\n");
+            let accept = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
+            tree.file("etc/containers/policy.json", 0o644, accept);
+            // As in the images that podman's makers publish.
+            let conf = "[containers]\nnetns = \"host\"\nuserns = \"host\"\nipcns = \"host\"\n\
+                        utsns = \"host\"\ncgroupns = \"host\"\ncgroups = \"disabled\"\n\
+                        log_driver = \"k8s-file\"\n[engine]\ncgroup_manager = \"cgroupfs\"\n\
+                        events_logger = \"file\"\nruntime = \"crun\"\n";
+            tree.file("etc/containers/containers.conf", 0o644, conf);
+        });
+        let volumes = json!({"/var/lib/containers": {}});
+        Image::new(&[&only], json!({"Env": [PATH], "Cmd": ["sh"], "Volumes": volumes}))
+    }
+
     /// Every image that tests name, by repository and tag.
     pub(crate) fn all(&self) -> Vec<(String, Image)> {
         let health = |test: Value, retries: u32| {
@@ -355,6 +384,7 @@ impl Layers {
             ),
             ("test/exits:1", nginx.with(json!({"Entrypoint": ["sh", "-c", "echo oh no; exit 3"]}))),
             ("test/scratch:1", self.scratch()),
+            ("test/machine:1", Self::of_machine()),
             (
                 "test/entrypoint:1",
                 alpine.with(json!({"Entrypoint": ["printf", "<%s>\\n"], "Cmd": ["a b", "c"]})),

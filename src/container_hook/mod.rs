@@ -11,6 +11,7 @@ mod alpine;
 pub mod audit;
 mod backend;
 mod context;
+mod denial;
 mod dispatch;
 mod dockerfile;
 pub mod engine;
@@ -39,6 +40,7 @@ pub mod workflow_file;
 
 pub use backend::{Backend, Outcome};
 pub use context::HookContext;
+pub use denial::Denial;
 pub use dockerfile::{ConfigureError, ContextError};
 pub use error::HookError;
 pub use log::Log;

@@ -47,6 +47,9 @@ pub struct StepAccess {
     /// Whether its program has another user than the runner's files do.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_lent: bool,
+    /// The table of the settings that could allow user namespaces to its steps; none if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub denied_by: Option<String>,
 }
 
 const HOOK: &str = "oci-hooks";
@@ -81,6 +84,7 @@ mod tests {
             directory: "/run/oci-hooks/steps".into(),
             owner: "o".into(),
             is_lent: true,
+            denied_by: Some("[policy] of the settings".to_owned()),
         };
         for steps in [None, Some(steps)] {
             let state = JobState::new(Some("a".into()), vec!["b".into()], steps);

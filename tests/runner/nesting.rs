@@ -50,6 +50,15 @@ fn without_leave_no_program_in_a_step_makes_user_namespaces() {
         let mut runner = runner(installation, "runner-1");
         prepare(&mut runner);
         runner.run("unshare -U true 2>/dev/null && exit 9; true").success();
+        let setting = "`nesting = true` under [policy] in ";
+        let ended = runner.run("exec buildah bud . 2>&1");
+        assert!(ended.status.code() != Some(0) && ended.log().contains(setting), "{}", ended.log());
+        let ended = runner.run("exit 3");
+        assert!(
+            ended.status.code() == Some(3) && !ended.log().contains(setting),
+            "{}",
+            ended.log()
+        );
         runner.cleanup();
     });
 }

@@ -175,6 +175,11 @@ fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
     owners.find(|(uid, gid)| !is_private(uid) && !is_private(gid)).unwrap_or_default()
 }
 
+/// Returns where the runner has its scripts, if the environment says so.
+pub(crate) fn temp() -> Option<PathBuf> {
+    directory("RUNNER_TEMP").ok()
+}
+
 /// Returns what tells the containers of the runner that the environment describes from those of others, if it
 /// describes one.
 pub(crate) fn owner() -> Option<String> {

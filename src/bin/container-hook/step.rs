@@ -24,9 +24,17 @@ pub(crate) fn run(request: &Request, log: &Log) -> Result<Option<Exit>, Box<Hook
     }
     // Without them the step would be left alone with what they are about.
     let Ok(mut signals) = Pending::new() else { return Ok(None) };
+    let denial = step.denial();
     let (stdout, stderr) = (std::io::stdout(), std::io::stderr());
     match step.run(&mut signals, [stdout.as_fd(), stderr.as_fd()]) {
-        Ok(end) => Ok(Some(Exit::Code(end.code()))),
+        Ok(end) => {
+            let failed = end.code() != 0;
+            let denial = denial.filter(|_| failed).zip(environment::temp());
+            if let Some(line) = denial.and_then(|(denial, temp)| denial.explain(&temp)) {
+                log.line(&line);
+            }
+            Ok(Some(Exit::Code(end.code())))
+        }
         Err(error) if error.is_unavailable() => {
             log.debug(&format!(
                 "the container's first process cannot be asked for the step: {}",

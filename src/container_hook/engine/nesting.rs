@@ -17,6 +17,12 @@ use crate::sys::host_file::HostFile;
 /// What overlays in user space and networks in user space are made with.
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
+/// Returns the table of the settings that could allow containers in containers, if none does.
+pub(super) fn denied_by(backend: &EngineBackend<'_>) -> Option<String> {
+    let policy = &backend.context.settings.policy;
+    (!policy.nesting).then(|| policy.section("policy"))
+}
+
 /// Gives a container what it takes to run others in it, if the policy allows that.
 ///
 /// `is_apart` says whether its root is nobody on the host.

@@ -22,7 +22,6 @@ use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
 use crate::container_hook::runner::LABEL;
 use crate::image::{Healthcheck, Image, ImageConfig};
 use crate::sys::caller::own_ids;
-use crate::sys::privilege::Privilege;
 use crate::sys::userns::{self, PrivateIds};
 
 /// A container of the request or the template, of which nothing is made yet.
@@ -266,8 +265,7 @@ impl<'a> Plan<'a> {
             options.user_namespace.clone_from(&inputs.user_namespace);
         }
         // Of all that an ordinary user makes, root is that user.
-        let is_apart =
-            options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
+        let is_apart = options.user_namespace.is_some() || backend.engine.privilege.has_own_users();
         if self.is_privilege_unsaid
             && is_apart
             && backend.settings.new_privileges == NewPrivileges::OfOwnUsers

@@ -12,6 +12,7 @@ use super::launch::{
     Launched, in_parallel, launch_all, launch_helpers, launch_until_healthy, mount_volumes,
     wait_until_healthy,
 };
+use super::nesting;
 use super::network::JobNetwork;
 use super::notes;
 use super::pending::{LaunchContext, PendingContainer};
@@ -157,6 +158,7 @@ fn answer(
         directory: step_directory(&backend.engine.run),
         owner: backend.context.runner.owner(),
         is_lent: launched.first().is_some_and(|first| first.is_lent),
+        denied_by: nesting::denied_by(backend),
     });
     let state = JobState::new(
         job.first().map(|job| job.id.clone()),

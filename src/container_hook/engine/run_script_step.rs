@@ -11,6 +11,7 @@ use crate::bundle::{ExecOptions, checked_cwd};
 use crate::container::{
     ContainerError, StepConnection, StepEnd, StepError, StepSignals, StepSocket, TakesSteps,
 };
+use crate::container_hook::denial::Denial;
 use crate::container_hook::error::HookError;
 use crate::container_hook::request::{Command as RequestCommand, Request, ScriptStep};
 use crate::container_hook::script::{frame, words_of};
@@ -27,6 +28,7 @@ pub struct DirectStep {
     step: Step,
     /// The files that its user may not write yet.
     lent: Option<FileCommands>,
+    denial: Option<Denial>,
 }
 
 impl DirectStep {
@@ -54,7 +56,10 @@ impl DirectStep {
         let cwd = cwd.transpose().map_err(ContainerError::from)?.unwrap_or_default();
         let lent = access.is_lent.then(temp).flatten();
         let lent = lent.map(|temp| FileCommands::of(&step.environment, &temp));
-        Ok(Some(DirectStep { id, directory: access.directory, step: frame(step, cwd)?, lent }))
+        let words = words_of(step)?;
+        let denial = access.denied_by.map(|section| Denial { words, section });
+        let step = frame(step, cwd)?;
+        Ok(Some(DirectStep { id, directory: access.directory, step, lent, denial }))
     }
 
     /// Lets a step whose user is not the runner's write the files by which it sets variables and outputs.
@@ -64,6 +69,11 @@ impl DirectStep {
     /// Fails if one of them cannot be opened, or its permissions not be changed.
     pub fn lend_files(&self) -> Result<(), PathError> {
         self.lent.as_ref().map_or(Ok(()), FileCommands::lend)
+    }
+
+    /// Returns what to look at if it fails: none if it may do what others are denied.
+    pub fn denial(&self) -> Option<Denial> {
+        self.denial.clone()
     }
 
     /// Has the step run to its end. Signals are passed on to it, and what it writes to the streams.

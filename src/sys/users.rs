@@ -70,6 +70,11 @@ pub fn user_by_id(uid: u32) -> io::Result<Option<User>> {
     Ok(found.or_else(|| getent_passwd(&uid.to_string()).filter(|user| user.uid == uid)))
 }
 
+/// Returns the name of a user; none if the database has none, or cannot be asked.
+pub fn name(uid: u32) -> Option<String> {
+    Some(user_by_id(uid).ok()??.name)
+}
+
 /// Asks the database for a user, and returns what `read` makes of their entry.
 #[expect(unsafe_code, reason = "the C library fills a structure that rustix does not have")]
 fn look_up<T>(

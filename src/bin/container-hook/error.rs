@@ -15,6 +15,7 @@ use oci_hooks::program::host::HostError;
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::is_full;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
+use oci_hooks::sys::privilege::PrivilegeError;
 
 use crate::access::NoAccess;
 use crate::directories::DirectoriesError;
@@ -67,6 +68,8 @@ pub(crate) enum Error {
          runner, which may use nothing else of this machine"
     )]
     NoRunnerDirectory,
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]

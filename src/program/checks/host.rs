@@ -26,7 +26,7 @@ pub fn kernel(better: Option<(Version, &str)>) -> Check {
 
 /// The versions of cgroups that are mounted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cgroups {
+pub(super) enum Cgroups {
     Unified,
     Hybrid,
     Legacy,
@@ -34,7 +34,7 @@ enum Cgroups {
 }
 
 impl Cgroups {
-    fn of(mounts: &str) -> Self {
+    pub(super) fn of(mounts: &str) -> Self {
         let types = |kind: &str| {
             mounts.lines().any(|line| line.split(' ').nth(2).is_some_and(|found| found == kind))
         };

@@ -6,6 +6,7 @@ pub mod network;
 pub mod registries;
 pub mod runtimes;
 pub mod storage;
+pub mod user;
 mod version;
 
 pub use super::check::{CONTAINERS, Check, report};

@@ -12,9 +12,14 @@ use crate::network::NetworkOptions;
 use crate::sys::process::{End, Program};
 
 pub fn checks(options: &NetworkOptions) -> Vec<Check> {
-    let mut checks = vec![namespaces(), nft(), forwarding()];
+    let mut checks = own();
     checks.extend(firewall::checks(options));
     checks
+}
+
+/// Checks what networks need in the network namespace that they are made from.
+pub fn own() -> Vec<Check> {
+    vec![namespaces(), nft(), forwarding()]
 }
 
 /// Looks for a resolver of the host that containers do not reach.

@@ -1,5 +1,7 @@
 //! Where images and containers are: permissions, space, and whether layers can be mounted there.
 
+mod layer;
+
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -12,6 +14,7 @@ use crate::runtime::DEFAULT_PATH;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, random_u64};
 use crate::sys::mount;
+use crate::sys::privilege::Privilege;
 use crate::sys::quantity::{counted, human};
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
@@ -22,23 +25,27 @@ const LITTLE_BYTES: u64 = 10_000_000_000;
 /// Less than this is filled by one.
 const TOO_LITTLE_BYTES: u64 = 1_000_000_000;
 
-/// Checks the directories of the store.
+/// Checks the directories of the store, and mounts something in it.
 pub fn checks(host: Host<'_>) -> Vec<Check> {
-    let store = host.store;
-    let mut checks =
-        vec![permissions("store", &store.root), permissions("run directory", &store.run)];
-    checks.push(space(&existing(&store.root), host.program));
-    if rustix::process::geteuid().is_root() {
-        checks.push(overlay(store));
-        checks.extend(
-            [&store.root, &store.run].into_iter().filter_map(|root| set_aside(root, host.program)),
-        );
-    }
+    let mut checks = directories(host);
+    checks.push(overlay(host.store, host.place.privilege));
+    let roots = [&host.store.root, &host.store.run];
+    checks.extend(roots.into_iter().filter_map(|root| set_aside(root, host.program)));
     checks
 }
 
+/// Checks the directories of the store.
+pub fn directories(host: Host<'_>) -> Vec<Check> {
+    let store = host.store;
+    vec![
+        permissions("store", &store.root),
+        permissions("run directory", &store.run),
+        space(&existing(&store.root), host.program),
+    ]
+}
+
 /// Reports what could not be removed, if there is anything.
-fn set_aside(root: &Path, program: &str) -> Option<Check> {
+pub fn set_aside(root: &Path, program: &str) -> Option<Check> {
     let hint = format!("{program} prune tries again, and prints what keeps them");
     let trash = Trash::of(root);
     let (count, bytes) = match trash.contents().map(|contents| contents.len()) {
@@ -52,11 +59,11 @@ fn set_aside(root: &Path, program: &str) -> Option<Check> {
 }
 
 /// Returns the nearest directory above that exists: what is not there yet will be on its disk.
-fn existing(path: &Path) -> PathBuf {
+pub(super) fn existing(path: &Path) -> PathBuf {
     path.ancestors().find(|path| path.is_dir()).unwrap_or(Path::new("/")).to_owned()
 }
 
-/// Checks that root alone can change a directory.
+/// Checks that nobody but root and the user who runs this can change a directory.
 pub fn permissions(name: &'static str, path: &Path) -> Check {
     let there = existing(path);
     let found = if there == path {
@@ -103,8 +110,8 @@ pub fn limited_disks() -> Check {
     Check::ok("limited disks", "can be made")
 }
 
-/// Mounts a root filesystem of two empty layers.
-fn overlay(store: &Store) -> Check {
+/// Mounts a root file system of two layers, and changes what is in them as steps do.
+pub fn overlay(store: &Store, privilege: Privilege) -> Check {
     let hint = "modprobe overlay, or set store.root to a directory on ext4, xfs or btrfs; without \
                 an overlay each container copies its image, which takes seconds";
     let mounted = in_trial(store, |trial| {
@@ -113,13 +120,20 @@ fn overlay(store: &Store) -> Check {
         for path in layers.iter().chain([&dir]) {
             fs::create_dir(path).at("make the directory", path)?;
         }
-        let rootfs = rootfs::mount(&rootfs::Request::new(&layers, &dir))?;
+        layer::write(&layers, privilege)?;
+        let request = rootfs::Request { privilege, ..rootfs::Request::new(&layers, &dir) };
+        let rootfs = rootfs::mount(&request)?;
+        let changed = match rootfs.backing {
+            Backing::Overlay => layer::change(&rootfs.path),
+            _ => Ok(()),
+        };
         rootfs::unmount(&dir)?;
+        changed?;
         Ok(rootfs.backing)
     });
     match mounted {
         Ok(Backing::Copy { reason }) => Check::warn("overlay", reason, hint),
-        Ok(_) => Check::ok("overlay", "works"),
+        Ok(_) => Check::ok("overlay", "works, and what layers have can be removed and replaced"),
         Err(error) => Check::fail("overlay", chain(&*error), hint),
     }
 }

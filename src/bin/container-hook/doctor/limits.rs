@@ -32,6 +32,25 @@ pub(super) fn none(settings: &Settings) -> Check {
     Check::ok("limits", format!("there is none for {}", names.join(", ")))
 }
 
+/// Reports limits that root alone can have kept.
+pub(super) fn of_root(settings: &Settings) -> Option<Check> {
+    let limits = &settings.limits;
+    let names: Vec<_> = [("disk", limits.disk), ("volumes", limits.volumes)]
+        .into_iter()
+        .filter_map(|(name, limit)| limit.map(|_| name))
+        .collect();
+    (!names.is_empty()).then(|| {
+        Check::fail(
+            "limited disks",
+            format!(
+                "{} under [limits]: only root can mount disks of a limited size",
+                names.join(" and ")
+            ),
+            "remove it, or limit the user's files by a quota of the file system",
+        )
+    })
+}
+
 /// Reports whether what a runner's jobs write to its work directory takes from what others need: nothing limits
 /// that but the file system. `program` is that of the runner.
 pub(super) fn work_directory(program: &Path, store: &Path) -> Option<Check> {

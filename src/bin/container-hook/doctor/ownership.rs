@@ -58,11 +58,20 @@ pub(super) fn privileged(policy: &Policy) -> Vec<Check> {
     checks
 }
 
+/// Warns of a policy that gives a workflow all that the user has whose containers run without root.
+pub(super) fn whole_user(policy: &Policy) -> Option<Check> {
+    policy.gives_root().then(|| {
+        Check::warn(
+            "policy",
+            "whoever can change a workflow can do all that this user can, by [policy]: read the files and \
+             logins of the runner, and change what later jobs run",
+            "allow only what the workflows need: what is refused says by which key",
+        )
+    })
+}
+
 /// Mounts a directory with its owners mapped, as the runner's directories are in containers.
-pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
-    if !rustix::process::geteuid().is_root() {
-        return None;
-    }
+pub(super) fn idmapped_mounts(store: &Store) -> Check {
     let mounted = in_trial(store, |trial| {
         let source = trial.join("source");
         fs::create_dir(&source).at("make the directory", &source)?;
@@ -70,7 +79,7 @@ pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
         let tree = Detached::copy_of(&HostFile::open_trusted(&source)?, Depth::Single)?;
         Ok(tree.set(&Attributes { owners: Some(namespace.as_fd()), ..Attributes::default() })?)
     });
-    Some(match mounted {
+    match mounted {
         Ok(()) => Check::ok("idmapped mounts", "work"),
         Err(error) => Check::fail(
             "idmapped mounts",
@@ -79,7 +88,7 @@ pub(super) fn idmapped_mounts(store: &Store) -> Option<Check> {
              and the work directories on another file system, or set user-namespace = \"host\" under \
              [security] and ownership = \"keep\" under [mounts]",
         ),
-    })
+    }
 }
 
 #[test]

@@ -14,6 +14,7 @@ use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::process::{End, Program};
+use oci_hooks::sys::users;
 
 use super::{directories, limits, names};
 use crate::settings::Settings;
@@ -28,36 +29,57 @@ pub(super) fn user() -> Check {
     if uid.is_root() {
         return Check::ok("user", "root");
     }
-    let hint = "run the hook as root, or by sudo: container-hook install --sudo DIR";
-    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), hint)
+    let uid = uid.as_raw();
+    let name = users::name(uid).map_or_else(|| uid.to_string(), |name| format!("{name} ({uid})"));
+    Check::ok("user", format!("{name}, whose containers need no root"))
 }
 
 pub(crate) fn settings(loaded: &Loaded<Settings>) -> Check {
     Check::ok("settings", loaded.files_named().unwrap_or_else(|| "defaults".to_owned()))
 }
 
-pub(super) fn checks(settings: &Settings) -> Vec<Check> {
-    let mut checks = vec![buildah(settings), subordinate_ids()];
+/// Looks at the runners of root, of whose who call by sudo, and of others.
+pub(super) fn checks_for_root(settings: &Settings) -> Vec<Check> {
     let listeners = listeners();
-    if listeners.is_empty() {
-        checks.push(Check::ok("runners", "none is running"));
-    }
-    checks.extend(listeners.iter().map(runner));
-    checks.extend(listeners.iter().filter(|listener| listener.script().is_some()).map(
-        |listener| {
-            let sudo_user = listener.calls_by_sudo().then_some((listener.uid, listener.gid));
-            names::check(settings, listener.pid, sudo_user)
-        },
-    ));
-    let programs = listeners.iter().filter_map(|one| fs::read_link(one.path("exe")).ok());
-    checks.extend(
-        programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
-    );
+    let mut checks = vec![buildah(settings), subordinate_ids()];
+    checks.extend(checks_of(settings, &listeners));
     let by_sudo = listeners.iter().filter(|listener| listener.calls_by_sudo());
     let mut sudo_users: Vec<u32> = by_sudo.map(|listener| listener.uid).collect();
     sudo_users.sort_unstable();
     sudo_users.dedup();
     checks.extend(directories::checks(settings, &sudo_users));
+    checks
+}
+
+/// Looks at the runners of the user who runs this; those of others are said to be there.
+pub(super) fn checks_for_user(settings: &Settings) -> Vec<Check> {
+    let mut checks = vec![buildah(settings)];
+    checks.extend(checks_of(settings, &listeners()));
+    checks
+}
+
+/// Returns the runners of the user who runs this that wait for jobs: the process, and what to call it.
+pub(super) fn own_listeners() -> Vec<(u32, String)> {
+    let uid = rustix::process::geteuid().as_raw();
+    let own = listeners().into_iter().filter(|listener| listener.uid == uid);
+    own.map(|listener| (listener.pid, format!("the runner (process {})", listener.pid))).collect()
+}
+
+fn checks_of(settings: &Settings, listeners: &[Listener]) -> Vec<Check> {
+    let mut checks = Vec::new();
+    if listeners.is_empty() {
+        checks.push(Check::ok("runners", "none is running"));
+    }
+    checks.extend(listeners.iter().map(runner));
+    let looked_at = || listeners.iter().filter(|listener| listener.is_looked_at());
+    checks.extend(looked_at().filter(|listener| listener.script().is_some()).map(|listener| {
+        let sudo_user = listener.calls_by_sudo().then_some((listener.uid, listener.gid));
+        names::check(settings, listener.pid, sudo_user)
+    }));
+    let programs = looked_at().filter_map(|one| fs::read_link(one.path("exe")).ok());
+    checks.extend(
+        programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
+    );
     checks
 }
 
@@ -85,7 +107,8 @@ struct Listener {
     pid: u32,
     uid: u32,
     gid: u32,
-    environment: HashMap<OsString, OsString>,
+    /// None if this user may not see it.
+    environment: Option<HashMap<OsString, OsString>>,
 }
 
 impl Listener {
@@ -95,8 +118,14 @@ impl Listener {
     }
 
     fn script(&self) -> Option<&Path> {
-        let script = self.environment.get(OsStr::new(VARIABLE))?;
+        let script = self.environment.as_ref()?.get(OsStr::new(VARIABLE))?;
         (!script.is_empty()).then_some(Path::new(script))
+    }
+
+    /// Returns whether its jobs are those of whoever runs this: an ordinary user's containers are theirs alone.
+    fn is_looked_at(&self) -> bool {
+        let uid = rustix::process::geteuid();
+        uid.as_raw() == self.uid || (uid.is_root() && self.calls_by_sudo())
     }
 
     fn calls_by_sudo(&self) -> bool {
@@ -117,19 +146,25 @@ fn listener(pid: u32) -> Option<Listener> {
         return None;
     }
     let owner = fs::metadata(&dir).ok()?;
-    let environment = fs::read(dir.join("environ")).unwrap_or_default();
+    let environment = fs::read(dir.join("environ")).ok().map(|bytes| variables(&bytes));
+    Some(Listener { pid, uid: owner.uid(), gid: owner.gid(), environment })
+}
+
+fn variables(environment: &[u8]) -> HashMap<OsString, OsString> {
+    let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
     let variables = environment.split(|&byte| byte == 0).filter_map(|variable| {
         let equals = variable.iter().position(|&byte| byte == b'=')?;
-        let text = |bytes: &[u8]| OsString::from_vec(bytes.to_vec());
         Some((text(&variable[..equals]), text(&variable[equals + 1..])))
     });
-    let environment = variables.collect();
-    Some(Listener { pid, uid: owner.uid(), gid: owner.gid(), environment })
+    variables.collect()
 }
 
 fn runner(listener: &Listener) -> Check {
     let Listener { pid, uid, .. } = listener;
     let whose = format!("process {pid} of user {uid}");
+    if listener.environment.is_none() {
+        return Check::ok("runner", format!("{whose} is not looked at: run doctor as that user"));
+    }
     let Some(script) = listener.script() else {
         return Check::warn(
             "runner",
@@ -143,7 +178,15 @@ fn runner(listener: &Listener) -> Check {
         return Check::fail("runner", format!("{whose} calls {name}, which is not there"), hint);
     }
     if !listener.calls_by_sudo() {
-        return Check::ok("runner", format!("{whose} calls {name}"));
+        let found = match listener.is_looked_at() {
+            true => format!("{whose} calls {name}"),
+            false => format!("{whose} calls {name}, without root: run doctor as that user"),
+        };
+        return Check::ok("runner", found);
+    }
+    // An ordinary user cannot ask what sudo lets them do without being asked for a password.
+    if !rustix::process::geteuid().is_root() {
+        return Check::ok("runner", format!("{whose} calls {name} by sudo: run doctor as root"));
     }
     if let Err(error) = check_this_program() {
         let hint = error.hint().unwrap_or_else(|| "install it as root".to_owned());

@@ -1,0 +1,38 @@
+//! What is looked at for root, who runs the hook or is called by sudo.
+
+use std::path::Path;
+
+use oci_hooks::program::checks::{
+    CONTAINERS, host, network, registries, report, runtimes, storage,
+};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::settings_file::Loaded;
+
+use super::{limits, ownership, runner};
+use crate::engine;
+use crate::error::Error;
+use crate::settings::Settings;
+
+pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
+    let settings = &loaded.settings;
+    let mut checks = vec![runner::user(), runner::settings(loaded)];
+    checks.push(host::kernel(Some(ownership::IDMAPPED_OVERLAY)));
+    checks.extend([host::cgroups(), host::cgroup_controllers(), ownership::user_namespaces()]);
+    checks.extend(runtimes::checks(settings.host()));
+    checks.extend(storage::checks(settings.host()));
+    checks.push(ownership::idmapped_mounts(&settings.store));
+    let audit = settings.audit.file.as_deref().and_then(Path::parent);
+    checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
+    checks.push(limits::none(settings));
+    let limits = &settings.limits;
+    checks.extend(limits.disk.or(limits.volumes).map(|_| storage::limited_disks()));
+    checks.extend(ownership::privileged(&settings.policy));
+    checks.extend(registries::checks(&settings.registry));
+    checks.extend(network::checks(&engine::network(settings)));
+    if settings.network.dns.is_empty() && !settings.network.host_access {
+        checks.extend(network::resolver());
+    }
+    checks.extend(runner::checks_for_root(settings));
+    Ok(report(&checks, CONTAINERS, context)?)
+}

@@ -1,0 +1,82 @@
+//! What is looked at for a user who is not root: outside of namespaces, and then in some like those of jobs.
+
+use std::mem;
+use std::path::Path;
+
+use oci_hooks::program::checks::user::service::{self, Process};
+use oci_hooks::program::checks::user::{ids, inside, namespaces, places};
+use oci_hooks::program::checks::{CONTAINERS, Check, host, registries, report, runtimes, storage};
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::settings_file::Loaded;
+use oci_hooks::sys::privilege::{Holder, Map, NewHolder, PrivilegeError, Side};
+
+use super::{limits, ownership, runner};
+use crate::error::Error;
+use crate::settings::Settings;
+
+pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
+    let map = Map::of_process()?;
+    let mut checks = outside(&loaded, &map);
+    match enter(&map) {
+        Ok((Side::Outside(attendant), holder)) => {
+            let ended = attendant.wait(None, |_| ());
+            drop(holder);
+            // A child is waited for once.
+            return Ok(ended.map_or(Exit::Findings, Exit::from));
+        }
+        Ok((Side::Inside(found), holder)) => {
+            // The other one ends it.
+            mem::forget(holder);
+            loaded.settings.place.privilege = found.privilege;
+            checks.push(namespaces::made());
+            checks.extend(inside::checks(loaded.settings.host()));
+        }
+        Err(error) => checks.push(namespaces::not_made(&error, &this_program()?)),
+    }
+    checks.extend(runner::checks_for_user(&loaded.settings));
+    Ok(report(&checks, CONTAINERS, context)?)
+}
+
+/// Goes on in a holder like those of jobs, which ends with this command.
+fn enter(map: &Map) -> Result<(Side, NewHolder), PrivilegeError> {
+    let holder = Holder::make(map, None)?;
+    Ok((holder.holder().enter()?, holder))
+}
+
+/// Looks at what can be seen as this user: inside, the host's files have other owners.
+fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
+    let settings = &loaded.settings;
+    let store = &settings.store;
+    let mut checks = vec![runner::user(), runner::settings(loaded), host::kernel(None)];
+    checks.extend(ids::checks(map));
+    checks.extend(runtimes::checks(settings.host()));
+    checks.extend(storage::directories(settings.host()));
+    checks.extend(places::file_system(store));
+    checks.extend(places::writable("store", "root", &store.root));
+    checks.extend(places::writable("run directory", "run", &store.run));
+    let audit = settings.audit.file.as_deref().and_then(Path::parent);
+    checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
+    checks.push(limits::none(settings));
+    checks.extend(limits::of_root(settings));
+    checks.extend(ownership::whole_user(&settings.policy));
+    checks.extend(registries::checks(&settings.registry));
+    checks.extend(services(settings, matches!(map, Map::Ranges(_))));
+    checks
+}
+
+/// Looks at what the services of this user's runners were given; without one, at what this process was.
+fn services(settings: &Settings, needs_ids: bool) -> Vec<Check> {
+    let of = |process: Process<'_>| {
+        let mut checks = vec![service::limits(process)];
+        checks.extend(service::confinement(process, &settings.store.run, needs_ids));
+        checks
+    };
+    let own = runner::own_listeners();
+    if own.is_empty() {
+        let name = "this session, as no runner of this user is running";
+        return of(Process { pid: std::process::id(), name });
+    }
+    own.iter().flat_map(|(pid, name)| of(Process { pid: *pid, name })).collect()
+}

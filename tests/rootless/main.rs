@@ -6,8 +6,12 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod beside;
+mod escapes;
 mod jobs;
+mod killed;
 mod machine;
 mod namespace;
 mod setup;
 mod storage;
+mod trouble;

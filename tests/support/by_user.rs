@@ -184,6 +184,11 @@ impl Installed for ByUser<'_> {
     }
 
     fn store(&self) -> PathBuf {
-        self.user.map_or_else(|| self.world.host().path().join("lib"), User::data)
+        match self.user {
+            None => self.world.host().path().join("lib"),
+            // Its layers have no owners, so that they are not those of others.
+            Some(user) if user.first.is_none() => user.data().join("single"),
+            Some(user) => user.data(),
+        }
     }
 }

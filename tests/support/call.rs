@@ -159,7 +159,7 @@ impl Call {
     }
 
     /// Lets a while pass, or until the hook ends.
-    fn pass(&mut self, delay: Duration) {
+    pub(crate) fn pass(&mut self, delay: Duration) {
         let deadline = Instant::now() + delay;
         while self.status.is_none() && self.next(deadline) {}
     }

@@ -11,7 +11,6 @@ use std::time::Duration;
 use fastrand::Rng;
 
 use super::call::Call;
-use super::host::Host;
 use super::leftovers::{Installed, Snapshot, cgroups_left, cgroups_of, containers};
 
 /// The variables that say how often each command is killed on each runtime, and what chance begins with.
@@ -74,11 +73,21 @@ impl<'i, I: Installed> Play<'i, I> {
 
     /// Kills a command at each moment, finishes each time what it began, and looks at what is left.
     pub(crate) fn kill<T>(&mut self, state: &mut T, victim: &Victim<'_, T>) {
+        self.kill_by(state, victim, &|call, kill| call.kill(kill));
+    }
+
+    /// The same with a function that does the killing, of whatever the command needs to go on.
+    pub(crate) fn kill_by<T>(
+        &mut self,
+        state: &mut T,
+        victim: &Victim<'_, T>,
+        by: &dyn Fn(Call, &Kill),
+    ) {
         let count = variable(COUNT).unwrap_or(self.usual);
         let mut before = Surroundings::take(self.installation);
         for round in 0..count {
             let kill = self.next(victim, round, count);
-            (victim.start)(state, self.kills).kill(&kill);
+            by((victim.start)(state, self.kills), &kill);
             let known = self.cgroups();
             (victim.finish)(state);
             let mut faults = before.faults(self.installation);
@@ -141,16 +150,19 @@ struct Surroundings {
 
 impl Surroundings {
     fn take(installation: &impl Installed) -> Self {
-        Self::around(Snapshot::take(installation), installation.host())
+        Self::around(Snapshot::take(installation), installation)
     }
 
-    fn around(snapshot: Snapshot, host: &Host) -> Self {
+    fn around(snapshot: Snapshot, installation: &impl Installed) -> Self {
+        let host = installation.host();
         // Without what the snapshot has, and what the tests themselves write as runners.
         let files = host.shell(&format!(
-            "find /run {host} -xdev \\( -path {host}/run -o -path {host}/lib -o -path {host}/log \
+            "find /run {host} -xdev \\( -path {run} -o -path {store} -o -path {host}/log \
              -o -path '*/_temp/_runner_*' -o -path '*/_temp/*.sh' \\) -prune \
              -o -printf '%p %U:%G %m %y\\n'",
             host = host.path().display(),
+            run = installation.run_directory().display(),
+            store = installation.store().display(),
         ));
         let networks = host.shell(
             "readlink /proc/[0-9]*/ns/net 2>/dev/null | sort -u; \
@@ -162,7 +174,7 @@ impl Surroundings {
 
     fn faults(&self, installation: &impl Installed) -> Vec<String> {
         let (mut faults, snapshot) = self.snapshot.faults(installation);
-        let now = Self::around(snapshot, installation.host());
+        let now = Self::around(snapshot, installation);
         let left = |what: &str, now: &BTreeSet<String>, before: &BTreeSet<String>| {
             let left = now.difference(before).map(|one| format!("a {what} is left: {one}"));
             let gone = before.difference(now).map(|one| format!("a {what} is missing: {one}"));

@@ -3,7 +3,7 @@
 //! The users are in the `/etc` of the host alone: nothing is added to that of this machine, and nothing is
 //! left there whatever becomes of a test.
 
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::net::{SocketAddr, UnixListener};
@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use nix::sched::{CloneFlags, setns};
+use rustix::process::{Pid, Signal, kill_process};
 
 use super::host::Host;
 use super::program::{self, Finished};
@@ -37,7 +38,10 @@ mknod -m 666 dev/fuse c 10 229
 mount --bind dev/tun /dev/net/tun
 mount --bind dev/fuse /dev/fuse
 umount --lazy dev
-rm -rf /etc/oci-hooks
+mkdir var var-work
+mount -t overlay -o lowerdir=/var/lib,upperdir=var,workdir=var-work overlay /var/lib
+rm -rf /etc/oci-hooks /var/lib/oci-hooks /var/lib/systemd/linger
+mkdir -p /var/lib/systemd/linger
 : >/etc/subuid
 : >/etc/subgid
 ip netns add outside
@@ -94,7 +98,8 @@ impl World {
         self.outside(|| TcpListener::bind((OUTSIDE, 0))).expect("there are free ports")
     }
 
-    /// Makes a user, whose home is on the host, with a session: `XDG_RUNTIME_DIR` is there.
+    /// Makes a user, whose home is on the host, and whose `XDG_RUNTIME_DIR` is there and stays (`loginctl
+    /// enable-linger`).
     pub(crate) fn user(&self, ids: Ids) -> User {
         let (slot, reserved) = reserve();
         let id = FIRST_USER + slot;
@@ -111,7 +116,7 @@ impl World {
         self.0.shell(&format!(
             "echo {name}:x:{id}:{id}::{home}:/bin/sh >>/etc/passwd; echo {name}:x:{id}: >>/etc/group
              install -d -m 755 {home}/..; install -d -o {id} -g {id} -m 755 {home}
-             install -d -o {id} -g {id} -m 700 /run/user/{id}",
+             install -d -o {id} -g {id} -m 700 /run/user/{id}; touch /var/lib/systemd/linger/{name}",
             name = user.name,
             home = user.home.display(),
         ));
@@ -120,6 +125,53 @@ impl World {
             self.0.shell(&format!("for file in subuid subgid; do echo {line} >>/etc/$file; done"));
         }
         user
+    }
+
+    /// Returns the processes of the host that have a name, as the kernel has it, by their numbers there.
+    pub(crate) fn named(&self, name: &str) -> Vec<u32> {
+        let processes = self.0.processes();
+        self.0.enter(|| {
+            let has_name = |pid: &u32| {
+                let comm = fs::read_to_string(format!("/proc/{pid}/comm"));
+                comm.is_ok_and(|comm| comm.trim_end() == name)
+            };
+            processes.iter().map(|process| process.pid).filter(has_name).collect()
+        })
+    }
+
+    /// Kills processes of the host that may have ended.
+    pub(crate) fn kill(&self, pids: &[u32]) {
+        self.0.enter(|| {
+            for pid in pids.iter().filter_map(|&pid| Pid::from_raw(pid.cast_signed())) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        });
+    }
+
+    /// Kills all processes of a user. Those with subordinate ids are below the user's own, and end with them.
+    pub(crate) fn kill_all_of(&self, user: &User) {
+        let uid = format!("\nUid:\t{}\t", user.id);
+        let theirs = || {
+            let processes = self.0.processes();
+            self.0.enter(|| {
+                let is_theirs = |pid: &u32| {
+                    let status = fs::read_to_string(format!("/proc/{pid}/status"));
+                    status.is_ok_and(|status| status.contains(&uid))
+                };
+                processes.iter().map(|process| process.pid).filter(is_theirs).collect::<Vec<_>>()
+            })
+        };
+        program::wait_until("all processes of a user are dead", || {
+            let theirs = theirs();
+            self.kill(&theirs);
+            theirs.is_empty()
+        });
+    }
+
+    /// Has nothing of a user stay after the last login, and there is none.
+    pub(crate) fn forget_session(&self, user: &User) {
+        let (runtime, name) = (user.runtime.display(), &user.name);
+        self.0.shell(&format!("rm -r {runtime} /var/lib/systemd/linger/{name}"));
     }
 
     /// Runs a command as a user who has logged in, and waits for its end.

@@ -7,11 +7,13 @@
 mod support;
 
 mod beside;
+mod builds;
 mod escapes;
 mod jobs;
 mod killed;
 mod machine;
 mod namespace;
+mod nesting;
 mod setup;
 mod storage;
 mod trouble;

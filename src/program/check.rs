@@ -53,6 +53,24 @@ impl Check {
         Check { consequence: Some(consequence), ..Check::fail(name, found, hint) }
     }
 
+    /// Returns what was found, in a sentence.
+    pub fn found(&self) -> &str {
+        &self.found
+    }
+
+    /// Returns what to do, on a line or several; nothing if all is well.
+    pub fn hint(&self) -> &str {
+        self.hint.as_deref().unwrap_or_default()
+    }
+
+    pub fn is_failure(&self) -> bool {
+        self.status == Status::Fail
+    }
+
+    pub fn is_warning(&self) -> bool {
+        self.status == Status::Warn
+    }
+
     fn new(name: &'static str, status: Status, found: String, hint: Option<String>) -> Self {
         Check { name, status, found, hint, consequence: None }
     }

@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::pods;
 use crate::settings::{Kind, Settings};
 
-pub(crate) use runner::settings;
+pub(crate) use runner::{own_listeners, settings};
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]

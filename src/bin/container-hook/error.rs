@@ -1,5 +1,6 @@
 //! What can go wrong in a command, and how it is told.
 
+use std::io;
 use std::path::PathBuf;
 
 use oci_hooks::container::ContainerError;
@@ -70,6 +71,10 @@ pub(crate) enum Error {
     NoRunnerDirectory,
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
+    #[error("containers of this user would not run: {found}")]
+    CannotRun { found: String, hint: String },
+    #[error("only root can have a runner call by sudo")]
+    SudoOfRoot,
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]
@@ -114,6 +119,17 @@ impl Failure for Error {
             Error::Template(TemplateError::Read(_)) => Some(format!(
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
+            Error::Path(error)
+                if error.action == "make the directory"
+                    && error.source.kind() == io::ErrorKind::PermissionDenied =>
+            {
+                Some("name a directory of this user, such as one below the home directory".to_owned())
+            }
+            Error::CannotRun { hint, .. } => Some(hint.clone()),
+            Error::SudoOfRoot => Some(
+                "run this as root, or without --sudo as the runner's user: its containers need no root"
+                    .to_owned(),
+            ),
             Error::Access(error) => Some(error.hint()),
             Error::NoSuchPod { .. } => {
                 Some("`container-hook ps` lists the pods of jobs".to_owned())

@@ -1,5 +1,7 @@
 //! `container-hook install`.
 
+mod user;
+
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -7,7 +9,9 @@ use oci_hooks::hooks::trust::{self, TrustOptions};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{AS_ROOT, check_this_program, this_program};
+use oci_hooks::sys::caller::{is_root, own_ids};
 use oci_hooks::sys::fs::{FileAt, PathContext as _, ReplaceOptions, Symlinks, make_directories};
+use oci_hooks::sys::privilege::Privilege;
 use serde::Serialize;
 
 use crate::access::{self, Wanted};
@@ -20,11 +24,16 @@ use crate::settings::{self, Settings};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  container-hook install /opt/container-hook
+  container-hook install ~/container-hook        As the user whom the runner runs as
+  container-hook install /opt/container-hook     As root, for runners that are root
   container-hook install --sudo --runner-user runner --runner-dir /home/runner/actions-runner \
       /opt/container-hook
 
-The runner takes a script, not a program. With --sudo, the script starts a process as the runner's
+The runner takes a script, not a program. For a user who is not root, the namespaces that a job would have
+are made and taken away again before anything is written: it is an error if that fails, and there is a
+warning for what would be missing in jobs, such as user ids or limits.
+
+With --sudo, the script starts a process as the runner's
 user and one as root by sudo; the first passes on the runner's signals, which sudo would keep. sudo
 has to allow the one command that is printed, which takes no options and no variables from the
 caller. Workflows then do what the settings allow, as root: see `container-hook config --default`.
@@ -53,6 +62,8 @@ pub(crate) struct InstallArgs {
 struct Installed {
     script: PathBuf,
     environment: String,
+    /// How many user ids containers have; none if all, as those of root.
+    user_ids: Option<u32>,
     sudoers: Option<String>,
     /// What this call recorded, if it was to record something.
     recorded: Option<Recorded>,
@@ -73,6 +84,9 @@ pub(crate) fn run(
     let program_text = plain(&program)?;
 
     // All of it is checked before anything is written.
+    if args.sudo && !is_root(own_ids().0) && settings::named(config).is_none() {
+        return Err(Error::SudoOfRoot);
+    }
     let directories = Directories::find(&args.runner)?;
     if args.sudo {
         let settings = context.settings::<Settings>()?.settings;
@@ -95,6 +109,10 @@ pub(crate) fn run(
         access::check(&args.runner.runner_user, &program, Wanted::Execute)?;
         warn_of_policy(args, context)?;
     }
+    let user_ids = match Privilege::is_root_of_host() || args.sudo {
+        true => None,
+        false => Some(user::try_out(context)?),
+    };
     if let Some(emptied) = access::emptied(&program) {
         context.warning(&format!(
             "{} is emptied, at the latest when this machine starts, and {} is in it: put the program \
@@ -125,6 +143,7 @@ pub(crate) fn run(
         &Installed {
             environment: format!("ACTIONS_RUNNER_CONTAINER_HOOKS={script_text}"),
             script,
+            user_ids,
             sudoers: args.sudo.then(sudoers),
             recorded,
         },
@@ -167,6 +186,13 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
         "\nPut this line into the file .env in the runner's directory, and restart the runner:\n",
     )?;
     context.line(format!("    {}", installed.environment))?;
+    match installed.user_ids {
+        Some(1) => context.line("\nContainers run without root, and have user 0 alone.")?,
+        Some(ids) => {
+            context.line(format!("\nContainers run without root, with {ids} user ids."))?
+        }
+        None => {}
+    }
     if let Some(sudoers) = &installed.sudoers {
         context
             .line("\nPut this line into a file by `visudo -f /etc/sudoers.d/container-hook`:\n")?;
@@ -181,7 +207,8 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
             context.line(format!("    {} (tools)", directory.display()))?;
         }
     }
-    context.line("\nThen run `container-hook doctor` to check this machine.")?;
+    let who = if installed.user_ids.is_some() { " as this user" } else { "" };
+    context.line(format!("\nThen run `container-hook doctor`{who} to check this machine."))?;
     Ok(Exit::Done)
 }
 

@@ -31,12 +31,17 @@ pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
 /// Names another file of settings, which must exist.
 pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
 
+/// Returns the file that is named, or that the variable names.
+pub(crate) fn named(named: Option<&Path>) -> Option<PathBuf> {
+    let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
+    named.map(Path::to_owned).or_else(variable)
+}
+
 /// Returns the file that is named, or that the variable names, or the usual one of this user; it need not
 /// exist.
 pub(crate) fn path(named: Option<&Path>) -> PathBuf {
-    let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
     let usual = || Paths::of_process().settings(Path::new(FILE)).pop().unwrap_or_default();
-    named.map(Path::to_owned).or_else(variable).unwrap_or_else(usual)
+    self::named(named).unwrap_or_else(usual)
 }
 
 /// The settings, as they are written.
@@ -289,10 +294,10 @@ impl FileSettings for Settings {
     const TEMPLATE: &'static str = include_str!("../../../docs/container-hook.toml");
 
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
-        let variable = env::var_os(FILE_VARIABLE).map(PathBuf::from);
+        let named = self::named(named);
         let paths = Paths::of_process();
         let usual = paths.settings(Path::new(FILE));
-        let mut loaded: Loaded<Self> = Loaded::read(named.or(variable.as_deref()), &usual)?;
+        let mut loaded: Loaded<Self> = Loaded::read(named.as_deref(), &usual)?;
         paths.place(&mut loaded.settings.store, |key| loaded.lines.contains_key(key));
         loaded.settings.place = Place::of_process();
         Ok(loaded)

@@ -46,8 +46,9 @@ fn published_ports_are_reached_from_the_host(installation: &ByUser<'_>, response
     assert_eq!(services[1]["ports"], json!({"80": "8080"}));
     let host = installation.world.host();
     assert_eq!(host.shell(&format!("{PING} {port}")), "+PONG\r\n");
-    let page = host.shell("busybox wget -q -O- http://127.0.0.1:8080/");
-    assert_eq!(page, "hello from nginx\n");
+    // It has no health check that would have been waited for.
+    let page = "until busybox wget -q -O- http://127.0.0.1:8080/; do sleep 0.05; done";
+    assert_eq!(host.shell(page), "hello from nginx\n");
 }
 
 fn script_steps(runner: &mut UsersRunner<'_>) {
@@ -79,6 +80,7 @@ fn script_steps(runner: &mut UsersRunner<'_>) {
 }
 
 fn services_are_reached_by_name(runner: &mut UsersRunner<'_>) {
+    // It answers: its port was reached.
     for name in ["nginx", "web"] {
         let ended = runner.run(&format!("wget -q -O- http://{name}/"));
         assert_eq!(ended.success().stdout(), "hello from nginx\n", "{name}");
@@ -176,7 +178,7 @@ fn a_job_of_services_alone_runs_on_the_host() {
             }),
         );
         runner.prepare(Value::Null, &[postgres]);
-        assert_eq!(installation.host().shell(&format!("{PING} 5432")), "+PONG\r\n");
+        assert_eq!(installation.world.host().shell(&format!("{PING} 5432")), "+PONG\r\n");
         let step = shell_step("printf \"PING\\r\\nQUIT\\r\\n\" | nc -w 5 postgres 5432");
         assert!(runner.container_step(step).0.success().stdout().ends_with("+PONG\r\n"));
         runner.cleanup();

@@ -53,6 +53,7 @@ impl<'w> ByUser<'w> {
         }
         installation.write_settings(&(text + further));
         installation.place_program();
+        installation.place_externals();
         let directory = installation.entry().with_file_name("");
         let directory = directory.to_str().expect("it is ASCII");
         installation.admin(&["install", directory]).success();
@@ -66,6 +67,21 @@ impl<'w> ByUser<'w> {
             let directory = program.parent().expect("it is in a directory").display();
             self.world.host().shell(&format!("install -d -m 755 {directory}"));
             program::copy_program(Path::new(PROGRAM), &program);
+        }
+    }
+
+    /// Returns where runners have node.
+    fn externals(&self) -> PathBuf {
+        self.world.host().path().join("externals")
+    }
+
+    /// Has the shared ones where all users of the world find them.
+    fn place_externals(&self) {
+        let place = self.externals();
+        if !place.exists() {
+            let shared = externals::shared();
+            let (shared, place) = (shared.display(), place.display());
+            self.world.host().shell(&format!("mkdir {place}; mount --bind {shared} {place}"));
         }
     }
 
@@ -123,14 +139,7 @@ impl<'w> ByUser<'w> {
     /// Returns a runner of the user that has node.
     pub(crate) fn runner(&self, name: &str) -> Runner<'_, Self> {
         let mut runner = Runner::new(self, name);
-        // The shared ones are where the user may not get to.
-        let place = self.world.host().path().join("externals");
-        if !place.exists() {
-            let shared = externals::shared();
-            let (shared, place) = (shared.display(), place.display());
-            self.world.host().shell(&format!("mkdir {place}; mount --bind {shared} {place}"));
-        }
-        runner.externals = place;
+        runner.externals = self.externals();
         if let Some(user) = self.user {
             runner.run_as((user.id, user.id));
         }

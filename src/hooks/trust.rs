@@ -13,11 +13,11 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Component, Path, PathBuf};
 
-use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, fstat, openat, readlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, Stat, openat, readlinkat};
 use rustix::io::Errno;
 
 use super::{HookFile, OciStage, Stage};
-use crate::sys::fs::{PathContext, PathError, PermittedBy, Who, Writer, writers};
+use crate::sys::fs::{PathContext, PathError, PermittedBy, Who, Writer, status, writers};
 
 use interpreter::Sought;
 
@@ -260,7 +260,7 @@ fn is_missing(error: &PathError) -> bool {
 /// Opens something to look at it.
 fn open(path: &Path, flags: OFlags) -> io::Result<(rustix::fd::OwnedFd, Stat)> {
     let file = openat(CWD, path, OFlags::PATH | OFlags::CLOEXEC | flags, Mode::empty())?;
-    let stat = fstat(&file)?;
+    let stat = status(file.as_fd())?;
     Ok((file, stat))
 }
 

@@ -164,7 +164,7 @@ impl Holders {
     pub fn end(&self, record: &HolderRecord) -> Result<(), HolderError> {
         let ended = record.holder().map_or(Ok(()), |holder| holder.end());
         let pid = record.process.map_or(0, |process| process.pid);
-        Ok(ended.map_err(|source| HolderError::End { pid, source })?)
+        ended.map_err(|source| HolderError::End { pid, source })
     }
 
     /// Forgets an owner, whose holder has ended and whose job left nothing but what this user may remove.

@@ -5,6 +5,7 @@ mod directory;
 mod own_links;
 mod read;
 mod replace;
+mod status;
 mod system_root;
 mod writers;
 
@@ -20,6 +21,7 @@ pub use directory::Directory;
 pub use own_links::{make_directories, make_directory, open_directory};
 pub use read::{FileKind, ReadError, read_bounded, read_if_there};
 pub use replace::{Durability, Expected, FileAt, FileId, ReplaceError, ReplaceOptions, Symlinks};
+pub use status::{Correct, correct_owners, status};
 pub use system_root::{DirEntry, SystemRoot};
 pub use writers::{PermittedBy, Who, Writer, writers};
 

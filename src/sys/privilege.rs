@@ -12,7 +12,7 @@ mod ids;
 mod loopback;
 mod map;
 pub mod outside;
-pub mod owners;
+mod owners;
 mod ranges;
 mod world;
 

@@ -187,11 +187,6 @@ pub(crate) fn owner() -> Option<String> {
     Some(Runner::owner_of(&name, &temp))
 }
 
-/// Returns the runner's directory for temporary files, if the environment describes a runner.
-pub(crate) fn temp() -> Option<PathBuf> {
-    directory("RUNNER_TEMP").ok()
-}
-
 /// Returns the user who called by sudo; none if it was root, or nobody.
 fn caller() -> Option<Caller> {
     let (uid, gid) = rustix::process::geteuid().is_root().then(sudo_caller).flatten()?;

@@ -10,12 +10,12 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::path::{Component, Path, PathBuf};
 
 use rustix::fd::{AsFd, OwnedFd};
-use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, readlinkat};
+use rustix::fs::{CWD, FileType, Mode, OFlags, fchmod, mkdirat, openat, readlinkat};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::geteuid;
 
 use super::replace::{MAX_SYMLINKS, ReplaceError};
-use super::{PathContext as _, PathError};
+use super::{PathContext as _, PathError, status};
 
 const PATH_ONLY: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
@@ -62,7 +62,7 @@ pub(super) fn find(path: &Path) -> Result<(OwnedFd, OsString), ReplaceError> {
             Err(Errno::NOENT) if is_last => return Ok((way.directory, name)),
             found => found.at("open", path)?,
         };
-        let stat = fstat(&found).at("look at", path)?;
+        let stat = status(found.as_fd()).at("look at", path)?;
         way.read.push(&name);
         if !FileType::from_raw_mode(stat.st_mode).is_symlink() {
             if is_last {
@@ -141,7 +141,8 @@ mod tests {
         symlink(at("a/up"), at("link")).unwrap();
         for path in ["link/b", "a/up/b", "link/../a/b"] {
             let found = open_directory(&at(path)).unwrap();
-            let (found, expected) = (fstat(&found).unwrap(), fs::metadata(at("a/b")).unwrap());
+            let (found, expected) =
+                (rustix::fs::fstat(&found).unwrap(), fs::metadata(at("a/b")).unwrap());
             assert_eq!(found.st_ino, std::os::unix::fs::MetadataExt::ino(&expected), "{path}");
         }
         symlink("loop", at("loop")).unwrap();

@@ -14,6 +14,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, send, sendmsg,
 };
 
+use crate::sys::fs::correct_owners;
+
 /// How the process outside is asked, and what the numbers for everybody else are.
 struct Asked {
     socket: Mutex<OwnedFd>,
@@ -34,14 +36,12 @@ pub(super) fn ask(socket: OwnedFd) {
     let overflow = (overflow("overflowuid"), overflow("overflowgid"));
     // There is one door, which is passed once.
     let _ = ASKED.set(Asked { socket: Mutex::new(socket), overflow });
+    correct_owners(correct);
 }
 
-/// Returns what `fstat` says of a file, but with the owner and group that it has outside where the user
-/// namespace has no number for them: 0 is root of the host then.
-///
-/// What is somebody's whom the namespace knows stays as it is.
-pub fn stat(file: BorrowedFd<'_>) -> io::Result<Stat> {
-    let mut stat = fstat(file)?;
+/// Puts the owner and group that a file has outside in the place of numbers that stand for everybody who is
+/// not known here.
+fn correct(file: BorrowedFd<'_>, stat: &mut Stat) -> io::Result<()> {
     if let Some(asked) = ASKED.get()
         && (stat.st_uid == asked.overflow.0 || stat.st_gid == asked.overflow.1)
     {
@@ -53,7 +53,7 @@ pub fn stat(file: BorrowedFd<'_>) -> io::Result<Stat> {
             stat.st_gid = gid;
         }
     }
-    Ok(stat)
+    Ok(())
 }
 
 impl Asked {

@@ -64,11 +64,10 @@ struct Placed<'a> {
 
 enum What<'a> {
     Asked(Mount),
-    /// A file of the engine's own, which root of the container may write to or not.
-    File {
-        file: HostFile,
-        read_only: bool,
-    },
+    /// A file of the engine's own, which root of the container may write to.
+    File(HostFile),
+    /// A program of the engine's own.
+    Program(HostFile),
     Node(&'a Node),
 }
 
@@ -124,7 +123,8 @@ pub(super) fn prepare(container: MountContext<'_>) -> Result<Mounts, BundleError
                 Source::of_memory(container, words)?
             }
             What::Asked(mount) => Source::of_mount(container, mount, &target)?,
-            What::File { file, read_only } => Source::of_file(file.clone(), &target, *read_only),
+            What::File(file) => Source::of_file(file.clone(), &target, false),
+            What::Program(file) => Source::of_program(file.clone(), &target)?,
             What::Node(node) => Source::of_node(container, node)?,
         };
         if propagation != Some("rshared") {
@@ -265,26 +265,25 @@ fn entry<O: Into<String>>(
 fn engine_mounts(container: MountContext<'_>) -> Result<Vec<Placed<'_>>, BundleError> {
     let MountContext { options, dir, .. } = container;
     let mut mounts = Vec::new();
-    let mut file = |path: &Path, target: &str, read_only: bool| {
-        let file = HostFile::open_trusted(path)?;
-        let what = What::File { file, read_only };
+    let mut file = |path: &Path, target: &str, what: fn(HostFile) -> What<'static>| {
+        let what = what(HostFile::open_trusted(path)?);
         mounts.push(Placed { target: container.inside.real(Path::new(target))?, what });
         Ok::<_, BundleError>(())
     };
     if options.hosts.is_some() {
-        file(&dir.join(files::HOSTS), "/etc/hosts", false)?;
+        file(&dir.join(files::HOSTS), "/etc/hosts", What::File)?;
     }
     if options.dns.is_some() {
-        file(&dir.join(files::RESOLV_CONF), "/etc/resolv.conf", false)?;
+        file(&dir.join(files::RESOLV_CONF), "/etc/resolv.conf", What::File)?;
     }
     if options.hostname.is_some() {
-        file(&dir.join(files::HOSTNAME), "/etc/hostname", false)?;
+        file(&dir.join(files::HOSTNAME), "/etc/hostname", What::File)?;
     }
     if let Some(init) = &options.init {
-        file(&init.program, Init::TARGET, true)?;
+        file(&init.program, Init::TARGET, What::Program)?;
     }
     if options.namespaces.ipc == Namespace::Host {
-        file(Path::new(SHM), SHM, false)?;
+        file(Path::new(SHM), SHM, What::File)?;
     }
     let nodes = container.nodes.iter();
     mounts.extend(nodes.map(|node| Placed { target: node.path.clone(), what: What::Node(node) }));

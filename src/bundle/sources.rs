@@ -26,6 +26,8 @@ pub(super) enum Source {
         words: Vec<String>,
         maker: Option<Caller>,
     },
+    /// A program of the engine's own that is where nothing can be executed: it is copied to the stage.
+    Program(HostFile),
     /// A device, made on the stage with this owner.
     Node {
         node: Node,
@@ -103,6 +105,16 @@ impl Source {
         }))
     }
 
+    /// Returns the source of a program of the engine's own, which containers cannot write to. Nothing of a
+    /// store can be executed that is mounted `noexec`, as some homes are.
+    pub(super) fn of_program(file: HostFile, target: &Path) -> Result<Self, BundleError> {
+        let stat = fstatvfs(&file).map_err(|error| file.error("look at", error))?;
+        if stat.f_flag.contains(StatVfsMountFlags::NOEXEC) {
+            return Ok(Source::Program(file));
+        }
+        Ok(Source::of_file(file, target, true))
+    }
+
     /// Returns the source of a file of the engine's own.
     pub(super) fn of_file(file: HostFile, target: &Path, read_only: bool) -> Self {
         Source::File(FileSource {
@@ -156,7 +168,13 @@ impl Source {
     /// Returns the options of the configuration's entry. All of them are in force already; a runtime
     /// that were not told would try to drop some, which nobody may in a user namespace.
     pub(super) fn words(&self) -> Result<Vec<&'static str>, BundleError> {
-        let Source::File(source) = self else { return Ok(vec!["bind", "rprivate", "rw"]) };
+        let source = match self {
+            Source::File(source) => source,
+            Source::Program(_) => return Ok(vec!["bind", "rprivate", "ro", "nosuid", "nodev"]),
+            Source::Memory { .. } | Source::Node { .. } => {
+                return Ok(vec!["bind", "rprivate", "rw"]);
+            }
+        };
         let file = &source.file;
         let flags = fstatvfs(file).map_err(|error| file.error("look at", error))?.f_flag;
         let has = |flag| flags.contains(flag);
@@ -187,7 +205,7 @@ impl Source {
     pub(super) fn maker(&self) -> Option<&Caller> {
         match self {
             Source::File(FileSource { maker, .. }) | Source::Memory { maker, .. } => maker.as_ref(),
-            Source::Node { .. } => None,
+            Source::Node { .. } | Source::Program(_) => None,
         }
     }
 }

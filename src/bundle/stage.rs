@@ -15,12 +15,14 @@ use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 use rustix::io::Errno;
 
 use super::BundleError;
+use super::devices::Node;
 use super::sources::{ContainerIds, Source, Trees};
 use crate::sys::detached::{Depth, Detached};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::host_file::HostFile;
 use crate::sys::mount;
 use crate::sys::mount_namespace::MountNamespace;
+use crate::sys::userns::Ids;
 
 /// Where mounts are on the stage, beside the root file system.
 const MOUNTS: &str = "mounts";
@@ -106,7 +108,7 @@ impl Stage {
         let made = self.items.iter().map(|item| match &item.source {
             Source::File(source) => trees.of_file(source).map(Some),
             Source::Memory { words, .. } => Ok(Some(Detached::memory(words)?)),
-            Source::Node { .. } => Ok(None),
+            Source::Node { .. } | Source::Program(_) => Ok(None),
         });
         let made: Vec<_> = made.collect::<Result<_, _>>()?;
         let namespace = MountNamespace::new::<BundleError>(|| {
@@ -120,7 +122,7 @@ impl Stage {
                 let path = self.path(at);
                 let tree = match tree {
                     Some(tree) => tree,
-                    None => node_tree(&path, item)?,
+                    None => made_tree(&path, item)?,
                 };
                 match (item.place, item.above) {
                     (Place::Above, Some(above)) => {
@@ -133,7 +135,7 @@ impl Stage {
                         made.at("make a place to mount on at", &item.target)?;
                         tree.attach_beneath(&rootfs, relative)?;
                     }
-                    _ if matches!(item.source, Source::Node { .. }) => {}
+                    _ if matches!(item.source, Source::Node { .. } | Source::Program(_)) => {}
                     _ => put(&tree, &path)?,
                 }
                 there.push(tree);
@@ -195,11 +197,24 @@ fn put(tree: &Detached, path: &Path) -> Result<(), PathError> {
     tree.attach(path)
 }
 
-/// Makes a device at its place on the stage, and returns it as a mount.
-fn node_tree(path: &Path, item: &Item) -> Result<Detached, BundleError> {
-    let Source::Node { node, owner: (uid, gid) } = &item.source else {
-        unreachable!("all others have a mount")
-    };
+/// Makes a device or a program at its place on the stage, and returns it as a mount.
+fn made_tree(path: &Path, item: &Item) -> Result<Detached, BundleError> {
+    match &item.source {
+        Source::Node { node, owner } => make_node(path, node, *owner)?,
+        Source::Program(file) => copy_program(file, path)?,
+        Source::File(_) | Source::Memory { .. } => unreachable!("these have a mount"),
+    }
+    Ok(Detached::copy_of(&HostFile::open_trusted(path)?, Depth::Single)?)
+}
+
+fn copy_program(from: &HostFile, path: &Path) -> Result<(), PathError> {
+    let mut program = from.reopen()?;
+    let mut copy = File::create_new(path).at("make", path)?;
+    io::copy(&mut program, &mut copy).at("write", path)?;
+    fs::set_permissions(path, Permissions::from_mode(0o555)).at("change the mode of", path)
+}
+
+fn make_node(path: &Path, node: &Node, (uid, gid): Ids) -> Result<(), PathError> {
     let kind = if node.kind == LinuxDeviceType::B {
         FileType::BlockDevice
     } else {
@@ -207,8 +222,6 @@ fn node_tree(path: &Path, item: &Item) -> Result<Detached, BundleError> {
     };
     let mode = Mode::from_raw_mode(node.mode);
     mknodat(CWD, path, kind, mode, makedev(node.major, node.minor)).at("make the device", path)?;
-    chown(path, Some(*uid), Some(*gid)).at("set the owner of", path)?;
-    let mode = Permissions::from_mode(node.mode);
-    fs::set_permissions(path, mode).at("change the mode of", path)?;
-    Ok(Detached::copy_of(&HostFile::open_trusted(path)?, Depth::Single)?)
+    chown(path, Some(uid), Some(gid)).at("set the owner of", path)?;
+    fs::set_permissions(path, Permissions::from_mode(node.mode)).at("change the mode of", path)
 }

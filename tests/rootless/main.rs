@@ -3,11 +3,14 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+#[path = "../support/busybox.rs"]
+mod busybox;
 #[path = "../support/mod.rs"]
 mod support;
 
 mod beside;
 mod builds;
+mod containers;
 mod escapes;
 mod jobs;
 mod killed;

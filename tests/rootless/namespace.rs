@@ -12,6 +12,12 @@ use crate::support::world::{Ids, World};
 /// The directory of a test that runs in a user namespace.
 const DIRECTORY: &str = "OCI_HOOKS_TEST_DIRECTORY";
 
+/// What is beside the directories of all users: a device that is root's alone.
+pub(super) const FOREIGN_DEVICE: &str = "of-root-alone";
+
+/// What is mounted below the directory of a test in memory, before there is a user namespace.
+pub(super) const MOUNTED_BELOW: &str = "below";
+
 /// Makes what a job has of its own, and becomes the test. On hosts with both versions of cgroups crun
 /// insists on mounting the second, which a user namespace does not let it.
 const JOB: &str = r#"
@@ -37,7 +43,11 @@ pub(super) fn for_each_privilege(test: &str, work: impl Fn(Privilege, &Path)) {
     let world = World::new();
     let program = env::current_exe().unwrap();
     let (from, to) = (program.display(), world.host().path().join("test"));
-    world.host().shell(&format!("touch {to}; mount --bind {from} {to}", to = to.display()));
+    world.host().shell(&format!(
+        "touch {to}; mount --bind {from} {to}; mknod -m 600 {path}/{FOREIGN_DEVICE} c 1 5",
+        path = world.host().path().display(),
+        to = to.display()
+    ));
     // At once, or the second gets what the first had.
     let users = [Ids::Ranges, Ids::None].map(|ids| (ids, world.user(ids)));
     for (ids, user) in &users {
@@ -45,8 +55,11 @@ pub(super) fn for_each_privilege(test: &str, work: impl Fn(Privilege, &Path)) {
         let (id, dirs) = (user.id, format!("{} {}", disk.display(), memory.display()));
         world.host().shell(&format!(
             "install -d -o {id} -g {id} {dirs}
-             mount -t tmpfs -o nosuid,nodev,noexec,noatime,mode=755,uid={id},gid={id} tmpfs {}",
-            memory.display()
+             mount -t tmpfs -o nosuid,nodev,noexec,noatime,mode=755,uid={id},gid={id} tmpfs {memory}
+             install -d -o {id} -g {id} {memory}/work
+             install -d -o {id} -g {id} {memory}/work/{MOUNTED_BELOW}
+             mount -t tmpfs tmpfs {memory}/work/{MOUNTED_BELOW}",
+            memory = memory.display()
         ));
         for directory in [disk, memory] {
             let mut command = Command::new("unshare");

@@ -3,10 +3,14 @@
 use std::io;
 use std::path::Path;
 
+use rustix::fs::statfs;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
 
 use super::loopback;
+
+/// `CGROUP2_SUPER_MAGIC`.
+const CGROUP2: i64 = 0x6367_7270;
 
 /// An action that failed, and why.
 pub(super) type Failure = (String, io::Error);
@@ -18,7 +22,23 @@ pub(super) fn settle(root: &Path) -> Result<(), Failure> {
     let proc = root.join("proc");
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     mount("proc", &proc, "proc", flags, None).map_err(failure("mount /proc"))?;
+    cover_second_cgroups(root)?;
     loopback::up().map_err(|error| ("bring the loopback interface up".to_owned(), error))
+}
+
+/// Where cgroups of version 2 are on hosts that have those of version 1 too.
+const HYBRID: &str = "sys/fs/cgroup/unified";
+
+/// Covers the cgroups of version 2 of a host with both versions: crun would mount them in each container,
+/// which nobody may in a user namespace that has no cgroups of its own.
+fn cover_second_cgroups(root: &Path) -> Result<(), Failure> {
+    let unified = root.join(HYBRID);
+    if !statfs(&unified).is_ok_and(|found| found.f_type == CGROUP2) {
+        return Ok(());
+    }
+    let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
+    mount("tmpfs", &unified, "tmpfs", flags, Some(c"mode=755,size=4k"))
+        .map_err(failure("cover /sys/fs/cgroup/unified"))
 }
 
 /// Has nothing that is mounted from now on appear on the host.

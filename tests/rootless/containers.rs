@@ -1,0 +1,178 @@
+//! Containers of ordinary users, by the library: what is mounted into them, their devices and users.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use oci_hooks::bundle::{Device, Init, Mount, MountSource, Propagation};
+use oci_hooks::container::{ContainerError, Engine, MonitorProgram, Role, Spec};
+use oci_hooks::image::{Image, Store, StoreOptions};
+use oci_hooks::runtime::{Runtime, find};
+use oci_hooks::sys::error::chain;
+use oci_hooks::sys::privilege::Privilege;
+
+use crate::busybox;
+use crate::namespace::{FOREIGN_DEVICE, MOUNTED_BELOW, for_each_privilege};
+use crate::support::runtime;
+
+/// Calls a test with an engine for each runtime.
+fn with_each_engine(privilege: Privilege, dir: &Path, test: impl Fn(&Engine, &Image)) {
+    for runtime in runtime::Runtime::ALL {
+        let (root, run) = (dir.join("store"), dir.join("run"));
+        let mut options = StoreOptions::new(&root, &run);
+        options.privilege = privilege;
+        let store = Store::open(options).unwrap();
+        let image = busybox::image(&store);
+        let name = runtime.to_string();
+        let program = find(&[name.as_ref()], Some("/usr/sbin:/usr/bin:/sbin:/bin".as_ref()), None);
+        let engine = Engine {
+            store,
+            runtime: Runtime::new(program.unwrap(), run.join("runtime")),
+            run,
+            disk: root,
+            // No output of these containers is kept.
+            monitor: MonitorProgram { path: "/nonexistent".into(), arguments: Vec::new() },
+            privilege,
+        };
+        test(&engine, &image);
+        assert!(engine.containers().unwrap().is_empty());
+    }
+}
+
+fn bind(path: &Path, target: &str, read_only: bool) -> Mount {
+    let (path, propagation) = (path.to_owned(), Propagation::Private);
+    let source = MountSource::Trusted { path, propagation, recursive: false };
+    Mount { target: target.into(), source, subpath: None, read_only, id_mapping: None }
+}
+
+/// Returns a container that runs a script, which finds a directory at `/work`.
+fn spec<'a>(image: &'a Image, work: &Path, script: &str) -> Spec<'a> {
+    let mut spec = Spec::new(Role::Step, "test", image);
+    spec.options.args = ["sh", "-c", script].map(str::to_owned).into();
+    spec.options.mounts = vec![bind(work, "/work", false)];
+    spec
+}
+
+fn work_directory(dir: &Path) -> PathBuf {
+    let work = dir.join("work");
+    fs::create_dir_all(&work).unwrap();
+    work
+}
+
+fn run(engine: &Engine, spec: Spec<'_>) -> Option<i32> {
+    engine.prepare(spec).unwrap().run(|_| ()).unwrap().status.code()
+}
+
+/// What of a container each line says is different for ordinary users, or was.
+const LOOK: &str = "exec >/work/found 2>&1
+    touch /read-only/x && echo 'what is read-only was written to'
+    [ -e /all/from-work ] || echo 'a directory does not show its files'
+    touch /work/made
+    head -c 1 /dev/nil | od -An -tx1
+    cat /proc/sys/net/ipv4/ping_group_range
+    ls -d /dev/pts /dev/mqueue /sys/kernel /sys/fs/cgroup
+    ls -d /all/below";
+
+#[test]
+fn mounts_devices_and_kernel_parameters_are_what_a_user_may_have() {
+    let test = "containers::mounts_devices_and_kernel_parameters_are_what_a_user_may_have";
+    for_each_privilege(test, |privilege, dir| {
+        let work = work_directory(dir);
+        fs::write(work.join("from-work"), "").unwrap();
+        with_each_engine(privilege, dir, |engine, image| {
+            let mut spec = spec(image, &work, LOOK);
+            spec.options.mounts.push(bind(&work, "/read-only", true));
+            spec.options.mounts.push(bind(&work, "/all", false));
+            spec.options.devices = vec!["/dev/zero:/dev/nil:r".parse().unwrap()];
+            let (program, args) = (engine.init_program().unwrap(), Vec::new());
+            spec.options.init = Some(Init { program, args, idle_only: false });
+            assert_eq!(run(engine, spec).is_some(), true);
+            let found = fs::read_to_string(work.join("found")).unwrap();
+            let lines: Vec<_> = found.lines().map(str::trim).collect();
+            let range = match privilege {
+                Privilege::Root => "0\t2147483647",
+                Privilege::Mapped(_) => "0\t65536",
+                // As the kernel has it by default: no group at all.
+                Privilege::Single => "1\t0",
+            };
+            let below = if work.join(MOUNTED_BELOW).exists() {
+                "/all/below"
+            } else {
+                "ls: /all/below: No such file or directory"
+            };
+            let expected = [
+                "touch: /read-only/x: Read-only file system",
+                "00",
+                range,
+                "/dev/mqueue",
+                "/dev/pts",
+                "/sys/fs/cgroup",
+                "/sys/kernel",
+                below,
+            ];
+            assert_eq!(lines, expected, "{privilege:?} with {:?} in {dir:?}", engine.runtime);
+            fs::remove_file(work.join("made")).unwrap();
+        });
+    });
+}
+
+#[test]
+fn a_device_that_a_user_may_not_open_is_named_before_anything_runs() {
+    let test = "containers::a_device_that_a_user_may_not_open_is_named_before_anything_runs";
+    for_each_privilege(test, |privilege, dir| {
+        let work = work_directory(dir);
+        let Some(device) =
+            dir.ancestors().map(|above| above.join(FOREIGN_DEVICE)).find(|p| p.exists())
+        else {
+            assert_eq!(privilege, Privilege::Root);
+            return;
+        };
+        with_each_engine(privilege, dir, |engine, image| {
+            let mut spec = spec(image, &work, "echo ran >/work/ran");
+            let host: Device = device.to_str().unwrap().parse().unwrap();
+            spec.options.devices = vec![Device { container: "/dev/theirs".into(), ..host }];
+            let error = engine.prepare(spec).map(drop).unwrap_err();
+            let error = chain(&error);
+            let expected = format!(
+                "cannot give the container {}: the user who runs it may not open it for reading and writing",
+                device.display()
+            );
+            assert!(error.starts_with(&expected) && error.contains("setfacl"), "{error}");
+            assert!(!work.join("ran").exists());
+        });
+    });
+}
+
+#[test]
+fn users_are_those_there_are_and_others_are_refused_with_a_way_out() {
+    let test = "containers::users_are_those_there_are_and_others_are_refused_with_a_way_out";
+    for_each_privilege(test, |privilege, dir| {
+        let work = work_directory(dir);
+        fs::set_permissions(&work, std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+        with_each_engine(privilege, dir, |engine, image| {
+            let of_user = |user: &str| {
+                let mut spec = spec(image, &work, "id -u >/work/id; rm -rf /opt; mkdir /opt");
+                spec.options.user = Some(user.to_owned());
+                spec
+            };
+            let id = || fs::read_to_string(work.join("id")).unwrap();
+            run(engine, of_user("0"));
+            assert_eq!(id(), "0\n");
+            fs::remove_file(work.join("id")).unwrap();
+            match engine.prepare(of_user("1000:1000")) {
+                Ok(container) if privilege != Privilege::Single => {
+                    container.run(|_| ()).unwrap();
+                    assert_eq!(id(), "1000\n");
+                    fs::remove_file(work.join("id")).unwrap();
+                }
+                Err(ContainerError::Bundle(error)) if privilege == Privilege::Single => {
+                    let error = error.to_string();
+                    assert!(
+                        error.contains("have no user 1000") && error.contains("--user 0"),
+                        "{error}"
+                    );
+                }
+                other => panic!("{privilege:?}: {other:?}"),
+            }
+        });
+    });
+}

@@ -175,7 +175,7 @@ fn user_of(found: HostFile, work: &Path) -> (u32, u32) {
     owners.find(|(uid, gid)| !is_private(uid) && !is_private(gid)).unwrap_or_default()
 }
 
-/// Returns where the runner has its scripts, if the environment says so.
+/// Returns the runner's directory for temporary files, where its scripts are, if the environment says so.
 pub(crate) fn temp() -> Option<PathBuf> {
     directory("RUNNER_TEMP").ok()
 }

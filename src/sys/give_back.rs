@@ -18,10 +18,11 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::beneath::open_strictly;
+use super::caller::Caller;
 use super::fs::PathError;
 use super::lend::{self, Unlent};
 pub use super::walk::Problems;
-use super::walk::{Next, PATH_ONLY, Trace, Visitor, walk};
+use super::walk::{Closed, Next, PATH_ONLY, Trace, Visitor, walk};
 
 /// Whom a directory is given back to.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -107,7 +108,7 @@ impl Visitor for Giver<'_> {
     ) {
         // Its mode stays: whoever may not look into it could not before.
         let owner = self.ids.new_owner((found.stx_uid, found.stx_gid));
-        let given = owner.map_or(Ok(false), |owner| give(directory, owner));
+        let given = owner.map_or(Ok(false), |owner| self.give(directory, found.stx_uid, owner));
         let is_foreign = is_foreign(found.stx_uid, given);
         self.done(given, found.stx_uid, name, trace);
         if self.ids.has_lists && self.ids.may_change(found.stx_uid) && !is_foreign {
@@ -148,6 +149,24 @@ impl Visitor for Giver<'_> {
         }
         Next::Nothing
     }
+
+    fn closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Closed {
+        let opened = open_strictly(here, name, PATH_ONLY, Mode::empty());
+        let found = opened.and_then(|file| fstat(&file).map(|found| (file, found)));
+        let Ok((file, found)) = found else { return Closed::Report };
+        match self.ids.new_owner((found.st_uid, found.st_gid)) {
+            Some(owner) => match self.give(&file, found.st_uid, owner) {
+                Ok(_) => {
+                    self.report.changed += 1;
+                    Closed::Retry
+                }
+                given if is_foreign(found.st_uid, given) => Closed::Leave,
+                Err(_) => Closed::Report,
+            },
+            None if self.ids.may_change(found.st_uid) => Closed::Report,
+            None => Closed::Leave,
+        }
+    }
 }
 
 impl Giver<'_> {
@@ -170,7 +189,7 @@ impl Giver<'_> {
         let owner = self.ids.new_owner((found.st_uid, found.st_gid));
         let mut has_changed = owner.is_some();
         if let Some(owner) = owner {
-            give(file, owner)?;
+            self.give(file, found.st_uid, owner)?;
         }
         if !is_file(found) {
             return Ok(has_changed);
@@ -194,6 +213,23 @@ impl Giver<'_> {
                 == Unlent::Changed;
         }
         Ok(has_changed)
+    }
+
+    /// Gives a file that belongs to a user, and perhaps to a group that the user namespace does not map, as
+    /// what is made in a set-group-ID directory of such a group does.
+    fn give(&self, file: &OwnedFd, uid: u32, owner: (u32, u32)) -> Result<bool, Errno> {
+        let given = give(file, owner);
+        if given != Err(Errno::PERM) || !self.ids.has_lists {
+            return given;
+        }
+        // Of such a file the kernel lets root of the namespace change nothing, but its owner the group.
+        let user = Caller { uid, gid: owner.1, groups: Vec::new() };
+        let group = Some(Gid::from_raw(owner.1));
+        let taken = user.act(|| chownat(file, c"", None, group, AtFlags::EMPTY_PATH));
+        if !matches!(taken, Ok(Ok(()))) {
+            return given;
+        }
+        give(file, owner)
     }
 
     fn is_device(&self, found: &Stat) -> bool {
@@ -343,5 +379,7 @@ fn attribute_bytes_by_link(
     lgetxattr_query(path, attribute)
 }
 
+#[cfg(test)]
+mod in_user_namespace;
 #[cfg(test)]
 mod tests;

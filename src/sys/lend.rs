@@ -11,8 +11,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::Path;
 
 use rustix::fs::{
-    FileType, Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat, getxattr,
-    setxattr,
+    AtFlags, FileType, Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr, fstat,
+    getxattr, setxattr, statat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -21,7 +21,7 @@ use super::beneath::open_strictly;
 use super::fs::PathError;
 use super::fs::acl::ALL;
 use super::posix_acl::Acl;
-use super::walk::{Next, PATH_ONLY, Problems, Trace, Visitor, walk};
+use super::walk::{Closed, Next, PATH_ONLY, Problems, Trace, Visitor, walk};
 
 /// The attribute by which a file is used.
 pub(super) const ACCESS: &CStr = c"system.posix_acl_access";
@@ -148,6 +148,13 @@ impl Visitor for Lender<'_> {
             Err(error) => trace.problem("look at", name, error),
         }
         Next::Nothing
+    }
+
+    fn closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Closed {
+        match statat(here, name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if !self.is_lent(found.st_uid) => Closed::Leave,
+            _ => Closed::Report,
+        }
     }
 }
 

@@ -51,6 +51,18 @@ pub(crate) trait Visitor {
     /// Does what is to be done with what has a name in a directory, unless it is a directory: what it is
     /// may change until it is open.
     fn entry(&mut self, here: BorrowedFd<'_>, name: &CStr, trace: &mut Trace<'_>) -> Next;
+
+    /// Does what lets a directory be opened that the kernel does not let this process open.
+    fn closed(&mut self, here: BorrowedFd<'_>, name: &CStr) -> Closed;
+}
+
+/// What is to be done with a directory that could not be opened.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Closed {
+    Retry,
+    /// It is nobody's of those who are to be visited.
+    Leave,
+    Report,
 }
 
 /// Where a walk is, and what went wrong on the way.
@@ -168,7 +180,16 @@ impl Walk<'_, '_> {
     fn enter_next(&mut self) -> bool {
         let (here, level) = self.descent.here();
         let Some(name) = self.lister.pop(&mut level.pending) else { return false };
-        let directory = match open_strictly(here, name.as_c_str(), DIRECTORY, Mode::empty()) {
+        let open = || open_strictly(here, name.as_c_str(), DIRECTORY, Mode::empty());
+        let opened = match open() {
+            Err(error @ Errno::ACCESS) => match self.visitor.closed(here, &name) {
+                Closed::Retry => open(),
+                Closed::Leave => return true,
+                Closed::Report => Err(error),
+            },
+            opened => opened,
+        };
+        let directory = match opened {
             Ok(directory) => directory,
             // It is something else by now.
             Err(Errno::NOTDIR | Errno::LOOP) => {

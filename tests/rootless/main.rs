@@ -12,6 +12,7 @@ mod beside;
 mod builds;
 mod containers;
 mod escapes;
+mod files;
 mod jobs;
 mod killed;
 mod machine;

@@ -4,7 +4,7 @@ mod values;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::unix::fs::{PermissionsExt as _, chown};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -69,6 +69,8 @@ pub(crate) struct Runner<'a, H: Hook = Installation<'a>> {
     user: Option<(u32, u32)>,
     /// How many files its hooks may have open at a time, if fewer than usual.
     pub(crate) descriptors: Option<u32>,
+    /// The mode of files that it makes, if it says one.
+    pub(crate) file_mode: Option<u32>,
     /// What else the administrator has in the runner's environment.
     pub(crate) variables: Vec<(String, String)>,
 }
@@ -95,6 +97,7 @@ impl<'a, H: Hook> Runner<'a, H> {
             worker: None,
             user: None,
             descriptors: None,
+            file_mode: None,
             variables: Vec::new(),
         };
         // `_actions` and `_tool` do not exist before something is put there.
@@ -434,6 +437,9 @@ impl<'a, H: Hook> Runner<'a, H> {
         fs::write(path, text).expect("the directory is there");
         if let Some((uid, gid)) = self.user {
             chown(path, Some(uid), Some(gid)).expect("root may do this");
+        }
+        if let Some(mode) = self.file_mode {
+            fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("root may do this");
         }
     }
 

@@ -71,12 +71,13 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         job => {
             let job = job?;
             let lent = job.as_ref().and_then(|job| job.lent.clone());
-            (job, lent)
+            (job, lent.or_else(|| give_back::remembered(backend.engine)))
         }
     };
     let removed = remove_owned(backend.engine, backend.network, &owner, job.as_ref());
     if let Some(lent) = &lent {
         give_back::by_runner(backend, lent);
+        give_back::forget(backend.engine)?;
     }
     // Of builds that were killed.
     if let Err(error) = remove_builds(&backend.engine.disk, &backend.engine.trash(), None) {
@@ -188,6 +189,13 @@ pub fn remove_abandoned(
             abandoned.removed += usize::from(remove_unreadable(engine, network, &owner)?);
         }
     }
+    if let Some(lent) = give_back::remembered(engine)
+        && jobs.all()?.known.is_empty()
+    {
+        give_back::by_root(&lent, engine.privilege)?;
+        give_back::forget(engine)?;
+        abandoned.removed += 1;
+    }
     abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
     if is_asked {
@@ -215,6 +223,7 @@ pub(super) fn remove_job(
     remove_owned(engine, network, &job.owner, Some(job))?;
     if let Some(lent) = &job.lent {
         give_back::by_root(lent, engine.privilege)?;
+        give_back::forget(engine)?;
     }
     jobs.remove(&job.owner)?;
     Ok(true)

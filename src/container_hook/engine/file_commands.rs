@@ -57,3 +57,76 @@ impl FileCommands {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    fn environment(names: &[&str]) -> Environment {
+        let value = |name: &&str| format!("/__w/_temp/{DIRECTORY}/{name}");
+        let mut variables: Vec<_> =
+            names.iter().map(|name| (format!("GITHUB_{name}"), value(name))).collect();
+        variables.push(("HOME".to_owned(), "/github/home".to_owned()));
+        Environment(variables.into_iter().collect())
+    }
+
+    /// Returns whether the group's permissions, which are the mask of a list, let files be written.
+    fn is_lent(path: &Path) -> bool {
+        fs::metadata(path).unwrap().permissions().mode() & 0o020 != 0
+    }
+
+    /// Makes files that are the user's alone, in a directory that is lent to another.
+    fn make(dir: &Path, names: &[&str]) {
+        use std::fs::File;
+
+        use rustix::process::geteuid;
+
+        use crate::sys::lend::{Lend, lend};
+
+        fs::create_dir_all(dir).unwrap();
+        let to = Lend { uid: 1, owner: geteuid().as_raw(), private: 1..2 };
+        lend(File::open(dir).unwrap().as_fd(), dir, &to).unwrap();
+        for name in names {
+            fs::write(dir.join(name), "").unwrap();
+            fs::set_permissions(dir.join(name), fs::Permissions::from_mode(0o644)).unwrap();
+        }
+    }
+
+    #[test]
+    fn files_that_the_variables_name_are_lent_and_no_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let temp = dir.path().join("_work/_temp");
+        let files = temp.join(DIRECTORY);
+        make(&files, &["set_env_1", "set_output_1", "set_env_0"]);
+        let commands = FileCommands::of(&environment(&["set_env_1", "set_output_1"]), &temp);
+        commands.lend().unwrap();
+        let lent =
+            ["set_env_1", "set_output_1", "set_env_0"].map(|name| is_lent(&files.join(name)));
+        assert_eq!(lent, [true, true, false]);
+        FileCommands::of(&environment(&[]), &temp).lend().unwrap();
+        let missing = FileCommands::of(&environment(&["set_env_2"]), &temp).lend().unwrap_err();
+        assert!(missing.to_string().contains("set_env_2"), "{missing}");
+    }
+
+    #[test]
+    fn nothing_is_found_through_links_that_a_job_made() {
+        let dir = tempfile::tempdir().unwrap();
+        let (temp, other) = (dir.path().join("_work/_temp"), dir.path().join("other"));
+        fs::create_dir_all(&temp).unwrap();
+        make(&other, &["file"]);
+        let commands = FileCommands::of(&environment(&["file"]), &temp);
+        symlink(&other, temp.join(DIRECTORY)).unwrap();
+        commands.lend().unwrap_err();
+        fs::remove_file(temp.join(DIRECTORY)).unwrap();
+        make(&temp.join(DIRECTORY), &[]);
+        symlink(other.join("file"), temp.join(DIRECTORY).join("file")).unwrap();
+        commands.lend().unwrap_err();
+        // Nor by a name that leads out.
+        let leading = FileCommands::of(&environment(&[".."]), &temp);
+        assert_eq!(leading.names, Vec::<OsString>::new());
+        assert!(!is_lent(&other.join("file")));
+    }
+}

@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use super::backend::EngineBackend;
 use super::job::Lent;
 use super::plan::Plan;
+use crate::container::{Engine, read_json_if_there, write_record};
 use crate::container_hook::error::HookError;
 use crate::sys::caller::{Caller, is_root};
 use crate::sys::error::chain;
@@ -14,6 +15,7 @@ use crate::sys::fs::PathError;
 use crate::sys::give_back::{GiveBack, Problems, Report, give_back};
 use crate::sys::host_file::{HostFile, HostRoot};
 use crate::sys::privilege::Privilege;
+use crate::sys::removal::remove_tree;
 
 /// Returns the directories that containers of a job can write to: the work directory, and those of the
 /// others that are not in it.
@@ -35,6 +37,32 @@ pub(super) fn extend(lent: &mut Lent, backend: &EngineBackend<'_>, plans: &[Plan
         }
     }
     directories.len() > before
+}
+
+/// The record of what is lent, beside the containers of an ordinary user's job.
+const RECORD: &str = "lent.json";
+
+/// Records for an ordinary user what is lent where it outlives a boot, as files do: the record of the job
+/// does not. Of root's jobs nobody else has the ids, whatever becomes of their records.
+pub(super) fn remember(engine: &Engine, lent: &Lent) -> Result<(), HookError> {
+    if engine.privilege.only_runner().is_some() {
+        write_record(&engine.disk.join(RECORD), lent)?;
+    }
+    Ok(())
+}
+
+/// Returns what is lent whatever became of the record of the job; none if nothing is known.
+pub(super) fn remembered(engine: &Engine) -> Option<Lent> {
+    engine.privilege.only_runner()?;
+    read_json_if_there(&engine.disk.join(RECORD)).ok().flatten()
+}
+
+/// Forgets what was given back.
+pub(super) fn forget(engine: &Engine) -> Result<(), HookError> {
+    if engine.privilege.only_runner().is_some() {
+        remove_tree(&engine.disk.join(RECORD))?;
+    }
+    Ok(())
 }
 
 /// Gives the directories back as far as the runner may name them; what goes wrong is told.

@@ -99,6 +99,7 @@ fn start(
     let network_id = new_id()[..12].to_owned();
     let jobs = backend.jobs();
     let lent = give_back::lent(backend, plans);
+    give_back::remember(backend.engine, &lent)?;
     jobs.write(backend.context.runner, &network_id, &[], lent.clone())?;
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
     // Neither needs the other: registries answer in their own time.

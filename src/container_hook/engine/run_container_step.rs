@@ -16,7 +16,7 @@ use super::plan::Plan;
 use super::pod::{self, Pod};
 use super::services;
 use super::unkept;
-use crate::container::{Record, new_id};
+use crate::container::{self, Record, new_id};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{ContainerRequest, Role};
 use crate::container_hook::request::ContainerArgs;
@@ -64,7 +64,9 @@ pub(super) fn run(
         None => {
             let images = images(backend, &plans)?;
             let id = new_id()[..12].to_owned();
-            jobs.write_step(backend.context.runner, &id, give_back::lent(backend, &plans))?;
+            let lent = give_back::lent(backend, &plans);
+            give_back::remember(backend.engine, &lent)?;
+            jobs.write_step(backend.context.runner, &id, lent)?;
             let mut network = JobNetwork::create(backend, &id)?;
             let endpoint = attach(backend, &mut network, &plans, &ids[0]);
             (network, endpoint.map(|endpoint| (images, endpoint)))
@@ -88,7 +90,8 @@ pub(super) fn run(
     let cleaned = if is_alone {
         cleanup_job::remove_all(backend)
     } else {
-        remove(backend, &ids, pod.as_ref(), &mut network)
+        let removed = remove(backend, &ids, pod.as_ref(), &mut network);
+        give_back_to_host(backend, &plans).and(removed)
     };
     // The step's own failure is what people want to hear of.
     let status = result?;
@@ -102,7 +105,19 @@ fn lend(backend: &EngineBackend<'_>, job: &Job, plans: &[Plan<'_>]) -> Result<()
     let nothing = Lent { user: backend.context.runner.user, directories: Vec::new() };
     let mut lent = job.lent.clone().unwrap_or(nothing);
     if give_back::extend(&mut lent, backend, plans) {
+        give_back::remember(backend.engine, &lent)?;
         backend.jobs().write(backend.context.runner, &job.network, &job.peers, lent)?;
+    }
+    Ok(())
+}
+
+/// Gives back what a step made if the next steps run on the host, as the runner's user: those in a job
+/// container of an ordinary user have the same users as this one.
+fn give_back_to_host(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<(), HookError> {
+    let containers = backend.engine.containers_of(&backend.context.runner.owner())?;
+    let is_on_host = !containers.iter().any(|container| container.role == container::Role::Job);
+    if is_on_host && backend.engine.privilege.only_runner().is_some() {
+        give_back::by_runner(backend, &give_back::lent(backend, plans));
     }
     Ok(())
 }

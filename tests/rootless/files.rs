@@ -1,0 +1,248 @@
+//! Files of the runner's directories: containers of any user work with them, and all are the runner's again
+//! after the job, whatever became of it.
+
+use std::fs;
+use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::setup::{UsersRunner, Who, shell_step, with_each};
+use crate::support::by_user::ByUser;
+use crate::support::github_runner::merge;
+
+/// Users of containers: root, one that images for web servers have, and the first one of an image.
+const USERS: [&str; 3] = ["0", "33", "1000:1000"];
+
+fn as_user(container: Value, user: &str) -> Value {
+    merge(container, json!({"createOptions": format!("--user {user}")}))
+}
+
+/// Leaves in the work directory what a runner's user could not remove, run, or read.
+const MESS: &str = r#"
+mkdir -p made/deep; echo x >made/deep/file; echo x >"with
+two lines"
+chmod 700 made/deep; mkfifo pipe; ln -s /etc/passwd link; ln made/deep/file hard
+cp "$(command -v busybox || command -v true)" setuid; chmod 6755 setuid
+echo x >closed; chmod 000 closed; mkdir -m 000 locked; mkdir -p sealed/below; chmod 555 sealed
+mkdir -p $HOME/.cache; echo x >$HOME/.cache/file
+"#;
+
+/// Checks that the work directory is the runner's alone, as it was before its jobs, and can be removed.
+#[track_caller]
+fn all_is_the_runners(installation: &ByUser<'_>, runner: &UsersRunner<'_>) {
+    let user = installation.user.expect("root is nobody's runner here");
+    assert_eq!(user.foreign(installation.world, &runner.work()), "");
+    let work = runner.work().display().to_string();
+    let host = installation.world.host();
+    assert_eq!(host.shell(&format!("getfacl -R -s -p {work}")), "", "no list is left");
+    assert_eq!(host.shell(&format!("find {work} -perm /6000 -type f")), "");
+    assert_eq!(host.shell(&format!("find {work} '!' -type l -perm /022")), "", "nobody may write");
+}
+
+#[track_caller]
+fn the_runner_removes_its_directory(installation: &ByUser<'_>, runner: &UsersRunner<'_>) {
+    let user = installation.user.expect("root is nobody's runner here");
+    let work = runner.work().display().to_string();
+    let script = format!("find {work} -type d -exec chmod u+rwx '{{}}' + && rm -r {work}");
+    installation.world.shell_as(user, &script);
+}
+
+#[test]
+fn containers_of_any_user_write_in_the_work_directory_and_leave_nothing_of_theirs() {
+    with_each(&[Who::Ranges], "", |installation| {
+        for user in USERS {
+            let mut runner = installation.runner(&format!("runner-{}", &user[..1]));
+            // Of an earlier job.
+            let old = runner.workspace().join("old/file");
+            installation.write(&old, "old\n");
+            runner.prepare(as_user(runner.job_container("node:22"), user), &[]);
+            steps_and_the_runner_share_files(installation, &mut runner, user);
+            // A container action has a user of its own.
+            let other = as_user(shell_step("id -u; echo action >>old/file; echo x >action"), "34");
+            let (ended, _) = runner.container_step(other);
+            assert!(ended.success().stdout().ends_with("34\n"));
+            runner.run("cat action && rm action && echo last >>old/file").success();
+            assert_eq!(fs::read_to_string(&old).unwrap(), "old\nstep\naction\nlast\n");
+            if user == "0" {
+                runner.run("su app -s /bin/sh -c 'mkdir -p /__w/_temp/own'; true").success();
+                runner.run("mkdir given && echo x >given/file && chown -R 33:33 given").success();
+            }
+            runner.run(MESS).success();
+            assert!(runner.cleanup().log().is_empty());
+            all_is_the_runners(installation, &runner);
+            assert_eq!(fs::metadata(&old).unwrap().mode() & 0o7777, 0o644);
+            the_runner_removes_its_directory(installation, &runner);
+        }
+    });
+}
+
+/// The runner works with the files while steps do: it sets up and removes, and reads what they say.
+#[track_caller]
+fn steps_and_the_runner_share_files(
+    installation: &ByUser<'_>,
+    runner: &mut UsersRunner<'_>,
+    user: &str,
+) {
+    let script = "id -u; echo step >>old/file; mkdir -p sub/dir; echo x >sub/dir/file\n\
+                  echo answer=42 >>$GITHUB_OUTPUT; echo LATER=set >>$GITHUB_ENV\n\
+                  cat /github/workflow/event.json >/dev/null";
+    let (ended, outputs) = runner.run_step(script, &[]);
+    let uid = user.split(':').next().unwrap();
+    assert_eq!(ended.success().stdout(), format!("{uid}\n"));
+    assert_eq!(outputs["answer"], "42");
+    let workspace = runner.workspace().display().to_string();
+    let by_runner = format!(
+        "cd {workspace}; rm sub/dir/file; echo y >sub/dir/by-runner; echo z >>sub/dir/by-runner; mkdir own"
+    );
+    installation.world.shell_as(installation.user.unwrap(), &by_runner);
+    let (ended, outputs) = runner.run_step(
+        "echo $LATER; echo x >>sub/dir/by-runner; cat sub/dir/by-runner; touch own/file\n\
+         rm -r sub own; echo more=yes >>$GITHUB_OUTPUT; echo x >>$GITHUB_STEP_SUMMARY",
+        &[],
+    );
+    assert_eq!(ended.success().stdout(), "set\ny\nz\nx\n");
+    assert_eq!(outputs["more"], "yes");
+}
+
+#[test]
+fn a_user_without_ids_is_left_nothing_that_gives_others_its_rights() {
+    with_each(&[Who::Single], "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run(MESS).success();
+        runner.cleanup();
+        all_is_the_runners(installation, &runner);
+        the_runner_removes_its_directory(installation, &runner);
+    });
+}
+
+#[test]
+fn the_user_of_an_image_is_lent_the_directories_too() {
+    with_each(&[Who::Ranges], "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(runner.job_container("test/user:1"), &[]);
+        let ended = runner.run("test $(id -u) != 0; echo x >new; mkdir -p a/b; echo x >a/b/c");
+        ended.success();
+        let step = merge(shell_step("echo x >>a/b/c; echo x >d"), json!({"image": "test/user:1"}));
+        runner.container_step(step).0.success();
+        runner.cleanup();
+        all_is_the_runners(installation, &runner);
+    });
+}
+
+/// Steps of a job without a container run on the host as the runner's user, between container actions.
+#[test]
+fn what_an_action_makes_is_the_runners_in_the_next_step_on_the_host() {
+    with_each(&[Who::Ranges], "", |installation| {
+        for services in [false, true] {
+            let mut runner = installation.runner(&format!("runner-{services}"));
+            if services {
+                runner.prepare(Value::Null, &[crate::setup::redis()]);
+            }
+            let script = "mkdir made && echo x >made/file && chown -R 33 made && chmod 700 made";
+            runner.container_step(shell_step(script)).0.success();
+            let step = as_user(shell_step("mkdir own && echo x >own/file && chmod 700 own"), "33");
+            runner.container_step(step).0.success();
+            all_is_the_runners(installation, &runner);
+            let workspace = runner.workspace().display().to_string();
+            let script = format!("cd {workspace}; cat made/file own/file; rm -r made own");
+            installation.world.shell_as(installation.user.unwrap(), &script);
+            if services {
+                runner.cleanup();
+            }
+        }
+    });
+}
+
+#[test]
+fn files_of_a_job_that_was_killed_are_given_back_by_the_next_and_by_prune() {
+    with_each(&[Who::Ranges], "", |installation| {
+        let user = installation.user.unwrap();
+        let world = installation.world;
+        for (what, is_boot) in [("next", false), ("next", true), ("prune", false), ("prune", true)]
+        {
+            let mut runner = installation.runner(&format!("runner-{what}-{is_boot}"));
+            runner.prepare(as_user(runner.job_container("node:22"), "1000"), &[]);
+            runner.run("mkdir made; chmod 700 made; echo x >made/file").success();
+            world.kill_all_of(user);
+            assert_ne!(user.foreign(world, &runner.work()), "", "somebody else's files are left");
+            if is_boot {
+                let run = installation.jobs_directory().display().to_string();
+                world.host().shell(&format!("rm -r {run}"));
+            }
+            runner.state = Value::Null;
+            match what {
+                "prune" => drop(installation.admin(&["prune"]).success()),
+                _ => drop(runner.prepare(runner.job_container("node:22"), &[])),
+            }
+            all_is_the_runners(installation, &runner);
+            runner.cleanup();
+        }
+    });
+}
+
+/// Root in a container may do as much to the runner's files as the runner, others only what modes say.
+#[test]
+fn owners_that_are_kept_lend_nothing_and_are_given_back() {
+    with_each(&[Who::Ranges], "[mounts]\nownership = \"keep\"\n", |installation| {
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(as_user(runner.job_container("node:22"), "1000"), &[]);
+        runner.run("! touch new 2>/dev/null; cat /github/workflow/event.json").success();
+        runner.cleanup();
+        runner.prepare(runner.job_container("node:22"), &[]);
+        runner.run("echo x >new; chown 1000 new; mkdir dir; chown 1000 dir").success();
+        runner.cleanup();
+        all_is_the_runners(installation, &runner);
+    });
+}
+
+/// A runner may make its files so that others cannot write them, whatever it does now.
+#[test]
+fn files_by_which_a_step_speaks_are_lent_whatever_their_mode() {
+    with_each(&[Who::Ranges], "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        runner.file_mode = Some(0o644);
+        runner.prepare(as_user(runner.job_container("node:22"), "1000"), &[]);
+        let (ended, outputs) = runner.run_step("echo answer=42 >>$GITHUB_OUTPUT", &[]);
+        ended.success();
+        assert_eq!(outputs["answer"], "42");
+        runner.cleanup();
+        all_is_the_runners(installation, &runner);
+    });
+}
+
+/// What a job makes of the runner's directories leads its successor nowhere else.
+#[test]
+fn links_in_place_of_the_runners_directories_lead_nowhere() {
+    with_each(&[Who::Ranges], "", |installation| {
+        let user = installation.user.unwrap();
+        let outside = installation.world.host().path().join("home/outside");
+        let path = outside.display().to_string();
+        let make = format!(
+            "install -d -o {id} -g {id} -m 755 {path}; install -o {id} /dev/null {path}/file",
+            id = user.id
+        );
+        installation.world.host().shell(&make);
+        let before = seen(&outside);
+        let mut runner = installation.runner("runner-1");
+        runner.prepare(as_user(runner.job_container("node:22"), "1000"), &[]);
+        runner
+            .run(&format!("rm -r /__w/_temp/_github_home /__w/repo/old 2>/dev/null; ln -s {path} /__w/_temp/_github_home; ln -s {path} dir; ln -s {path}/file file"))
+            .success();
+        let step = as_user(shell_step("true"), "33");
+        runner.container_step(step);
+        runner.cleanup();
+        assert_eq!(seen(&outside), before);
+        assert_eq!(installation.world.host().shell(&format!("getfacl -R -s -p {path}")), "");
+        all_is_the_runners(installation, &runner);
+    });
+}
+
+fn seen(dir: &Path) -> Vec<(u32, u32, u32)> {
+    let of = |path: &Path| {
+        let found = fs::metadata(path).unwrap();
+        (found.uid(), found.gid(), found.permissions().mode())
+    };
+    vec![of(dir), of(&dir.join("file"))]
+}

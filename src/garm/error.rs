@@ -43,6 +43,9 @@ pub enum ProviderError {
     /// Its image has no runner where the settings say.
     #[error("no runner found in {} of {image}, which `runner-dir` of the image names", dir.display())]
     NoRunner { image: String, dir: PathBuf },
+    /// Something of an ordinary user's instance could not be done in the namespaces that it has.
+    #[error("instance {name}")]
+    Elsewhere { name: String, source: Box<dyn std::error::Error + Send + Sync> },
     /// Nobody can be the user that its runner runs as.
     #[error(
         "the runner would run as {uid}:{gid}, and an instance has users 0 to {} and groups 0 to {}: set \

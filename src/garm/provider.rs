@@ -18,10 +18,6 @@ use crate::network::NetworkOptions;
 use crate::sys::error::chain;
 use crate::sys::thread::{Beside, beside};
 
-/// How many instances are removed at once when all are: each takes descriptors, of which there may be
-/// few.
-const AT_ONCE: usize = 4;
-
 /// Makes and removes instances of one GARM, which sees no other's.
 #[derive(Clone, Copy)]
 pub struct Provider<'a> {
@@ -123,6 +119,10 @@ impl Sites for Provider<'_> {
         self.here().unrecorded(controller)
     }
 
+    fn at_once(&self) -> usize {
+        self.here().at_once()
+    }
+
     fn delete(
         &self,
         records: &Records,
@@ -167,7 +167,12 @@ impl Lookup<'_> {
         names.extend(self.sites.unrecorded(self.records.controller())?);
         let names: Vec<_> = names.into_iter().collect();
         let mut results = Vec::new();
-        for some in names.chunks(AT_ONCE) {
+        let at_once = self.sites.at_once();
+        if at_once == 1 {
+            results.extend(names.iter().map(|name| self.delete(name)));
+            return results.into_iter().collect();
+        }
+        for some in names.chunks(at_once) {
             thread::scope(|scope| {
                 let deleting: Vec<_> =
                     some.iter().map(|name| beside(scope, || self.delete(name))).collect();

@@ -13,6 +13,10 @@ use crate::network::NetworkOptions;
 use crate::sys::identity::ProcessView;
 use crate::sys::record::NewerRecords;
 
+/// How many instances are removed at once when all are: each takes descriptors, of which there may be
+/// few.
+const AT_ONCE: usize = 4;
+
 /// Where one instance is.
 #[derive(Clone, Debug)]
 pub struct Site {
@@ -28,6 +32,9 @@ pub trait Sites: Sync {
     /// Returns the names of instances of a controller of which there may be something though no record says
     /// so.
     fn unrecorded(&self, controller: &str) -> Result<Vec<String>, ProviderError>;
+
+    /// Returns how many may be removed at once, each on a thread.
+    fn at_once(&self) -> usize;
 
     /// Removes an instance, whatever is left of it; none is fine. Returns whether it was still meant.
     fn delete(
@@ -116,6 +123,10 @@ impl Sites for Here<'_> {
 
     fn unrecorded(&self, _: &str) -> Result<Vec<String>, ProviderError> {
         Ok(Vec::new())
+    }
+
+    fn at_once(&self) -> usize {
+        AT_ONCE
     }
 
     fn delete(

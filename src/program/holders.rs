@@ -98,7 +98,11 @@ impl Holders {
 
     /// Waits until no other call finds, makes or ends the holder of an owner.
     pub fn lock(&self, owner: &str) -> Result<FileLock, HolderError> {
-        Ok(FileLock::exclusive(&self.run.join(format!("{owner}.lock")))?)
+        Ok(FileLock::passing(&self.lock_file(owner))?)
+    }
+
+    fn lock_file(&self, owner: &str) -> PathBuf {
+        self.run.join(format!("{owner}.lock"))
     }
 
     /// Returns what is known of the holder of an owner; none if it has none.
@@ -167,8 +171,9 @@ impl Holders {
         ended.map_err(|source| HolderError::End { pid, source })
     }
 
-    /// Forgets an owner, whose holder has ended and whose job left nothing but what this user may remove.
-    pub fn forget(&self, owner: &str) -> Result<(), HolderError> {
+    /// Forgets an owner, whose lock is held, whose holder has ended and whose job left nothing but what this
+    /// user may remove. The lock goes with it.
+    pub fn forget(&self, owner: &str, lock: FileLock) -> Result<(), HolderError> {
         let disk = self.disk.join(owner);
         // Named volumes stay for the runner's next job.
         let has_volumes =
@@ -177,7 +182,20 @@ impl Holders {
             remove_tree(&disk)?;
         }
         // The record goes last: as long as there is anything, it is found.
-        Ok(remove_tree(&self.run.join(owner))?)
+        remove_tree(&self.run.join(owner))?;
+        Ok(lock.remove(&self.lock_file(owner))?)
+    }
+
+    /// Removes the disks of owners of whom nothing is recorded, as after a boot. To be called where their
+    /// files have their owners.
+    pub fn remove_forgotten(&self) -> Result<(), HolderError> {
+        for owner in self.owners()? {
+            // It is made before the one on the disk.
+            if !self.run.join(&owner).exists() {
+                remove_tree(&self.disk.join(&owner))?;
+            }
+        }
+        Ok(())
     }
 
     /// Returns whether containers or a job of an owner are recorded.

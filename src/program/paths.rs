@@ -28,6 +28,8 @@ pub struct Paths {
     pub root: PathBuf,
     /// Of what does not outlive a boot.
     pub run: PathBuf,
+    /// Of logs.
+    pub logs: PathBuf,
 }
 
 /// The directory that does not outlive a session of an ordinary user has to be theirs alone.
@@ -56,7 +58,7 @@ impl Paths {
     /// Returns those of the system, for root.
     pub fn of_system() -> Self {
         let Store { root, run, .. } = Store::default();
-        Paths { config: None, root, run }
+        Paths { config: None, root, run, logs: Path::new("/var/log").join(NAME) }
     }
 
     /// Returns those of the user whom this process runs as.
@@ -87,7 +89,9 @@ impl Paths {
             root: beneath("XDG_DATA_HOME", ".local/share")
                 .map_or_else(|| temporary.join("data"), |dir| dir.join(NAME)),
             run: runtime_directory(user, variable("XDG_RUNTIME_DIR"))
-                .map_or(temporary, |dir| dir.join(NAME)),
+                .map_or(temporary.clone(), |dir| dir.join(NAME)),
+            logs: beneath("XDG_STATE_HOME", ".local/state")
+                .map_or_else(|| temporary.join("logs"), |dir| dir.join(NAME)),
         }
     }
 
@@ -167,6 +171,7 @@ mod tests {
         assert_eq!(paths.config.as_deref(), Some(Path::new("/x/XDG_CONFIG_HOME/oci-hooks")));
         assert_eq!(paths.root, Path::new("/x/XDG_DATA_HOME/oci-hooks"));
         assert_eq!(paths.run, Path::new("/x/XDG_RUNTIME_DIR/oci-hooks"));
+        assert_eq!(paths.logs, Path::new("/x/XDG_STATE_HOME/oci-hooks"));
     }
 
     #[test]
@@ -177,6 +182,7 @@ mod tests {
             assert_eq!(paths.config.as_deref(), Some(Path::new("/usr/.config/oci-hooks")));
             assert_eq!(paths.root, Path::new("/usr/.local/share/oci-hooks"));
             assert_eq!(paths.run, Path::new("/tmp/oci-hooks-54321"));
+            assert_eq!(paths.logs, Path::new("/usr/.local/state/oci-hooks"));
             let paths = of(variable, Some("/nonexistent"), false);
             assert_eq!(paths.config, None);
             assert_eq!(paths.root, Path::new("/tmp/oci-hooks-54321/data"));

@@ -218,12 +218,12 @@ fn remove_here(settings: &Settings, newer: NewerRecords) -> Result<Abandoned, St
 
 /// Ends the holder of an owner who has no job any more.
 fn end_if_over(holders: &Holders, owner: &str) -> Result<(), DoorError> {
-    let _lock = holders.lock(owner)?;
+    let lock = holders.lock(owner)?;
     if !holders.has_job(owner) {
         if let Some(record) = holders.find(owner)? {
             holders.end(&record)?;
         }
-        holders.forget(owner)?;
+        holders.forget(owner, lock)?;
     }
     Ok(())
 }

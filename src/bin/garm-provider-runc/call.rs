@@ -8,7 +8,7 @@ use std::io::{self, IsTerminal as _, Read, Write as _};
 use std::process::ExitCode;
 
 use oci_hooks::garm::{
-    Bootstrap, Call, CallError, Command, Exit, INTERFACE_VERSIONS, Instance, Listed,
+    Bootstrap, Call, CallError, Command, Exit, INTERFACE_VERSIONS, Instance, Listed, Lookup,
     MAX_DOCUMENT_BYTES, PlanError, Provider, ProviderError, plan, schema,
 };
 use oci_hooks::image::Silent;
@@ -16,9 +16,12 @@ use oci_hooks::program::context::OutputError;
 use oci_hooks::program::host::HostError;
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::error::chain;
+use oci_hooks::sys::privilege::Privilege;
 use serde::Serialize;
 
+use crate::door::{DoorError, Passage, Rooms};
 use crate::relay::{self, RelayError};
+use crate::settings::Settings;
 use crate::{settings, supervise};
 
 /// More of a message is for nobody: GARM keeps it in its database.
@@ -39,6 +42,8 @@ pub(crate) enum Failure {
     Provider(#[from] ProviderError),
     #[error(transparent)]
     Relay(#[from] RelayError),
+    #[error(transparent)]
+    Door(#[from] DoorError),
     #[error(transparent)]
     Output(#[from] OutputError),
 }
@@ -70,11 +75,13 @@ pub(crate) fn of_environment() -> ExitCode {
         Ok(call) => call,
         Err(error) => return end(Err(error.into())),
     };
-    if needs_root(&call.command) && !rustix::process::geteuid().is_root() {
-        return match relay::relay(&stdin, call.config_file.as_deref()) {
-            Ok(code) => code,
-            Err(error) => end(Err(error.into())),
+    let config = call.config_file.as_deref();
+    if is_about_instances(&call.command) && !Privilege::is_root_of_host() {
+        let result = match relay::is_wanted(config) {
+            true => relay::relay(&stdin, config).map_err(Failure::from),
+            false => carry_out_as_user(&call, variable),
         };
+        return result.unwrap_or_else(|error| end(Err(error)));
     }
     end(carry_out(&call, variable))
 }
@@ -106,8 +113,8 @@ fn say(error: &(dyn Error + 'static)) {
     let _ = writeln!(io::stderr().lock(), "{line}");
 }
 
-/// Returns whether a command is about instances, which belong to root.
-fn needs_root(command: &Command) -> bool {
+/// Returns whether a command is about instances, which belong to root or to one user.
+fn is_about_instances(command: &Command) -> bool {
     !matches!(
         command,
         Command::GetVersion
@@ -126,8 +133,47 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
         Command::GetExtraSpecsJsonSchema => return write(schema::EXTRA_SPECS.trim_end()),
         _ => {}
     }
-    let loaded = settings::read(call.config_file.as_deref())?;
-    let settings = &loaded.settings;
+    carry_out_with(call, &settings::read(call.config_file.as_deref())?.settings, variable)
+}
+
+/// Carries out a call about instances of an ordinary user: in the holder of one where that is needed.
+fn carry_out_as_user(
+    call: &Call,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<ExitCode, Failure> {
+    let settings = settings::read(call.config_file.as_deref())?.settings;
+    if matches!(call.command, Command::ValidatePoolInfo { .. }) {
+        return Ok(end(carry_out_with(call, &settings, variable)));
+    }
+    let rooms = Rooms::new(settings).map_err(DoorError::from)?;
+    let (controller, lookup) = (&call.controller_id, rooms.lookup(&call.controller_id));
+    let name = match &call.command {
+        Command::CreateInstance(bootstrap) => &bootstrap.name,
+        Command::StopInstance { id } => {
+            lookup.get(id)?;
+            if !rooms.has_holder(controller, id).map_err(DoorError::from)? {
+                // All of it has ended.
+                return Ok(Exit::Done.code().into());
+            }
+            id
+        }
+        Command::StartInstance { id } => {
+            lookup.get(id)?;
+            id
+        }
+        command => return Ok(end(look(command, &lookup))),
+    };
+    Ok(match rooms.enter(controller, name)? {
+        Passage::Inside(settings) => end(carry_out_with(call, &settings, variable)),
+        Passage::Ended(exit) => exit.into(),
+    })
+}
+
+fn carry_out_with(
+    call: &Call,
+    settings: &Settings,
+    variable: impl Fn(&str) -> Option<String>,
+) -> Result<(), Failure> {
     let garm = settings.garm()?;
     if let Command::ValidatePoolInfo { image, flavor, extra_specs } = &call.command {
         return validate(&garm, image, flavor, extra_specs.clone());
@@ -157,13 +203,20 @@ fn carry_out(call: &Call, variable: impl Fn(&str) -> Option<String>) -> Result<(
 fn ask(command: &Command, provider: &Provider<'_>) -> Result<(), Failure> {
     match command {
         Command::CreateInstance(bootstrap) => answer(&provider.create(bootstrap)?),
-        Command::GetInstance { id } => answer(&provider.lookup().get(id)?),
-        Command::ListInstances { pool_id } => list(&provider.lookup().list(pool_id)?),
-        Command::DeleteInstance { id } => Ok(provider.lookup().delete(id)?),
-        Command::RemoveAllInstances => Ok(provider.lookup().remove_all()?),
         Command::StartInstance { id } => Ok(provider.start(id)?),
         Command::StopInstance { id } => Ok(provider.stop(id)?),
-        _ => unreachable!("these need no provider"),
+        command => look(command, &provider.lookup()),
+    }
+}
+
+/// Carries out what needs no more of an instance than to find it.
+fn look(command: &Command, lookup: &Lookup<'_>) -> Result<(), Failure> {
+    match command {
+        Command::GetInstance { id } => answer(&lookup.get(id)?),
+        Command::ListInstances { pool_id } => list(&lookup.list(pool_id)?),
+        Command::DeleteInstance { id } => Ok(lookup.delete(id)?),
+        Command::RemoveAllInstances => Ok(lookup.remove_all()?),
+        _ => unreachable!("these need no provider, or more"),
     }
 }
 

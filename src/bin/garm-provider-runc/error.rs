@@ -11,6 +11,8 @@ use oci_hooks::program::host::HostError;
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::fs::PathError;
 
+use crate::door::DoorError;
+
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
@@ -32,6 +34,8 @@ pub(crate) enum Error {
     Provider(#[from] ProviderError),
     #[error(transparent)]
     Supervisor(#[from] SupervisorError),
+    #[error(transparent)]
+    Door(#[from] DoorError),
     #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
     Image { name: String, source: ReferenceError },
     #[error("--follow cannot be combined with --format json")]

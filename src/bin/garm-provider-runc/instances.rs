@@ -5,9 +5,8 @@ use std::collections::BTreeSet;
 use clap::Args;
 use clap_complete::engine::CompletionCandidate;
 use jiff::Timestamp;
-use oci_hooks::container::Engine;
 use oci_hooks::garm::record::{Files, InstanceRecord, Records, controllers};
-use oci_hooks::garm::{ProviderError, Status, instance};
+use oci_hooks::garm::{ProviderError, Site, Sites as _, Status, instance};
 use oci_hooks::program::completions::candidates;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
@@ -18,6 +17,7 @@ use oci_hooks::sys::quantity::counted;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::home::Home;
 use crate::settings::Settings;
 
 /// List the instances of all pools
@@ -43,8 +43,8 @@ struct InstanceEntry {
 }
 
 impl InstanceEntry {
-    fn new(engine: &Engine, files: &Files, record: InstanceRecord) -> Result<Self, ProviderError> {
-        let instance = instance(engine, files, record.clone())?;
+    fn new(site: &Site, files: &Files, record: InstanceRecord) -> Result<Self, ProviderError> {
+        let instance = instance(site, files, record.clone())?;
         Ok(InstanceEntry {
             name: record.name,
             controller: record.controller,
@@ -77,16 +77,17 @@ impl InstanceEntry {
 }
 
 pub(crate) fn run(_: &InstancesArgs, context: &mut Context) -> Result<Exit, Error> {
-    let engine = context.settings::<Settings>()?.settings.host().existing()?;
+    let home = Home::open(context.settings::<Settings>()?.settings)?;
     let mut instances = Vec::new();
-    for records in controllers(&engine.store.options().run)? {
+    for records in controllers(home.run())? {
         let found = records.read_all()?;
         for (_, error) in &found.unreadable {
             context.note(&chain(error));
         }
         for record in found.known {
             if let Some(files) = records.files(&record.name) {
-                instances.push(InstanceEntry::new(&engine, &files, record)?);
+                let site = home.site(records.controller(), &record.name)?;
+                instances.push(InstanceEntry::new(&site, &files, record)?);
             }
         }
     }
@@ -123,7 +124,7 @@ pub(crate) fn shown(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }
 
-/// Returns the names of all instances, for shells that complete them; none to users who are not root.
+/// Returns the names of all instances, for shells that complete them.
 pub(crate) fn names() -> Vec<CompletionCandidate> {
     candidates(all_records().into_iter().flat_map(|records| records.names().unwrap_or_default()))
 }
@@ -142,6 +143,5 @@ pub(crate) fn pools() -> Vec<CompletionCandidate> {
 
 fn all_records() -> Vec<Records> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
-    let Ok(engine) = loaded.settings.host().existing() else { return Vec::new() };
-    controllers(&engine.store.options().run).unwrap_or_default()
+    controllers(&loaded.settings.store.run).unwrap_or_default()
 }

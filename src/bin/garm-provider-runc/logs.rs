@@ -6,15 +6,16 @@ use std::time::Duration;
 
 use clap::Args;
 use clap_complete::ArgValueCandidates;
-use oci_hooks::container::{Engine, LogReader, last_lines};
+use oci_hooks::container::{LogReader, last_lines};
 use oci_hooks::garm::logs::last;
 use oci_hooks::garm::record::controllers;
-use oci_hooks::garm::{Status, instance};
+use oci_hooks::garm::{Sites as _, Status, instance};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::lines;
 
 use crate::error::Error;
+use crate::home::Home;
 use crate::instances;
 use crate::settings::Settings;
 
@@ -54,7 +55,7 @@ pub(crate) fn run(args: &LogsArgs, context: &mut Context) -> Result<Exit, Error>
         return Err(Error::EndlessJson);
     }
     if args.follow {
-        follow(args, &path, count, &settings.host().existing()?, context)?;
+        follow(args, &path, count, &Home::open(settings)?, context)?;
         return Ok(Exit::Done);
     }
     let lines = last_lines(&path, count)?;
@@ -71,7 +72,7 @@ fn follow(
     args: &LogsArgs,
     path: &Path,
     count: usize,
-    engine: &Engine,
+    home: &Home,
     context: &mut Context,
 ) -> Result<(), Error> {
     let mut reader = LogReader::open(path)?;
@@ -79,7 +80,7 @@ fn follow(
     lines::write(&lines[lines.len().saturating_sub(count)..], args.timestamps, context)?;
     loop {
         // Asked first: what comes before it is over must not be missed.
-        let is_over = !is_written(args, path, engine)?;
+        let is_over = !is_written(args, path, home)?;
         lines::write(&reader.lines()?, args.timestamps, context)?;
         context.flush()?;
         if is_over {
@@ -90,12 +91,13 @@ fn follow(
 }
 
 /// Returns whether the instance that writes this log is still running.
-fn is_written(args: &LogsArgs, path: &Path, engine: &Engine) -> Result<bool, Error> {
-    for records in controllers(&engine.store.options().run)? {
+fn is_written(args: &LogsArgs, path: &Path, home: &Home) -> Result<bool, Error> {
+    for records in controllers(home.run())? {
         let Some(files) = records.files(&args.name) else { continue };
         let Some(record) = files.record()? else { continue };
         if record.log == path {
-            return Ok(instance(engine, &files, record)?.status == Status::Running);
+            let site = home.site(records.controller(), &args.name)?;
+            return Ok(instance(&site, &files, record)?.status == Status::Running);
         }
     }
     Ok(false)

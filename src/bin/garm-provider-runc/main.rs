@@ -4,7 +4,9 @@ mod as_root;
 mod call;
 mod cli;
 mod doctor;
+mod door;
 mod error;
+mod home;
 mod instances;
 mod logs;
 #[cfg(test)]

@@ -1,15 +1,18 @@
 //! `garm-provider-runc prune`.
 
 use clap::Args;
+use oci_hooks::container::Engine;
 use oci_hooks::garm;
 use oci_hooks::image::PrunePolicy;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::set_aside::still_set_aside;
+use oci_hooks::sys::privilege::Privilege;
 use oci_hooks::sys::quantity::{Age, Size, counted, human};
 use oci_hooks::sys::record::NewerRecords;
 use serde::Serialize;
 
+use crate::door::{self, DoorError, Passage, Rooms};
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -63,11 +66,37 @@ struct PruneReport {
 
 pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
-    let engine = settings.host().existing()?;
     // Instances hold their images.
     let newer = if args.newer { NewerRecords::Remove } else { NewerRecords::Keep };
     let pruning = garm::PruneOptions { ended_for: args.ended.0, newer };
-    let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
+    if Privilege::is_root_of_host() {
+        let engine = settings.host().existing()?;
+        let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
+        return prune_images(args, &settings, &engine, pruned, newer, context);
+    }
+    let rooms = Rooms::new(settings.clone()).map_err(DoorError::from)?;
+    let swept = garm::sweep(rooms.run(), &rooms, pruning)?;
+    rooms.end_unrecorded()?;
+    match door::store(settings)? {
+        Passage::Inside(settings) => {
+            rooms.remove_forgotten()?;
+            let engine = settings.host().existing()?;
+            let pruned = garm::prune_shared(&engine, &settings.garm()?, swept, pruning)?;
+            prune_images(args, &settings, &engine, pruned, newer, context)
+        }
+        Passage::Ended(exit) => Ok(exit),
+    }
+}
+
+/// Removes images that nothing needs, and reports all that was removed.
+fn prune_images(
+    args: &PruneArgs,
+    settings: &Settings,
+    engine: &Engine,
+    pruned: garm::Pruned,
+    newer: NewerRecords,
+    context: &mut Context,
+) -> Result<Exit, Error> {
     let given = args.age.is_some() || args.size.is_some();
     let (age, size) = match given {
         true => (args.age, args.size),
@@ -85,7 +114,7 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
         images: images.images.iter().map(|image| image.reference.to_string()).collect(),
         layers: images.layers,
         freed_bytes: images.freed_bytes + pruned.runners.freed_bytes,
-        set_aside: still_set_aside(&engine)?,
+        set_aside: still_set_aside(engine)?,
         unreadable: [pruned.unreadable, images.unreadable].concat(),
     };
     if context.is_json() {

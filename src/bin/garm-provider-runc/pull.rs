@@ -8,6 +8,7 @@ use oci_hooks::program::progress::Bar;
 use oci_hooks::program::pulled;
 use oci_hooks::program::sections::Pull;
 
+use crate::door::{self, Passage};
 use crate::error::Error;
 use crate::settings::Settings;
 
@@ -30,7 +31,10 @@ pub(crate) struct PullArgs {
 }
 
 pub(crate) fn run(args: &PullArgs, context: &mut Context) -> Result<Exit, Error> {
-    let settings = context.settings::<Settings>()?.settings;
+    let settings = match door::store(context.settings::<Settings>()?.settings)? {
+        Passage::Inside(settings) => settings,
+        Passage::Ended(exit) => return Ok(exit),
+    };
     let reference = match settings.images.get(&args.image) {
         Some(image) => image.reference.clone(),
         None => args

@@ -1,4 +1,5 @@
-//! The near end of sudo: GARM's user is not root, but instances are root's, and so a call goes to root.
+//! The near end of sudo: GARM's user is not root, but instances are root's, and so a call goes to root. That
+//! is so unless the settings are the user's own.
 //!
 //! Which settings root reads is root's to say: those in the usual place, or those that the line in
 //! sudoers names, `--config FILE as-root`. Who calls can name no others.
@@ -24,13 +25,24 @@ use crate::settings;
 pub(crate) enum RelayError {
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("cannot find sudo: install it, or have GARM run as root")]
+    #[error(
+        "cannot find sudo: install it, have GARM run as root, or give its user settings of their own"
+    )]
     NoSudo(#[source] FindError),
     #[error(
         "sudo does not let this user have root read the settings {}: use those in {}, or write \
-         \"{line}\" into a file in /etc/sudoers.d", path.display(), settings::FILE
+         \"{line}\" into a file in /etc/sudoers.d, or make the file the user's own to have instances \
+         without root", path.display(), settings::FILE
     )]
     OtherSettings { path: PathBuf, line: String },
+}
+
+/// Returns whether a call of this user's goes to root, with this file of settings: what that says is root's to
+/// decide. A user with settings of their own has instances of their own, and so has one without sudo.
+pub(crate) fn is_wanted(config: Option<&Path>) -> bool {
+    !rustix::process::geteuid().is_root()
+        && settings::own_file(config).is_none()
+        && find("sudo").is_ok()
 }
 
 /// Hands this call to root, and returns how it ended.

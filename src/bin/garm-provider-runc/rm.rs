@@ -9,6 +9,7 @@ use oci_hooks::sys::quantity::counted;
 use serde::Serialize;
 
 use crate::error::Error;
+use crate::home::Home;
 use crate::instances::{self, shown};
 use crate::settings::Settings;
 
@@ -89,8 +90,8 @@ pub(crate) fn run(args: &RmArgs, context: &mut Context) -> Result<Exit, Error> {
         pool: args.pool.as_deref(),
     };
     let options = RmOptions { force: args.force, dry_run: args.dry_run };
-    let engine = settings.host().existing()?;
-    let report = garm::rm(&engine, &settings.network(), &selection, options)?;
+    let home = Home::open(settings)?;
+    let report = garm::rm(home.run(), &home, &selection, options)?;
     let exit = match report.left.is_empty() && report.unknown.is_empty() {
         true => Exit::Done,
         false => Exit::Findings,

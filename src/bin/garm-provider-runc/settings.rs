@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::env;
 use std::io::{self, Write as _};
 use std::net::IpAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks::garm::{
@@ -14,6 +15,7 @@ use oci_hooks::garm::{
 use oci_hooks::network::{Interface, NetworkOptions, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::{Host, HostError};
+use oci_hooks::program::paths::Paths;
 use oci_hooks::program::place::Place;
 use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
@@ -32,17 +34,37 @@ pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
 /// Larger than any bundle of CA certificates.
 const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
 
-/// Reads the file that is named, or the usual one if it exists.
+/// Reads the file that is named, or the usual ones that exist: for an ordinary user that of the system, and
+/// their own for what that does not say.
 pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
-    read_or_former(named, Path::new(FILE), Path::new(FORMER_FILE))
+    let paths = Paths::of_process();
+    let usual = paths.settings(Path::new(FILE));
+    let mut loaded = read_or_former(named, &usual, Path::new(FORMER_FILE))?;
+    let Loaded { settings, lines, .. } = &mut loaded;
+    if !lines.contains_key("log.directory") {
+        settings.log.directory = paths.logs.join("garm");
+    }
+    paths.place(&mut settings.store, |key| lines.contains_key(key));
+    settings.place = Place::of_process();
+    Ok(loaded)
+}
+
+/// Returns the settings file that belongs to the user who runs this, if they are not root and it is there:
+/// the one that is named, or else the user's usual one.
+pub(crate) fn own_file(named: Option<&Path>) -> Option<PathBuf> {
+    let uid = rustix::process::geteuid();
+    let usual = || Paths::of_process().settings(Path::new(FILE)).pop();
+    let path = named.map(Path::to_owned).or_else(usual)?;
+    let is_own = path.metadata().is_ok_and(|found| found.uid() == uid.as_raw());
+    (is_own && !uid.is_root()).then_some(path)
 }
 
 fn read_or_former(
     named: Option<&Path>,
-    usual: &Path,
+    usual: &[PathBuf],
     former: &Path,
 ) -> Result<Loaded<Settings>, SettingsError> {
-    let loaded = Loaded::read(named, &[usual.to_owned()])?;
+    let loaded = Loaded::read(named, usual)?;
     if loaded.path().is_some() {
         return Ok(loaded);
     }
@@ -53,7 +75,7 @@ fn read_or_former(
             io::stderr().lock(),
             "warning: settings read from {}: rename the file to {}",
             former.display(),
-            usual.display()
+            usual.first().map_or(Path::new(FILE), PathBuf::as_path).display()
         );
     }
     Ok(loaded)
@@ -122,9 +144,7 @@ impl FileSettings for Settings {
 
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
         let variable = env::var_os(FILE_VARIABLE).filter(|path| !path.is_empty());
-        let mut loaded = read(named.or(variable.as_deref().map(Path::new)))?;
-        loaded.settings.place = Place::of_process();
-        Ok(loaded)
+        read(named.or(variable.as_deref().map(Path::new)))
     }
 
     fn missing(&self) -> Vec<String> {

@@ -43,6 +43,13 @@ fn hosts(entries: &[HostEntry]) -> String {
     std::iter::once(LOOPBACK.to_owned()).chain(lines).collect()
 }
 
+/// Returns the addresses of the resolvers that a container would have in its `/etc/resolv.conf`.
+pub fn resolvers(dns: &Dns) -> Result<Vec<String>, PathError> {
+    let (text, _) = resolv_conf(dns)?;
+    let servers = text.lines().filter_map(|line| line.strip_prefix("nameserver "));
+    Ok(servers.map(|server| server.trim().to_owned()).collect())
+}
+
 /// Returns `/etc/resolv.conf`, and a warning if it names no resolver.
 pub(super) fn resolv_conf(dns: &Dns) -> Result<(String, Option<String>), PathError> {
     let mut found = ResolvConf::default();

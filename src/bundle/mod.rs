@@ -31,7 +31,7 @@ mod write;
 pub use config::{checked_cwd, owns_sysctl};
 pub use devices::{Access, Device, DeviceError, DeviceRule};
 pub use error::BundleError;
-pub use files::write_hosts;
+pub use files::{resolvers, write_hosts};
 pub use hooks::HooksError;
 pub use mounts::{DEFAULT_SHM_BYTES, host_shm_bytes, unmount};
 pub use options::{

@@ -197,6 +197,11 @@ impl Network {
         Some(self.record.plan(&self.options).host().v4.into())
     }
 
+    /// Returns the resolver that whoever is in this network reaches if they reach none of the host's.
+    pub fn resolver(&self) -> Option<IpAddr> {
+        uplink::resolver(&self.record, &self.options)
+    }
+
     /// Returns what people should know of the way out; nothing if there is nothing to say.
     pub fn warning(&self) -> Option<String> {
         let uplink = self.record.uplink.as_ref().filter(|uplink| uplink.loses_half_closed)?;

@@ -12,6 +12,7 @@ use std::time::Duration;
 use program::Buildah;
 
 use super::backend::EngineBackend;
+use crate::bundle::{self, Dns};
 use crate::container_hook::dockerfile::{
     ConfigureError, ContextError, LIMITS, Target, configure, images_of, take,
 };
@@ -19,6 +20,7 @@ use crate::image::{
     Algorithm, Credentials, Digest, Hasher, HelperError, Image, ImportError, Platform, Reference,
     StoreError,
 };
+use crate::network::Network;
 use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine::ConfinedIds;
 use crate::sys::error::chain;
@@ -129,6 +131,7 @@ pub(super) fn build(
         program,
         ids,
         privilege: engine.privilege,
+        resolvers: resolvers(backend)?,
         options,
         storage: &storage,
         temporary: &temporary,
@@ -136,6 +139,12 @@ pub(super) fn build(
         home: &home,
         lock: &lock,
     };
+    if !ids.are_its_own() {
+        log.warning(
+            "this user has no subordinate ids: what a Dockerfile runs is the runner's user, from whom only \
+             directories are hidden, and files cannot be given to other users",
+        );
+    }
     log.group(&format!("Build {}", dockerfile.display()));
     let tag = reference.to_string();
     let policy = backend.settings.pull;
@@ -145,6 +154,20 @@ pub(super) fn build(
     log.end_group();
     built?;
     Ok(engine.store.import(&layout, &reference)?)
+}
+
+/// Returns who knows names in the network of the job, which what a Dockerfile runs is in unless that is the
+/// host's.
+fn resolvers(backend: &EngineBackend<'_>) -> Result<Vec<String>, PathError> {
+    if !backend.network.privilege.has_own_network() {
+        return Ok(Vec::new());
+    }
+    let job = backend.jobs().read(&backend.context.runner.owner()).ok().flatten();
+    let network = job.and_then(|job| Network::open(backend.network, &job.network).ok());
+    let mut dns = Dns::default();
+    dns.servers.clone_from(&backend.settings.dns);
+    dns.fallback = network.and_then(|network| network.resolver());
+    bundle::resolvers(&dns)
 }
 
 /// What was removed of builds.

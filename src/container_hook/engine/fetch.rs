@@ -11,6 +11,7 @@ use crate::container_hook::request::{ImageSource, Registry};
 use crate::image::{
     Credential, Credentials, Image, Login, PullPolicy, PullRequest, Reference, Secret, pull,
 };
+use crate::sys::privilege::outside;
 
 /// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
 pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
@@ -37,7 +38,8 @@ pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Imag
         policy,
         progress: backend.context.log,
     };
-    Ok(pull(&backend.engine.store, backend.registries, &request)?)
+    // Registries are reached as the user of the host reaches them, not as the job does.
+    Ok(outside::run(|| pull(&backend.engine.store, backend.registries, &request))?)
 }
 
 /// Returns the logins for what a container is made from: the runner's own for its image, those of the

@@ -60,6 +60,14 @@ pub(super) fn run(
             let connected = fetch_and_attach(backend, &mut network, &plans, &ids[0]);
             (network, connected)
         }
+        // What a Dockerfile runs has no other network than that of the step.
+        None if backend.network.privilege.has_own_network() => {
+            let id = new_id()[..12].to_owned();
+            jobs.write_step(backend.context.runner, &id, give_back::lent(backend, &plans))?;
+            let mut network = JobNetwork::create(backend, &id)?;
+            let connected = fetch_and_attach(backend, &mut network, &plans, &ids[0]);
+            (network, connected)
+        }
         // Nobody cleans up after a step without a job: while it is pulled or built there is nothing of it.
         None => {
             let images = images(backend, &plans)?;

@@ -25,6 +25,8 @@ pub(super) struct Buildah<'a> {
     /// Whose it is on the host.
     pub(super) ids: ConfinedIds,
     pub(super) privilege: Privilege,
+    /// Who knows names for what a Dockerfile runs, if not those of the host's own file.
+    pub(super) resolvers: Vec<String>,
     pub(super) options: &'a BuildOptions,
     pub(super) storage: &'a Path,
     pub(super) temporary: &'a Path,
@@ -42,6 +44,13 @@ impl Buildah<'_> {
         let options = ["--isolation", "chroot", "--format", "docker", "--layers", "--tag", tag];
         let mut arguments: Vec<&OsStr> = vec!["bud".as_ref()];
         arguments.extend(options.map(OsStr::new));
+        if self.privilege.has_own_network() {
+            // They have been pulled, and here registries are not reached as they were.
+            arguments.push("--pull=false".as_ref());
+        }
+        for resolver in &self.resolvers {
+            arguments.extend(["--dns".as_ref(), OsStr::new(resolver)]);
+        }
         arguments.extend(["--file".as_ref(), file.as_os_str(), context.as_os_str()]);
         self.run("build", &arguments, Stdio::null())
     }

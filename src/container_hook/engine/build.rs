@@ -13,6 +13,7 @@ use program::Buildah;
 
 use super::backend::EngineBackend;
 use crate::bundle::{self, Dns};
+use crate::container::Engine;
 use crate::container_hook::dockerfile::{
     ConfigureError, ContextError, LIMITS, Target, configure, images_of, take,
 };
@@ -211,6 +212,13 @@ pub fn remove_builds(
     unused_for: Option<Duration>,
 ) -> Result<RemovedBuilds, BuildError> {
     sweep(disk, trash, unused_for, DYING)
+}
+
+/// Removes what builds of a job left, with all that buildah keeps if that is the job's alone: its files
+/// belong to users that are known to nobody after the job of an ordinary user.
+pub(super) fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
+    let unused_for = engine.privilege.has_own_users().then_some(Duration::ZERO);
+    remove_builds(&engine.disk, &engine.trash(), unused_for).map(drop)
 }
 
 /// Removes the same, and waits so long for a build that was killed, or that is going on.

@@ -1,7 +1,7 @@
 //! `cleanup_job`: nothing of the job is left.
 
 use super::backend::EngineBackend;
-use super::build::remove_builds;
+use super::build;
 use super::give_back;
 use super::job::{AllJobs, Job, Jobs, Lent};
 use super::pod;
@@ -80,7 +80,7 @@ pub(super) fn remove_all(backend: &EngineBackend<'_>) -> Result<(), HookError> {
         give_back::forget(backend.engine)?;
     }
     // Of builds that were killed.
-    if let Err(error) = remove_builds(&backend.engine.disk, &backend.engine.trash(), None) {
+    if let Err(error) = build::remove_of_job(backend.engine) {
         backend.context.log.warning(&chain(&error));
     }
     removed?;
@@ -198,6 +198,9 @@ pub fn remove_abandoned(
     }
     abandoned.removed += engine.remove_orphans()?;
     abandoned.removed += remove_unnamed(engine, network, &networks)?;
+    if engine.privilege.has_own_users() {
+        build::remove_of_job(engine)?;
+    }
     if is_asked {
         // What is left by now.
         abandoned.unreadable = running;

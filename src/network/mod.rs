@@ -37,3 +37,4 @@ pub use port::{PortError, PortMapping, Protocol, Published};
 pub use subnet::{Subnet, SubnetError};
 pub use trace::{Barrier, Passage};
 pub use trial::{remove_trial, try_passage};
+pub use uplink::{ATTEMPTS, UplinkTrial, try_uplink};

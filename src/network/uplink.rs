@@ -1,6 +1,8 @@
 //! The way out of networks whose host is a namespace of an ordinary user's own: a program of that user leads
 //! from there to the real host. What is listened on and looked up there is a matter of the real host's network.
 
+mod trial;
+
 use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -26,6 +28,8 @@ use crate::sys::record::{RecordError, decode, encode};
 use crate::sys::uplink::{
     Forward, Gateway4, Gateway6, Transport, Uplink, UplinkChoice, UplinkKind, UplinkRequest,
 };
+
+pub use trial::{ATTEMPTS, UplinkTrial, try_uplink};
 
 /// What the program's end in our host's namespace is called.
 const DEVICE: &str = "uplink0";

@@ -31,7 +31,8 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
             mem::forget(holder);
             loaded.settings.place.privilege = found.privilege;
             checks.push(namespaces::made());
-            checks.extend(inside::checks(loaded.settings.host()));
+            let settings = &loaded.settings;
+            checks.extend(inside::checks(settings.host(), &settings.network.uplink));
         }
         Err(error) => checks.push(namespaces::not_made(&error, &this_program()?)),
     }

@@ -2,10 +2,14 @@
 
 use super::super::super::host::Host;
 use super::super::{Check, network, storage};
+use super::uplink;
+use crate::sys::uplink::UplinkChoice;
 
-/// Mounts layers and removes what is in them, and looks at what networks of jobs need.
-pub fn checks(host: Host<'_>) -> Vec<Check> {
+/// Mounts layers and removes what is in them, looks at what networks of jobs need, and asks the host by the
+/// program that leads to the world.
+pub fn checks(host: Host<'_>, choice: &UplinkChoice) -> Vec<Check> {
     let mut checks = vec![storage::overlay(host.store, host.place.privilege)];
     checks.extend(network::own());
+    checks.push(uplink::check(choice, host.store));
     checks
 }

@@ -7,3 +7,4 @@ pub mod inside;
 pub mod namespaces;
 pub mod places;
 pub mod service;
+mod uplink;

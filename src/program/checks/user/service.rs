@@ -11,6 +11,9 @@ use crate::sys::privilege::cgroup::Delegated;
 /// The controllers that limits of containers need most.
 const CONTROLLERS: [&str; 3] = ["cpu", "memory", "pids"];
 
+/// What gives a service its cgroup.
+const DROP_IN: &str = include_str!("../../../../contrib/systemd/oci-hooks-delegate.conf");
+
 /// What is lost without them.
 const LOST: &str =
     "--memory, --cpus and --pids-limit of workflows and the limits of the settings do not hold";
@@ -72,9 +75,11 @@ fn unit(cgroup: &str) -> Option<&str> {
 fn delegate(unit: Option<&str>) -> String {
     let unit = unit.unwrap_or("UNIT");
     let dir = format!("/etc/systemd/system/{unit}.d");
+    let lines = DROP_IN.lines().filter(|line| !line.starts_with('#') && !line.is_empty());
+    let text = lines.fold(String::new(), |text, line| text + line + "\\n");
     format!(
         "sudo mkdir -p {dir}\n\
-         printf '[Service]\\nDelegate=yes\\n' | sudo tee {dir}/oci-hooks.conf\n\
+         printf '{text}' | sudo tee {dir}/oci-hooks-delegate.conf\n\
          sudo systemctl daemon-reload\n\
          sudo systemctl restart {unit}"
     )
@@ -129,6 +134,11 @@ mod tests {
         assert_eq!(unit(&format!("/system.slice/{name}/runner")), Some(name));
         assert_eq!(unit("/user.slice/user-7.slice/session-1.scope"), None);
         assert_eq!(unit("/user.slice/user-7.slice/user@7.service/app.slice/a.service"), None);
+        assert!(
+            delegate(Some(name)).contains("'[Service]\\nDelegate=yes\\n"),
+            "{}",
+            delegate(None)
+        );
         assert!(delegate(Some(name)).ends_with(&format!("sudo systemctl restart {name}")));
     }
 

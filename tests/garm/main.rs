@@ -1,5 +1,5 @@
 //! `garm-provider-runc` as GARM calls it, with real runc and crun, a real registry and a server that
-//! plays GARM. As root.
+//! plays GARM. As root, and as users who are not.
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
@@ -19,6 +19,7 @@ mod parallel;
 mod prune;
 mod recorded;
 mod removal;
+mod rootless;
 mod secrets;
 mod setup;
 mod soak;

@@ -10,6 +10,7 @@ use crate::support::garm::record::Record;
 use crate::support::garm::server::Garm;
 use crate::support::host::Host;
 use crate::support::runtime::Runtime;
+use crate::support::world::{self, Ids};
 
 /// A job that goes on until its instance is gone.
 pub(crate) const ENDLESS: &str = "echo working; exec sleep 1000";
@@ -32,6 +33,32 @@ pub(crate) fn with_runtime(runtime: Runtime, further: &str, test: impl Fn(&World
     let host = Host::new();
     let installation = Installation::new(&host, runtime, further);
     test(&World { garm: Garm::start(&host), installation });
+}
+
+/// Calls a test with a fresh host for each runtime, on which GARM is run by a user with subordinate ids and
+/// then by one without.
+pub(crate) fn with_each_user(further: &str, test: impl Fn(&World<'_>, Ids)) {
+    for runtime in Runtime::ALL {
+        for ids in [Ids::Ranges, Ids::None] {
+            let world = world::World::new();
+            let user = world.user(ids);
+            let installation = Installation::of_user(&world, &user, runtime, further);
+            let _which = Which(runtime, ids);
+            test(&World { garm: Garm::start(world.host()), installation }, ids);
+        }
+    }
+}
+
+/// Says with whom a test fails.
+struct Which(Runtime, Ids);
+
+impl Drop for Which {
+    #[expect(clippy::print_stderr, reason = "it stands beside the panic")]
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("this was {} for a user with the ids {:?}", self.0, self.1);
+        }
+    }
 }
 
 impl World<'_> {

@@ -128,7 +128,12 @@ fn compare<T: Ord + std::fmt::Debug>(
 
 /// Returns the identifiers of the containers that have a record.
 pub(crate) fn containers(installation: &impl Installed) -> Vec<String> {
-    let entries = fs::read_dir(installation.run_directory().join("containers"));
+    containers_below(&installation.run_directory())
+}
+
+/// Returns the identifiers of the containers that have a record below a run directory.
+pub(crate) fn containers_below(run: &Path) -> Vec<String> {
+    let entries = fs::read_dir(run.join("containers"));
     let names = entries.into_iter().flatten().flatten().map(|entry| entry.file_name());
     names.filter_map(|name| name.into_string().ok()).collect()
 }

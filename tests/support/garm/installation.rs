@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Mutex;
@@ -9,9 +10,10 @@ use std::time::{Duration, Instant};
 
 use super::super::host::Host;
 use super::super::hub::{Name, Registry};
-use super::super::leftovers::{Installed, cgroups_of, containers};
+use super::super::leftovers::{Installed, cgroups_of, containers, containers_below};
 use super::super::program::{self, Finished};
 use super::super::runtime::Runtime;
+use super::super::world::{self, User};
 use super::images;
 use super::record::Record;
 
@@ -20,6 +22,8 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_garm-provider-runc");
 /// The program with its settings, and a registry that has the images.
 pub(crate) struct Installation<'h> {
     host: &'h Host,
+    /// Who runs GARM, if not root.
+    user: Option<&'h User>,
     pub(crate) runtime: Runtime,
     registry: Mutex<Option<Registry>>,
 }
@@ -27,8 +31,22 @@ pub(crate) struct Installation<'h> {
 impl<'h> Installation<'h> {
     /// Installs the provider for a runtime, with further settings.
     pub(crate) fn new(host: &'h Host, runtime: Runtime, further: &str) -> Self {
+        Self::of(host, None, runtime, further)
+    }
+
+    /// Installs the provider for a user who runs GARM, with further settings.
+    pub(crate) fn of_user(
+        world: &'h world::World,
+        user: &'h User,
+        runtime: Runtime,
+        further: &str,
+    ) -> Self {
+        Self::of(world.host(), Some(user), runtime, further)
+    }
+
+    fn of(host: &'h Host, user: Option<&'h User>, runtime: Runtime, further: &str) -> Self {
         let registry = Registry::serve(host, Name::Hub, None, &images::storage());
-        let installation = Self { host, runtime, registry: Mutex::new(Some(registry)) };
+        let installation = Self { host, user, runtime, registry: Mutex::new(Some(registry)) };
         installation.configure(further);
         fs::create_dir(host.path().join("bin")).expect("the host has one installation");
         // A copy: the program that cargo made may belong to a user, who then would be root here.
@@ -36,8 +54,24 @@ impl<'h> Installation<'h> {
         installation
     }
 
+    /// Returns the same program for another user of the host, with settings of theirs.
+    pub(crate) fn for_other(&self, user: &'h User, further: &str) -> Self {
+        let registry = Mutex::new(None);
+        let other = Self { host: self.host, user: Some(user), runtime: self.runtime, registry };
+        other.configure(further);
+        other
+    }
+
     /// Writes the settings anew, with further ones; the first can be some of the log's.
     pub(crate) fn configure(&self, further: &str) {
+        if let Some(user) = self.user {
+            // What else there is, a user has where users have it.
+            let runtime = program::find(&self.runtime.to_string());
+            let text = format!("[runtime]\npath = {runtime:?}\n\n{further}");
+            fs::write(self.settings(), text).expect("the user's directory is there");
+            chown(self.settings(), Some(user.id), Some(user.id)).expect("root may do this");
+            return;
+        }
         let runtime = self.runtime.command();
         let text = format!(
             "[runtime]\npath = {:?}\n\n[store]\nroot = {:?}\nrun = {:?}\n\n\
@@ -66,11 +100,17 @@ impl<'h> Installation<'h> {
 
     /// Returns the file that GARM names as the provider's own.
     pub(crate) fn settings(&self) -> PathBuf {
-        self.host.path().join("garm-provider-runc.toml")
+        match self.user {
+            Some(user) => user.home.join("garm-provider-runc.toml"),
+            None => self.host.path().join("garm-provider-runc.toml"),
+        }
     }
 
     pub(crate) fn log_directory(&self) -> PathBuf {
-        self.host.path().join("log")
+        match self.user {
+            Some(user) => user.home.join(".local/state/oci-hooks/garm"),
+            None => self.host.path().join("log"),
+        }
     }
 
     /// Runs a command of the administrator's.
@@ -84,7 +124,11 @@ impl<'h> Installation<'h> {
     }
 
     fn admin_by(&self, mut command: Command, words: &[&str]) -> Finished {
-        self.host.run(command.arg("--config").arg(self.settings()).args(words))
+        command.arg("--config").arg(self.settings()).args(words);
+        if let Some(user) = self.user {
+            user.become_by(&mut command);
+        }
+        self.host.run(&mut command)
     }
 
     /// Returns the log of the last instance of a name.
@@ -98,7 +142,7 @@ impl<'h> Installation<'h> {
     pub(crate) fn wait_for_log(&self, name: &str, text: &str) -> Record {
         let deadline = Instant::now() + program::DEADLINE;
         loop {
-            let containers = containers(self);
+            let containers = self.containers();
             let is_there = |id: &str| containers.iter().any(|container| container.starts_with(id));
             let log = self.newest_log(name, is_there);
             let begins = |line: &str| Some(line.split_once(" stdout ")?.1.starts_with(text));
@@ -108,6 +152,21 @@ impl<'h> Installation<'h> {
             assert!(Instant::now() < deadline, "the log has no {text:?}:\n{}", log.text);
             std::thread::park_timeout(Duration::from_millis(5));
         }
+    }
+
+    /// Returns the number of the user and group who run GARM, if it is not root.
+    pub(crate) fn user(&self) -> Option<(u32, u32)> {
+        self.user.map(|user| (user.id, user.id))
+    }
+
+    /// Returns the identifiers of the containers that have a record.
+    fn containers(&self) -> Vec<String> {
+        if self.user.is_none() {
+            return containers(self);
+        }
+        let instances = fs::read_dir(self.run_directory().join("instances"));
+        let instances = instances.into_iter().flatten().flatten();
+        instances.flat_map(|one| containers_below(&one.path().join("run"))).collect()
     }
 
     /// Returns the newest log of a name and of a container that a function takes; files are called
@@ -139,10 +198,10 @@ impl Installed for Installation<'_> {
     }
 
     fn run_directory(&self) -> PathBuf {
-        self.host.path().join("run")
+        self.user.map_or_else(|| self.host.path().join("run"), User::run_directory)
     }
 
     fn store(&self) -> PathBuf {
-        self.host.path().join("lib")
+        self.user.map_or_else(|| self.host.path().join("lib"), User::data)
     }
 }

@@ -46,7 +46,7 @@ impl<'a> Provider<'a> {
             interface: Some("v0.1.0"),
             extra_specs: Value::Null,
             variables: Vec::new(),
-            user: None,
+            user: installation.user(),
             descriptors: None,
         }
     }

@@ -61,16 +61,13 @@ pub struct Report {
 /// Fails if the directory cannot be opened, or if its file system has no access control lists.
 pub fn lend(directory: BorrowedFd<'_>, name: &Path, to: &Lend) -> Result<Report, PathError> {
     let link = format!("/proc/self/fd/{}", directory.as_raw_fd());
-    match getxattr(&*link, ACCESS, &mut [0; MAX_LIST_BYTES][..]) {
-        Err(Errno::NOTSUP) => {
-            let text = format!(
-                "its file system has no POSIX access control lists: expected one such as ext4, xfs, btrfs \
-                 or tmpfs, or a container that runs as root (`--user 0`) instead of user {}",
-                to.uid
-            );
-            return Err(PathError::new("lend", name, io::Error::other(text)));
-        }
-        Ok(_) | Err(_) => {}
+    if getxattr(&*link, ACCESS, &mut [0; MAX_LIST_BYTES][..]) == Err(Errno::NOTSUP) {
+        let text = format!(
+            "its file system has no POSIX access control lists: expected one such as ext4, xfs, btrfs \
+             or tmpfs, or a container that runs as root (`--user 0`) instead of user {}",
+            to.uid
+        );
+        return Err(PathError::new("lend", name, io::Error::other(text)));
     }
     let mut lender = Lender { to, lent: 0 };
     let problems = walk(directory, name, &mut lender)?;

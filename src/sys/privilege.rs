@@ -20,6 +20,7 @@ use std::io;
 use std::ops;
 use std::path::Path;
 
+pub use clone::exit_at_once;
 pub use enter::{Attendant, Inside, Side, enter_new};
 pub use error::PrivilegeError;
 pub use holder::{Holder, NewHolder};

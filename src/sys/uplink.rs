@@ -96,6 +96,6 @@ impl Uplink {
     /// Of the versions in between it is not known: they count as the older ones.
     pub fn loses_half_closed(&self) -> bool {
         self.kind == UplinkKind::Pasta
-            && !self.version.as_ref().is_some_and(|version| *version >= version::ANSWERS)
+            && self.version.as_ref().is_none_or(|version| *version < version::ANSWERS)
     }
 }

@@ -85,7 +85,7 @@ fn mounts_devices_and_kernel_parameters_are_what_a_user_may_have() {
             spec.options.devices = vec!["/dev/zero:/dev/nil:r".parse().unwrap()];
             let (program, args) = (engine.init_program().unwrap(), Vec::new());
             spec.options.init = Some(Init { program, args, idle_only: false });
-            assert_eq!(run(engine, spec).is_some(), true);
+            assert!(run(engine, spec).is_some());
             let found = fs::read_to_string(work.join("found")).unwrap();
             let lines: Vec<_> = found.lines().map(str::trim).collect();
             let range = match privilege {

@@ -11,7 +11,7 @@ use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::holders::{HolderError, HolderRecord, Holders, enter_store};
 use oci_hooks::sys::error::chain;
-use oci_hooks::sys::privilege::{Attendant, Inside, Privilege, Side};
+use oci_hooks::sys::privilege::{Attendant, Inside, Privilege, Side, exit_at_once};
 use oci_hooks::sys::record::NewerRecords;
 use oci_hooks::sys::spawn::memory_file;
 use serde::Serialize;
@@ -253,7 +253,7 @@ fn within<T: Serialize + DeserializeOwned>(
         Side::Inside(inside) => {
             let settings = settings_inside(settings.clone(), holders, owner, inside);
             let written = serde_json::to_writer(&answer, &work(&settings));
-            std::process::exit(i32::from(written.is_err()));
+            exit_at_once(i32::from(written.is_err()));
         }
         Side::Outside(attendant) => {
             attend(attendant);

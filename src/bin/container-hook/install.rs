@@ -189,7 +189,7 @@ fn report(installed: &Installed, context: &mut Context) -> Result<Exit, Error> {
     match installed.user_ids {
         Some(1) => context.line("\nContainers run without root, and have user 0 alone.")?,
         Some(ids) => {
-            context.line(format!("\nContainers run without root, with {ids} user ids."))?
+            context.line(format!("\nContainers run without root, with {ids} user ids."))?;
         }
         None => {}
     }

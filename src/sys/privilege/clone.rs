@@ -78,7 +78,7 @@ fn with_child_signal(act: impl FnOnce(*const libc::sigset_t)) {
 
 /// Ends this process without doing anything of what the one it is a copy of has left to do.
 #[expect(unsafe_code, reason = "std runs what is registered for the end of a process")]
-pub(super) fn exit_at_once(code: i32) -> ! {
+pub fn exit_at_once(code: i32) -> ! {
     // SAFETY: it does nothing in this process any more.
     unsafe { libc::_exit(code) }
 }

@@ -91,7 +91,7 @@ mod tests {
     fn install(directory: &Path, name: &str, version: &str) {
         let file = directory.join(name);
         fs::write(&file, format!("#!/bin/sh\necho '{version}'\n")).unwrap();
-        fs::set_permissions(file, PermissionsExt::from_mode(0o755)).unwrap();
+        fs::set_permissions(file, fs::Permissions::from_mode(0o755)).unwrap();
     }
 
     #[test]

@@ -23,6 +23,11 @@ struct Entry<'a> {
     mode: u32,
 }
 
+/// A program that may do without root what `ping` does, and how its file says so: version 2, in force at
+/// once, `CAP_NET_RAW` of all capabilities.
+const CAPABLE: &str = "ping";
+const NET_RAW: [u8; 20] = *b"\x01\0\0\x02\0\x20\0\0\0\0\0\0\0\0\0\0\0\0\0\0";
+
 /// Returns what root owns: a directory if the name ends in a slash.
 fn of_root(name: &str) -> Entry<'_> {
     let is_dir = name.ends_with('/');
@@ -40,6 +45,11 @@ fn store(privilege: Privilege, dir: &Path) -> Store {
 fn unpack(store: &Store, entries: &[Entry<'_>]) -> Result<PathBuf, StoreError> {
     let mut archive = tar::Builder::new(Vec::new());
     for entry in entries {
+        if entry.name == CAPABLE {
+            archive
+                .append_pax_extensions([("SCHILY.xattr.security.capability", &NET_RAW[..])])
+                .unwrap();
+        }
         let content = if entry.kind == EntryType::Regular { entry.name.as_bytes() } else { b"" };
         let mut header = Header::new_gnu();
         header.set_entry_type(entry.kind);
@@ -127,6 +137,7 @@ fn files_belong_to_whom_the_image_says_where_there_are_such() {
             Entry { name: "null", kind: EntryType::Char, ..of_root("") },
             Entry { name: "pipe", kind: EntryType::Fifo, owner, mode: 0o600 },
             Entry { name: "home/", owner, ..of_root("home/") },
+            Entry { name: CAPABLE, mode: 0o755, ..of_root("") },
         ];
         let layer = unpack(&store, &layer).unwrap();
         let real = |path: &Path| {
@@ -155,6 +166,10 @@ fn files_belong_to_whom_the_image_says_where_there_are_such() {
                 assert_eq!(found("pipe").0, owner);
             }
             assert_eq!(found("etc"), ((0, 0), 0o755, None));
+            let mut capability = [0; 64];
+            let length =
+                getxattr(root.join(CAPABLE), "security.capability", &mut capability).unwrap();
+            assert_eq!(capability[..length], NET_RAW, "{privilege:?}");
             let is_device = |path: PathBuf| {
                 fs::metadata(path).is_ok_and(|found| found.file_type().is_char_device())
             };
@@ -174,10 +189,11 @@ fn an_owner_whom_a_user_does_not_have_is_named_with_the_range_that_would_do() {
             [((70_000, 0), "user", "subuid"), ((0, 70_000), "group", "subgid")]
         {
             match (privilege, unpack(&store, &layer(owner))) {
-                (Privilege::Mapped(_), Err(error)) => {
+                (Privilege::Mapped(ids), Err(error)) => {
+                    let last = ids.uids - 1;
                     let error = chain(&error);
                     let expected = format!(
-                        "the layer's \"home/app\" belongs to {what} 70000, and there are 0 to 65536 here: \
+                        "the layer's \"home/app\" belongs to {what} 70000, and there are 0 to {last} here: \
                          ask for a range of at least 131072 ids in /etc/{file}"
                     );
                     assert!(error.contains(&expected), "{error}");

@@ -3,6 +3,7 @@ use serde_json::{Value, json};
 use super::super::stage::Stage;
 use super::*;
 use crate::bundle::Security;
+use crate::sys::privilege::{Ids, Privilege};
 
 fn root() -> User {
     User { uid: 0, gid: 0, groups: vec![0], home: "/root".to_owned() }
@@ -175,4 +176,24 @@ fn a_container_that_keeps_its_cgroup_has_no_limits_of_one() {
     };
     let linux = &build(&options)["linux"];
     assert_eq!((&linux["cgroupsPath"], &linux["resources"]), (&Value::Null, &Value::Null));
+}
+
+#[test]
+fn ids_and_limits_are_those_that_an_ordinary_user_has() {
+    let range = "net.ipv4.ping_group_range";
+    let of = |privilege| build(&Options { privilege, ..Options::default() });
+    let mapped = Privilege::Mapped(Ids { uids: 11, gids: 1001 });
+    assert_eq!(of(Privilege::Root)["linux"]["sysctl"][range], "0 2147483647");
+    assert_eq!(of(mapped)["linux"]["sysctl"][range], "0 1000");
+    assert_eq!(of(Privilege::Single)["linux"]["sysctl"].get(range), None);
+    for privilege in [mapped, Privilege::Single] {
+        let score = Some(-1000);
+        let config = build(&Options { privilege, oom_score_adj: score, ..Options::default() });
+        // Who may lower it is asked of the host's root, whatever capabilities there are here.
+        assert!(config["process"]["oomScoreAdj"].as_i64().unwrap() > -1000);
+        let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
+        let limit = crate::bundle::Rlimit::new("nofile", None, None).unwrap();
+        let config = build(&Options { privilege, rlimits: vec![limit], ..Options::default() });
+        assert_eq!(config["process"]["rlimits"][0]["hard"].as_u64(), most);
+    }
 }

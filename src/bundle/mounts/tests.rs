@@ -1,6 +1,7 @@
 use super::super::options::Propagation;
 use super::super::user::User;
 use super::*;
+use crate::sys::privilege::{Ids, Privilege};
 
 fn mount(target: &str, source: MountSource) -> Mount {
     Mount { target: target.into(), source, subpath: None, read_only: false, id_mapping: None }
@@ -47,6 +48,17 @@ fn every_container_has_what_programs_expect() {
         ["/proc", "/dev", "/dev/pts", "/sys", "/sys/fs/cgroup", "/dev/mqueue", "/dev/shm"];
     assert_eq!(destinations(&mounts), expected);
     assert_eq!(options_of(&mounts.entries[6])[4], "size=67108864");
+}
+
+#[test]
+fn terminals_belong_to_a_group_if_there_is_one() {
+    let has_group = |privilege| {
+        let mounts = prepared(&Options { privilege, ..Options::default() }).unwrap();
+        options_of(&mounts.entries[2]).contains(&"gid=5".to_owned())
+    };
+    let mapped = |gids| Privilege::Mapped(Ids { uids: gids, gids });
+    let found = [Privilege::Root, mapped(6), mapped(5), Privilege::Single].map(has_group);
+    assert_eq!(found, [true, true, false, false]);
 }
 
 #[test]

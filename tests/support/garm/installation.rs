@@ -65,9 +65,11 @@ impl<'h> Installation<'h> {
     /// Writes the settings anew, with further ones; the first can be some of the log's.
     pub(crate) fn configure(&self, further: &str) {
         if let Some(user) = self.user {
-            // What else there is, a user has where users have it.
+            // What else there is, a user has where users have it; `/run` is seen on the host alone.
             let runtime = program::find(&self.runtime.to_string());
-            let text = format!("[runtime]\npath = {runtime:?}\n\n{further}");
+            let run = self.run_directory();
+            let text =
+                format!("[runtime]\npath = {runtime:?}\n\n[store]\nrun = {run:?}\n\n{further}");
             fs::write(self.settings(), text).expect("the user's directory is there");
             chown(self.settings(), Some(user.id), Some(user.id)).expect("root may do this");
             return;
@@ -198,7 +200,8 @@ impl Installed for Installation<'_> {
     }
 
     fn run_directory(&self) -> PathBuf {
-        self.user.map_or_else(|| self.host.path().join("run"), User::run_directory)
+        let home = self.user.map_or_else(|| self.host.path(), |user| &user.home);
+        home.join("run")
     }
 
     fn store(&self) -> PathBuf {

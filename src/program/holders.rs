@@ -22,7 +22,9 @@ use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
 use crate::sys::privilege::cgroup::Delegated;
-use crate::sys::privilege::{Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new};
+use crate::sys::privilege::{
+    Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new, exit_at_once,
+};
 use crate::sys::removal::remove_tree;
 
 /// Why there is no holder.
@@ -171,15 +173,15 @@ impl Holders {
         ended.map_err(|source| HolderError::End { pid, source })
     }
 
-    /// Forgets an owner, whose lock is held, whose holder has ended and whose job left nothing but what this
-    /// user may remove. The lock goes with it.
+    /// Forgets an owner, whose lock is held and whose holder has ended. The lock goes with it. This process must
+    /// have no other thread.
     pub fn forget(&self, owner: &str, lock: FileLock) -> Result<(), HolderError> {
         let disk = self.disk.join(owner);
         // Named volumes stay for the runner's next job.
         let has_volumes =
             fs::read_dir(disk.join("volumes")).is_ok_and(|mut all| all.next().is_some());
         if !has_volumes {
-            remove_tree(&disk)?;
+            remove_owned(&disk)?;
         }
         // The record goes last: as long as there is anything, it is found.
         remove_tree(&self.run.join(owner))?;
@@ -242,4 +244,19 @@ pub fn enter_store(store: &Store) -> Result<Side, HolderError> {
     paths::make_private(&store.run)?;
     make_private(&store.root)?;
     Ok(enter_new(&Map::of_process()?)?)
+}
+
+/// Removes a directory whose files may belong to any id of this user: where they have their owners, if what is in
+/// it is not all this user's to remove.
+fn remove_owned(directory: &Path) -> Result<(), HolderError> {
+    match remove_tree(directory) {
+        Err(error) if error.source.kind() == io::ErrorKind::PermissionDenied => {}
+        removed => return Ok(removed?),
+    }
+    match enter_new(&Map::of_process()?)? {
+        Side::Inside(_) => exit_at_once(i32::from(remove_tree(directory).is_err())),
+        Side::Outside(attendant) => drop(attendant.wait(None, |_| ())),
+    }
+    // If that did not do it, this says what is left and why.
+    Ok(remove_tree(directory)?)
 }

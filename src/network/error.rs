@@ -93,7 +93,7 @@ pub enum NetworkError {
     NoWayIn { port: u16, protocol: Protocol },
     /// What leads out does not take an address.
     #[error(
-        "cannot publish a port on {host_ip}: slirp4netns listens on IPv4 addresses, pasta on all"
+        "cannot publish a port on {host_ip}: that takes pasta, and a host with a default route of IPv6"
     )]
     OnlyIpv4 { host_ip: IpAddr },
     /// Nothing leads out of the network.

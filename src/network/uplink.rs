@@ -113,7 +113,7 @@ impl Outside {
 impl UplinkRecord {
     /// Returns the address to publish a port on, if the program does not listen on such ones.
     pub(super) fn cannot_listen(&self, mapping: &PortMapping) -> Option<IpAddr> {
-        mapping.host_ip.filter(|ip| ip.is_ipv6() && !self.kind.listens_on_ipv6())
+        mapping.host_ip.filter(|ip| ip.is_ipv6() && !self.ipv6)
     }
 }
 
@@ -205,13 +205,10 @@ pub(super) fn listened_on(host_ip: Option<IpAddr>, uplink: &UplinkRecord) -> Vec
         Some(ip) => vec![ip],
         None => loopback
             .into_iter()
-            .filter(|ip| ip.is_ipv4() || uplink.kind.listens_on_ipv6() && outside::run(has_ipv6))
+            // An old pasta has a port on one address only.
+            .filter(|ip| ip.is_ipv4() || uplink.ipv6 && !uplink.loses_half_closed)
             .collect(),
     }
-}
-
-fn has_ipv6() -> bool {
-    UdpSocket::bind((Ipv6Addr::LOCALHOST, 0)).is_ok()
 }
 
 /// Returns whether the program has ended that was started for a network.

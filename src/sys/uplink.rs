@@ -66,11 +66,6 @@ impl UplinkKind {
         // slirp4netns calls it experimental, and has one network for all.
         self == UplinkKind::Pasta
     }
-
-    /// Returns whether ports can be forwarded from IPv6 addresses of the host.
-    pub fn listens_on_ipv6(self) -> bool {
-        self == UplinkKind::Pasta
-    }
 }
 
 impl fmt::Display for UplinkKind {

@@ -326,7 +326,7 @@ fn debian_13() -> PathBuf {
     let bin = target.join("debian-13/usr/bin");
     assert!(
         bin.join("containerd").exists(),
-        "this test needs containerd 1.7 in {}: run tests/support/debian-13.sh {} containerd",
+        "this test needs containerd 1.7 in {}: run tests/support/debian-13.sh {} containerd passt libc6",
         bin.display(),
         target.join("debian-13").display()
     );

@@ -21,3 +21,4 @@ mod nesting;
 mod setup;
 mod storage;
 mod trouble;
+mod uplink;

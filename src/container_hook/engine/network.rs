@@ -58,8 +58,10 @@ impl JobNetwork {
     }
 
     pub(super) fn create(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
-        let request =
-            NetworkRequest { id: id.to_owned(), user_namespace: backend.settings.user_namespace };
+        // One of a user's own is around all of the job, and has no further ids to give away.
+        let user_namespace =
+            backend.settings.user_namespace && backend.engine.privilege.has_idmapped_mounts();
+        let request = NetworkRequest { id: id.to_owned(), user_namespace };
         let network = Network::create(backend.network, &request)?;
         if let Some(warning) = network.warning() {
             backend.context.log.warning(&warning);

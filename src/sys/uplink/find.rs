@@ -6,11 +6,15 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::{TUN, Uplink, UplinkChoice, UplinkError, UplinkKind, Version};
+use crate::sys::fs::read_bounded;
 use crate::sys::process::Program;
 
 /// Where programs are: `PATH` of a service is not always what it should be.
 const DIRECTORIES: [&str; 5] =
     ["/usr/bin", "/bin", "/usr/local/bin", "/usr/libexec/podman", "/run/current-system/sw/bin"];
+
+/// How large a program is at most.
+const PROGRAM_BYTES: u64 = 64 << 20;
 
 /// How long a program may take to say its version.
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -63,6 +67,9 @@ impl Uplink {
         let finished = program.run()?;
         let output = String::from_utf8_lossy(&finished.stdout).into_owned();
         let version = match kind {
+            UplinkKind::Pasta if output.is_empty() => {
+                Version::in_pasta(&read_bounded(&file, PROGRAM_BYTES)?)
+            }
             UplinkKind::Pasta => Version::of_pasta(&output),
             UplinkKind::Slirp4netns => Version::of_slirp4netns(&output),
         };

@@ -31,14 +31,33 @@ impl Version {
     pub(super) fn of_pasta(output: &str) -> Option<Self> {
         let line = output.lines().next()?;
         let words = line.split(|c: char| !c.is_ascii_digit() && c != '_');
-        words.map(|word| word.replace('_', "")).find_map(|digits| {
-            let number: u32 = digits.parse().ok().filter(|_| digits.len() == 8)?;
-            let numbers = [number / 10_000, number / 100 % 100, number % 100];
-            let is_date = (2020..2200).contains(&numbers[0])
-                && (1..=12).contains(&numbers[1])
-                && (1..=31).contains(&numbers[2]);
-            is_date.then_some(Version { numbers })
-        })
+        words.map(|word| word.replace('_', "")).find_map(|digits| Version::of_date(&digits))
+    }
+
+    /// Returns pasta's from the program itself: that of 2025 loses what it prints unless it is to a terminal.
+    /// A version that has a commit's name behind its date is text in there.
+    pub(super) fn in_pasta(program: &[u8]) -> Option<Self> {
+        let texts = program.split(|byte| !byte.is_ascii_graphic());
+        let texts = texts.filter_map(|text| std::str::from_utf8(text).ok());
+        texts.flat_map(|text| text.match_indices('.').map(move |at| (text, at.0))).find_map(
+            |(text, point)| {
+                let commit = text[point + 1..].strip_prefix('g').unwrap_or(&text[point + 1..]);
+                let digits = commit.bytes().take_while(u8::is_ascii_hexdigit).count();
+                let is_number = |c: char| c.is_ascii_digit() || c == '_';
+                let date = text[..point].rsplit(|c| !is_number(c)).next()?.replace('_', "");
+                Version::of_date(&date).filter(|_| digits >= 7)
+            },
+        )
+    }
+
+    /// Returns the version that a date of eight digits is.
+    fn of_date(digits: &str) -> Option<Self> {
+        let number: u32 = digits.parse().ok().filter(|_| digits.len() == 8)?;
+        let numbers = [number / 10_000, number / 100 % 100, number % 100];
+        let is_date = (2020..2200).contains(&numbers[0])
+            && (1..=12).contains(&numbers[1])
+            && (1..=31).contains(&numbers[2]);
+        is_date.then_some(Version { numbers })
     }
 
     /// Returns slirp4netns's from what it prints, as `slirp4netns version 1.2.0`.
@@ -77,6 +96,22 @@ mod tests {
         }
         assert!(Version::of_pasta("pasta 20250502").unwrap() < ANSWERS);
         assert!(Version::of_pasta("pasta 20250503").unwrap() >= ANSWERS);
+    }
+
+    #[test]
+    fn pastas_version_is_found_in_the_program() {
+        for (text, expected) in [
+            ("0.0~git20250503.587980c-2+deb13u1", Some("2025-05-03")),
+            ("x 0^20250217.ga1e48a0-2.fc41.x86_64-pasta", Some("2025-02-17")),
+            ("2026_01_20.386b5f5", Some("2026-01-20")),
+            ("unknown version", None),
+            ("20250503.58", None),
+            ("20259903.587980c", None),
+        ] {
+            let program = [b"\x7fELF\0\xff", text.as_bytes(), b"\0%s: \xc3"].concat();
+            let version = Version::in_pasta(&program).map(|version| version.to_string());
+            assert_eq!(version.as_deref(), expected, "{text:?}");
+        }
     }
 
     #[test]

@@ -177,9 +177,8 @@ impl Giver<'_> {
         let has_changed = || {
             self.ids.new_owner((found.st_uid, found.st_gid)).is_some()
                 || is_file(found)
-                    && (found.st_mode & SET_IDS != 0
-                        || may_have(here, name, CAPABILITY)
-                        || self.ids.has_lists && may_have(here, name, lend::ACCESS))
+                    && (found.st_mode & SET_IDS != 0 || may_have(here, name, CAPABILITY))
+                || self.may_have_list(found) && may_have(here, name, lend::ACCESS)
         };
         self.ids.may_change(found.st_uid) && has_changed()
     }
@@ -191,11 +190,15 @@ impl Giver<'_> {
         if let Some(owner) = owner {
             self.give(file, found.st_uid, owner)?;
         }
+        // A descriptor that permits nothing has no other way to its file.
+        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
+        if self.may_have_list(found) {
+            has_changed |= lend::take_from_file(&link, self.ids.owner.0, &self.ids.private)?
+                == Unlent::Changed;
+        }
         if !is_file(found) {
             return Ok(has_changed);
         }
-        // A descriptor that permits nothing has no other way to its file.
-        let link = format!("/proc/self/fd/{}", file.as_raw_fd());
         // The new owner took some of the bits away.
         let mode = fstat(file)?.st_mode;
         if mode & SET_IDS != 0 {
@@ -208,11 +211,12 @@ impl Giver<'_> {
             Err(Errno::NODATA | Errno::NOTSUP) => {}
             Err(error) => return Err(error),
         }
-        if self.ids.has_lists {
-            has_changed |= lend::take_from_file(&link, self.ids.owner.0, &self.ids.private)?
-                == Unlent::Changed;
-        }
         Ok(has_changed)
+    }
+
+    /// Returns whether a file is of a kind that gets a list from its directory.
+    fn may_have_list(&self, found: &Stat) -> bool {
+        self.ids.has_lists && !FileType::from_raw_mode(found.st_mode).is_symlink()
     }
 
     /// Gives a file that belongs to a user, and perhaps to a group that the user namespace does not map, as

@@ -99,7 +99,7 @@ fn what_a_job_leaves_is_the_runners_alone() {
     lent(dir, USER);
     lent(dir, OTHER);
     let make = "umask 022; mkdir -p a/b; echo a > a/file; mkdir -m 700 closed; echo a > closed/file; \
-                cp /bin/true setuid; chmod 6755 setuid";
+                cp /bin/true setuid; chmod 6755 setuid; mkfifo fifo";
     assert!(can(dir, USER, make));
     assert!(can(dir, OTHER, "echo b > a/b/other; echo b >> a/file; ! ls closed"));
     // The one who may say whom it belongs to says so of all.

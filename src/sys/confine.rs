@@ -5,6 +5,7 @@
 //! are such. The homes of users, and other places where nothing is that it needs, are empty, and its
 //! own; what it gets of the host is mounted there.
 
+mod groups;
 mod ids;
 
 use std::ffi::CString;
@@ -168,7 +169,8 @@ impl Confinement {
         set_thread_res_uid(Uid::ROOT, Uid::ROOT, Uid::ROOT)?;
         // Another one, which belongs to the user namespace: there it may mount, and not take away what
         // is mounted now.
-        unshare(UnshareFlags::NEWNS)
+        unshare(UnshareFlags::NEWNS)?;
+        if self.ids.are_its_own() { Ok(()) } else { groups::pretend_to_change() }
     }
 }
 

@@ -14,6 +14,7 @@ mod map;
 pub mod outside;
 mod owners;
 mod ranges;
+mod surroundings;
 mod world;
 
 use std::io;
@@ -27,6 +28,7 @@ pub use holder::{Holder, NewHolder};
 pub use ids::Ids;
 pub use map::{Map, find};
 pub use ranges::{Range, Ranges};
+pub use surroundings::missing as missing_in_container;
 
 use super::mount::OverlayAttributes;
 use super::userns::PrivateIds;

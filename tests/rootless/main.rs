@@ -18,6 +18,7 @@ mod killed;
 mod machine;
 mod namespace;
 mod nesting;
+mod pod;
 mod setup;
 mod storage;
 mod trouble;

@@ -16,6 +16,7 @@ use oci_hooks::program::relayed::sudo_caller;
 use oci_hooks::program::settings_file::{FileSettings as _, Loaded, SettingsError};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
+use oci_hooks::sys::privilege::{Privilege, missing_in_container};
 
 use crate::docker;
 use crate::door::{self, DoorError, Passage};
@@ -68,15 +69,31 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
     let mut loaded = Settings::load(config)?;
     let seen = environment::seen();
     match environment::backend(&loaded.settings) {
-        Kind::Engine => match door::job(loaded.settings.clone(), &request, &seen)? {
-            Passage::Inside(settings) => {
-                loaded.settings = *settings;
-                on_this_machine(&loaded, &request, &seen, log)
+        Kind::Engine => {
+            let passage = door::job(loaded.settings.clone(), &request, &seen);
+            match passage.map_err(CallError::from).inspect_err(|error| explain(error, log))? {
+                Passage::Inside(settings) => {
+                    loaded.settings = *settings;
+                    on_this_machine(&loaded, &request, &seen, log)
+                        .inspect_err(|error| explain(error, log))
+                }
+                Passage::Ended(exit) => Ok(exit),
             }
-            Passage::Ended(exit) => Ok(exit),
-        },
+        }
         Kind::Kubernetes if !kubernetes::IS_BUILT => Err(CallError::NoKubernetes),
         Kind::Kubernetes => kubernetes::run(&loaded, &request, &seen, log),
+    }
+}
+
+/// Says what a container that this runs in lacks, if something was denied to an ordinary user.
+fn explain(error: &CallError, log: &Log) {
+    let denied = ["not permitted", "ermission denied", "not implemented"];
+    let chain = chain(error);
+    if !Privilege::is_root_of_host()
+        && denied.iter().any(|words| chain.contains(words))
+        && let Some(missing) = missing_in_container()
+    {
+        log.warning(&missing);
     }
 }
 

@@ -120,7 +120,7 @@ impl Failure for Error {
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
             Error::Path(error)
-                if error.action == "make the directory"
+                if matches!(error.action, "make the directory" | "create directory")
                     && error.source.kind() == io::ErrorKind::PermissionDenied =>
             {
                 Some("name a directory of this user, such as one below the home directory".to_owned())

@@ -23,12 +23,16 @@ pub const ATTEMPTS: usize = 20;
 /// How long an answer may take, of a program on the same machine.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
-/// Any block will do in a namespace that has nothing else; it is not the host's.
-const GATEWAY: Gateway4 = Gateway4 {
-    inside: Ipv4Addr::new(192, 0, 2, 100),
-    gateway: Ipv4Addr::new(192, 0, 2, 2),
-    resolver: Ipv4Addr::new(192, 0, 2, 3),
-};
+/// Blocks for documentation, of which one at least is not the host's own.
+const BLOCKS: [[u8; 3]; 2] = [[198, 51, 100], [203, 0, 113]];
+
+/// Returns the network between the program and the namespace, which must not have the host's address in it.
+fn gateway(host: Ipv4Addr) -> Gateway4 {
+    let is_other = |block: &&[u8; 3]| !host.octets().starts_with(&block[..]);
+    let [a, b, c] = BLOCKS.iter().find(is_other).copied().unwrap_or(BLOCKS[0]);
+    let address = |last| Ipv4Addr::new(a, b, c, last);
+    Gateway4 { inside: address(100), gateway: address(2), resolver: address(3) }
+}
 
 /// What was found.
 #[derive(Clone, Debug)]
@@ -63,7 +67,7 @@ pub fn try_uplink(choice: &UplinkChoice, dir: &Path) -> Result<UplinkTrial, Netw
         netns: &pin,
         directory: dir,
         device: DEVICE,
-        v4: GATEWAY,
+        v4: gateway(address),
         v6: None,
         forwards: &[],
     };
@@ -116,6 +120,13 @@ mod tests {
         assert_eq!(ask(server).unwrap(), ATTEMPTS);
         // It has answered all that it answers.
         assert!(ask(server).is_err());
+    }
+
+    #[test]
+    fn the_hosts_address_is_not_in_the_network_to_it() {
+        let of = |host: [u8; 4]| gateway(host.into()).inside.octets();
+        assert_eq!(of([198, 51, 100, 7]), [203, 0, 113, 100]);
+        assert_eq!(of([192, 0, 2, 2]), [198, 51, 100, 100]);
     }
 
     #[test]

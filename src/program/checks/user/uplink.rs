@@ -5,7 +5,7 @@ use super::super::Check;
 use super::super::storage::{TrialError, in_trial};
 use crate::network::{ATTEMPTS, NetworkError, UplinkTrial, try_uplink};
 use crate::sys::error::chain;
-use crate::sys::uplink::{Uplink, UplinkChoice, UplinkError};
+use crate::sys::uplink::{TUN, Uplink, UplinkChoice, UplinkError};
 
 const NAME: &str = "uplink";
 
@@ -16,13 +16,21 @@ pub(super) fn check(choice: &UplinkChoice, store: &Store) -> Check {
     });
     match tried {
         Ok(trial) => found(&trial),
-        Err(error) => {
-            let hint = match error.downcast_ref() {
-                Some(NetworkError::Uplink(error)) => hint(error),
-                _ => OTHER,
-            };
-            Check::fail(NAME, chain(&*error), hint)
-        }
+        Err(error) => match error.downcast_ref() {
+            // Its own message has what to do in it, for the logs of jobs.
+            Some(NetworkError::Uplink(UplinkError::Tun { program, source })) => Check::fail(
+                NAME,
+                format!("cannot open {TUN}, which {program} needs: {source}"),
+                TUN_HINT,
+            ),
+            Some(NetworkError::Uplink(UplinkError::NoProgram)) => {
+                Check::fail(NAME, "neither pasta nor slirp4netns is installed", INSTALL)
+            }
+            Some(NetworkError::Uplink(UplinkError::Missing { path, .. })) => {
+                Check::fail(NAME, format!("{} is not there", path.display()), INSTALL)
+            }
+            _ => Check::fail(NAME, chain(&*error), OTHER),
+        },
     }
 }
 
@@ -32,17 +40,10 @@ const OTHER: &str = "name the other program as `uplink` under [network]: pasta o
 /// What to install.
 const INSTALL: &str = "apt install slirp4netns, dnf install passt";
 
-fn hint(error: &UplinkError) -> &'static str {
-    match error {
-        UplinkError::NoProgram | UplinkError::Missing { .. } => INSTALL,
-        UplinkError::Tun { .. } => {
-            "sudo modprobe tun\n\
-             sudo chmod 0666 /dev/net/tun\n\
-             In a container that this runs in: --device /dev/net/tun"
-        }
-        _ => OTHER,
-    }
-}
+/// What to do about the device.
+const TUN_HINT: &str = "sudo modprobe tun\n\
+     sudo chmod 0666 /dev/net/tun\n\
+     In a container that this runs in: --device /dev/net/tun";
 
 fn found(trial: &UplinkTrial) -> Check {
     match trial {

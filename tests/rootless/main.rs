@@ -11,6 +11,7 @@ mod support;
 mod beside;
 mod builds;
 mod containers;
+mod doctor;
 mod escapes;
 mod files;
 mod jobs;

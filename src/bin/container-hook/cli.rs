@@ -19,7 +19,7 @@ Without a command it reads a request of GitHub's runner from standard input and 
 The runner does so by the script that `container-hook install` writes.
 
 Examples:
-  container-hook install /opt/container-hook   Write the script, and print what the runner needs
+  container-hook install ~/container-hook      Write the script, and print what the runner needs
   container-hook doctor                        What is missing on this machine?
   container-hook pull node:22                  Have an image before a job needs it
   container-hook prune --size 20GB             Remove least recently used images
@@ -45,7 +45,7 @@ pub(crate) struct Cli {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Global options")]
 pub(crate) struct GlobalArgs {
-    /// Read the settings from FILE instead of /etc/oci-hooks/container-hook.toml
+    /// Read the settings from FILE instead of /etc/oci-hooks/container-hook.toml and the user's own
     #[arg(long, global = true, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 

@@ -1,9 +1,11 @@
 //! The test machinery itself: users who are not root, on hosts as distributions make them.
 
 use std::io::Write as _;
+use std::os::unix::process::ExitStatusExt as _;
 use std::process::Command;
 use std::thread;
 
+use crate::support::program;
 use crate::support::world::{Ids, OUTSIDE, RANGE, World};
 
 #[test]
@@ -61,4 +63,22 @@ fn there_are_an_outside_and_devices_for_all() {
     let said = world.shell_as(&user, &format!("busybox nc {OUTSIDE} {port} </dev/null"));
     assert_eq!(said, "hello\n");
     answers.join().unwrap().unwrap();
+}
+
+/// They have other numbers for this process, where they may be anybody's.
+#[test]
+fn what_is_killed_is_of_the_host() {
+    let world = World::new();
+    let user = world.user(Ids::Ranges);
+    let mut sleep = Command::new("sleep");
+    let mut child = world.host().spawn(user.become_by(sleep.arg("1000")));
+    program::wait_until("it runs as the user", || world.named("sleep").len() == 1);
+    let pids = world.named("sleep");
+    assert_ne!(pids, [child.id()], "the numbers of a host are its own");
+    world.kill(&pids);
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
+    let mut sleep = Command::new("sleep");
+    let mut child = world.host().spawn(user.become_by(sleep.arg("1000")));
+    world.kill_all_of(&user);
+    assert_eq!(child.wait().unwrap().signal(), Some(9));
 }

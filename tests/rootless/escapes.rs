@@ -10,6 +10,7 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 use std::time::Duration;
 
 use serde_json::json;
@@ -17,16 +18,16 @@ use sha2::{Digest as _, Sha256};
 
 use crate::setup::{Who, redis, shell_step, with_each};
 use crate::support::by_user::ByUser;
-use crate::support::github_runner::{Hook as _, merge, mount, volume};
+use crate::support::github_runner::{Hook as _, merge, volume};
 use crate::support::leftovers::Installed as _;
 use crate::support::program;
 use crate::support::world::{Ids, OWN};
 
-/// Tries to connect to each address, and prints those that answer.
+/// Tries to connect to each address, and prints those that answer, or would if they had anything to say.
 fn probe(addresses: &[String]) -> String {
     format!(
-        "for at in {}; do if nc -w 2 ${{at%:*}} ${{at##*:}} </dev/null >/dev/null 2>&1; \
-         then echo $at; fi; done",
+        "for at in {}; do code=0; timeout 4 nc -w 2 ${{at%:*}} ${{at##*:}} </dev/null >/dev/null 2>&1 || \
+         code=$?; test $code = 1 || echo $at; done",
         addresses.join(" ")
     )
 }
@@ -44,6 +45,8 @@ fn nothing_of_the_hosts_network_is_reached() {
         }
         let outside = installation.world.listen_outside();
         let outside_at = outside.local_addr().unwrap().to_string();
+        // Once for each of two probes.
+        let answers = thread::spawn(move || outside.incoming().take(2).for_each(drop));
         let mut runner = installation.runner("runner-1");
         runner.prepare(runner.job_container("alpine:3.20"), &[redis()]);
         let route = "ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p'";
@@ -56,6 +59,7 @@ fn nothing_of_the_hosts_network_is_reached() {
         assert_eq!(reached, format!("{outside_at}\n"), "and nothing else");
         let reached = runner.container_step(shell_step(&probe(&tried))).0.success();
         assert!(reached.stdout().ends_with(&format!("{outside_at}\n")), "{}", reached.log());
+        answers.join().unwrap();
         for socket in [&all, &own] {
             let heard = socket.accept().map(drop).map_err(|error| error.kind());
             assert_eq!(heard, Err(ErrorKind::WouldBlock));
@@ -299,23 +303,6 @@ fn mounts_give_no_more_than_the_user_has() {
             "{state}"
         );
         assert_eq!(state.matches("No such file").count(), 2, "{state}");
-    });
-}
-
-#[test]
-fn directories_outside_of_the_runners_are_refused_by_name() {
-    with_each(&Who::ROOTLESS, "", |installation| {
-        let runner = installation.runner("runner-1");
-        let other = installation.world.user(Ids::None);
-        let sources = ["/", "/etc", "/proc", "/run", other.home.to_str().unwrap()];
-        for source in sources {
-            let mut container = runner.job_container("node:22");
-            let asked = mount(source, "/x", false);
-            container["systemMountVolumes"].as_array_mut().unwrap().push(asked);
-            let args = json!({"container": container, "services": []});
-            let said = runner.start("prepare_job", args).wait().failure();
-            assert!(said.contains(source), "{source}: {said}");
-        }
     });
 }
 

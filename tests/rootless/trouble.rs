@@ -18,7 +18,7 @@ fn a_store_that_is_full_is_named_and_leaves_nothing() {
             format!("install -d -o {id} -g {id} $(dirname $(dirname {store})) $(dirname {store})");
         host.shell(&format!(
             "{parents}; install -d -o {id} -g {id} -m 700 {store}; \
-             mount -t tmpfs -o mode=700,uid={id},gid={id},nosuid,nodev tmpfs {store}"
+             mount -t tmpfs -o size=1g,mode=700,uid={id},gid={id},nosuid,nodev tmpfs {store}"
         ));
         let mut runner = installation.runner("runner-1");
         job(&mut runner);
@@ -44,8 +44,8 @@ fn a_store_that_is_full_is_named_and_leaves_nothing() {
                 assert!(said.contains(&store), "it names the place: {said}");
             }
             runner.cleanup();
-            before.check_live(installation, image);
             host.shell(&format!("mount -o remount,size=1g {store}"));
+            before.check_live(installation, image);
             job(&mut runner);
         }
     });

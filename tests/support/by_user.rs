@@ -45,6 +45,11 @@ impl<'w> ByUser<'w> {
         let mut variables = user.map(User::variables).unwrap_or_default();
         // A runner has its own.
         variables.retain(|(name, _)| name != "PATH" && name != "LANG");
+        if user.is_none() {
+            // Those of the system would be the users' too.
+            let settings = home.join("container-hook.toml").display().to_string();
+            variables.push(("OCI_HOOKS_CONTAINER_HOOK_CONFIG".to_owned(), settings));
+        }
         let installation = Self { world, user, runtime, home, variables };
         let mut text = format!("[runtime]\npath = {:?}\n\n", installation.runtime);
         if user.is_none() {
@@ -89,7 +94,7 @@ impl<'w> ByUser<'w> {
     pub(crate) fn write_settings(&self, text: &str) {
         let path = match self.user {
             Some(user) => user.settings(),
-            None => "/etc/oci-hooks/container-hook.toml".into(),
+            None => self.home.join("container-hook.toml"),
         };
         let (owner, directory) = (self.ids(), path.parent().expect("it is in a directory"));
         let owner = format!("-o {} -g {}", owner.0, owner.1);
@@ -132,7 +137,7 @@ impl<'w> ByUser<'w> {
         command.args(words);
         match self.user {
             Some(user) => self.world.run_as(user, &mut command),
-            None => self.world.host().run(&mut command),
+            None => self.world.host().run(command.envs(self.variables.iter().cloned())),
         }
     }
 

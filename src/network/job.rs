@@ -16,6 +16,7 @@ use super::interface::Interface;
 use super::link;
 use super::port::{PortMapping, Published};
 use super::record::{self, EndpointRecord, RECORD, Record, claim, directory, lock, records};
+use super::request::{Endpoint, EndpointRequest, NetworkRequest};
 use super::reserve::{Taken, check_rights, in_use, is_taken, reserve};
 use super::subnet::{Pair, Subnet};
 use super::unrecorded;
@@ -87,54 +88,6 @@ const BRIDGE: &str = "bridge.netns";
 
 /// What older versions of this program call it: their jobs may still run.
 const OLD_BRIDGE: &str = "hub.netns";
-
-/// What a network is to be called, and whose ids its containers have.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct NetworkRequest {
-    /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
-    pub id: String,
-    /// Whether its containers have a user namespace of their own, which their network namespaces then
-    /// belong to.
-    pub user_namespace: bool,
-}
-
-impl NetworkRequest {
-    /// Returns one of containers in the host's user namespace.
-    pub fn new(id: impl Into<String>) -> Self {
-        NetworkRequest { id: id.into(), user_namespace: false }
-    }
-}
-
-/// A container that is to be connected.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct EndpointRequest {
-    /// A name that no other container of the network has, of the same characters as an id.
-    pub name: String,
-    /// Ports to publish on the host.
-    pub ports: Vec<PortMapping>,
-}
-
-impl EndpointRequest {
-    /// Returns one that publishes no ports.
-    pub fn new(name: impl Into<String>) -> Self {
-        EndpointRequest { name: name.into(), ports: Vec::new() }
-    }
-}
-
-/// What a connected container has.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Endpoint {
-    /// The pin of its network namespace, a file.
-    pub netns: PathBuf,
-    /// The IPv4 address, then the IPv6 address if the host has IPv6.
-    pub addresses: Vec<IpAddr>,
-    pub published: Vec<Published>,
-    /// A resolver that it reaches if it reaches none of the host's, as those on the host's loopback.
-    pub resolver: Option<IpAddr>,
-}
 
 /// A network that is there.
 ///

@@ -23,6 +23,7 @@ mod nfnetlink;
 mod nftables;
 mod port;
 mod record;
+mod request;
 mod reserve;
 mod subnet;
 mod trace;
@@ -32,8 +33,9 @@ mod uplink;
 
 pub use error::NetworkError;
 pub use interface::{Interface, InterfaceError};
-pub use job::{Endpoint, EndpointRequest, Network, NetworkOptions, NetworkRequest};
+pub use job::{Network, NetworkOptions};
 pub use port::{PortError, PortMapping, Protocol, Published};
+pub use request::{Endpoint, EndpointRequest, NetworkRequest};
 pub use subnet::{Subnet, SubnetError};
 pub use trace::{Barrier, Passage};
 pub use trial::{remove_trial, try_passage};

@@ -11,9 +11,10 @@ use serde::{Deserialize, Serialize};
 use super::error::NetworkError;
 use super::firewall::Member;
 use super::interface::Interface;
-use super::job::{NetworkOptions, NetworkRequest};
+use super::job::NetworkOptions;
 use super::netlink::{self, Netlink};
 use super::port::Published;
+use super::request::NetworkRequest;
 use super::subnet::{CONTAINERS, Plan, Subnet};
 use super::uplink::{Outside, UplinkRecord};
 use crate::sys::fs::{

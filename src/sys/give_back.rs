@@ -384,6 +384,4 @@ fn attribute_bytes_by_link(
 }
 
 #[cfg(test)]
-mod in_user_namespace;
-#[cfg(test)]
 mod tests;

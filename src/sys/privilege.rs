@@ -109,11 +109,12 @@ impl Privilege {
         self == Privilege::Root
     }
 
-    /// Returns whether there are the user and group with these ids.
+    /// Returns whether there is a user with this id.
     pub fn has_user(self, uid: u32) -> bool {
         self.ids().is_none_or(|ids| uid < ids.uids)
     }
 
+    /// Returns whether there is a group with this id.
     pub fn has_group(self, gid: u32) -> bool {
         self.ids().is_none_or(|ids| gid < ids.gids)
     }

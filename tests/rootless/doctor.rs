@@ -19,7 +19,8 @@ fn with_users(test: impl Fn(&ByUser<'_>)) {
 
 /// Returns the findings of `doctor`, and whether it is content.
 fn findings(installation: &ByUser<'_>) -> (Vec<Value>, bool) {
-    let Finished { status, stdout, stderr, .. } = installation.admin(&["doctor", "--format", "json"]);
+    let Finished { status, stdout, stderr, .. } =
+        installation.admin(&["doctor", "--format", "json"]);
     let mut report: Value =
         serde_json::from_str(&stdout).unwrap_or_else(|error| panic!("{error}: {stdout}{stderr}"));
     assert_eq!(report["ok"], status.success());

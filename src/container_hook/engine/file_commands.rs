@@ -29,7 +29,7 @@ impl FileCommands {
             let is_command = path.parent().is_some_and(|above| above.ends_with(DIRECTORY));
             path.file_name().filter(|_| is_command).map(ToOwned::to_owned)
         };
-        let names = environment.0.values().filter_map(|value| name(value));
+        let names = environment.0.values().filter_map(name);
         FileCommands { temp: temp.to_owned(), names: names.collect() }
     }
 

@@ -1,3 +1,5 @@
+mod in_user_namespace;
+
 use std::fs::{self, File};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, lchown, symlink};
 use std::sync::atomic::{AtomicBool, Ordering};

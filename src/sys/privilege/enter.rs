@@ -3,11 +3,12 @@
 //! The copy is this process's child, though it is made by a process in between: one that enters a process
 //! namespace is not in it, only its children are.
 
+use std::ffi::CStr;
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitStatus;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{
-    Pid, PidfdFlags, Signal, WaitOptions, chdir, geteuid, pidfd_open,
+    Pid, PidfdFlags, Signal, WaitOptions, chdir, getcwd, geteuid, pidfd_open,
     set_parent_process_death_signal, waitpid,
 };
 use rustix::thread::{ThreadNameSpaceType, move_into_thread_name_spaces};
@@ -111,7 +112,7 @@ impl Holder {
         let pid = self.process.pid;
         let failed = |error: Errno| PrivilegeError::Enter { pid, source: error.into() };
         let holder = self.process.open().ok_or(PrivilegeError::Ended { pid })?;
-        let here = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        let here = getcwd(Vec::new()).unwrap_or_else(|_| c"/".to_owned());
         let (ours, theirs) = socket_pair().map_err(failed)?;
         let (answer, tell) = pipe_with(PipeFlags::CLOEXEC).map_err(failed)?;
         let between = fork_with(0).map_err(|source| PrivilegeError::Enter { pid, source })?;
@@ -142,7 +143,7 @@ impl Holder {
         &self,
         holder: &OwnedFd,
         socket: OwnedFd,
-        here: &Path,
+        here: &CStr,
     ) -> Result<Side, PrivilegeError> {
         let pid = self.process.pid;
         let failed = |source: io::Error| PrivilegeError::Enter { pid, source };

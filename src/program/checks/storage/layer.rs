@@ -8,6 +8,7 @@ use rustix::fs::{XattrFlags, setxattr};
 
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::privilege::Privilege;
+use crate::sys::removal::remove_tree;
 
 /// A directory that the lower layer alone has.
 const LOWER: &str = "lower-only";
@@ -35,7 +36,7 @@ pub(super) fn change(merged: &Path) -> Result<(), PathError> {
     let opaque = merged.join(OPAQUE);
     is_empty(&opaque)?;
     let lower = merged.join(LOWER);
-    fs::remove_dir_all(&lower).at("remove a directory of a layer by", &lower)?;
+    remove_tree(&lower)?;
     fs::create_dir(&lower).at("make anew", &lower)?;
     is_empty(&lower)?;
     let renamed = merged.join("renamed");

@@ -10,9 +10,9 @@ use std::time::Instant;
 
 use rustix::process::geteuid;
 
-use super::super::lend::{Lend, lend};
-use super::super::userns::{IdRange, Mapping};
-use super::*;
+use super::super::super::lend::{Lend, lend};
+use super::super::super::userns::{IdRange, Mapping};
+use super::super::*;
 
 /// The runner's user, and the first of the ids that it has besides.
 const RUNNER: u32 = 12_345;
@@ -86,7 +86,7 @@ fn run(dir: &Path) -> Report {
 #[test]
 fn what_belongs_to_ids_of_the_runner_is_given_and_what_belongs_to_others_stays() {
     play(
-        "sys::give_back::in_user_namespace::\
+        "sys::give_back::tests::in_user_namespace::\
          what_belongs_to_ids_of_the_runner_is_given_and_what_belongs_to_others_stays",
         |dir| {
             make(dir, "first", 0o600, (FIRST, FIRST));
@@ -130,7 +130,7 @@ fn what_belongs_to_ids_of_the_runner_is_given_and_what_belongs_to_others_stays()
 fn what_is_lent_to_a_container_is_given_back_in_microseconds_a_file() {
     const FILES: u64 = 20_000;
     play(
-        "sys::give_back::in_user_namespace::\
+        "sys::give_back::tests::in_user_namespace::\
          what_is_lent_to_a_container_is_given_back_in_microseconds_a_file",
         |dir| {
             for parent in 0..FILES / 100 {

@@ -1,0 +1,54 @@
+//! What networks and containers in them are asked for, and what they have then.
+
+use std::net::IpAddr;
+use std::path::PathBuf;
+
+use super::port::{PortMapping, Published};
+
+/// What a network is to be called, and whose ids its containers have.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct NetworkRequest {
+    /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
+    pub id: String,
+    /// Whether its containers have a user namespace of their own, which their network namespaces then
+    /// belong to.
+    pub user_namespace: bool,
+}
+
+impl NetworkRequest {
+    /// Returns one of containers in the host's user namespace.
+    pub fn new(id: impl Into<String>) -> Self {
+        NetworkRequest { id: id.into(), user_namespace: false }
+    }
+}
+
+/// A container that is to be connected.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EndpointRequest {
+    /// A name that no other container of the network has, of the same characters as an id.
+    pub name: String,
+    /// Ports to publish on the host.
+    pub ports: Vec<PortMapping>,
+}
+
+impl EndpointRequest {
+    /// Returns one that publishes no ports.
+    pub fn new(name: impl Into<String>) -> Self {
+        EndpointRequest { name: name.into(), ports: Vec::new() }
+    }
+}
+
+/// What a connected container has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Endpoint {
+    /// The pin of its network namespace, a file.
+    pub netns: PathBuf,
+    /// The IPv4 address, then the IPv6 address if the host has IPv6.
+    pub addresses: Vec<IpAddr>,
+    pub published: Vec<Published>,
+    /// A resolver that it reaches if it reaches none of the host's, as those on the host's loopback.
+    pub resolver: Option<IpAddr>,
+}

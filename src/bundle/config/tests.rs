@@ -190,7 +190,7 @@ fn ids_and_limits_are_those_that_an_ordinary_user_has() {
         let score = Some(-1000);
         let config = build(&Options { privilege, oom_score_adj: score, ..Options::default() });
         // Who may lower it is asked of the host's root, whatever capabilities there are here.
-        assert!(config["process"]["oomScoreAdj"].as_i64().unwrap() > -1000);
+        assert_eq!(config["process"]["oomScoreAdj"], oom_score_adj(-1000, false));
         let most = rustix::process::getrlimit(rustix::process::Resource::Nofile).maximum;
         let limit = crate::bundle::Rlimit::new("nofile", None, None).unwrap();
         let config = build(&Options { privilege, rlimits: vec![limit], ..Options::default() });

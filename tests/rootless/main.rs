@@ -10,6 +10,7 @@ mod support;
 
 mod beside;
 mod builds;
+mod cgroups;
 mod containers;
 mod doctor;
 mod escapes;

@@ -65,7 +65,8 @@ fn containers_of_any_user_write_in_the_work_directory_and_leave_nothing_of_their
             runner.run("cat action && rm action && echo last >>old/file").success();
             assert_eq!(fs::read_to_string(&old).unwrap(), "old\nstep\naction\nlast\n");
             if user == "0" {
-                runner.run("su app -s /bin/sh -c 'mkdir -p /__w/_temp/own'; true").success();
+                let own = "su app -s /bin/sh -c 'echo x >shared/file; mkdir -m 700 shared/dir'";
+                runner.run(&format!("mkdir -m 777 shared; {own}; chmod 755 shared")).success();
                 runner.run("mkdir given && echo x >given/file && chown -R 33:33 given").success();
             }
             runner.run(MESS).success();

@@ -119,7 +119,7 @@ impl Failure for Error {
             Error::Template(TemplateError::Read(_)) => Some(format!(
                 "--template or {TEMPLATE_VARIABLE} names the file; without them there is no template"
             )),
-            Error::Path(error)
+            Error::Path(error) | Error::Replace(ReplaceError::Path(error))
                 if matches!(error.action, "make the directory" | "create directory")
                     && error.source.kind() == io::ErrorKind::PermissionDenied =>
             {

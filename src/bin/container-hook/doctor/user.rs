@@ -36,7 +36,6 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
         }
         Err(error) => checks.push(namespaces::not_made(&error, &this_program()?)),
     }
-    checks.extend(runner::checks_for_user(&loaded.settings));
     Ok(report(&checks, CONTAINERS, context)?)
 }
 
@@ -64,6 +63,8 @@ fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
     checks.extend(ownership::whole_user(&settings.policy));
     checks.extend(registries::checks(&settings.registry));
     checks.extend(services(settings, matches!(map, Map::Ranges(_))));
+    // Inside there are no processes of the host.
+    checks.extend(runner::checks_for_user(settings));
     checks
 }
 

@@ -28,6 +28,8 @@ enum Obstacle {
     AppArmor,
     /// The filter of system calls of a container around this process.
     Seccomp,
+    /// What maps ids: `newuidmap` and `newgidmap`, or the ranges that they know.
+    Mapping,
     /// Parts of `/proc` that a container around this process hides.
     MaskedProc,
     Unknown,
@@ -78,6 +80,9 @@ fn obstacle(error: &PrivilegeError, system: System) -> Obstacle {
     let source = error.source().and_then(|source| source.downcast_ref::<io::Error>());
     let is_of_clone = matches!(error, PrivilegeError::Namespace { .. });
     match source {
+        _ if matches!(error, PrivilegeError::NoProgram { .. } | PrivilegeError::Refused { .. }) => {
+            Obstacle::Mapping
+        }
         _ if system.max_is_zero => Obstacle::Maximum,
         Some(source) if is_of_clone && source.raw_os_error() == Some(libc::ENOSPC) => {
             Obstacle::Maximum
@@ -115,6 +120,10 @@ fn hint(obstacle: &Obstacle, program: &Path) -> String {
         Obstacle::Seccomp => "the container around this needs a seccomp profile that allows clone, unshare, \
                               setns and mount; in a pod see docs/container-hook.md"
             .to_owned(),
+        Obstacle::Mapping => {
+            "see what is said of newuidmap and the id ranges; in a container the programs need file capabilities"
+                .to_owned()
+        }
         Obstacle::MaskedProc => "the container around this hides parts of /proc: procMount: Unmasked in a pod, \
                                  --security-opt unmask=ALL for podman, systempaths=unconfined for docker"
             .to_owned(),
@@ -154,6 +163,7 @@ mod tests {
             (inside("mount /proc", libc::EACCES), restricts, Obstacle::AppArmor),
             (clone(libc::EPERM), filtered, Obstacle::Seccomp),
             (inside("mount /proc", libc::EPERM), filtered, Obstacle::MaskedProc),
+            (PrivilegeError::NoProgram { uid: 7, name: "newuidmap" }, zero, Obstacle::Mapping),
             (clone(libc::EINVAL), restricts, Obstacle::Unknown),
             (inside("make mounts private", libc::EPERM), none, Obstacle::Unknown),
         ] {

@@ -13,7 +13,7 @@ use crate::support::leftovers::{Installed as _, Snapshot};
 fn a_store_that_is_full_is_named_and_leaves_nothing() {
     with_each(&Who::ROOTLESS, "", |installation| {
         let (host, id) = (installation.host(), installation.ids().0);
-        let store = installation.store().display().to_string();
+        let store = installation.user.unwrap().data().display().to_string();
         let parents =
             format!("install -d -o {id} -g {id} $(dirname $(dirname {store})) $(dirname {store})");
         host.shell(&format!(
@@ -32,7 +32,7 @@ fn a_store_that_is_full_is_named_and_leaves_nothing() {
                 installation.admin(&["rmi", "alpine:3.20"]).success();
             }
             let args = json!({"container": runner.job_container(image), "services": []});
-            let ended = runner.start("prepare_job", args).wait();
+            let ended = runner.call("prepare_job", args);
             if ended.status.success() {
                 // A job that has room enough still may fill it.
                 let fill = "dd if=/dev/zero of=/full bs=64k count=1000";

@@ -1,6 +1,7 @@
 //! Anything of a job is killed at any phase of any command: the call, the job's holder, its way to the
 //! outside, its runtimes. `cleanup_job` finishes what was begun, and the next job runs.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -54,10 +55,13 @@ fn killed(names: &[&str]) {
         let mut victim = installation.runner("victim");
         let took = Took::measure(&mut victim);
         let mut play = Play::new(installation, KILLS);
+        let found = Cell::new(0);
         let by = |mut call: Call, kill: &Kill| {
             call.pass(kill.after);
             for name in names {
-                installation.world.kill(&installation.world.named(name));
+                let pids = installation.world.named(name);
+                installation.world.kill(&pids);
+                found.set(found.get() + pids.len());
             }
             // A step without an end that does not notice is told, as the runner tells it.
             let (ended, _) = call.cancel();
@@ -66,6 +70,8 @@ fn killed(names: &[&str]) {
         for victim_of in victims(&took) {
             play.kill_by(&mut victim, &victim_of, &by);
         }
+        // Runtimes are there for moments only, which chance may miss.
+        assert!(found.get() > 0 || names == RUNTIME, "there was nothing to kill: {names:?}");
         play.end();
         the_next_job_runs(&mut victim);
     });

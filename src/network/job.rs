@@ -159,8 +159,8 @@ impl Network {
     pub fn warning(&self) -> Option<String> {
         let uplink = self.record.uplink.as_ref().filter(|uplink| uplink.loses_half_closed)?;
         Some(format!(
-            "{} is too old: connections hang whose client closes its side before it is answered; install \
-             slirp4netns, or passt of 2025-05 or newer",
+            "{} is too old: connections hang, or lose the end of the answer, whose client closes its side first; install \
+             slirp4netns, or passt of 2026-10 or newer",
             uplink.program.display()
         ))
     }

@@ -85,8 +85,8 @@ pub struct Uplink {
 }
 
 impl Uplink {
-    /// Returns whether connections that a client ends on its side before it is answered hang, as they do with
-    /// pasta of 2023: what asks like that, as `nc` and some package managers, waits for ever.
+    /// Returns whether connections that a client ends on its side before it is answered hang or lose data,
+    /// as they do with pasta of 2023 and 2025: what asks like that is `nc`, and some package managers.
     ///
     /// Of the versions in between it is not known: they count as the older ones.
     pub fn loses_half_closed(&self) -> bool {

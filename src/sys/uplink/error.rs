@@ -14,7 +14,7 @@ pub enum UplinkError {
     /// Neither program is there.
     #[error(
         "jobs of an ordinary user get to the network by pasta or slirp4netns, and neither is installed: install \
-         passt of 2025-05 or newer, or slirp4netns; jobs that need no network run with `uplink = \"none\"` in \
+         passt of 2026-10 or newer, or slirp4netns; jobs that need no network run with `uplink = \"none\"` in \
          [network]"
     )]
     NoProgram,

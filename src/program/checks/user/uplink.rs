@@ -64,7 +64,7 @@ fn found(trial: &UplinkTrial) -> Check {
                 named(uplink),
                 answered + 1
             ),
-            "apt install slirp4netns, or install passt of May 2025 or newer",
+            "apt install slirp4netns, or install passt of October 2026 or newer",
         ),
     }
 }

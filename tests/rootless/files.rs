@@ -167,7 +167,7 @@ fn files_of_a_job_that_was_killed_are_given_back_by_the_next_and_by_prune() {
             let mut runner = installation.runner(&format!("runner-{what}-{is_boot}"));
             runner.prepare(as_user(runner.job_container("node:22"), "1000"), &[]);
             runner.run("mkdir made; chmod 700 made; echo x >made/file").success();
-            world.kill_all_of(user);
+            world.kill(&world.named("job-holder"));
             assert_ne!(user.foreign(world, &runner.work()), "", "somebody else's files are left");
             if is_boot {
                 let run = installation.jobs_directory().display().to_string();

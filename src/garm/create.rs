@@ -191,7 +191,7 @@ impl<'a> Creation<'a> {
         files: &Files,
         record: &mut InstanceRecord,
     ) -> Result<(InstanceInfo, Task), ProviderError> {
-        let (image, warning, runner, endpoint) = thread::scope(|scope| {
+        let (image, warning, runner, (endpoint, link_warning)) = thread::scope(|scope| {
             let network = &record.network;
             let endpoint = beside(scope, || self.connect(network));
             // Children must be a thread's that is there until all is done.
@@ -234,6 +234,8 @@ impl<'a> Creation<'a> {
         }
         let os = OsRelease::of(|path, limit| root.read(path, limit).ok().flatten());
         let mut notes = notes(&prepared);
+        notes.extend(link_warning);
+        notes.extend(self.unkept_limits());
         if runner.is_some() && !self.provider.engine.privilege.has_owners() {
             notes.push(format!(
                 "the runner runs as root of the instance and not as {}: the user who runs GARM has no ids \
@@ -249,15 +251,30 @@ impl<'a> Creation<'a> {
         Ok((info, Task { spec, log: record.log.clone(), log_bytes, notes }))
     }
 
-    /// Connects the instance to a network of its own.
-    fn connect(&self, id: &str) -> Result<Endpoint, NetworkError> {
+    /// Connects the instance to a network of its own; returns with that what people should know of the way
+    /// out.
+    fn connect(&self, id: &str) -> Result<(Endpoint, Option<String>), NetworkError> {
         let options =
             NetworkOptions { host_access: self.plan.host_access, ..self.provider.network.clone() };
         let network = Network::create(
             &options,
             &NetworkRequest { id: id.to_owned(), user_namespace: false },
         )?;
-        network.attach(&EndpointRequest { name: "instance".to_owned(), ports: Vec::new() })
+        let request = EndpointRequest { name: "instance".to_owned(), ports: Vec::new() };
+        Ok((network.attach(&request)?, network.warning()))
+    }
+
+    /// Returns which limits do not hold, as there are no cgroups for them, in a sentence.
+    fn unkept_limits(&self) -> Option<String> {
+        let cgroups = self.provider.engine.cgroups();
+        let names = self.plan.options.resources.clone().take_unkept(&cgroups);
+        (!names.is_empty()).then(|| {
+            format!(
+                "limits that do not hold: {}: the cgroup of GARM's service is not delegated with the \
+                 controllers for them: add Delegate=yes to the service",
+                names.join(", ")
+            )
+        })
     }
 
     /// Returns the image, and what people should know of it.

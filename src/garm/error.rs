@@ -43,6 +43,9 @@ pub enum ProviderError {
     /// Its image has no runner where the settings say.
     #[error("no runner found in {} of {image}, which `runner-dir` of the image names", dir.display())]
     NoRunner { image: String, dir: PathBuf },
+    /// Not all of its processes could be found.
+    #[error("cannot {action} the processes of instance {name}")]
+    Signal { name: String, action: &'static str, source: std::io::Error },
     /// Something of an ordinary user's instance could not be done in the namespaces that it has.
     #[error("instance {name}")]
     Elsewhere { name: String, source: Box<dyn std::error::Error + Send + Sync> },

@@ -17,6 +17,7 @@ mod http;
 mod instance;
 pub mod logs;
 mod object;
+mod pause;
 mod plan;
 mod provider;
 mod prune;

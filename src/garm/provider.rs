@@ -11,7 +11,7 @@ use super::record::{Files, InstanceRecord, Outcome, Records};
 use super::settings::Settings;
 use super::site::{Here, Removal, Site, Sites};
 use super::supervisor::SupervisorProgram;
-use super::{Bootstrap, remove};
+use super::{Bootstrap, pause, remove};
 use crate::container::{ContainerError, Engine};
 use crate::image::{Credentials, Progress, RegistryClient};
 use crate::network::NetworkOptions;
@@ -70,7 +70,7 @@ impl Provider<'_> {
         let (_, record) = self.lookup().find(id)?;
         if files.is_paused() {
             let container = self.engine.directory(&record.container).read()?;
-            container.runtime.resume(&container.id)?;
+            pause::resume(&container)?;
             return Ok(files.set_paused(false)?);
         }
         let site = Site::of(self.engine);
@@ -98,9 +98,9 @@ impl Provider<'_> {
         // First, so that it is resumed by whoever removes it: what is paused cannot be killed.
         files.set_paused(true)?;
         let container = self.engine.directory(&record.container).read()?;
-        if let Err(error) = container.runtime.pause(&container.id) {
+        if let Err(error) = pause::pause(&container) {
             files.set_paused(false)?;
-            return Err(error.into());
+            return Err(error);
         }
         Ok(())
     }

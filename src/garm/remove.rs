@@ -4,6 +4,7 @@ use std::io;
 use std::time::Duration;
 
 use super::error::ProviderError;
+use super::pause;
 use super::record::{Files, InstanceRecord, Records};
 use super::site::Site;
 use super::supervisor::CGROUP;
@@ -57,7 +58,7 @@ pub(super) fn remove(
     if let Some(container) = &container {
         if files.is_paused() {
             // One that has ended, or was not paused after all, cannot be resumed.
-            let _ = container.runtime.resume(&record.container);
+            let _ = pause::resume(container);
         }
         // Before its supervisor, which is the parent of what runs in it: the first process of a
         // container is gone when all others are collected, and whoever inherits them may be slow.

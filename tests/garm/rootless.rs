@@ -1,19 +1,20 @@
 //! GARM run by an ordinary user without sudo: instances in namespaces of their own.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 
 use rustix::process::Signal;
 use serde_json::json;
 
-use crate::setup::{ENDLESS, World, with_each_user};
+use crate::setup::{ENDLESS, Ordinary, World, with_each_user};
 use crate::support::garm::answer::Status;
 use crate::support::garm::installation::Installation;
 use crate::support::garm::server::Garm;
 use crate::support::leftovers::{Installed as _, Snapshot};
 use crate::support::program;
 use crate::support::runtime::Runtime;
-use crate::support::world::{self, Ids};
+use crate::support::world::{self, Ids, OUTSIDE};
 
 /// What the kernel calls the first process of an instance's namespaces.
 const HOLDER: &str = "job-holder";
@@ -42,7 +43,7 @@ fn entries(directory: &Path) -> Vec<String> {
 
 #[test]
 fn an_instance_lives_and_leaves_nothing() {
-    with_each_user("", |world, ids| {
+    with_each_user("", |world, &Ordinary { ids, .. }| {
         world.warm_up();
         let before = Snapshot::take(&world.installation);
         let provider = world.provider();
@@ -70,6 +71,10 @@ fn an_instance_lives_and_leaves_nothing() {
         assert!(listed.contains("two") && listed.contains("running"), "{listed}");
         let again = world.garm.bootstrap("two", "true", json!({}));
         assert_eq!(provider.start_create(&again).wait().status.code(), Some(31));
+        provider.stop_instance("two").success();
+        assert_eq!(provider.get("two").status, Status::Stopped);
+        provider.start_instance("two").success();
+        assert_eq!(provider.get("two").status, Status::Running);
         provider.delete("two");
         let ended = provider.start("GetInstance", "two", Vec::new()).wait();
         assert_eq!(ended.status.code(), Some(30));
@@ -163,6 +168,31 @@ fn all_are_removed_and_what_a_boot_left_goes() {
         assert!(removed.contains("removed instance two"), "{removed}");
         assert_eq!(entries(&instances), <[String; 0]>::default());
         assert_eq!(named(world, HOLDER), <[u32; 0]>::default());
+    });
+}
+
+#[test]
+fn an_instance_reaches_the_world_and_is_told_of_limits_that_do_not_hold() {
+    with_each_user("[flavors.small]\nmemory = \"1GiB\"\n", |world, ordinary| {
+        let listener = ordinary.world.listen_outside();
+        let port = listener.local_addr().unwrap().port();
+        let answering = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            stream.write_all(b"from outside\n").unwrap();
+        });
+        let job = format!("echo heard $(nc {OUTSIDE} {port} </dev/null); exec sleep 1000");
+        world.bring_up("one", &job, json!({"flavor": "small"}));
+        let log = world.installation.wait_for_log("one", "heard ");
+        assert!(log.text.contains("heard from outside"), "{}", log.text);
+        let expected = "limits that do not hold: memory, pids-limit: ";
+        assert!(log.text.contains(expected), "{}", log.text);
+        answering.join().unwrap();
+        let checked = world.installation.admin(&["doctor"]);
+        let said = checked.stdout + &checked.stderr;
+        assert!(said.contains("whose instances need no root"), "{said}");
+        world.provider().stop_instance("one").success();
+        assert_eq!(world.provider().get("one").status, Status::Stopped);
+        world.provider().delete("one");
     });
 }
 

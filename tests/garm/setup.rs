@@ -37,16 +37,23 @@ pub(crate) fn with_runtime(runtime: Runtime, further: &str, test: impl Fn(&World
 
 /// Calls a test with a fresh host for each runtime, on which GARM is run by a user with subordinate ids and
 /// then by one without.
-pub(crate) fn with_each_user(further: &str, test: impl Fn(&World<'_>, Ids)) {
+pub(crate) fn with_each_user(further: &str, test: impl Fn(&World<'_>, &Ordinary<'_>)) {
     for runtime in Runtime::ALL {
         for ids in [Ids::Ranges, Ids::None] {
             let world = world::World::new();
             let user = world.user(ids);
             let installation = Installation::of_user(&world, &user, runtime, further);
             let _which = Which(runtime, ids);
-            test(&World { garm: Garm::start(world.host()), installation }, ids);
+            let ordinary = Ordinary { world: &world, ids };
+            test(&World { garm: Garm::start(world.host()), installation }, &ordinary);
         }
     }
+}
+
+/// What a test knows of the user who runs GARM.
+pub(crate) struct Ordinary<'w> {
+    pub(crate) world: &'w world::World,
+    pub(crate) ids: Ids,
 }
 
 /// Says with whom a test fails.

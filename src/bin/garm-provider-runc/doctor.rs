@@ -1,5 +1,7 @@
 //! `garm-provider-runc doctor`.
 
+mod user;
+
 use clap::Args;
 use oci_hooks::program::checks::{
     CONTAINERS, Check, host, network, registries, report, runtimes, storage,
@@ -9,19 +11,24 @@ use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{check_this_program, find};
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::error::chain;
+use oci_hooks::sys::privilege::Privilege;
 
 use crate::error::Error;
-use crate::relay::{command_line, sudoers_line};
+use crate::relay::{self, command_line, sudoers_line};
 use crate::settings::Settings;
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as root, as instances are root's. Exit status is 0 if containers will run, and 1 otherwise.")]
+Run it as the user who runs GARM if that has settings of its own, or as root if calls go to root by sudo.
+Exit status is 0 if containers will run, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
+    if !Privilege::is_root_of_host() && !relay::is_wanted(loaded.path()) {
+        return user::run(loaded, context);
+    }
     let settings = &loaded.settings;
     let mut checks = vec![user(), settings_file(&loaded), program(&loaded)];
     checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
@@ -46,7 +53,8 @@ fn user() -> Check {
     if uid.is_root() {
         return Check::ok("user", "root");
     }
-    let hint = "run it as root; GARM itself can run as another user, by sudo: see `sudo` below";
+    let hint = "run it as root; GARM itself can run as another user, by sudo: see `sudo` below; or with \
+                settings that belong to that user, who then needs no root";
     Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), hint)
 }
 

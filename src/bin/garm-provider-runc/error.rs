@@ -10,6 +10,7 @@ use oci_hooks::program::exit::Failure;
 use oci_hooks::program::host::HostError;
 use oci_hooks::program::settings_file::SettingsError;
 use oci_hooks::sys::fs::PathError;
+use oci_hooks::sys::privilege::PrivilegeError;
 
 use crate::door::DoorError;
 
@@ -36,6 +37,8 @@ pub(crate) enum Error {
     Supervisor(#[from] SupervisorError),
     #[error(transparent)]
     Door(#[from] DoorError),
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
     #[error("unknown image {name:?}: not an alias in the settings and not a valid reference")]
     Image { name: String, source: ReferenceError },
     #[error("--follow cannot be combined with --format json")]

@@ -72,7 +72,8 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     if Privilege::is_root_of_host() {
         let engine = settings.host().existing()?;
         let pruned = garm::prune(&engine, &settings.network(), &settings.garm()?, pruning)?;
-        return prune_images(args, &settings, &engine, pruned, newer, context);
+        return ImagePruning { args, settings: &settings, engine: &engine, newer }
+            .run(pruned, context);
     }
     let rooms = Rooms::new(settings.clone()).map_err(DoorError::from)?;
     let swept = garm::sweep(rooms.run(), &rooms, pruning)?;
@@ -82,65 +83,69 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
             rooms.remove_forgotten()?;
             let engine = settings.host().existing()?;
             let pruned = garm::prune_shared(&engine, &settings.garm()?, swept, pruning)?;
-            prune_images(args, &settings, &engine, pruned, newer, context)
+            ImagePruning { args, settings: &settings, engine: &engine, newer }.run(pruned, context)
         }
         Passage::Ended(exit) => Ok(exit),
     }
 }
 
-/// Removes images that nothing needs, and reports all that was removed.
-fn prune_images(
-    args: &PruneArgs,
-    settings: &Settings,
-    engine: &Engine,
-    pruned: garm::Pruned,
+/// What images are removed by, when instances are.
+struct ImagePruning<'a> {
+    args: &'a PruneArgs,
+    settings: &'a Settings,
+    engine: &'a Engine,
     newer: NewerRecords,
-    context: &mut Context,
-) -> Result<Exit, Error> {
-    let given = args.age.is_some() || args.size.is_some();
-    let (age, size) = match given {
-        true => (args.age, args.size),
-        false if args.all => (None, Some(Size(0))),
-        false => (settings.store.keep_age, settings.store.keep_size),
-    };
-    let mut policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
-    policy.newer = newer;
-    let images = engine.store.prune(&policy)?;
-    let result = PruneReport {
-        instances: pruned.instances,
-        containers: pruned.orphans,
-        logs: pruned.logs,
-        runners: pruned.runners.count,
-        images: images.images.iter().map(|image| image.reference.to_string()).collect(),
-        layers: images.layers,
-        freed_bytes: images.freed_bytes + pruned.runners.freed_bytes,
-        set_aside: still_set_aside(engine)?,
-        unreadable: [pruned.unreadable, images.unreadable].concat(),
-    };
-    if context.is_json() {
-        context.json(&result)?;
-        return Ok(Exit::Done);
+}
+
+impl ImagePruning<'_> {
+    /// Removes images that nothing needs, and reports all that was removed.
+    fn run(&self, pruned: garm::Pruned, context: &mut Context) -> Result<Exit, Error> {
+        let ImagePruning { args, settings, engine, newer } = *self;
+        let given = args.age.is_some() || args.size.is_some();
+        let (age, size) = match given {
+            true => (args.age, args.size),
+            false if args.all => (None, Some(Size(0))),
+            false => (settings.store.keep_age, settings.store.keep_size),
+        };
+        let mut policy = PrunePolicy::new(age.map(|age| age.0), size.map(|size| size.0));
+        policy.newer = newer;
+        let images = engine.store.prune(&policy)?;
+        let result = PruneReport {
+            instances: pruned.instances,
+            containers: pruned.orphans,
+            logs: pruned.logs,
+            runners: pruned.runners.count,
+            images: images.images.iter().map(|image| image.reference.to_string()).collect(),
+            layers: images.layers,
+            freed_bytes: images.freed_bytes + pruned.runners.freed_bytes,
+            set_aside: still_set_aside(engine)?,
+            unreadable: [pruned.unreadable, images.unreadable].concat(),
+        };
+        if context.is_json() {
+            context.json(&result)?;
+            return Ok(Exit::Done);
+        }
+        for problem in &result.unreadable {
+            context.note(problem);
+        }
+        for problem in &result.set_aside {
+            context.note(&format!("set aside: {problem}"));
+        }
+        for name in &result.instances {
+            context.line(format!("removed instance {name}"))?;
+        }
+        for image in &images.images {
+            context.line(format!("removed {} ({})", image.reference, image.platform))?;
+        }
+        context.line(format!(
+            "removed {}, {}, {}, {} and {}; freed {}",
+            counted(result.instances.len(), "instance"),
+            counted(result.images.len(), "image"),
+            counted(result.layers, "layer"),
+            counted(result.runners, "runner"),
+            counted(result.logs, "log"),
+            human(result.freed_bytes)
+        ))?;
+        Ok(Exit::Done)
     }
-    for problem in &result.unreadable {
-        context.note(problem);
-    }
-    for problem in &result.set_aside {
-        context.note(&format!("set aside: {problem}"));
-    }
-    for name in &result.instances {
-        context.line(format!("removed instance {name}"))?;
-    }
-    for image in &images.images {
-        context.line(format!("removed {} ({})", image.reference, image.platform))?;
-    }
-    context.line(format!(
-        "removed {}, {}, {}, {} and {}; freed {}",
-        counted(result.instances.len(), "instance"),
-        counted(result.images.len(), "image"),
-        counted(result.layers, "layer"),
-        counted(result.runners, "runner"),
-        counted(result.logs, "log"),
-        human(result.freed_bytes)
-    ))?;
-    Ok(Exit::Done)
 }

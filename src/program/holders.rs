@@ -166,6 +166,18 @@ impl Holders {
         Ok(new.keep()?)
     }
 
+    /// Goes on inside of a holder. None if it has ended, or is about to: then it is waited for.
+    pub fn enter(&self, holder: &Holder) -> Result<Option<Side>, HolderError> {
+        let pid = holder.process.pid;
+        match holder.enter() {
+            Err(PrivilegeError::Ended { .. }) => {
+                holder.end().map_err(|source| HolderError::End { pid, source })?;
+                Ok(None)
+            }
+            entered => Ok(Some(entered?)),
+        }
+    }
+
     /// Ends the holder of an owner, whose lock is held, with all that runs there. Its files stay.
     pub fn end(&self, record: &HolderRecord) -> Result<(), HolderError> {
         let ended = record.holder().map_or(Ok(()), |holder| holder.end());

@@ -170,7 +170,7 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
         }
         Some(Upper { dir: &upper, work: &work })
     };
-    let mut lowers = request.layers.to_vec();
+    let mut lowers = without_repetitions(request.layers);
     if upper.is_none() && lowers.len() == 1 {
         // The kernel wants two where nothing takes changes.
         let empty = request.dir.join(EMPTY);
@@ -192,6 +192,13 @@ fn mount_overlay(request: &Request<'_>, merged: &Path) -> Result<(), PathError> 
     }
     undo.disarm();
     Ok(())
+}
+
+/// Returns layers without those that come again above: the kernel takes each directory once (`ELOOP`). What the upper
+/// one has and hides, the lower one would have and hide too. Steps of a build that change nothing make equal layers.
+fn without_repetitions(layers: &[PathBuf]) -> Vec<PathBuf> {
+    let is_last = |(at, layer): &(usize, &PathBuf)| !layers[at + 1..].contains(layer);
+    layers.iter().enumerate().filter(is_last).map(|(_, layer)| layer.clone()).collect()
 }
 
 /// Mounts each layer in the directory with its owners mapped: the overlay has copies of its own of

@@ -68,11 +68,7 @@ pub(crate) fn job(
     if let Some(found) = found.as_ref().filter(|_| is_new) {
         holders.end(found)?;
     }
-    let holder = match found.as_ref().and_then(HolderRecord::holder) {
-        Some(holder) => holder,
-        None => holders.make(&owner, &name, seen.worker)?,
-    };
-    let attendant = match holder.enter().map_err(HolderError::from)? {
+    let attendant = match enter(&holders, found.as_ref(), &owner, &name, seen)? {
         Side::Inside(inside) => {
             return Ok(Passage::Inside(Box::new(settings_inside(
                 settings, &holders, &owner, inside,
@@ -84,6 +80,23 @@ pub(crate) fn job(
     let ended = attend(attendant);
     end_if_over(&holders, &owner)?;
     Ok(Passage::Ended(ended))
+}
+
+/// Goes on inside of the holder of an owner, whose lock is held: of the one that was found, if it runs, or of a
+/// new one.
+fn enter(
+    holders: &Holders,
+    found: Option<&HolderRecord>,
+    owner: &str,
+    name: &str,
+    seen: &Seen,
+) -> Result<Side, HolderError> {
+    if let Some(holder) = found.and_then(HolderRecord::holder)
+        && let Some(side) = holders.enter(&holder)?
+    {
+        return Ok(side);
+    }
+    Ok(holders.make(owner, name, seen.worker)?.enter()?)
 }
 
 /// Goes on where the files of images have their owners, in the host's network.
@@ -129,7 +142,9 @@ pub(crate) fn in_each_job<T: Serialize + DeserializeOwned>(
         return Err(error.into());
     }
     let running = known.iter().filter_map(|record| Some((&record.owner, record.holder()?)));
-    running.map(|(owner, holder)| within(settings, &holders, owner, &holder, &work)).collect()
+    let each = running
+        .map(|(owner, holder)| within(settings, &holders, owner, || holders.enter(&holder), &work));
+    each.filter_map(Result::transpose).collect()
 }
 
 /// Removes what is left of jobs whose runners are gone. Returns what was removed of each.
@@ -193,19 +208,13 @@ fn remove_job(
     found: Option<&HolderRecord>,
     newer: NewerRecords,
 ) -> Result<Abandoned, DoorError> {
-    let holder = match found.and_then(HolderRecord::holder) {
-        Some(holder) => holder,
-        None => {
-            let name = found.map_or(owner, |record| &record.name);
-            holders.make(owner, name, None)?
-        }
-    };
-    let (removed, unreadable) =
-        within(settings, holders, owner, &holder, &|settings: &Settings| {
-            remove_here(settings, newer).map(|all| (all.removed, all.unreadable))
-        })?;
+    let name = found.map_or(owner, |record| &record.name);
+    let enter = || enter(holders, found, owner, name, &Seen::default()).map(Some);
+    let removed = within(settings, holders, owner, enter, &|settings: &Settings| {
+        remove_here(settings, newer).map(|all| (all.removed, all.unreadable))
+    })?;
     let mut abandoned = Abandoned::default();
-    (abandoned.removed, abandoned.unreadable) = (removed, unreadable);
+    (abandoned.removed, abandoned.unreadable) = removed.unwrap_or_default();
     Ok(abandoned)
 }
 
@@ -239,30 +248,31 @@ fn settings_inside(
     settings
 }
 
-/// Returns what `work` returns, which a copy of this process does inside of a holder.
+/// Returns what `work` returns, which a copy of this process does that enters a holder; none if it has ended.
 fn within<T: Serialize + DeserializeOwned>(
     settings: &Settings,
     holders: &Holders,
     owner: &str,
-    holder: &oci_hooks::sys::privilege::Holder,
+    enter: impl FnOnce() -> Result<Option<Side>, HolderError>,
     work: &dyn Fn(&Settings) -> Result<T, String>,
-) -> Result<T, DoorError> {
+) -> Result<Option<T>, DoorError> {
     let no_answer = |source| DoorError::NoAnswer { owner: owner.to_owned(), source };
     let mut answer = File::from(memory_file("answer", b"").map_err(no_answer)?);
-    match holder.enter().map_err(HolderError::from)? {
-        Side::Inside(inside) => {
+    match enter()? {
+        None => return Ok(None),
+        Some(Side::Inside(inside)) => {
             let settings = settings_inside(settings.clone(), holders, owner, inside);
             let written = serde_json::to_writer(&answer, &work(&settings));
             exit_at_once(i32::from(written.is_err()));
         }
-        Side::Outside(attendant) => {
+        Some(Side::Outside(attendant)) => {
             attend(attendant);
         }
     }
     answer.rewind().map_err(no_answer)?;
     let said: Result<T, String> =
         serde_json::from_reader(&answer).map_err(|error| no_answer(error.into()))?;
-    said.map_err(DoorError::Inside)
+    said.map(Some).map_err(DoorError::Inside)
 }
 
 /// Waits for a process that went on inside, and passes on to it what would end this one.

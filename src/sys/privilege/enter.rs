@@ -132,7 +132,14 @@ impl Holder {
         let between = Pid::from_raw(i32::try_from(between).unwrap_or_default());
         while matches!(waitpid(between, WaitOptions::empty()), Err(Errno::INTR)) {}
         let child = said.parse().ok().and_then(Pid::from_raw);
-        let Some(child) = child else { return Err(inside(geteuid().as_raw(), &said)) };
+        let Some(child) = child else {
+            // One that was killed is there until all below it are dead.
+            let is_ending = said.ends_with(&format!("\n{}", Errno::SRCH.raw_os_error()));
+            return Err(match is_ending {
+                true => PrivilegeError::Ended { pid },
+                false => inside(geteuid().as_raw(), &said),
+            });
+        };
         debug!(holder = pid, pid = child.as_raw_nonzero(), "entered the holder of a job");
         let process = pidfd_open(child, PidfdFlags::empty()).map_err(failed)?;
         Ok(Side::Outside(Attendant { pid: child, process, socket: ours }))

@@ -213,7 +213,7 @@ pub(super) fn listened_on(host_ip: Option<IpAddr>, uplink: &UplinkRecord) -> Vec
 
 /// Returns whether the program has ended that was started for a network.
 pub(super) fn has_ended(options: &NetworkOptions, id: &str) -> Result<bool, NetworkError> {
-    Ok(read(options, id)?.is_some_and(|process| !process.is_running()))
+    Ok(read(options, id)?.is_some_and(|process| !process.is_working()))
 }
 
 /// Returns whether no program was started for a network yet.
@@ -230,7 +230,7 @@ pub(super) fn lead_out(
 ) -> Result<(), NetworkError> {
     let Some(uplink) = &record.uplink else { return Ok(()) };
     match (read(options, &record.id)?, when) {
-        (Some(process), When::Missing) if process.is_running() => return Ok(()),
+        (Some(process), When::Missing) if process.is_working() => return Ok(()),
         (None, When::Changed) => return Ok(()),
         _ => end(options, &record.id)?,
     }

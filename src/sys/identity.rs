@@ -92,6 +92,15 @@ impl Identity {
         stat(proc, self.pid).is_some_and(|(start, state)| start == self.start && state != b'Z')
     }
 
+    /// Returns whether the process runs and is not about to end: one that was killed may be there for a while,
+    /// as until the kernel has taken away its network interface, and does nothing.
+    pub fn is_working(&self) -> bool {
+        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
+        let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
+        let flags = rest.split(' ').nth(6).and_then(|flags| flags.parse::<u64>().ok());
+        flags.is_some_and(|flags| flags & EXITING == 0) && self.is_running()
+    }
+
     /// Opens a descriptor of the process; none if it is gone.
     pub fn open(&self) -> Option<OwnedFd> {
         let pid = Pid::from_raw(i32::try_from(self.pid).ok()?)?;
@@ -173,6 +182,9 @@ pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
     }
 }
 
+/// `PF_EXITING` of Linux: the process runs nothing any more.
+const EXITING: u64 = 4;
+
 /// Returns when a process started and its state.
 fn stat(proc: &Path, pid: u32) -> Option<(u64, u8)> {
     let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
@@ -197,11 +209,12 @@ mod tests {
     fn a_killed_process_is_not_running() {
         let mut child = Command::new("sleep").arg("100").spawn().unwrap();
         let identity = Identity::of(child.id()).unwrap();
+        assert!(identity.is_working());
         assert!(identity.is_running());
         assert_eq!(identity.parent().unwrap().pid, std::process::id());
         identity.kill(Duration::from_secs(10)).unwrap();
         // Still a zombie: this process has not waited for it.
-        assert!(!identity.is_running());
+        assert!(!identity.is_running() && !identity.is_working());
         assert!(identity.open().is_none());
         child.wait().unwrap();
         identity.kill(Duration::ZERO).unwrap();

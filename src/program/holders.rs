@@ -178,6 +178,23 @@ impl Holders {
         }
     }
 
+    /// Goes on inside of the holder of an owner, whose lock is held: of the one that was found, if it runs, or of
+    /// a new one.
+    pub fn enter_or_make(
+        &self,
+        found: Option<&HolderRecord>,
+        owner: &str,
+        name: &str,
+        worker: Option<Identity>,
+    ) -> Result<Side, HolderError> {
+        if let Some(holder) = found.and_then(HolderRecord::holder)
+            && let Some(side) = self.enter(&holder)?
+        {
+            return Ok(side);
+        }
+        Ok(self.make(owner, name, worker)?.enter()?)
+    }
+
     /// Ends the holder of an owner, whose lock is held, with all that runs there. Its files stay.
     pub fn end(&self, record: &HolderRecord) -> Result<(), HolderError> {
         let ended = record.holder().map_or(Ok(()), |holder| holder.end());

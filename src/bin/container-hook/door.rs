@@ -68,7 +68,8 @@ pub(crate) fn job(
     if let Some(found) = found.as_ref().filter(|_| is_new) {
         holders.end(found)?;
     }
-    let attendant = match enter(&holders, found.as_ref(), &owner, &name, seen)? {
+    let side = holders.enter_or_make(found.as_ref(), &owner, &name, seen.worker)?;
+    let attendant = match side {
         Side::Inside(inside) => {
             return Ok(Passage::Inside(Box::new(settings_inside(
                 settings, &holders, &owner, inside,
@@ -80,23 +81,6 @@ pub(crate) fn job(
     let ended = attend(attendant);
     end_if_over(&holders, &owner)?;
     Ok(Passage::Ended(ended))
-}
-
-/// Goes on inside of the holder of an owner, whose lock is held: of the one that was found, if it runs, or of a
-/// new one.
-fn enter(
-    holders: &Holders,
-    found: Option<&HolderRecord>,
-    owner: &str,
-    name: &str,
-    seen: &Seen,
-) -> Result<Side, HolderError> {
-    if let Some(holder) = found.and_then(HolderRecord::holder)
-        && let Some(side) = holders.enter(&holder)?
-    {
-        return Ok(side);
-    }
-    Ok(holders.make(owner, name, seen.worker)?.enter()?)
 }
 
 /// Goes on where the files of images have their owners, in the host's network.
@@ -209,7 +193,7 @@ fn remove_job(
     newer: NewerRecords,
 ) -> Result<Abandoned, DoorError> {
     let name = found.map_or(owner, |record| &record.name);
-    let enter = || enter(holders, found, owner, name, &Seen::default()).map(Some);
+    let enter = || holders.enter_or_make(found, owner, name, None).map(Some);
     let removed = within(settings, holders, owner, enter, &|settings: &Settings| {
         remove_here(settings, newer).map(|all| (all.removed, all.unreadable))
     })?;

@@ -13,7 +13,7 @@ use oci_hooks::program::holders::{HolderError, HolderRecord, Holders, enter_stor
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::identity::ProcessView;
-use oci_hooks::sys::privilege::{Holder, Inside, Privilege, Side};
+use oci_hooks::sys::privilege::{Inside, Privilege, Side, exit_at_once};
 use oci_hooks::sys::spawn::memory_file;
 
 use crate::settings::Settings;
@@ -92,7 +92,7 @@ impl Rooms {
     pub(crate) fn enter(&self, controller: &str, name: &str) -> Result<Passage, DoorError> {
         let key = Key::new(controller, name);
         let lock = self.holders.lock(&key.owner)?;
-        let attendant = match self.holder(&key)?.enter().map_err(HolderError::from)? {
+        let attendant = match self.go_in(&key)? {
             Side::Inside(inside) => {
                 let settings = self.settings_inside(&key, inside);
                 if !self.settings.store.run.join(SWEPT).exists() {
@@ -124,12 +124,10 @@ impl Rooms {
         Ok(self.holders.remove_forgotten()?)
     }
 
-    /// Returns the holder of an instance, whose lock is held; makes one if none runs.
-    fn holder(&self, key: &Key) -> Result<Holder, HolderError> {
-        match self.holders.find(&key.owner)?.as_ref().and_then(HolderRecord::holder) {
-            Some(holder) => Ok(holder),
-            None => self.holders.make(&key.owner, &key.label, None),
-        }
+    /// Goes on in the holder of an instance, whose lock is held; makes one if none runs.
+    fn go_in(&self, key: &Key) -> Result<Side, HolderError> {
+        let found = self.holders.find(&key.owner)?;
+        self.holders.enter_or_make(found.as_ref(), &key.owner, &key.label, None)
     }
 
     fn settings_inside(&self, key: &Key, inside: Inside) -> Settings {
@@ -149,7 +147,7 @@ impl Rooms {
         let no_answer = |source| DoorError::NoAnswer { name: name.to_owned(), source };
         let mut answer = File::from(memory_file("answer", b"").map_err(no_answer)?);
         let lock = self.holders.lock(&key.owner)?;
-        match self.holder(key)?.enter().map_err(HolderError::from)? {
+        match self.go_in(key)? {
             Side::Inside(inside) => {
                 drop(lock);
                 let settings = self.settings_inside(key, inside);
@@ -162,7 +160,7 @@ impl Rooms {
                     deleted.map(drop).map_err(|error| chain(&error))
                 });
                 let written = serde_json::to_writer(&answer, &deleted);
-                std::process::exit(i32::from(written.is_err()));
+                exit_at_once(i32::from(written.is_err()));
             }
             Side::Outside(attendant) => {
                 drop(lock);

@@ -2,10 +2,11 @@
 //! makes them anew for each step, as its own.
 
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{FileType, Mode, OFlags, fstat};
 
 use crate::container_hook::request::Environment;
 use crate::sys::beneath::Beneath;
@@ -52,6 +53,13 @@ impl FileCommands {
         let directory = Beneath::from_fd(directory, &path);
         for name in &self.names {
             let file = directory.open(Path::new(name), flags, Mode::empty())?;
+            // What is opened so may be a link itself.
+            let stat = fstat(&file).at("look at", &path.join(name))?;
+            if !FileType::from_raw_mode(stat.st_mode).is_file() {
+                let error =
+                    io::Error::other("it is no regular file any more: a step has replaced it");
+                return Err(PathError::new("lend", &path.join(name), error));
+            }
             lend_made(file.as_fd()).at("lend", &path.join(name))?;
         }
         Ok(())

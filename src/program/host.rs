@@ -14,6 +14,7 @@ use crate::image::{
 };
 use crate::runtime::{self, DEFAULT_PATH, FindError, Runtime};
 use crate::sys::fs::{PathError, ReadError, read_bounded};
+use crate::sys::privilege::Privilege;
 
 /// More than any file of logins has.
 const MAX_LOGINS_BYTES: u64 = 4 << 20;
@@ -53,6 +54,9 @@ pub struct Host<'a> {
 
 /// Where podman keeps what root logs in to.
 const ROOT_LOGINS: &str = "/run/containers/0/auth.json";
+
+/// Where it keeps what another user logs in to, in their runtime directory.
+const SESSION_LOGINS: &str = "containers/auth.json";
 
 impl Host<'_> {
     /// Opens the store of images.
@@ -154,8 +158,14 @@ impl Host<'_> {
             let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
             let docker = docker.map_or_else(|| home.join(".docker"), PathBuf::from);
             let own = [docker.join("config.json"), home.join(".config/containers/auth.json")];
-            let of_root = rustix::process::geteuid().is_root().then(|| PathBuf::from(ROOT_LOGINS));
-            for path in own.into_iter().chain(of_root).filter(|path| path.exists()) {
+            let of_session = match self.place.privilege {
+                Privilege::Root => Some(PathBuf::from(ROOT_LOGINS)),
+                Privilege::Mapped(_) | Privilege::Single => {
+                    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+                    run.map(|run| run.join(SESSION_LOGINS))
+                }
+            };
+            for path in own.into_iter().chain(of_session).filter(|path| path.exists()) {
                 credentials = credentials.with_file(login_file(&path)?);
             }
         }

@@ -174,6 +174,7 @@ fn what_a_pod_lacks_is_named_in_one_line() {
     let pod = Pod::new();
     for (without, expected) in [
         ("procMount: Unmasked", "`procMount: Unmasked`"),
+        ("add: [SETUID, SETGID]", "the capabilities SETUID and SETGID"),
         (ASKED[3].0, "a seccomp profile"),
         ("tun", "/dev/net/tun"),
     ] {

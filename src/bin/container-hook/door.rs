@@ -11,7 +11,9 @@ use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::holders::{HolderError, HolderRecord, Holders, enter_store};
 use oci_hooks::sys::error::chain;
-use oci_hooks::sys::privilege::{Attendant, Inside, Privilege, Side, exit_at_once};
+use oci_hooks::sys::privilege::{
+    Attendant, Inside, Privilege, Side, exit_at_once, missing_in_container,
+};
 use oci_hooks::sys::record::NewerRecords;
 use oci_hooks::sys::spawn::memory_file;
 use serde::Serialize;
@@ -44,6 +46,16 @@ pub(crate) enum DoorError {
     Inside(String),
     #[error("no answer came from inside of the holder of job {owner}")]
     NoAnswer { owner: String, source: io::Error },
+}
+
+/// Returns what a container that this runs in has to be given, if an error says that something was denied to an
+/// ordinary user.
+pub(crate) fn lacking(error: &(dyn std::error::Error + 'static)) -> Option<String> {
+    let denied =
+        ["not permitted", "ermission denied", "not implemented", "cannot execute newuidmap"];
+    let said = chain(error);
+    let is_denied = denied.iter().any(|words| said.contains(words));
+    if is_denied && !Privilege::is_root_of_host() { missing_in_container() } else { None }
 }
 
 /// Goes on where the containers of the runner's job are, or are to be.

@@ -16,7 +16,6 @@ use oci_hooks::program::relayed::sudo_caller;
 use oci_hooks::program::settings_file::{FileSettings as _, Loaded, SettingsError};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
-use oci_hooks::sys::privilege::{Privilege, missing_in_container};
 
 use crate::docker;
 use crate::door::{self, DoorError, Passage};
@@ -87,12 +86,7 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
 
 /// Says what a container that this runs in lacks, if something was denied to an ordinary user.
 fn explain(error: &CallError, log: &Log) {
-    let denied = ["not permitted", "ermission denied", "not implemented"];
-    let chain = chain(error);
-    if !Privilege::is_root_of_host()
-        && denied.iter().any(|words| chain.contains(words))
-        && let Some(missing) = missing_in_container()
-    {
+    if let Some(missing) = door::lacking(error) {
         log.warning(&missing);
     }
 }

@@ -86,6 +86,7 @@ fn main() -> ExitCode {
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));
     exit_code(result, |error| {
         context.show_error(error);
+        context.hint(door::lacking(error).as_deref());
         match command {
             Command::Template(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,

@@ -370,7 +370,7 @@ impl Network {
             Ok(found) if !found.is_dir() => return Ok(remove_tree(&directory)?),
             found => found.at("look up", &directory)?,
         };
-        uplink::end(options, id)?;
+        uplink::end_soon(options, id)?;
         let left = match read(options, id) {
             Ok(record) => Some(firewall::leave(&record.member(options))?),
             // Whoever was killed before it wrote the record had not made anything.

@@ -278,6 +278,18 @@ pub(super) fn end(options: &NetworkOptions, id: &str) -> Result<(), NetworkError
     }
 }
 
+/// Has the program of a network killed that is about to go: the kernel takes its time for the interface.
+pub(super) fn end_soon(options: &NetworkOptions, id: &str) -> Result<(), NetworkError> {
+    match read(options, id) {
+        Ok(Some(process)) => {
+            let path = directory(options, id).join(PROCESS);
+            Ok(process.kill_soon().at("end the process of", &path)?)
+        }
+        // One that nobody can read is of a process that ends with the pin.
+        Ok(None) | Err(_) => Ok(()),
+    }
+}
+
 fn read(options: &NetworkOptions, id: &str) -> Result<Option<Identity>, NetworkError> {
     let path = directory(options, id).join(PROCESS);
     let Some(text) = read_if_there(&path, 1 << 12)? else { return Ok(None) };

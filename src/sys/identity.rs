@@ -109,6 +109,15 @@ impl Identity {
         self.is_running().then_some(fd)
     }
 
+    /// Has the process killed, and does not wait until it ended.
+    pub fn kill_soon(&self) -> io::Result<()> {
+        let Some(fd) = self.open() else { return Ok(()) };
+        match pidfd_send_signal(&fd, Signal::KILL) {
+            Ok(()) | Err(Errno::SRCH) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
     /// Kills the process and waits until it ended.
     ///
     /// # Errors

@@ -150,11 +150,17 @@ const RULES: [Rule; 8] = [
     },
 ];
 
+/// Returns whether a file is `tests.rs`, or one of its modules, in the directory `tests` beside it.
+fn is_of_unit_tests(source: &Source) -> bool {
+    let is_below_tests = source.path.components().any(|part| part.as_os_str() == "tests");
+    source.is_named("tests.rs") || source.is_below("src") && is_below_tests
+}
+
 /// Checks a file for words that must not stand there.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let mut findings = ignored_by_condition(source);
     for rule in RULES.iter().filter(|rule| (rule.applies)(source)) {
-        if rule.in_tests && source.is_named("tests.rs") {
+        if rule.in_tests && is_of_unit_tests(source) {
             continue;
         }
         let code = if rule.in_tests { source.code_without_tests() } else { &source.code };

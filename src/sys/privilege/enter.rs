@@ -66,28 +66,28 @@ impl Attendant {
         mut woken: impl FnMut(&OwnedFd),
     ) -> io::Result<ExitStatus> {
         let Attendant { pid, process, socket } = self;
-        let mut is_asking = true;
+        // None once the other end is closed: it may become another program, which asks nothing.
+        let mut socket = Some(socket);
         loop {
-            let mut ready = vec![PollFd::new(&process, PollFlags::IN)];
-            let asked = if is_asking { PollFlags::IN } else { PollFlags::empty() };
-            ready.push(PollFd::new(&socket, asked));
-            ready.extend(wake.as_ref().map(|wake| PollFd::new(wake, PollFlags::IN)));
-            match poll(&mut ready, None) {
+            let asking = socket.as_ref().map(OwnedFd::as_fd);
+            let readable = [Some(process.as_fd()), asking, wake];
+            let mut polled: Vec<PollFd<'_>> =
+                readable.iter().flatten().map(|fd| PollFd::new(fd, PollFlags::IN)).collect();
+            match poll(&mut polled, None) {
                 Err(Errno::INTR) => continue,
                 result => result?,
             };
-            let is_ready: Vec<bool> = ready.iter().map(|fd| !fd.revents().is_empty()).collect();
-            if is_ready.get(2) == Some(&true) {
+            let mut is_ready = polled.iter().map(|fd| !fd.revents().is_empty());
+            let [has_ended, is_asked, is_woken] =
+                readable.map(|fd| fd.is_some() && is_ready.next() == Some(true));
+            if is_woken {
                 woken(&process);
             }
-            if is_ready[0] {
+            if has_ended {
                 return collect(pid);
             }
-            if is_asking && is_ready[1] {
-                is_asking = owners::answer(&socket);
-            } else if is_ready[1] {
-                // It has closed its end, as its end does, which would wake us again and again.
-                return collect(pid);
+            if is_asked {
+                socket = socket.filter(owners::answer);
             }
         }
     }

@@ -10,7 +10,7 @@ use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::this_program;
 use oci_hooks::program::settings_file::Loaded;
-use oci_hooks::sys::privilege::{Holder, Map, NewHolder, PrivilegeError, Side};
+use oci_hooks::sys::privilege::{Map, Side};
 
 use super::{limits, ownership, runner};
 use crate::error::Error;
@@ -19,7 +19,7 @@ use crate::settings::Settings;
 pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let map = Map::of_process()?;
     let mut checks = outside(&loaded, &map);
-    match enter(&map) {
+    match namespaces::enter(&map) {
         Ok((Side::Outside(attendant), holder)) => {
             let ended = attendant.wait(None, |_| ());
             drop(holder);
@@ -37,12 +37,6 @@ pub(super) fn run(mut loaded: Loaded<Settings>, context: &mut Context) -> Result
         Err(error) => checks.push(namespaces::not_made(&error, &this_program()?)),
     }
     Ok(report(&checks, CONTAINERS, context)?)
-}
-
-/// Goes on in a holder like those of jobs, which ends with this command.
-fn enter(map: &Map) -> Result<(Side, NewHolder), PrivilegeError> {
-    let holder = Holder::make(map, None)?;
-    Ok((holder.holder().enter()?, holder))
 }
 
 /// Looks at what can be seen as this user: inside, the host's files have other owners.

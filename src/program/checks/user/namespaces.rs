@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::super::Check;
 use crate::sys::error::chain;
-use crate::sys::privilege::PrivilegeError;
+use crate::sys::privilege::{Holder, Map, NewHolder, PrivilegeError, Side};
 
 const NAME: &str = "user namespaces";
 
@@ -134,6 +134,12 @@ fn hint(obstacle: &Obstacle, program: &Path) -> String {
 /// Returns the profile of AppArmor for a program.
 pub fn profile(program: &Path) -> String {
     PROFILE.replace(PROFILE_PATH, &program.display().to_string())
+}
+
+/// Goes on in a holder like those of jobs and instances, which ends with this command.
+pub fn enter(map: &Map) -> Result<(Side, NewHolder), PrivilegeError> {
+    let holder = Holder::make(map, None)?;
+    Ok((holder.holder().enter()?, holder))
 }
 
 #[cfg(test)]

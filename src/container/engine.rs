@@ -118,10 +118,17 @@ impl Engine {
         let dir = self.disk.join("bin");
         let path = dir.join("init");
         // Compared whole: an update of ours brings a new one, and a half-written one is none.
-        if fs::read(&path).is_ok_and(|bytes| bytes == init::PROGRAM) {
+        let is_there = || fs::read(&path).is_ok_and(|bytes| bytes == init::PROGRAM);
+        if is_there() {
             return Ok(path);
         }
         make_private(&dir)?;
+        // Of several that find none one makes it: what another has opened meanwhile and is about to mount
+        // must not be replaced.
+        let _lock = FileLock::exclusive(&dir.join("init.lock"))?;
+        if is_there() {
+            return Ok(path);
+        }
         let options = ReplaceOptions {
             mode: Some(0o555),
             durability: Durability::Unsynced,

@@ -223,7 +223,7 @@ fn all(run: &Path) -> PathBuf {
 }
 
 /// Returns the records of all containers. One that cannot be read is left out: it was being made or
-/// removed just now, or [`orphans`] finds it.
+/// removed just now, or is found as an orphan.
 pub fn records(run: &Path) -> Result<Vec<Record>, ContainerError> {
     let mut records = Vec::new();
     for id in ids(run)? {

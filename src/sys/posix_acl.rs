@@ -4,8 +4,8 @@
 //! is a few numbers.
 
 use super::fs::acl::{
-    ALL, GROUP, MASK, OTHERS, OWNER, OWNING_GROUP, PosixEntry, USER, mask, posix_entries,
-    posix_list,
+    ALL, GROUP, MASK, OTHERS, OWNER, OWNING_GROUP, POSIX_VERSION, PosixEntry, USER, mask,
+    posix_entries,
 };
 
 /// A list in the form that the kernel takes; one without names is no more than a mode.
@@ -130,6 +130,17 @@ impl Acl {
         }
         self.entries.sort_by_key(|entry| (entry.tag, entry.id));
     }
+}
+
+/// Returns the attribute that consists of entries, in the order of their tags.
+fn posix_list(entries: &[PosixEntry]) -> Vec<u8> {
+    let mut list = POSIX_VERSION.to_le_bytes().to_vec();
+    for PosixEntry { tag, permissions, id } in entries {
+        list.extend(tag.to_le_bytes());
+        list.extend(permissions.to_le_bytes());
+        list.extend(id.to_le_bytes());
+    }
+    list
 }
 
 #[cfg(test)]

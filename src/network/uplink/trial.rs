@@ -118,8 +118,8 @@ mod tests {
     fn clients_that_have_said_all_are_answered() {
         let server = serve(Ipv4Addr::LOCALHOST.into()).unwrap();
         assert_eq!(ask(server).unwrap(), ATTEMPTS);
-        // It has answered all that it answers.
-        assert!(ask(server).is_err());
+        // It has answered all that it answers; it may still be about to stop listening.
+        assert!(matches!(ask(server), Ok(0) | Err(_)));
     }
 
     #[test]

@@ -14,7 +14,7 @@ pub(super) enum Subject {
     Principal(String),
 }
 
-const POSIX_VERSION: u32 = 2;
+pub(in crate::sys) const POSIX_VERSION: u32 = 2;
 const POSIX_WRITE: u16 = 2;
 
 /// Returns whom a POSIX ACL lets write; none if it is not one. What the mask takes away is not there.
@@ -60,17 +60,6 @@ pub(in crate::sys) fn posix_entries(list: &[u8]) -> Option<Vec<PosixEntry>> {
 pub(in crate::sys) fn mask(entries: &[PosixEntry]) -> u16 {
     let mask = entries.iter().find(|entry| entry.tag == MASK);
     mask.map_or(ALL, |mask| mask.permissions)
-}
-
-/// Returns the attribute that consists of entries, in the order of their tags.
-pub(in crate::sys) fn posix_list(entries: &[PosixEntry]) -> Vec<u8> {
-    let mut list = POSIX_VERSION.to_le_bytes().to_vec();
-    for PosixEntry { tag, permissions, id } in entries {
-        list.extend(tag.to_le_bytes());
-        list.extend(permissions.to_le_bytes());
-        list.extend(id.to_le_bytes());
-    }
-    list
 }
 
 pub(in crate::sys) const OWNER: u16 = 0x01;

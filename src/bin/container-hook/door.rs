@@ -124,23 +124,22 @@ pub(crate) fn of_all_jobs(settings: &Settings) -> Result<Vec<Settings>, DoorErro
     Ok(holders.owners()?.into_iter().map(of_owner).collect())
 }
 
-/// Returns what `work` returns in each holder of this user that runs; for root, where this process is.
+/// Returns what `work` returns in each holder of this user that runs, and why the records of others cannot be
+/// read; for root, what it returns where this process is.
 pub(crate) fn in_each_job<T: Serialize + DeserializeOwned>(
     settings: &Settings,
     work: impl Fn(&Settings) -> Result<T, String>,
-) -> Result<Vec<T>, DoorError> {
+) -> Result<(Vec<T>, Vec<String>), DoorError> {
     if Privilege::is_root_of_host() {
-        return Ok(vec![work(settings).map_err(DoorError::Inside)?]);
+        return Ok((vec![work(settings).map_err(DoorError::Inside)?], Vec::new()));
     }
     let holders = Holders::existing(&settings.store, JOBS);
     let (known, unreadable) = holders.all()?;
-    if let Some(error) = unreadable.into_iter().next() {
-        return Err(error.into());
-    }
     let running = known.iter().filter_map(|record| Some((&record.owner, record.holder()?)));
     let each = running
         .map(|(owner, holder)| within(settings, &holders, owner, || holders.enter(&holder), &work));
-    each.filter_map(Result::transpose).collect()
+    let listed = each.filter_map(Result::transpose).collect::<Result<_, _>>()?;
+    Ok((listed, unreadable.iter().map(|error| chain(error)).collect()))
 }
 
 /// Removes what is left of jobs whose runners are gone. Returns what was removed of each.

@@ -1,14 +1,21 @@
 //! Replacing a file as a whole: it has its old content or its new one, whatever happens.
+//!
+//! The new file has no name while it is written, so that a process that is killed leaves nothing. To replace another it
+//! needs one for the moment between two calls of the kernel: who is killed just then leaves a file, which is not locked
+//! any more, and which the next replacement in that directory removes.
 
 use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd as _, OwnedFd};
 use rustix::fs::{
-    AtFlags, CWD, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod, fchown, fstat, fsync, openat,
-    readlinkat, renameat, renameat_with, statat, unlinkat,
+    AtFlags, CWD, Dir, FileType, FlockOperation, Gid, Mode, OFlags, RenameFlags, Stat, Uid, fchmod,
+    fchown, flock, fstat, fsync, linkat, openat, readlinkat, renameat, renameat_with, statat,
+    unlinkat,
 };
 use rustix::io::{Errno, retry_on_intr};
+use rustix::process::geteuid;
 use tracing::debug;
 
 use super::read::{FileKind, READ_FLAGS, ReadError, irregular, read_opened};
@@ -118,8 +125,8 @@ pub enum ReplaceError {
     NotAFile { path: PathBuf, kind: FileKind },
     /// Somebody else decides what the path leads to.
     #[error(
-        "{} is a symbolic link of {}, who could have it lead to any file: name the file that is \
-         meant, or remove the link", path.display(), Who::User(*owner).named()
+        "{} is a symlink of {}, who can point it at any file: name the target file, or remove the \
+         symlink", path.display(), Who::User(*owner).named()
     )]
     ForeignLink { path: PathBuf, owner: u32 },
     /// The file is not as it was expected to be any more.
@@ -181,7 +188,8 @@ impl FileAt {
     ///
     /// Readers see the old file or the new one. Mode and owner are kept unless the options say
     /// otherwise; access control lists and other extended attributes are not, and another hard
-    /// link to the old file keeps the old content. Nothing is left behind on an error.
+    /// link to the old file keeps the old content. Nothing is left behind on an error. What was left by
+    /// replacements in this directory that were killed is removed.
     pub fn replace(&self, content: &[u8], options: &ReplaceOptions) -> Result<(), ReplaceError> {
         let old = self.check(options.expected)?;
         let owner = options.owner.or(old.map(|old| (old.st_uid, old.st_gid)));
@@ -252,16 +260,29 @@ fn open_directory(beneath: impl AsFd, path: &Path) -> rustix::io::Result<OwnedFd
     retry_on_intr(|| openat(&beneath, path, flags, Mode::empty()))
 }
 
-/// A new file under a name of its own, removed when dropped without having got its real one.
+/// A new file, gone when dropped without having got its real name.
 struct Temporary<'a> {
     directory: &'a OwnedFd,
     file: OwnedFd,
-    /// None once it has its real name.
+    /// The name it has meanwhile; none if it has no name yet, and once it has its real one.
     name: Option<String>,
 }
 
 impl<'a> Temporary<'a> {
     fn create(directory: &'a OwnedFd) -> rustix::io::Result<Self> {
+        Self::create_unnamed(directory).or_else(|_| Self::create_named(directory))
+    }
+
+    /// Creates a file without a name, which not every file system has; it gets one by `/proc`.
+    fn create_unnamed(directory: &'a OwnedFd) -> rustix::io::Result<Self> {
+        let flags = OFlags::WRONLY | OFlags::TMPFILE | OFlags::CLOEXEC;
+        let file = openat(directory, ".", flags, Mode::RUSR | Mode::WUSR)?;
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        statat(CWD, by_descriptor(&file), AtFlags::empty())?;
+        Ok(Temporary { directory, file, name: None })
+    }
+
+    fn create_named(directory: &'a OwnedFd) -> rustix::io::Result<Self> {
         // Does not end in `.json`: in a directory of hooks nobody may take it for one.
         let name = format!(".oci-hooks-{:016x}.tmp", random_u64());
         let flags =
@@ -290,9 +311,21 @@ impl<'a> Temporary<'a> {
 
     /// Gives the file its real name.
     fn name(&mut self, name: &OsStr, flags: RenameFlags) -> rustix::io::Result<()> {
-        let Some(old) = &self.name else { return Ok(()) };
+        let may_replace = flags.is_empty();
+        let old = match &self.name {
+            Some(old) => old,
+            None => match self.link(name) {
+                Err(Errno::EXIST) if may_replace => {
+                    sweep(self.directory);
+                    let name = format!("{LINK_PREFIX}{:016x}{LINK_SUFFIX}", random_u64());
+                    self.link(OsStr::new(&name))?;
+                    self.name.insert(name)
+                }
+                linked => return linked,
+            },
+        };
         debug!(from = ?old, to = ?name, "rename");
-        if flags.is_empty() {
+        if may_replace {
             renameat(self.directory, old, self.directory, name)?;
         } else {
             renameat_with(self.directory, old, self.directory, name, flags)?;
@@ -300,6 +333,53 @@ impl<'a> Temporary<'a> {
         self.name = None;
         Ok(())
     }
+
+    fn link(&self, name: &OsStr) -> rustix::io::Result<()> {
+        debug!(?name, "link");
+        linkat(CWD, by_descriptor(&self.file), self.directory, name, AtFlags::SYMLINK_FOLLOW)
+    }
+}
+
+/// What the names begin and end with that files have before they replace others; they are locked until then.
+const LINK_PREFIX: &str = ".oci-hooks-";
+const LINK_SUFFIX: &str = ".new";
+
+fn by_descriptor(file: &OwnedFd) -> String {
+    format!("/proc/self/fd/{}", file.as_raw_fd())
+}
+
+/// Removes what replacements left that were killed. What cannot be removed stays.
+fn sweep(directory: &OwnedFd) {
+    for entry in Dir::read_from(directory).into_iter().flatten().flatten() {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if is_link_name(name) && is_left_behind(directory, name).unwrap_or(false) {
+            debug!(?name, "remove what a killed replacement left");
+            let _ = unlinkat(directory, name, AtFlags::empty());
+        }
+    }
+}
+
+fn is_link_name(name: &OsStr) -> bool {
+    let digits =
+        name.to_str().and_then(|name| name.strip_prefix(LINK_PREFIX)?.strip_suffix(LINK_SUFFIX));
+    digits.is_some_and(|digits| digits.len() == 16 && digits.bytes().all(|b| b.is_ascii_hexdigit()))
+}
+
+/// Returns whether a file is this user's, or anybody's for root, and nobody holds it any more. The directory may be one
+/// that others write to: of what they put there only a file is opened, and only its name in this directory is removed.
+fn is_left_behind(directory: &OwnedFd, name: &OsStr) -> rustix::io::Result<bool> {
+    let user = geteuid();
+    let is_ours = |stat: &Stat| {
+        let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+        is_file && (user.is_root() || stat.st_uid == user.as_raw())
+    };
+    if !is_ours(&statat(directory, name, AtFlags::SYMLINK_NOFOLLOW)?) {
+        return Ok(false);
+    }
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let file = openat(directory, name, flags, Mode::empty())?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(is_ours(&fstat(&file)?))
 }
 
 impl Drop for Temporary<'_> {

@@ -45,7 +45,7 @@ fn mode_and_owner_of_the_old_file_are_kept() {
     let path = directory.path().join("file");
     fs::write(&path, "old").unwrap();
     // Only root can have a file that is somebody else's.
-    if rustix::process::geteuid().is_root() {
+    if geteuid().is_root() {
         std::os::unix::fs::chown(&path, Some(12345), Some(54321)).unwrap();
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o4751)).unwrap();
@@ -56,7 +56,7 @@ fn mode_and_owner_of_the_old_file_are_kept() {
     assert_eq!((new.uid(), new.gid(), new.mode()), (old.uid(), old.gid(), old.mode()));
     assert_ne!(new.ino(), old.ino());
 
-    if rustix::process::geteuid().is_root() {
+    if geteuid().is_root() {
         let options = ReplaceOptions { owner: Some((1, 2)), ..Default::default() };
         FileAt::open(&path, Symlinks::Refuse).unwrap().replace(b"new", &options).unwrap();
         let new = fs::metadata(&path).unwrap();
@@ -185,11 +185,16 @@ fn failure_leaves_no_file_behind() {
     fs::write(&path, "old").unwrap();
     let file = FileAt::open(&path, Symlinks::Refuse).unwrap();
 
-    let new = Temporary::create(&file.directory).unwrap();
+    // Where the file system has no files without names.
+    let new = Temporary::create_named(&file.directory).unwrap();
     assert_eq!(names(directory.path()).len(), 2);
     assert!(!names(directory.path())[0].to_str().unwrap().ends_with(".json"));
     drop(new);
     assert_eq!(names(directory.path()), ["file"]);
+
+    let new = Temporary::create_unnamed(&file.directory).unwrap();
+    assert_eq!(names(directory.path()), ["file"]);
+    drop(new);
 
     // A name that is too long fails at the very end, when the new file is renamed.
     let long = FileAt { name: "x".repeat(300).into(), ..file };
@@ -197,6 +202,28 @@ fn failure_leaves_no_file_behind() {
     assert_eq!(error, ErrorKind::InvalidFilename);
     assert_eq!(names(directory.path()), ["file"]);
     assert_eq!(fs::read(&path).unwrap(), b"old");
+}
+
+#[test]
+fn what_a_killed_replacement_left_is_removed_by_the_next_one() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    replace(&path, Symlinks::Refuse, "old").unwrap();
+    let file = FileAt::open(&path, Symlinks::Refuse).unwrap();
+    let [left, held, linked] = ["00000000000000aa", "00000000000000bb", "00000000000000cc"]
+        .map(|digits| format!(".oci-hooks-{digits}.new"));
+    fs::write(directory.path().join(&left), "").unwrap();
+    symlink("file", directory.path().join(&linked)).unwrap();
+    fs::write(directory.path().join(".oci-hooks-mine.new"), "").unwrap();
+    let holder = Temporary::create_unnamed(&file.directory).unwrap();
+    holder.link(OsStr::new(&held)).unwrap();
+
+    file.replace(b"new", &ReplaceOptions::default()).unwrap();
+    assert_eq!(fs::read(&path).unwrap(), b"new");
+    assert_eq!(names(directory.path()), [&held, &linked, ".oci-hooks-mine.new", "file"]);
+    drop(holder);
+    file.replace(b"newer", &ReplaceOptions::default()).unwrap();
+    assert_eq!(names(directory.path()), [&linked, ".oci-hooks-mine.new", "file"]);
 }
 
 #[test]

@@ -30,7 +30,7 @@ pub struct Identity {
 impl Identity {
     /// Returns the identity of the process that has this id now; none if there is none.
     pub fn of(pid: u32) -> Option<Self> {
-        let (start, _) = stat(Path::new(PROC), pid)?;
+        let Stat { start, .. } = stat(Path::new(PROC), pid)?;
         Some(Identity { pid, start })
     }
 
@@ -89,16 +89,14 @@ impl Identity {
 
     fn is_running_in(&self, proc: &Path) -> bool {
         // An orphan may stay a zombie for seconds where nobody is quick to collect it.
-        stat(proc, self.pid).is_some_and(|(start, state)| start == self.start && state != b'Z')
+        stat(proc, self.pid).is_some_and(|now| now.start == self.start && !now.has_ended)
     }
 
     /// Returns whether the process runs and is not about to end: one that was killed may be there for a while,
     /// as until the kernel has taken away its network interface, and does nothing.
     pub fn is_working(&self) -> bool {
-        let text = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
-        let rest = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-        let flags = rest.split(' ').nth(6).and_then(|flags| flags.parse::<u64>().ok());
-        flags.is_some_and(|flags| flags & EXITING == 0) && self.is_running()
+        let now = stat(Path::new(PROC), self.pid);
+        now.is_some_and(|now| now.start == self.start && !now.has_ended && !now.is_ending)
     }
 
     /// Opens a descriptor of the process; none if it is gone.
@@ -194,13 +192,28 @@ pub fn wait(pidfd: &OwnedFd, timeout: Duration) -> io::Result<bool> {
 /// `PF_EXITING` of Linux: the process runs nothing any more.
 const EXITING: u64 = 4;
 
-/// Returns when a process started and its state.
-fn stat(proc: &Path, pid: u32) -> Option<(u64, u8)> {
+struct Stat {
+    start: u64,
+    /// Whether none of its threads goes on.
+    has_ended: bool,
+    is_ending: bool,
+}
+
+/// See proc_pid_stat(5).
+fn stat(proc: &Path, pid: u32) -> Option<Stat> {
     let text = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
     // The program's name may hold anything; what follows its last parenthesis begins with field 3.
     let mut fields = text.rsplit_once(") ")?.1.split(' ');
+    // State and flags are those of its first thread, which may end before others.
     let state = *fields.next()?.as_bytes().first()?;
-    Some((fields.nth(18)?.parse().ok()?, state))
+    let flags: u64 = fields.nth(5)?.parse().ok()?;
+    let is_last = fields.nth(10)?.parse::<u32>().ok()? <= 1;
+    let start = fields.nth(1)?.parse().ok()?;
+    Some(Stat {
+        start,
+        has_ended: state == b'Z' && is_last,
+        is_ending: flags & EXITING != 0 && (is_last || state != b'Z'),
+    })
 }
 
 #[cfg(test)]

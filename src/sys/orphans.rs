@@ -62,7 +62,8 @@ pub fn is_adopted(child: &Process, own: &Process) -> bool {
 /// Collects adopted children that have ended.
 pub fn collect() {
     let Some(own) = Process::of(std::process::id()) else { return };
-    for child in Process::children_of_this() {
+    let children = Process::children_of(own.pid).into_iter().filter_map(Process::of);
+    for child in children {
         if child.is_zombie && is_adopted(&child, &own) {
             forget(child.pid);
         }

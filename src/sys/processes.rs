@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -49,17 +49,20 @@ impl Process {
         entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
     }
 
-    /// Returns the children of this process. Empty where the kernel has no lists of them.
-    pub fn children_of_this() -> Vec<Self> {
-        let Ok(threads) = fs::read_dir("/proc/self/task") else { return Vec::new() };
-        let lists = threads
-            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok());
-        let pids: Vec<u32> = lists
-            .flat_map(|list| {
-                list.split_whitespace().filter_map(|pid| pid.parse().ok()).collect::<Vec<_>>()
-            })
+    /// Returns the ids of the children of a process, in the order in which each of its threads got them.
+    /// Empty where the kernel has no lists of them.
+    pub fn children_of(pid: u32) -> Vec<u32> {
+        let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+        let lists: Vec<String> = threads
+            .filter_map(|thread| fs::read_to_string(thread.ok()?.path().join("children")).ok())
             .collect();
-        pids.into_iter().filter_map(Process::of).collect()
+        let words = lists.iter().flat_map(|list| list.split_ascii_whitespace());
+        words.filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Returns whether the kernel lists the children of processes (`CONFIG_PROC_CHILDREN`).
+    pub fn has_lists_of_children() -> bool {
+        Path::new("/proc/thread-self/children").exists()
     }
 
     /// Returns whether it is there and has not ended.
@@ -70,10 +73,15 @@ impl Process {
     /// Returns the environment that it was executed with, unless it wrote something else there; none if it
     /// is not to be known, as that of another user's process.
     pub fn environment(&self) -> Option<Vec<u8>> {
-        let path = PathBuf::from(format!("/proc/{}/environ", self.pid));
-        let mut bytes = Vec::new();
-        File::open(path).ok()?.take(ENVIRONMENT_BYTES).read_to_end(&mut bytes).ok()?;
-        Some(bytes)
+        let dir = PathBuf::from(format!("/proc/{}", self.pid));
+        let environment = read_environment(&dir.join("environ"));
+        if environment.as_ref().is_some_and(|bytes| !bytes.is_empty()) {
+            return environment;
+        }
+        // Its first thread may have ended before others.
+        let threads = fs::read_dir(dir.join("task")).into_iter().flatten().flatten();
+        let mut others = threads.filter_map(|it| read_environment(&it.path().join("environ")));
+        others.find(|bytes| !bytes.is_empty()).or(environment)
     }
 
     /// Sends a signal to this process, and to none that has its id since. Returns whether it was there.
@@ -101,6 +109,12 @@ impl Process {
     }
 }
 
+fn read_environment(path: &Path) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(ENVIRONMENT_BYTES).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
+}
+
 /// Adds the descendants of processes that are among them, of all processes.
 pub fn with_descendants(all: &[Process], roots: &HashSet<u32>) -> HashSet<u32> {
     let mut found = roots.clone();
@@ -120,11 +134,14 @@ pub fn with_descendants(all: &[Process], roots: &HashSet<u32>) -> HashSet<u32> {
 fn parse(pid: u32, stat: &str) -> Option<Process> {
     let (_, fields) = stat.rsplit_once(") ")?;
     let mut fields = fields.split(' ');
-    let is_zombie = matches!(fields.next()?, "Z" | "X");
+    let has_ended = matches!(fields.next()?, "Z" | "X");
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
     let session = fields.next()?.parse().ok()?;
-    let start = fields.nth(15)?.parse().ok()?;
+    let threads: u32 = fields.nth(13)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    // The first thread may have ended while others go on.
+    let is_zombie = has_ended && threads <= 1;
     Some(Process { pid, parent, group, session, start, is_zombie })
 }
 
@@ -139,6 +156,10 @@ mod tests {
         let expected =
             Process { pid: 12, parent: 1, group: 34, session: 35, start: 5678, is_zombie: false };
         assert_eq!(found, expected);
+        let zombie = text.replace(") S", ") Z");
+        assert!(parse(12, &zombie).unwrap().is_zombie);
+        let threads = zombie.replace("20 0 1 0 5678", "20 0 2 0 5678");
+        assert!(!parse(12, &threads).unwrap().is_zombie, "others of its threads go on");
     }
 
     #[test]

@@ -11,8 +11,8 @@ use rustix::process::Signal;
 use crate::setup::{PROGRAM, Server, block_on, close, output};
 use crate::support::program::{copy_program, require_root, run, temporary_directory, wait_until};
 
-/// Leaves processes in all ways that are known, each of which writes its id to a file. The last two wipe off
-/// what they are known by.
+/// Leaves processes in all ways that are known, each of which writes its id to a file. The first thread of
+/// `headless` ends before the others. The last two wipe off what they are known by.
 const LEAVE: &str = r#"
 leave() { name=$1; shift; "$@" sh -c "echo \$\$ > $name.half; mv $name.half $name; exec sleep 1000" > /dev/null 2>&1 < /dev/null & }
 leave plain
@@ -23,14 +23,19 @@ leave twice sh -c 'setsid --fork "$@" & exit 0' sh
 (trap '' TERM HUP; leave deaf setsid)
 leave clean env -i PATH="$PATH" setsid --fork
 leave renamed env -i PATH="$PATH" sh -c 'setsid --fork sh -c "setsid --fork \"\$@\"" sh "$@"' sh
-for name in plain nohup session forked twice deaf clean renamed; do
+setsid python3 -c 'import ctypes, os, threading, time
+threading.Thread(target=time.sleep, args=[1000]).start()
+with open("headless.half", "w") as file: file.write(str(os.getpid()))
+os.rename("headless.half", "headless")
+ctypes.CDLL(None).pthread_exit(None)' headless sleep 1000 > /dev/null 2>&1 < /dev/null &
+for name in plain nohup session forked twice deaf headless clean renamed; do
     while [ ! -e $name ]; do sleep 0.02; done
 done
 echo left
 "#;
 
-const NAMES: [&str; 8] =
-    ["plain", "nohup", "session", "forked", "twice", "deaf", "clean", "renamed"];
+const NAMES: [&str; 9] =
+    ["plain", "nohup", "session", "forked", "twice", "deaf", "headless", "clean", "renamed"];
 
 fn left(dir: &Path, names: &[&str]) -> Vec<(String, Identity)> {
     let process = |name: &&str| {
@@ -65,7 +70,7 @@ async fn play(server: &Server) {
     // The log ends after its processes have.
     assert!(output(&mut client, "1").await.0.ends_with("left\n"));
     // Those that nothing says anything of may be the other job's.
-    assert_gone(&mine[..6]);
+    assert_gone(&mine[..7]);
     assert!(others[0].1.is_running(), "it is another job's");
     fs::write(server.work_dir().join("end"), "").unwrap();
     output(&mut client, "other").await;
@@ -90,7 +95,7 @@ fn what_leaves_ends_with_its_job_without_cgroups_too() {
 fn what_left_a_job_of_a_killed_server_is_ended_by_the_next() {
     require_root();
     block_on(async {
-        for (mut server, known) in [(Server::start(), 8), (Server::without_cgroups(), 6)] {
+        for (mut server, known) in [(Server::start(), 9), (Server::without_cgroups(), 7)] {
             let script = format!("{LEAVE}\nsleep 1000");
             server.gitlab().run(server.script("1", &script)).await.unwrap();
             let dir = server.work_dir();

@@ -24,11 +24,14 @@ pub const MARK: &str = "STEP_RUNNER_JOB";
 /// How long killed processes are waited for. Longer means that they hang in the kernel.
 const KILL_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long new processes are killed that turn up instead of those that were.
+const KILL_LIMIT: Duration = Duration::from_secs(10);
+
 /// How often processes that were killed are looked at.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// How often it is looked for processes, while none is found but others end.
-const LOOKS: usize = 20;
+const LOOKS: usize = 50;
 
 /// How often new processes are looked for, while those that were found are stopped.
 const ROUNDS: usize = 50;
@@ -95,11 +98,12 @@ impl Family {
     /// Finds its processes, and has those that are known by themselves get a signal at once.
     fn find(&self, signal: Option<Signal>) -> Vec<Process> {
         let adopts = self.busy.is_some() && orphans::are_adopted();
+        let mut settled = HashSet::new();
         for _ in 0..LOOKS {
             if adopts && orphans::has_no_children() {
                 break;
             }
-            let (found, is_sure) = self.look(adopts, signal);
+            let (found, is_sure) = self.look(adopts, signal, &mut settled);
             if !found.is_empty() || is_sure {
                 return found;
             }
@@ -107,42 +111,67 @@ impl Family {
         Vec::new()
     }
 
-    /// Looks at all processes once. Returns also whether none ended meanwhile, which may have started another
-    /// where it was looked already.
-    fn look(&self, adopts: bool, signal: Option<Signal>) -> (Vec<Process>, bool) {
+    /// Looks once at the descendants of this process if it adopts orphans, else at all processes.
+    ///
+    /// Returns also whether none ended meanwhile, which may have started another where it was looked already,
+    /// and none became another program, which says nothing of itself for a moment. Those that were found so
+    /// at an earlier look are settled.
+    fn look(
+        &self,
+        adopts: bool,
+        signal: Option<Signal>,
+        settled: &mut HashSet<(u32, u64)>,
+    ) -> (Vec<Process>, bool) {
         let own_pid = std::process::id();
         let own = Process::of(own_pid);
         let alone_since = self.busy.as_ref().and_then(Busy::alone_since).filter(|_| adopts);
+        let descends = adopts && Process::has_lists_of_children();
         let mut is_sure = true;
         let mut all = Vec::new();
         let mut found: HashSet<u32> = HashSet::new();
         let mut lost = Vec::new();
-        for pid in Process::ids().filter(|pid| *pid != own_pid) {
+        let mut pids: Vec<u32> = if descends {
+            Process::children_of(own_pid)
+        } else {
+            Process::ids().filter(|pid| *pid != own_pid).collect()
+        };
+        // The newest first: they may be the ones that are soon gone.
+        while let Some(pid) = pids.pop() {
             let Some(process) = Process::of(pid) else {
                 is_sure = false;
                 continue;
             };
-            if process.start < self.since {
-                continue;
+            let is_new = process.start >= self.since;
+            if is_new {
+                all.push(process);
             }
-            all.push(process);
             if process.is_zombie {
+                is_sure &= !is_new || !settled.insert((pid, process.start));
                 continue;
             }
-            let is_lost = || {
-                alone_since.is_some_and(|since| process.start >= since)
-                    && own.is_some_and(|own| orphans::is_adopted(&process, &own))
-            };
-            match process.environment().as_deref().and_then(marks) {
-                Some(marks) if self.is_marked(marks) => {
-                    // It may be about to start another.
-                    signal.map(|signal| process.signal(signal));
-                    found.insert(pid);
+            if is_new {
+                let is_lost = || {
+                    alone_since.is_some_and(|since| process.start >= since)
+                        && own.is_some_and(|own| orphans::is_adopted(&process, &own))
+                };
+                match process.environment().as_deref().and_then(marks) {
+                    Some(marks) if self.is_marked(marks) => {
+                        // It may be about to start another.
+                        signal.map(|signal| process.signal(signal));
+                        found.insert(pid);
+                    }
+                    // What the command beside a server left, or another job.
+                    Some(_) => {}
+                    None if is_lost() => lost.push(pid),
+                    None => {
+                        is_sure &= process.is_running();
+                        is_sure &= !settled.insert((pid, process.start));
+                    }
                 }
-                // What the command beside a server left, or another job.
-                Some(_) => {}
-                None if is_lost() => lost.push(pid),
-                None => is_sure &= process.is_running(),
+            }
+            if descends {
+                // Of one that is stopped, there come no more.
+                pids.extend(Process::children_of(pid));
             }
         }
         if let Some(cgroup) = &self.cgroup {
@@ -173,25 +202,27 @@ impl Family {
 
     /// Kills all its processes, and collects those that became children of this one.
     pub(super) fn kill(&self) {
-        let end = Instant::now() + KILL_TIMEOUT;
+        let last = Instant::now() + KILL_LIMIT;
+        let mut end = Instant::now() + KILL_TIMEOUT;
         let mut seen = HashSet::new();
         loop {
             if let Some(cgroup) = &self.cgroup {
                 cgroup.kill();
             }
-            let found = self.stop(&mut seen);
-            let is_sent = |process: &Process| process.signal(Signal::KILL).is_ok_and(|sent| sent);
-            // Those of other users are beyond our means.
-            let any = !found.is_empty();
-            let mut killed: Vec<_> = found.into_iter().filter(is_sent).collect();
-            // One that had ended by then may have started another.
-            if killed.is_empty() && (!any || Instant::now() >= end) {
+            let known = seen.len();
+            let mut killed = self.stop(&mut seen);
+            if killed.is_empty() {
                 break;
             }
+            if seen.len() > known {
+                end = last.min(Instant::now() + KILL_TIMEOUT);
+            }
             debug!(count = killed.len(), "kill what a job left");
-            while !killed.is_empty() && Instant::now() < end {
+            // Those of other users are beyond our means. One that had ended by then may have started another.
+            killed.retain(|process| process.signal(Signal::KILL).is_ok_and(|sent| sent));
+            thread::sleep(POLL_INTERVAL);
+            while Instant::now() < end && killed.iter().any(Process::is_running) {
                 thread::sleep(POLL_INTERVAL);
-                killed.retain(Process::is_running);
             }
             if Instant::now() >= end {
                 break;

@@ -33,6 +33,7 @@ struct Process {
     parent: i32,
     group: i32,
     state: u8,
+    threads: u32,
     /// When it started, which distinguishes it from a later one of its number.
     start: u64,
 }
@@ -42,9 +43,10 @@ impl Process {
         (self.pid, self.start)
     }
 
-    /// Returns whether it is not only waiting to be collected.
+    /// Returns whether it is not only waiting to be collected. Its first thread, whose the state is, may have
+    /// ended before others.
     fn is_alive(&self) -> bool {
-        !matches!(self.state, b'Z' | b'X')
+        !matches!(self.state, b'Z' | b'X') || self.threads > 1
     }
 
     /// Returns whether it does nothing before it is continued or killed.
@@ -209,6 +211,7 @@ fn parse_stat(text: &[u8]) -> Option<Process> {
     let state = *fields.next()?.as_bytes().first()?;
     let parent = fields.next()?.parse().ok()?;
     let group = fields.next()?.parse().ok()?;
-    let start = fields.nth(16)?.parse().ok()?;
-    Some(Process { pid, parent, group, state, start })
+    let threads = fields.nth(14)?.parse().ok()?;
+    let start = fields.nth(1)?.parse().ok()?;
+    Some(Process { pid, parent, group, state, threads, start })
 }

@@ -7,6 +7,7 @@
 //! targets come with theirs.
 
 use std::env;
+use std::fs;
 use std::path::Path;
 use std::process::Command;
 
@@ -47,13 +48,20 @@ const FILES: [&str; 32] = [
 ];
 
 fn main() {
+    let variable = |name: &str| env::var(name).expect("cargo sets what it documents");
     for file in FILES {
         println!("cargo::rerun-if-changed=src/sys/init/{file}.rs");
     }
     if env::var_os("CARGO_FEATURE_ENGINE").is_none() {
         return;
     }
-    let variable = |name: &str| env::var(name).expect("cargo sets what it documents");
+    // Where documentation alone is built, for targets that may have neither linker nor C library.
+    println!("cargo::rerun-if-env-changed=DOCS_RS");
+    if env::var_os("DOCS_RS").is_some() {
+        let out = variable("OUT_DIR");
+        fs::write(Path::new(&out).join("init"), "").expect("cargo makes the directory of output");
+        return;
+    }
     let mut rustc = Command::new(variable("RUSTC"));
     rustc.args(["--edition=2024", "--crate-type=bin", "--crate-name=init"]);
     rustc.args(["--target", &variable("TARGET")]);

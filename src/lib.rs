@@ -2,6 +2,18 @@
 //! against a container's `config.json` and injected into it. With the feature `engine`, containers
 //! without a daemon: images, root file systems, networks and their life cycle on runc or crun.
 //!
+//! | to | start at | feature | example |
+//! |---|---|---|---|
+//! | inject hooks from a container runtime | [`hooks`] | | [`inject.rs`] |
+//! | follow hook directories in a daemon | `hooks::Monitor` | `monitor` | [`monitor.rs`] |
+//! | send steps to a step runner | `step_runner::client` | `step-runner` | [`step_client.rs`] |
+//!
+//! [`inject.rs`]: https://github.com/oci-hooks/oci-hooks/blob/main/examples/inject.rs
+//! [`monitor.rs`]: https://github.com/oci-hooks/oci-hooks/blob/main/examples/monitor.rs
+//! [`step_client.rs`]: https://github.com/oci-hooks/oci-hooks/blob/main/examples/step_client.rs
+//!
+//! # Inject hooks
+//!
 //! Hooks that match are added to a configuration, of which everything else is preserved byte for byte:
 //!
 //! ```
@@ -28,7 +40,31 @@
 //! # }
 //! ```
 //!
-//! Start at [`hooks`].
+//! # Features
+//!
+//! The library without programs is `default-features = false`; the parts below are added one by one.
+//!
+//! | feature | adds |
+//! |---|---|
+//! | | [`hooks`]: load, match, inject, explain, `precreate` hooks; [`json`] |
+//! | `monitor` | `hooks::Monitor`: snapshots of hook directories that follow their changes |
+//! | `lint` | `hooks::lint`: mistakes in hook files, and fixes |
+//! | `directories` | `hooks::directories`: the directories that podman and CRI-O are configured to read |
+//! | `capture` | `hooks::capture`: records output and exit status of hooks |
+//! | `oci-spec` | conversions to the types of the `oci-spec` crate |
+//! | `engine` | `image`, `bundle`, `rootfs`, `network`, `container`: containers on runc or crun |
+//! | `step-runner` | `step_runner`: GitLab's steps, their server and its client; the program `step-runner` |
+//! | `container-hook` | `container_hook`: GitHub's container hooks; the program `container-hook` |
+//! | `kubernetes` | `container_hook::kubernetes`: jobs as pods of a cluster |
+//! | `garm` | `garm`: GARM's external provider; the program `garm-provider-runc` |
+//! | `nri` | `nri`: hooks for containerd and CRI-O; the program `oci-hooks-nri` |
+//! | `runtime-wrapper` | `runtime`: command lines of runtimes; the program `oci-hooks-runtime` |
+//! | `cli` (default) | the program `oci-hooks`, with `monitor`, `lint`, `directories`, `capture` |
+//! | `full` | all programs |
+//!
+//! The library never prints, exits, or reads the environment. What it does are events of `tracing`.
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
 
 #[cfg(feature = "engine")]
 pub mod bundle;

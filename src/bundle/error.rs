@@ -50,7 +50,7 @@ pub enum BundleError {
         source_name: String,
     },
     /// A mount target is reached by a link in another mount, which may be another one by then.
-    #[error("cannot mount on {}: it goes through a symbolic link in {}", path.display(), above.display())]
+    #[error("cannot mount on {}: it goes through a symlink in {}", path.display(), above.display())]
     MountThroughLink {
         path: PathBuf,
         /// The target of the other mount.

@@ -47,7 +47,7 @@ pub enum Command {
 #[non_exhaustive]
 pub enum RequestError {
     /// There is nothing on standard input.
-    #[error("the request on standard input is empty; it has to be one of GitHub's runner")]
+    #[error("standard input is empty: expected a request of GitHub's runner")]
     Empty,
     /// The request is not JSON.
     #[error("the request is not JSON")]

@@ -83,7 +83,7 @@ pub enum ResponseError {
     #[error(transparent)]
     Path(#[from] PathError),
     /// The file is not the runner's.
-    #[error("the response file {} belongs to user {owner}, not to user {caller} who calls", path.display())]
+    #[error("the response file {} belongs to user {owner}, not to the calling user {caller}", path.display())]
     Foreign { path: PathBuf, owner: u32, caller: u32 },
     /// The file is another one too.
     #[error(

@@ -395,7 +395,7 @@ mod tests {
             ),
             (
                 json!({"memory": "4XB"}),
-                "\"/memory\" cannot be used: \"4XB\" is no size: write 20GB, 512MiB or a number of bytes",
+                "\"/memory\" cannot be used: invalid size \"4XB\": expected 20GB, 512MiB or a number of bytes",
             ),
             (
                 json!({"memory": 0}),

@@ -92,10 +92,7 @@ pub enum PlanError {
     )]
     Disk { asked_by: String, size: String },
     /// The extra specs ask for what this pool cannot have.
-    #[error(
-        "extra specs: {pointer:?}: there is no {kind} {name:?} for this pool in the settings{}",
-        others(known)
-    )]
+    #[error("extra specs: {pointer:?}: unknown {kind} {name:?} for this pool{}", others(known))]
     Unknown {
         pointer: String,
         kind: &'static str,
@@ -374,7 +371,7 @@ fn unknown(pointer: String, kind: &'static str, name: &str, known: Vec<String>) 
 }
 
 fn others(known: &[String]) -> String {
-    if known.is_empty() { String::new() } else { format!("; there are {}", known.join(", ")) }
+    if known.is_empty() { String::new() } else { format!("; expected one of {}", known.join(", ")) }
 }
 
 /// Returns as much of a text as fits into a message.

@@ -75,7 +75,7 @@ pub enum ManifestError {
     )]
     Schema { version: u64 },
     /// It says that it is of another type than it was announced with.
-    #[error("media type mismatch: announced as {announced:?}, but the manifest says {stated:?}")]
+    #[error("media type mismatch: expected {announced:?}, got {stated:?}")]
     TypeMismatch {
         /// The type from the registry or the descriptor.
         announced: String,

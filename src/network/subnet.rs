@@ -12,9 +12,7 @@ pub struct Subnet<N>(N);
 
 /// A text that is no block of addresses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{text:?} is no block of addresses: write one such as {example}, of at most {longest} bits"
-)]
+#[error("invalid network {text:?}: expected one such as {example}, at most /{longest}")]
 pub struct SubnetError {
     text: String,
     example: &'static str,
@@ -233,7 +231,7 @@ mod tests {
         let error = "10.0.0.0/25".parse::<Subnet<Ipv4Net>>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "\"10.0.0.0/25\" is no block of addresses: write one such as 10.213.0.0/16, of at most 24 bits"
+            "invalid network \"10.0.0.0/25\": expected one such as 10.213.0.0/16, at most /24"
         );
         assert!("fd00::/65".parse::<Subnet<Ipv6Net>>().is_err());
         assert!("fd00:1::/64".parse::<Subnet<Ipv6Net>>().is_ok());

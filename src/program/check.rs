@@ -23,7 +23,7 @@ pub struct Check {
     name: &'static str,
     status: Status,
     found: String,
-    #[serde(rename = "mend")]
+    #[serde(rename = "hint")]
     hint: Option<String>,
     /// What comes of a failure, if that is not what comes of all others.
     #[serde(skip)]

@@ -7,7 +7,7 @@ use clap::Args;
 use super::context::{Context, OutputError};
 use super::settings_file::{FileSettings, Loaded, Origin, SettingsError, lines};
 
-/// Print the settings that are in force
+/// Print the settings in force
 #[derive(Debug, Args)]
 pub struct ConfigArgs {
     /// Print a file with every default and what it means

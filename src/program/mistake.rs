@@ -119,6 +119,8 @@ mod tests {
             ),
             ("invalid type: string \"s3cret\"", "\"s3cret\"", "invalid type"),
             ("\"s3c\\\"ret\" is no size: write 20GB", "'s3c\"ret'", "this is no size: write 20GB"),
+            ("invalid size \"s3cret\": expected 20GB", "\"s3cret\"", "invalid size: expected 20GB"),
+            ("invalid size \"s3cret\": expected 20GB", "'s3cret'", NOT_EXPECTED),
             ("no address: s3cret", "\"s3cret\"", NOT_EXPECTED),
             ("no address: s3cret", "\"\\u00733cret\"", NOT_EXPECTED),
             ("no address: s3c\\nret", "\"s3c\\nret\"", NOT_EXPECTED),

@@ -67,14 +67,14 @@ impl Default for Store {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pull {
-    /// Each time, whether the name means another image by now
+    /// Check the registry for a newer image each time
     Always,
-    /// If the image is not there
+    /// Only if the image is not in the store
     Missing,
-    /// As always, but an image that is there will do if the registry does not answer
+    /// As always, but use the stored image if the registry does not answer
     #[default]
     Newer,
-    /// Never: images are imported or pulled by hand
+    /// Never: import or pull images by hand
     Never,
 }
 

@@ -31,7 +31,7 @@ const AGES: [(&str, u64); 5] = [("w", 604_800), ("d", 86_400), ("h", 3_600), ("m
 
 /// A text that is no quantity.
 #[derive(Debug, thiserror::Error)]
-#[error("{text:?} is no {what}: write {example}")]
+#[error("invalid {what} {text:?}: expected {example}")]
 pub struct QuantityError {
     text: String,
     what: &'static str,
@@ -170,7 +170,7 @@ mod tests {
             text.parse::<Size>().unwrap_err();
         }
         let error = "7".parse::<Age>().unwrap_err().to_string();
-        assert_eq!(error, "\"7\" is no age: write 7d, 12h or 30m");
+        assert_eq!(error, "invalid age \"7\": expected 7d, 12h or 30m");
     }
 
     #[test]

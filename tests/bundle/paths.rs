@@ -193,7 +193,7 @@ fn a_mount_is_not_led_to_the_devices_by_a_link_in_another_one() {
     symlink("/dev", parts.host("source/link")).unwrap();
     parts.options.mounts = vec![outer, bind(&parts, "/work/link")];
     let error = parts.write().unwrap_err().to_string();
-    assert_eq!(error, "cannot mount on /work/link: it goes through a symbolic link in /work");
+    assert_eq!(error, "cannot mount on /work/link: it goes through a symlink in /work");
 }
 
 #[test]

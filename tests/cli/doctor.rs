@@ -67,16 +67,16 @@ impl System {
         let check = checks.iter().find(|check| check["name"] == name);
         let check = check.unwrap_or_else(|| panic!("no check {name}: {said}"));
         let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
-        (text("status"), text("found"), text("mend"))
+        (text("status"), text("found"), text("hint"))
     }
 }
 
 #[test]
-fn a_system_without_engines_has_nothing_to_mend() {
+fn a_system_without_engines_has_nothing_to_fix() {
     let (said, code) = System::with(&[]).doctor(&[]);
     assert_eq!(code, 0);
     let expected = "ok    engines  none of podman, buildah, crio, dockerd, containerd and buildkitd \
-                    is installed\nno problems found: hook files apply to all containers\n";
+                    is installed\nno problems found: no engine applies hook files here\n";
     assert_eq!(said, expected);
 }
 
@@ -94,13 +94,13 @@ fn podman_and_crio_are_told_which_line_to_add() {
         assert_eq!((status.as_str(), found.as_str()), ("ok", usual));
 
         system.write(&format!("{etc}/a.json"), HOOK);
-        let (status, found, mend) = system.check(name);
+        let (status, found, hint) = system.check(name);
         let expected = format!(
             "does not read {etc}, which has 1 hook file; it reads \
              /usr/share/containers/oci/hooks.d, by the built-in default"
         );
         assert_eq!((status.as_str(), found), ("fail", expected));
-        assert_eq!(mend, format!("in {file}, under [{table}], write {both}"));
+        assert_eq!(hint, format!("in {file}, under [{table}], write {both}"));
 
         system.write(file, &format!("[{table}]\n{both}\n"));
         let (status, found, _) = system.check(name);
@@ -109,10 +109,10 @@ fn podman_and_crio_are_told_which_line_to_add() {
         assert!(found.ends_with(&decided), "{found}");
 
         system.write(&format!("{etc}/b.json"), "{");
-        let (status, found, mend) = system.check(name);
+        let (status, found, hint) = system.check(name);
         assert_eq!(status, "fail");
         assert!(found.starts_with(&format!("cannot start containers: {etc}/b.json:1:")), "{found}");
-        assert!(mend.contains("oci-hooks lint"), "{mend}");
+        assert!(hint.contains("oci-hooks lint"), "{hint}");
 
         system.write(file, &format!("[{table}]\nhooks_dir = 1\n"));
         let (status, found, _) = system.check(name);
@@ -125,10 +125,10 @@ fn podman_and_crio_are_told_which_line_to_add() {
 fn builds_do_not_go_by_the_configuration_of_podman() {
     let system = System::with(&["podman"]);
     system.write("etc/containers/containers.conf", "[engine]\nhooks_dir = [\"/own\"]\n");
-    let (status, found, mend) = system.check("podman build");
+    let (status, found, hint) = system.check("podman build");
     assert_eq!(status, "fail");
     assert!(found.starts_with("does not read /own; it reads /usr/share/"), "{found}");
-    assert!(mend.ends_with("--hooks-dir /own to each build"), "{mend}");
+    assert!(hint.ends_with("--hooks-dir /own to each build"), "{hint}");
     let (status, _, _) = System::with(&["podman"]).check("podman build");
     assert_eq!(status, "ok");
 }
@@ -137,20 +137,20 @@ fn builds_do_not_go_by_the_configuration_of_podman() {
 fn docker_needs_the_wrapper_as_its_default_runtime() {
     let json = "/etc/docker/daemon.json";
     let system = System::with(&["dockerd", "oci-hooks-runtime"]);
-    let (status, found, mend) = system.check("Docker");
+    let (status, found, hint) = system.check("Docker");
     let expected = format!("has no hooks.d, and {json} names no runtime that adds hooks");
     assert_eq!((status.as_str(), found), ("fail", expected));
-    assert!(mend.contains("\"path\": \"/usr/bin/oci-hooks-runtime\""), "{mend}");
+    assert!(hint.contains("\"path\": \"/usr/bin/oci-hooks-runtime\""), "{hint}");
 
     let runtimes = "\"runtimes\": {\n\"hooked\": {\"path\": \"/opt/hooks.sh\"}}";
     system.write(json, &format!("{{{runtimes}}}"));
     assert_eq!(system.check("Docker").0, "fail");
     // A script that calls the wrapper, as one that sets variables for it does.
     system.write("opt/hooks.sh", "#!/bin/sh\nOCI_HOOKS_DIRS=/a exec oci-hooks-runtime \"$@\"\n");
-    let (status, found, mend) = system.check("Docker");
+    let (status, found, hint) = system.check("Docker");
     assert_eq!(status, "fail");
     assert_eq!(found, format!("calls oci-hooks-runtime only for --runtime hooked, by {json}:2"));
-    assert_eq!(mend, format!("in {json}, write \"default-runtime\": \"hooked\""));
+    assert_eq!(hint, format!("in {json}, write \"default-runtime\": \"hooked\""));
 
     system.write(json, &format!("{{\"default-runtime\": \"runc\", {runtimes}}}"));
     let (status, found, _) = system.check("Docker");
@@ -176,10 +176,10 @@ fn docker_build_does_not_call_the_runtimes_of_docker() {
     let runtimes = r#"{"default-runtime": "h", "runtimes": {"h": {"path": "oci-hooks-runtime"}}}"#;
     system.write("etc/docker/daemon.json", runtimes);
     assert_eq!(system.check("Docker").0, "ok");
-    let (status, found, mend) = system.check("docker build");
+    let (status, found, hint) = system.check("docker build");
     let expected = "the BuildKit in dockerd calls runc, and none of Docker's runtimes";
     assert_eq!((status.as_str(), found.as_str()), ("fail", expected));
-    assert!(mend.contains("[worker.oci] binary = \"/usr/bin/oci-hooks-runtime\""), "{mend}");
+    assert!(hint.contains("[worker.oci] binary = \"/usr/bin/oci-hooks-runtime\""), "{hint}");
     let unit = "etc/systemd/system/docker.service.d/hooks.conf";
     let line = "Environment=\"DOCKER_BUILDKIT_RUNC_COMMAND=/usr/bin/oci-hooks-runtime\"";
     system.write(unit, &format!("[Service]\n#{line}\n"));
@@ -195,11 +195,11 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
     let file = "/etc/containerd/config.toml";
     let system = System::with(&["containerd"]);
     let check = || system.check("containerd");
-    let (status, found, mend) = check();
+    let (status, found, hint) = check();
     assert_eq!(status, "fail");
     assert!(found.contains("NRI is disabled, by the built-in default"), "{found}");
-    assert!(mend.contains("BinaryName = \"/usr/bin/oci-hooks-runtime\""), "{mend}");
-    assert!(mend.contains("install /opt/nri/plugins/10-oci-hooks-nri"), "{mend}");
+    assert!(hint.contains("BinaryName = \"/usr/bin/oci-hooks-runtime\""), "{hint}");
+    assert!(hint.contains("install /opt/nri/plugins/10-oci-hooks-nri"), "{hint}");
 
     for (version, plugin) in [(2, "io.containerd.grpc.v1.cri"), (3, "io.containerd.cri.v1.runtime")]
     {
@@ -209,12 +209,12 @@ fn containerd_applies_hooks_by_its_runtime_or_by_nri() {
             "version = {version}\n{table}]\ndefault_runtime_name = \"a\"\n{options}BinaryName = "
         );
         system.write(file, &format!("{config}\"/usr/bin/crun\"\n"));
-        let (status, found, mend) = check();
+        let (status, found, hint) = check();
         assert_eq!(status, "fail");
         let expected =
             format!("the runtime a is \"/usr/bin/crun\", by {file}:5, which adds no hooks");
         assert!(found.starts_with(&expected), "{found}");
-        assert!(mend.contains(&options), "{mend}");
+        assert!(hint.contains(&options), "{hint}");
         system.write(file, &format!("{config}\"/usr/bin/oci-hooks-runtime\"\n"));
         let (status, found, _) = check();
         assert_eq!(status, "ok");
@@ -256,10 +256,10 @@ fn buildkit_needs_the_wrapper_as_the_program_of_its_worker() {
     let file = "/etc/buildkit/buildkitd.toml";
     let system = System::with(&["buildkitd"]);
     let check = || system.check("BuildKit");
-    let (status, _, mend) = check();
+    let (status, _, hint) = check();
     let expected =
         format!("in {file}, write\n[worker.oci]\n  binary = \"/usr/bin/oci-hooks-runtime\"");
-    assert_eq!((status.as_str(), mend), ("fail", expected));
+    assert_eq!((status.as_str(), hint), ("fail", expected));
     system.write(file, "[worker.oci]\nbinary = \"crun\"\n");
     let (status, found, _) = check();
     let expected = format!("calls \"crun\", by {file}:2, which adds no hooks");
@@ -268,8 +268,8 @@ fn buildkit_needs_the_wrapper_as_the_program_of_its_worker() {
     assert_eq!(check().0, "ok");
     let containerd = "[worker.oci]\nenabled = false\n[worker.containerd]\nenabled = true\n";
     system.write(file, containerd);
-    let (status, _, mend) = check();
-    assert_eq!((status.as_str(), mend.contains("[worker.containerd.runtime]")), ("fail", true));
+    let (status, _, hint) = check();
+    assert_eq!((status.as_str(), hint.contains("[worker.containerd.runtime]")), ("fail", true));
     let binary = "runtime.options.BinaryName = \"/usr/bin/oci-hooks-runtime\"\n";
     system.write(file, &format!("{containerd}{binary}"));
     assert_eq!(check().0, "ok");
@@ -290,7 +290,7 @@ fn text_has_the_fix_below_each_line_and_a_summary() {
     let (said, _) = system.doctor(&["--format", "json"]);
     let said: Value = serde_json::from_str(&said).unwrap();
     let keys: Vec<_> = said["checks"][0].as_object().unwrap().keys().collect();
-    assert_eq!(json!(keys), json!(["found", "mend", "name", "status"]));
+    assert_eq!(json!(keys), json!(["found", "hint", "name", "status"]));
 }
 
 #[test]

@@ -233,8 +233,8 @@ fn links_of_somebody_else_are_not_written_through() {
     {
         return;
     }
-    let message = "is a symbolic link of user 54321, who could have it lead to any file: name the \
-                   file that is meant, or remove the link";
+    let message = "is a symlink of user 54321, who can point it at any file: name the \
+                   target file, or remove the symlink";
     for (args, link) in [
         (&["inject", "--in-place", "shared"][..], "config.json"),
         (&["inject", "--in-place", "shared/bundle/config.json"], "bundle"),

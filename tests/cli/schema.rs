@@ -1,5 +1,8 @@
 //! `oci-hooks schema`: the schemas against what the loader takes.
 
+use std::fs;
+use std::path::Path;
+
 use jsonschema::Validator;
 use oci_hooks::hooks::consumer::SchemaRule;
 use oci_hooks::hooks::{Definition, PathCheck, SchemaOptions, Version};
@@ -185,12 +188,82 @@ fn schemas_leave_patterns_and_number_forms_to_the_loader() {
     );
 }
 
+/// Checks the examples of a value of a schema and of all values below it; they are counted.
+fn examples_of(schema: &Value, count: &mut usize) {
+    match schema {
+        Value::Object(members) => {
+            let local = members.get("properties").is_none() && !schema.to_string().contains("$ref");
+            for example in members.get("examples").and_then(Value::as_array).into_iter().flatten() {
+                *count += 1;
+                assert!(!local || jsonschema::draft202012::is_valid(schema, example), "{example}");
+            }
+            members.values().for_each(|value| examples_of(value, count));
+        }
+        Value::Array(values) => values.iter().for_each(|value| examples_of(value, count)),
+        _ => {}
+    }
+}
+
 #[test]
 fn examples_in_the_schemas_are_right() {
     for version in [Version::V1_0_0, Version::V0_1_0] {
         let (schema, validator) = schema(version);
         for example in schema["examples"].as_array().unwrap() {
             compare(&validator, &[&example.to_string()], true, true);
+        }
+        let mut count = 0;
+        examples_of(&schema, &mut count);
+        assert!(count > schema["examples"].as_array().unwrap().len() || version == Version::V0_1_0);
+    }
+}
+
+#[test]
+fn example_hooks_are_valid() {
+    let (_, validator) = schema(Version::V1_0_0);
+    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("hooks.d-examples");
+    let mut count = 0;
+    for dir in [examples.clone(), examples.join("podman")] {
+        for entry in fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.extension().is_some_and(|extension| extension == "json") {
+                let file = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+                validator.validate(&file).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+                count += 1;
+            }
+        }
+    }
+    assert!(count > 10, "{count}");
+}
+
+/// Editors show these, and fetch the schema from its `$id`.
+#[test]
+fn schemas_have_an_address_titles_and_descriptions() {
+    const RAW: &str = "https://raw.githubusercontent.com/oci-hooks/oci-hooks/main/";
+    for version in [Version::V1_0_0, Version::V0_1_0] {
+        let (schema, validator) = schema(version);
+        let id = schema["$id"].as_str().unwrap();
+        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(id.strip_prefix(RAW).unwrap());
+        assert_eq!(fs::read_to_string(file).unwrap(), version.json_schema());
+
+        let mut example = schema["examples"][0].clone();
+        example["$schema"] = id.into();
+        assert!(validator.is_valid(&example) && loads(&example.to_string()));
+
+        for pointer in ["", "/properties/hook", "/properties/when"] {
+            for (name, property) in schema
+                .pointer(&format!("{pointer}/properties"))
+                .and_then(Value::as_object)
+                .into_iter()
+                .flatten()
+            {
+                let property = match property.get("$ref").and_then(Value::as_str) {
+                    Some(reference) => schema.pointer(&reference[1..]).unwrap(),
+                    None => property,
+                };
+                for field in ["title", "description"] {
+                    assert!(property[field].is_string(), "{field} of {pointer}/{name}");
+                }
+            }
         }
     }
 }

@@ -25,7 +25,8 @@ struct Shim(tempfile::TempDir);
 
 impl Shim {
     fn of(program: &Path) -> Self {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/arc/index.js");
+        let script =
+            Path::new(env!("CARGO_MANIFEST_DIR")).join("contrib/images/arc-runner/index.js");
         let text = fs::read_to_string(script).unwrap();
         assert_eq!(text.matches(INSTALLED).count(), 1, "it names the program once");
         let dir = tempfile::tempdir().unwrap();

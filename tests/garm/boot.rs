@@ -245,7 +245,7 @@ fn the_script_of_garm_is_run_if_the_admin_or_the_pool_wants_it() {
             world.provider().create(&document);
             // It does not call GARM, as it should.
             let answer = world.provider().wait_for(name, Status::Error);
-            let fault = "GARM's install script ended without telling that the runner is idle";
+            let fault = "GARM's install script ended without reporting the runner as idle";
             assert!(answer.fault().starts_with(fault), "{}", answer.fault());
             assert_eq!(world.garm.instance(name).said("failed"), [answer.fault()]);
             let record = world.installation.log(name);

@@ -11,6 +11,7 @@ mod boot;
 mod deletes;
 mod detached;
 mod failures;
+mod image;
 mod killed;
 mod life;
 mod limits;

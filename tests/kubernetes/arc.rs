@@ -1,21 +1,19 @@
-//! The runner's image as `contrib/arc` makes it, in a pod as the chart of actions-runner-controller makes it.
+//! The runner's image as `contrib/images/arc-runner` makes it, in a pod as the chart of actions-runner-controller makes it.
 
 use std::fs;
 use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
 
-use crate::setup::{Pods, cluster, installed};
+use crate::setup::{Pods, cluster};
 use crate::support::cluster::{Cluster, Namespace};
-use crate::support::cluster_images;
-use crate::support::images::{self, Layers};
-use crate::support::program;
+use crate::support::images::{self, Image, Layers};
+use crate::support::recipes::Buildah;
+use crate::support::{program, static_program};
 
-/// What stands in for the image of GitHub, and what is made of it.
-const BASE: &str = "test/actions-runner:1";
+/// What is made of the image that stands in for GitHub's.
 const IMAGE: &str = "test/actions-runner:oci-hooks";
 
 /// The user and group that runners have.
@@ -35,16 +33,15 @@ const JOBS: &str = r#"{"apiGroups": ["batch"], "resources": ["jobs"],
 
 /// The node of this machine with its libraries stands in for the runner's, and hooks that fail for those that
 /// are replaced.
-fn push_base(cluster: &Cluster) {
+fn base() -> Image {
     let node = fs::canonicalize(program::find("node")).unwrap();
     let mut files = images::libraries(&node);
-    files.extend(images::libraries(installed()));
     files.push(node.clone());
     let image = Layers::new().alpine().with(json!({
         "User": "1001:1001", "WorkingDir": "/home/runner", "Cmd": ["/home/runner/run.sh"],
         "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
     }));
-    let image = image.and(|tree| {
+    image.and(|tree| {
         tree.copies(files);
         for directory in ["home/runner", "home/runner/k8s", "home/runner/k8s-novolume"] {
             tree.owned_directory(directory, 0o755, RUNNER.into());
@@ -58,36 +55,18 @@ fn push_base(cluster: &Cluster) {
         for hook in ["k8s", "k8s-novolume"] {
             tree.file(&format!("home/runner/{hook}/index.js"), 0o644, "process.exit(99);\n");
         }
-    });
-    cluster_images::push(cluster, BASE, &image);
+    })
 }
 
 /// Builds the recipe once for all tests, and pushes what comes of it.
 fn push_image(cluster: &Cluster) {
     static PUSHED: OnceLock<()> = OnceLock::new();
     PUSHED.get_or_init(|| {
-        push_base(cluster);
-        let dir = program::temporary_directory();
-        let context = dir.path().join("context");
-        fs::create_dir(&context).unwrap();
-        for name in ["Containerfile", "index.js"] {
-            fs::copy(program::repository("contrib/arc").join(name), context.join(name)).unwrap();
-        }
-        fs::copy(installed(), context.join("container-hook")).unwrap();
-        let registry = format!("{}:5000", cluster.address());
-        let base = format!("RUNNER={registry}/{BASE}");
-        let buildah = |arguments: &[&str]| {
-            let mut command = Command::new(program::find("buildah"));
-            let storage = |name: &str| dir.path().join("storage").join(name);
-            command.arg("--root").arg(storage("root")).arg("--runroot").arg(storage("run"));
-            command.args(["--storage-driver", "vfs"]).args(arguments);
-            program::run(&mut command).success()
-        };
-        let path = context.to_str().unwrap();
-        let options = ["bud", "--isolation", "chroot", "--tls-verify=false", "--build-arg"];
-        buildah(&[&options[..], &[&base, "--tag", "runner", path]].concat());
-        let target = format!("docker://{registry}/{IMAGE}");
-        buildah(&["push", "--tls-verify=false", "--disable-compression", "runner", &target]);
+        let buildah = Buildah::new();
+        buildah.base(&base());
+        buildah.build("arc-runner", &static_program::program("container-hook"));
+        let target = format!("{}:5000/{IMAGE}", cluster.address());
+        program::run(&mut buildah.push(&target)).success();
     });
 }
 

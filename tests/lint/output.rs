@@ -40,6 +40,48 @@ fn findings_for_github_are_workflow_commands() {
 }
 
 #[test]
+fn findings_for_gitlab_are_a_code_quality_report() {
+    let found = output("gitlab");
+    golden(&data("output/findings.gitlab"), &found);
+    let report: Vec<Value> = serde_json::from_str(&found).unwrap();
+    assert!(report.len() > 5);
+    let mut fingerprints = std::collections::BTreeSet::new();
+    for finding in &report {
+        let text = |pointer| finding.pointer(pointer).and_then(Value::as_str).unwrap();
+        assert!(!text("/description").is_empty());
+        assert!(rules::ALL.iter().any(|rule| rule.code == text("/check_name")));
+        assert!(["info", "minor", "major", "critical", "blocker"].contains(&text("/severity")));
+        assert!(text("/location/path").starts_with("cases/"));
+        assert!(finding.pointer("/location/lines/begin").unwrap().as_u64().unwrap() >= 1);
+        assert!(fingerprints.insert(text("/fingerprint")), "{finding}");
+    }
+}
+
+#[test]
+fn fingerprints_for_gitlab_outlive_moved_lines_and_absolute_paths() {
+    let temp = tempfile::tempdir().unwrap();
+    let dir = temp.path().canonicalize().unwrap();
+    let wrong = r#"{"version": "1.0.0", "hook": {"path": "/bin/true"}, "when": {"alway": true}, "stages": ["poststop", "poststop", "poststop"]}"#;
+    let report = |path: &str| -> Vec<Value> {
+        let ran = lint_in(&dir, &["--content-only", "--format", "gitlab", path], "");
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        serde_json::from_str(&ran.stdout).unwrap()
+    };
+    std::fs::write(dir.join("a.json"), wrong).unwrap();
+    let before = report("a.json");
+    std::fs::write(dir.join("a.json"), format!("\n\n{wrong}")).unwrap();
+    let absolute = dir.join("a.json");
+    for after in [report("./a.json"), report("."), report(absolute.to_str().unwrap())] {
+        for (finding, old) in after.iter().zip(&before) {
+            assert_eq!(finding["fingerprint"], old["fingerprint"]);
+            assert_eq!(finding["location"]["path"], "a.json");
+        }
+        assert_eq!(after.len(), before.len());
+    }
+    assert_ne!(report("a.json")[0]["location"], before[0]["location"]);
+}
+
+#[test]
 fn findings_for_code_scanning_are_sarif() {
     let mut sarif: Value = serde_json::from_str(&output("sarif")).unwrap();
     let run = &mut sarif["runs"][0];
@@ -124,7 +166,7 @@ fn any_bytes_can_be_shown() {
     for (at, text) in texts.iter().enumerate() {
         let path = temp.path().join(format!("{at}.json"));
         std::fs::write(&path, text).unwrap();
-        for format in ["human", "json", "sarif", "github"] {
+        for format in ["human", "json", "sarif", "github", "gitlab"] {
             let ran = lint(&["--content-only", "--format", format, path.to_str().unwrap()]);
             assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{at} {format}");
         }

@@ -13,7 +13,7 @@ use crate::{ask, at, endpoint, serve, within};
 struct Said {
     status: String,
     found: String,
-    mend: String,
+    hint: String,
 }
 
 /// Calls `doctor` in the network namespace of the calling thread, with these settings for networks.
@@ -37,7 +37,7 @@ fn doctor(name: &str, settings: &str) -> Said {
     let check = checks.iter().find(|check| check["name"] == name);
     let check = check.unwrap_or_else(|| panic!("no {name} in {report}"));
     let text = |key: &str| check[key].as_str().unwrap_or_default().to_owned();
-    Said { status: text("status"), found: text("found"), mend: text("mend") }
+    Said { status: text("status"), found: text("found"), hint: text("hint") }
 }
 
 /// Expects that jobs are kept in, and are let out by doing as one is told.
@@ -46,9 +46,9 @@ fn expect_mended(host: &Host, who: &str, mut shell: impl FnMut(&str)) {
     let said = doctor("firewall", "");
     assert_eq!(said.status, "fail", "{}", said.found);
     assert!(said.found.contains(who), "{} does not name {who}", said.found);
-    shell(&said.mend);
+    shell(&said.hint);
     let said = doctor("firewall", "");
-    assert_eq!((said.status.as_str(), said.mend.as_str()), ("ok", ""), "{}", said.found);
+    assert_eq!((said.status.as_str(), said.hint.as_str()), ("ok", ""), "{}", said.found);
     expect_world(host);
 }
 
@@ -85,7 +85,7 @@ fn what_rules_of_the_admin_keep_in_is_told() {
         shell("ip6tables -A FORWARD -j DROP");
         let said = doctor("firewall, IPv6", "");
         assert_eq!(said.status, "warn");
-        shell(&said.mend);
+        shell(&said.hint);
         assert_eq!(doctor("firewall, IPv6", "").status, "ok");
         ip("route del default");
         assert_eq!(doctor("firewall", "").status, "warn");
@@ -108,7 +108,7 @@ fn that_the_way_out_is_a_bridge_to_be_named_is_told() {
         }
         let said = doctor("firewall", "");
         assert!(said.found.contains("chain forward of table inet oci_hooks"), "{}", said.found);
-        assert!(said.mend.contains("`uplinks`"), "{}", said.mend);
+        assert!(said.hint.contains("`uplinks`"), "{}", said.hint);
         assert_eq!(doctor("firewall", "uplinks = [\"br1\"]").status, "ok");
         assert!(guest.exists());
     });

@@ -206,7 +206,7 @@ fn a_manifest_that_is_announced_as_something_else_is_refused() {
             }
             response
         });
-        assert!(error.contains("media type mismatch: announced as"), "{error}");
+        assert!(error.contains("media type mismatch: expected"), "{error}");
     }
     let mut both = content;
     both.manifest["manifests"] = json!([]);
@@ -263,9 +263,9 @@ fn an_index_in_the_place_of_a_manifest_is_refused() {
     let mut untyped = nested.clone();
     untyped.as_object_mut().unwrap().remove("mediaType");
     for (announced, document, message) in [
-        (media_type::OCI_MANIFEST, &nested, "media type mismatch: announced as"),
+        (media_type::OCI_MANIFEST, &nested, "media type mismatch: expected"),
         (media_type::OCI_MANIFEST, &untyped, "do not match its media type"),
-        (media_type::OCI_INDEX, &content.manifest, "media type mismatch: announced as"),
+        (media_type::OCI_INDEX, &content.manifest, "media type mismatch: expected"),
         (media_type::OCI_INDEX, &nested, "names another index"),
     ] {
         let server = index(&content, announced, document);

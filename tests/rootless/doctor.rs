@@ -32,7 +32,7 @@ fn findings(installation: &ByUser<'_>) -> (Vec<Value>, bool) {
 fn found(checks: &[Value], name: &str) -> [String; 3] {
     let check = checks.iter().find(|check| check["name"] == name);
     let check = check.unwrap_or_else(|| panic!("{name} is not in {checks:#?}"));
-    ["status", "found", "mend"].map(|key| check[key].as_str().unwrap_or_default().to_owned())
+    ["status", "found", "hint"].map(|key| check[key].as_str().unwrap_or_default().to_owned())
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Jobs in a pod, whose containers are the runner's own user's: what contrib/rootless-pod asks of a pod is
+//! Jobs in a pod, whose containers are the runner's own user's: what contrib/images/rootless-runner asks of a pod is
 //! enough, and each thing of it is needed. podman stands in for a kubelet.
 
 use std::fs;
@@ -6,15 +6,13 @@ use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
 use std::path::Path;
 use std::process::Command;
 
-use rustix::fs::{XattrFlags, setxattr};
-use serde_json::json;
-
 use crate::support::host::Host;
-use crate::support::images::{self, Layers};
+use crate::support::images::Layers;
 use crate::support::program::{self, Finished};
+use rustix::fs::{XattrFlags, setxattr};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_container-hook");
-const MANIFEST: &str = include_str!("../../contrib/rootless-pod/pod.yaml");
+const MANIFEST: &str = include_str!("../../contrib/images/rootless-runner/pod.yaml");
 
 /// The runner's user in the pod.
 const RUNNER: u32 = 1000;
@@ -59,7 +57,7 @@ impl Pod {
             fs::write(root.join("etc").join(name), text).unwrap();
         }
         pod.make_tools();
-        pod.make_layout();
+        Layers::new().alpine().write_layout(&pod.path("tools/layout"));
         // The locks of the machine's own podman are in one segment of shared memory for all.
         fs::write(pod.path("containers.conf"), "[engine]\nlock_type = \"file\"\n").unwrap();
         pod
@@ -88,26 +86,6 @@ impl Pod {
         }
         let device = self.path("tun").display().to_string();
         self.host.shell(&format!("mknod -m 666 {device} c 10 200"));
-    }
-
-    /// Writes an image where the pod can import it.
-    fn make_layout(&self) {
-        let layout = self.path("tools/layout");
-        let blobs = layout.join("blobs/sha256");
-        fs::create_dir_all(&blobs).unwrap();
-        let image = Layers::new().alpine();
-        let (manifest, config) = (image.manifest(), image.config_document());
-        let layers = image.layers.iter().map(|layer| &layer.blob);
-        for blob in layers.chain([&manifest, &config]) {
-            let name = images::digest(blob);
-            fs::write(blobs.join(name.strip_prefix("sha256:").unwrap()), blob).unwrap();
-        }
-        let descriptor = json!({
-            "mediaType": images::MANIFEST, "digest": images::digest(&manifest), "size": manifest.len(),
-        });
-        let index = json!({"schemaVersion": 2, "manifests": [descriptor]});
-        fs::write(layout.join("index.json"), index.to_string()).unwrap();
-        fs::write(layout.join("oci-layout"), r#"{"imageLayoutVersion": "1.0.0"}"#).unwrap();
     }
 
     /// Runs a job in a pod that is given this.
@@ -166,7 +144,7 @@ fn a_pod_as_the_manifest_describes_it_runs_whole_jobs() {
     let options = pod.asked(None);
     let options: Vec<_> = options.iter().map(String::as_str).collect();
     let output = pod.job(&options).success();
-    assert!(output.ends_with("user 0\na whole job\n"), "{output}");
+    assert!(output.ends_with("user 0 of 65535\na whole job\n"), "{output}");
 }
 
 #[test]

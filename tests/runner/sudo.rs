@@ -136,7 +136,7 @@ fn a_runner_has_its_directories_where_root_recorded_them() {
         for (temp, expected) in [
             (format!("{top}/other/_work/_temp"), "in no directory that is recorded"),
             ("/tmp".to_owned(), "in no directory that is recorded"),
-            (format!("{home}/_root/_temp"), "belongs to user 0, not to user 1"),
+            (format!("{home}/_root/_temp"), "belongs to user 0, not to the calling user 1"),
             (format!("{home}/_link/_temp"), "cannot open"),
         ] {
             runner.variables = vec![("RUNNER_TEMP".to_owned(), temp.clone())];

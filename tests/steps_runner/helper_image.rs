@@ -1,58 +1,12 @@
-//! The recipes of helper images in `contrib/gitlab`, built by buildah.
+//! The helper images of `contrib/images`, built by buildah.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use tempfile::TempDir;
-
 use crate::images::{fill_helper, in_root};
+use crate::support::recipes::Buildah;
 use crate::support::{program, static_program};
-
-/// Storage of buildah's for one test.
-struct Buildah {
-    dir: TempDir,
-}
-
-impl Buildah {
-    fn new() -> Self {
-        program::require_root();
-        Buildah { dir: program::temporary_directory() }
-    }
-
-    fn call(&self, arguments: &[&str]) -> String {
-        let mut command = Command::new(program::find("buildah"));
-        let storage = |name: &str| self.dir.path().join("storage").join(name);
-        command.arg("--root").arg(storage("root")).arg("--runroot").arg(storage("run"));
-        command.args(["--storage-driver", "vfs"]).args(arguments);
-        program::run(&mut command).success().trim_end().to_owned()
-    }
-
-    /// Makes an image of a directory, as GitLab's helper image.
-    fn base(&self) {
-        let root = self.dir.path().join("base");
-        fs::create_dir(&root).unwrap();
-        fill_helper(&root);
-        let container = self.call(&["from", "scratch"]);
-        self.call(&["copy", &container, root.to_str().unwrap(), "/"]);
-        self.call(&["commit", &container, "localhost/helper"]);
-    }
-
-    /// Builds a recipe of `contrib/gitlab`, and returns the root file system that comes of it.
-    fn build(&self, file: &str) -> PathBuf {
-        let context = self.dir.path().join("context");
-        fs::create_dir_all(&context).unwrap();
-        let recipe = context.join(file);
-        fs::copy(program::repository("contrib/gitlab").join(file), &recipe).unwrap();
-        fs::copy(static_program::step_runner(), context.join("step-runner")).unwrap();
-        let (recipe, path) = (recipe.to_str().unwrap(), context.to_str().unwrap());
-        let options = ["bud", "--isolation", "chroot", "--pull-never", "--file", recipe];
-        let base = ["--build-arg", "HELPER=localhost/helper", "--tag", "localhost/ours", path];
-        self.call(&[&options[..], &base].concat());
-        let container = self.call(&["from", "--pull-never", "localhost/ours"]);
-        self.call(&["mount", &container]).into()
-    }
-}
 
 /// Calls the helper of an image.
 fn call(root: &Path, words: &[&str]) -> (Option<i32>, String) {
@@ -65,8 +19,11 @@ fn call(root: &Path, words: &[&str]) -> (Option<i32>, String) {
 #[test]
 fn the_helper_image_has_our_program_and_gitlabs_beside_it() {
     let buildah = Buildah::new();
-    buildah.base();
-    let root = buildah.build("Containerfile");
+    let base = program::temporary_directory();
+    fill_helper(base.path());
+    buildah.base_of_directory(base.path());
+    buildah.build("gitlab-helper", &static_program::program("step-runner"));
+    let root = buildah.mount();
     let (code, out) = call(&root, &["--version"]);
     assert_eq!(code, Some(0), "{out}");
     assert!(out.starts_with("Version:      19.4.0\n") && out.contains("\nStep runner:  "), "{out}");
@@ -88,7 +45,20 @@ fn the_helper_image_has_our_program_and_gitlabs_beside_it() {
 #[test]
 fn an_image_with_nothing_else_copies_itself() {
     let buildah = Buildah::new();
-    let root = buildah.build("Containerfile.scratch");
+    let program = static_program::program("step-runner");
+    buildah.build("gitlab-helper-scratch", &program);
+    let first = buildah.digest();
+    let labels = buildah.configuration()["config"]["Labels"].clone();
+    for (label, value) in [
+        ("source", env!("CARGO_PKG_REPOSITORY")),
+        ("licenses", env!("CARGO_PKG_LICENSE")),
+        ("version", env!("CARGO_PKG_VERSION")),
+    ] {
+        assert_eq!(labels[format!("org.opencontainers.image.{label}")], value, "{labels}");
+    }
+    buildah.build("gitlab-helper-scratch", &program);
+    assert_eq!(buildah.digest(), first, "the same input makes the same image");
+    let root = buildah.mount();
     let (code, out) = call(&root, &["steps", "bootstrap", "/volume/gitlab-runner-helper"]);
     assert_eq!((code, &*out), (Some(0), ""));
     let names: Vec<_> = fs::read_dir(root.join("volume"))
@@ -99,4 +69,31 @@ fn an_image_with_nothing_else_copies_itself() {
     let (code, out) = call(&root, &["cache-init", "/builds"]);
     assert_eq!(code, Some(1));
     assert!(out.contains("/usr/bin/gitlab-runner-helper.gitlab"), "{out}");
+}
+
+#[test]
+fn what_cannot_run_in_an_image_is_not_put_there() {
+    let linked = Path::new(env!("CARGO_BIN_EXE_step-runner")).parent().unwrap();
+    for (words, expected) in [
+        (
+            &["gitlab-helper-scratch", "--programs", linked.to_str().unwrap()][..],
+            "linked dynamically",
+        ),
+        (
+            &["gitlab-helper-scratch", "--programs", "/nowhere"],
+            "no program step-runner in /nowhere",
+        ),
+        (
+            &["runner"],
+            "unknown image \"runner\": expected one of arc-runner garm-runner gitlab-helper",
+        ),
+        (&[], "no image named"),
+        (&["arc-runner", "--tag"], "--tag needs a value"),
+    ] {
+        let ended =
+            program::run(Command::new(program::repository("contrib/images/build")).args(words));
+        assert_eq!(ended.status.code(), Some(2), "{words:?}");
+        let said = ended.failure();
+        assert!(said.contains(expected), "{words:?}: {said}");
+    }
 }

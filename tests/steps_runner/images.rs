@@ -68,7 +68,10 @@ pub(crate) fn fill_our_helper(root: &Path) {
     fill_helper(root);
     let bin = root.join("usr/bin");
     fs::rename(bin.join("gitlab-runner-helper"), bin.join("gitlab-runner-helper.gitlab")).unwrap();
-    program::copy_program(static_program::step_runner(), &bin.join("gitlab-runner-helper"));
+    program::copy_program(
+        &static_program::program("step-runner"),
+        &bin.join("gitlab-runner-helper"),
+    );
 }
 
 /// Copies a file with what its path names, however many links that are.

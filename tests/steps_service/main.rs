@@ -12,6 +12,7 @@ mod clients;
 mod health;
 mod jobs;
 mod leaving;
+mod library;
 mod life;
 mod log_format;
 mod program;

@@ -100,8 +100,13 @@ fn without_a_server_submit_says_which_socket_it_tried_to_reach() {
     let dir = tempfile::tempdir().unwrap();
     let mut command = Command::new(PROGRAM);
     command.args(["submit", "builtin://script", "--wait", "0s", "--socket"]);
-    let error = run(command.arg(dir.path().join("none.sock"))).failure();
-    assert!(error.starts_with("Error: cannot reach the server"), "{error}");
+    let socket = dir.path().join("none.sock");
+    let error = run(command.arg(&socket)).failure();
+    let expected = format!(
+        "Error: socket {}: cannot reach the server: No such file or directory (os error 2)",
+        socket.display()
+    );
+    assert_eq!(error.trim_end(), expected);
 }
 
 #[test]

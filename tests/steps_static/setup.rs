@@ -45,7 +45,7 @@ impl Root {
         }
         // Others can reach and use it.
         host.shell(&format!("chmod 711 {}; chmod 1777 {0}/root/tmp", host.path().display()));
-        program::copy_program(static_program::step_runner(), &dir.join("step-runner"));
+        program::copy_program(&static_program::program("step-runner"), &dir.join("step-runner"));
         // What every runtime of containers mounts.
         host.shell(&format!(
             "cd {}; mount -t proc proc proc; mkdir -p dev; touch dev/null; mount --bind /dev/null dev/null",

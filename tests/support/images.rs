@@ -200,6 +200,25 @@ impl Image {
         });
         serde_json::to_vec(&manifest).expect("a value can be written")
     }
+
+    /// Writes the image to a new directory, as an OCI layout.
+    pub(crate) fn write_layout(&self, layout: &Path) {
+        let write = |name: &str, content: &[u8]| {
+            fs::write(layout.join(name), content).expect("the directory is new");
+        };
+        fs::create_dir_all(layout.join("blobs/sha256")).expect("the directory is new");
+        let (manifest, config) = (self.manifest(), self.config_document());
+        let layers = self.layers.iter().map(|layer| &layer.blob);
+        for blob in layers.chain([&manifest, &config]) {
+            write(&format!("blobs/{}", digest(blob).replace(':', "/")), blob);
+        }
+        let descriptor = json!({
+            "mediaType": MANIFEST, "digest": digest(&manifest), "size": manifest.len(),
+        });
+        let index = json!({"schemaVersion": 2, "manifests": [descriptor]});
+        write("index.json", index.to_string().as_bytes());
+        write("oci-layout", br#"{"imageLayoutVersion": "1.0.0"}"#);
+    }
 }
 
 pub(crate) const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";

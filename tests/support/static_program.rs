@@ -1,4 +1,4 @@
-//! `step-runner` linked statically, and file systems with nothing in them that it could need.
+//! The programs linked statically, as a release has them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -6,18 +6,23 @@ use std::sync::OnceLock;
 
 use super::program;
 
-/// Returns the path of the static program; the first call builds it.
-pub(crate) fn step_runner() -> &'static Path {
-    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
+/// Returns the directory of the static programs; the first call builds them.
+pub(crate) fn directory() -> &'static Path {
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(|| {
         // `program::run` has a deadline, which a build on a busy machine may pass.
         let output = Command::new(program::repository("tests/support/static.sh"))
             .stdin(Stdio::null())
             .stderr(Stdio::inherit())
             .output()
             .expect("the script can be run");
-        assert!(output.status.success(), "the static step-runner does not build");
+        assert!(output.status.success(), "the static programs do not build");
         let path = String::from_utf8(output.stdout).expect("the path is text");
         PathBuf::from(path.trim_end())
     })
+}
+
+/// Returns the path of a static program.
+pub(crate) fn program(name: &str) -> PathBuf {
+    directory().join(name)
 }

@@ -8,6 +8,7 @@ mod docs;
 mod layers;
 mod modules;
 mod package;
+mod published;
 mod shape;
 mod source;
 mod strings;
@@ -20,7 +21,7 @@ use std::path::Path;
 use package::Package;
 use source::{Finding, Source};
 
-const CODE: [&str; 4] = ["src", "tests", "benches", "fuzz/fuzz_targets"];
+const CODE: [&str; 5] = ["src", "tests", "examples", "benches", "fuzz/fuzz_targets"];
 
 #[track_caller]
 fn assert_none(findings: impl IntoIterator<Item = Finding>) {
@@ -67,6 +68,12 @@ fn documentation_says_more_than_names() {
 fn no_file_is_forgotten() {
     let manifests = ["", "fuzz"].map(|dir| (Path::new(dir), read(&format!("{dir}/Cargo.toml"))));
     assert_none(modules::check(&manifests, &source::read(&CODE)));
+}
+
+#[test]
+fn the_published_package_has_what_it_includes_and_no_tests() {
+    let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
+    assert_none(published::check(&published::files(), &source::read(&CODE), size));
 }
 
 #[test]

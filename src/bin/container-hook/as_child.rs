@@ -1,7 +1,7 @@
 //! `container-hook as-child`: a request of the runner by way of a program that cannot become this one.
 //!
-//! The runner has its own node run hooks that end in `.js` (`contrib/arc/index.js`), and knows only that
-//! process: what it kills must not go on as this one.
+//! The runner has its own node run hooks that end in `.js` (`contrib/images/arc-runner/index.js`), and knows
+//! only that process: what it kills must not go on as this one.
 
 use std::io;
 use std::path::Path;
@@ -13,7 +13,7 @@ use oci_hooks::sys::spawn;
 use crate::hook::{self, CallError};
 use crate::log::Log;
 
-/// Carry out a request, and end with the process that started this one; called by contrib/arc/index.js
+/// Carry out a request, and end with the process that started this one; called by contrib/images/arc-runner/index.js
 #[derive(Debug, Args)]
 #[command(hide = true)]
 pub(crate) struct AsChildArgs {

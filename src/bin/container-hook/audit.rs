@@ -16,7 +16,7 @@ use oci_hooks::sys::fs::PathContext as _;
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Show the audit log: containers of jobs, what of the host they had, and what was refused
+/// Show the audit log: containers of jobs, what they got of the host, and what was denied
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The log is the `file` under [audit] of the settings; without one nothing is written.

@@ -29,7 +29,11 @@ Exit status:
   0  done; for a request, the step succeeded
   1  error, or doctor found a problem
   2  the command line or a template is wrong
-  N  for a request, the code that the step ended with";
+  N  for a request, the code that the step ended with
+
+Memory limits, mirrors, CA certificates, what the sudoers line permits, troubleshooting, upgrade,
+uninstall: see man container-hook, /usr/share/doc/container-hook/container-hook.md, or
+https://github.com/oci-hooks/oci-hooks/blob/main/docs/container-hook.md";
 
 /// Run the containers of GitHub's runner on runc or crun, without a daemon
 #[derive(Debug, Parser)]
@@ -84,7 +88,11 @@ pub(crate) enum Format {
 const CONFIG_EXAMPLES: &str = "\
 Examples:
   container-hook config --default > /etc/oci-hooks/container-hook.toml   A file to start from
-  container-hook config                                                  What is in force";
+  container-hook config                                                  What is in force
+
+What /etc/oci-hooks/container-hook.toml says holds for all runners of this machine; a user's own
+file supplies the rest. [limits] has the memory of containers that ask for none, [policy.max]
+the most that any may have. Snippets are in docs/container-hook-settings.md.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -23,10 +23,11 @@ pub(crate) use runner::{own_listeners, settings};
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as the user whom the runner runs as, or as root if it calls by sudo; in a cluster in the pod of a
-runner, where it asks for each permission. For a user who is not root it makes what a job would have, such as
-namespaces and mounts, and tries it.
-Exit status is 0 if containers will run as jobs need them, and 1 otherwise.")]
+Run it as the user that runs the runner, or as root if the runner uses sudo; in a cluster in the
+pod of a runner, where it checks each permission. For a user who is not root it makes what a job
+would have, such as namespaces and mounts, and tries it. Exit status is 0 if containers will run
+as jobs need them, and 1 otherwise. Messages of jobs are explained in docs/container-hook.md,
+Troubleshooting.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {

@@ -77,7 +77,7 @@ pub(crate) enum EnvironmentError {
     )]
     Unconfirmed { path: PathBuf },
     #[error(
-        "{} belongs to user {owner}, not to user {caller} who calls: a runner has its own \
+        "{} belongs to user {owner}, not to the calling user {caller}: a runner has its own \
          directories", path.display()
     )]
     Foreign { path: PathBuf, owner: u32, caller: u32 },

@@ -24,27 +24,29 @@ use crate::settings::{self, Settings};
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  container-hook install ~/container-hook        As the user whom the runner runs as
+  container-hook install ~/container-hook        As the user that runs the runner
   container-hook install /opt/container-hook     As root, for runners that are root
   container-hook install --sudo --runner-user runner --runner-dir /home/runner/actions-runner \
       /opt/container-hook
 
-The runner takes a script, not a program. For a user who is not root, the namespaces that a job would have
-are made and taken away again before anything is written: it is an error if that fails, and there is a
-warning for what would be missing in jobs, such as user ids or limits.
+The runner accepts a script, not a program. Without root or --sudo, the namespaces of a job are
+made and taken away again before anything is written: it is an error if that fails, and there is
+a warning for what jobs would lack, such as user ids or limits.
 
-With --sudo, the script starts a process as the runner's
-user and one as root by sudo; the first passes on the runner's signals, which sudo would keep. sudo
-has to allow the one command that is printed, which takes no options and no variables from the
-caller. Workflows then do what the settings allow, as root: see `container-hook config --default`.
+With --sudo, the script starts one process as the runner's user and one as root by sudo; the
+first forwards the signals of the runner, which sudo would keep. The sudoers line that is
+printed permits one command with one argument, and passes no variables. That command runs
+containers within [policy] of the settings, and opens files as the runner's user, beneath the
+directories that --runner-dir records: the runner's directory, and its work directory if that is
+elsewhere. Comments and order of the settings stay. To check the line, as root:
+  sudo --list --other-user USER container-hook as-root
 
-A runner that calls by sudo may only name files beneath the directories that are recorded for it in
-the settings, as its own user may reach them. --runner-dir records them: the runner's directory, and
-its work directory if that is elsewhere. Comments and order of the settings stay.
+With --sudo it is an error if the runner's user cannot execute the program, as in a directory of
+mode 0700, and there is a warning if the settings make that user root of this machine. A program
+in a directory such as /tmp, which is emptied when the machine starts, is warned of.
 
-With --sudo it is an error if the runner's user cannot execute the program, as in a directory of mode
-0700, and there is a warning if the settings make that user as good as root. A program in a directory
-such as /tmp, which is emptied when the machine starts, is warned of.")]
+To uninstall, remove the line from .env, restart the runner, and remove the script and the
+sudoers line; docs/container-hook.md lists images, records and settings that stay.")]
 pub(crate) struct InstallArgs {
     /// The directory for the script, made if it does not exist
     dir: PathBuf,

@@ -17,7 +17,10 @@ use crate::settings::{Kind, Settings};
 /// Show what a service wrote
 #[derive(Debug, Args)]
 #[command(after_help = "\
-What the job's container and container actions write is in the log of the step.")]
+The output of a step is in the log of that step on GitHub, and nowhere else. What its background
+processes write after it has ended is here, under the job's container. `container-hook ps` lists
+the containers; their logs go with the job, and the log of the job then has the output of
+services.")]
 pub(crate) struct LogsArgs {
     /// The container's id, the beginning of it, or its name; in a cluster the pod
     #[arg(add = ArgValueCandidates::new(names::containers))]

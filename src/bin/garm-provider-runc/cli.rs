@@ -12,21 +12,21 @@ use oci_hooks::program::trace::LevelFilter;
 use crate::{as_root, doctor, instances, logs, prune, pull, rm, supervise};
 
 const HELP: &str = "\
-Without a command it carries out what GARM asks for by GARM_COMMAND and other variables.
-The commands are for people.
+Without a command, it carries out the request in GARM_COMMAND and other variables: GARM calls it so.
+The commands are for admins.
 
 Examples:
-  garm-provider-runc doctor                  What is missing on this machine?
-  garm-provider-runc pull ubuntu-24.04       Have an image before an instance needs it
-  garm-provider-runc instances               What is there, of all pools?
-  garm-provider-runc logs garm-x7k2 -f       What does the runner of an instance say?
-  garm-provider-runc rm --orphans            Remove instances that nothing runs any more
+  garm-provider-runc doctor                  Check this host
+  garm-provider-runc pull ubuntu-24.04       Pull an image before an instance needs it
+  garm-provider-runc instances               List the instances of all pools
+  garm-provider-runc logs garm-x7k2 -f       Follow the output of a runner
+  garm-provider-runc rm --orphans            Remove orphaned instances
   garm-provider-runc prune --size 20GB       Remove least recently used images
 
 Exit status:
   0   done
   1   error, or doctor found a problem
-  2   the command line is wrong
+  2   bad usage
   30  for GARM: unknown instance
   31  for GARM: the instance already exists";
 
@@ -81,7 +81,7 @@ pub(crate) enum Format {
 const CONFIG_EXAMPLES: &str = "\
 Examples:
   garm-provider-runc config --default > /etc/oci-hooks/garm-provider-runc.toml   A file to start from
-  garm-provider-runc config                                                     What is in force";
+  garm-provider-runc config                                                     Print the settings in force";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

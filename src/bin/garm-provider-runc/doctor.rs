@@ -20,7 +20,7 @@ use crate::settings::Settings;
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as the user who runs GARM if that has settings of its own, or as root if calls go to root by sudo.
+Run it as the user who runs GARM if that user has its own settings, otherwise as root.
 Exit status is 0 if containers will run, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 

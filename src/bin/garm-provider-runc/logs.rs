@@ -22,13 +22,13 @@ use crate::settings::Settings;
 /// How often a followed log is read.
 const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Show what was done to bring up a runner, and what it wrote
+/// Show the log of an instance: its boot and the output of its runner
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logs outlive their instances, for as long as the settings say. Of several instances of one name this
-is the last one's.")]
+Logs are kept after an instance is removed, for keep-age under [log] of the settings. If several
+instances had this name, the log is that of the last one.")]
 pub(crate) struct LogsArgs {
-    /// The name of the instance
+    /// Name of the instance
     #[arg(add = ArgValueCandidates::new(instances::names))]
     name: String,
 
@@ -36,7 +36,7 @@ pub(crate) struct LogsArgs {
     #[arg(long, short)]
     follow: bool,
 
-    /// Show the last lines only
+    /// Show only the last COUNT lines
     #[arg(long, short = 'n', value_name = "COUNT")]
     lines: Option<usize>,
 

@@ -20,12 +20,12 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  garm-provider-runc prune                        What is left over, and images as the settings say
-  garm-provider-runc prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
-  garm-provider-runc prune --newer                After a roll-back: also what the newer version left
+  garm-provider-runc prune                        Remove leftovers, and images by the settings
+  garm-provider-runc prune --age 7d --size 20GB   Keep images used this week, at most 20 GB
+  garm-provider-runc prune --newer                After a roll-back: also records of the newer version
 
-GARM deletes its instances itself. Those that ended long ago it has given up; those whose creation was
-interrupted go at once. Images that instances use stay, and instances that run are not touched.")]
+GARM deletes its own instances; prune removes those that GARM has given up: ended long ago, or
+interrupted during creation. Running instances and images in use are kept.")]
 pub(crate) struct PruneArgs {
     /// Remove images unused for this long, e.g. 7d
     #[arg(long, conflicts_with = "all")]
@@ -39,7 +39,7 @@ pub(crate) struct PruneArgs {
     #[arg(long)]
     all: bool,
 
-    /// Also remove what a newer version of the program recorded, unless it runs: after a roll-back
+    /// Also remove records of a newer version of this program, unless in use: after a roll-back
     #[arg(long)]
     newer: bool,
 

@@ -12,16 +12,16 @@ use crate::door::{self, Passage};
 use crate::error::Error;
 use crate::settings::Settings;
 
-/// Fetch an image from its registry, before an instance needs it
+/// Pull an image before an instance needs it
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Logins are those that the settings name, and those of `docker login` or `podman login` of whoever
-runs this.")]
+Logins are those in the settings, and those of `docker login` or `podman login` of the user who runs
+this.")]
 pub(crate) struct PullArgs {
-    /// The image: one of the settings or a reference, as in a pool
+    /// Image, as in a pool: an alias in the settings or a reference
     image: String,
 
-    /// The platform, as linux/arm64, instead of this machine's
+    /// Platform, e.g. linux/arm64, instead of this machine's
     #[arg(long)]
     platform: Option<Platform>,
 

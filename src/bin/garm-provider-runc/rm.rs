@@ -18,13 +18,13 @@ use crate::settings::Settings;
 #[command(after_help = "\
 Examples:
   garm-provider-runc rm garm-x7k2                     An instance that has ended
-  garm-provider-runc rm --orphans --dry-run           What does nothing run any more?
+  garm-provider-runc rm --orphans --dry-run           List orphans
   garm-provider-runc rm --controller 3f2a… --force    All of a GARM that is gone, with their jobs
 
-GARM removes its instances itself, also those that were removed here. Whether a controller or a pool is
-gone only its GARM knows: name it. `instances` lists both.
+GARM deletes its own instances, also those that were removed here. Only GARM knows whether a controller
+or a pool still exists: name it. `instances` lists both.
 
-Exit status: 0 if all that was meant is gone, 1 if something of it stays or has no such name.")]
+Exit status: 0 if all of these instances are removed, 1 if one is left or a name is unknown.")]
 pub(crate) struct RmArgs {
     /// Name of an instance (can be repeated)
     #[arg(
@@ -34,19 +34,19 @@ pub(crate) struct RmArgs {
     )]
     names: Vec<String>,
 
-    /// Remove those that no process attends to: ended, interrupted in their creation, or killed
+    /// Remove orphans: instances that ended, whose creation was interrupted, or that were killed
     #[arg(long)]
     orphans: bool,
 
-    /// Remove those of this controller only
+    /// Remove only instances of this controller
     #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::controller_ids))]
     controller: Option<String>,
 
-    /// Remove those of this pool or scale set only
+    /// Remove only instances of this pool or scale set
     #[arg(long, value_name = "ID", add = ArgValueCandidates::new(instances::pools))]
     pool: Option<String>,
 
-    /// Remove those that run too, with their jobs
+    /// Also remove running instances, with their jobs
     #[arg(long, short)]
     force: bool,
 

@@ -34,14 +34,14 @@ pub(crate) struct Cli {
 }
 
 impl Cli {
-    /// Rejects SARIF and GitHub annotations for commands other than `lint`.
+    /// Rejects the formats of findings for commands other than `lint`.
     pub(crate) fn check_format(&self) -> Result<(), Error> {
         match (self.global.format, &self.command) {
-            (Some(OutputFormat::Sarif | OutputFormat::Github), command)
+            (Some(OutputFormat::Sarif | OutputFormat::Github | OutputFormat::Gitlab), command)
                 if !matches!(command, Command::Lint(_)) =>
             {
                 Err(Error::Usage {
-                    message: "--format sarif and --format github are only supported by lint"
+                    message: "--format sarif, github and gitlab are only supported by lint"
                         .to_owned(),
                     hint: Some("use --format json".to_owned()),
                 })

@@ -52,6 +52,8 @@ pub(crate) enum OutputFormat {
     Sarif,
     /// GitHub Actions annotations (lint only)
     Github,
+    /// GitLab Code Quality report (lint only)
+    Gitlab,
 }
 
 /// Format of errors and warnings on standard error.

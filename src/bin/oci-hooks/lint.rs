@@ -3,6 +3,7 @@
 mod catalogue;
 mod fix;
 mod github;
+mod gitlab;
 mod human;
 mod json;
 mod sarif;
@@ -11,6 +12,7 @@ mod tree;
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -19,7 +21,7 @@ use oci_hooks::hooks::lint::{
     self, FileChecks, Level, LintOptions, LintedFile, Report, Rule, Severity,
 };
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::sys::fs::PathContext;
+use oci_hooks::sys::fs::{FileAt, PathContext, PathError, ReplaceError, Symlinks};
 
 use crate::Exit;
 use crate::context::Context;
@@ -38,6 +40,7 @@ Examples:
   oci-hooks lint --recursive --content-only .
   oci-hooks lint --explain OH208
   oci-hooks lint --format github --content-only hooks.d/
+  oci-hooks lint --format gitlab --content-only hooks.d/ > gl-code-quality-report.json
 
 Directories are linted together: files in later ones mask those of the same name in earlier ones. Owners
 and permissions are reported if users other than root and you can change what runs.
@@ -163,6 +166,7 @@ fn show(report: &Report, notes: Notes, context: &mut Context) -> Result<(), Erro
         Some(OutputFormat::Json) => json::write(report, context),
         Some(OutputFormat::Sarif) => sarif::write(report, context),
         Some(OutputFormat::Github) => github::write(report, context),
+        Some(OutputFormat::Gitlab) => gitlab::write(report, context),
         Some(OutputFormat::Human) | None => human::write(report, notes, context),
     }
 }
@@ -180,6 +184,21 @@ struct Inputs {
     stdin: Option<Vec<u8>>,
 }
 
+/// Returns whether a path leads to a directory.
+fn is_directory(path: &Path) -> Result<bool, Error> {
+    match fs::metadata(path) {
+        // The kernel may not follow other users' links in directories such as /tmp (`fs.protected_symlinks`),
+        // and says nothing of a link.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            match FileAt::open(path, Symlinks::Follow) {
+                Err(link @ ReplaceError::ForeignLink { .. }) => Err(link.into()),
+                _ => Err(PathError::new("look up", path, error).into()),
+            }
+        }
+        found => Ok(found.at("look up", path)?.is_dir()),
+    }
+}
+
 impl Inputs {
     /// Separates directories from files; the directories go to the options.
     fn sort(args: &LintArgs, options: &mut LintOptions, context: &Context) -> Result<Self, Error> {
@@ -194,7 +213,7 @@ impl Inputs {
                 if inputs.stdin.is_none() {
                     inputs.stdin = Some(context.read_hook(path)?);
                 }
-            } else if fs::metadata(path).at("look up", path)?.is_dir() {
+            } else if is_directory(path)? {
                 dirs.push(path.clone());
                 if args.recursive {
                     dirs.extend(tree::directories(path)?);

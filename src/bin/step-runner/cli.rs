@@ -14,8 +14,8 @@ Examples:
   docker exec -i BUILD step-runner proxy       Connect to the server in a container
   step-runner doctor                           Check for problems
 
-Called as gitlab-runner-helper or gitlab-runner, or with steps as the first word, it takes the command lines
-of GitLab's runner: step-runner steps --help.
+Called as gitlab-runner-helper or gitlab-runner, or with steps as the first word, it
+takes the command lines of GitLab's runner: step-runner steps --help.
 
 Exit status:
   0  success

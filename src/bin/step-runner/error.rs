@@ -71,6 +71,8 @@ pub(crate) enum Error {
     Serve(#[from] ServeError),
     #[error(transparent)]
     Submit(#[from] ClientError),
+    #[error("socket {}", socket.display())]
+    Server { socket: PathBuf, source: ClientError },
     #[error(transparent)]
     Output(#[from] OutputError),
     #[error("cannot execute {}", name.display())]

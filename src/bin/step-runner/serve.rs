@@ -84,7 +84,7 @@ pub(crate) struct ServeArgs {
     /// Maximum size of the log of a job
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = crate::size::parse)]
     max_log: u64,
-    /// Form of logs, unless the variable CI_STEPS_LOG_FORMAT of a job says it [default: stamped]
+    /// Format of logs; the job variable CI_STEPS_LOG_FORMAT overrides it [default: stamped]
     #[arg(long, value_enum, value_name = "FORM")]
     log_format: Option<LogFormat>,
     /// Shutdown grace period for running jobs

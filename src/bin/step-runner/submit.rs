@@ -89,14 +89,18 @@ pub(crate) fn run(args: &SubmitArgs) -> Result<Exit, Error> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let (outcome, interrupts) = runtime.map_err(Error::Threads)?.block_on(async {
         // The client needs the runtime.
-        let client = Client::new(Address::Socket(socket))
+        let client = Client::new(Address::Socket(socket.clone()))
             .with_retry(Retry::default().giving_up_after(args.wait));
         let interrupts = Arc::new(AtomicUsize::new(0));
         tokio::spawn(interrupt(client.clone(), request.id.clone(), signals, interrupts.clone()));
         let outcome = follow(&client, request, args.format).await;
         (outcome, interrupts.load(Ordering::Relaxed))
     });
-    match outcome? {
+    let outcome = outcome.map_err(|error| match error {
+        Error::Submit(source @ ClientError::Unreachable { .. }) => Error::Server { socket, source },
+        error => error,
+    })?;
+    match outcome {
         Some(outcome) => {
             show(&id, &outcome, args.format)?;
             Ok(match outcome.status {

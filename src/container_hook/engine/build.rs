@@ -60,7 +60,7 @@ pub enum BuildError {
     Context(#[from] ContextError),
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("buildah {action} ended with {status}; what it says is above")]
+    #[error("buildah {action} ended with {status}; see its output above")]
     Failed {
         /// `build` or `push`.
         action: &'static str,

@@ -57,10 +57,10 @@ pub enum BootError {
     #[error("GARM's install script ended with code {code}{last}")]
     InstallScript { code: i32, last: LastLines },
     /// GARM waited for its script to say so.
-    #[error("GARM's install script ended without telling that the runner is idle{last}")]
+    #[error("GARM's install script ended without reporting the runner as idle{last}")]
     NeverIdle { last: LastLines },
     #[error(
-        "GARM gives no install script: use_garm_template needs GARM 0.2 and a template for the pool"
+        "GARM returned no install script: use_garm_template needs GARM 0.2 and a template for the pool"
     )]
     Template { source: HttpError },
 }

@@ -298,7 +298,7 @@ fn garms_own_script_is_run_from_memory() {
     assert_eq!(
         told(&server),
         format!(
-            "GARM gives no install script: use_garm_template needs GARM 0.2 and a template for the \
+            "GARM returned no install script: use_garm_template needs GARM 0.2 and a template for the \
              pool: GET {url}: 409: Conflict: no template"
         )
     );

@@ -282,8 +282,8 @@ fn mounts_are_those_of_the_pool() {
     assert!(more.options.mounts.iter().all(|mount| mount.read_only));
     assert_eq!(
         message(&settings(), &specs(json!({"mounts": ["certs", "data"]}))),
-        "extra specs: \"/mounts/1\": there is no mount \"data\" for this pool in the settings; \
-         there are certs, tools"
+        "extra specs: \"/mounts/1\": unknown mount \"data\" for this pool; \
+         expected one of certs, tools"
     );
     let other = json!({"pool_id": "p2", "extra_specs": {"mounts": ["data"]}});
     let other = plan(&settings(), &bootstrap(other)).unwrap();
@@ -311,8 +311,8 @@ fn caches_are_one_for_each_pool_whatever_it_is_called() {
     }
     assert_eq!(
         message(&settings(), &specs(json!({"caches": ["pip"]}))),
-        "extra specs: \"/caches/0\": there is no cache \"pip\" for this pool in the settings; \
-         there are cargo/../x"
+        "extra specs: \"/caches/0\": unknown cache \"pip\" for this pool; \
+         expected one of cargo/../x"
     );
 }
 
@@ -325,13 +325,13 @@ fn networks_are_those_of_the_pool() {
     assert_eq!((plain.host_access, plain.dns), (false, settings().dns));
     assert_eq!(
         message(&settings(), &specs(json!({"network": "secret"}))),
-        "extra specs: \"/network\": there is no network \"secret\" for this pool in the settings; \
-         there are inner, plain"
+        "extra specs: \"/network\": unknown network \"secret\" for this pool; \
+         expected one of inner, plain"
     );
     let none = Settings { networks: BTreeMap::new(), ..settings() };
     assert_eq!(
         message(&none, &specs(json!({"network": "x"}))),
-        "extra specs: \"/network\": there is no network \"x\" for this pool in the settings"
+        "extra specs: \"/network\": unknown network \"x\" for this pool"
     );
 }
 

@@ -87,7 +87,7 @@ pub enum RunnerError {
     },
     /// The user is not in the image, and cannot be added by this name.
     #[error(
-        "there is no user {name:?} in the image, and none can be added by that name: it has to be at most 32 of a-z, 0-9, \"_\" and \"-\", and not to start with a digit or \"-\""
+        "unknown user {name:?}: not in the image, and not a name that can be added: expected at most 32 of a-z, 0-9, \"_\" and \"-\", a letter or \"_\" first"
     )]
     UserName { name: String },
     /// The user cannot be looked up in the image.

@@ -292,7 +292,7 @@ fn a_directory_behind_a_link_of_somebody_else_is_not_changed() {
             let editor = Editor { options: options.clone(), mode: Mode::Apply };
             let error = operation(&editor).unwrap_err();
             assert_eq!(error.class(), "foreign-link", "{dir}: {error}");
-            assert!(error.to_string().contains("of user 54321, who could have it lead to any"));
+            assert!(error.to_string().contains("of user 54321, who can point it at any"));
         }
     }
     assert!(!host.path("made").exists());

@@ -81,8 +81,8 @@ pub enum RegistryError {
     PlainHttp { server: String },
     /// Its certificate is not to be trusted.
     #[error(
-        "cannot trust the certificate of {server}: add its CA certificate to ca_files for {server}, or \
-         set insecure = true"
+        "cannot trust the certificate of {server}: add its CA certificate as `ca` of this registry, or set \
+         `insecure = true` for it"
     )]
     Tls { server: String, source: io::Error },
     /// It does not speak HTTP as it should.

@@ -55,7 +55,7 @@ pub fn cgroups() -> Check {
         Cgroups::Hybrid => Check::warn(
             "cgroups",
             "versions 1 and 2 are both mounted",
-            "some versions of crun refuse this: use runc, or boot with \
+            "some versions of crun reject this: use runc, or boot with \
              systemd.unified_cgroup_hierarchy=1",
         ),
         Cgroups::None => {

@@ -10,7 +10,7 @@ use crate::sys::error::chain;
 pub fn check_positions<S: FileSettings>() {
     for (text, expected) in [
         ("[runtime]\nordr = []\n", "2:1: unknown field, expected one of `order`"),
-        ("[log]\nsize = \"20XB\"\n", "2:8: this is no size: write 20GB"),
+        ("[log]\nsize = \"20XB\"\n", "2:8: invalid size: expected 20GB"),
         ("[store]\npull = \"sometimes\"\n", "2:8: unknown variant, expected one of `always`"),
         ("[network]\ndns = [\"1.1.1.1\", \"x\"]\n", "2:19: invalid IP address syntax"),
         ("[store\n", "1:7: unclosed table"),

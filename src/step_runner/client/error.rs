@@ -1,6 +1,6 @@
 //! Errors of the client.
 
-use std::error::Error as _;
+use std::error::Error;
 
 use tonic::{Code, Status};
 
@@ -16,9 +16,9 @@ pub enum ClientError {
     Unreachable {
         /// Last lines of stderr of [`Address::Command`](super::Address::Command).
         stderr: String,
-        /// Status of the last connection.
+        /// Why the last connection failed.
         #[source]
-        status: Box<Status>,
+        source: ConnectionError,
     },
     /// The server no longer knows a job that it had accepted: it was restarted, or another client
     /// closed the job.
@@ -26,13 +26,30 @@ pub enum ClientError {
     Lost { id: String },
 }
 
+/// Why a connection to the server failed, in the words of the system.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct ConnectionError(String);
+
+impl ConnectionError {
+    /// Returns the first cause: a status and the layers below it repeat it, with their types.
+    fn new(status: &Status) -> Self {
+        let mut cause = None;
+        let mut next = status.source();
+        while let Some(error) = next {
+            cause = Some(error.to_string());
+            next = error.source();
+        }
+        ConnectionError(cause.unwrap_or_else(|| status.message().to_owned()))
+    }
+}
+
 impl ClientError {
     pub(super) fn new(status: Status, stderr: String) -> Self {
-        let status = Box::new(status);
         if is_lost_connection(&status) {
-            ClientError::Unreachable { stderr, status }
+            ClientError::Unreachable { stderr, source: ConnectionError::new(&status) }
         } else {
-            ClientError::Rejected { status }
+            ClientError::Rejected { status: Box::new(status) }
         }
     }
 

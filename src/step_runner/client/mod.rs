@@ -32,7 +32,7 @@ mod retry;
 
 pub use address::Address;
 pub use connection::Client;
-pub use error::ClientError;
+pub use error::{ClientError, ConnectionError};
 pub use execute::ExecuteOutcome;
 pub use follow::{Log, Steps};
 pub use retry::Retry;

@@ -28,7 +28,7 @@ pub enum FunctionError {
     Kind { path: PathBuf, kind: &'static str },
     /// A symbolic link that would lead nowhere in the image.
     #[error(
-        "{} is a symbolic link to {target:?}, which is not in the same directory of the image: name the \
+        "{} is a symlink to {target:?}, which is not in the same directory of the image: name the \
          file that it leads to", path.display()
     )]
     Link { path: PathBuf, target: PathBuf },

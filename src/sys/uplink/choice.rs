@@ -23,8 +23,8 @@ pub enum UplinkChoice {
 /// A text that names no way out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{text:?} is no way out of a job's network: write \"auto\", \"pasta\", \"slirp4netns\", the absolute path \
-     of one of these programs, or \"none\""
+    "invalid uplink {text:?}: expected \"auto\", \"pasta\", \"slirp4netns\", the absolute path of one of \
+     these programs, or \"none\""
 )]
 pub struct UplinkChoiceError {
     text: String,

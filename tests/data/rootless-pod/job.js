@@ -1,12 +1,12 @@
 'use strict';
 
-// A job as the runner has one run, in a pod: node job.js CONTAINER-HOOK LAYOUT. Prints what its step prints, and
-// ends with the code of the first call that fails.
+// A job as the runner has one run, in a pod or an instance: node job.js CONTAINER-HOOK LAYOUT [RUNTIME]. Prints
+// what its step prints, and ends with the code of the first call that fails.
 
 const fs = require('node:fs');
 const { spawnSync } = require('node:child_process');
 
-const [program, layout] = process.argv.slice(2);
+const [program, layout, runtime = 'runc'] = process.argv.slice(2);
 const home = process.env.HOME;
 const work = `${home}/_work`;
 const temp = `${work}/_temp`;
@@ -16,7 +16,7 @@ for (const directory of ['_temp/_runner_hook_responses', '_actions', '_tool', 'r
 fs.mkdirSync(`${home}/.config/oci-hooks`, { recursive: true });
 fs.writeFileSync(
   `${home}/.config/oci-hooks/container-hook.toml`,
-  '[runtime]\norder = ["runc"]\n[store]\npull = "never"\n',
+  `[runtime]\norder = ["${runtime}"]\n[store]\npull = "never"\n`,
 );
 const env = {
   HOME: home,
@@ -65,7 +65,7 @@ call('prepare_job', {
   },
   services: [],
 });
-fs.writeFileSync(`${temp}/step.sh`, 'echo user $(id -u); touch made; test -r /proc/self/status');
+fs.writeFileSync(`${temp}/step.sh`, `echo user $(id -u) of $(awk '{ ids += $3 } END { print ids }' /proc/self/uid_map); touch made`);
 call('run_script_step', {
   entryPointArgs: ['-e', '/__w/_temp/step.sh'],
   entryPoint: 'sh',

@@ -15,7 +15,7 @@ pub(crate) const ACT_RUNNER: &str = include_str!("runner/act_runner.sh");
 
 /// Puts the runner into a directory, which is there; further text is run before the listener does
 /// anything.
-pub(super) fn fill(tree: &mut Tree, directory: &str, before: &str) {
+pub(crate) fn fill(tree: &mut Tree, directory: &str, before: &str) {
     tree.script(&format!("{directory}run.sh"), RUN);
     tree.script(&format!("{directory}config.sh"), CONFIG);
     tree.directory(&format!("{directory}bin"), 0o755);

@@ -192,13 +192,13 @@ mod tests {
         let exec = PERMISSIONS.iter().find(|one| one.name() == "get pods/exec").unwrap();
         let log = PERMISSIONS.iter().find(|one| one.name() == "get pods/log").unwrap();
         let ok =
-            json!({"name": "permission", "status": "ok", "found": "get pods/exec", "mend": null});
+            json!({"name": "permission", "status": "ok", "found": "get pods/exec", "hint": null});
         assert_eq!(check(exec, Ok(true)), ok);
         let denied = json!({
             "name": "permission",
             "status": "fail",
             "found": "get pods/exec is denied: no step can be run",
-            "mend": "add to the Role of the runner's service account: \
+            "hint": "add to the Role of the runner's service account: \
                      {apiGroups: [\"\"], resources: [pods/exec], verbs: [get]}"
         });
         assert_eq!(check(exec, Ok(false)), denied);

@@ -36,7 +36,7 @@ pub(in crate::container_hook::kubernetes) enum LinkError {
     #[error("nothing came from the container for {} seconds", SILENCE.as_secs())]
     Silent,
     /// Whatever answers is no agent of ours.
-    #[error("the agent in the container sent what is no answer")]
+    #[error("invalid answer from the agent in the container")]
     Frame(#[from] FrameError),
 }
 

@@ -48,7 +48,7 @@ pub(in crate::container_hook::kubernetes) enum SessionError {
     )]
     Version { oldest: u16, newest: u16 },
     /// Whatever answers is no agent of ours.
-    #[error("there is no agent in the container")]
+    #[error("no agent in the container")]
     NoAgent(#[source] LinkError),
 }
 

@@ -54,7 +54,7 @@ pub enum BuildError {
     #[error(transparent)]
     Cluster(#[from] ClusterError),
     /// The builder failed, and has said why.
-    #[error("{program} {action} ended with code {code}; what it says is above")]
+    #[error("{program} {action} ended with code {code}; see its output above")]
     Failed {
         program: &'static str,
         /// `build`, `push` and the like.

@@ -14,8 +14,7 @@ pub enum ClusterError {
     #[error("cannot use the kubeconfig")]
     Kubeconfig(#[source] Box<KubeconfigError>),
     #[error(
-        "no cluster is configured: there is no kubeconfig, and this is no pod with a service account \
-         ({in_cluster})"
+        "no cluster is configured: no kubeconfig, and not in a pod with a service account ({in_cluster})"
     )]
     NotConfigured { in_cluster: Box<InClusterError> },
     #[error(
@@ -143,7 +142,7 @@ pub enum Fault {
     },
     #[error("the API server did not answer within {} s", .0.as_secs())]
     TimedOut(Duration),
-    #[error("the API server sent what is no answer: {problem}")]
+    #[error("invalid response from the API server: {problem}")]
     Malformed { problem: String },
     #[error("the request cannot be made: {problem}")]
     Request { problem: String },

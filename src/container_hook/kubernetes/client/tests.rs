@@ -69,7 +69,7 @@ fn what_is_wrong_is_not_asked_again() {
     let (cluster, _) = cluster(vec![answer(200, "[]")]);
     let error = chain(&cluster.run(cluster.pod("a")).unwrap_err());
     assert!(
-        error.starts_with("cannot read pod a: the API server sent what is no answer"),
+        error.starts_with("cannot read pod a: invalid response from the API server"),
         "{error}"
     );
 }

@@ -113,7 +113,7 @@ fn garm_that_knows_of_the_job_before_it_knows_of_the_runner_is_no_trouble() {
 #[test]
 fn garms_script_that_fails_or_tells_nothing_is_told() {
     for (code, expected) in [
-        (0, "GARM's install script ended without telling that the runner is idle; last lines: "),
+        (0, "GARM's install script ended without reporting the runner as idle; last lines: "),
         (7, "GARM's install script ended with code 7; last lines: "),
     ] {
         let server = Garm::with_template("true").serve();

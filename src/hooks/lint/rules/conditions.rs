@@ -104,7 +104,7 @@ pub static UNREACHABLE_COMMANDS: Rule = Rule {
     name: "unreachable-commands",
     severity: Warning,
     rejects: false,
-    summary: "command patterns that can never decide",
+    summary: "command patterns that have no effect",
     explanation: "\
 \"commands\" is looked at last. After a condition that never holds (\"always\": false, \"hasBindMounts\":
 false) it is not looked at any more, whatever it says; and a pattern that cannot match any program name,

@@ -8,7 +8,7 @@ pub static WRITABLE_BY_OTHERS: Rule = Rule {
     name: "writable-by-others",
     severity: Error,
     rejects: false,
-    summary: "others may write to a hook file, its program or a directory above them",
+    summary: "a hook file, its program or a directory above is writable by other users",
     explanation: "\
 Hooks run with the rights of the container engine, mostly root. Whoever may write to the hook file, the
 program, or any directory on the way to them decides what runs. podman and CRI-O do not look; Sarus and
@@ -33,7 +33,7 @@ pub static WRONG_OWNER: Rule = Rule {
     name: "wrong-owner",
     severity: Error,
     rejects: false,
-    summary: "a hook file, its program or a directory above them belongs to another user",
+    summary: "a hook file, its program or a directory above is owned by another user",
     explanation: "\
 The owner of a file may change it, whatever its mode says. All that leads to a hook must belong to root, or
 to the user who runs the engine where that is not root.",
@@ -115,7 +115,7 @@ pub static MASKED_BUT_BROKEN: Rule = Rule {
     name: "masked-but-broken",
     severity: Error,
     rejects: false,
-    summary: "a broken file that a later directory masks, which does not help",
+    summary: "a broken file that a later directory masks: podman and CRI-O reject it all the same",
     explanation: "\
 podman and CRI-O read every file of every directory before they look at names. A broken file makes them
 refuse to work even if a directory of higher precedence has a good one of the same name.",
@@ -155,7 +155,7 @@ pub static MASKING_HOOK: Rule = Rule {
     name: "masking-hook",
     severity: Note,
     rejects: false,
-    summary: "a hook that never matches and so turns off one of its name",
+    summary: "a hook that never matches and disables the one it masks",
     explanation: "\
 A valid file that never matches, in a directory of higher precedence, is the only way to turn off a hook
 without removing its file. This reports that one does; what would be

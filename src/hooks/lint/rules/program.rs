@@ -99,7 +99,7 @@ pub static RELATIVE_PROGRAM: Rule = Rule {
     name: "relative-program",
     severity: Error,
     rejects: false,
-    summary: "a path of the program that is not absolute",
+    summary: "a program whose path is not absolute",
     explanation: "\
 The runtime specification asks for an absolute path. podman looks a relative one up from the directory it
 was started in and then passes it on, to a runtime that looks from another directory: at best the hook is
@@ -211,7 +211,7 @@ pub static USELESS_TIMEOUT: Rule = Rule {
     name: "useless-timeout",
     severity: Error,
     rejects: false,
-    summary: "a timeout in which no hook can end",
+    summary: "a timeout that is too short for any hook",
     explanation: "\
 The runtime specification asks for a timeout greater than zero. podman and CRI-O pass on any number;
 runtimes kill the hook at once if it is zero or negative, or overflows when seconds become nanoseconds

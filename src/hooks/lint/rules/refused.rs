@@ -89,7 +89,7 @@ into an unknown key, which is ignored, such as \"_comment\".",
   "stages": ["createRuntime"]
 }"#,
     ),
-    fix: FixPolicy::Automatic("the comment is removed; programs never see it anyway"),
+    fix: FixPolicy::Automatic("the comment is removed; no program reads it"),
 };
 
 pub static BYTE_ORDER_MARK: Rule = Rule {
@@ -106,7 +106,7 @@ them and rejects the file with \"invalid character 'ï' looking for beginning of
  \"when\": {\"always\": true}, \"stages\": [\"createRuntime\"]}",
     ),
     good: GOOD,
-    fix: FixPolicy::Automatic("the three bytes are removed; they say nothing"),
+    fix: FixPolicy::Automatic("the three bytes are removed; they have no meaning"),
 };
 
 pub static INVALID_ESCAPE: Rule = Rule {
@@ -200,7 +200,7 @@ pub static MISSING_VERSION: Rule = Rule {
     name: "missing-version",
     severity: Error,
     rejects: true,
-    summary: "a file of version 1.0.0 that does not say so",
+    summary: "a file of version 1.0.0 without `version`",
     explanation: "\
 Without \"version\" a file is read as 0.1.0, the old format, in which \"hook\" is a string. A file written
 for 1.0.0 then fails with \"json: cannot unmarshal object into Go struct field Hook.hook of type
@@ -213,7 +213,7 @@ string\", and no container starts.",
 }"#,
     ),
     good: GOOD,
-    fix: FixPolicy::Automatic("the version is added: with these keys the file can be nothing else"),
+    fix: FixPolicy::Automatic("the version is added: only version 1.0.0 has these keys"),
 };
 
 pub static MISSING_HOOK: Rule = Rule {
@@ -391,7 +391,7 @@ pub static REFUSED_BY_SCHEMA: Rule = Rule {
     name: "refused-by-schema",
     severity: Error,
     rejects: true,
-    summary: "the consumer's schema asks for more than podman does",
+    summary: "the consumer's schema is stricter than podman's",
     explanation: "\
 Sarus checks hook files by a JSON schema: version 1.0.0 only, no keys besides the known ones, at least one
 condition in \"when\", an absolute path and a timeout of at least one second. podman accepts all of these.",

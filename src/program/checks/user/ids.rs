@@ -281,7 +281,7 @@ mod tests {
 
     fn fields(check: &Check) -> [String; 3] {
         let mut value = serde_json::to_value(check).unwrap();
-        ["status", "found", "mend"].map(|key| match value[key].take() {
+        ["status", "found", "hint"].map(|key| match value[key].take() {
             Value::String(text) => text,
             _ => String::new(),
         })

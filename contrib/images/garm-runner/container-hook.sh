@@ -1,3 +1,3 @@
 #!/bin/sh
 # What the runner starts as its hook.
-exec /usr/local/bin/container-hook
+exec /usr/local/bin/container-hook "$@"

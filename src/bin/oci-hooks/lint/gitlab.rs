@@ -1,0 +1,118 @@
+//! Findings as a [Code Quality report], which GitLab shows in merge requests.
+//!
+//! [Code Quality report]: https://docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
+
+use std::collections::HashMap;
+use std::env;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path, PathBuf};
+
+use oci_hooks::hooks::lint::{Finding, Report, Severity};
+use serde::Serialize;
+
+use crate::context::Context;
+use crate::error::Error;
+
+#[derive(Serialize)]
+struct Violation {
+    description: String,
+    check_name: &'static str,
+    fingerprint: String,
+    severity: &'static str,
+    location: ViolationLocation,
+}
+
+#[derive(Serialize)]
+struct ViolationLocation {
+    path: String,
+    lines: Lines,
+}
+
+#[derive(Serialize)]
+struct Lines {
+    begin: usize,
+}
+
+/// Writes all findings as one array.
+pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
+    let current = env::current_dir().unwrap_or_default();
+    let mut seen = HashMap::new();
+    let violations: Vec<_> = report
+        .findings()
+        .map(|finding| {
+            let path = relative(&finding.path, &current);
+            let subject = subject(finding, &path);
+            let repetition: &mut u64 = seen.entry(subject.clone()).or_default();
+            *repetition += 1;
+            Violation {
+                description: description(finding),
+                check_name: finding.rule.code,
+                fingerprint: fingerprint(&subject, *repetition),
+                severity: match finding.severity {
+                    Severity::Note => "info",
+                    Severity::Warning => "minor",
+                    Severity::Error => "major",
+                },
+                location: ViolationLocation {
+                    path: path.to_string_lossy().into_owned(),
+                    lines: Lines { begin: finding.location.as_ref().map_or(1, |at| at.line) },
+                },
+            }
+        })
+        .collect();
+    context.json(&violations)
+}
+
+fn description(finding: &Finding) -> String {
+    match &finding.help {
+        Some(help) => format!("{}: {}\n{help}", finding.rule.name, finding.message),
+        None => format!("{}: {}", finding.rule.name, finding.message),
+    }
+}
+
+/// Returns a path as GitLab matches it with the repository's: relative, without `./`.
+fn relative(path: &Path, current: &Path) -> PathBuf {
+    let path = path.strip_prefix(current).unwrap_or(path);
+    path.components().filter(|part| *part != Component::CurDir).collect()
+}
+
+/// Returns what makes a finding the same one in a later report, even if its line has moved.
+fn subject(finding: &Finding, path: &Path) -> Vec<u8> {
+    let pointer = finding.location.as_ref().map_or("", |at| at.pointer.as_str());
+    [finding.rule.code.as_bytes(), path.as_os_str().as_bytes(), pointer.as_bytes()].join(&0)
+}
+
+/// Returns 32 hexadecimal digits, the same in each version of this program: FNV-1a of 128 bits.
+fn fingerprint(subject: &[u8], repetition: u64) -> String {
+    const BASIS: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    const PRIME: u128 = 0x0000_0000_0100_0000_0000_0000_0000_013b;
+    let hash = subject
+        .iter()
+        .chain(&repetition.to_be_bytes())
+        .fold(BASIS, |hash, &byte| (hash ^ u128::from(byte)).wrapping_mul(PRIME));
+    format!("{hash:032x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_relative_to_the_repository() {
+        for (path, expected) in [
+            ("./hooks.d/a.json", "hooks.d/a.json"),
+            ("/builds/me/it/hooks.d/./a.json", "hooks.d/a.json"),
+            ("/etc/a.json", "/etc/a.json"),
+            ("<stdin>", "<stdin>"),
+        ] {
+            assert_eq!(relative(Path::new(path), Path::new("/builds/me/it")), Path::new(expected));
+        }
+    }
+
+    #[test]
+    fn fingerprints_differ_by_subject_and_repetition() {
+        let all = [fingerprint(b"a", 1), fingerprint(b"a", 2), fingerprint(b"b", 1)];
+        assert_eq!(all[0].len(), 32);
+        assert!(all[0] != all[1] && all[0] != all[2] && all[1] != all[2], "{all:?}");
+    }
+}

@@ -1,0 +1,62 @@
+//! The archive with its checksums, the RPMs made of it, and what checks packages.
+
+use std::fs;
+use std::process::Command;
+
+use crate::support::packages::{NAMES, debs, directory};
+use crate::support::program;
+
+#[test]
+fn checksums_are_those_of_the_archive_and_the_packages() {
+    let mut check = Command::new("sha256sum");
+    check.args(["--check", "--strict", "SHA256SUMS"]).current_dir(directory());
+    let said = program::run(&mut check).success();
+    assert_eq!(said.lines().count(), 1 + NAMES.len(), "{said}");
+}
+
+#[test]
+fn lintian_finds_nothing() {
+    for deb in debs() {
+        let mut lintian = Command::new(program::find("lintian"));
+        lintian.args(["--allow-root", "--fail-on", "error,warning"]).arg(deb);
+        assert_eq!(program::run(&mut lintian).success(), "");
+    }
+}
+
+#[test]
+fn rpms_are_built_installed_into_an_empty_root_and_erased() {
+    program::require_root();
+    let dir = program::temporary_directory();
+    let top = dir.path().join("build");
+    let mut build = Command::new(program::find("rpmbuild"));
+    build.args(["-bb", "--quiet", "--define", "_binary_payload w1.gzdio", "--define"]);
+    build.arg(format!("_topdir {}", top.display())).arg("--define");
+    build.arg(format!("_sourcedir {}", directory().display()));
+    program::run(build.arg(program::repository("contrib/rpm/oci-hooks.spec"))).success();
+    let built = top.join("RPMS").join(std::env::consts::ARCH);
+    let rpms: Vec<_> = fs::read_dir(built).unwrap().map(|entry| entry.unwrap().path()).collect();
+    assert_eq!(rpms.len(), NAMES.len(), "{rpms:?}");
+
+    let root = dir.path().join("root");
+    fs::create_dir_all(root.join("proc")).unwrap();
+    let rpm = |words: &[&str]| {
+        let mut command = Command::new(program::find("rpm"));
+        command.arg("--root").arg(&root).args(["--nodeps", "--noscripts"]).args(words);
+        command
+    };
+    program::run(rpm(&["--install"]).args(&rpms)).success();
+    for name in NAMES.into_iter().filter(|name| *name != "oci-hooks-runtime") {
+        // step-runner looks into /proc.
+        let mut run = Command::new(program::find("unshare"));
+        run.args(["--mount", "--pid", "--fork", "--kill-child"]);
+        run.arg(format!("--mount-proc={}/proc", root.display())).arg("chroot").arg(&root);
+        run.arg(format!("/usr/bin/{name}")).arg("--version");
+        let expected = format!("{name} {}\n", env!("CARGO_PKG_VERSION"));
+        assert_eq!(program::run(&mut run).success(), expected);
+        assert!(root.join(format!("usr/share/man/man1/{name}.1.gz")).exists(), "{name}");
+    }
+    program::run(rpm(&["--erase"]).args(NAMES)).success();
+    let mut find = Command::new("find");
+    find.arg(&root).args(["-not", "-type", "d", "-not", "-path", "*/.rpmdb/*"]);
+    assert_eq!(program::run(&mut find).success(), "");
+}

@@ -1,0 +1,130 @@
+#!/bin/bash
+# Boots the Debian 12 that debian-12.sh has made, in memory and in namespaces of its own, systemd as its first
+# process: debian-boot.sh DIRECTORY. Prints the number of that process when it is up. When standard input ends,
+# everything of it goes away.
+set -euo pipefail
+
+# The directories of cgroups that a new system has: one of each hierarchy.
+hierarchies() {
+    if [ -e /sys/fs/cgroup/cgroup.procs ]; then
+        echo /sys/fs/cgroup
+    else
+        find /sys/fs/cgroup -mindepth 1 -maxdepth 1 -type d
+    fi
+}
+
+# In the new namespaces, as process 1: mounts the system's places and becomes systemd.
+if [ "${2-}" = inside ]; then
+    root=/mnt
+    mount -t tmpfs -o mode=755 tmpfs $root
+    tar --extract --numeric-owner --file "$1/root.tar" --directory $root
+    mount --bind "$1/packages" $root/srv/packages
+    mount -o remount,bind,ro $root/srv/packages
+    mount -t proc proc $root/proc
+    mount -t sysfs sysfs $root/sys
+    mount -t tmpfs -o mode=755 tmpfs $root/dev
+    mkdir $root/dev/{net,shm,pts}
+    mount -t devpts -o newinstance,ptmxmode=666,gid=5 devpts $root/dev/pts
+    mount -t tmpfs -o mode=1777 tmpfs $root/dev/shm
+    while read -r name major minor; do
+        mknod -m 666 "$root/dev/$name" c "$major" "$minor"
+    done <<'DEVICES'
+null 1 3
+zero 1 5
+full 1 7
+random 1 8
+urandom 1 9
+tty 5 0
+fuse 10 229
+net/tun 10 200
+DEVICES
+    ln -s pts/ptmx $root/dev/ptmx
+    ln -s /proc/self/fd $root/dev/fd
+    ln -s /proc/self/fd/0 $root/dev/stdin
+    ln -s /proc/self/fd/1 $root/dev/stdout
+    ln -s /proc/self/fd/2 $root/dev/stderr
+    mount -t tmpfs -o mode=755 tmpfs $root/run
+    if [ -e /sys/fs/cgroup/cgroup.procs ]; then
+        mount -t cgroup2 cgroup2 $root/sys/fs/cgroup
+    else
+        mount -t tmpfs -o mode=755 tmpfs $root/sys/fs/cgroup
+        for hierarchy in $(hierarchies); do
+            name=${hierarchy##*/}
+            mkdir "$root/sys/fs/cgroup/$name"
+            case $name in
+            unified) mount -t cgroup2 cgroup2 $root/sys/fs/cgroup/unified ;;
+            systemd) mount -t cgroup -o none,name=systemd cgroup $root/sys/fs/cgroup/systemd ;;
+            *) mount -t cgroup -o "$name" cgroup "$root/sys/fs/cgroup/$name" ;;
+            esac
+        done
+    fi
+    # systemd sets limits of the whole machine when it starts: here it cannot.
+    mount --bind $root/proc/sys $root/proc/sys
+    mount -o remount,bind,ro $root/proc/sys
+    printf '%s\n' '127.0.0.1 localhost' '127.0.1.1 debian' '::1 localhost' >$root/etc/hosts
+    ip link set lo up
+    cd $root
+    mkdir old
+    pivot_root . old
+    umount --lazy /old
+    rmdir /old
+    exec env --ignore-environment --default-signal container=other PATH=/usr/sbin:/usr/bin:/sbin:/bin \
+        /lib/systemd/systemd --log-target=journal --show-status=0 </dev/null >/dev/null 2>&1
+fi
+
+name=$(basename "$(mktemp --dry-run --tmpdir oci-hooks-debian-XXXXXXXXXX)")
+mapfile -t cgroups < <(hierarchies | sed "s|\$|/$name|")
+namespaces=
+remove() {
+    if [ -n "$namespaces" ]; then
+        kill -KILL "$namespaces" || :
+        wait "$namespaces" || :
+    fi
+    # Those that just ended leave their cgroups a moment later.
+    for _ in $(seq 600); do
+        find "${cgroups[@]}" -depth -type d -exec rmdir {} + || :
+        [ -n "$(find "${cgroups[@]}" -maxdepth 0)" ] || return 0
+        sleep 0.05
+    done
+} 2>/dev/null
+trap remove EXIT
+
+for cgroup in "${cgroups[@]}"; do
+    mkdir "$cgroup"
+    for setting in cpuset.cpus cpuset.mems; do
+        [ ! -e "$cgroup/$setting" ] || [ -e "$cgroup/cgroup.controllers" ] ||
+            cat "${cgroup%/*}/$setting" >"$cgroup/$setting"
+    done
+done
+(
+    for cgroup in "${cgroups[@]}"; do
+        echo "$BASHPID" >"$cgroup/cgroup.procs"
+    done
+    exec unshare --cgroup --net --mount --propagation private --pid --uts --ipc --fork --kill-child \
+        "$0" "$1" inside
+) </dev/null &
+namespaces=$!
+
+# The first process is the child of `unshare`.
+inside() {
+    nsenter --target "$first" --all "$@"
+}
+first=
+until [ -n "$first" ] && [ "$(cat "/proc/$first/comm" 2>/dev/null)" = systemd ] &&
+    inside systemctl is-system-running >/dev/null 2>&1; do
+    kill -0 "$namespaces" 2>/dev/null || {
+        echo "debian-boot.sh: Debian does not boot" >&2
+        exit 1
+    }
+    if [ -n "$first" ] && [ "$(inside systemctl is-system-running 2>/dev/null || :)" = degraded ]; then
+        inside systemctl --no-pager --failed >&2
+        exit 1
+    fi
+    sleep 0.05
+    read -r first <"/proc/$namespaces/task/$namespaces/children" || :
+    first=${first% }
+done
+inside umount --lazy /proc/sys
+echo "$first"
+exec >&-
+cat >/dev/null

@@ -1,0 +1,158 @@
+//! Plays a page as its reader would: all commands in their order, in one fresh Debian 12.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::expected::is_as_printed;
+use crate::page::{Block, Command, Directive, Page};
+use crate::session::{Ended, HOME, Session};
+use crate::support::debian_root::DebianRoot;
+use crate::support::program;
+
+/// What is in the names of files that our packages and programs make.
+const OURS: [&str; 5] =
+    ["oci-hooks", "oci_hooks", "container-hook", "step-runner", "garm-provider-runc"];
+/// Where Debian writes down what was installed once, and systemd when timers elapsed.
+const DEBIAN: [&str; 6] = [
+    "/var/lib/dpkg/",
+    "/var/lib/apt/",
+    "/var/log/apt/",
+    "/var/log/journal/",
+    "/var/cache/",
+    "/var/lib/systemd/timers/",
+];
+
+/// Plays a page of the repository. Returns what is not as the page says, the first of which may be the reason of the
+/// others.
+pub(crate) fn play(name: &str, debs: &[PathBuf]) -> Vec<String> {
+    let text = fs::read_to_string(program::repository(name)).expect("the page is there");
+    let page = Page::parse(&text);
+
+    let root = DebianRoot::boot();
+    // A reader says yes.
+    fs::write(root.path("/etc/apt/apt.conf.d/yes"), "APT::Get::Assume-Yes \"true\";\n")
+        .expect("root may write there");
+    for deb in debs {
+        root.copy_in(deb, HOME);
+    }
+    let setup = Path::new(name).with_extension("sh");
+    let setup = program::repository("tests/docs/setup").join(setup.file_name().expect("a name"));
+    if setup.exists() {
+        root.copy_in(&setup, "/root");
+        let script = format!("/root/{}", setup.file_name().unwrap_or_default().display());
+        program::run(root.command("bash").args(["-euo", "pipefail", &script])).success();
+    }
+
+    let before = files(&root);
+    let uninstall = page.section("Uninstall");
+    let mut session = Session::new(&root);
+    let mut seen_uninstall = false;
+    let mut findings = Vec::new();
+    for block in &page.blocks {
+        if let Some(lines) = &uninstall
+            && seen_uninstall
+            && block.line >= lines.end
+        {
+            seen_uninstall = false;
+            findings.extend(nothing_remains(name, &page, &text, &before, &root));
+        }
+        seen_uninstall |= uninstall.as_ref().is_some_and(|lines| lines.contains(&block.line));
+        play_block(name, block, &root, &mut session, &mut findings);
+    }
+    if seen_uninstall {
+        findings.extend(nothing_remains(name, &page, &text, &before, &root));
+    }
+    findings
+}
+
+fn play_block(
+    name: &str,
+    block: &Block,
+    root: &DebianRoot,
+    session: &mut Session<'_>,
+    findings: &mut Vec<String>,
+) {
+    match &block.directive {
+        Directive::File(path) => {
+            let path = root.path(path);
+            fs::create_dir_all(path.parent().expect("it is a file")).expect("root may make it");
+            fs::write(path, &block.text).expect("root may write it");
+        }
+        Directive::Append(path) => {
+            let path = root.path(path);
+            let text = fs::read_to_string(&path).unwrap_or_default() + &block.text;
+            fs::write(path, text).expect("root may write it");
+        }
+        Directive::None | Directive::Exit(_) if block.language == "console" => {
+            let commands = match block.commands() {
+                Ok(commands) => commands,
+                Err(error) => return findings.push(format!("{name}:{error}")),
+            };
+            session.go_home();
+            for (at, command) in commands.iter().enumerate() {
+                let is_last = at + 1 == commands.len();
+                let status = match block.directive {
+                    Directive::Exit(status) if is_last => status,
+                    _ => 0,
+                };
+                let ended = session.run(command.user, &command.text);
+                let why = difference(command, &ended, status);
+                findings.extend(why.map(|why| format!("{name}:{}: {why}", command.line)));
+            }
+        }
+        Directive::None | Directive::Exit(_) | Directive::Skip(_) | Directive::Settings(_) => {}
+    }
+}
+
+/// Says what a command did otherwise than printed, if anything.
+fn difference(command: &Command, ended: &Ended, status: i32) -> Option<String> {
+    let Command { text, output: printed, .. } = command;
+    let output = &ended.output;
+    if ended.status != Some(status) {
+        let is = ended.status.map_or("does not end".to_owned(), |status| status.to_string());
+        return Some(format!("`{text}` exits with {is} in place of {status}:\n{output}"));
+    }
+    // Whoever prints nothing does not say what is printed.
+    if printed.iter().all(|line| line.trim().is_empty()) || is_as_printed(printed, output) {
+        return None;
+    }
+    let printed = printed.join("\n");
+    Some(format!("`{text}` prints other than the page says:\n{output}\n== the page\n{printed}"))
+}
+
+/// Returns all files of the system.
+fn files(root: &DebianRoot) -> BTreeSet<String> {
+    let found = program::run(root.command("find").args(["/", "/run", "-xdev"])).success();
+    found.lines().map(str::to_owned).collect()
+}
+
+/// Returns what of ours is left that the section "Uninstall" does not name.
+fn nothing_remains(
+    name: &str,
+    page: &Page,
+    text: &str,
+    before: &BTreeSet<String>,
+    root: &DebianRoot,
+) -> Option<String> {
+    let lines = page.section("Uninstall")?;
+    let section: Vec<_> = text.lines().skip(lines.start).take(lines.end - lines.start).collect();
+    let section = section.join("\n");
+    let named: Vec<_> = section
+        .split('`')
+        .skip(1)
+        .step_by(2)
+        .filter(|code| code.starts_with(['/', '~', '$']))
+        .map(|path| path.replacen('~', HOME, 1))
+        .collect();
+    let is_named = |file: &String| named.iter().any(|path| file.starts_with(path.as_str()));
+    let left: Vec<_> = files(root)
+        .into_iter()
+        .filter(|file| !before.contains(file) && OURS.iter().any(|ours| file.contains(ours)))
+        .filter(|file| !DEBIAN.iter().any(|debian| file.starts_with(debian)))
+        .filter(|file| !is_named(file))
+        .collect();
+    let left = left.join("\n");
+    let at = lines.start;
+    (!left.is_empty()).then(|| format!("{name}:{at}: after \"Uninstall\" these are left:\n{left}"))
+}

@@ -160,7 +160,8 @@ impl Bench<'_> {
         );
     }
 
-    /// Makes a bundle that is the same as that of the only instance there is, on its root.
+    /// Makes a bundle that is the same as that of the only instance there is, on its root. Nobody else sees
+    /// what is mounted into that one, so this one has files with the same content.
     fn bundle(&self) -> PathBuf {
         let containers = self.installation.run_directory().join("containers");
         let model = fs::read_dir(containers).unwrap().next().unwrap().unwrap().path();
@@ -171,8 +172,30 @@ impl Bench<'_> {
         config["linux"]["cgroupsPath"] = json!(format!("/{}", program::unique_name()));
         let bundle = self.installation.host().path().join("bare");
         fs::create_dir(&bundle).unwrap();
+        let inside = self.inside(config["process"]["args"][0].as_str().unwrap());
+        let mounts = config["mounts"].as_array_mut().unwrap().iter_mut();
+        for (at, mount) in mounts.filter(|mount| mount["type"] == "bind").enumerate() {
+            let destination = mount["destination"].as_str().unwrap().trim_start_matches('/');
+            let (source, original) = (bundle.join(at.to_string()), inside.join(destination));
+            self.installation.host().enter(|| {
+                if original.is_dir() {
+                    fs::create_dir(&source).unwrap();
+                } else {
+                    fs::copy(&original, &source).unwrap();
+                }
+            });
+            mount["source"] = json!(source);
+        }
         fs::write(bundle.join("config.json"), config.to_string()).unwrap();
         bundle
+    }
+
+    /// Returns the root directory of the only instance as its first process sees it.
+    fn inside(&self, program: &str) -> PathBuf {
+        let processes = self.installation.host().processes();
+        let first = processes.iter().find(|process| process.line.starts_with(program));
+        let pid = first.unwrap_or_else(|| panic!("{program} does not run")).pid;
+        Path::new("/proc").join(pid.to_string()).join("root")
     }
 
     /// Has the runtime alone create and start a container.

@@ -210,6 +210,11 @@ fn an_empty_store_is_an_empty_list() {
     let env = TestEnv::new();
     let ran = env.run(&["images", "--format", "json"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+    let ran = env.run(&["ps", "--format", "json"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+    for dir in ["store", "run"] {
+        assert!(!env.path(dir).exists(), "{dir} was made by who only looked");
+    }
 }
 
 #[test]

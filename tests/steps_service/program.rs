@@ -12,7 +12,7 @@ use oci_hooks::step_runner::wire::proto::step_runner_client::StepRunnerClient;
 use rustix::process::{Signal, kill_process};
 
 use crate::setup::{PROGRAM, Server, block_on};
-use crate::support::program::{DEADLINE, run, temporary_directory, wait};
+use crate::support::program::{DEADLINE, require_root, run, temporary_directory, wait};
 
 #[test]
 fn the_proxy_ends_with_its_input_and_says_nothing_itself() {
@@ -173,4 +173,13 @@ fn a_signal_goes_to_the_command_of_a_server_whose_code_counts() {
 fn completions_are_for_this_program() {
     let script = run(Command::new(PROGRAM).args(["completions", "bash"])).success();
     assert!(script.contains("complete ") && script.contains("step-runner"), "{script}");
+}
+
+#[test]
+fn help_and_versions_need_no_proc() {
+    require_root();
+    let script = r#"umount -l /proc && "$0" --version && "$0" run --help"#;
+    let mut program = Command::new("unshare");
+    let said = run(program.args(["--mount", "sh", "-c", script, PROGRAM])).success();
+    assert!(said.starts_with(concat!("step-runner ", env!("CARGO_PKG_VERSION"))), "{said}");
 }

@@ -64,6 +64,10 @@ impl PsEntry {
 
 /// Returns the containers where this process is, and why others cannot be told.
 fn listed(settings: &Settings) -> Result<(Vec<PsEntry>, Vec<String>), Error> {
+    // Who looks makes no store.
+    if !settings.host().run().exists() {
+        return Ok(Default::default());
+    }
     let engine = settings.host().existing()?;
     let problems = engine.unreadable()?.iter().map(|error| chain(error)).collect();
     let containers = engine.containers()?.into_iter();

@@ -72,20 +72,21 @@ fn main() -> ExitCode {
     if matches!(call, Call::Own(_)) {
         completions::complete(Cli::command);
     }
+    // Help and versions need nothing of this machine.
+    let command = match &call {
+        Call::Own(words) => Some(Cli::parse_from(words).command),
+        _ => None,
+    };
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
     if let Err(error) = keep_descriptors() {
         report::error(&format!("cannot list open file descriptors: {error}"));
         return ExitCode::FAILURE;
     }
-    let words = match call {
-        Call::Own(words) => words,
-        call => {
-            trace::to_stderr(None);
-            return end(call.run(&words));
-        }
+    let Some(command) = command else {
+        trace::to_stderr(None);
+        return end(call.run(&words));
     };
-    let command = Cli::parse_from(words).command;
     trace::to_stderr(command.log_level());
     let result = match command {
         Command::Run(args) => run::run(&args),

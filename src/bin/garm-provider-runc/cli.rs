@@ -28,7 +28,11 @@ Exit status:
   1   error, or doctor found a problem
   2   bad usage
   30  for GARM: unknown instance
-  31  for GARM: the instance already exists";
+  31  for GARM: the instance already exists
+
+Memory limits, mirrors, CA certificates, caches, extra specs, troubleshooting, upgrade, uninstall: see
+man garm-provider-runc, /usr/share/doc/garm-provider-runc/garm.md, or
+https://github.com/oci-hooks/oci-hooks/blob/main/docs/garm.md";
 
 /// Run GARM's runners as OCI containers on runc or crun, without a daemon
 #[derive(Debug, Parser)]

@@ -25,7 +25,11 @@ Examples:
 Exit status:
   0  ended by SIGTERM or SIGINT, or by the runtime that started it
   1  error
-  2  bad usage";
+  2  bad usage
+
+Installation, conditions, failures, troubleshooting, upgrade, uninstall: see man oci-hooks-nri,
+/usr/share/doc/oci-hooks-nri/nri.md, or
+https://github.com/oci-hooks/oci-hooks/blob/main/docs/nri.md";
 
 /// Apply hooks.d to containers of containerd and CRI-O, as an NRI plugin
 #[derive(Debug, Parser)]

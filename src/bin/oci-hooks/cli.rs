@@ -21,7 +21,11 @@ Examples:
 Exit status:
   0  success: done, a hook matches, no findings
   1  no match, or findings
-  2  error: bad usage or unreadable input";
+  2  error: bad usage or unreadable input
+
+First hook, why a hook does not run, hooks_dir, lint in CI, Docker and containerd, troubleshooting: see
+man oci-hooks, /usr/share/doc/oci-hooks/docs/hooks.md, or
+https://github.com/oci-hooks/oci-hooks/blob/main/docs/hooks.md";
 
 /// Explain, lint, inject and manage OCI hooks in hooks.d directories, as podman and CRI-O use them
 #[derive(Debug, Parser)]

@@ -20,7 +20,11 @@ takes the command lines of GitLab's runner: step-runner steps --help.
 Exit status:
   0  success
   1  error, or a step failed
-  2  bad usage";
+  2  bad usage
+
+Step files, masking, time limits, GitLab Runner's helper image, troubleshooting, upgrade, uninstall: see
+man step-runner, /usr/share/doc/step-runner/steps.md and gitlab-runner.md, or
+https://github.com/oci-hooks/oci-hooks/blob/main/docs/steps.md";
 
 /// Run CI jobs made of steps, as GitLab's runner sends them
 #[derive(Debug, Parser)]

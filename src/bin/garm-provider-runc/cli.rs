@@ -30,7 +30,7 @@ Exit status:
   30  for GARM: unknown instance
   31  for GARM: the instance already exists
 
-Memory limits, mirrors, CA certificates, caches, extra specs, troubleshooting, upgrade, uninstall: see
+Memory limits, mirrors, CA certificates, caches, extra specs, troubleshooting, uninstall: see
 man garm-provider-runc, /usr/share/doc/garm-provider-runc/garm.md, or
 https://github.com/oci-hooks/oci-hooks/blob/main/docs/garm.md";
 

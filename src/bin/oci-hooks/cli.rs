@@ -23,7 +23,7 @@ Exit status:
   1  no match, or findings
   2  error: bad usage or unreadable input
 
-First hook, why a hook does not run, hooks_dir, lint in CI, Docker and containerd, troubleshooting: see
+First hook, why a hook does not run, hooks_dir, lint in CI, Docker, troubleshooting: see
 man oci-hooks, /usr/share/doc/oci-hooks/docs/hooks.md, or
 https://github.com/oci-hooks/oci-hooks/blob/main/docs/hooks.md";
 

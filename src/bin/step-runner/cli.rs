@@ -22,7 +22,7 @@ Exit status:
   1  error, or a step failed
   2  bad usage
 
-Step files, masking, time limits, GitLab Runner's helper image, troubleshooting, upgrade, uninstall: see
+Step files, masking, time limits, GitLab Runner's helper image, troubleshooting, uninstall: see
 man step-runner, /usr/share/doc/step-runner/steps.md and gitlab-runner.md, or
 https://github.com/oci-hooks/oci-hooks/blob/main/docs/steps.md";
 

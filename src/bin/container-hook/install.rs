@@ -26,8 +26,8 @@ use crate::settings::{self, Settings};
 Examples:
   container-hook install ~/container-hook        As the user that runs the runner
   container-hook install /opt/container-hook     As root, for runners that are root
-  container-hook install --sudo --runner-user runner --runner-dir /home/runner/actions-runner \
-      /opt/container-hook
+  container-hook install --sudo --runner-user runner \\
+      --runner-dir /home/runner/actions-runner /opt/container-hook
 
 The runner accepts a script, not a program. Without root or --sudo, the namespaces of a job are
 made and taken away again before anything is written: it is an error if that fails, and there is

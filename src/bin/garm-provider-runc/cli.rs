@@ -84,8 +84,8 @@ pub(crate) enum Format {
 
 const CONFIG_EXAMPLES: &str = "\
 Examples:
-  garm-provider-runc config --default > /etc/oci-hooks/garm-provider-runc.toml   A file to start from
-  garm-provider-runc config                                                     Print the settings in force";
+  garm-provider-runc config                        Print the settings in force
+  garm-provider-runc config --default > FILE.toml  Write a file to start from";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

@@ -22,7 +22,7 @@ use crate::settings::Settings;
 Examples:
   garm-provider-runc prune                        Remove leftovers, and images by the settings
   garm-provider-runc prune --age 7d --size 20GB   Keep images used this week, at most 20 GB
-  garm-provider-runc prune --newer                After a roll-back: also records of the newer version
+  garm-provider-runc prune --newer                After a roll-back: remove newer records too
 
 GARM deletes its own instances; prune removes those that GARM has given up: ended long ago, or
 interrupted during creation. Running instances and images in use are kept.")]

@@ -21,8 +21,8 @@ Examples:
   garm-provider-runc rm --orphans --dry-run           List orphans
   garm-provider-runc rm --controller 3f2a… --force    All of a GARM that is gone, with their jobs
 
-GARM deletes its own instances, also those that were removed here. Only GARM knows whether a controller
-or a pool still exists: name it. `instances` lists both.
+GARM deletes its own instances, also those that were removed here. Only GARM knows whether a
+controller or a pool still exists: name it. `instances` lists both.
 
 Exit status: 0 if all of these instances are removed, 1 if one is left or a name is unknown.")]
 pub(crate) struct RmArgs {

@@ -19,8 +19,8 @@ Examples:
   oci-hooks disable oci-nvidia-hook
   oci-hooks disable --dry-run oci-nvidia-hook
 
-A hook in an earlier directory is masked by a file of the same name that never matches. One in the last
-directory is renamed to NAME.json.disabled, which no consumer reads.")]
+A hook in an earlier directory is masked by a file of the same name that never matches. One in the
+last directory is renamed to NAME.json.disabled, which no consumer reads.")]
 pub(crate) struct DisableArgs {
     /// Name of the hook, with or without .json
     #[arg(add = ArgValueCandidates::new(names::active))]

@@ -42,8 +42,8 @@ Examples:
   oci-hooks lint --format github --content-only hooks.d/
   oci-hooks lint --format gitlab --content-only hooks.d/ > gl-code-quality-report.json
 
-Directories are linted together: files in later ones mask those of the same name in earlier ones. Owners
-and permissions are reported if users other than root and you can change what runs.
+Directories are linted together: files in later ones mask those of the same name in earlier
+ones. Owners and permissions are reported if users other than root and you can change what runs.
 
 Notes are shown with --verbose or --strict, and when there is nothing worse.
 

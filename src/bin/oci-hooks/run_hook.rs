@@ -18,11 +18,12 @@ const OUTPUT_LIMIT_BYTES: u64 = 1 << 20;
 /// Run a hook and record its output and exit status
 #[derive(Debug, Args)]
 #[command(after_help = "\
-`oci-hooks inject --capture DIR` wraps injected hooks in this command. Standard input, outputs and exit
-code are those of the hook; signal N becomes 128+N. Each run writes a JSON file to DIR.
+`oci-hooks inject --capture DIR` wraps injected hooks in this command. Standard input, outputs and
+exit code are those of the hook; signal N becomes 128+N. Each run writes a JSON file to DIR.
 
 Example:
-  oci-hooks run-hook --capture=/var/log/hooks --hook=gpu.json --stage=createRuntime -- /usr/bin/gpu-hook prestart < state.json")]
+  oci-hooks run-hook --capture=/var/log/hooks --hook=gpu.json --stage=createRuntime -- \\
+      /usr/bin/gpu-hook prestart < state.json")]
 pub(crate) struct RunHookArgs {
     /// Directory in which to write the record
     #[arg(long, value_name = "DIR")]

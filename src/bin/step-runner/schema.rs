@@ -12,7 +12,10 @@ use crate::error::Error;
 #[derive(Args, Debug)]
 #[command(after_help = "\
 Example:
-  step-runner schema > step.schema.json   For an editor: # yaml-language-server: $schema=step.schema.json")]
+  step-runner schema > step.schema.json
+
+For an editor, make this the first line of a step file:
+  # yaml-language-server: $schema=step.schema.json")]
 pub(crate) struct SchemaArgs {}
 
 pub(crate) fn run(_: &SchemaArgs) -> Result<Exit, Error> {

@@ -24,12 +24,12 @@ pub(crate) const ARGUMENTS: &str = "_GITLAB_RUNNER_HELPER_NATIVE_STEPS_ARGV";
 
 const USAGE: &str = "\
 Usage:
-  gitlab-runner-helper steps bootstrap FILE             Copy this program to FILE
+  gitlab-runner-helper steps bootstrap FILE        Copy this program to FILE
   gitlab-runner-helper steps serve [--socket PATH] [COMMAND...]
-                                                        Accept jobs, and run COMMAND once there is input
-  gitlab-runner-helper steps proxy --socket PATH        Forward bytes to the server
-  gitlab-runner-helper steps COMMAND                    Any command of step-runner, for example doctor
-  gitlab-runner-helper --version                        Print versions
+                                                   Accept jobs, and run COMMAND once there is input
+  gitlab-runner-helper steps proxy --socket PATH   Forward bytes to the server
+  gitlab-runner-helper steps COMMAND               Any command of step-runner, for example doctor
+  gitlab-runner-helper --version                   Print versions
 
 All other commands are passed to gitlab-runner-helper.gitlab, GitLab's own program, beside this one.
 ";

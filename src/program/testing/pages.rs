@@ -16,6 +16,9 @@ use clap_mangen::Man;
 /// When the pages last changed in more than details; readers of a man page expect a date.
 const DATE: &str = "2026-11-21";
 
+/// The greatest width of `--help`, which is `max_term_width` of all programs.
+const WIDTH: usize = 100;
+
 /// How the pages of a program differ from those of others.
 pub struct Pages {
     pub program: &'static str,
@@ -144,6 +147,7 @@ impl Help {
         let mut help = Help::default();
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         for block in text.split("\n\n").filter(|block| !block.is_empty()) {
+            assert_eq!(too_wide(block), None, "`--help` of {} breaks this line", command.get_name());
             let (first, rest) = block.split_once('\n').unwrap_or((block, ""));
             match first.strip_suffix(':').filter(|_| rest.starts_with("  ")) {
                 Some(title) => {
@@ -158,6 +162,12 @@ impl Help {
         }
         help
     }
+}
+
+/// Returns a line that `--help` would break in the middle. A paragraph of one line is broken where it should be.
+fn too_wide(block: &str) -> Option<&str> {
+    let is_filled = !block.contains('\n') && !block.starts_with(' ');
+    block.lines().find(|line| !is_filled && line.chars().count() > WIDTH)
 }
 
 /// Returns lines as they are if they are indented, else for filling.

@@ -14,7 +14,7 @@ use crate::error::Error;
 Example:
   step-runner schema > step.schema.json
 
-For an editor, make this the first line of a step file:
+First line of a step file:
   # yaml-language-server: $schema=step.schema.json")]
 pub(crate) struct SchemaArgs {}
 

@@ -3,10 +3,14 @@
 //!
 //! ```text
 //! RUN/KIND/OWNER.lock          held while a holder is found, made or ended
-//! RUN/KIND/OWNER/holder.json   which process it is
+//! RUN/KIND/OWNER/holder.json   which process it is, and for whom
+//! RUN/KIND/OWNER/holder.lock   locked by that process
 //! RUN/KIND/OWNER/run/          records of its containers and networks
 //! ROOT/KIND/OWNER/             root file systems and volumes of its containers
 //! ```
+//!
+//! A record that was damaged, or is of a newer version, is in nobody's way: the lock says which process the holder
+//! is. It is also what a record has to agree with, so that none has another process killed.
 
 use std::fs;
 use std::io;
@@ -23,7 +27,7 @@ use crate::sys::identity::Identity;
 use crate::sys::lock::FileLock;
 use crate::sys::privilege::cgroup::Delegated;
 use crate::sys::privilege::{
-    Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new, exit_at_once,
+    Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new, exit_at_once, make_lock,
 };
 use crate::sys::removal::remove_tree;
 
@@ -40,6 +44,15 @@ pub enum HolderError {
     Record(#[from] ContainerError),
     #[error("cannot end the holder of the job (process {pid})")]
     End { pid: u32, source: io::Error },
+    #[error("{} is not the record of the holder of {owner}: it is about another one, or another process", path.display())]
+    Foreign { path: PathBuf, owner: String },
+    #[error("{} is missing, and the holder of {owner} runs", path.display())]
+    Missing { path: PathBuf, owner: String },
+    #[error(
+        "cannot tell whether the job of {owner} is over, which runs: its runner's next job removes it; or end \
+         process {pid} and prune again"
+    )]
+    Unclear { owner: String, pid: u32, source: Box<HolderError> },
 }
 
 /// What is known of a holder, from before it is made.
@@ -59,8 +72,8 @@ pub struct HolderRecord {
 }
 
 impl HolderRecord {
-    /// Returns the holder, if it runs.
-    pub fn holder(&self) -> Option<Holder> {
+    /// Returns the holder, if the process runs that is recorded.
+    fn holder(&self) -> Option<Holder> {
         let process = self.process.filter(Identity::is_running)?;
         let ids = Ids { uids: self.ids.0, gids: self.ids.1 };
         let privilege = if ids == Ids::SINGLE { Privilege::Single } else { Privilege::Mapped(ids) };
@@ -70,6 +83,29 @@ impl HolderRecord {
     /// Returns whether the process on whose behalf there is a job has ended.
     pub fn is_over(&self) -> bool {
         self.worker.is_none_or(|worker| !worker.is_running())
+    }
+}
+
+/// What is found of an owner's holder.
+#[derive(Debug)]
+pub struct Found {
+    /// The holder, if it runs.
+    pub holder: Option<Holder>,
+    /// What was recorded when it was made, or why that cannot be read or believed.
+    pub record: Result<HolderRecord, HolderError>,
+}
+
+impl Found {
+    /// Ends the holder, if it runs, with all that runs there. Its files stay.
+    pub fn end(&self) -> Result<(), HolderError> {
+        let Some(holder) = &self.holder else { return Ok(()) };
+        let pid = holder.process.pid;
+        holder.end().map_err(|source| HolderError::End { pid, source })
+    }
+
+    /// Returns whether a newer version of this program wrote the record.
+    pub fn is_newer(&self) -> bool {
+        matches!(&self.record, Err(HolderError::Record(ContainerError::Record(error))) if error.is_newer())
     }
 }
 
@@ -107,21 +143,42 @@ impl Holders {
         self.run.join(format!("{owner}.lock"))
     }
 
-    /// Returns what is known of the holder of an owner; none if it has none.
-    pub fn find(&self, owner: &str) -> Result<Option<HolderRecord>, HolderError> {
-        Ok(read_json_if_there(&self.record(owner))?)
+    /// Returns what is found of the holder of an owner; none if it has none.
+    pub fn find(&self, owner: &str) -> Option<Found> {
+        let path = self.record(owner);
+        // Asked first: who has no lock any more by the time the record is read is about to end.
+        let locked = Holder::of_lock(&self.lock_of_holder(owner));
+        let owner = owner.to_owned();
+        let record = match read_json_if_there::<HolderRecord>(&path) {
+            Ok(Some(record)) => record,
+            Ok(None) => {
+                return locked.map(|holder| Found {
+                    holder: Some(holder),
+                    record: Err(HolderError::Missing { path, owner }),
+                });
+            }
+            Err(error) => return Some(Found { holder: locked, record: Err(error.into()) }),
+        };
+        let holder = record.holder();
+        let is_it = |holder: &Holder| {
+            let process = holder.process;
+            locked.as_ref().is_some_and(|it| it.process == process) || !process.is_working()
+        };
+        Some(match record.owner == owner && holder.as_ref().is_none_or(is_it) {
+            true => Found { holder, record: Ok(record) },
+            false => Found { holder: locked, record: Err(HolderError::Foreign { path, owner }) },
+        })
     }
 
-    /// Returns what is known of all, and why the records of others cannot be read.
-    pub fn all(&self) -> Result<(Vec<HolderRecord>, Vec<HolderError>), HolderError> {
-        let (mut known, mut unreadable) = (Vec::new(), Vec::new());
-        for owner in self.owners()? {
-            match self.find(&owner) {
-                Ok(record) => known.extend(record),
-                Err(error) => unreadable.push(error),
-            }
-        }
-        Ok((known, unreadable))
+    /// Returns what is found of each owner's holder.
+    pub fn all(&self) -> Result<Vec<(String, Found)>, HolderError> {
+        let owners = self.owners()?.into_iter();
+        Ok(owners.filter_map(|owner| self.find(&owner).map(|found| (owner, found))).collect())
+    }
+
+    /// Returns what is recorded of all holders.
+    pub fn records(&self) -> Result<Vec<HolderRecord>, HolderError> {
+        Ok(self.all()?.into_iter().filter_map(|(_, found)| found.record.ok()).collect())
     }
 
     /// Returns the owners who have a holder or what one left, on the disk too.
@@ -149,6 +206,9 @@ impl Holders {
     ) -> Result<Holder, HolderError> {
         make_private(&self.run.join(owner).join("run"))?;
         make_private(&self.disk.join(owner))?;
+        // Whatever else was put there.
+        remove_tree(&self.record(owner))?;
+        let lock = make_lock(&self.lock_of_holder(owner))?;
         let map = Map::of_process()?;
         let cgroup = Delegated::find().map(|delegated| delegated.prepare(owner)).transpose()?;
         let mut record = HolderRecord {
@@ -160,7 +220,7 @@ impl Holders {
             cgroup: cgroup.as_ref().map(|cgroup| cgroup.path().to_owned()),
         };
         write_record(&self.record(owner), &record)?;
-        let new = Holder::make(&map, cgroup.as_ref())?;
+        let new = Holder::make(&map, cgroup.as_ref(), Some(&lock))?;
         record.process = Some(new.holder().process);
         write_record(&self.record(owner), &record)?;
         Ok(new.keep()?)
@@ -182,24 +242,17 @@ impl Holders {
     /// a new one.
     pub fn enter_or_make(
         &self,
-        found: Option<&HolderRecord>,
+        found: Option<&Found>,
         owner: &str,
         name: &str,
         worker: Option<Identity>,
     ) -> Result<Side, HolderError> {
-        if let Some(holder) = found.and_then(HolderRecord::holder)
-            && let Some(side) = self.enter(&holder)?
+        if let Some(holder) = found.and_then(|found| found.holder.as_ref())
+            && let Some(side) = self.enter(holder)?
         {
             return Ok(side);
         }
         Ok(self.make(owner, name, worker)?.enter()?)
-    }
-
-    /// Ends the holder of an owner, whose lock is held, with all that runs there. Its files stay.
-    pub fn end(&self, record: &HolderRecord) -> Result<(), HolderError> {
-        let ended = record.holder().map_or(Ok(()), |holder| holder.end());
-        let pid = record.process.map_or(0, |process| process.pid);
-        ended.map_err(|source| HolderError::End { pid, source })
     }
 
     /// Forgets an owner, whose lock is held and whose holder has ended. The lock goes with it. This process must
@@ -255,6 +308,10 @@ impl Holders {
 
     fn record(&self, owner: &str) -> PathBuf {
         self.run.join(owner).join("holder.json")
+    }
+
+    fn lock_of_holder(&self, owner: &str) -> PathBuf {
+        self.run.join(owner).join("holder.lock")
     }
 
     /// Returns where images are for a process that may do this: layers that were unpacked without owners are

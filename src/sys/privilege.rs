@@ -11,6 +11,7 @@ mod holder;
 mod ids;
 mod loopback;
 mod map;
+mod mark;
 pub mod outside;
 mod owners;
 mod ranges;
@@ -27,6 +28,7 @@ pub use error::PrivilegeError;
 pub use holder::{Holder, NewHolder};
 pub use ids::Ids;
 pub use map::{Map, find};
+pub use mark::make as make_lock;
 pub use ranges::{Range, Ranges};
 pub use surroundings::missing as missing_in_container;
 

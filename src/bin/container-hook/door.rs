@@ -9,7 +9,7 @@ use oci_hooks::container::StepSignals as _;
 use oci_hooks::container_hook::engine::{Abandoned, remove_abandoned};
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::holders::{HolderError, HolderRecord, Holders, enter_store};
+use oci_hooks::program::holders::{Found, HolderError, HolderRecord, Holders, enter_store};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::privilege::{
     Attendant, Inside, Privilege, Side, exit_at_once, missing_in_container,
@@ -76,9 +76,9 @@ pub(crate) fn job(
         remove_predecessors(&settings, &holders, &owner, &name)?;
     }
     let lock = holders.lock(&owner)?;
-    let found = holders.find(&owner)?;
-    if let Some(found) = found.as_ref().filter(|_| is_new) {
-        holders.end(found)?;
+    let mut found = holders.find(&owner);
+    if is_new && let Some(found) = found.take() {
+        found.end()?;
     }
     let side = holders.enter_or_make(found.as_ref(), &owner, &name, seen.worker)?;
     let attendant = match side {
@@ -124,22 +124,22 @@ pub(crate) fn of_all_jobs(settings: &Settings) -> Result<Vec<Settings>, DoorErro
     Ok(holders.owners()?.into_iter().map(of_owner).collect())
 }
 
-/// Returns what `work` returns in each holder of this user that runs, and why the records of others cannot be
-/// read; for root, what it returns where this process is.
+/// Returns what `work` returns in each holder of this user that runs; for root, what it returns where this
+/// process is.
 pub(crate) fn in_each_job<T: Serialize + DeserializeOwned>(
     settings: &Settings,
     work: impl Fn(&Settings) -> Result<T, String>,
-) -> Result<(Vec<T>, Vec<String>), DoorError> {
+) -> Result<Vec<T>, DoorError> {
     if Privilege::is_root_of_host() {
-        return Ok((vec![work(settings).map_err(DoorError::Inside)?], Vec::new()));
+        return Ok(vec![work(settings).map_err(DoorError::Inside)?]);
     }
     let holders = Holders::existing(&settings.store, JOBS);
-    let (known, unreadable) = holders.all()?;
-    let running = known.iter().filter_map(|record| Some((&record.owner, record.holder()?)));
-    let each = running
-        .map(|(owner, holder)| within(settings, &holders, owner, || holders.enter(&holder), &work));
-    let listed = each.filter_map(Result::transpose).collect::<Result<_, _>>()?;
-    Ok((listed, unreadable.iter().map(|error| chain(error)).collect()))
+    let known = holders.all()?;
+    let running = known.iter().filter_map(|(owner, found)| Some((owner, found.holder.as_ref()?)));
+    running
+        .map(|(owner, holder)| within(settings, &holders, owner, || holders.enter(holder), &work))
+        .filter_map(Result::transpose)
+        .collect()
 }
 
 /// Removes what is left of jobs whose runners are gone. Returns what was removed of each.
@@ -155,16 +155,16 @@ pub(crate) fn remove_abandoned_jobs(
     for owner in holders.owners()? {
         let lock = holders.lock(&owner)?;
         let found = match holders.find(&owner) {
-            // Whether its job is over nobody can tell by it.
-            Err(error) => {
-                all.unreadable.push(chain(&error));
-                continue;
-            }
-            Ok(found) => found,
+            None => None,
+            Some(found) => match over(&owner, found, newer) {
+                Ok(Some(found)) => Some(found),
+                Ok(None) => continue,
+                Err(error) => {
+                    all.unreadable.push(chain(&error));
+                    continue;
+                }
+            },
         };
-        if found.as_ref().is_some_and(|found| !found.is_over()) {
-            continue;
-        }
         let Abandoned { removed, unreadable } =
             remove_job(settings, &holders, &owner, found.as_ref(), newer)?;
         drop(lock);
@@ -175,6 +175,29 @@ pub(crate) fn remove_abandoned_jobs(
     Ok(all)
 }
 
+/// Returns what was found of a holder if the job is over, and nothing if it goes on.
+///
+/// # Errors
+///
+/// Fails if that cannot be told.
+fn over(owner: &str, found: Found, newer: NewerRecords) -> Result<Option<Found>, HolderError> {
+    let is_kept = found.is_newer() && newer == NewerRecords::Keep;
+    match (&found.record, &found.holder) {
+        (Ok(record), _) => Ok(record.is_over().then_some(found)),
+        (Err(_), None) if !is_kept => Ok(Some(found)),
+        (Err(_), Some(holder)) if !is_kept => {
+            let (owner, pid) = (owner.to_owned(), holder.process.pid);
+            found.record.map_err(|error| HolderError::Unclear {
+                owner,
+                pid,
+                source: Box::new(error),
+            })?;
+            Ok(None)
+        }
+        (Err(_), _) => found.record.map(|_| None),
+    }
+}
+
 /// Removes the jobs of this runner's name, in other directories, that are over.
 fn remove_predecessors(
     settings: &Settings,
@@ -183,14 +206,18 @@ fn remove_predecessors(
     name: &str,
 ) -> Result<(), DoorError> {
     // A record that cannot be read is for `prune` to report.
-    let (known, _) = holders.all()?;
     let is_predecessor =
-        |record: &&HolderRecord| record.name == name && record.owner != owner && record.is_over();
-    for record in known.iter().filter(is_predecessor) {
-        let lock = holders.lock(&record.owner)?;
-        remove_job(settings, holders, &record.owner, Some(record), NewerRecords::Keep)?;
+        |record: &HolderRecord| record.name == name && record.owner != owner && record.is_over();
+    for HolderRecord { owner, .. } in holders.records()?.into_iter().filter(is_predecessor) {
+        let lock = holders.lock(&owner)?;
+        // It may have another job meanwhile.
+        let found = holders.find(&owner);
+        let Some(found) = found.filter(|it| it.record.as_ref().is_ok_and(is_predecessor)) else {
+            continue;
+        };
+        remove_job(settings, holders, &owner, Some(&found), NewerRecords::Keep)?;
         drop(lock);
-        end_if_over(holders, &record.owner)?;
+        end_if_over(holders, &owner)?;
     }
     Ok(())
 }
@@ -200,10 +227,11 @@ fn remove_job(
     settings: &Settings,
     holders: &Holders,
     owner: &str,
-    found: Option<&HolderRecord>,
+    found: Option<&Found>,
     newer: NewerRecords,
 ) -> Result<Abandoned, DoorError> {
-    let name = found.map_or(owner, |record| &record.name);
+    let record = found.and_then(|found| found.record.as_ref().ok());
+    let name = record.map_or(owner, |record| &record.name);
     let enter = || holders.enter_or_make(found, owner, name, None).map(Some);
     let removed = within(settings, holders, owner, enter, &|settings: &Settings| {
         remove_here(settings, newer).map(|all| (all.removed, all.unreadable))
@@ -224,8 +252,8 @@ fn remove_here(settings: &Settings, newer: NewerRecords) -> Result<Abandoned, St
 fn end_if_over(holders: &Holders, owner: &str) -> Result<(), DoorError> {
     let lock = holders.lock(owner)?;
     if !holders.has_job(owner) {
-        if let Some(record) = holders.find(owner)? {
-            holders.end(&record)?;
+        if let Some(found) = holders.find(owner) {
+            found.end()?;
         }
         holders.forget(owner, lock)?;
     }

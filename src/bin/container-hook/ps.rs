@@ -79,10 +79,10 @@ pub(crate) fn run(_: &PsArgs, context: &mut Context) -> Result<Exit, Error> {
     if environment::backend(&settings) == Kind::Kubernetes {
         return pods::ps(&settings, context);
     }
-    let (listed, unreadable) =
+    let listed =
         door::in_each_job(&settings, |settings| listed(settings).map_err(|error| chain(&error)))?;
     let (containers, problems): (Vec<_>, Vec<_>) = listed.into_iter().unzip();
-    for problem in problems.into_iter().flatten().chain(unreadable) {
+    for problem in problems.into_iter().flatten() {
         context.note(&problem);
     }
     let containers: Vec<PsEntry> = containers.into_iter().flatten().collect();

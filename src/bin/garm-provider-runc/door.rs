@@ -9,7 +9,7 @@ use oci_hooks::garm::record::{Files, Records};
 use oci_hooks::garm::{Here, Lookup, ProviderError, Removal, Site, Sites};
 use oci_hooks::image::Digest;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::holders::{HolderError, HolderRecord, Holders, enter_store};
+use oci_hooks::program::holders::{HolderError, Holders, enter_store};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::identity::ProcessView;
@@ -82,9 +82,9 @@ impl Rooms {
     }
 
     /// Returns whether the holder of an instance runs.
-    pub(crate) fn has_holder(&self, controller: &str, name: &str) -> Result<bool, HolderError> {
-        let found = self.holders.find(&Key::new(controller, name).owner)?;
-        Ok(found.is_some_and(|found| found.holder().is_some()))
+    pub(crate) fn has_holder(&self, controller: &str, name: &str) -> bool {
+        let found = self.holders.find(&Key::new(controller, name).owner);
+        found.is_some_and(|found| found.holder.is_some())
     }
 
     /// Goes on in the holder of an instance, which is made if there is none. Outside, the holder ends with
@@ -111,7 +111,7 @@ impl Rooms {
 
     /// Ends the holders of instances that have no record, as that of a call that was killed early.
     pub(crate) fn end_unrecorded(&self) -> Result<(), DoorError> {
-        for record in self.holders.all()?.0 {
+        for record in self.holders.records()? {
             if let Some((controller, name)) = record.name.rsplit_once('/') {
                 self.end_if_gone(&Key::new(controller, name), controller, name)?;
             }
@@ -126,7 +126,7 @@ impl Rooms {
 
     /// Goes on in the holder of an instance, whose lock is held; makes one if none runs.
     fn go_in(&self, key: &Key) -> Result<Side, HolderError> {
-        let found = self.holders.find(&key.owner)?;
+        let found = self.holders.find(&key.owner);
         self.holders.enter_or_make(found.as_ref(), &key.owner, &key.label, None)
     }
 
@@ -180,8 +180,8 @@ impl Rooms {
         // One that cannot be read is of something.
         let is_gone = records.files(name).is_none_or(|files| matches!(files.record(), Ok(None)));
         if is_gone {
-            if let Some(record) = self.holders.find(&key.owner)? {
-                self.holders.end(&record)?;
+            if let Some(found) = self.holders.find(&key.owner) {
+                found.end()?;
             }
             self.holders.forget(&key.owner, lock)?;
         }
@@ -192,14 +192,13 @@ impl Rooms {
 impl Sites for Rooms {
     fn site(&self, controller: &str, name: &str) -> Result<Site, ProviderError> {
         let key = Key::new(controller, name);
-        let found = self.holders.find(&key.owner).map_err(|error| elsewhere(name, error))?;
-        let holder = found.as_ref().and_then(HolderRecord::holder);
+        let holder = self.holders.find(&key.owner).and_then(|found| found.holder);
         let view = holder.map_or(ProcessView::Ended, |it| ProcessView::Below(it.process));
         Ok(Site::new(self.holders.run_of(&key.owner), view))
     }
 
     fn unrecorded(&self, controller: &str) -> Result<Vec<String>, ProviderError> {
-        let (known, _) = self.holders.all().map_err(|error| elsewhere(controller, error))?;
+        let known = self.holders.records().map_err(|error| elsewhere(controller, error))?;
         let labels = known.iter().filter_map(|record| record.name.rsplit_once('/'));
         let own = labels.filter(|(found, _)| *found == controller);
         Ok(own.map(|(_, name)| name.to_owned()).collect())
@@ -219,7 +218,7 @@ impl Sites for Rooms {
     ) -> Result<bool, ProviderError> {
         let controller = records.controller();
         let key = Key::new(controller, name);
-        let found = self.holders.find(&key.owner).map_err(|error| elsewhere(name, error))?;
+        let found = self.holders.find(&key.owner);
         if found.is_none() && matches!(files.record(), Ok(None)) {
             let lock = files.lock()?;
             files.forget(lock)?;

@@ -218,6 +218,13 @@ pub fn enter(dir: &Path) -> io::Result<()> {
     std::fs::write(dir.join(INIT).join("cgroup.procs"), "0")
 }
 
+/// Returns the cgroup of a job in which a process is outside of containers, whose directory in `/proc` this is.
+pub(super) fn of_first(process: &Path) -> Option<PathBuf> {
+    let (dir, _) = of_process(process)?;
+    let job = dir.parent().filter(|_| dir.ends_with(INIT))?;
+    job.file_name()?.to_str()?.starts_with(PREFIX).then(|| job.to_owned())
+}
+
 /// Kills all that is in the cgroup of a job, and removes it, if it is there. From outside.
 ///
 /// # Errors

@@ -1,7 +1,8 @@
 //! Processes that run no other program: copies of this one in namespaces of their own.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
+use std::os::fd::AsRawFd as _;
 
 use super::error::PrivilegeError;
 
@@ -38,11 +39,17 @@ pub(super) fn use_root() -> io::Result<()> {
     if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Closes all descriptors but the standard ones.
+/// Closes all descriptors but the standard ones and that of a file.
 #[expect(unsafe_code, reason = "rustix has no close_range")]
-pub(super) fn close_others() {
-    // SAFETY: whoever calls this has no value left that owns one of them and is used or dropped later.
-    unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) };
+pub(super) fn close_others(kept: Option<&File>) {
+    const STANDARD: libc::c_uint = 3;
+    let kept = kept.map_or(STANDARD - 1, |file| file.as_raw_fd().cast_unsigned());
+    // SAFETY: whoever calls this has no value left that owns one of them and is used or dropped later. A range
+    // that ends before it begins is an error, and nothing is closed.
+    unsafe {
+        libc::syscall(libc::SYS_close_range, STANDARD, kept.saturating_sub(1), 0);
+        libc::syscall(libc::SYS_close_range, STANDARD.max(kept + 1), libc::c_uint::MAX, 0);
+    }
 }
 
 /// Keeps the signal that says that a child ended until it is [waited for](wait_for_child_signal).

@@ -24,6 +24,7 @@ use super::clone::{
 };
 use super::error::PrivilegeError;
 use super::map::Map;
+use super::mark;
 use super::world::{self, Failure, failure};
 use crate::sys::error::chain;
 use crate::sys::identity::Identity;
@@ -56,9 +57,13 @@ pub struct NewHolder {
 const GO: &[u8] = b"1";
 
 impl Holder {
-    /// Makes one, with these ids, in this cgroup if there is one. The calling process must have no other
-    /// thread.
-    pub fn make(map: &Map, cgroup: Option<&JobCgroup>) -> Result<NewHolder, PrivilegeError> {
+    /// Makes one, with these ids, in this cgroup if there is one. It locks a file, if there is one, that was
+    /// [made](super::make_lock) for it. The calling process must have no other thread.
+    pub fn make(
+        map: &Map,
+        cgroup: Option<&JobCgroup>,
+        lock: Option<&File>,
+    ) -> Result<NewHolder, PrivilegeError> {
         let uid = geteuid().as_raw();
         check_single_thread()?;
         let failed = |source| PrivilegeError::Namespace { uid, source };
@@ -71,7 +76,7 @@ impl Holder {
             | libc::CLONE_NEWIPC;
         let Some(pid) = fork_with(namespaces).map_err(failed)? else {
             drop((go, answer));
-            hold(File::from(wait), File::from(tell), cgroup);
+            hold(File::from(wait), File::from(tell), cgroup, lock);
         };
         drop((wait, tell));
         let process = Identity::of(pid).ok_or(PrivilegeError::Ended { pid })?;
@@ -144,13 +149,13 @@ pub(super) fn inside(uid: u32, said: &str) -> PrivilegeError {
 }
 
 /// Is the holder, until it is killed.
-fn hold(mut wait: File, mut tell: File, cgroup: Option<&JobCgroup>) -> ! {
+fn hold(mut wait: File, mut tell: File, cgroup: Option<&JobCgroup>, lock: Option<&File>) -> ! {
     let mut byte = [0];
     let is_going = |wait: &mut File, byte: &mut [u8; 1]| wait.read_exact(byte).is_ok();
     if !is_going(&mut wait, &mut byte) {
         exit_at_once(1);
     }
-    match settle(cgroup) {
+    match settle(cgroup, lock) {
         Ok(()) => drop(tell.write_all(READY.as_bytes())),
         Err((action, error)) => {
             let number = error.raw_os_error().unwrap_or_default();
@@ -165,7 +170,7 @@ fn hold(mut wait: File, mut tell: File, cgroup: Option<&JobCgroup>) -> ! {
     }
     let _ = set_parent_process_death_signal(None);
     drop(wait);
-    close_others();
+    close_others(lock);
     loop {
         collect_ended();
         wait_for_child_signal();
@@ -173,7 +178,7 @@ fn hold(mut wait: File, mut tell: File, cgroup: Option<&JobCgroup>) -> ! {
 }
 
 /// Becomes root of the namespaces, and makes them a place for containers.
-fn settle(cgroup: Option<&JobCgroup>) -> Result<(), Failure> {
+fn settle(cgroup: Option<&JobCgroup>, lock: Option<&File>) -> Result<(), Failure> {
     block_child_signal();
     use_root().map_err(|error| ("become root".to_owned(), error))?;
     // After the ids, whose change takes it away.
@@ -188,6 +193,7 @@ fn settle(cgroup: Option<&JobCgroup>) -> Result<(), Failure> {
     dup2_stdout(&null).map_err(failure("close standard output"))?;
     dup2_stderr(&null).map_err(failure("close standard error"))?;
     let _ = rustix::thread::set_name(NAME);
+    lock.map_or(Ok(()), mark::lock).map_err(failure("lock the file by which it is found"))?;
     world::settle(Path::new("/"))?;
     cgroup.map_or(Ok(()), JobCgroup::settle).map_err(|error| (chain(&error), error.source))
 }

@@ -18,7 +18,7 @@ use crate::error::Error;
 pub(super) fn try_out(context: &Context) -> Result<u32, Error> {
     let map = Map::of_process()?;
     let mut checks = ids::checks(&map);
-    checks.push(match Holder::make(&map, None) {
+    checks.push(match Holder::make(&map, None, None) {
         Ok(holder) => {
             drop(holder);
             namespaces::made()

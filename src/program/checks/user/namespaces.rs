@@ -138,7 +138,7 @@ pub fn profile(program: &Path) -> String {
 
 /// Goes on in a holder like those of jobs and instances, which ends with this command.
 pub fn enter(map: &Map) -> Result<(Side, NewHolder), PrivilegeError> {
-    let holder = Holder::make(map, None)?;
+    let holder = Holder::make(map, None, None)?;
     Ok((holder.holder().enter()?, holder))
 }
 

@@ -212,6 +212,13 @@ fn an_empty_store_is_an_empty_list() {
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
     let ran = env.run(&["ps", "--format", "json"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+    assert_eq!(env.run(&["logs", "nothing"]).code, Some(1));
+    let settings = env.path("settings.toml");
+    for command in ["logs", "rmi"] {
+        let settings = Some(("OCI_HOOKS_CONTAINER_HOOK_CONFIG", settings.as_path()));
+        let completed = completed(crate::PROGRAM, settings, &[command, ""]);
+        assert!(completed.iter().all(|word| !word.contains(':')), "{completed:?}");
+    }
     for dir in ["store", "run"] {
         assert!(!env.path(dir).exists(), "{dir} was made by who only looked");
     }

@@ -113,15 +113,20 @@ pub(crate) fn store(mut settings: Settings) -> Result<Passage, DoorError> {
 }
 
 /// Returns settings for the records of each job, as they are seen from outside of its holder: all of root are in
-/// one place.
+/// one place. Those without records are left out, since a look at them would make directories.
 pub(crate) fn of_all_jobs(settings: &Settings) -> Result<Vec<Settings>, DoorError> {
-    if Privilege::is_root_of_host() {
-        return Ok(vec![settings.clone()]);
-    }
-    let holders = Holders::existing(&settings.store, JOBS);
-    let inside = Inside { privilege: settings.place.privilege, has_cgroup: false };
-    let of_owner = |owner: String| settings_inside(settings.clone(), &holders, &owner, inside);
-    Ok(holders.owners()?.into_iter().map(of_owner).collect())
+    let mut all = match Privilege::is_root_of_host() {
+        true => vec![settings.clone()],
+        false => {
+            let holders = Holders::existing(&settings.store, JOBS);
+            let inside = Inside { privilege: settings.place.privilege, has_cgroup: false };
+            let of_owner =
+                |owner: String| settings_inside(settings.clone(), &holders, &owner, inside);
+            holders.owners()?.into_iter().map(of_owner).collect()
+        }
+    };
+    all.retain(|settings| settings.host().run().exists());
+    Ok(all)
 }
 
 /// Returns what `work` returns in each holder of this user that runs; for root, what it returns where this

@@ -12,6 +12,10 @@ use crate::settings::Settings;
 /// Returns the references of the images in the store.
 pub(crate) fn images() -> Vec<CompletionCandidate> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };
+    // Who looks makes no store.
+    if !loaded.settings.store.root.exists() {
+        return Vec::new();
+    }
     let store = loaded.settings.host().store();
     let images = store.ok().and_then(|store| store.images().ok()).unwrap_or_default();
     candidates(images.into_iter().map(|image| image.reference.to_string()))

@@ -176,9 +176,9 @@ fn completions_are_for_this_program() {
 }
 
 #[test]
-fn help_and_versions_need_no_proc() {
+fn help_versions_and_completions_need_no_proc() {
     require_root();
-    let script = r#"umount -l /proc && "$0" --version && "$0" run --help"#;
+    let script = r#"umount -l /proc && "$0" --version && "$0" run --help && "$0" completions bash"#;
     let mut program = Command::new("unshare");
     let said = run(program.args(["--mount", "sh", "-c", script, PROGRAM])).success();
     assert!(said.starts_with(concat!("step-runner ", env!("CARGO_PKG_VERSION"))), "{said}");

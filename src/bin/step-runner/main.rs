@@ -72,11 +72,15 @@ fn main() -> ExitCode {
     if matches!(call, Call::Own(_)) {
         completions::complete(Cli::command);
     }
-    // Help and versions need nothing of this machine.
+    // Help, versions and completions need nothing of this machine.
     let command = match &call {
         Call::Own(words) => Some(Cli::parse_from(words).command),
         _ => None,
     };
+    if let Some(Command::Completions(args)) = &command {
+        let script = args.script(&Cli::command());
+        return end(io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done));
+    }
     users::use_files_and_dns();
     // Commands of steps must not inherit the descriptors that this program was started with.
     if let Err(error) = keep_descriptors() {
@@ -98,10 +102,7 @@ fn main() -> ExitCode {
         Command::Submit(args) => submit::run(&args),
         Command::Bootstrap(args) => bootstrap::run(&args),
         Command::Doctor(args) => doctor::run(&args),
-        Command::Completions(args) => {
-            let script = args.script(&Cli::command());
-            io::stdout().write_all(&script).map_err(Error::Print).map(|()| Exit::Done)
-        }
+        Command::Completions(_) => unreachable!("these have been printed"),
     };
     end(result)
 }

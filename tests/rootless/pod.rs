@@ -89,12 +89,19 @@ impl Pod {
     }
 
     /// Runs a job in a pod that is given this.
-    fn job(&self, options: &[&str]) -> Finished {
+    fn job(&self, options: &[String]) -> Finished {
+        let node = program::find("node");
+        let node = node.to_str().unwrap();
+        self.run(options, &[node, "/opt/job.js", "/opt/container-hook", "/opt/layout"])
+    }
+
+    /// Runs a command in it.
+    fn run(&self, options: &[String], words: &[&str]) -> Finished {
         let home = self.path("home");
         let _ = fs::remove_dir_all(&home);
         fs::create_dir(&home).unwrap();
         chown(&home, Some(RUNNER), Some(RUNNER)).unwrap();
-        let (podman, node) = (program::find("podman"), program::find("node"));
+        let podman = program::find("podman");
         let volume = |from: &str, to: &str| format!("{}:{to}", self.path(from).display());
         let volumes = [
             "/usr:/usr:ro".to_owned(),
@@ -116,8 +123,7 @@ impl Pod {
             command.arg("--volume").arg(volume);
         }
         command.args(options).arg("--rootfs").arg(self.path("root"));
-        command.arg(node).args(["/opt/job.js", "/opt/container-hook", "/opt/layout"]);
-        self.host.run(&mut command)
+        self.host.run(command.args(words))
     }
 
     /// Returns what the manifest asks for, but for one of it.
@@ -141,25 +147,29 @@ fn a_pod_as_the_manifest_describes_it_runs_whole_jobs() {
         assert!(MANIFEST.contains(asked), "the manifest has no {asked:?}");
     }
     let pod = Pod::new();
-    let options = pod.asked(None);
-    let options: Vec<_> = options.iter().map(String::as_str).collect();
-    let output = pod.job(&options).success();
+    let output = pod.job(&pod.asked(None)).success();
     assert!(output.ends_with("user 0 of 65535\na whole job\n"), "{output}");
 }
 
 #[test]
 fn what_a_pod_lacks_is_named_in_one_line() {
     let pod = Pod::new();
-    for (without, expected) in [
-        ("procMount: Unmasked", "`procMount: Unmasked`"),
-        ("add: [SETUID, SETGID]", "the capabilities SETUID and SETGID"),
-        (ASKED[3].0, "a seccomp profile"),
-        ("tun", "/dev/net/tun"),
+    for (without, expected, is_needed_by_install) in [
+        ("procMount: Unmasked", "`procMount: Unmasked`", true),
+        ("add: [SETUID, SETGID]", "the capabilities SETUID and SETGID", true),
+        (ASKED[3].0, "a seccomp profile", false),
+        ("tun", "/dev/net/tun", false),
     ] {
         let options = pod.asked(Some(without));
-        let options: Vec<_> = options.iter().map(String::as_str).collect();
         let finished = pod.job(&options);
         let said = format!("{}{}", finished.stdout, finished.stderr);
         assert!(!finished.status.success() && said.contains(expected), "{without}: {said}");
+        if is_needed_by_install {
+            let install = ["/opt/container-hook", "install", "/home/runner/hook"];
+            let said = pod.run(&options, &install).failure();
+            let hints: Vec<_> = said.lines().filter(|line| line.contains("hint:")).collect();
+            let is_one = hints.len() == 1 && hints[0].contains(expected);
+            assert!(is_one && said.lines().count() == 2, "{without}: {said}");
+        }
     }
 }

@@ -54,7 +54,7 @@ use clap::{CommandFactory as _, Parser as _};
 use cli::{Cli, Command, Format};
 use error::Error;
 use oci_hooks::program::context::Context;
-use oci_hooks::program::exit::{Exit, exit_code};
+use oci_hooks::program::exit::{Exit, Failure as _, exit_code};
 use oci_hooks::program::{completions, config, monitor, trace};
 use oci_hooks::sys::users;
 use settings::Settings;
@@ -86,7 +86,10 @@ fn main() -> ExitCode {
     let result = result.and_then(|exit| Ok(context.flush().map(|()| exit)?));
     exit_code(result, |error| {
         context.show_error(error);
-        context.hint(door::lacking(error).as_deref());
+        // One that is known for this error says more.
+        if error.hint().is_none() {
+            context.hint(door::lacking(error).as_deref());
+        }
         match command {
             Command::Template(_) => ExitCode::from(2),
             _ => ExitCode::FAILURE,

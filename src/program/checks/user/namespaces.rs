@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::super::Check;
 use crate::sys::error::chain;
-use crate::sys::privilege::{Holder, Map, NewHolder, PrivilegeError, Side};
+use crate::sys::privilege::{Holder, Map, NewHolder, PrivilegeError, Side, missing_in_container};
 
 const NAME: &str = "user namespaces";
 
@@ -33,6 +33,18 @@ enum Obstacle {
     /// Parts of `/proc` that a container around this process hides.
     MaskedProc,
     Unknown,
+}
+
+impl Obstacle {
+    /// Returns whether a container around this process may be it, and not the kernel's settings.
+    fn is_of_container(&self) -> bool {
+        match self {
+            Obstacle::Maximum | Obstacle::Unprivileged | Obstacle::AppArmor => false,
+            Obstacle::Seccomp | Obstacle::Mapping | Obstacle::MaskedProc | Obstacle::Unknown => {
+                true
+            }
+        }
+    }
 }
 
 /// What the system says about user namespaces.
@@ -72,7 +84,8 @@ pub fn not_made(error: &PrivilegeError, program: &Path) -> Check {
         PrivilegeError::Namespace { source, .. } => format!("cannot be made: {source}"),
         error => chain(error),
     };
-    Check::fail(NAME, found, hint(&obstacle, program))
+    let lacks = obstacle.is_of_container().then(missing_in_container).flatten();
+    Check::fail(NAME, found, lacks.unwrap_or_else(|| hint(&obstacle, program)))
 }
 
 fn obstacle(error: &PrivilegeError, system: System) -> Obstacle {

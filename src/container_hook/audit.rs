@@ -1,7 +1,7 @@
-//! The audit log: who had which container, with what of the host, and what was refused to them.
+//! The audit log: who had which container, with what of the host, and what was denied to them.
 //!
 //! One line of JSON an event. What is given to a container is written before it is made, so there is
-//! none without its lines; what the policy refuses is written when it does. Nothing secret is in them:
+//! none without its lines; what the policy denies is written when it does. Nothing secret is in them:
 //! neither variables nor arguments.
 
 use std::collections::BTreeMap;
@@ -105,7 +105,7 @@ pub enum AuditEvent {
     /// The policy of this machine allowed what is not allowed by default.
     Allowed { option: String },
     /// The policy did not allow it, and nothing was started.
-    Refused {
+    Denied {
         /// The option, volume, file or container.
         option: String,
         /// Why, or what would allow it.
@@ -122,7 +122,7 @@ impl AuditEvent {
             AuditEvent::Device { .. } => "device",
             AuditEvent::Port { .. } => "port",
             AuditEvent::Allowed { .. } => "allowed",
-            AuditEvent::Refused { .. } => "refused",
+            AuditEvent::Denied { .. } => "denied",
         }
     }
 
@@ -133,7 +133,7 @@ impl AuditEvent {
             | AuditEvent::Mount { container, .. }
             | AuditEvent::Device { container, .. }
             | AuditEvent::Port { container, .. } => Some(container),
-            AuditEvent::Allowed { .. } | AuditEvent::Refused { .. } => None,
+            AuditEvent::Allowed { .. } | AuditEvent::Denied { .. } => None,
         }
     }
 }
@@ -188,7 +188,7 @@ impl AuditLog {
             return Ok(());
         }
         let default = Policy::default();
-        let mut beyond = options.clone().refusals(&default);
+        let mut beyond = options.clone().denials(&default);
         beyond.extend(
             volumes.iter().filter_map(|volume| default.check_volume(&mut volume.clone()).err()),
         );

@@ -25,8 +25,8 @@ impl HookContext<'_> {
     ) -> Result<Outcome, HookError> {
         let result = self.dispatch(backend, request, pass_on).inspect_err(|error| {
             // The request's own fault is what people want to hear of.
-            let (subject, refusals) = error.refusals();
-            if let Err(unwritten) = self.audit.write(self.runner, subject, refusals) {
+            let (subject, denials) = error.denials();
+            if let Err(unwritten) = self.audit.write(self.runner, subject, denials) {
                 self.log.warning(&chain(&unwritten));
             }
         });

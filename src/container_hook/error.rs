@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::audit::{AuditError, AuditEvent};
 use super::options::OptionError;
-use super::policy::{PolicyError, Refused};
+use super::policy::{Denied, PolicyError};
 use super::request::RequestError;
 use super::response::ResponseError;
 use super::runner_files::RunnerFilesError;
@@ -49,7 +49,7 @@ pub enum HookError {
     Policy(#[from] PolicyError),
     /// The policy does not allow a volume.
     #[error(transparent)]
-    Refused(#[from] Refused),
+    Denied(#[from] Denied),
     /// A volume cannot be understood or found.
     #[error(transparent)]
     Volume(#[from] VolumeError),
@@ -151,23 +151,23 @@ impl HookError {
         }
     }
 
-    /// Returns which container was refused what, for the audit log; nothing if that is not why the call
+    /// Returns which container was denied what, for the audit log; nothing if that is not why the call
     /// failed.
-    pub(super) fn refusals(&self) -> (&str, Vec<AuditEvent>) {
+    pub(super) fn denials(&self) -> (&str, Vec<AuditEvent>) {
         match self {
-            HookError::In { container, source } => (container, source.refused()),
-            error => ("", error.refused()),
+            HookError::In { container, source } => (container, source.denied()),
+            error => ("", error.denied()),
         }
     }
 
-    fn refused(&self) -> Vec<AuditEvent> {
-        let refused = |Refused { option, advice }: &Refused| AuditEvent::Refused {
+    fn denied(&self) -> Vec<AuditEvent> {
+        let denied = |Denied { option, advice }: &Denied| AuditEvent::Denied {
             option: option.clone(),
             reason: advice.clone(),
         };
         match self {
-            HookError::Policy(PolicyError(all)) => all.iter().map(refused).collect(),
-            HookError::Refused(one) => vec![refused(one)],
+            HookError::Policy(PolicyError(all)) => all.iter().map(denied).collect(),
+            HookError::Denied(one) => vec![denied(one)],
             // A path with a slip in it is no attempt at anything.
             HookError::Files(RunnerFilesError::Path(error))
                 if error.source.kind() == io::ErrorKind::NotFound =>
@@ -176,7 +176,7 @@ impl HookError {
             }
             HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
                 let option = "a file or container of the request".to_owned();
-                vec![AuditEvent::Refused { option, reason: chain(self) }]
+                vec![AuditEvent::Denied { option, reason: chain(self) }]
             }
             _ => Vec::new(),
         }

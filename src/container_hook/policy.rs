@@ -1,8 +1,8 @@
 //! What workflows may ask for: the admin's `[policy]`.
 //!
-//! By default only what cannot reach the host or another job. An option that goes further is refused
+//! By default only what cannot reach the host or another job. An option that goes further is denied
 //! with the key that would allow it. Paths are compared after symbolic links and `..` are resolved, to
-//! say what is refused before anything is done. What is mounted then is opened beneath the allowed
+//! say what is denied before anything is done. What is mounted then is opened beneath the allowed
 //! directory, and only what can be opened there is allowed.
 
 mod ceilings;
@@ -64,7 +64,7 @@ pub struct Policy {
     pub oom_protection: bool,
     /// The highest `--pids-limit`; 0 is none. Default: 32768.
     pub max_pids: u64,
-    /// What `--gpus all` stands for. Default: nothing, it is refused. In a cluster the table, which may be
+    /// What `--gpus all` stands for. Default: nothing, it is denied. In a cluster the table, which may be
     /// empty, allows `--gpus`, and a device plugin gives the devices.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub gpus: Option<Gpus>,
@@ -96,7 +96,7 @@ impl Default for Policy {
 /// Something that the policy does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{option} is not allowed on this machine: {advice}")]
-pub struct Refused {
+pub struct Denied {
     /// The option with its value, or the volume.
     pub option: String,
     /// What the admin can do about it, or why nobody can.
@@ -105,5 +105,5 @@ pub struct Refused {
 
 /// Everything in a container's options that the policy does not allow.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}", .0.iter().map(Refused::to_string).collect::<Vec<_>>().join("\n"))]
-pub struct PolicyError(pub Vec<Refused>);
+#[error("{}", .0.iter().map(Denied::to_string).collect::<Vec<_>>().join("\n"))]
+pub struct PolicyError(pub Vec<Denied>);

@@ -102,7 +102,7 @@ fn whatever_a_job_has_of_the_host_is_in_the_audit_log() {
 }
 
 #[test]
-fn whatever_is_refused_is_in_the_audit_log() {
+fn whatever_is_denied_is_in_the_audit_log() {
     with_each_runtime(SETTINGS, |installation| {
         let mut runner = runner(installation, "runner-1");
         let options = json!({"createOptions": "--privileged --pid=host"});
@@ -115,13 +115,13 @@ fn whatever_is_refused_is_in_the_audit_log() {
         let lines = lines(installation.host());
         assert_eq!(lines.len(), 3, "nothing was started: {lines:#?}");
         for option in ["--privileged", "--pid=host"] {
-            let refused = json!({"event": "refused", "option": option, "subject": "job container"});
-            assert!(entry(&lines, &refused)["reason"].as_str().unwrap().contains("[policy]"));
+            let denied = json!({"event": "denied", "option": option, "subject": "job container"});
+            assert!(entry(&lines, &denied)["reason"].as_str().unwrap().contains("[policy]"));
         }
-        let refused = entry(&lines, &json!({"option": "the volume /etc:/x"}));
+        let denied = entry(&lines, &json!({"option": "the volume /etc:/x"}));
         assert_eq!(
-            (&refused["event"], &refused["subject"]),
-            (&json!("refused"), &json!("service redis"))
+            (&denied["event"], &denied["subject"]),
+            (&json!("denied"), &json!("service redis"))
         );
     });
 }

@@ -242,8 +242,8 @@ fn without_ceilings_no_cgroup_is_made_for_a_job() {
 }
 
 #[test]
-fn what_exceeds_a_ceiling_is_refused_where_the_admin_wants_that() {
-    let settings = "[policy.max]\nwhen-exceeded = \"refuse\"\nmemory = \"1GiB\"\n";
+fn what_exceeds_a_ceiling_is_denied_where_the_admin_wants_that() {
+    let settings = "[policy.max]\nwhen-exceeded = \"deny\"\nmemory = \"1GiB\"\n";
     with_each_runtime(settings, |installation| {
         let mut runner = runner(installation, "runner-1");
         let prepare = |runner: &mut Runner<'_>, options: &str| {

@@ -23,10 +23,10 @@ The log is the `file` under [audit] of the settings; without one nothing is writ
 
 Examples:
   container-hook audit --tail 20                      The last 20 entries
-  container-hook audit --event refused                What jobs asked for and did not get
+  container-hook audit --event denied                 What jobs asked for and did not get
   container-hook audit --job octo/repo --format json  Everything of one repository, for programs")]
 pub(crate) struct AuditArgs {
-    /// Show entries of this kind only: allowed, container, device, mount, port, refused (can be
+    /// Show entries of this kind only: allowed, container, denied, device, mount, port (can be
     /// repeated)
     #[arg(long, value_name = "EVENT", value_parser = EVENTS)]
     event: Vec<String>,
@@ -48,7 +48,7 @@ pub(crate) struct AuditArgs {
     tail: Option<usize>,
 }
 
-const EVENTS: [&str; 6] = ["allowed", "container", "device", "mount", "port", "refused"];
+const EVENTS: [&str; 6] = ["allowed", "container", "denied", "device", "mount", "port"];
 
 pub(crate) fn run(args: &AuditArgs, context: &mut Context) -> Result<Exit, Error> {
     let settings = context.settings::<Settings>()?.settings;
@@ -134,7 +134,7 @@ fn what(event: &AuditEvent) -> String {
             format!("{} {host} {host_port} to {container_port}/{protocol}", short(container))
         }
         AuditEvent::Allowed { option } => option.clone(),
-        AuditEvent::Refused { option, reason } => format!("{option}: {reason}"),
+        AuditEvent::Denied { option, reason } => format!("{option}: {reason}"),
         _ => String::new(),
     }
 }

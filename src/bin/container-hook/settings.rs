@@ -412,7 +412,7 @@ file = "/var/log/oci-hooks/container-hook.jsonl"
 preset = "docker"
 gpus = { devices = ["/dev/nvidia*"] }
 [policy.max]
-when-exceeded = "refuse"
+when-exceeded = "deny"
 memory = "16GiB"
 cpus = 4.5
 pids = 8192

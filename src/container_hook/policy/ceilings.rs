@@ -1,7 +1,7 @@
 //! What no container exceeds, `[policy.max]`: what a workflow asks for beyond that is lowered and told, or
-//! refused.
+//! denied.
 
-use super::{Policy, PolicyError, Refused, Table, WhenExceeded};
+use super::{Denied, Policy, PolicyError, Table, WhenExceeded};
 use crate::container_hook::options::{CreateOptions, Swap};
 use crate::sys::quantity::Size;
 
@@ -44,10 +44,9 @@ impl Policy {
             let section = self.section(table.name());
             format!("the most is `{entry}` under {section}")
         };
-        if self.max.when_exceeded == WhenExceeded::Refuse && !exceeded.is_empty() {
-            let refused =
-                |one: &Exceeded| Refused { option: one.asked.clone(), advice: advice(one) };
-            return Err(PolicyError(exceeded.iter().map(refused).collect()));
+        if self.max.when_exceeded == WhenExceeded::Deny && !exceeded.is_empty() {
+            let denied = |one: &Exceeded| Denied { option: one.asked.clone(), advice: advice(one) };
+            return Err(PolicyError(exceeded.iter().map(denied).collect()));
         }
         Ok(exceeded
             .iter()

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use super::paths::{expand, is_within, open_beneath, resolve};
-use super::{Gpus, Policy, PolicyError, Refused};
+use super::{Denied, Gpus, Policy, PolicyError};
 use crate::container_hook::options::{
     CreateOptions, Device, DeviceRule, Namespace, NetworkMode, Variable, WithoutEffect, capability,
 };
@@ -25,28 +25,28 @@ impl CreateOptions {
     /// Returns everything that is not allowed, not only the first.
     pub fn check(&mut self, policy: &Policy) -> Result<(), PolicyError> {
         self.soften(policy);
-        let refusals = self.refusals(policy);
-        if refusals.is_empty() { Ok(()) } else { Err(PolicyError(refusals)) }
+        let denials = self.denials(policy);
+        if denials.is_empty() { Ok(()) } else { Err(PolicyError(denials)) }
     }
 
     /// Returns everything that the policy does not allow, and resolves the rest.
-    pub(in crate::container_hook) fn refusals(&mut self, policy: &Policy) -> Vec<Refused> {
-        let mut refusals = Vec::new();
-        policy.privileges(self, &mut refusals);
-        policy.security_options(self, &mut refusals);
-        policy.resources(self, &mut refusals);
-        policy.sysctls(self, &mut refusals);
-        policy.annotations(self, &mut refusals);
+    pub(in crate::container_hook) fn denials(&mut self, policy: &Policy) -> Vec<Denied> {
+        let mut denials = Vec::new();
+        policy.privileges(self, &mut denials);
+        policy.security_options(self, &mut denials);
+        policy.resources(self, &mut denials);
+        policy.sysctls(self, &mut denials);
+        policy.annotations(self, &mut denials);
         for device in &mut self.devices {
-            refusals.extend(policy.device(device).err());
+            denials.extend(policy.device(device).err());
         }
         for volume in &mut self.volumes {
-            refusals.extend(policy.check_volume(volume).err());
+            denials.extend(policy.check_volume(volume).err());
         }
         if self.gpus {
-            refusals.extend(self.add_gpus(policy).err());
+            denials.extend(self.add_gpus(policy).err());
         }
-        refusals
+        denials
     }
 
     /// Gives options that the policy does not allow the meaning that they mostly have, where that needs
@@ -73,15 +73,15 @@ impl CreateOptions {
 
     /// Adds what `--gpus` stands for, and the variable by which hooks for NVIDIA's driver know that it was
     /// asked for, as Docker does.
-    fn add_gpus(&mut self, policy: &Policy) -> Result<(), Refused> {
+    fn add_gpus(&mut self, policy: &Policy) -> Result<(), Denied> {
         let section = policy.section("policy.gpus");
         let Some(gpus) = &policy.gpus else {
             let advice = format!("its admin says what it stands for under {section}");
-            return Err(refused("--gpus", &advice));
+            return Err(denied("--gpus", &advice));
         };
         if let Some(count) = self.gpu_count {
             let advice = "nobody shares out the devices of one machine; write `--gpus all`";
-            return Err(refused(&format!("--gpus {count}"), advice));
+            return Err(denied(&format!("--gpus {count}"), advice));
         }
         // The admin's own list: not asked about again.
         (self.gpu_devices, self.gpu_volumes) = gpus.resolve(&section)?;
@@ -99,10 +99,10 @@ impl Policy {
     /// # Errors
     ///
     /// Fails if the policy does not allow the mount.
-    pub fn check_volume(&self, volume: &mut Volume) -> Result<(), Refused> {
+    pub fn check_volume(&self, volume: &mut Volume) -> Result<(), Denied> {
         let option = format!("the volume {}", shown(&volume.source, &volume.target));
         if volume.propagation == Some(Propagation::Shared) && !self.shared_mounts {
-            return Err(refused(&format!("{option}:shared"), &self.allow("shared-mounts = true")));
+            return Err(denied(&format!("{option}:shared"), &self.allow("shared-mounts = true")));
         }
         let Source::Bind { path, .. } = &mut volume.source else { return Ok(()) };
         self.path(path, &option, "bind-mounts", &self.bind_mounts)
@@ -135,7 +135,7 @@ impl Policy {
         open_beneath(resolved, &self.devices, None, None)
     }
 
-    fn device(&self, device: &mut Device) -> Result<(), Refused> {
+    fn device(&self, device: &mut Device) -> Result<(), Denied> {
         let option = format!("--device {}", device.host.display());
         self.path(&mut device.host, &option, "devices", &self.devices)
     }
@@ -146,27 +146,27 @@ impl Policy {
         option: &str,
         key: &str,
         allowed: &[PathBuf],
-    ) -> Result<(), Refused> {
+    ) -> Result<(), Denied> {
         let resolved = resolve(path)
-            .map_err(|error| refused(option, &format!("its path leads nowhere ({error})")))?;
+            .map_err(|error| denied(option, &format!("its path leads nowhere ({error})")))?;
         if !is_within(&resolved, allowed) {
             let entry = format!("{key} = [{:?}]", resolved.display().to_string());
-            return Err(refused(option, &self.allow(&entry)));
+            return Err(denied(option, &self.allow(&entry)));
         }
         *path = resolved;
         Ok(())
     }
 
-    fn privileges(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
+    fn privileges(&self, options: &CreateOptions, denials: &mut Vec<Denied>) {
         if options.security.privileged && !self.privileged {
-            refusals.push(refused("--privileged", &self.allow("privileged = true")));
+            denials.push(denied("--privileged", &self.allow("privileged = true")));
         }
         let network = (options.network.mode == NetworkMode::Host).then_some(Namespace::Network);
         for namespace in options.host_namespaces.iter().copied().chain(network) {
             if !self.host_namespaces.contains(&namespace) {
                 let entry = format!("host-namespaces = [{:?}]", namespace.name());
                 let option = format!("{}=host", namespace.option());
-                refusals.push(refused(&option, &self.allow(&entry)));
+                denials.push(denied(&option, &self.allow(&entry)));
             }
         }
         let allowed: Vec<_> =
@@ -177,7 +177,7 @@ impl Policy {
                 let section = self.section("policy");
                 let advice =
                     format!("its admin can add {bare:?} to `capabilities` under {section}");
-                refusals.push(refused(&format!("--cap-add {bare}"), &advice));
+                denials.push(denied(&format!("--cap-add {bare}"), &advice));
             }
         }
         let allowed = self.device_rules.iter().filter_map(|rule| DeviceRule::parse(rule).ok());
@@ -186,12 +186,12 @@ impl Policy {
             if !allowed.iter().any(|allowed| allowed.covers(rule)) {
                 let rule = rule.to_string();
                 let entry = self.allow(&format!("device-rules = [{rule:?}]"));
-                refusals.push(refused(&format!("--device-cgroup-rule {rule:?}"), &entry));
+                denials.push(denied(&format!("--device-cgroup-rule {rule:?}"), &entry));
             }
         }
     }
 
-    fn security_options(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
+    fn security_options(&self, options: &CreateOptions, denials: &mut Vec<Denied>) {
         let security = &options.security;
         let mut asked: Vec<String> = Vec::new();
         if security.seccomp_unconfined {
@@ -207,7 +207,7 @@ impl Policy {
         for option in asked {
             if !self.allows_security(&option) {
                 let entry = self.allow(&format!("security-opts = [{option:?}]"));
-                refusals.push(refused(&format!("--security-opt {option}"), &entry));
+                denials.push(denied(&format!("--security-opt {option}"), &entry));
             }
         }
     }
@@ -216,16 +216,16 @@ impl Policy {
         self.security_opts.iter().any(|pattern| covers(pattern, option))
     }
 
-    fn resources(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
+    fn resources(&self, options: &CreateOptions, denials: &mut Vec<Denied>) {
         let resources = &options.resources;
         if resources.oom_kill_disable && !self.oom_protection {
-            refusals.push(refused("--oom-kill-disable", &self.allow("oom-protection = true")));
+            denials.push(denied("--oom-kill-disable", &self.allow("oom-protection = true")));
         }
         if let Some(adj @ ..0) = resources.oom_score_adj
             && !self.oom_protection
         {
             let option = format!("--oom-score-adj {adj}");
-            refusals.push(refused(&option, &self.allow("oom-protection = true")));
+            denials.push(denied(&option, &self.allow("oom-protection = true")));
         }
         // What has a ceiling is lowered to that.
         if let Some(pids) = resources.pids
@@ -237,12 +237,12 @@ impl Policy {
                 0 => ("--pids-limit without a limit".to_owned(), "max-pids = 0".to_owned()),
                 _ => (format!("--pids-limit {pids}"), format!("max-pids = {pids}")),
             };
-            refusals.push(refused(&option, &self.allow(&entry)));
+            denials.push(denied(&option, &self.allow(&entry)));
         }
     }
 
     /// A setting of the kernel has to be one that a container has of its own.
-    fn sysctls(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
+    fn sysctls(&self, options: &CreateOptions, denials: &mut Vec<Denied>) {
         const IPC: [&str; 8] = [
             "kernel.msgmax",
             "kernel.msgmnb",
@@ -263,16 +263,16 @@ impl Policy {
             };
             if !own {
                 let advice = "it would hold for the whole machine; its admin can set it there";
-                refusals.push(refused(&format!("--sysctl {name}"), advice));
+                denials.push(denied(&format!("--sysctl {name}"), advice));
             }
         }
     }
 
-    fn annotations(&self, options: &CreateOptions, refusals: &mut Vec<Refused>) {
+    fn annotations(&self, options: &CreateOptions, denials: &mut Vec<Denied>) {
         for key in options.annotations.keys() {
             if !self.annotations.iter().any(|pattern| covers(pattern, key)) {
                 let entry = self.allow(&format!("annotations = [{key:?}]"));
-                refusals.push(refused(&format!("--annotation {key}"), &entry));
+                denials.push(denied(&format!("--annotation {key}"), &entry));
             }
         }
     }
@@ -299,9 +299,9 @@ fn covers(pattern: &str, text: &str) -> bool {
 }
 
 impl Gpus {
-    fn resolve(&self, section: &str) -> Result<(Vec<Device>, Vec<Volume>), Refused> {
+    fn resolve(&self, section: &str) -> Result<(Vec<Device>, Vec<Volume>), Denied> {
         let wrong = |entry: &str, problem: String| {
-            refused("--gpus", &format!("{entry:?} under {section}: {problem}"))
+            denied("--gpus", &format!("{entry:?} under {section}: {problem}"))
         };
         let mut devices = Vec::new();
         for entry in &self.devices {
@@ -320,8 +320,8 @@ impl Gpus {
     }
 }
 
-fn refused(option: &str, advice: &str) -> Refused {
-    Refused { option: option.to_owned(), advice: advice.to_owned() }
+fn denied(option: &str, advice: &str) -> Denied {
+    Denied { option: option.to_owned(), advice: advice.to_owned() }
 }
 
 fn shown(source: &Source, target: &str) -> String {

@@ -42,7 +42,7 @@ pub enum WhenExceeded {
     #[default]
     Clamp,
     /// Nothing is started.
-    Refuse,
+    Deny,
 }
 
 /// What all containers of a job have together, `[policy.max.job]`.

@@ -13,7 +13,7 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::kubernetes::settings::KubernetesSettings;
 use crate::container_hook::options::{CreateOptions, NetworkMode};
 use crate::container_hook::plan::{ContainerRequest, Role};
-use crate::container_hook::policy::{Policy, PolicyError, Refused};
+use crate::container_hook::policy::{Denied, Policy, PolicyError};
 use crate::container_hook::request::{ContainerArgs, ImageSource};
 use crate::container_hook::volumes::{Source, Volume};
 use crate::container_hook::words::{self, WordsError};
@@ -92,16 +92,16 @@ impl<'a> Asked<'a> {
         for volume in &mut volumes {
             volume.source = volume.source.clone().of_runner(context.runner.work());
         }
-        let mut refusals = Vec::new();
-        refusals.extend(volumes.iter().filter_map(|volume| bind(policy, volume).err()));
-        refusals.extend(devices(&mut options));
-        refusals.extend(gpus(policy, &mut options).err());
-        let selector = node_selector(settings, &mut options, &mut refusals);
+        let mut denials = Vec::new();
+        denials.extend(volumes.iter().filter_map(|volume| bind(policy, volume).err()));
+        denials.extend(devices(&mut options));
+        denials.extend(gpus(policy, &mut options).err());
+        let selector = node_selector(settings, &mut options, &mut denials);
         if let Err(PolicyError(others)) = options.check(policy) {
-            refusals.extend(others);
+            denials.extend(others);
         }
-        if !refusals.is_empty() {
-            return Err(PolicyError(refusals).into());
+        if !denials.is_empty() {
+            return Err(PolicyError(denials).into());
         }
         options.gpus = written.gpus;
         let lowered = policy.lower(&mut options)?;
@@ -166,7 +166,7 @@ fn program_args(pieces: &[String]) -> Result<Cow<'_, [String]>, WordsError> {
 pub(super) fn bind<'p>(
     policy: &'p Policy,
     volume: &Volume,
-) -> Result<Option<(&'p Path, String)>, Refused> {
+) -> Result<Option<(&'p Path, String)>, Denied> {
     let Source::Bind { path, .. } = &volume.source else { return Ok(None) };
     let is_plain =
         path.components().all(|part| matches!(part, Component::RootDir | Component::Normal(_)));
@@ -174,7 +174,7 @@ pub(super) fn bind<'p>(
         let rest = path.strip_prefix(entry).ok()?.to_str()?;
         Some((entry.as_path(), rest.to_owned()))
     });
-    found.map(Some).ok_or_else(|| Refused {
+    found.map(Some).ok_or_else(|| Denied {
         option: format!("the volume {}:{}", path.display(), volume.target),
         advice: format!(
             "it is not in the runner's work directory, and would be a directory of the node; its admin can \
@@ -186,28 +186,28 @@ pub(super) fn bind<'p>(
 }
 
 /// Takes devices out of the options, of which a pod has none.
-fn devices(options: &mut CreateOptions) -> Vec<Refused> {
+fn devices(options: &mut CreateOptions) -> Vec<Denied> {
     let devices = std::mem::take(&mut options.devices);
     let rules = std::mem::take(&mut options.device_rules);
     let devices = devices.iter().map(|device| format!("--device {}", device.host.display()));
     let rules = rules.iter().map(|rule| format!("--device-cgroup-rule {:?}", rule.to_string()));
-    let refused = devices.chain(rules).map(|option| Refused {
+    let denied = devices.chain(rules).map(|option| Denied {
         option,
         advice: "in a cluster devices come from device plugins: `resources` in the pod template asks for \
                  them, and `--gpus` for graphics cards"
             .to_owned(),
     });
-    refused.collect()
+    denied.collect()
 }
 
 /// Takes `--gpus` out of the options: whether it is allowed is all that the policy has to say of it.
-fn gpus(policy: &Policy, options: &mut CreateOptions) -> Result<(), Refused> {
+fn gpus(policy: &Policy, options: &mut CreateOptions) -> Result<(), Denied> {
     if std::mem::take(&mut options.gpus) && policy.gpus.is_none() {
         let advice = format!(
             "its admin can allow it by the table {}, which may be empty",
             policy.section("policy.gpus")
         );
-        return Err(Refused { option: "--gpus".to_owned(), advice });
+        return Err(Denied { option: "--gpus".to_owned(), advice });
     }
     Ok(())
 }
@@ -216,7 +216,7 @@ fn gpus(policy: &Policy, options: &mut CreateOptions) -> Result<(), Refused> {
 fn node_selector(
     settings: &KubernetesSettings,
     options: &mut CreateOptions,
-    refusals: &mut Vec<Refused>,
+    denials: &mut Vec<Denied>,
 ) -> Vec<(String, String)> {
     let mut selector = Vec::new();
     options.labels.retain(|key, value| {
@@ -225,7 +225,7 @@ fn node_selector(
         false
     });
     if !settings.node_selectors {
-        refusals.extend(selector.iter().map(|(label, value)| Refused {
+        denials.extend(selector.iter().map(|(label, value)| Denied {
             option: format!("--label {SELECTOR}{label}={value}"),
             advice: "its admin can allow it with `node-selectors = true` under [kubernetes] of the settings"
                 .to_owned(),
@@ -255,8 +255,8 @@ mod tests {
         assert_eq!((entry, rest.as_str()), (Path::new("/var/cache"), "a/b"));
         assert!(bind(&policy, &volume("name:/c")).unwrap().is_none());
         for text in ["/var/cached:/c", "/var/cache/../log:/c", "/:/c"] {
-            let refused = bind(&policy, &volume(text)).unwrap_err();
-            assert!(refused.to_string().contains("bind-mounts"), "{refused}");
+            let denied = bind(&policy, &volume(text)).unwrap_err();
+            assert!(denied.to_string().contains("bind-mounts"), "{denied}");
         }
     }
 }

@@ -139,7 +139,7 @@ mod tests {
         let requests = spec.containers[0].resources.clone().unwrap().requests.unwrap();
         assert_eq!(requests["memory"].0, "1073741824");
         let refuse: Policy =
-            toml::from_str("[max]\nmemory = \"1GiB\"\nwhen-exceeded = \"refuse\"").unwrap();
+            toml::from_str("[max]\nmemory = \"1GiB\"\nwhen-exceeded = \"deny\"").unwrap();
         let mut spec = self::spec(&[json!({"limits": {"memory": "2Gi"}})]);
         assert!(lower(&refuse, &mut spec).is_err());
     }

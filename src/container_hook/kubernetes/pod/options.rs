@@ -15,7 +15,7 @@ use super::pod_wide::PodWide;
 use crate::container_hook::error::HookError;
 use crate::container_hook::kubernetes::settings::KubernetesSettings;
 use crate::container_hook::options::{CreateOptions, Namespace, NetworkMode, Pull};
-use crate::container_hook::policy::{PolicyError, Refused};
+use crate::container_hook::policy::{Denied, PolicyError};
 
 /// What an option of a container changes.
 enum Meaning {
@@ -153,8 +153,8 @@ pub(super) fn apply(
 }
 
 /// Returns an option that a pod cannot have as it is written.
-pub(super) fn refused(option: String, advice: &str) -> HookError {
-    PolicyError(vec![Refused { option, advice: advice.to_owned() }]).into()
+pub(super) fn denied(option: String, advice: &str) -> HookError {
+    PolicyError(vec![Denied { option, advice: advice.to_owned() }]).into()
 }
 
 /// Which half of a container's resources.
@@ -244,7 +244,7 @@ pub(super) fn id(option: &str, text: &str) -> Result<i64, HookError> {
         "root" => Ok(0),
         _ => text.parse::<u32>().map(i64::from).map_err(|_| {
             let advice = "in a cluster users and groups are numbers, as in `--user 1000:1000`";
-            refused(format!("{option} {text}"), advice)
+            denied(format!("{option} {text}"), advice)
         }),
     }
 }

@@ -41,5 +41,5 @@ pub use options::{
 pub use process::{ExecOptions, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};
 pub use user::{IdKind, User, UserError, UserFiles, resolve_user};
-pub use volume::remove_unfinished;
+pub use volume::{remove_unfinished, remove_volume, volume_users, volumes_in};
 pub use write::{Bundle, write};

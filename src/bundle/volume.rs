@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::AsFd as _;
 use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use super::BundleError;
 use super::mount_context::MountContext;
@@ -19,15 +20,21 @@ use crate::sys::host_file::HostFile;
 use crate::sys::lock::FileLock;
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
+use crate::sys::trash::Trash;
 use crate::sys::tree::{self, CopyOptions, OpenDirectory, OwnerShift, Purpose};
 use crate::sys::userns::PrivateIds;
 
 /// More than the list of containers that have a volume is ever long.
 const MAX_USERS_BYTES: u64 = 1 << 20;
 
-/// What the names of what belongs to a volume end with: its lock, and what it is filled in.
+/// What the names of what belongs to a volume end with: its lock, what it is filled in and removed from, and the
+/// list of who has it.
 const LOCK: &str = ".lock";
 const NEW: &str = ".new";
+const USERS: &str = ".users";
+
+/// What ext4 has in the first directory of each file system.
+const FOUND: &str = "lost+found";
 
 /// Opens a volume, which is made if it is missing; an empty one that nobody has gets what the image
 /// has at `fill`, if that is given.
@@ -118,6 +125,47 @@ pub fn remove_unfinished(volumes: &Path) -> Result<(), PathError> {
     Ok(())
 }
 
+/// Returns the names of the volumes in a directory, sorted.
+pub fn volumes_in(directory: &Path) -> Result<Vec<String>, PathError> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("list", directory)?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let entry = entry.at("list", directory)?;
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let name = entry.file_name().into_string().ok();
+        let is_volume = |name: &String| is_directory && !name.starts_with('.') && name != FOUND;
+        names.extend(name.filter(is_volume));
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// Returns which containers have a volume, by a path each that is there as long as the container is, and when a
+/// container was given it last.
+pub fn volume_users(volume: &Path) -> Result<(Vec<PathBuf>, SystemTime), BundleError> {
+    let users = Users::read(volume)?.paths;
+    let list = beside(volume, USERS);
+    let found = fs::metadata(&list).or_else(|_| fs::metadata(volume)).at("look up", volume)?;
+    Ok((users, found.modified().at("look up", volume)?))
+}
+
+/// Removes a volume that no container has, with what belongs to it; what cannot be removed is set aside. Its owner
+/// must not make or begin containers meanwhile, and the volume has to be there.
+pub fn remove_volume(volume: &Path, trash: &Trash) -> Result<(), BundleError> {
+    // Whoever is killed from here on leaves what the next job of the owner removes.
+    let aside = beside(volume, NEW);
+    remove_tree(&aside)?;
+    fs::rename(volume, &aside).at("rename", volume)?;
+    trash.remove(&aside)?;
+    for end in [USERS, LOCK] {
+        remove_tree(&beside(volume, end))?;
+    }
+    Ok(())
+}
+
 /// The containers that have a volume, by a path each that is there as long as the container is.
 struct Users {
     paths: Vec<PathBuf>,
@@ -126,7 +174,7 @@ struct Users {
 impl Users {
     /// Reads who has a volume, without those who are gone.
     fn read(volume: &Path) -> Result<Self, BundleError> {
-        let path = beside(volume, ".users");
+        let path = beside(volume, USERS);
         let text = read_if_there(&path, MAX_USERS_BYTES)
             .map_err(|error| PathError::new("read", &path, io::Error::other(error)))?;
         let mut paths: Vec<PathBuf> =
@@ -136,7 +184,7 @@ impl Users {
     }
 
     fn write(&self, volume: &Path) -> Result<(), BundleError> {
-        let path = beside(volume, ".users");
+        let path = beside(volume, USERS);
         let text = serde_json::to_vec(&self.paths).unwrap_or_default();
         let options = ReplaceOptions {
             mode: Some(0o600),

@@ -56,7 +56,7 @@ pub enum ContainerError {
     /// Volumes have a limit that is not the one they are to have.
     #[error(
         "named volumes have {} in {}, and are to have {}: run `e2fsck -f` and `resize2fs` on it, or remove \
-         it with all that is in them",
+         them with `container-hook volumes rm`",
         Size(*size_bytes), path.display(), Size(*limit_bytes)
     )]
     VolumesSize {
@@ -68,7 +68,8 @@ pub enum ContainerError {
     },
     /// Volumes are from a time when they had no limit.
     #[error(
-        "named volumes in {} were made without a limit, and are to have {}: remove or move them",
+        "named volumes in {} were made without a limit, and are to have {}: move them, or remove them with \
+         `container-hook volumes rm`",
         path.display(), Size(*limit_bytes)
     )]
     VolumesUnlimited {
@@ -76,6 +77,12 @@ pub enum ContainerError {
         /// What they are to have.
         limit_bytes: u64,
     },
+    /// Nobody may touch volumes while containers are made or removed that may have them.
+    #[error(
+        "the named volumes of {owner} are busy: its runner begins or ends containers right now; try again when \
+         it has done so"
+    )]
+    VolumesBusy { owner: String },
     /// A program could not be run.
     #[error(transparent)]
     Program(#[from] RunError),

@@ -13,6 +13,8 @@ use super::engine::Engine;
 use super::error::ContainerError;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::mount::unmount;
+use crate::sys::mount_namespace::within_new;
+use crate::sys::removal::remove_tree;
 
 /// What the name of a file system ends in that is not finished.
 const UNFINISHED: &str = "new";
@@ -20,7 +22,7 @@ const UNFINISHED: &str = "new";
 impl Engine {
     /// Returns the directory of an owner's named volumes.
     pub fn volumes_of(&self, owner: &str) -> PathBuf {
-        self.disk.join("volumes").join(owner)
+        all(&self.disk).join(owner)
     }
 
     /// Limits an owner's named volumes to so many bytes together, from the first of them on. If they are
@@ -79,6 +81,79 @@ impl Engine {
     pub fn are_volumes_full(&self, owner: &str) -> bool {
         let dir = self.volumes_of(owner);
         disk::file(&dir).exists() && is_mounted(&dir).unwrap_or_default() && disk::is_full(&dir)
+    }
+}
+
+fn all(disk: &Path) -> PathBuf {
+    disk.join("volumes")
+}
+
+/// Returns the owners who have named volumes on a disk, sorted.
+pub fn owners_of_volumes(disk: &Path) -> Result<Vec<String>, PathError> {
+    let all = all(disk);
+    let entries = match fs::read_dir(&all) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.at("list", &all)?,
+    };
+    let mut owners = Vec::new();
+    for entry in entries {
+        let entry = entry.at("list", &all)?;
+        let is_directory = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        owners.extend(entry.file_name().into_string().ok().filter(|_| is_directory));
+    }
+    owners.sort();
+    Ok(owners)
+}
+
+/// The named volumes of an owner on a disk, whether there is a job or not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VolumesOf {
+    dir: PathBuf,
+}
+
+impl VolumesOf {
+    /// Returns those of an owner, of which there need be none.
+    pub fn new(disk: &Path, owner: &str) -> Self {
+        VolumesOf { dir: all(disk).join(owner) }
+    }
+
+    /// Returns the file in which it is recorded whose they are.
+    pub fn record(&self) -> PathBuf {
+        let mut name = self.dir.as_os_str().to_owned();
+        name.push(".json");
+        name.into()
+    }
+
+    /// Returns whether they are on a file system that would have to be mounted.
+    pub fn is_unmounted(&self) -> Result<bool, PathError> {
+        Ok(disk::file(&self.dir).exists() && !is_mounted(&self.dir)?)
+    }
+
+    /// Returns what `work` returns, given their directory: if they are on a file system that is not mounted, it
+    /// is, for this call alone. Nobody else may mount them meanwhile.
+    pub fn within<T: Send, E: From<PathError> + From<ContainerError> + Send>(
+        &self,
+        work: impl FnOnce(&Path) -> Result<T, E> + Send,
+    ) -> Result<T, E> {
+        if !self.is_unmounted()? {
+            return work(&self.dir);
+        }
+        within_new(|| {
+            disk::mount(&self.dir, Life::Kept)?;
+            let done = work(&self.dir);
+            unmount(&self.dir)?;
+            done
+        })
+    }
+
+    /// Removes what is left when there are no volumes any more: the directory, the file system, the record.
+    pub fn remove(&self) -> Result<(), PathError> {
+        unmount(&self.dir)?;
+        // The record goes last: as long as there is anything, it is known whose it is.
+        for path in [disk::file(&self.dir), self.dir.clone(), self.record()] {
+            remove_tree(&path)?;
+        }
+        Ok(())
     }
 }
 

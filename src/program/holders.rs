@@ -258,12 +258,9 @@ impl Holders {
     /// Forgets an owner, whose lock is held and whose holder has ended. The lock goes with it. This process must
     /// have no other thread.
     pub fn forget(&self, owner: &str, lock: FileLock) -> Result<(), HolderError> {
-        let disk = self.disk.join(owner);
         // Named volumes stay for the runner's next job.
-        let has_volumes =
-            fs::read_dir(disk.join("volumes")).is_ok_and(|mut all| all.next().is_some());
-        if !has_volumes {
-            remove_owned(&disk)?;
+        if !self.has_volumes(owner) {
+            remove_owned(&self.disk.join(owner))?;
         }
         // The record goes last: as long as there is anything, it is found.
         remove_tree(&self.run.join(owner))?;
@@ -280,6 +277,12 @@ impl Holders {
             }
         }
         Ok(())
+    }
+
+    /// Returns whether an owner has named volumes.
+    pub fn has_volumes(&self, owner: &str) -> bool {
+        let volumes = self.disk.join(owner).join("volumes");
+        fs::read_dir(volumes).is_ok_and(|mut all| all.next().is_some())
     }
 
     /// Returns whether containers or a job of an owner are recorded.

@@ -58,7 +58,7 @@ const ROOT_LOGINS: &str = "/run/containers/0/auth.json";
 /// Where it keeps what another user logs in to, in their runtime directory.
 const SESSION_LOGINS: &str = "containers/auth.json";
 
-impl Host<'_> {
+impl<'a> Host<'a> {
     /// Opens the store of images.
     pub fn store(self) -> Result<image::Store, HostError> {
         Ok(image::Store::open(StoreOptions {
@@ -90,7 +90,7 @@ impl Host<'_> {
             store: self.store()?,
             runtime,
             run: self.run().to_owned(),
-            disk: self.place.disk.as_ref().unwrap_or(&self.store.root).clone(),
+            disk: self.disk().to_owned(),
             monitor: MonitorProgram { path: this_program()?, arguments: vec![MONITOR.to_owned()] },
             privilege: self.place.privilege,
         })
@@ -108,8 +108,13 @@ impl Host<'_> {
     }
 
     /// Returns where containers and networks keep what does not outlive a boot.
-    pub fn run(&self) -> &Path {
+    pub fn run(&self) -> &'a Path {
         self.place.run.as_ref().unwrap_or(&self.store.run)
+    }
+
+    /// Returns where root file systems and volumes of containers are.
+    pub fn disk(&self) -> &'a Path {
+        self.place.disk.as_ref().unwrap_or(&self.store.root)
     }
 
     fn runtime_root(self) -> PathBuf {

@@ -208,10 +208,11 @@ fn doctor_says_of_each_check_how_it_is_and_how_to_mend_it() {
 #[test]
 fn an_empty_store_is_an_empty_list() {
     let env = TestEnv::new();
-    let ran = env.run(&["images", "--format", "json"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
-    let ran = env.run(&["ps", "--format", "json"]);
-    assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+    for command in ["images", "ps", "volumes"] {
+        let ran = env.run(&[command, "--format", "json"]);
+        assert_eq!((ran.code, ran.stdout.as_str()), (Some(0), "[]\n"), "{}", ran.stderr);
+    }
+    assert_eq!(env.run(&["volumes", "rm", "nothing"]).code, Some(1));
     assert_eq!(env.run(&["logs", "nothing"]).code, Some(1));
     let settings = env.path("settings.toml");
     for command in ["logs", "rmi"] {

@@ -26,3 +26,4 @@ mod setup;
 mod storage;
 mod trouble;
 mod uplink;
+mod volumes;

@@ -250,7 +250,7 @@ fn volumes_that_cannot_have_their_limit_are_refused() {
         let said = try_again(&mut runner);
         assert!(said.contains("named volumes have 64MiB in "), "{said}");
         assert!(said.contains("and are to have 32MiB: run `e2fsck -f` and `resize2fs`"), "{said}");
-        let script = format!("rm {volumes}/*.ext4; for d in {volumes}/*; do mkdir $d/old; done");
+        let script = format!("rm {volumes}/*.ext4; for d in {volumes}/*/; do mkdir $d/old; done");
         installation.host().shell(&script);
         let said = try_again(&mut runner);
         assert!(said.contains("were made without a limit, and are to have 32MiB"), "{said}");

@@ -42,3 +42,4 @@ mod sudo;
 mod template;
 mod traced;
 mod user_namespace;
+mod volumes;

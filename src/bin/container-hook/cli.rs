@@ -11,7 +11,7 @@ use oci_hooks::program::trace::LevelFilter;
 
 use crate::{
     as_child, audit, doctor, fill, images, import, install, logs, prune, ps, pull, relay, rmi,
-    template,
+    template, volumes,
 };
 
 const HELP: &str = "\
@@ -109,6 +109,7 @@ pub(crate) enum Command {
     Pull(pull::PullArgs),
     Import(import::ImportArgs),
     Rmi(rmi::RmiArgs),
+    Volumes(volumes::VolumesArgs),
     Prune(prune::PruneArgs),
     Template(template::TemplateArgs),
     #[command(after_help = CONFIG_EXAMPLES)]

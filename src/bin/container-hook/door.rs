@@ -6,13 +6,15 @@ use std::io::{self, Seek as _};
 use std::os::fd::OwnedFd;
 
 use oci_hooks::container::StepSignals as _;
-use oci_hooks::container_hook::engine::{Abandoned, remove_abandoned};
+use oci_hooks::container_hook::engine::{
+    Abandoned, RemovedVolumes, RunnerVolume, RunnerVolumes, remove_abandoned,
+};
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::holders::{Found, HolderError, HolderRecord, Holders, enter_store};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::privilege::{
-    Attendant, Inside, Privilege, Side, exit_at_once, missing_in_container,
+    Attendant, Inside, Map, Privilege, Side, enter_new, exit_at_once, missing_in_container,
 };
 use oci_hooks::sys::record::NewerRecords;
 use oci_hooks::sys::spawn::memory_file;
@@ -251,6 +253,68 @@ fn remove_here(settings: &Settings, newer: NewerRecords) -> Result<Abandoned, St
     let engine = settings.host().existing().map_err(|error| chain(&error))?;
     let network = engine::network(settings);
     remove_abandoned(&engine, &network, newer).map_err(|error| chain(&error))
+}
+
+/// Returns the named volumes of all runners, and why some cannot be listed. Nothing is made where there are none.
+pub(crate) fn volumes(settings: &Settings) -> Result<(Vec<RunnerVolume>, Vec<String>), DoorError> {
+    let listed = |settings: &Settings| volumes_here(settings).list().map_err(|error| chain(&error));
+    if Privilege::is_root_of_host() {
+        return listed(settings).map_err(DoorError::Inside);
+    }
+    let holders = Holders::existing(&settings.store, JOBS);
+    let (mut all, mut problems) = (Vec::new(), Vec::new());
+    for owner in &owners_of_volumes(settings)? {
+        // Where files have their owners: they may be in directories of theirs.
+        let listed = within(settings, &holders, owner, enter_for_files, &listed)?;
+        let (volumes, others) = listed.unwrap_or_default();
+        all.extend(volumes);
+        problems.extend(others);
+    }
+    Ok((all, problems))
+}
+
+/// Returns the owners of named volumes, or of what is left of some.
+pub(crate) fn owners_of_volumes(settings: &Settings) -> Result<Vec<String>, DoorError> {
+    if Privilege::is_root_of_host() {
+        let owners = volumes_here(settings).owners();
+        return owners.map_err(|error| DoorError::Inside(chain(&error)));
+    }
+    let holders = Holders::existing(&settings.store, JOBS);
+    let mut owners = holders.owners()?;
+    owners.retain(|owner| holders.has_volumes(owner));
+    Ok(owners)
+}
+
+fn volumes_here(settings: &Settings) -> RunnerVolumes<'_> {
+    let host = settings.host();
+    RunnerVolumes { disk: host.disk(), run: host.run() }
+}
+
+/// Removes the named volumes of a runner that are selected and no container has.
+pub(crate) fn remove_volumes(
+    settings: &Settings,
+    owner: &str,
+    is_selected: &(dyn Fn(&RunnerVolume) -> bool + Sync),
+) -> Result<RemovedVolumes, DoorError> {
+    let remove = |settings: &Settings| {
+        volumes_here(settings).remove(owner, is_selected).map_err(|error| chain(&error))
+    };
+    if Privilege::is_root_of_host() {
+        return remove(settings).map_err(DoorError::Inside);
+    }
+    let holders = Holders::new(&settings.store, JOBS)?;
+    let lock = holders.lock(owner)?;
+    let removed = within(settings, &holders, owner, enter_for_files, &remove)?;
+    let is_there = holders.find(owner).is_some_and(|found| found.holder.is_some());
+    if !is_there && !holders.has_job(owner) {
+        holders.forget(owner, lock)?;
+    }
+    Ok(removed.unwrap_or_default())
+}
+
+/// Goes on where the files of this user have their owners.
+fn enter_for_files() -> Result<Option<Side>, HolderError> {
+    Ok(Some(enter_new(&Map::of_process()?)?))
 }
 
 /// Ends the holder of an owner who has no job any more.

@@ -58,6 +58,12 @@ pub(crate) enum Error {
     NoAudit,
     #[error("{} {} not in the store", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })]
     NoSuchImage { missing: Vec<String> },
+    #[error("unknown volume {}", missing.join(", "))]
+    NoSuchVolume { missing: Vec<String> },
+    #[error("several runners have a volume {name}: {}", choices.join(", "))]
+    AmbiguousVolume { name: String, choices: Vec<String> },
+    #[error("volumes that containers have are not removed: {}", in_use.join("; "))]
+    VolumesInUse { in_use: Vec<String> },
     #[error("the program that the runner calls is writable by non-root users")]
     Trust(#[from] TrustError),
     #[error(transparent)]
@@ -137,6 +143,17 @@ impl Failure for Error {
             Error::NoSuchImage { .. } => {
                 Some("`container-hook images` lists the images in the store".to_owned())
             }
+            Error::NoSuchVolume { .. } => {
+                Some("`container-hook volumes` lists the volumes of all runners".to_owned())
+            }
+            Error::AmbiguousVolume { name, .. } => {
+                let name = name.rsplit('/').next().unwrap_or_default();
+                Some(format!("put the beginning of the runner's id before it: ID/{name}"))
+            }
+            Error::VolumesInUse { .. } => Some(
+                "wait until the job has ended; `container-hook prune` ends those of runners that are gone"
+                    .to_owned(),
+            ),
             _ if is_full(self) => Some(FULL.to_owned()),
             _ => None,
         }

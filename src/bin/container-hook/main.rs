@@ -46,6 +46,7 @@ mod signals;
 mod stdin;
 mod step;
 mod template;
+mod volumes;
 
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
@@ -111,6 +112,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         Command::Pull(args) => pull::run(args, context),
         Command::Import(args) => import::run(args, context),
         Command::Rmi(args) => rmi::run(args, context),
+        Command::Volumes(args) => volumes::run(args, context),
         Command::Prune(args) => prune::run(args, context),
         Command::Template(args) => template::run(args, context),
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),

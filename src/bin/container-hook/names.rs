@@ -21,6 +21,13 @@ pub(crate) fn images() -> Vec<CompletionCandidate> {
     candidates(images.into_iter().map(|image| image.reference.to_string()))
 }
 
+/// Returns the names of the volumes.
+pub(crate) fn volumes() -> Vec<CompletionCandidate> {
+    let Ok(loaded) = Settings::load(None) else { return Vec::new() };
+    let (volumes, _) = door::volumes(&loaded.settings).unwrap_or_default();
+    candidates(volumes.into_iter().map(|volume| volume.name))
+}
+
 /// Returns the names and ids of the containers.
 pub(crate) fn containers() -> Vec<CompletionCandidate> {
     let Ok(loaded) = Settings::load(None) else { return Vec::new() };

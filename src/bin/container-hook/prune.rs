@@ -28,9 +28,9 @@ Examples:
   container-hook prune --age 7d --size 20GB   Keep what was used this week, and 20 GB of it
   container-hook prune --newer                After a roll-back: also what the newer version left
 
-Images that containers use stay. Running jobs and named volumes are not touched. The build cache
-of buildah is removed by age, not by size. `systemctl enable --now container-hook-prune.timer`
-runs it each hour for the store of root.
+Images that containers use stay. Running jobs are not touched, nor are named volumes, which
+`container-hook volumes prune` removes. The build cache of buildah is removed by age, not by size.
+`systemctl enable --now container-hook-prune.timer` runs it each hour for the store of root.
 
 In a cluster it removes the pods and secrets of runners whose pod is gone or has ended.")]
 pub(crate) struct PruneArgs {

@@ -5,6 +5,7 @@ use std::fs;
 use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -94,6 +95,16 @@ impl Jobs {
     pub(super) fn lock(&self, owner: &str) -> Result<FileLock, HookError> {
         make_private(&self.dir)?;
         Ok(FileLock::exclusive(&self.dir.join(format!("{owner}.lock")))?)
+    }
+
+    /// Takes the same lock, unless another call has it for so long.
+    pub(super) fn try_lock_for(
+        &self,
+        owner: &str,
+        time: Duration,
+    ) -> Result<Option<FileLock>, HookError> {
+        make_private(&self.dir)?;
+        Ok(FileLock::try_exclusive_for(&self.dir.join(format!("{owner}.lock")), time)?)
     }
 
     /// Records a job that is about to be made, or more of it.

@@ -13,6 +13,7 @@ use super::pending::{LaunchContext, PendingContainer};
 use super::plan::{BundleInputs, Plan};
 use super::pod;
 use super::services::show_last;
+use super::volumes;
 use crate::container::{Prepared, Record, Spec, Verdict, Wait};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::Role;
@@ -37,6 +38,7 @@ pub(super) fn mount_volumes(
 ) -> Result<(), HookError> {
     if plans.iter().any(Plan::has_named_volumes) {
         let limit_bytes = backend.settings.volumes_bytes;
+        volumes::record(backend.engine, backend.context.runner)?;
         backend.engine.mount_volumes(&backend.context.runner.owner(), limit_bytes)?;
     }
     Ok(())

@@ -32,6 +32,7 @@ mod run_script_step;
 mod services;
 mod settings;
 mod unkept;
+mod volumes;
 
 pub use backend::EngineBackend;
 pub use build::{BuildError, RemovedBuilds, remove_builds};
@@ -40,3 +41,4 @@ pub use error::EngineError;
 pub use job::{Job, Lent, Peer};
 pub use run_script_step::DirectStep;
 pub use settings::{BuildOptions, EngineSettings, NewPrivileges};
+pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

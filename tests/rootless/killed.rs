@@ -98,6 +98,26 @@ fn a_job_whose_holder_is_dead_says_so_and_is_cleaned_up() {
     });
 }
 
+#[test]
+fn a_cleanup_whose_holder_is_killed_meanwhile_goes_on_in_a_new_one() {
+    const MOMENTS: u32 = 8;
+    with_each(&Who::ROOTLESS, "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        let took = Took::measure(&mut runner).cleanup;
+        let before = Snapshot::take(installation);
+        for moment in 0..MOMENTS {
+            prepare(&mut runner);
+            let mut call = runner.start("cleanup_job", json!({}));
+            call.pass(took * moment / MOMENTS);
+            installation.world.kill(&installation.world.named(HOLDER[0]));
+            call.wait().success();
+            runner.state = Value::Null;
+            before.check_live(installation, &format!("moment {moment}"));
+            nothing_runs(installation);
+        }
+    });
+}
+
 /// As when the service of the runner is started again while a job runs: all processes of it are killed, and
 /// the next job is prepared without any cleanup of the one before.
 #[test]

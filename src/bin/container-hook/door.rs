@@ -60,6 +60,9 @@ pub(crate) fn lacking(error: &(dyn std::error::Error + 'static)) -> Option<Strin
     if is_denied && !Privilege::is_root_of_host() { missing_in_container() } else { None }
 }
 
+/// How a process ended that was killed.
+const KILLED: Exit = Exit::Code(128 + 9);
+
 /// Goes on where the containers of the runner's job are, or are to be.
 pub(crate) fn job(
     settings: Settings,
@@ -77,24 +80,34 @@ pub(crate) fn job(
     if is_new {
         remove_predecessors(&settings, &holders, &owner, &name)?;
     }
-    let lock = holders.lock(&owner)?;
-    let mut found = holders.find(&owner);
-    if is_new && let Some(found) = found.take() {
-        found.end()?;
-    }
-    let side = holders.enter_or_make(found.as_ref(), &owner, &name, seen.worker)?;
-    let attendant = match side {
-        Side::Inside(inside) => {
-            return Ok(Passage::Inside(Box::new(settings_inside(
-                settings, &holders, &owner, inside,
-            ))));
+    let mut anew = is_new;
+    loop {
+        let lock = holders.lock(&owner)?;
+        let mut found = holders.find(&owner);
+        if anew && let Some(found) = found.take() {
+            found.end()?;
         }
-        Side::Outside(attendant) => attendant,
-    };
-    drop(lock);
-    let ended = attend(attendant);
-    end_if_over(&holders, &owner)?;
-    Ok(Passage::Ended(ended))
+        let side = holders.enter_or_make(found.as_ref(), &owner, &name, seen.worker)?;
+        let attendant = match side {
+            Side::Inside(inside) => {
+                return Ok(Passage::Inside(Box::new(settings_inside(
+                    settings, &holders, &owner, inside,
+                ))));
+            }
+            Side::Outside(attendant) => attendant,
+        };
+        drop(lock);
+        let ended = attend(attendant);
+        // A holder that was killed takes along who entered it before it was dead. What it left is removed from a
+        // new one; what a step or a new job began there is lost.
+        let is_cleanup = matches!(request.command, Command::CleanupJob);
+        if is_cleanup && ended == KILLED && !anew {
+            anew = true;
+            continue;
+        }
+        end_if_over(&holders, &owner)?;
+        return Ok(Passage::Ended(ended));
+    }
 }
 
 /// Goes on where the files of images have their owners, in the host's network.

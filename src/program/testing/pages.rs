@@ -147,7 +147,12 @@ impl Help {
         let mut help = Help::default();
         let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
         for block in text.split("\n\n").filter(|block| !block.is_empty()) {
-            assert_eq!(too_wide(block), None, "`--help` of {} breaks this line", command.get_name());
+            assert_eq!(
+                too_wide(block),
+                None,
+                "`--help` of {} breaks this line",
+                command.get_name()
+            );
             let (first, rest) = block.split_once('\n').unwrap_or((block, ""));
             match first.strip_suffix(':').filter(|_| rest.starts_with("  ")) {
                 Some(title) => {

@@ -133,8 +133,9 @@ impl Holder {
         while matches!(waitpid(between, WaitOptions::empty()), Err(Errno::INTR)) {}
         let child = said.parse().ok().and_then(Pid::from_raw);
         let Some(child) = child else {
-            // One that was killed is there until all below it are dead.
-            let is_ending = said.ends_with(&format!("\n{}", Errno::SRCH.raw_os_error()));
+            // One that was killed is there until all below it are dead, and nobody gets a number there.
+            let is = |error: Errno| said.ends_with(&format!("\n{}", error.raw_os_error()));
+            let is_ending = is(Errno::SRCH) || is(Errno::NOMEM) && !self.process.is_working();
             return Err(match is_ending {
                 true => PrivilegeError::Ended { pid },
                 false => inside(geteuid().as_raw(), &said),

@@ -82,7 +82,9 @@ impl World<'_> {
     #[track_caller]
     pub(crate) fn create(&self, name: &str, job: &str, fields: Value) -> Answer {
         let answer = self.provider().create(&self.garm.bootstrap(name, job, fields));
-        assert_eq!(answer.status, Status::Running, "{answer:?}");
+        // A short job may be over by the time of the answer; a runner that had none is an error.
+        let has_worked = [Status::Running, Status::Stopped].contains(&answer.status);
+        assert!(has_worked, "{answer:?}");
         answer
     }
 

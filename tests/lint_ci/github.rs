@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::Value;
@@ -9,15 +10,17 @@ use serde_json::Value;
 use crate::env::{GOOD, World, error, note, repository, text, warning};
 use crate::releases::{Releases, VERSION, archive_name};
 
-const TOOLS: [&str; 15] = [
+const TOOLS: [&str; 17] = [
     "awk",
     "bash",
     "cat",
+    "chmod",
     "curl",
     "env",
     "grep",
     "gzip",
     "mktemp",
+    "mv",
     "od",
     "sh",
     "sha256sum",
@@ -214,6 +217,22 @@ fn sarif_is_an_output() {
         serde_json::from_str(&fs::read_to_string(world.path("checkout/out.sarif")).unwrap())
             .unwrap();
     assert_eq!(sarif["runs"][0]["results"][0]["ruleId"], "OH015");
+}
+
+#[test]
+fn sarif_replaces_a_link_of_the_repository() {
+    let world = World::new(&[("a.json", &error())], &TOOLS).install();
+    let [sarif, elsewhere] = ["checkout/out.sarif", "elsewhere"].map(|path| world.path(path));
+    fs::write(&elsewhere, "somebody's").unwrap();
+    symlink(&elsewhere, &sarif).unwrap();
+    let played = play(&world, &[("sarif", "out.sarif"), ("fail-on", "never")]);
+    assert_eq!(played.code, Some(0), "{}", played.log);
+    assert_eq!(fs::read_to_string(&elsewhere).unwrap(), "somebody's");
+    assert!(fs::symlink_metadata(&sarif).unwrap().is_file());
+
+    let played = play(&world, &[("sarif", "missing/out.sarif")]);
+    assert_eq!(played.code, Some(2), "{}", played.log);
+    assert!(played.annotations[0].2.contains("cannot write sarif"), "{}", played.log);
 }
 
 #[test]

@@ -79,6 +79,21 @@ fn pre_commit_fails_with_the_finding() {
 }
 
 #[test]
+fn names_of_a_repository_are_never_options() {
+    let commits = Commits::new(&[("a.json", GOOD)]);
+    for name in ["--hooks-dir=", "-q"] {
+        let directory = commits.world.path("checkout").join(name).join("hooks.d");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("b.json"), error()).unwrap();
+    }
+    let output = commits.run();
+    assert_eq!(output.status.code(), Some(1), "{}", text(&output));
+    for expected in ["--hooks-dir=/hooks.d/b.json:3:", "-q/hooks.d/b.json:3:"] {
+        assert!(text(&output).contains(expected), "{}", text(&output));
+    }
+}
+
+#[test]
 fn pre_commit_accepts_the_definition() {
     let world = World::new(&[], &[]);
     let mut command = Command::new(find("pre-commit"));

@@ -202,10 +202,9 @@ fn children(dir: &Path) -> Vec<PathBuf> {
 }
 
 fn kill_all(dir: &Path) {
-    // Version 2 has a file for it since Linux 5.14, which also gets those just being made.
-    if fs::write(dir.join("cgroup.kill"), "1").is_ok() {
-        return;
-    }
+    // Version 2 has this file since Linux 5.14. It also kills processes that are just being forked, but none whose
+    // first thread has exited: the signal goes to that thread.
+    let _ = fs::write(dir.join("cgroup.kill"), "1");
     let processes = fs::read_to_string(dir.join("cgroup.procs")).unwrap_or_default();
     for pid in processes.lines().filter_map(|line| Pid::from_raw(line.parse().ok()?)) {
         let _ = kill_process(pid, Signal::KILL);

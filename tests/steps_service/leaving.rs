@@ -101,11 +101,13 @@ fn what_left_a_job_of_a_killed_server_is_ended_by_the_next() {
             let dir = server.work_dir();
             wait_until("all have left", || NAMES.iter().all(|name| dir.join(name).exists()));
             let processes = left(&dir, &NAMES);
+            let cgroup = server.job_cgroup();
             server.signal(Signal::KILL);
             assert!(!server.ended().success());
             assert!(processes.iter().all(|(_, process)| process.is_running()));
             server.restart();
             assert_gone(&processes[..known]);
+            assert!(cgroup.is_none_or(|cgroup| !cgroup.exists()));
             // As documented: without cgroups nothing tells those that wiped off all from others.
             for (_, process) in &processes[known..] {
                 process.kill(crate::support::program::DEADLINE).unwrap();

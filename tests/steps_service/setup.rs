@@ -18,7 +18,9 @@ use tonic::Status;
 use tonic::transport::{Channel, Endpoint};
 use tower::service_fn;
 
-use crate::support::program::{DEADLINE, temporary_directory, temporary_directory_in, wait};
+use crate::support::program::{
+    DEADLINE, temporary_directory, temporary_directory_in, wait, wait_until,
+};
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_step-runner");
 
@@ -140,6 +142,17 @@ impl Server {
         let is_of_server = |path: &PathBuf| path.ends_with("lock") || path.ends_with("boot");
         found.retain(|path| !is_of_server(path));
         found
+    }
+
+    /// Returns the cgroup of the only job, if jobs have one here, after the job has started a process.
+    pub(crate) fn job_cgroup(&self) -> Option<PathBuf> {
+        let mut record = String::new();
+        wait_until("a process is recorded", || {
+            let file = self.files().into_iter().find(|file| file.ends_with("scratch/groups"));
+            record = file.and_then(|file| std::fs::read_to_string(file).ok()).unwrap_or_default();
+            record.lines().any(|line| line.starts_with(|first: char| first.is_ascii_digit()))
+        });
+        record.lines().find_map(|line| line.strip_prefix("cgroup ")).map(PathBuf::from)
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

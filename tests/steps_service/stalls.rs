@@ -126,11 +126,14 @@ fn what_a_job_leaves_in_place_of_our_files_holds_nobody() {
         let tmp = server.tmp().display().to_string();
         // As the job is the same user's, it finds them.
         let script = format!(
-            "cd {tmp}/*/state-*/ || exit 9; for file in lock boot jobs/*/scratch/groups; do \
-             rm -f $file; mkfifo $file; done; cd {tmp}/../work; echo $$ > half; mv half done; exec sleep 1000"
+            "while [ ! -e {tmp}/../work/go ]; do sleep 0.02; done; cd {tmp}/*/state-*/ || exit 9; \
+             for file in lock boot jobs/*/scratch/groups; do rm -f $file; mkfifo $file; done; \
+             cd {tmp}/../work; echo $$ > half; mv half done; exec sleep 1000"
         );
         server.gitlab().run(server.script("1", &script)).await.unwrap();
         let done = server.work_dir().join("done");
+        let cgroup = server.job_cgroup();
+        fs::write(server.work_dir().join("go"), "").unwrap();
         wait_until("the job has replaced them", || done.exists());
         server.signal(Signal::KILL);
         server.ended();
@@ -146,6 +149,9 @@ fn what_a_job_leaves_in_place_of_our_files_holds_nobody() {
         // What a job runs that has removed the record of it is nobody's.
         let job: i32 = fs::read_to_string(done).unwrap().trim().parse().unwrap();
         kill_process(Pid::from_raw(job).unwrap(), Signal::KILL).unwrap();
+        if let Some(cgroup) = cgroup {
+            wait_until("the job's cgroup is empty", || fs::remove_dir(&cgroup).is_ok());
+        }
     });
 }
 

@@ -50,6 +50,8 @@ DEVICES
         mount -t tmpfs -o mode=755 tmpfs $root/sys/fs/cgroup
         for hierarchy in $(hierarchies); do
             name=${hierarchy##*/}
+            # crun rejects version 1 beside a version 2 that has controllers.
+            [ "$name" != unified ] || [ -z "$(cat "$3/cgroup.controllers")" ] || continue
             mkdir "$root/sys/fs/cgroup/$name"
             case $name in
             unified) mount -t cgroup2 cgroup2 $root/sys/fs/cgroup/unified ;;
@@ -101,7 +103,7 @@ done
         echo "$BASHPID" >"$cgroup/cgroup.procs"
     done
     exec unshare --cgroup --net --mount --propagation private --pid --uts --ipc --fork --kill-child \
-        "$0" "$1" inside
+        "$0" "$1" inside "/sys/fs/cgroup/unified/$name"
 ) </dev/null &
 namespaces=$!
 

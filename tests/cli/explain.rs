@@ -16,6 +16,15 @@ fn json_has_conditions_problems_and_order() {
     golden("explain.json", &ran.stdout);
 }
 
+/// They are not read, and are no files whose names could end in `.json`.
+#[test]
+fn directories_in_a_hook_directory_are_left_out() {
+    let env = TestEnv::with_hooks();
+    std::fs::create_dir(env.path("usr/bin")).unwrap();
+    golden("explain.txt", &env.run(&["explain"]).stdout);
+    golden("explain.json", &env.run(&["explain", "--format", "json"]).stdout);
+}
+
 #[test]
 fn consumers_are_compared_side_by_side() {
     let ran = TestEnv::with_hooks().run(&["explain", "--consumers"]);

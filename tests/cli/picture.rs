@@ -1,43 +1,35 @@
-//! The picture of a terminal in README.md: `oci-hooks explain` as it prints today.
+//! The picture of a terminal in README.md: the first command there, as it prints today.
+
+use std::process::Command;
 
 use anstyle_svg::Term;
 
-use crate::env::{TestEnv, golden};
+use crate::env::golden;
 
-/// Hook files as an administrator may have them: one that applies, one that the annotation is missing
-/// for, one that another masks, one whose program is not installed.
-fn hooks() -> TestEnv {
-    let env = TestEnv::new();
-    env.hook("usr/10-ca-certificates.json", r#""always": true"#, r#""createRuntime""#);
-    env.hook(
-        "usr/20-gpu.json",
-        r#""annotations": {"^com\\.example\\.gpu$": "^all$"}"#,
-        r#""createRuntime""#,
-    );
-    env.hook("usr/30-audit.json", r#""always": true"#, r#""poststop""#);
-    env.write(
-        "usr/40-firewall.json",
-        &env.read("usr/30-audit.json").replace("/bin/true", "/usr/local/bin/fw"),
-    );
-    env.hook("etc/30-audit.json", r#""commands": ["/nginx$"]"#, r#""poststop""#);
-    env.write(
-        "config.json",
-        r#"{"process": {"args": ["/usr/bin/python3"]}, "annotations": {"com.example.gpu": "none"}}"#,
-    );
-    env
+const ARGUMENTS: &str = "explain hooks.d-examples/bundle --hooks-dir hooks.d-examples";
+
+fn explain(color: &str) -> String {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_oci-hooks"));
+    command.current_dir(env!("CARGO_MANIFEST_DIR")).env_clear();
+    let ran = command.args(ARGUMENTS.split(' ')).args(["--color", color]).output().unwrap();
+    assert_eq!((ran.status.code(), ran.stderr.as_slice()), (Some(0), &b""[..]));
+    String::from_utf8(ran.stdout).unwrap()
 }
 
 #[test]
-fn shows_what_explain_prints() {
-    let ran = hooks().run(&["explain", "--color", "always"]);
-    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
-    let text = ran
-        .stdout
-        .replace("{ROOT}/usr", "/usr/share/containers/oci/hooks.d")
-        .replace("{ROOT}/etc", "/etc/containers/oci/hooks.d");
-    let text = format!("\u{1b}[2m$\u{1b}[0m oci-hooks explain /run/bundle\n{text}");
+fn shows_what_the_first_command_prints() {
+    let text = format!("\u{1b}[2m$\u{1b}[0m cargo run -- {ARGUMENTS}\n{}", explain("always"));
     golden(
         "../../../docs/explain.svg",
         &Term::new().palette(anstyle_svg::WIN10_CONSOLE).render_svg(&text),
     );
+}
+
+#[test]
+fn has_hooks_that_are_injected_not_injected_and_one_that_is_dropped() {
+    let text = explain("never");
+    let count = |mark: &str| text.lines().filter(|line| line.starts_with(mark)).count();
+    assert_eq!(count("  ! "), 1, "{text}");
+    assert!(count("  + ") >= 3, "{text}");
+    assert!(text.lines().filter(|line| line.contains("  not injected: ")).count() >= 2, "{text}");
 }

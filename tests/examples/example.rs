@@ -24,7 +24,7 @@ pub(crate) struct Example {
 }
 
 impl Example {
-    /// Reads the example of this name, such as `50-cpu-pin` or `podman/50-proxy-env`.
+    /// Reads the example of this name, such as `50-hello` or `more/50-cpu-pin`.
     pub(crate) fn read(name: &str) -> Self {
         Self::from_file(program::repository("hooks.d-examples").join(format!("{name}.json")))
     }
@@ -40,7 +40,7 @@ impl Example {
     pub(crate) fn all() -> Vec<Self> {
         let directory = program::repository("hooks.d-examples");
         let mut files = Vec::new();
-        for directory in [directory.join("podman"), directory] {
+        for directory in [directory.join("more"), directory.join("podman"), directory] {
             for entry in fs::read_dir(directory).expect("the examples are there") {
                 let path = entry.expect("the directory can be read").path();
                 if path.extension().is_some_and(|extension| extension == "json") {

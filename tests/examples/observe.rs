@@ -50,7 +50,7 @@ fn start_and_stop_are_logged_with_the_state() {
     for runtime in Runtime::ALL {
         let bundle = Bundle::new(WAIT);
         let log = log_file(&bundle);
-        Example::read("90-lifecycle-log").with_env("LOG_FILE", &log).inject(&bundle);
+        Example::read("more/90-lifecycle-log").with_env("LOG_FILE", &log).inject(&bundle);
         let container = Container::new(runtime, &bundle);
         start_and_delete(&container);
         let states: Vec<Value> = lines(&log)
@@ -70,7 +70,7 @@ fn start_and_stop_are_logged_with_the_state() {
 #[test]
 fn a_log_that_cannot_be_written_does_not_end_the_container() {
     for runtime in Runtime::ALL {
-        for example in ["90-lifecycle-log", "90-mount-audit", "90-oom-report", "90-trace-stages"] {
+        for example in ["more/90-lifecycle-log", "more/90-mount-audit", "more/90-oom-report", "more/90-trace-stages"] {
             let bundle = Bundle::new(&format!("echo ran >/ran; {WAIT}"));
             annotate(&bundle, "com.example.trace-stages", "true");
             share_directory(&bundle);
@@ -95,7 +95,7 @@ fn a_bind_mount_is_audited_and_nothing_else() {
         let bundle = Bundle::new(WAIT);
         let source = share_directory(&bundle);
         let log = log_file(&bundle);
-        Example::read("90-mount-audit").with_env("LOG_FILE", &log).inject(&bundle);
+        Example::read("more/90-mount-audit").with_env("LOG_FILE", &log).inject(&bundle);
         let container = Container::new(runtime, &bundle);
         container.create().success();
         container.start().success();
@@ -116,7 +116,7 @@ fn the_process_that_ran_out_of_memory_is_reported() {
             config["linux"]["resources"]["memory"] = json!({"limit": bytes, "swap": bytes});
         });
         let log = log_file(&bundle);
-        Example::read("90-oom-report").with_env("LOG_FILE", &log).inject(&bundle);
+        Example::read("more/90-oom-report").with_env("LOG_FILE", &log).inject(&bundle);
         let container = Container::new(runtime, &bundle);
         container.run().success();
         let lines = lines(&log);
@@ -131,7 +131,7 @@ fn a_container_is_registered_while_it_runs() {
     for runtime in Runtime::ALL {
         let bundle = Bundle::new(WAIT);
         let directory = bundle.path().join("pids");
-        Example::read("90-pid-registry").with_env("DIRECTORY", &directory).inject(&bundle);
+        Example::read("more/90-pid-registry").with_env("DIRECTORY", &directory).inject(&bundle);
         let container = Container::new(runtime, &bundle);
         // No look in between: most versions of runc run poststart hooks when they create.
         container.create().success();
@@ -149,7 +149,7 @@ fn stages_are_traced_in_their_order() {
         let bundle = Bundle::new(WAIT);
         annotate(&bundle, "com.example.trace-stages", "true");
         let log = log_file(&bundle);
-        Example::read("90-trace-stages").with_env("LOG_FILE", &log).inject(&bundle);
+        Example::read("more/90-trace-stages").with_env("LOG_FILE", &log).inject(&bundle);
         let container = Container::new(runtime, &bundle);
         start_and_delete(&container);
         let lines = lines(&log);

@@ -20,12 +20,28 @@ fn run_by(words: &[&str], container: &Container<'_>) -> Finished {
     program::run(&mut command)
 }
 
+/// Besides to its standard output, which runtimes discard.
+#[test]
+fn a_hook_greets_in_the_output_of_the_runtime() {
+    for runtime in Runtime::ALL {
+        let bundle = Bundle::new("echo hello from the container");
+        annotate(&bundle, "com.example.hello", "true");
+        Example::read("50-hello").inject(&bundle);
+        let container = Container::new(runtime, &bundle);
+        let expected = format!(
+            "hello from a hook: container {} is created\nhello from the container\n",
+            container.id()
+        );
+        assert_eq!(container.run().success(), expected, "{runtime}");
+    }
+}
+
 #[test]
 fn a_pinned_container_sees_one_processor() {
     for runtime in Runtime::ALL {
         let bundle = Bundle::new("grep Cpus_allowed_list /proc/self/status");
         annotate(&bundle, "com.example.cpu-pin", &processor());
-        Example::read("50-cpu-pin").inject(&bundle);
+        Example::read("more/50-cpu-pin").inject(&bundle);
         let allowed = Container::new(runtime, &bundle).run().success();
         assert_eq!(allowed, format!("Cpus_allowed_list:\t{}\n", processor()), "{runtime}");
     }
@@ -36,7 +52,7 @@ fn a_processor_that_the_host_has_not_stops_the_container() {
     for runtime in Runtime::ALL {
         let bundle = Bundle::new("touch /ran");
         annotate(&bundle, "com.example.cpu-pin", "8000");
-        Example::read("50-cpu-pin").inject(&bundle);
+        Example::read("more/50-cpu-pin").inject(&bundle);
         let message = refusal(runtime, &bundle);
         assert!(message.contains("cpu-pin: this host cannot"), "{runtime}: {message}");
         assert!(!bundle.inside("/ran").exists(), "{runtime}");
@@ -104,7 +120,7 @@ fn network_parameters_are_set_in_the_container_alone() {
     let before = somaxconn();
     for runtime in Runtime::ALL {
         let bundle = Bundle::new("cd /proc/sys/net; cat core/somaxconn ipv4/tcp_keepalive_time");
-        Example::read("50-net-sysctl").inject(&bundle);
+        Example::read("more/50-net-sysctl").inject(&bundle);
         assert_eq!(Container::new(runtime, &bundle).run().success(), "8192\n60\n", "{runtime}");
         assert_eq!(somaxconn(), before, "{runtime}");
     }
@@ -126,7 +142,7 @@ fn network_parameters_of_the_host_stay_when_a_container_shares_its_network() {
         let host = ["unshare", "--net"];
         let before = run_by(&host, &container).success();
         assert_ne!(before, "8192\n", "the test needs another value");
-        Example::read("50-net-sysctl").inject(&bundle);
+        Example::read("more/50-net-sysctl").inject(&bundle);
         assert_eq!(run_by(&host, &container).success(), before, "{runtime}");
     }
 }

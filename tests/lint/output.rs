@@ -1,6 +1,10 @@
 //! The formats, and what the exit code says.
 
-use oci_hooks::hooks::lint::rules;
+use std::fs;
+use std::path::Path;
+
+use oci_hooks::hooks::lint::{self, FileChecks, LintOptions, Severity, rules};
+use oci_hooks::hooks::trust::TrustOptions;
 use serde_json::Value;
 
 use crate::env::{data, golden, lint, lint_in};
@@ -20,6 +24,54 @@ fn output(format: &str) -> String {
     let ran = lint(&args);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""));
     ran.stdout
+}
+
+/// The program of one is beside it, in `bin`, and is to be installed.
+#[test]
+fn the_examples_pass_in_a_clone() {
+    // Here they may be another user's.
+    let clone = tempfile::tempdir().unwrap();
+    for directory in ["hooks.d-examples", "hooks.d-examples/bin"] {
+        fs::create_dir(clone.path().join(directory)).unwrap();
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join(directory);
+        for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
+            if entry.file_type().unwrap().is_file() {
+                let to = clone.path().join(directory).join(entry.file_name());
+                fs::copy(entry.path(), to).unwrap();
+            }
+        }
+    }
+    let ran = lint_in(clone.path(), &["hooks.d-examples"], "");
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{}", ran.stdout);
+    assert!(ran.stdout.contains("install hooks.d-examples/bin/egress-firewall to /usr/libexec/"));
+}
+
+#[test]
+fn a_program_beside_a_hook_file_is_no_excuse_where_hooks_are_read() {
+    let place = tempfile::tempdir().unwrap();
+    for directory in ["bin", "drafts", "other/drafts"] {
+        fs::create_dir_all(place.path().join(directory)).unwrap();
+    }
+    fs::write(place.path().join("bin/program"), "").unwrap();
+    let text = r#"{"version": "1.0.0", "hook": {"path": "/nonexistent/program", "env": ["A=b"], "timeout": 1},
+        "when": {"always": true}, "stages": ["poststop"]}"#;
+    for directory in ["drafts", "other/drafts"] {
+        fs::write(place.path().join(directory).join("a.json"), text).unwrap();
+    }
+    let code = |args: &[&str]| lint_in(place.path(), args, "").code;
+    for (path, expected) in [("drafts", 0), ("drafts/a.json", 0), ("other/drafts", 1)] {
+        assert_eq!(code(&[path]), Some(expected), "{path}");
+    }
+    assert_eq!(code(&["--deny", "missing-program", "drafts"]), Some(1));
+    let mut options = LintOptions::default();
+    options.files = FileChecks::Trust(TrustOptions::of_process());
+    options.dirs = vec![place.path().join("drafts")];
+    let severities = |options: &LintOptions| {
+        lint::lint_dirs(options).findings().map(|finding| finding.severity).collect::<Vec<_>>()
+    };
+    assert_eq!(severities(&options), [Severity::Error]);
+    options.drafts = true;
+    assert_eq!(severities(&options), [Severity::Note]);
 }
 
 #[test]

@@ -81,7 +81,10 @@ fn programs_have_man_pages_and_examples_are_described() {
     assert_none(package::check(&Package {
         manifest: read("Cargo.toml"),
         man: names("man", ""),
-        examples: &names("hooks.d-examples", "") | &names("hooks.d-examples/podman", "podman/"),
+        examples: [("", ""), ("/more", "more/"), ("/podman", "podman/")]
+            .iter()
+            .flat_map(|(dir, before)| names(&format!("hooks.d-examples{dir}"), before))
+            .collect(),
         examples_readme: read("hooks.d-examples/README.md"),
     }));
 }

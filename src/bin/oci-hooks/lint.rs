@@ -109,8 +109,10 @@ impl LintArgs {
     /// Returns the lint options of the command line.
     fn options(&self, context: &Context) -> Result<LintOptions, Error> {
         let mut options = LintOptions::for_consumer(&context.consumer);
+        options.drafts = true;
         if self.paths.is_empty() {
             let directories = context.directories()?;
+            options.drafts = directories.configured.is_none();
             directories.note(context);
             options.dirs.clone_from(&directories.dirs);
             options.unread = directories.unread.iter().map(Unread::to_lint).collect();

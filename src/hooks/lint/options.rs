@@ -20,6 +20,9 @@ pub struct LintOptions {
     pub others: Vec<Consumer>,
     /// Whether to look at files besides the text: the hook's program, owners and permissions.
     pub files: FileChecks,
+    /// Whether hook files may not be installed yet: a program that does not exist is a note if one of its
+    /// name is in `bin` or `../bin` beside the hook file.
+    pub drafts: bool,
     /// What was asked for about single rules.
     pub levels: Levels,
 }
@@ -55,6 +58,7 @@ impl LintOptions {
             consumer: consumer.clone(),
             others: Consumer::ALL.into_iter().filter(shares_dir).collect(),
             files: FileChecks::Skip,
+            drafts: false,
             levels: Levels::default(),
         }
     }

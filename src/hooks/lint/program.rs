@@ -5,13 +5,13 @@ use std::ffi::OsStr;
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::fields::Fields;
 use super::sink::Sink;
 use super::{FileChecks, LintOptions, Rule, Severity, rules};
 use crate::hooks::trust::{Checker, TrustError};
-use crate::hooks::{HookError, OciStage, Version};
+use crate::hooks::{Consumer, HookError, OciStage, Version};
 use crate::json::{Kind, Value};
 
 /// The greatest timeout that runtimes can count in nanoseconds.
@@ -203,8 +203,16 @@ impl Programs {
         let mut exists = true;
         for problem in self.known.get(&key).into_iter().flatten() {
             exists &= !problem.rule.rejects;
-            if problem.rule.rejects || !inside {
-                sink.at(problem.rule, value, problem.message.clone()).help = problem.help.clone();
+            if !problem.rule.rejects && inside {
+                continue;
+            }
+            let is_missing = problem.rule.code == rules::MISSING_PROGRAM.code;
+            let draft = if is_missing { uninstalled(&path, sink) } else { None };
+            let finding = sink.at(problem.rule, value, problem.message.clone());
+            finding.help = problem.help.clone();
+            if let Some(program) = draft {
+                let help = format!("install {} to {path}, then this file", program.display());
+                finding.severity(Severity::Note).help(help);
             }
         }
         exists
@@ -248,6 +256,18 @@ impl Programs {
         }
         problems
     }
+}
+
+/// Returns the program beside a hook file that is to be installed to `path`.
+fn uninstalled(path: &str, sink: &Sink<'_>) -> Option<PathBuf> {
+    let dir = sink.path.parent().filter(|_| sink.options.drafts)?;
+    let is_installed = |consumer: &Consumer| consumer.dirs.iter().any(|read| dir == Path::new(read));
+    if Consumer::ALL.iter().any(is_installed) {
+        return None;
+    }
+    let name = Path::new(path).file_name()?;
+    let places = ["bin", "../bin"].map(|place| dir.join(place).join(name));
+    places.into_iter().find(|program| program.is_file())
 }
 
 /// Returns the rule for what keeps a path from being trusted; what cannot be looked up is reported as

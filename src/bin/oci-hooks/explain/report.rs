@@ -99,6 +99,8 @@ impl Report {
         let directories = loaded.dirs.iter().map(|dir| {
             let entries = loaded.entries.iter().filter(|entry| entry.path.parent() == Some(dir));
             let files = entries
+                // Hook directories are read without those in them.
+                .filter(|entry| entry.state != EntryState::NotJson || !entry.path.is_dir())
                 .map(|entry| {
                     active.remove(entry.path.as_path()).unwrap_or_else(|| unused(entry, &problems))
                 })

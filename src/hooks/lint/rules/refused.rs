@@ -349,7 +349,10 @@ pub static MISSING_PROGRAM: Rule = Rule {
 podman and CRI-O silently drop a hook when hook.path does not exist: containers start without it, which
 for a firewall or an audit hook is worse than an error. Worse, if it is the first bad file of its directory,
 all other errors of that directory are overlooked too; and a hook of the same name in a directory of lower
-precedence stays in force.",
+precedence stays in force.
+
+If a program of that name is in bin or ../bin beside a hook file that is named on the command line, this is
+a note: both are still to be installed.",
     bad: Example::Shell(
         r#"$ grep path /etc/containers/oci/hooks.d/gpu.json
   "hook": {"path": "/usr/bin/gpu-hok"},

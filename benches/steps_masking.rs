@@ -90,7 +90,7 @@ fn text(random: &mut Random, secrets: &[String]) -> Vec<u8> {
             200..400 => format!("test {name}::tests::returns_the_{name}_of_a_request ... ok\n"),
             400..600 => format!("npm warn deprecated {name}@{number}: use {name}-next instead\n"),
             600..700 => format!(
-                "#{number} 0.{number} Get:1 http://deb.debian.org/debian bookworm/main amd64 {name} all [{number} kB]\n"
+                "#{number} 0.{number} Get:1 http://mirror.example.com/debian bookworm/main amd64 {name} all [{number} kB]\n"
             ),
             700..800 => format!(
                 "2026-05-05T12:00:00Z INFO  server{{id={number}}}: GET /v1/{name}?page={number}&sort=asc 200\n"

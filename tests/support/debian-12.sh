@@ -32,6 +32,7 @@ for tool in mmdebstrap dpkg-scanpackages; do
         exit 2
     }
 done
+sources=$("$(dirname "$0")/mirror.sh" debian bookworm)
 echo "== unpack Debian 12 into $directory" >&2
 rm -rf "$directory/made-by" "$directory/root.tar" "$directory/packages"
 mkdir "$directory/packages"
@@ -58,5 +59,5 @@ hooks+=(
 )
 mmdebstrap --quiet --variant=minbase --include="$base" --format=tar --skip=cleanup/apt/lists \
     --aptopt='Acquire::Languages "none"' "${hooks[@]/#/--customize-hook=}" \
-    bookworm "$directory/root.tar" >/dev/null
+    bookworm "$directory/root.tar" "$sources" >/dev/null
 cp "$0" "$directory/made-by"

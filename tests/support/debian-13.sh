@@ -8,13 +8,7 @@ apt=$directory.apt
 rm -rf "$apt" "$directory"
 mkdir -p "$apt"/{sources,lists/partial,cache/archives/partial,packages} "$directory"
 apt=$(cd "$apt" && pwd)
-cat >"$apt/sources/debian-13.sources" <<'SOURCES'
-Types: deb
-URIs: http://deb.debian.org/debian
-Suites: trixie trixie-updates
-Components: main
-Signed-By: /usr/share/keyrings/debian-archive-keyring.gpg
-SOURCES
+"$(dirname "$0")/mirror.sh" debian trixie >"$apt/sources/debian-13.list"
 # apt checks what it downloads against the signature of the archive.
 options=(
     -o Dir::Etc::sourcelist=/dev/null -o Dir::Etc::sourceparts="$apt/sources"

@@ -66,17 +66,9 @@ C
 
 # Downloads the source package from where this machine has its packages from, without changing what apt knows.
 fetch_source() { # directory
-    local sources=$1/sources file
+    local sources=$1/sources
     mkdir -p "$sources" "$1/lists/partial" "$1/gopath/src/k8s.io"
-    for file in /etc/apt/sources.list /etc/apt/sources.list.d/*.list; do
-        [ -f "$file" ] || continue
-        sed -n 's/^deb \(.* bookworm[^ ]* main.*\)/deb-src \1/p' "$file" >>"$sources/all.list"
-    done
-    for file in /etc/apt/sources.list.d/*.sources; do
-        if [ -f "$file" ] && grep -q debian-archive-keyring "$file"; then
-            sed 's/^Types:.*/Types: deb-src/' "$file" >"$sources/$(basename "$file")"
-        fi
-    done
+    "$(dirname "$self")/mirror.sh" debian bookworm deb-src >"$sources/all.list"
     local apt=(apt-get --quiet -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$sources"
         -o "Dir::State::lists=$1/lists" -o APT::Sandbox::User=root)
     "${apt[@]}" update >&2

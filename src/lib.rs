@@ -8,9 +8,9 @@
 //! | follow hook directories in a daemon | `hooks::Monitor` | `monitor` | [`monitor.rs`] |
 //! | send steps to a step runner | `step_runner::client` | `step-runner` | [`step_client.rs`] |
 //!
-//! [`inject.rs`]: https://github.com/oci-hooks/oci-hooks/blob/main/examples/inject.rs
-//! [`monitor.rs`]: https://github.com/oci-hooks/oci-hooks/blob/main/examples/monitor.rs
-//! [`step_client.rs`]: https://github.com/oci-hooks/oci-hooks/blob/main/examples/step_client.rs
+#![doc = concat!("[`inject.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/inject.rs")]
+#![doc = concat!("[`monitor.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/monitor.rs")]
+#![doc = concat!("[`step_client.rs`]: ", env!("CARGO_PKG_REPOSITORY"), "/blob/main/examples/step_client.rs")]
 //!
 //! # Inject hooks
 //!
@@ -65,6 +65,11 @@
 //! The library never prints, exits, or reads the environment. What it does are events of `tracing`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
+
+/// The example of README.md compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 #[cfg(feature = "engine")]
 pub mod bundle;

@@ -275,6 +275,16 @@ fn program_is_downloaded_and_checked() {
 }
 
 #[test]
+fn without_a_mirror_releases_are_those_of_the_repository() {
+    let tools: Vec<_> = TOOLS.into_iter().filter(|tool| *tool != "curl").collect();
+    let world = World::new(&[("a.json", GOOD)], &tools);
+    let played = play(&world, &[]);
+    let url = format!("{}/releases/download/v{VERSION}/", env!("CARGO_PKG_REPOSITORY"));
+    let message = &played.annotations[0].2;
+    assert!(message.starts_with(&format!("cannot download {url}")), "{}", played.log);
+}
+
+#[test]
 fn digest_and_version_can_be_pinned() {
     let world = World::new(&[("a.json", GOOD)], &TOOLS);
     let releases = Releases::serve(&world.path("releases"));
@@ -298,9 +308,9 @@ fn digest_and_version_can_be_pinned() {
 fn action_is_of_this_release() {
     let script = fs::read_to_string(repository("contrib/ci/lint-action")).unwrap();
     assert!(script.contains(&format!("\ndefault_version={VERSION}\n")));
-    let page = fs::read_to_string(repository("docs/hooks.md")).unwrap();
+    let page = fs::read_to_string(repository("docs/install.md")).unwrap();
     assert!(page.contains(&format!("uses: oci-hooks/oci-hooks@v{VERSION}\n")));
     for input in action()["inputs"].as_object().unwrap().keys() {
-        assert!(page.contains(&format!("\n| `{input}` |")), "docs/hooks.md: {input}");
+        assert!(page.contains(&format!("\n| `{input}` |")), "docs/install.md: {input}");
     }
 }

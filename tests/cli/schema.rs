@@ -235,18 +235,15 @@ fn example_hooks_are_valid() {
     assert!(count > 10, "{count}");
 }
 
-/// Editors show these, and fetch the schema from its `$id`.
+/// Editors show titles and descriptions.
 #[test]
-fn schemas_have_an_address_titles_and_descriptions() {
-    const RAW: &str = "https://raw.githubusercontent.com/oci-hooks/oci-hooks/main/";
-    for version in [Version::V1_0_0, Version::V0_1_0] {
+fn schemas_have_a_name_titles_and_descriptions() {
+    for (version, number) in [(Version::V1_0_0, "1.0.0"), (Version::V0_1_0, "0.1.0")] {
         let (schema, validator) = schema(version);
-        let id = schema["$id"].as_str().unwrap();
-        let file = Path::new(env!("CARGO_MANIFEST_DIR")).join(id.strip_prefix(RAW).unwrap());
-        assert_eq!(fs::read_to_string(file).unwrap(), version.json_schema());
+        assert_eq!(schema["$id"], format!("urn:oci-hooks:hook-file:{number}"));
 
         let mut example = schema["examples"][0].clone();
-        example["$schema"] = id.into();
+        example["$schema"] = "file:///usr/share/oci-hooks/hook.schema.json".into();
         assert!(validator.is_valid(&example) && loads(&example.to_string()));
 
         for pointer in ["", "/properties/hook", "/properties/when"] {

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+mod address;
 mod docs;
 mod layers;
 mod modules;
@@ -74,6 +75,20 @@ fn no_file_is_forgotten() {
 fn the_published_package_has_what_it_includes_and_no_tests() {
     let size = |path: &Path| fs::metadata(path).map_or(0, |file| file.len());
     assert_none(published::check(&published::files(), &source::read(&CODE), size));
+}
+
+#[test]
+fn the_address_of_the_repository_is_in_cargo_toml_alone() {
+    let repository = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut findings = Vec::new();
+    for file in address::files(repository, Path::new("")) {
+        let bytes = fs::read(repository.join(&file)).unwrap();
+        if file != Path::new("Cargo.toml") {
+            let text = String::from_utf8_lossy(&bytes);
+            findings.extend(address::check(&file, &text, env!("CARGO_PKG_REPOSITORY")));
+        }
+    }
+    assert_none(findings);
 }
 
 #[test]

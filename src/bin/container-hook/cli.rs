@@ -32,8 +32,8 @@ Exit status:
   N  for a request, the code that the step ended with
 
 Memory limits, mirrors, CA certificates, what the sudoers line permits, troubleshooting, upgrade,
-uninstall: see man container-hook, /usr/share/doc/container-hook/container-hook.md, or
-https://github.com/oci-hooks/oci-hooks/blob/main/docs/container-hook.md";
+uninstall: see man container-hook, and container-hook.md in /usr/share/doc/container-hook or in docs/
+of the repository.";
 
 /// Run the containers of GitHub's runner on runc or crun, without a daemon
 #[derive(Debug, Parser)]

@@ -31,8 +31,8 @@ Exit status:
   31  for GARM: the instance already exists
 
 Memory limits, mirrors, CA certificates, caches, extra specs, troubleshooting, uninstall: see
-man garm-provider-runc, /usr/share/doc/garm-provider-runc/garm.md, or
-https://github.com/oci-hooks/oci-hooks/blob/main/docs/garm.md";
+man garm-provider-runc, and garm.md in /usr/share/doc/garm-provider-runc or in docs/ of the
+repository.";
 
 /// Run GARM's runners as OCI containers on runc or crun, without a daemon
 #[derive(Debug, Parser)]

@@ -28,8 +28,7 @@ Exit status:
   2  bad usage
 
 Installation, conditions, failures, troubleshooting, upgrade, uninstall: see man oci-hooks-nri,
-/usr/share/doc/oci-hooks-nri/nri.md, or
-https://github.com/oci-hooks/oci-hooks/blob/main/docs/nri.md";
+and nri.md in /usr/share/doc/oci-hooks-nri or in docs/ of the repository.";
 
 /// Apply hooks.d to containers of containerd and CRI-O, as an NRI plugin
 #[derive(Debug, Parser)]

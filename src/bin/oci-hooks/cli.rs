@@ -24,8 +24,7 @@ Exit status:
   2  error: bad usage or unreadable input
 
 First hook, why a hook does not run, hooks_dir, lint in CI, Docker, troubleshooting: see
-man oci-hooks, /usr/share/doc/oci-hooks/docs/hooks.md, or
-https://github.com/oci-hooks/oci-hooks/blob/main/docs/hooks.md";
+man oci-hooks, and docs/hooks.md in /usr/share/doc/oci-hooks or in the repository.";
 
 /// Explain, lint, inject and manage OCI hooks in hooks.d directories, as podman and CRI-O use them
 #[derive(Debug, Parser)]

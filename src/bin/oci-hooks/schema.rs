@@ -16,7 +16,7 @@ Examples:
 
 In Visual Studio Code, set \"json.schemas\" to
   [{\"fileMatch\": [\"**/hooks.d/*.json\"], \"url\": \"file:///usr/share/oci-hooks/hook.schema.json\"}]
-The package of oci-hooks installs that file. Its $id is an address at which editors find it, too.
+The package of oci-hooks installs that file.
 
 The schema (draft 2020-12) is stricter than consumers: it rejects unknown keys, which they ignore.")]
 pub(crate) struct SchemaArgs {

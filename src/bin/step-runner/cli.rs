@@ -23,8 +23,8 @@ Exit status:
   2  bad usage
 
 Step files, masking, time limits, GitLab Runner's helper image, troubleshooting, uninstall: see
-man step-runner, /usr/share/doc/step-runner/steps.md and gitlab-runner.md, or
-https://github.com/oci-hooks/oci-hooks/blob/main/docs/steps.md";
+man step-runner, and steps.md and gitlab-runner.md in /usr/share/doc/step-runner or in docs/ of the
+repository.";
 
 /// Run CI jobs made of steps, as GitLab's runner sends them
 #[derive(Debug, Parser)]

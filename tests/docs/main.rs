@@ -1,11 +1,13 @@
-//! README.md and docs/: every command as printed, in a Debian 12 that has just been installed.
+//! README.md and docs/: every command as printed, in a Debian 12 that has just been installed. For README.md it has Rust
+//! and a clone of this repository, for the others packages of it.
 //!
 //! A `console` block is run, unless a comment on the line before it says otherwise (`<!-- test: … -->`, see
 //! [`page::Directive`]): lines that begin with `$ ` as the user `runner`, those with `# ` as root, each block from
-//! the home of `runner`. The lines below a command are what it prints, `…` stands for any text, and alone for any
+//! the home of `runner` or the clone. The lines below a command are what it prints, `…` stands for any text, and alone for any
 //! lines; without lines the output is not compared. One page is one session. `setup/PAGE.sh` makes beforehand, as root,
 //! what the page presumes.
 
+mod clone;
 mod expected;
 mod links;
 mod page;
@@ -28,7 +30,7 @@ use support::{program, static_program};
 macro_rules! pages {
     ($($name:ident: $page:literal,)*) => {
         /// The pages that are played.
-        const PLAYED: &[&str] = &[$($page),*];
+        const PLAYED: &[&str] = &["README.md", $($page),*];
 
         $(
             #[test]
@@ -40,7 +42,7 @@ macro_rules! pages {
 }
 
 pages! {
-    readme: "README.md",
+    install: "docs/install.md",
     container_hook: "docs/container-hook.md",
     container_hook_settings: "docs/container-hook-settings.md",
     garm: "docs/garm.md",
@@ -48,6 +50,11 @@ pages! {
     nri: "docs/nri.md",
     steps: "docs/steps.md",
     templates: "docs/templates/README.md",
+}
+
+#[test]
+fn readme() {
+    assert_none(&play::play_in_clone("README.md"));
 }
 
 /// Returns the names of the pages, the repository's as their directory.
@@ -130,6 +137,21 @@ fn every_page_with_commands_is_played() {
     let empty = played.difference(&have_commands);
     findings.extend(empty.map(|name| format!("{name}: there is nothing to play")));
     assert_none(&findings);
+}
+
+#[test]
+fn first_commands_of_readme_are_run_as_printed() {
+    let text = read("README.md");
+    assert!(text.lines().count() <= 170, "README.md is long");
+    let blocks = Page::parse(&text).blocks.into_iter().filter(|block| block.language == "console");
+    let mut commands = Vec::new();
+    for block in blocks.filter(|block| block.line <= 60) {
+        let is_run = matches!(block.directive, Directive::None | Directive::Env(_));
+        assert!(is_run, "README.md:{}: is not run as printed", block.line);
+        commands.extend(block.commands().unwrap());
+    }
+    let is_first = |name: &str| commands.iter().any(|c| c.text == name && c.line <= 30);
+    assert!(is_first("contrib/try") && is_first("tests/run"), "{commands:?}");
 }
 
 #[test]

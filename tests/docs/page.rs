@@ -41,6 +41,8 @@ pub(crate) enum Directive {
     None,
     /// The last command of the block ends with this status.
     Exit(i32),
+    /// The commands have this variable, `NAME=VALUE`, in their environment.
+    Env(String),
     /// The block is not run, for this reason.
     Skip(String),
     /// The block is the text of this file.
@@ -161,6 +163,7 @@ impl Directive {
                 .parse()
                 .map(Self::Exit)
                 .map_err(|_| format!("exit status {status:?} of the comment is no number")),
+            ("env", _) => Ok(Self::Env(rest)),
             ("skip", _) => Ok(Self::Skip(rest)),
             ("file", _) => Ok(Self::File(rest)),
             ("append", _) => Ok(Self::Append(rest)),

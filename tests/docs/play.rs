@@ -4,11 +4,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::clone;
 use crate::expected::is_as_printed;
 use crate::page::{Block, Command, Directive, Page};
 use crate::session::{Ended, HOME, Session};
 use crate::support::debian_root::DebianRoot;
-use crate::support::program;
+use crate::support::program::{self, DEADLINE};
 
 /// What is in the names of files that our packages and programs make.
 const OURS: [&str; 5] =
@@ -23,12 +24,9 @@ const DEBIAN: [&str; 6] = [
     "/var/lib/systemd/timers/",
 ];
 
-/// Plays a page of the repository. Returns what is not as the page says, the first of which may be the reason of the
-/// others.
+/// Plays a page of the repository whose reader installs packages. Returns what is not as the page says, the first of
+/// which may be the reason of the others.
 pub(crate) fn play(name: &str, debs: &[PathBuf]) -> Vec<String> {
-    let text = fs::read_to_string(program::repository(name)).expect("the page is there");
-    let page = Page::parse(&text);
-
     let root = DebianRoot::boot();
     // A reader says yes.
     fs::write(root.path("/etc/apt/apt.conf.d/yes"), "APT::Get::Assume-Yes \"true\";\n")
@@ -37,16 +35,40 @@ pub(crate) fn play(name: &str, debs: &[PathBuf]) -> Vec<String> {
         root.copy_in(deb, HOME);
     }
     let setup = Path::new(name).with_extension("sh");
-    let setup = program::repository("tests/docs/setup").join(setup.file_name().expect("a name"));
-    if setup.exists() {
-        root.copy_in(&setup, "/root");
-        let script = format!("/root/{}", setup.file_name().unwrap_or_default().display());
-        program::run(root.command("bash").args(["-euo", "pipefail", &script])).success();
+    let setup = setup.file_name().expect("a name").display().to_string();
+    if program::repository("tests/docs/setup").join(&setup).exists() {
+        set_up(&root, &setup);
     }
+    play_blocks(name, &root, Session::new(&root, HOME, DEADLINE))
+}
 
+/// Plays a page whose reader has cloned the repository.
+pub(crate) fn play_in_clone(name: &str) -> Vec<String> {
+    let root = DebianRoot::boot_with(&clone::mounts());
+    set_up(&root, "clone.sh");
+    clone::copy_into(&root);
     let before = files(&root);
+    let session = Session::new(&root, clone::DIRECTORY, clone::DEADLINE);
+    let mut findings = play_blocks(name, &root, session);
+    let left: Vec<_> = files(&root).difference(&before).filter(|file| is_ours(file)).cloned().collect();
+    if !left.is_empty() {
+        findings.push(format!("{name}: these are left:\n{}", left.join("\n")));
+    }
+    findings
+}
+
+/// Runs a script of `setup` as root.
+fn set_up(root: &DebianRoot, script: &str) {
+    root.copy_in(&program::repository("tests/docs/setup").join(script), "/root");
+    program::run(root.command("bash").args(["-euo", "pipefail", &format!("/root/{script}")]))
+        .success();
+}
+
+fn play_blocks(name: &str, root: &DebianRoot, mut session: Session<'_>) -> Vec<String> {
+    let text = fs::read_to_string(program::repository(name)).expect("the page is there");
+    let page = Page::parse(&text);
+    let before = files(root);
     let uninstall = page.section("Uninstall");
-    let mut session = Session::new(&root);
     let mut seen_uninstall = false;
     let mut findings = Vec::new();
     for block in &page.blocks {
@@ -55,13 +77,13 @@ pub(crate) fn play(name: &str, debs: &[PathBuf]) -> Vec<String> {
             && block.line >= lines.end
         {
             seen_uninstall = false;
-            findings.extend(nothing_remains(name, &page, &text, &before, &root));
+            findings.extend(nothing_remains(name, &page, &text, &before, root));
         }
         seen_uninstall |= uninstall.as_ref().is_some_and(|lines| lines.contains(&block.line));
-        play_block(name, block, &root, &mut session, &mut findings);
+        play_block(name, block, root, &mut session, &mut findings);
     }
     if seen_uninstall {
-        findings.extend(nothing_remains(name, &page, &text, &before, &root));
+        findings.extend(nothing_remains(name, &page, &text, &before, root));
     }
     findings
 }
@@ -84,12 +106,17 @@ fn play_block(
             let text = fs::read_to_string(&path).unwrap_or_default() + &block.text;
             fs::write(path, text).expect("root may write it");
         }
-        Directive::None | Directive::Exit(_) if block.language == "console" => {
+        Directive::None | Directive::Exit(_) | Directive::Env(_)
+            if block.language == "console" =>
+        {
             let commands = match block.commands() {
                 Ok(commands) => commands,
                 Err(error) => return findings.push(format!("{name}:{error}")),
             };
-            session.go_home();
+            session.go_back();
+            if let Directive::Env(variable) = &block.directive {
+                session.run("runner", &format!("export {variable}"));
+            }
             for (at, command) in commands.iter().enumerate() {
                 let is_last = at + 1 == commands.len();
                 let status = match block.directive {
@@ -101,7 +128,11 @@ fn play_block(
                 findings.extend(why.map(|why| format!("{name}:{}: {why}", command.line)));
             }
         }
-        Directive::None | Directive::Exit(_) | Directive::Skip(_) | Directive::Settings(_) => {}
+        Directive::None
+        | Directive::Exit(_)
+        | Directive::Env(_)
+        | Directive::Skip(_)
+        | Directive::Settings(_) => {}
     }
 }
 
@@ -127,6 +158,10 @@ fn files(root: &DebianRoot) -> BTreeSet<String> {
     found.lines().map(str::to_owned).collect()
 }
 
+fn is_ours(file: &str) -> bool {
+    OURS.iter().any(|ours| file.contains(ours))
+}
+
 /// Returns what of ours is left that the section "Uninstall" does not name.
 fn nothing_remains(
     name: &str,
@@ -148,7 +183,7 @@ fn nothing_remains(
     let is_named = |file: &String| named.iter().any(|path| file.starts_with(path.as_str()));
     let left: Vec<_> = files(root)
         .into_iter()
-        .filter(|file| !before.contains(file) && OURS.iter().any(|ours| file.contains(ours)))
+        .filter(|file| !before.contains(file) && is_ours(file))
         .filter(|file| !DEBIAN.iter().any(|debian| file.starts_with(debian)))
         .filter(|file| !is_named(file))
         .collect();

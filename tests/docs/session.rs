@@ -5,17 +5,21 @@ use std::fs;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{self, Receiver};
+use std::time::Duration;
 
 use crate::support::debian_root::DebianRoot;
 use crate::support::program::{self, DEADLINE};
 
-/// Where readers begin.
+/// Where readers begin, unless they have a clone.
 pub(crate) const HOME: &str = "/home/runner";
 /// What the shells read and write, which is no part of what a page does.
 const FILES: &str = "/run/reader";
 
 pub(crate) struct Session<'a> {
     root: &'a DebianRoot,
+    /// Where each block begins.
+    directory: &'static str,
+    deadline: Duration,
     shells: BTreeMap<&'static str, Shell>,
     count: usize,
 }
@@ -36,16 +40,17 @@ pub(crate) struct Ended {
 }
 
 impl<'a> Session<'a> {
-    pub(crate) fn new(root: &'a DebianRoot) -> Self {
+    /// Begins in a directory, with a deadline for each command.
+    pub(crate) fn new(root: &'a DebianRoot, directory: &'static str, deadline: Duration) -> Self {
         program::run(root.command("install").args(["-d", "-m", "1777", FILES])).success();
-        Self { root, shells: BTreeMap::new(), count: 0 }
+        Self { root, directory, deadline, shells: BTreeMap::new(), count: 0 }
     }
 
-    /// Goes home, where each block of a page begins.
-    pub(crate) fn go_home(&mut self) {
+    /// Goes to the directory where each block of a page begins.
+    pub(crate) fn go_back(&mut self) {
         for user in ["runner", "root"] {
             if self.shells.contains_key(user) {
-                self.run(user, &format!("cd {HOME}"));
+                self.run(user, &format!("cd '{}'", self.directory));
             }
         }
     }
@@ -55,13 +60,13 @@ impl<'a> Session<'a> {
         self.count += 1;
         let files = format!("{FILES}/{}", self.count);
         fs::write(self.root.path(&files), format!("{command}\n")).expect("root may write there");
-        let root = self.root;
-        let shell = self.shells.entry(user).or_insert_with(|| Shell::start(root, user));
+        let (root, directory) = (self.root, self.directory);
+        let shell = self.shells.entry(user).or_insert_with(|| Shell::start(root, user, directory));
         // In the shell itself, so that variables and directories stay.
         let line = format!(". {files} </dev/null >{files}.output 2>&1; echo $?\n");
         let input = shell.input.as_mut().expect("it is there until the end");
         let is_there = input.write_all(line.as_bytes()).is_ok();
-        let status = is_there.then(|| shell.statuses.recv_timeout(DEADLINE).ok()).flatten();
+        let status = is_there.then(|| shell.statuses.recv_timeout(self.deadline).ok()).flatten();
         let output = fs::read(self.root.path(&format!("{files}.output"))).unwrap_or_default();
         Ended {
             output: String::from_utf8_lossy(&output).into_owned(),
@@ -71,10 +76,10 @@ impl<'a> Session<'a> {
 }
 
 impl Shell {
-    fn start(root: &DebianRoot, user: &str) -> Self {
+    fn start(root: &DebianRoot, user: &str, directory: &str) -> Self {
         let mut login = root
             .login(user, "bash")
-            .args(["--login", "-c", &format!("cd {HOME} && exec bash -s")])
+            .args(["--login", "-c", &format!("cd '{directory}' && exec bash -s")])
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -12,7 +12,7 @@ base=systemd,systemd-sysv,libpam-systemd,dbus,dbus-user-session,sudo,login,passw
 # read all man pages again for each package.
 packages=(
     runc crun nftables uidmap slirp4netns passt buildah podman ca-certificates git jq acl apparmor
-    busybox-static docker-registry skopeo e2fsprogs openssh-client
+    busybox-static docker-registry skopeo e2fsprogs openssh-client gcc libc6-dev
 )
 # What would change this machine, or start by itself in the middle of a test.
 masked='systemd-sysctl.service systemd-modules-load.service systemd-random-seed.service console-getty.service

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Boots the Debian 12 that debian-12.sh has made, in memory and in namespaces of its own, systemd as its first
 # process: debian-boot.sh DIRECTORY. Prints the number of that process when it is up. When standard input ends,
-# everything of it goes away.
+# everything of it goes away. Each line of DEBIAN_MOUNTS is a directory of this machine, where the system has it, and
+# `ro` or `rw`, separated by colons.
 set -euo pipefail
 
 # The directories of cgroups that a new system has: one of each hierarchy.
@@ -20,6 +21,12 @@ if [ "${2-}" = inside ]; then
     tar --extract --numeric-owner --file "$1/root.tar" --directory $root
     mount --bind "$1/packages" $root/srv/packages
     mount -o remount,bind,ro $root/srv/packages
+    while IFS=: read -r from to mode; do
+        [ -n "$from" ] || continue
+        mkdir -p "$root$to"
+        mount --bind "$from" "$root$to"
+        mount -o "remount,bind,$mode" "$root$to"
+    done <<<"${DEBIAN_MOUNTS-}"
     mount -t proc proc $root/proc
     mount -t sysfs sysfs $root/sys
     mount -t tmpfs -o mode=755 tmpfs $root/dev

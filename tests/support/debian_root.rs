@@ -13,6 +13,21 @@ use std::sync::OnceLock;
 
 use super::program::{self, Finished};
 
+/// A directory of this machine that a system has too.
+pub(crate) struct Mount {
+    pub(crate) from: PathBuf,
+    /// Where the system has it.
+    pub(crate) to: &'static str,
+    pub(crate) is_writable: bool,
+}
+
+impl Mount {
+    fn line(&self) -> String {
+        let mode = if self.is_writable { "rw" } else { "ro" };
+        format!("{}:{}:{mode}\n", self.from.display(), self.to)
+    }
+}
+
 /// A system that runs as long as the value is there.
 pub(crate) struct DebianRoot {
     boot: Child,
@@ -23,12 +38,18 @@ pub(crate) struct DebianRoot {
 impl DebianRoot {
     /// Boots a system; the first one on a machine is downloaded.
     pub(crate) fn boot() -> Self {
+        Self::boot_with(&[])
+    }
+
+    /// Boots a system that has directories of this machine.
+    pub(crate) fn boot_with(mounts: &[Mount]) -> Self {
         program::require_root();
         for tool in ["nsenter", "unshare", "pivot_root", "ip"] {
             program::find(tool);
         }
         let mut boot = Command::new(program::repository("tests/support/debian-boot.sh"))
             .arg(image())
+            .env("DEBIAN_MOUNTS", mounts.iter().map(Mount::line).collect::<String>())
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+#[path = "../support/acl.rs"]
+mod acl;
 #[path = "../support/completion.rs"]
 mod completion;
 mod directories;

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+#[path = "../support/acl.rs"]
+mod acl;
 mod cases;
 mod directories;
 mod env;

@@ -1,8 +1,10 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
-use std::process::Command;
 
 use super::*;
+
+#[path = "../../../tests/support/acl.rs"]
+mod acl;
 
 /// A directory of the user's own in the sticky `/tmp`.
 fn tree() -> (tempfile::TempDir, PathBuf) {
@@ -84,14 +86,8 @@ fn a_foreign_owner_is_found() {
     assert!(matches!(error, TrustError::Owner { .. }), "{error}");
 }
 
-/// A user that no system has and that is not trusted.
-const OTHER: &str = "54321";
-
-/// Changes the ACL of a file by the real program.
-fn setfacl(path: &Path, arguments: &[&str]) {
-    let ran = Command::new("setfacl").args(arguments).arg(path).status();
-    assert!(ran.expect("setfacl is needed: install the package acl").success());
-}
+/// A user that no system has and that is not trusted may do everything, and others what mode 755 says.
+const OTHER_MAY: &str = "u::rwx,u:54321:rwx,g::r-x,m::rwx,o::r-x";
 
 fn error(path: &Path) -> Option<TrustError> {
     check_path(path, &TrustOptions::of_process()).err()
@@ -100,7 +96,7 @@ fn error(path: &Path) -> Option<TrustError> {
 #[test]
 fn who_an_acl_lets_write_a_file_is_found_and_named() {
     let (_temp, file) = tree();
-    setfacl(&file, &["-m", "u:nobody:rwx"]);
+    acl::set(&file, "access", "u::rwx,u:65534:rwx,g::r-x,m::rwx,o::r-x");
     let found = error(&file).unwrap();
     let path = file.display();
     let nobody = Who::User(65534);
@@ -111,31 +107,34 @@ fn who_an_acl_lets_write_a_file_is_found_and_named() {
     let expected = format!("{path} is writable by the user nobody (uid 65534) through an ACL");
     assert_eq!(found.to_string(), expected);
     assert_eq!(found.hint(), Some(format!("setfacl -x u:nobody {path}")));
-    setfacl(&file, &["-x", "u:nobody"]);
+    acl::set(&file, "access", "u::rwx,g::r-x,m::r-x,o::r-x");
     assert!(error(&file).is_none());
-    setfacl(&file, &["-m", &format!("g:{OTHER}:w")]);
+    acl::set(&file, "access", "u::rwx,g::r-x,g:54321:-w-,m::rwx,o::r-x");
     let found = error(&file).unwrap();
-    assert_eq!(found.to_string(), format!("{path} is writable by group {OTHER} through an ACL"));
-    assert_eq!(found.hint(), Some(format!("setfacl -x g:{OTHER} {path}")));
+    assert_eq!(found.to_string(), format!("{path} is writable by group 54321 through an ACL"));
+    assert_eq!(found.hint(), Some(format!("setfacl -x g:54321 {path}")));
 }
 
 #[test]
 fn entries_of_an_acl_that_give_nobody_anything_are_no_finding() {
     let (_temp, file) = tree();
     let own = rustix::process::geteuid().as_raw();
-    let entries = [format!("u:{OTHER}:r-x"), "u:root:rwx".to_owned(), format!("u:{own}:rwx")];
-    setfacl(&file, &["-m", &entries.join(",")]);
+    acl::set(
+        &file,
+        "access",
+        &format!("u::rwx,u:0:rwx,u:{own}:rwx,u:54321:r-x,g::r-x,m::rwx,o::r-x"),
+    );
     assert!(error(&file).is_none());
-    setfacl(&file, &["-m", &format!("u:{OTHER}:rwx,m::r-x")]);
+    acl::set(&file, "access", &OTHER_MAY.replace("m::rwx", "m::r-x"));
     assert!(error(&file).is_none(), "the mask takes it away");
-    setfacl(&file, &["-m", "m::rwx"]);
+    acl::set(&file, "access", OTHER_MAY);
     assert!(error(&file).is_some());
 }
 
 #[test]
 fn the_mask_of_an_acl_is_not_taken_for_the_owning_group() {
     let (_temp, file) = tree();
-    setfacl(&file, &["-m", "u:root:rwx,g::r-x"]);
+    acl::set(&file, "access", "u::rwx,u:0:rwx,g::r-x,m::rwx,o::r-x");
     // Its permission bits say that the group may write.
     assert_eq!(fs::metadata(&file).unwrap().mode() & 0o020, 0o020);
     assert!(check_path(&file, &TrustOptions::of_process()).is_ok());
@@ -145,21 +144,21 @@ fn the_mask_of_an_acl_is_not_taken_for_the_owning_group() {
 fn directories_on_the_way_must_not_be_writable_by_an_acl_nor_give_new_files_away() {
     let (temp, file) = tree();
     let above = temp.path().join("a");
-    setfacl(&above, &["-m", &format!("u:{OTHER}:rwx")]);
+    acl::set(&above, "access", OTHER_MAY);
     assert_eq!(fault(&file), Some(above.clone()));
     chmod(&above, 0o1777);
     assert_eq!(fault(&file), None, "sticky");
-    setfacl(&above, &["-d", "-m", &format!("u:{OTHER}:rwx")]);
+    acl::set(&above, "default", OTHER_MAY);
     let found = error(&file).unwrap();
     let path = above.display();
     let expected =
-        format!("files created in {path} are writable by user {OTHER} through its default ACL");
+        format!("files created in {path} are writable by user 54321 through its default ACL");
     assert_eq!(found.to_string(), expected);
-    assert_eq!(found.hint(), Some(format!("setfacl -d -x u:{OTHER} {path}")));
+    assert_eq!(found.hint(), Some(format!("setfacl -d -x u:54321 {path}")));
     // Where it says so, what is made there is.
     let made = above.join("made");
     fs::write(&made, "").unwrap();
-    setfacl(&above, &["-k"]);
+    acl::set(&above, "default", "");
     assert_eq!(fault(&made), Some(made));
     assert_eq!(fault(&file), None);
     let additions = Checker::new(TrustOptions::of_process()).check_additions(&above);

@@ -166,9 +166,8 @@ fn umask_does_not_keep_consumers_from_reading() {
     fs::remove_dir_all(env.path("etc")).unwrap();
     // The shell sets the umask for the program it becomes.
     let program = env!("CARGO_BIN_EXE_oci-hooks");
-    let script = format!("umask 077; exec {program} \"$@\"");
     let output = std::process::Command::new("/bin/sh")
-        .args(["-c", &script, "sh", "install"])
+        .args(["-c", "umask 077; exec \"$0\" \"$@\"", program, "install"])
         .arg(env.path("usr/10-python.json"))
         .args(["--name", "x", "--hooks-dir"])
         .arg(env.path("etc/containers/hooks.d"))

@@ -17,16 +17,6 @@ pub(crate) fn error() -> String {
     GOOD.replace("poststop", "prestrat")
 }
 
-/// A hook file with one warning, in line 2.
-pub(crate) fn warning() -> String {
-    GOOD.replace("\"timeout\"", "\"color\": 1, \"timeout\"")
-}
-
-/// A hook file with one note.
-pub(crate) fn note() -> String {
-    GOOD.replace(", \"timeout\": 5", "")
-}
-
 /// A checkout, and a directory of tools.
 pub(crate) struct World {
     pub(crate) temp: TempDir,
@@ -72,6 +62,7 @@ impl World {
 }
 
 pub(crate) const PROGRAM: &str = env!("CARGO_BIN_EXE_oci-hooks");
+pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Returns a file of this repository.
 pub(crate) fn repository(name: &str) -> PathBuf {

@@ -1,161 +1,13 @@
-//! `action.yml`, played as GitHub's runner plays composite actions.
+//! The GitHub Action.
 
-use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
 
 use serde_json::Value;
 
-use crate::env::{GOOD, World, error, note, repository, text, warning};
-use crate::releases::{Releases, VERSION, archive_name};
-
-const TOOLS: [&str; 17] = [
-    "awk",
-    "bash",
-    "cat",
-    "chmod",
-    "curl",
-    "env",
-    "grep",
-    "gzip",
-    "mktemp",
-    "mv",
-    "od",
-    "sh",
-    "sha256sum",
-    "tail",
-    "tar",
-    "tr",
-    "uname",
-];
-
-/// What the runner knows after the action.
-#[derive(Debug)]
-struct Played {
-    code: Option<i32>,
-    /// Kind, properties and text.
-    annotations: Vec<(String, BTreeMap<String, String>, String)>,
-    outputs: BTreeMap<String, String>,
-    /// Directories for the `PATH` of later steps.
-    path: String,
-    log: String,
-}
-
-impl Played {
-    /// Returns kinds and lines of the annotations.
-    fn lines(&self) -> Vec<String> {
-        let line =
-            |properties: &BTreeMap<_, _>| properties.get("line").cloned().unwrap_or_default();
-        self.annotations.iter().map(|(kind, with, _)| format!("{kind} {}", line(with))).collect()
-    }
-}
-
-fn action() -> Value {
-    serde_saphyr::from_str(&fs::read_to_string(repository("action.yml")).unwrap()).unwrap()
-}
-
-/// Replaces `${{ NAME }}`.
-fn interpolate(value: &str, values: &BTreeMap<String, String>) -> String {
-    let Some(name) = value.strip_prefix("${{ ").and_then(|rest| rest.strip_suffix(" }}")) else {
-        assert!(!value.contains("${{"), "{value}");
-        return value.to_owned();
-    };
-    values.get(name).unwrap_or_else(|| panic!("{value}")).clone()
-}
-
-fn play(world: &World, with: &[(&str, &str)]) -> Played {
-    let action = action();
-    let mut inputs = BTreeMap::new();
-    for (name, input) in action["inputs"].as_object().unwrap() {
-        assert!(input["description"].is_string(), "{name}");
-        inputs.insert(format!("inputs.{name}"), input["default"].as_str().unwrap().to_owned());
-    }
-    for (name, value) in with {
-        inputs.insert(format!("inputs.{name}"), (*value).to_owned()).expect("an input");
-    }
-
-    assert_eq!(action["runs"]["using"], "composite");
-    let steps = action["runs"]["steps"].as_array().unwrap();
-    assert_eq!(steps.len(), 1);
-    let step = &steps[0];
-    assert_eq!(step["shell"], "bash");
-    let script = step["run"].as_str().unwrap();
-    assert!(!script.contains("${{"), "inputs reach scripts by variables only: {script}");
-    fs::write(world.path("temporary/step.sh"), script).unwrap();
-    let mut command = world.command("bash");
-    command.args(["--noprofile", "--norc", "-e", "-o", "pipefail"]);
-    command.arg(world.path("temporary/step.sh"));
-    for file in ["output", "path"] {
-        fs::write(world.path("temporary").join(file), "").unwrap();
-    }
-    command
-        .env("GITHUB_ACTION_PATH", repository(""))
-        .env("GITHUB_OUTPUT", world.path("temporary/output"))
-        .env("GITHUB_PATH", world.path("temporary/path"))
-        .env("RUNNER_TEMP", world.path("temporary"));
-    for (name, value) in step["env"].as_object().unwrap() {
-        command.env(name, interpolate(value.as_str().unwrap(), &inputs));
-    }
-    let output = command.output().unwrap();
-
-    let mut of_step = BTreeMap::new();
-    for line in fs::read_to_string(world.path("temporary/output")).unwrap().lines() {
-        let (name, value) = line.split_once('=').unwrap();
-        let name = format!("steps.{}.outputs.{name}", step["id"].as_str().unwrap());
-        of_step.insert(name, value.to_owned());
-    }
-    let mut outputs = BTreeMap::new();
-    if !of_step.is_empty() {
-        for (name, value) in action["outputs"].as_object().unwrap() {
-            let value = interpolate(value["value"].as_str().unwrap(), &of_step);
-            outputs.insert(name.clone(), value);
-        }
-    }
-    Played {
-        code: output.status.code(),
-        annotations: annotations(&String::from_utf8(output.stdout.clone()).unwrap()),
-        outputs,
-        path: fs::read_to_string(world.path("temporary/path")).unwrap(),
-        log: text(&output),
-    }
-}
-
-/// Reads the workflow commands of a log, those between `stop-commands` and its token excepted.
-fn annotations(log: &str) -> Vec<(String, BTreeMap<String, String>, String)> {
-    let mut stopped: Option<String> = None;
-    let mut found = Vec::new();
-    for line in log.lines() {
-        if let Some(token) = &stopped {
-            if line.trim_start() == format!("::{token}::") {
-                stopped = None;
-            }
-            continue;
-        }
-        let Some((head, text)) =
-            line.trim_start().strip_prefix("::").and_then(|rest| rest.split_once("::"))
-        else {
-            continue;
-        };
-        let (kind, properties) = head.split_once(' ').unwrap_or((head, ""));
-        if kind == "stop-commands" {
-            stopped = Some(text.to_owned());
-            continue;
-        }
-        let unescape = |text: &str| {
-            ["%0A", "%0D", "%3A", "%2C", "%25"]
-                .iter()
-                .zip(["\n", "\r", ":", ",", "%"])
-                .fold(text.to_owned(), |text, (from, to)| text.replace(from, to))
-        };
-        let properties = properties
-            .split(',')
-            .filter_map(|property| property.split_once('='))
-            .map(|(name, value)| (name.to_owned(), unescape(value)));
-        found.push((kind.to_owned(), properties.collect(), unescape(text)));
-    }
-    found
-}
+use crate::action::{TOOLS, action, play};
+use crate::env::{GOOD, VERSION, World, error, repository};
+use crate::{note, warning};
 
 #[test]
 fn action_annotates_findings_and_fails() {
@@ -254,54 +106,12 @@ fn inputs_and_file_names_are_never_commands() {
 }
 
 #[test]
-fn program_is_downloaded_and_checked() {
-    let world = World::new(&[("a.json", &error())], &TOOLS);
-    let releases = Releases::serve(&world.path("releases"));
-    let url = ("releases", releases.url.as_str());
-    let played = play(&world, &[url]);
-    assert_eq!((played.code, played.lines()), (Some(1), vec!["error 3".into()]), "{}", played.log);
-    let bin = Path::new(played.path.trim_end());
-    assert!(bin.join("oci-hooks").is_file() && bin.starts_with(world.path("temporary")));
-    assert!(bin.ends_with(format!("{}/bin", archive_name())));
-
-    let played = play(&world, &[url, ("version", "9.9.9")]);
-    assert_eq!(played.code, Some(2), "{}", played.log);
-    assert!(played.annotations[0].2.contains("cannot download"), "{}", played.log);
-
-    releases.tamper();
-    let played = play(&world, &[url]);
-    assert_eq!((played.code, played.path.as_str()), (Some(2), ""), "{}", played.log);
-    assert!(played.annotations[0].2.starts_with("digest mismatch"), "{}", played.log);
-}
-
-#[test]
 fn without_a_mirror_releases_are_those_of_the_repository() {
-    let tools: Vec<_> = TOOLS.into_iter().filter(|tool| *tool != "curl").collect();
-    let world = World::new(&[("a.json", GOOD)], &tools);
+    let world = World::new(&[("a.json", GOOD)], &TOOLS);
     let played = play(&world, &[]);
     let url = format!("{}/releases/download/v{VERSION}/", env!("CARGO_PKG_REPOSITORY"));
     let message = &played.annotations[0].2;
     assert!(message.starts_with(&format!("cannot download {url}")), "{}", played.log);
-}
-
-#[test]
-fn digest_and_version_can_be_pinned() {
-    let world = World::new(&[("a.json", GOOD)], &TOOLS);
-    let releases = Releases::serve(&world.path("releases"));
-    releases.remove("SHA256SUMS");
-    let url = ("releases", releases.url.as_str());
-    let version = format!("v{VERSION}");
-    let digest = releases.sha256_of_archive();
-    let played = play(&world, &[url, ("version", &version), ("sha256", &digest)]);
-    assert_eq!(played.code, Some(0), "{}", played.log);
-    let zeros = "0".repeat(64);
-    let played = play(&world, &[url, ("version", &version), ("sha256", &zeros)]);
-    assert_eq!(played.code, Some(2), "{}", played.log);
-
-    // The program in PATH is of this version, so nothing is downloaded.
-    let world = world.install();
-    let played = play(&world, &[("version", VERSION), ("releases", "http://127.0.0.1:1")]);
-    assert_eq!((played.code, played.path.as_str()), (Some(0), ""), "{}", played.log);
 }
 
 #[test]

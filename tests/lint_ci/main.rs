@@ -1,11 +1,20 @@
-//! `oci-hooks lint` where CI and editors call it: the GitHub Action, the GitLab template, pre-commit.
-//!
-//! Nothing here reaches a network but loopback: releases come from a server of the test.
+//! `oci-hooks lint` where CI calls it: the GitHub Action and the GitLab template. `tests/lint_tools` has what needs more
+//! than a shell and its tools.
 
 #![expect(clippy::unwrap_used, reason = "what fails here should panic")]
 
+mod action;
 mod env;
 mod github;
 mod gitlab;
-mod pre_commit;
-mod releases;
+mod job;
+
+/// A hook file with one warning, in line 2.
+fn warning() -> String {
+    env::GOOD.replace("\"timeout\"", "\"color\": 1, \"timeout\"")
+}
+
+/// A hook file with one note.
+fn note() -> String {
+    env::GOOD.replace(", \"timeout\": 5", "")
+}

@@ -8,9 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use crate::env::{PROGRAM, find};
-
-pub(crate) const VERSION: &str = env!("CARGO_PKG_VERSION");
+use crate::env::{PROGRAM, VERSION, find};
 
 pub(crate) struct Releases {
     /// The base URL.
@@ -26,7 +24,7 @@ impl Releases {
         let bin = release.join(&name).join("bin");
         fs::create_dir_all(&bin).unwrap();
         let program = bin.join("oci-hooks");
-        fs::write(&program, format!("#!/bin/sh\nexec {PROGRAM} \"$@\"\n")).unwrap();
+        fs::write(&program, format!("#!/bin/sh\nexec '{PROGRAM}' \"$@\"\n")).unwrap();
         fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
         let script = format!(
             "tar -czf {name}.tar.gz {name} && rm -r {name} && sha256sum {name}.tar.gz >SHA256SUMS && \

@@ -1,7 +1,8 @@
 #!/bin/bash
 # Makes a Debian 12 that has just been installed, for tests that install packages: debian-12.sh DIRECTORY.
 # DIRECTORY/root.tar is the system, and DIRECTORY/packages an archive for its apt with all that those
-# packages depend on, which the system expects in /srv/packages: installing needs no network. Nothing is
+# packages depend on, which the system expects in /srv/packages: installing needs no network.
+# DIRECTORY/minimal.tar is the system when it had only the packages that every Debian has. Nothing is
 # done if this script has made it before.
 set -euo pipefail
 directory=$(realpath --canonicalize-missing "$1")
@@ -34,7 +35,7 @@ for tool in mmdebstrap dpkg-scanpackages; do
 done
 sources=$("$(dirname "$0")/mirror.sh" debian bookworm)
 echo "== unpack Debian 12 into $directory" >&2
-rm -rf "$directory/made-by" "$directory/root.tar" "$directory/packages"
+rm -rf "$directory"/{made-by,root.tar,minimal.tar,packages}
 mkdir "$directory/packages"
 
 hooks=(
@@ -57,7 +58,8 @@ hooks+=(
     'echo LANG=C.UTF-8 >"$1/etc/default/locale" && echo debian >"$1/etc/hostname"'
     "mv \"\$1\"/srv/packages/* '$directory/packages/'"
 )
+minimal="tar --create --one-file-system --exclude ./var/cache/apt --file '$directory/minimal.tar' --directory \"\$1\" ."
 mmdebstrap --quiet --variant=minbase --include="$base" --format=tar --skip=cleanup/apt/lists \
-    --aptopt='Acquire::Languages "none"' "${hooks[@]/#/--customize-hook=}" \
+    --aptopt='Acquire::Languages "none"' --essential-hook="$minimal" "${hooks[@]/#/--customize-hook=}" \
     bookworm "$directory/root.tar" "$sources" >/dev/null
 cp "$0" "$directory/made-by"

@@ -110,7 +110,7 @@ impl Drop for DebianRoot {
 }
 
 /// Returns the directory of the system to boot, which is made once.
-fn image() -> &'static Path {
+pub(crate) fn image() -> &'static Path {
     static IMAGE: OnceLock<PathBuf> = OnceLock::new();
     IMAGE.get_or_init(|| {
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("debian-12");

@@ -50,7 +50,8 @@ pub(crate) fn play_in_clone(name: &str) -> Vec<String> {
     let before = files(&root);
     let session = Session::new(&root, clone::DIRECTORY, clone::DEADLINE);
     let mut findings = play_blocks(name, &root, session);
-    let left: Vec<_> = files(&root).difference(&before).filter(|file| is_ours(file)).cloned().collect();
+    let left: Vec<_> =
+        files(&root).difference(&before).filter(|file| is_ours(file)).cloned().collect();
     if !left.is_empty() {
         findings.push(format!("{name}: these are left:\n{}", left.join("\n")));
     }
@@ -106,9 +107,7 @@ fn play_block(
             let text = fs::read_to_string(&path).unwrap_or_default() + &block.text;
             fs::write(path, text).expect("root may write it");
         }
-        Directive::None | Directive::Exit(_) | Directive::Env(_)
-            if block.language == "console" =>
-        {
+        Directive::None | Directive::Exit(_) | Directive::Env(_) if block.language == "console" => {
             let commands = match block.commands() {
                 Ok(commands) => commands,
                 Err(error) => return findings.push(format!("{name}:{error}")),

@@ -70,7 +70,12 @@ fn start_and_stop_are_logged_with_the_state() {
 #[test]
 fn a_log_that_cannot_be_written_does_not_end_the_container() {
     for runtime in Runtime::ALL {
-        for example in ["more/90-lifecycle-log", "more/90-mount-audit", "more/90-oom-report", "more/90-trace-stages"] {
+        for example in [
+            "more/90-lifecycle-log",
+            "more/90-mount-audit",
+            "more/90-oom-report",
+            "more/90-trace-stages",
+        ] {
             let bundle = Bundle::new(&format!("echo ran >/ran; {WAIT}"));
             annotate(&bundle, "com.example.trace-stages", "true");
             share_directory(&bundle);

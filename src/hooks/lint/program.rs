@@ -261,7 +261,8 @@ impl Programs {
 /// Returns the program beside a hook file that is to be installed to `path`.
 fn uninstalled(path: &str, sink: &Sink<'_>) -> Option<PathBuf> {
     let dir = sink.path.parent().filter(|_| sink.options.drafts)?;
-    let is_installed = |consumer: &Consumer| consumer.dirs.iter().any(|read| dir == Path::new(read));
+    let is_installed =
+        |consumer: &Consumer| consumer.dirs.iter().any(|read| dir == Path::new(read));
     if Consumer::ALL.iter().any(is_installed) {
         return None;
     }

@@ -119,9 +119,9 @@ fn fingerprints_for_gitlab_outlive_moved_lines_and_absolute_paths() {
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
         serde_json::from_str(&ran.stdout).unwrap()
     };
-    std::fs::write(dir.join("a.json"), wrong).unwrap();
+    fs::write(dir.join("a.json"), wrong).unwrap();
     let before = report("a.json");
-    std::fs::write(dir.join("a.json"), format!("\n\n{wrong}")).unwrap();
+    fs::write(dir.join("a.json"), format!("\n\n{wrong}")).unwrap();
     let absolute = dir.join("a.json");
     for after in [report("./a.json"), report("."), report(absolute.to_str().unwrap())] {
         for (finding, old) in after.iter().zip(&before) {
@@ -217,7 +217,7 @@ fn any_bytes_can_be_shown() {
     ];
     for (at, text) in texts.iter().enumerate() {
         let path = temp.path().join(format!("{at}.json"));
-        std::fs::write(&path, text).unwrap();
+        fs::write(&path, text).unwrap();
         for format in ["human", "json", "sarif", "github", "gitlab"] {
             let ran = lint(&["--content-only", "--format", format, path.to_str().unwrap()]);
             assert_eq!((ran.code, ran.stderr.as_str()), (Some(1), ""), "{at} {format}");
@@ -258,7 +258,7 @@ const MIXED: [(&str, &str); 2] = [
 fn shown(files: &[(&str, &str)], options: &[&str]) -> (Vec<String>, String) {
     let temp = tempfile::tempdir().unwrap();
     for (name, text) in files {
-        std::fs::write(temp.path().join(name), text).unwrap();
+        fs::write(temp.path().join(name), text).unwrap();
     }
     let stdout = lint_in(temp.path(), &[&["--content-only", "."], options].concat(), "").stdout;
     let codes = stdout.lines().filter_map(|line| {

@@ -29,7 +29,9 @@ pub(super) fn inject(
     pipeline.precreate = options.precreate.then(|| FilterOptions::new(dir));
     // A finished configuration does not say who asked for a mount; here it is known.
     pipeline.target.has_bind_mounts = Some(mounts.iter().any(|mount| match consumer.bind_mounts {
-        BindMountRule::AnyUserMount | BindMountRule::AnyUserMountOrVarTmp => true,
+        BindMountRule::AnyUserMount
+        | BindMountRule::AnyUserMountOrVarTmp
+        | BindMountRule::AnyMount => true,
         BindMountRule::UserBindMount => {
             matches!(mount.source, MountSource::Bind { .. } | MountSource::Trusted { .. })
         }

@@ -35,6 +35,8 @@ pub struct Consumer {
     pub annotations: &'static str,
     /// How strictly it reads a hook file.
     pub schema: SchemaRule,
+    /// What it does about a hook file that it rejects.
+    pub bad_files: BadFiles,
 }
 
 /// Where the directories of a consumer are configured.
@@ -110,6 +112,8 @@ pub enum BindMountRule {
     AnyUserMountOrVarTmp,
     /// Only bind mounts the user asked for.
     UserBindMount,
+    /// Every mount, those that engines add to every container included.
+    AnyMount,
 }
 
 /// How strictly a consumer reads a hook file.
@@ -121,6 +125,18 @@ pub enum SchemaRule {
     /// By a JSON schema: 1.0.0 only, known keys only, at least one condition, an absolute path and
     /// a timeout of at least one second.
     Strict,
+}
+
+/// What a consumer does about a hook file that it rejects.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum BadFiles {
+    /// It starts no container.
+    #[default]
+    NoContainers,
+    /// It does not start itself, and containers start without hooks.
+    NoHooks,
+    /// It leaves the file out.
+    Skipped,
 }
 
 const GO: Matching =
@@ -141,6 +157,7 @@ pub const PODMAN: Consumer = Consumer {
     bind_mounts: BindMountRule::AnyUserMount,
     annotations: "those given with --annotation; labels do not count",
     schema: SchemaRule::Go,
+    bad_files: BadFiles::NoContainers,
 };
 
 /// podman up to 4.9, which injects `prestart` hooks as they are.
@@ -174,13 +191,23 @@ pub const CRIO: Consumer = Consumer {
     ..PODMAN
 };
 
-/// containerd with the hook-injector plugin of NRI.
+/// `oci-hooks-nri`, the plugin of this package for containerd and CRI-O.
 pub const NRI: Consumer = Consumer {
     name: "nri",
-    about: "containerd with the NRI hook-injector plugin",
+    about: "containerd or CRI-O with oci-hooks-nri",
     dirs: &[DEFAULT_DIR, OVERRIDE_DIR],
     config: DirsConfig::Options,
+    bad_files: BadFiles::Skipped,
     ..CRIO
+};
+
+/// The sample plugin of the NRI project.
+pub const HOOK_INJECTOR: Consumer = Consumer {
+    name: "hook-injector",
+    about: "containerd or CRI-O with hook-injector, the sample plugin of NRI",
+    bind_mounts: BindMountRule::AnyMount,
+    bad_files: BadFiles::NoHooks,
+    ..NRI
 };
 
 /// Sarus, the container engine for HPC.
@@ -195,11 +222,12 @@ pub const SARUS: Consumer = Consumer {
     bind_mounts: BindMountRule::UserBindMount,
     annotations: "those of the bundle",
     schema: SchemaRule::Strict,
+    bad_files: BadFiles::NoContainers,
 };
 
 impl Consumer {
     /// All of them, the default first.
-    pub const ALL: [Consumer; 6] = [PODMAN, PODMAN_4, BUILDAH, CRIO, NRI, SARUS];
+    pub const ALL: [Consumer; 7] = [PODMAN, PODMAN_4, BUILDAH, CRIO, NRI, HOOK_INJECTOR, SARUS];
 
     /// Finds a consumer by its name.
     pub fn from_name(name: &str) -> Option<Self> {
@@ -218,7 +246,8 @@ impl BindMountRule {
         let is_own_tmpfs = OWN_TMPFS.contains(&destination)
             || (destination == "/var/tmp" && self != BindMountRule::AnyUserMountOrVarTmp);
         let is_own = is_own_mount(Path::new(destination)) || (kind == "tmpfs" && is_own_tmpfs);
-        !is_own && (is_bind || self != BindMountRule::UserBindMount)
+        self == BindMountRule::AnyMount
+            || (!is_own && (is_bind || self != BindMountRule::UserBindMount))
     }
 }
 
@@ -267,6 +296,12 @@ mod tests {
                 "{destination}"
             );
         }
+    }
+
+    #[test]
+    fn mounts_of_the_engine_count_where_all_do() {
+        assert!(HOOK_INJECTOR.bind_mounts.counts("/proc", "proc", &[]));
+        assert!(!NRI.bind_mounts.counts("/proc", "proc", &[]));
     }
 
     #[test]

@@ -160,7 +160,7 @@ pub struct Problem {
     /// Where in the file, if it is about its content.
     pub location: Option<Location>,
     pub source: HookError,
-    /// Whether podman and CRI-O refuse to work because of it. What is not fatal, they silently drop.
+    /// Whether the consumer refuses to work because of it. What is not fatal, podman and CRI-O silently drop.
     pub fatal: bool,
 }
 

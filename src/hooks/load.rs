@@ -6,7 +6,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::consumer::{Consumer, SchemaRule};
+use super::consumer::{BadFiles, Consumer, SchemaRule};
 use super::schema::FoundPrograms;
 use super::set::is_hook_file_name;
 use super::{Definition, HookError, HookFile, HookSet, PathCheck, Problem, SchemaOptions};
@@ -26,6 +26,8 @@ pub struct LoadOptions {
     pub path_check: PathCheck,
     /// How strictly the consumer reads.
     pub schema: SchemaRule,
+    /// What the consumer does about files that it rejects. If it leaves them out, no problem is fatal.
+    pub bad_files: BadFiles,
 }
 
 impl LoadOptions {
@@ -36,7 +38,12 @@ impl LoadOptions {
             extension_stages: consumer.extension_stages.iter().map(|&s| s.to_owned()).collect(),
             path_check: PathCheck::Exists,
             schema: consumer.schema,
+            bad_files: consumer.bad_files,
         }
+    }
+
+    fn skips_bad_files(&self) -> bool {
+        self.bad_files == BadFiles::Skipped
     }
 }
 
@@ -168,7 +175,7 @@ impl Loader<'_> {
                     path: dir.to_owned(),
                     location: None,
                     source: error,
-                    fatal: true,
+                    fatal: !self.options.skips_bad_files(),
                 });
             }
         };
@@ -181,7 +188,9 @@ impl Loader<'_> {
             };
             self.loaded.entries.push(Entry { path, state });
         }
-        mark_fatal(&mut self.loaded.problems[first_problem..]);
+        if !self.options.skips_bad_files() {
+            mark_fatal(&mut self.loaded.problems[first_problem..]);
+        }
     }
 
     fn file(&mut self, directory: &mut Directory, name: OsString, path: &Path) -> EntryState {

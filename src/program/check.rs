@@ -120,17 +120,18 @@ fn show(checks: &[Check], outcome: Outcome, context: &mut Context) -> Result<(),
             Status::Fail => (style::BAD, "fail"),
         };
         let status = context.paint.paint(style, status);
-        context.line(format!("{status}  {:width$}  {}", check.name, check.found))?;
+        let indent = "warn".len() + 2 + width + 2;
+        context.hanging(format!("{status}  {:width$}  {}", check.name, check.found), indent)?;
         for line in check.hint.iter().flat_map(|hint| hint.lines()) {
             let line = context.paint.paint(style::HINT, line);
-            context.line(format!("      {:width$}  {line}", ""))?;
+            context.hanging(format!("{:indent$}{line}", ""), indent)?;
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let failed = checks.iter().filter(|check| check.status == Status::Fail);
     let bad = consequences(failed.map(|check| check.consequence), outcome);
     let summary = summary(count(Status::Fail), count(Status::Warn), outcome.good, &bad);
-    context.line(context.paint.paint(style::FAINT, summary))
+    context.hanging(context.paint.paint(style::FAINT, summary), 0)
 }
 
 /// Returns what comes of failures: the worst, or each of those that are not so bad.

@@ -10,6 +10,7 @@ use serde::Serialize;
 
 use super::exit::Failure;
 use super::style::{self, Paint};
+use super::terminal::{self, hang};
 use super::trace::LevelFilter;
 use crate::sys::error::chain;
 
@@ -52,6 +53,8 @@ pub struct Context {
     /// The settings file that the command line names, if it names one.
     pub config: Option<PathBuf>,
     is_json: bool,
+    /// The width of standard output, if it is a terminal.
+    width: Option<usize>,
     out: BufWriter<io::Stdout>,
 }
 
@@ -68,6 +71,7 @@ impl Context {
             error_paint: Paint { enabled: enabled(AutoStream::choice(&io::stderr())) },
             config: None,
             is_json,
+            width: terminal::width(),
             out: BufWriter::new(io::stdout()),
         }
     }
@@ -91,6 +95,14 @@ impl Context {
     pub fn line(&mut self, line: impl AsRef<str>) -> Result<(), OutputError> {
         self.write(line.as_ref())?;
         self.write("\n")
+    }
+
+    /// Writes a line to standard output. On a terminal what does not fit goes to lines that begin with blanks.
+    pub fn hanging(&mut self, line: impl AsRef<str>, indent: usize) -> Result<(), OutputError> {
+        match self.width {
+            Some(width) => self.line(hang(line.as_ref(), width, indent)),
+            None => self.line(line),
+        }
     }
 
     /// Writes a JSON document to standard output.

@@ -17,6 +17,8 @@ pub mod config;
 pub mod context;
 #[cfg(feature = "program")]
 pub mod exit;
+#[cfg(feature = "program")]
+pub mod help;
 #[cfg(feature = "engine-program")]
 pub mod holders;
 #[cfg(feature = "engine-program")]
@@ -47,6 +49,8 @@ pub mod settings_file;
 pub mod style;
 #[cfg(feature = "engine-program")]
 pub mod table;
+#[cfg(feature = "program")]
+pub mod terminal;
 #[cfg(feature = "program-tests")]
 pub mod testing;
 #[cfg(any(feature = "program", feature = "runtime-wrapper"))]

@@ -34,6 +34,40 @@ fn consumers_are_compared_side_by_side() {
     golden("explain-consumers.txt", &lines.map(|line| line + "\n").collect::<String>());
 }
 
+/// As docs/nri.md has it: the plugin skips a file that it rejects, and does not count the engine's mounts.
+#[test]
+fn the_plugin_for_nri_is_not_the_sample_plugin() {
+    let env = TestEnv::new();
+    env.hook("usr/10-all.json", r#""always": true"#, r#""prestart""#);
+    env.hook("usr/20-mounts.json", r#""hasBindMounts": true"#, r#""createRuntime""#);
+    env.hook("usr/30-filter.json", r#""always": true"#, r#""precreate""#);
+    env.write(
+        "config.json",
+        r#"{"process": {"args": ["sh"]}, "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}]}"#,
+    );
+    let ran = env.run(&["explain", "--as", "nri"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stdout);
+    for line in [
+        "nri for a container that runs `sh`, has no annotations and no bind mounts",
+        "10-all.json     injected at createRuntime",
+        "30-filter.json  broken at 5:14 /stages/0: unknown stage \"precreate\"",
+        "Injected in this order: 10-all.json\n",
+    ] {
+        assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    }
+    let ran = env.run(&["explain", "--as", "hook-injector"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    for line in [
+        "has no annotations and has bind mounts",
+        "hook-injector does not start, and containers start without hooks, because of {ROOT}/usr/30-filter.json",
+    ] {
+        assert!(ran.stdout.contains(line), "{}", ran.stdout);
+    }
+    std::fs::remove_file(env.path("usr/30-filter.json")).unwrap();
+    let ran = env.run(&["explain", "--as", "hook-injector"]);
+    assert!(ran.stdout.ends_with("Injected in this order: 10-all.json, 20-mounts.json\n"));
+}
+
 #[test]
 fn one_hook_can_be_asked_for_and_decides_the_exit_code() {
     let env = TestEnv::with_hooks();

@@ -19,4 +19,5 @@ mod migrate;
 mod pattern;
 mod picture;
 mod schema;
+mod terminal;
 mod validate;

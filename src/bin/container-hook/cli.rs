@@ -37,7 +37,7 @@ of the repository.";
 
 /// Run the containers of GitHub's runner on runc or crun, without a daemon
 #[derive(Debug, Parser)]
-#[command(name = "container-hook", version, after_help = HELP, max_term_width = 100)]
+#[command(name = "container-hook", version, after_help = HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,
@@ -92,7 +92,8 @@ Examples:
 
 What /etc/oci-hooks/container-hook.toml says holds for all runners of this machine; a user's own
 file supplies the rest. [limits] has the memory of containers that ask for none, [policy.max]
-the most that any may have. Snippets are in docs/container-hook-settings.md.";
+the most that any may have. Snippets are in
+/usr/share/doc/container-hook/container-hook-settings.md.";
 
 const COMPLETIONS_EXAMPLES: &str = "\
 Examples:

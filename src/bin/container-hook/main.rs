@@ -51,19 +51,19 @@ mod volumes;
 use std::io::IsTerminal as _;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use cli::{Cli, Command, Format};
 use error::Error;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, Failure as _, exit_code};
-use oci_hooks::program::{completions, config, monitor, trace};
+use oci_hooks::program::{completions, config, help, monitor, trace};
 use oci_hooks::sys::users;
 use settings::Settings;
 
 fn main() -> ExitCode {
     completions::complete(Cli::command);
     users::use_files_and_dns();
-    let cli = Cli::parse();
+    let cli: Cli = help::parse();
     let command = match &cli.command {
         // What these say is in the log of a step.
         None if !std::io::stdin().is_terminal() => {
@@ -76,7 +76,7 @@ fn main() -> ExitCode {
         }
         None => {
             // If standard output is gone there is nobody to tell.
-            let _ = Cli::command().print_help();
+            let _ = help::command::<Cli>().print_help();
             return ExitCode::FAILURE;
         }
         Some(command) => command,

@@ -36,7 +36,7 @@ repository.";
 
 /// Run GARM's runners as OCI containers on runc or crun, without a daemon
 #[derive(Debug, Parser)]
-#[command(name = "garm-provider-runc", version, after_help = HELP, max_term_width = 100)]
+#[command(name = "garm-provider-runc", version, after_help = HELP)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,

@@ -21,13 +21,13 @@ mod supervise;
 use std::env;
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use cli::{Cli, Command};
 use error::Error;
 use oci_hooks::garm::COMMAND_VARIABLE;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, exit_code};
-use oci_hooks::program::{completions, config, monitor, trace};
+use oci_hooks::program::{completions, config, help, monitor, trace};
 use oci_hooks::sys::{spawn, users};
 use settings::Settings;
 
@@ -44,12 +44,12 @@ fn main() -> ExitCode {
             Err(error) => call::refused(&error),
         };
     }
-    let cli = Cli::parse();
+    let cli: Cli = help::parse();
     let command = match &cli.command {
         Some(Command::AsRoot(_)) => return as_root::run(cli.global.config.as_deref()),
         None => {
             // If standard output is gone there is nobody to tell.
-            let _ = Cli::command().print_help();
+            let _ = help::command::<Cli>().print_help();
             return ExitCode::FAILURE;
         }
         Some(command) => command,

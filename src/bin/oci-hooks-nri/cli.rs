@@ -36,8 +36,7 @@ and nri.md in /usr/share/doc/oci-hooks-nri or in docs/ of the repository.";
     name = "oci-hooks-nri",
     version,
     after_help = HELP,
-    args_conflicts_with_subcommands = true,
-    max_term_width = 100
+    args_conflicts_with_subcommands = true
 )]
 pub(crate) struct Cli {
     #[command(flatten)]

@@ -15,17 +15,17 @@ mod stop;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
-use oci_hooks::program::completions;
+use clap::CommandFactory as _;
 use oci_hooks::program::context::{Color, Context};
 use oci_hooks::program::exit::{Exit, exit_code};
+use oci_hooks::program::{completions, help};
 
 use cli::{Cli, Command};
 use error::Error;
 
 fn main() -> ExitCode {
     completions::complete(Cli::command);
-    let cli = Cli::parse();
+    let cli: Cli = help::parse();
     let mut context = Context::new(Color::Auto, false);
     let result = run(cli, &mut context);
     exit_code(result, |error| {

@@ -28,7 +28,7 @@ man oci-hooks, and docs/hooks.md in /usr/share/doc/oci-hooks or in the repositor
 
 /// Explain, lint, inject and manage OCI hooks in hooks.d directories, as podman and CRI-O use them
 #[derive(Debug, Parser)]
-#[command(name = "oci-hooks", version, after_help = EXAMPLES, max_term_width = 100)]
+#[command(name = "oci-hooks", version, after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) global: GlobalArgs,

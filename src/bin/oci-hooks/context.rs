@@ -141,6 +141,11 @@ impl Context {
         Ok(self.output.line(line)?)
     }
 
+    /// Writes a line to standard output. On a terminal what does not fit goes to lines that begin with blanks.
+    pub(crate) fn hanging(&mut self, line: impl AsRef<str>, indent: usize) -> Result<(), Error> {
+        Ok(self.output.hanging(line, indent)?)
+    }
+
     /// Writes a JSON document to standard output.
     pub(crate) fn json(&mut self, value: &impl Serialize) -> Result<(), Error> {
         Ok(self.output.json(value)?)

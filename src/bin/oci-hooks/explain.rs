@@ -1,7 +1,7 @@
 //! `oci-hooks explain`: why a hook is injected or not.
 
 mod cdi;
-mod consumers;
+pub(crate) mod consumers;
 mod findings;
 mod human;
 mod report;

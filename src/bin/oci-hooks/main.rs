@@ -31,9 +31,9 @@ mod validate;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser};
+use clap::CommandFactory as _;
 use oci_hooks::program::exit::exit_code;
-use oci_hooks::program::{completions, style, trace};
+use oci_hooks::program::{completions, help, style, trace};
 
 use cli::{Cli, Command};
 use context::Context;
@@ -65,7 +65,7 @@ const ERROR_EXIT_CODE: u8 = 2;
 
 fn main() -> ExitCode {
     completions::complete(Cli::command);
-    let cli = Cli::parse();
+    let cli: Cli = help::parse();
     trace::to_stderr(cli.global.log_level);
     let mut context = Context::new(&cli.global);
     let result = cli.check_format().and_then(|()| run(&cli.command, &mut context));

@@ -10,6 +10,7 @@ use serde::Serialize;
 use crate::Exit;
 use crate::context::Context;
 use crate::error::{Diagnostic, Error};
+use crate::explain::consumers::column;
 use crate::style;
 
 /// Check whether a consumer accepts hook files
@@ -155,11 +156,10 @@ fn who(names: &[&str]) -> String {
 }
 
 fn write_table(rows: &[ValidatedFile], context: &mut Context) -> Result<(), Error> {
-    const COLUMN: usize = 9;
     let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {
-        header += &format!("  {:<COLUMN$}", consumer.name);
+        header += &format!("  {:<1$}", consumer.name, column(&consumer));
     }
     context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
     let mut faults: Vec<(&Diagnostic, Vec<&str>)> = Vec::new();
@@ -170,7 +170,8 @@ fn write_table(rows: &[ValidatedFile], context: &mut Context) -> Result<(), Erro
             let verdict = &consumers[consumer.name];
             let (style, word) =
                 if verdict.accepted { (style::GOOD, "accepts") } else { (style::BAD, "rejects") };
-            line += &format!("  {}", context.paint.paint(style, format_args!("{word:<COLUMN$}")));
+            let word = format!("{word:<0$}", column(&consumer));
+            line += &format!("  {}", context.paint.paint(style, word));
             if let Some(fault) = &verdict.fault {
                 match faults.iter_mut().find(|(f, _)| f.to_string() == fault.to_string()) {
                     Some((_, names)) => names.push(consumer.name),

@@ -28,7 +28,7 @@ repository.";
 
 /// Run CI jobs made of steps, as GitLab's runner sends them
 #[derive(Debug, Parser)]
-#[command(name = "step-runner", version, after_help = HELP, max_term_width = 100)]
+#[command(name = "step-runner", version, after_help = HELP)]
 pub(crate) struct Cli {
     #[command(subcommand)]
     pub(crate) command: Command,

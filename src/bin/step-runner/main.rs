@@ -31,9 +31,9 @@ mod version;
 use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{CommandFactory as _, Parser as _};
+use clap::CommandFactory as _;
 use oci_hooks::program::exit::exit_code;
-use oci_hooks::program::{completions, trace};
+use oci_hooks::program::{completions, help, trace};
 use oci_hooks::sys::spawn::keep_descriptors;
 use oci_hooks::sys::users;
 
@@ -74,7 +74,7 @@ fn main() -> ExitCode {
     }
     // Help, versions and completions need nothing of this machine.
     let command = match &call {
-        Call::Own(words) => Some(Cli::parse_from(words).command),
+        Call::Own(words) => Some(help::parse_from::<Cli>(words).command),
         _ => None,
     };
     if let Some(Command::Completions(args)) = &command {

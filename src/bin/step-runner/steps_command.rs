@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
-use clap::Parser as _;
+use oci_hooks::program::help;
 use oci_hooks::step_runner::gitlab_helper::NAMES;
 
 use crate::cli::{Cli, Command};
@@ -167,7 +167,7 @@ fn own(name: &str, socket: Option<PathBuf>, command: &[OsString]) -> Command {
         words.push("--".into());
         words.extend_from_slice(command);
     }
-    Cli::parse_from(words).command
+    help::parse_from::<Cli>(words).command
 }
 
 enum Options<'a> {

@@ -7,6 +7,7 @@ use oci_hooks::hooks::{self, Config, Consumer, LoadOptions};
 use serde::Serialize;
 
 use super::ExplainArgs;
+use super::human::refusal;
 use super::report::{FileState, Report};
 use crate::Exit;
 use crate::context::Context;
@@ -42,7 +43,7 @@ pub(super) fn run(
         let directories = match context.directories_as(&consumer) {
             Ok(directories) => directories,
             Err(error) => {
-                failing.push((consumer.name, error.diagnostic()));
+                failing.push((consumer, error.diagnostic()));
                 continue;
             }
         };
@@ -52,7 +53,7 @@ pub(super) fn run(
         let report = Report::new(&loaded, &target, &consumer, |name| args.wants(name));
         injects |= report.injects();
         if let Some(fatal) = &report.fatal {
-            failing.push((consumer.name, fatal.clone()));
+            failing.push((consumer.clone(), fatal.clone()));
         }
         for file in report.directories.into_iter().flat_map(|dir| dir.files) {
             if file.state != FileState::Ignored {
@@ -69,19 +70,23 @@ pub(super) fn run(
     } else {
         write_table(&rows, context)?;
         for (consumer, fatal) in failing {
-            let consumer = context.paint.paint(style::BAD, consumer);
-            context.line(format!("{consumer} cannot start any container because of {fatal}"))?;
+            let name = context.paint.paint(style::BAD, consumer.name);
+            context.line(format!("{name} {} because of {fatal}", refusal(&consumer)))?;
         }
     }
     Ok(if injects { Exit::Yes } else { Exit::No })
 }
 
+/// Returns the width of a consumer's column, which has its name or one of the words about it.
+pub(crate) fn column(consumer: &Consumer) -> usize {
+    consumer.name.len().max("no match".len())
+}
+
 fn write_table(rows: &[FileByConsumer], context: &mut Context) -> Result<(), Error> {
-    const COLUMN: usize = 9;
     let width = rows.iter().map(|row| row.path.chars().count()).max().unwrap_or(0).max(9);
     let mut header = format!("{:<width$}", "hook file");
     for consumer in Consumer::ALL {
-        header += &format!("  {:<COLUMN$}", consumer.name);
+        header += &format!("  {:<1$}", consumer.name, column(&consumer));
     }
     context.line(context.paint.paint(style::TITLE, header.trim_end()))?;
     for row in rows {
@@ -97,7 +102,8 @@ fn write_table(rows: &[FileByConsumer], context: &mut Context) -> Result<(), Err
                 Some(FileState::MatchError) => (style::BAD, "fails"),
                 Some(FileState::Ignored) | None => (style::FAINT, "not read"),
             };
-            line += &format!("  {}", context.paint.paint(style, format_args!("{word:<COLUMN$}")));
+            let word = format!("{word:<0$}", column(&consumer));
+            line += &format!("  {}", context.paint.paint(style, word));
         }
         context.line(line.trim_end())?;
     }

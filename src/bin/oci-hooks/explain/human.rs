@@ -3,33 +3,41 @@
 use std::collections::HashSet;
 use std::path::Path;
 
+use oci_hooks::hooks::Consumer;
+use oci_hooks::hooks::consumer::BadFiles;
+
 use super::report::{FileReport, FileState, Report};
 use crate::context::Context;
 use crate::directories::Unread;
 use crate::error::Error;
 use crate::style;
 
+/// How many blanks more a line begins with that goes on with another.
+const WRAPPED: usize = 4;
+
 /// Writes the report, directory by directory.
 pub(super) fn write(report: &Report, context: &mut Context) -> Result<(), Error> {
     let target = &report.target;
     let command = target.command.as_deref().map_or("no command".to_owned(), |c| format!("`{c}`"));
-    context.line(format!(
+    let title = format!(
         "{} for a container that runs {command}, has {} and {} bind mounts",
         context.paint.paint(style::TITLE, report.consumer),
         count(target.annotations.len(), "annotation"),
         if target.has_bind_mounts { "has" } else { "no" },
-    ))?;
+    );
+    context.hanging(title, WRAPPED)?;
     if context.verbose {
         for (key, value) in &target.annotations {
-            context.line(format!("  {key}={value}"))?;
+            context.hanging(format!("  {key}={value}"), 2 + WRAPPED)?;
         }
     }
     for request in &report.cdi {
         let devices = request.devices.join(", ");
-        context.line(format!("CDI adds {devices}, by annotation {}", request.annotation))?;
+        let line = format!("CDI adds {devices}, by annotation {}", request.annotation);
+        context.hanging(line, WRAPPED)?;
     }
     if let Some(source) = &report.source {
-        context.line(format!("directories by {}", source.decided_by))?;
+        context.hanging(format!("directories by {}", source.decided_by), WRAPPED)?;
     }
     if report.directories.is_empty() {
         context.line(format!("{} reads no hook directory", report.consumer))?;
@@ -62,7 +70,7 @@ fn write_unread(dir: &Unread, consumer: &str, context: &mut Context) -> Result<(
         context.line(format!("  {mark} {name}  {word}"))?;
     }
     let label = context.paint.paint(style::HINT, "hint:");
-    context.line(format!("    {label} {}", dir.hint()))
+    context.hanging(format!("    {label} {}", dir.hint()), 4 + WRAPPED)
 }
 
 fn write_file<'r>(
@@ -99,26 +107,30 @@ fn write_file<'r>(
     let position = position.unwrap_or_default();
     let position = position.trim_end();
     let separator = if file.state == FileState::Masked { " " } else { ": " };
-    context.line(format!("  {mark} {name}  {word}{stages}{position}{separator}{reason}"))?;
+    let indent = 4 + width + 2;
+    let line = format!("  {mark} {name}  {word}{stages}{position}{separator}{reason}");
+    context.hanging(line, indent)?;
     if file.conditions.len() > 1 || context.verbose {
         for condition in &file.conditions {
             let (style, mark) =
                 if condition.holds { (style::GOOD, "yes") } else { (style::WARNING, "no ") };
             let mark = context.paint.paint(style, mark);
-            context.line(format!("    {:<width$}  {mark} {}", "", condition.text))?;
+            let line = format!("{:indent$}{mark} {}", "", condition.text);
+            context.hanging(line, indent + WRAPPED)?;
         }
     }
     let label = context.paint.paint(style::HINT, "hint:");
     let hint = file.problem.as_ref().and_then(|problem| problem.hint.as_deref());
     // What is said of many files is said once.
     if let Some(hint) = hint.filter(|hint| hints.insert(hint)) {
-        context.line(format!("    {:<width$}  {label} {hint}", ""))?;
+        context.hanging(format!("{:indent$}{label} {hint}", ""), indent + WRAPPED)?;
     }
     for finding in &file.findings {
         let code = context.paint.paint(style::WARNING, finding.code);
-        context.line(format!("    {:<width$}  {code}{}: {}", "", finding.at(), finding.message))?;
+        let line = format!("{:indent$}{code}{}: {}", "", finding.at(), finding.message);
+        context.hanging(line, indent + WRAPPED)?;
         if let Some(help) = finding.help.as_deref().filter(|help| hints.insert(help)) {
-            context.line(format!("    {:<width$}  {label} {help}", ""))?;
+            context.hanging(format!("{:indent$}{label} {help}", ""), indent + WRAPPED)?;
         }
     }
     Ok(())
@@ -126,19 +138,22 @@ fn write_file<'r>(
 
 fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
     if let Some(fatal) = &report.fatal {
-        return context.line(format!(
-            "{} {} cannot start any container because of {}",
+        let line = format!(
+            "{} {} {} because of {}",
             context.paint.paint(style::BAD, "No hook is injected:"),
             report.consumer,
+            refusal(&context.consumer),
             fatal.path.as_deref().unwrap_or(Path::new("")).display(),
-        ));
+        );
+        return context.hanging(line, WRAPPED);
     }
     if let Some(file) = report.files().find(|file| file.state == FileState::MatchError) {
-        return context.line(format!(
+        let line = format!(
             "{} {} cannot be matched, so the container does not start",
             context.paint.paint(style::BAD, "No hook is injected:"),
             file.path,
-        ));
+        );
+        return context.hanging(line, WRAPPED);
     }
     let mut injected: Vec<_> = report.files().filter(|file| file.order.is_some()).collect();
     injected.sort_by_key(|file| file.order);
@@ -146,7 +161,15 @@ fn write_summary(report: &Report, context: &mut Context) -> Result<(), Error> {
         return context.line("No hook is injected.");
     }
     let names: Vec<_> = injected.iter().map(|file| file.name.as_str()).collect();
-    context.line(format!("Injected in this order: {}", names.join(", ")))
+    context.hanging(format!("Injected in this order: {}", names.join(", ")), WRAPPED)
+}
+
+/// Says what a consumer does about a hook file that it rejects.
+pub(super) fn refusal(consumer: &Consumer) -> &'static str {
+    match consumer.bad_files {
+        BadFiles::NoHooks => "does not start, and containers start without hooks,",
+        BadFiles::NoContainers | BadFiles::Skipped => "cannot start any container",
+    }
 }
 
 fn count(number: usize, noun: &str) -> String {

@@ -25,7 +25,7 @@ pub(super) struct Report {
     pub(super) unread: Vec<Unread>,
     /// What annotations ask of CDI.
     pub(super) cdi: Vec<CdiRequest>,
-    /// The error that prevents the consumer from starting any container.
+    /// The error that prevents the consumer from working.
     pub(super) fatal: Option<Diagnostic>,
 }
 

@@ -256,7 +256,7 @@ fn a_missing_program_and_a_required_hook_fail_where_asked_for() {
     for (settings, fault) in [
         ("", None),
         ("missing-program = \"drop\"\nrequired-hooks = [\"a.json\"]", None),
-        ("missing-program = \"fail\"", Some("\\\"/gone\\\" does not exist")),
+        ("missing-program = \"fail\"", Some("\"/gone\" does not exist")),
         ("missing-program = \"fail\"\nskip-bad-files = true", Some("does not exist")),
         ("required-hooks = [\"a.json\", \"guard.json\"]", Some("is not in force")),
         ("required-hooks = [\"other.json\"]", Some("not found in")),

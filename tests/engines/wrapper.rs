@@ -83,7 +83,7 @@ fn a_bad_hook_file_fails_the_create_with_one_line_in_the_log() {
     assert!(line["time"].is_string());
 
     let ran = setup.run("create c");
-    assert!(text(&ran.stderr).contains("level=error msg=\"oci-hooks: "), "{}", text(&ran.stderr));
+    assert!(text(&ran.stderr).starts_with("error: oci-hooks: "), "{}", text(&ran.stderr));
 }
 
 #[test]
@@ -185,6 +185,33 @@ fn signals_reach_the_runtime_as_its_parent_has_set_them() {
     }
 }
 
+/// Podman, dockerd and containerd read standard output.
+#[test]
+fn version_and_help_alone_have_a_line_of_ours_on_standard_error() {
+    let setup = Setup::new();
+    setup.fake("echo \"runc version 9 $*\"; echo own >&2; exit 7");
+    let ours = concat!("oci-hooks-runtime ", env!("CARGO_PKG_VERSION"));
+    for (line, is_alone) in [
+        ("--version", true),
+        ("--help", true),
+        ("--root /x --version", false),
+        ("features", false),
+        ("--version --version", false),
+    ] {
+        let ran = setup.run(line);
+        assert_eq!(ran.status.code(), Some(7), "{line}");
+        assert_eq!(text(&ran.stdout), format!("runc version 9 {line}\n"));
+        let said = text(&ran.stderr);
+        assert!(said.starts_with("own\n"), "{said}");
+        assert_eq!(said.contains(ours), is_alone, "{line}: {said}");
+    }
+    let mut without = setup.command(&["--version".as_ref()]);
+    let ran = without.env("OCI_HOOKS_RUNTIME", "/nonexistent/runc").output().unwrap();
+    assert_eq!((ran.status.code(), text(&ran.stdout).as_str()), (Some(1), ""));
+    let said = text(&ran.stderr);
+    assert!(said.starts_with(ours) && said.contains("\nerror: oci-hooks: "), "{said}");
+}
+
 #[test]
 fn real_runtimes_say_the_same_through_it() {
     program::require_root();
@@ -224,11 +251,11 @@ fn errors_go_where_the_engine_looks() {
         let ran = setup.run(&format!("--log {log} --log-format {format} create c"));
         assert_eq!(ran.status.code(), Some(1));
         let said = text(&ran.stderr);
-        assert!(said.starts_with("oci-hooks: ") && said.contains("bad.json"), "{said}");
+        assert!(said.starts_with("error: oci-hooks: ") && said.contains("bad.json"), "{said}");
         assert_eq!(said.lines().count(), 1, "{said}");
         let logged = fs::read_to_string(setup.path(log)).unwrap();
         assert_eq!(logged.lines().count(), 1, "{logged}");
-        let message = said.trim_end();
+        let message = said.trim_start_matches("error: ").trim_end();
         if format == "json" {
             let line: Value = serde_json::from_str(&logged).unwrap();
             assert_eq!((&line["level"], &line["msg"]), (&json!("error"), &json!(message)));

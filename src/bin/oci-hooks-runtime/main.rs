@@ -1,7 +1,8 @@
 //! `oci-hooks-runtime`: an OCI runtime that adds the hooks of hooks.d and calls the real one.
 //!
 //! Engines call it in place of runc. It has no options of its own, as all of them belong to the
-//! runtime; oci-hooks-runtime(1) describes its settings.
+//! runtime; oci-hooks-runtime(1) describes its settings. To those for the version and for help it adds a line on
+//! standard error.
 
 mod inject;
 mod restore;
@@ -13,7 +14,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 
 use oci_hooks::program::trace;
-use oci_hooks::runtime::{self, ArgumentError, FindError, Invocation, Level, Log};
+use oci_hooks::runtime::{self, ArgumentError, FindError, Invocation, Level, Log, LogFormat};
 use oci_hooks::sys::error::chain;
 
 use settings::{Settings, SettingsError};
@@ -44,15 +45,52 @@ fn main() -> ExitCode {
         format: invocation.log_format,
         debug: invocation.debug,
     };
+    if let [argument] = args.as_slice()
+        && let Some(about) = about(argument)
+    {
+        let called = call(&args);
+        // Engines read the runtime's version from standard output, which has nothing of ours.
+        report(&about);
+        return called.unwrap_or_else(|error| fail(&error, &log));
+    }
     // Only an error comes back: otherwise this process has become the runtime.
     let Err(error) = run(args, &invocation, &log);
-    let message = format!("oci-hooks: {}", chain(&error));
-    if let Err(error) = log.write(Level::Error, &message) {
-        report(&chain(&error));
+    fail(&error, &log)
+}
+
+/// Returns what people are told who ask for the version or for help.
+fn about(argument: &OsStr) -> Option<String> {
+    let version = concat!("oci-hooks-runtime ", env!("CARGO_PKG_VERSION"));
+    match argument.to_str()? {
+        "--version" => Some(version.to_owned()),
+        "--help" => Some(format!(
+            "\n{version} injects the hooks of hooks.d and then becomes the runtime, whose help this is. It has no\n\
+             options of its own; its settings are in /etc/oci-hooks/runtime.toml: see man oci-hooks-runtime."
+        )),
+        _ => None,
+    }
+}
+
+/// Calls the runtime and waits for it.
+fn call(args: &[OsString]) -> Result<ExitCode, Error> {
+    let settings = Settings::load(|name| env::var_os(name))?;
+    let runtime = find_runtime(&settings)?;
+    let execute = |source| Error::Execute { runtime: runtime.display().to_string(), source };
+    let status = Command::new(&runtime).args(args).status().map_err(execute)?;
+    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
+}
+
+/// Tells the engine and people why there is no runtime.
+fn fail(error: &Error, log: &Log) -> ExitCode {
+    let message = format!("oci-hooks: {}", chain(error));
+    let is_for_people = log.path.is_none() && log.format == LogFormat::Text;
+    if !is_for_people && let Err(error) = log.write(Level::Error, &message) {
+        report(&format!("error: {}", chain(&error)));
     }
     // As runc does: the log is for the engine, standard error for interactive use.
-    if log.path.is_some() {
-        report(&message);
+    if is_for_people || log.path.is_some() {
+        report(&format!("error: {message}"));
     }
     ExitCode::FAILURE
 }

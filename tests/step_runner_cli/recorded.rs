@@ -25,7 +25,7 @@ const DIFFERENT: &[(&str, &str, i32, &str)] = &[
         1,
         "/nope/step.yml\": reading file: no such file or directory",
     ),
-    ("ci-empty", "says what is missing in our words", 1, "Error: "),
+    ("ci-empty", "says what is missing in our words", 1, "error: "),
     (
         "ci-bad-yaml",
         "says where, and not the text, in which there may be secrets",
@@ -105,8 +105,16 @@ fn check(case: &Value, ours: Option<(i32, &str)>, git: &GitServer) -> Result<(),
     let title = |text: &str| text.replace("tep \"\"", &format!("tep \"{reference}\""));
     let expected_text = |name: &str| here(&title(expected[name].as_str().unwrap()));
     let all = (i64::from(code), stdout, stderr);
-    let wanted =
-        (expected["exit_code"].as_i64().unwrap(), expected_text("stdout"), expected_text("stderr"));
+    // All programs of ours have one word for errors.
+    let stderr = expected_text("stderr");
+    let stderr: String = stderr
+        .split_inclusive('\n')
+        .map(|line| match line.strip_prefix("Error: ") {
+            Some(rest) => format!("error: {rest}"),
+            None => line.to_owned(),
+        })
+        .collect();
+    let wanted = (expected["exit_code"].as_i64().unwrap(), expected_text("stdout"), stderr);
     if all != wanted {
         return Err(format!("\n      ours {all:?}\n  expected {wanted:?}"));
     }

@@ -70,9 +70,9 @@ fn a_step_call_may_be_given_as_yaml() {
         assert_eq!(stdout(&step_runner(dir.path(), &args)), expected, "{args:?}");
     }
     let output = step_runner(dir.path(), &["run", "{step: ./lib/build, with: {n: 1}}"]);
-    assert_eq!(text(&output.stderr), "Error: the step:1:21: unknown key `with`: write `inputs`\n");
+    assert_eq!(text(&output.stderr), "error: the step:1:21: unknown key `with`: write `inputs`\n");
     let output = step_runner(dir.path(), &["run", "lib/biuld"]);
-    let expected = "Error: compiling reference: expecting url@rev. got \"lib/biuld\": write \"./lib/biuld\" for a directory\n";
+    let expected = "error: compiling reference: expecting url@rev. got \"lib/biuld\": write \"./lib/biuld\" for a directory\n";
     assert_eq!(text(&output.stderr), expected);
 }
 
@@ -118,7 +118,7 @@ fn error_messages_have_no_secrets() {
     let step = "spec: {inputs: {t: {type: string, sensitive: true}}}\n---\nexec: {command: ['./${{ inputs.t }}']}\n";
     fs::write(dir.path().join("step.yml"), step).unwrap();
     let output = step_runner(dir.path(), &["run", ".", "--input", "t=canary-input"]);
-    let expected = "Error: step \".\": exec: fork/exec ./[MASKED]: no such file or directory\n";
+    let expected = "error: step \".\": exec: fork/exec ./[MASKED]: no such file or directory\n";
     assert_eq!(text(&output.stderr), expected);
 }
 
@@ -149,7 +149,7 @@ fn results_and_definitions_may_be_text_of_protocol_buffers() {
 
     fs::write(dir.path().join("lib/definition.txtpb"), "type: nothing").unwrap();
     let output = step_runner(dir.path(), &call);
-    assert!(text(&output.stderr).starts_with("Error: reading lib/definition.txtpb: "));
+    assert!(text(&output.stderr).starts_with("error: reading lib/definition.txtpb: "));
     assert_eq!(output.status.code(), Some(1));
 }
 
@@ -158,7 +158,7 @@ fn lint_says_if_there_is_nothing_to_lint() {
     let dir = directory();
     fs::create_dir(dir.path().join("empty")).unwrap();
     let output = step_runner(dir.path(), &["lint", "lib", "empty"]);
-    let expected = "Error: no step files in empty: expected step.yml or func.yml\n";
+    let expected = "error: no step files in empty: expected step.yml or func.yml\n";
     assert_eq!((output.status.code(), text(&output.stderr)), (Some(1), expected));
     assert_eq!(step_runner(dir.path(), &["lint", "lib"]).status.code(), Some(0));
 }

@@ -330,7 +330,7 @@ fn where_nothing_can_be_written_it_is_said_which_directories_were_tried() {
     });
     let (status, _, err) = container.ended();
     assert_eq!(status.code(), Some(1), "{err}");
-    let begin = "Error: no directory for sockets and files of jobs (/tmp: read-only file system, ";
+    let begin = "error: no directory for sockets and files of jobs (/tmp: read-only file system, ";
     assert!(err.starts_with(begin), "{err}");
     for part in ["/dev/shm: ", "/opt/gitlab-runner: permission denied", "mount a tmpfs at /tmp"] {
         assert!(err.contains(part), "{part}: {err}");
@@ -358,7 +358,7 @@ fn other_commands_are_passed_to_gitlabs_program() {
 
     fs::remove_file(dir.path().join("usr/bin/gitlab-runner-helper.gitlab")).unwrap();
     let (code, out, err) = call(&["gitlab-runner-helper", "health-check", "--port", "80"]);
-    let expected = "Error: cannot run health-check: only GitLab's program can, and it is not at \
+    let expected = "error: cannot run health-check: only GitLab's program can, and it is not at \
                     /usr/bin/gitlab-runner-helper.gitlab: copy it there from GitLab's helper image \
                     or package\n";
     assert_eq!((code, &*out, &*err), (Some(1), "", expected));

@@ -125,7 +125,7 @@ fn bootstrap_copies_the_program() {
     let file = dir.path().join("f");
     fs::write(&file, "").unwrap();
     let error = run(Command::new(PROGRAM).arg("bootstrap").arg(&file)).failure();
-    assert!(error.starts_with("Error: cannot make "), "{error}");
+    assert!(error.starts_with("error: cannot make "), "{error}");
 }
 
 #[test]
@@ -139,11 +139,11 @@ fn serve_puts_the_socket_into_a_directory_that_is_there() {
     };
     assert_eq!(
         serve("/no/such").failure(),
-        "Error: initializing step-runner: invalid socket dir /no/such\n"
+        "error: initializing step-runner: invalid socket dir /no/such\n"
     );
     assert_eq!(
         serve("  ").failure(),
-        "Error: initializing step-runner: invalid empty socket dir\n"
+        "error: initializing step-runner: invalid empty socket dir\n"
     );
     let done = serve(dir.path().to_str().unwrap());
     let socket = dir.path().join("step-runner.sock");

@@ -47,7 +47,7 @@ fn a_step_is_run_by_the_server_and_its_log_and_code_come_back() {
         let done = run(submit(&server, &[path]).args(options));
         let expected = "Running step \"say\"\nnobody 5 p high\n";
         assert_eq!((done.status.code(), &*done.stdout), (Some(4), expected), "{}", done.stderr);
-        assert!(done.stderr.starts_with("problem\nError: step \""), "{}", done.stderr);
+        assert!(done.stderr.starts_with("problem\nerror: step \""), "{}", done.stderr);
         assert!(done.stderr.ends_with("exec: exit status 4\n"), "{}", done.stderr);
     }
     let options = ["--input", "count=0", "--input", "name=me", "--var", "PROJECT=q"];
@@ -60,7 +60,7 @@ fn a_step_is_run_by_the_server_and_its_log_and_code_come_back() {
     assert!(done.stderr.contains("me 1 q \nproblem\n"), "{}", done.stderr);
 
     let error = run(submit(&server, &["lib/build"]).args(["--input", "count=x"])).failure();
-    let expected = "Error: invalid --input count: expected a value of type number\n";
+    let expected = "error: invalid --input count: expected a value of type number\n";
     assert_eq!(error, expected);
 }
 
@@ -103,7 +103,7 @@ fn without_a_server_submit_says_which_socket_it_tried_to_reach() {
     let socket = dir.path().join("none.sock");
     let error = run(command.arg(&socket)).failure();
     let expected = format!(
-        "Error: socket {}: cannot reach the server: No such file or directory (os error 2)",
+        "error: socket {}: cannot reach the server: No such file or directory (os error 2)",
         socket.display()
     );
     assert_eq!(error.trim_end(), expected);

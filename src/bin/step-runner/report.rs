@@ -32,9 +32,9 @@ impl Level {
     }
 }
 
-/// Prints the error of a command in the format of GitLab's step-runner.
+/// Prints the error of a command.
 pub(crate) fn error(text: &str) {
-    line(&format!("Error: {text}"));
+    line(&format!("error: {text}"));
 }
 
 /// Returns the message of an I/O error as Go formats it.

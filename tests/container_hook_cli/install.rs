@@ -7,6 +7,32 @@ use serde_json::{Value, json};
 
 use crate::env::{Ran, TestEnv, golden};
 
+/// Returns settings that name a runtime, which this machine need not have.
+fn with_runtime() -> TestEnv {
+    let env = TestEnv::new();
+    let settings = fs::read_to_string(env.path("settings.toml")).unwrap();
+    let runc = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/data/container-hook/runc");
+    env.write("settings.toml", &format!("{settings}[runtime]\npath = {runc:?}\n"));
+    env
+}
+
+#[test]
+fn nothing_is_installed_where_no_runtime_is() {
+    let env = TestEnv::new();
+    env.write("settings.toml", "[runtime]\npath = \"/nonexistent/runc\"\n");
+    let ran = env.run(&["install", "hook"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""), "{ran:?}");
+    let said =
+        "error: containers cannot run: cannot find an OCI runtime: no executable /nonexistent/runc";
+    assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    assert!(
+        ran.stderr.contains("\n  hint: install runc or crun (apt install runc"),
+        "{}",
+        ran.stderr
+    );
+    assert!(!env.path("hook").exists());
+}
+
 /// Returns what was said, but for where this test's program is.
 fn without_place(ran: &Ran) -> String {
     let lines = ran.stderr.lines().filter(|line| !line.contains(" is emptied, "));
@@ -32,7 +58,7 @@ fn as_of_root(text: &str) -> String {
 
 #[test]
 fn the_script_becomes_the_program() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     let ran = env.run(&["install", "hook"]);
     assert_eq!((ran.code, without_place(&ran).as_str()), (Some(0), ""));
     golden("install.txt", &as_of_root(&ran.stdout));
@@ -47,7 +73,7 @@ fn the_script_becomes_the_program() {
 
 #[test]
 fn the_script_is_what_the_runner_runs() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     assert_eq!(env.run(&["install", "hook"]).code, Some(0));
     let mut shell = std::process::Command::new("bash");
     shell.arg("-e").arg(env.path("hook/container-hook.sh")).env_clear();
@@ -58,7 +84,7 @@ fn the_script_is_what_the_runner_runs() {
 
 #[test]
 fn a_directory_that_the_runner_cannot_name_is_refused() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     for dir in ["with blank", "$HOME", "a;b", "\u{fc}"] {
         let ran = env.run(&["install", dir]);
         assert_eq!(ran.code, Some(1), "{dir}");
@@ -69,7 +95,7 @@ fn a_directory_that_the_runner_cannot_name_is_refused() {
 
 #[test]
 fn a_directory_that_others_can_write_is_refused() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     fs::create_dir(env.path("open")).unwrap();
     fs::set_permissions(env.path("open"), fs::Permissions::from_mode(0o777)).unwrap();
     let ran = env.run(&["install", "open/hook"]);
@@ -84,7 +110,7 @@ fn nothing_is_made_behind_a_link_of_somebody_else() {
         // Nobody else can give a link away.
         return;
     }
-    let env = TestEnv::new();
+    let env = with_runtime();
     fs::create_dir(env.path("mine")).unwrap();
     std::os::unix::fs::symlink("mine", env.path("link")).unwrap();
     std::os::unix::fs::lchown(env.path("link"), Some(12345), None).unwrap();
@@ -100,7 +126,7 @@ fn nothing_is_made_behind_a_link_of_somebody_else() {
 
 #[test]
 fn users_with_a_meaning_in_sudoers_are_refused() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     for user in ["ALL=(ALL)", "a b", "a,b", "%wheel", "-u", ""] {
         let ran = env.run(&["install", "--sudo", &format!("--runner-user={user}"), "hook"]);
         assert_eq!(ran.code, Some(2), "{user}");
@@ -115,7 +141,7 @@ fn own_name() -> String {
 
 #[test]
 fn the_directories_of_a_runner_by_sudo_are_recorded_once() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     let before = format!("# mine\n{}", fs::read_to_string(env.path("settings.toml")).unwrap());
     env.write("settings.toml", &before);
     fs::create_dir_all(env.path("runner/_work")).unwrap();
@@ -158,7 +184,7 @@ fn the_directories_of_a_runner_by_sudo_are_recorded_once() {
 
 #[test]
 fn a_runner_by_sudo_has_directories_of_its_own() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     fs::write(env.path("file"), "").unwrap();
     fs::create_dir(env.path("runner")).unwrap();
     let name = own_name();
@@ -189,7 +215,7 @@ fn a_runner_by_sudo_has_directories_of_its_own() {
 
 #[test]
 fn directories_are_not_recorded_in_settings_that_others_can_write() {
-    let env = TestEnv::new();
+    let env = with_runtime();
     fs::create_dir(env.path("runner")).unwrap();
     fs::set_permissions(env.path("settings.toml"), fs::Permissions::from_mode(0o666)).unwrap();
     let user = format!("--runner-user={}", own_name());
@@ -249,7 +275,7 @@ fn a_program_that_the_runner_cannot_execute_is_an_error() {
         ),
         (0o755, ""),
     ] {
-        let env = TestEnv::new();
+        let env = with_runtime();
         let ran = install_from(&env, mode, "");
         assert_eq!(ran.code, Some(i32::from(mode == 0o700)), "{ran:?}");
         assert!(ran.stderr.contains(expected), "{}", ran.stderr);
@@ -267,7 +293,7 @@ fn what_makes_the_runner_root_is_warned_of() {
         ("[policy]\npreset = \"docker\"\n", true),
         ("[policy]\ndevices = [\"/dev/fuse\"]\n", false),
     ] {
-        let env = TestEnv::new();
+        let env = with_runtime();
         let ran = install_from(&env, 0o755, settings);
         let said = "warning: whoever can change a workflow is root of this machine, and so is user \
                     nobody, by [policy] in {ROOT}/settings.toml\n";
@@ -281,14 +307,15 @@ fn a_program_that_does_not_outlive_a_boot_is_warned_of() {
         // As above.
         return;
     }
-    let env = TestEnv::new();
+    let env = with_runtime();
     fs::create_dir(env.path("tmp")).unwrap();
     fs::set_permissions(env.path("tmp"), fs::Permissions::from_mode(0o1777)).unwrap();
     let program = env.path("tmp/program");
     fs::copy(env!("CARGO_BIN_EXE_container-hook"), &program).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     let mut command = std::process::Command::new(program);
-    command.current_dir(env.path(".")).env_clear().args(["install", "hook"]);
+    command.current_dir(env.path(".")).env_clear().arg("--config").arg(env.path("settings.toml"));
+    command.args(["install", "hook"]);
     let ran = env.run_with_input(command, b"");
     let said = "warning: {ROOT}/tmp is emptied, at the latest when this machine starts, and ";
     assert_eq!((ran.code, ran.stderr.starts_with(said)), (Some(0), true), "{ran:?}");

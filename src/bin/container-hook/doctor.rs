@@ -26,8 +26,8 @@ pub(crate) use runner::{own_listeners, settings};
 Run it as the user that runs the runner, or as root if the runner uses sudo; in a cluster in the
 pod of a runner, where it checks each permission. For a user who is not root it makes what a job
 would have, such as namespaces and mounts, and tries it. Exit status is 0 if containers will run
-as jobs need them, and 1 otherwise. Messages of jobs are explained in docs/container-hook.md,
-Troubleshooting.")]
+as jobs need them, and 1 otherwise. Messages of jobs are explained in
+/usr/share/doc/container-hook/container-hook.md, Troubleshooting.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {

@@ -77,7 +77,7 @@ pub(crate) enum Error {
     NoRunnerDirectory,
     #[error(transparent)]
     Privilege(#[from] PrivilegeError),
-    #[error("containers of this user would not run: {found}")]
+    #[error("containers cannot run: {found}")]
     CannotRun { found: String, hint: String },
     #[error("only root can have a runner call by sudo")]
     SudoOfRoot,

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use oci_hooks::hooks::trust::{self, TrustOptions};
+use oci_hooks::program::checks::runtimes;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::relayed::{AS_ROOT, check_this_program, this_program};
@@ -16,9 +17,9 @@ use serde::Serialize;
 
 use crate::access::{self, Wanted};
 use crate::directories::{Directories, Recorded, RunnerArgs};
+use crate::environment;
 use crate::error::Error;
-
-use crate::settings::{self, Settings};
+use crate::settings::{self, Kind, Settings};
 
 /// Write the script that GitHub's runner calls, and print what the runner needs
 #[derive(Debug, Args)]
@@ -29,9 +30,10 @@ Examples:
   container-hook install --sudo --runner-user runner \\
       --runner-dir /home/runner/actions-runner /opt/container-hook
 
-The runner accepts a script, not a program. Without root or --sudo, the namespaces of a job are
-made and taken away again before anything is written: it is an error if that fails, and there is
-a warning for what jobs would lack, such as user ids or limits.
+The runner accepts a script, not a program. It is an error if no OCI runtime is installed. Without
+root or --sudo, the namespaces of a job are made and taken away again: it is an error if that
+fails, and there is a warning for what jobs would lack, such as user ids or limits. After an error
+nothing is written. `container-hook doctor` checks the rest.
 
 With --sudo, the script starts one process as the runner's user and one as root by sudo; the
 first forwards the signals of the runner, which sudo would keep. The sudoers line that is
@@ -46,7 +48,8 @@ mode 0700, and there is a warning if the settings make that user root of this ma
 in a directory such as /tmp, which is emptied when the machine starts, is warned of.
 
 To uninstall, remove the line from .env, restart the runner, and remove the script and the
-sudoers line; docs/container-hook.md lists images, records and settings that stay.")]
+sudoers line; images, records and settings that stay are listed in
+/usr/share/doc/container-hook/container-hook.md.")]
 pub(crate) struct InstallArgs {
     /// The directory for the script, made if it does not exist
     dir: PathBuf,
@@ -111,6 +114,7 @@ pub(crate) fn run(
         access::check(&args.runner.runner_user, &program, Wanted::Execute)?;
         warn_of_policy(args, context)?;
     }
+    check_runtime(context)?;
     let user_ids = match Privilege::is_root_of_host() || args.sudo {
         true => None,
         false => Some(user::try_out(context)?),
@@ -151,6 +155,15 @@ pub(crate) fn run(
         },
         context,
     )
+}
+
+/// Fails if there is no runtime for the containers of this machine.
+fn check_runtime(context: &Context) -> Result<(), Error> {
+    let settings = context.settings::<Settings>()?.settings;
+    if environment::backend(&settings) == Kind::Kubernetes {
+        return Ok(());
+    }
+    user::first_failure(&runtimes::checks(settings.host()))
 }
 
 /// Warns of settings with which the runner's user is as good as root.

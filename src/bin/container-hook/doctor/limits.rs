@@ -12,24 +12,42 @@ use crate::settings::Settings;
 /// Where a runner has its own settings.
 const RUNNER_SETTINGS: &str = ".runner";
 
-/// Reports what has no limit.
-pub(super) fn none(settings: &Settings) -> Check {
+/// Reports what could have a limit and has none, and what never has one. Only root can limit disks.
+pub(super) fn none(settings: &Settings, by_root: bool) -> Check {
     let (limits, max) = (&settings.limits, &settings.policy.max);
     let has_memory = limits.memory.or(max.memory).or(max.job.memory).is_some();
     let has_pids =
         limits.pids.is_none_or(|limit| limit >= 0) || max.pids.or(max.job.pids).is_some();
-    let all = [
+    let missing = named(&[
         (!has_memory, "memory"),
         (!has_pids, "processes of a container"),
+        (by_root && limits.disk.is_none(), "root file systems"),
+        (by_root && limits.volumes.is_none(), "named volumes"),
+    ]);
+    let never = named(&[
         (settings.runtime.systemd_cgroup, "processes of all containers"),
-        (limits.disk.is_none(), "root file systems"),
-        (limits.volumes.is_none(), "named volumes"),
+        (!by_root, "root file systems"),
+        (!by_root, "named volumes"),
         (settings.template.file.is_some(), "volumes of the pod template"),
         (true, "work directories"),
         (true, "layers of Dockerfile actions"),
-    ];
+    ]);
+    if missing.is_empty() {
+        return Check::ok("limits", format!("set, but there can be none for {never}"));
+    }
+    let keys = if by_root { "memory, pids, disk and volumes" } else { "memory and pids" };
+    Check::warn(
+        "limits",
+        format!("not set for {missing}; there can be none for {never}"),
+        format!(
+            "set {keys} under [limits] of the settings: a job can use all that this machine has"
+        ),
+    )
+}
+
+fn named(all: &[(bool, &str)]) -> String {
     let names: Vec<_> = all.iter().filter_map(|(is, name)| is.then_some(*name)).collect();
-    Check::ok("limits", format!("there is none for {}", names.join(", ")))
+    names.join(", ")
 }
 
 /// Reports limits that root alone can have kept.
@@ -61,9 +79,10 @@ pub(super) fn work_directory(program: &Path, store: &Path) -> Option<Check> {
     let work = work.display();
     Some(match shared {
         None => Check::ok("work directory", format!("{work} is on a file system of its own")),
-        Some(other) => Check::ok(
+        Some(other) => Check::warn(
             "work directory",
             format!("a job can fill the file system of {} by {work}", other.display()),
+            "have the work directory on a file system of its own",
         ),
     })
 }
@@ -86,30 +105,32 @@ fn work(home: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
-
     use super::*;
-
-    fn found(check: &Check) -> String {
-        let found: Value = serde_json::to_value(check).unwrap()["found"].take();
-        found.as_str().unwrap().to_owned()
-    }
 
     #[test]
     fn what_has_no_limit_is_named() {
         let mut settings = Settings::default();
+        let never = "there can be none for work directories, layers of Dockerfile actions";
+        let check = none(&settings, true);
+        assert!(check.is_warning() && check.hint().contains("disk and volumes"), "{check:?}");
+        let expected = format!("not set for memory, root file systems, named volumes; {never}");
+        assert_eq!(check.found(), expected);
+        let check = none(&settings, false);
+        assert!(check.is_warning() && check.hint().starts_with("set memory and pids under"));
         assert_eq!(
-            found(&none(&settings)),
-            "there is none for memory, root file systems, named volumes, work directories, layers of \
-             Dockerfile actions"
+            check.found(),
+            "not set for memory; there can be none for root file systems, named volumes, work \
+             directories, layers of Dockerfile actions"
         );
         settings.limits =
             toml::from_str("disk = \"1GiB\"\nvolumes = \"1GiB\"\npids = -1\n").unwrap();
-        assert_eq!(
-            found(&none(&settings)),
-            "there is none for memory, processes of a container, work directories, layers of \
-             Dockerfile actions"
-        );
+        let expected = format!("not set for memory, processes of a container; {never}");
+        assert_eq!(none(&settings, true).found(), expected);
+        settings.limits.memory = settings.limits.disk;
+        settings.limits.pids = Some(100);
+        let check = none(&settings, true);
+        assert!(!check.is_warning(), "{check:?}");
+        assert_eq!(check.found(), format!("set, but {never}"));
     }
 
     #[test]
@@ -119,11 +140,13 @@ mod tests {
         assert!(work_directory(&program, home.path()).is_none());
         let text = "\u{feff}{\"workFolder\": \"_work\", \"agentName\": \"a\"}";
         fs::write(home.path().join(".runner"), text).unwrap();
-        let said = found(&work_directory(&program, home.path()).unwrap());
+        let check = work_directory(&program, home.path()).unwrap();
+        assert!(check.is_warning(), "{check:?}");
+        let said = check.found();
         assert!(said.starts_with("a job can fill the file system of /"), "{said}");
         assert!(said.ends_with("/_work"), "{said}");
         // Memory that is nobody else's.
-        let said = found(&work_directory(&program, Path::new("/proc")).unwrap());
-        assert!(!said.contains("/proc"), "{said}");
+        let check = work_directory(&program, Path::new("/proc")).unwrap();
+        assert!(!check.found().contains("/proc"), "{check:?}");
     }
 }

@@ -24,7 +24,7 @@ pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Ex
     checks.push(ownership::idmapped_mounts(&settings.store));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
-    checks.push(limits::none(settings));
+    checks.push(limits::none(settings, true));
     let limits = &settings.limits;
     checks.extend(limits.disk.or(limits.volumes).map(|_| storage::limited_disks()));
     checks.extend(ownership::privileged(&settings.policy));

@@ -52,7 +52,7 @@ fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
     checks.extend(places::writable("run directory", "run", &store.run));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
-    checks.push(limits::none(settings));
+    checks.push(limits::none(settings, false));
     checks.extend(limits::of_root(settings));
     checks.extend(ownership::whole_user(&settings.policy));
     checks.extend(registries::checks(&settings.registry));

@@ -27,16 +27,18 @@ pub(super) fn try_out(context: &Context) -> Result<u32, Error> {
     });
     let services = own_listeners();
     checks.extend(services.iter().map(|(pid, name)| service::limits(Process { pid: *pid, name })));
-    if let Some(check) = checks.iter().find(|check| check.is_failure()) {
-        return Err(Error::CannotRun {
-            found: check.found().to_owned(),
-            hint: check.hint().to_owned(),
-        });
-    }
+    first_failure(&checks)?;
     for check in checks.iter().filter(|check| check.is_warning()) {
         warn(check, context);
     }
     Ok(map.privilege().ids().map_or(u32::MAX, |ids| ids.uids))
+}
+
+/// Returns an error if something is missing without which no container runs.
+pub(super) fn first_failure(checks: &[Check]) -> Result<(), Error> {
+    checks.iter().find(|check| check.is_failure()).map_or(Ok(()), |check| {
+        Err(Error::CannotRun { found: check.found().to_owned(), hint: check.hint().to_owned() })
+    })
 }
 
 fn warn(check: &Check, context: &Context) {

@@ -131,7 +131,7 @@ fn hint(obstacle: &Obstacle, program: &Path) -> String {
             profile(program).trim_end()
         ),
         Obstacle::Seccomp => "the container around this needs a seccomp profile that allows clone, unshare, \
-                              setns and mount; in a pod see docs/container-hook-rootless.md"
+                              setns and mount; in a pod see /usr/share/doc/container-hook/container-hook-rootless.md"
             .to_owned(),
         Obstacle::Mapping => {
             "see what is said of newuidmap and the id ranges; in a container the programs need file capabilities"

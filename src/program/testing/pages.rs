@@ -16,7 +16,7 @@ use clap_mangen::Man;
 /// When the pages last changed in more than details; readers of a man page expect a date.
 const DATE: &str = "2026-11-21";
 
-/// The greatest width of `--help`, which is `max_term_width` of all programs.
+/// The width of `--help` where there is no terminal.
 const WIDTH: usize = 100;
 
 /// How the pages of a program differ from those of others.
@@ -76,11 +76,12 @@ impl Pages {
 
     fn program(&self, program: Command) -> String {
         let help = Help::of(&program);
+        let values = values(&program);
         let man = self.page(program);
         render(|out| {
             man.render_title(out)?;
             man.render_name_section(out)?;
-            man.render_synopsis_section(out)?;
+            out.write_all(synopsis(&man, &values).as_bytes())?;
             out.write_all(self.description.as_bytes())?;
             man.render_subcommands_section(out)?;
             man.render_options_section(out)?;
@@ -94,12 +95,13 @@ impl Pages {
     fn subcommand(&self, subcommand: Command, name: String) -> String {
         let help = Help::of(&subcommand);
         let about = escape(&subcommand.get_about().unwrap().to_string());
+        let values = values(&subcommand);
         let bin_name = format!("{} {}", self.program, subcommand.get_name());
         let man = self.page(subcommand.bin_name(bin_name).display_name(name));
         render(|out| {
             man.render_title(out)?;
             man.render_name_section(out)?;
-            man.render_synopsis_section(out)?;
+            out.write_all(synopsis(&man, &values).as_bytes())?;
             writeln!(out, ".SH DESCRIPTION\n{about}.")?;
             out.write_all(help.description.as_bytes())?;
             man.render_options_section(out)?;
@@ -113,6 +115,38 @@ impl Pages {
         // Without the version pages do not change with it.
         Man::new(command).date(DATE).source("oci-hooks").manual(self.manual)
     }
+}
+
+/// Returns the options that have a value, as a synopsis has them, each with its value.
+fn values(command: &Command) -> Vec<(String, String)> {
+    let options = command.get_arguments().filter(|arg| !arg.is_positional());
+    let with_value = options.filter(|arg| arg.get_action().takes_values());
+    let entry = |arg: &clap::Arg| {
+        let name = match (arg.get_long(), arg.get_short()) {
+            (Some(long), _) => format!("--{long}"),
+            (None, short) => format!("-{} ", short.unwrap()),
+        };
+        let value = match arg.get_value_names() {
+            Some(names) => names.join(" "),
+            None => arg.get_id().as_str().to_uppercase().replace('_', "-"),
+        };
+        let is_optional = arg.get_num_args().is_some_and(|range| range.min_values() == 0);
+        let value = format!("\\fI{}\\fR", escape(&value));
+        let value = if is_optional { format!("[={value}]") } else { format!(" {value}") };
+        (format!("\\fB{}\\fR", escape(&name)), value)
+    };
+    with_value.map(entry).collect()
+}
+
+/// Returns the synopsis with the values of options, which `clap_mangen` leaves out.
+fn synopsis(man: &Man, values: &[(String, String)]) -> String {
+    let mut out = Vec::new();
+    man.render_synopsis_section(&mut out).unwrap();
+    let mut text = String::from_utf8(out).unwrap();
+    for (option, value) in values {
+        text = text.replace(option, &format!("{option}{value}"));
+    }
+    text
 }
 
 /// Returns the path of a man page.
@@ -208,4 +242,13 @@ fn escape(line: &str) -> String {
     let line = line.replace('\'', "\\(aq").replace('`', "\\(ga").replace('^', "\\(ha");
     let line = line.replace('~', "\\(ti").replace('"', "\\(dq");
     if line.starts_with('.') { format!("\\&{line}") } else { line }
+}
+
+#[test]
+fn a_synopsis_has_the_values_of_options() {
+    let option = clap::Arg::new("as").long("as").value_name("CONSUMER");
+    let assembled = clap::Arg::new("as-is").long("as-is").action(clap::ArgAction::SetTrue);
+    let command = Command::new("program").arg(option).arg(assembled);
+    let text = synopsis(&Man::new(command.clone()), &values(&command));
+    assert!(text.contains(r"[\fB\-\-as\fR \fICONSUMER\fR] [\fB\-\-as\-is\fR]"), "{text}");
 }

@@ -7,6 +7,8 @@
 mod address;
 mod docs;
 mod layers;
+mod man;
+mod mirrors;
 mod modules;
 mod package;
 mod published;
@@ -102,6 +104,24 @@ fn programs_have_man_pages_and_examples_are_described() {
             .collect(),
         examples_readme: read("hooks.d-examples/README.md"),
     }));
+}
+
+/// Two about one matter contradict each other sooner or later.
+#[test]
+fn one_decision_is_about_git_and_one_about_new_privileges() {
+    let text = read("docs/architecture.md");
+    let decisions: Vec<_> = text.split("\n- **").skip(1).collect();
+    for matter in ["git", "no_new_privs", "no_new_privileges"] {
+        let is_about = |decision: &&&str| {
+            decision
+                .to_lowercase()
+                .split(|c: char| !c.is_alphanumeric() && c != '_')
+                .any(|word| word == matter)
+        };
+        let found: Vec<_> = decisions.iter().filter(is_about).collect();
+        let expected = if matter == "no_new_privileges" { 0 } else { 1 };
+        assert_eq!(found.len(), expected, "{matter}: {found:#?}");
+    }
 }
 
 fn read(path: &str) -> String {

@@ -16,8 +16,9 @@ pub struct Config<'t> {
 }
 
 impl<'t> Config<'t> {
-    /// Parses a container's `config.json`.
-    pub fn parse(text: &'t [u8]) -> Result<Self, ConfigError> {
+    /// Parses a container's `config.json`: bytes, or a string.
+    pub fn parse(text: &'t (impl AsRef<[u8]> + ?Sized)) -> Result<Self, ConfigError> {
+        let text = text.as_ref();
         let document = Document::parse(text).map_err(|error| ConfigError::Syntax {
             location: Location::of_span(text, error.offset..error.offset + 1),
             error,

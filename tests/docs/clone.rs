@@ -1,7 +1,7 @@
 //! A clone of this repository in a Debian 12 that has Rust.
 //!
-//! Toolchain and sources of crates are this machine's, because the system has no network. What cargo compiles there is
-//! kept in `target/clone`, as on a reader's machine, and dependencies need not be compiled each time.
+//! The toolchain and the crates that cargo has downloaded are this machine's, because the system has no network. What
+//! cargo compiles there is kept in `target/clone`, so that dependencies are compiled once.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,24 +18,19 @@ pub(crate) const DEADLINE: Duration = Duration::from_secs(3600);
 const RUNNER: &str = "1000";
 
 /// Returns what the system needs of this machine to compile.
-pub(crate) fn mounts() -> [Mount; 3] {
+pub(crate) fn mounts() -> [Mount; 4] {
     let bin = Path::new(env!("CARGO")).parent().expect("a program is in a directory");
     let sysroot = program::run(Command::new(bin.join("rustc")).args(["--print", "sysroot"]));
     let target = Path::new(env!("CARGO_TARGET_TMPDIR")).with_file_name("clone");
     let mut install = Command::new("install");
     install.args(["--directory", "--owner", RUNNER, "--group", RUNNER]).arg(&target);
     program::run(&mut install).success();
+    let registry = cargo_home().join("registry");
+    let read = |from: PathBuf, to| Mount { from, to, is_writable: false };
     [
-        Mount {
-            from: PathBuf::from(sysroot.success().trim_end()),
-            to: "/opt/rust",
-            is_writable: false,
-        },
-        Mount {
-            from: cargo_home().join("registry"),
-            to: "/home/runner/.cargo/registry",
-            is_writable: false,
-        },
+        read(PathBuf::from(sysroot.success().trim_end()), "/opt/rust"),
+        read(registry.join("cache"), "/home/runner/.cargo/registry/cache"),
+        read(registry.join("index"), "/home/runner/.cargo/registry/index"),
         Mount { from: target, to: "/home/runner/oci hooks/target", is_writable: true },
     ]
 }

@@ -16,4 +16,4 @@ opt-level = 0
 CONFIG
 echo "export PATH=$home/.cargo/bin:\$PATH" >>$home/.profile
 chown --recursive runner: $home/.profile $home/.cargo/{bin,config.toml}
-chown runner: $home/.cargo
+chown runner: $home/.cargo{,/registry}

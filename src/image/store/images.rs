@@ -11,7 +11,8 @@ use super::error::StoreError;
 use super::layers::Layer;
 use super::leases::Reservation;
 use super::open::{Store, names, read_record, remove_file, write_record};
-use crate::image::{Configuration, Digest, ImageConfig, Platform, Reference};
+use crate::image::layer::Blob;
+use crate::image::{Configuration, Digest, ImageConfig, Platform, Reference, RootFs};
 use crate::sys::fs::PathContext as _;
 
 /// An image in the store, ready to run.
@@ -162,6 +163,40 @@ impl Store {
         let layers = self.all_layers(new.reference, &configuration.rootfs.diff_ids)?;
         write_record(&self.image_path(new.reference, new.platform), &record)?;
         Ok(image(new.reference, record, configuration, layers))
+    }
+
+    /// Makes an image of one layer, which is an archive that is not compressed. Nobody finds it in the store: its layer
+    /// stays while the value is there, and for those who lease it.
+    pub fn unnamed_image(
+        &self,
+        reference: &Reference,
+        configuration: &Configuration,
+        layer: &[u8],
+    ) -> Result<Image, StoreError> {
+        let diff_id = Digest::of(layer);
+        let reservation = Arc::new(self.reserve(std::slice::from_ref(&diff_id))?);
+        let blob = Blob { reader: layer, digest: None, size: layer.len() as u64 };
+        let layer = self.unpack_blob(blob, &diff_id)?;
+        let rootfs = RootFs { diff_ids: vec![diff_id] };
+        let configuration = Configuration { rootfs, ..configuration.clone() };
+        let text = serde_json::to_string(&configuration).expect("strings can be written");
+        let id = Digest::of(text.as_bytes());
+        let record = Record {
+            reference: reference.to_string(),
+            platform: configuration.platform.clone(),
+            digest: id.clone(),
+            id,
+            configuration: text,
+            access: None,
+        };
+        Ok(image(reference, record, configuration, vec![layer]).held_by(reservation))
+    }
+
+    /// Removes the layers that no image needs, nor anybody who leased them.
+    pub fn remove_unneeded_layers(&self) -> Result<(), StoreError> {
+        let excluded = self.exclude()?;
+        self.remove_unneeded(excluded)?;
+        Ok(())
     }
 
     /// Returns all images, by name.

@@ -33,7 +33,10 @@ pub(super) fn inject(
         | BindMountRule::AnyUserMountOrVarTmp
         | BindMountRule::AnyMount => true,
         BindMountRule::UserBindMount => {
-            matches!(mount.source, MountSource::Bind { .. } | MountSource::Trusted { .. })
+            matches!(
+                mount.source,
+                MountSource::Bind { .. } | MountSource::Trusted { .. } | MountSource::System { .. }
+            )
         }
     }));
     pipeline.run(config).map_err(|error| error.failure)

@@ -176,7 +176,9 @@ fn real_target(inside: &RootfsDir, mount: &Mount) -> Result<PathBuf, BundleError
     let dev = Path::new("/dev");
     let (is_harmless, source_name) = match &mount.source {
         MountSource::Tmpfs(_) => (true, String::new()),
-        MountSource::Bind { file, .. } => (file.has_name(dev), file.display().to_string()),
+        MountSource::Bind { file, .. } | MountSource::System { file } => {
+            (file.has_name(dev), file.display().to_string())
+        }
         MountSource::Trusted { path, .. } => {
             (fs::canonicalize(path).is_ok_and(|path| path == dev), path.display().to_string())
         }

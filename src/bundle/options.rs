@@ -167,6 +167,12 @@ pub enum MountSource {
         /// Whether what is mounted below it comes along.
         recursive: bool,
     },
+    /// A directory of the host as everybody sees it: read-only, without what is mounted below it as far as the kernel
+    /// uncovers that, and with owners that no user namespace maps, so that root of one has no more access to its
+    /// files than anybody.
+    System {
+        file: HostFile,
+    },
     /// A directory that outlives the container or not, as its keeper likes.
     Volume {
         /// Its absolute path, where only root can change anything; made if missing.

@@ -74,6 +74,7 @@ impl Source {
             MountSource::Trusted { path, propagation, recursive } => {
                 (trusted(path)?, *propagation, *recursive, false)
             }
+            MountSource::System { file } => (file.clone(), Propagation::Private, false, false),
             MountSource::Volume { path, copy, is_shared } => {
                 let file = volume::open(container, path, copy.then_some(target), *is_shared)?;
                 (file, Propagation::Private, false, true)
@@ -89,14 +90,16 @@ impl Source {
         };
         let is_device = file.kind().is_char_device() || file.kind().is_block_device();
         let has_users = container.options.user_namespace.is_some();
+        let is_system = matches!(mount.source, MountSource::System { .. });
         Ok(Source::File(FileSource {
             target: mount.target.clone(),
             depth: if recursive { Depth::Recursive } else { Depth::Single },
-            read_only: mount.read_only,
+            read_only: mount.read_only || is_system,
             no_suid: !is_volume,
             no_dev: !is_device && !file.has_name(Path::new("/dev")),
             propagation,
             owners: match mount.id_mapping {
+                _ if is_system => None,
                 Some(id_mapping) => Some(Owners::Of(id_mapping)),
                 None => has_users.then_some(Owners::Same),
             },

@@ -37,7 +37,9 @@ pub(super) fn container(
         options.security.nesting.then(|| AuditEvent::Allowed { option: "nesting".to_owned() });
     let mounts = options.mounts.iter().map(|mount| {
         let (kind, source) = match &mount.source {
-            MountSource::Bind { file, .. } => ("bind", Some(file.display().to_string())),
+            MountSource::Bind { file, .. } | MountSource::System { file } => {
+                ("bind", Some(file.display().to_string()))
+            }
             MountSource::Trusted { path, .. } => ("bind", Some(path.display().to_string())),
             MountSource::Volume { path, .. } => ("volume", Some(path.display().to_string())),
             MountSource::Tmpfs(_) => ("tmpfs", None),

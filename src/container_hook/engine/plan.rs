@@ -298,7 +298,9 @@ impl<'a> Plan<'a> {
             MountSource::Bind { propagation, .. } | MountSource::Trusted { propagation, .. } => {
                 *propagation == bundle::Propagation::Shared
             }
-            MountSource::Volume { .. } | MountSource::Tmpfs(_) => false,
+            MountSource::System { .. } | MountSource::Volume { .. } | MountSource::Tmpfs(_) => {
+                false
+            }
         };
         !options.security.privileged
             && !all.contains(&&Namespace::Host)

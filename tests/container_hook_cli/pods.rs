@@ -213,3 +213,15 @@ fn the_pod_of_this_program_is_printed_without_a_cluster() {
     let ran = env.run(&["template", "--kubernetes", "--template", template.to_str().unwrap()]);
     assert!(ran.stdout.contains("  nodeSelector:\n    disk: ssd\n"), "{ran:?}");
 }
+
+#[test]
+fn a_job_is_tried_on_this_machine_alone() {
+    let env = TestEnv::new();
+    env.write("settings.toml", "[backend]\nkind = \"kubernetes\"\n");
+    let ran = env.run(&["try"]);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    let error =
+        "error: jobs of this runner are pods of a cluster, and `try` runs a job on this machine";
+    assert!(ran.stderr.starts_with(error), "{}", ran.stderr);
+    assert!(ran.stderr.contains("hint: set `kind = \"engine\"`"), "{}", ran.stderr);
+}

@@ -25,5 +25,6 @@ mod records;
 mod setup;
 mod storage;
 mod trouble;
+mod try_job;
 mod uplink;
 mod volumes;

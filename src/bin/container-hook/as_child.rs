@@ -7,6 +7,7 @@ use std::io;
 use std::path::Path;
 
 use clap::Args;
+use oci_hooks::container_hook::engine::JobSystem;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::sys::spawn;
 
@@ -39,5 +40,5 @@ pub(crate) fn run(
 ) -> Result<Exit, AsChildError> {
     let AsChildArgs { parent } = *args;
     spawn::die_with_parent(parent).map_err(|source| AsChildError::Parent { parent, source })?;
-    Ok(hook::run(config, log)?)
+    Ok(hook::run(config, JobSystem::Image, log)?)
 }

@@ -11,7 +11,7 @@ use oci_hooks::program::trace::LevelFilter;
 
 use crate::{
     as_child, audit, doctor, fill, images, import, install, logs, prune, ps, pull, relay, rmi,
-    template, volumes,
+    template, try_job, volumes,
 };
 
 const HELP: &str = "\
@@ -21,6 +21,7 @@ The runner does so by the script that `container-hook install` writes.
 Examples:
   container-hook install ~/container-hook      Write the script, and print what the runner needs
   container-hook doctor                        What is missing on this machine?
+  container-hook try                           Run a job without GitHub
   container-hook pull node:22                  Have an image before a job needs it
   container-hook prune --size 20GB             Remove least recently used images
   container-hook template lint pod.yaml        Are there mistakes in this pod template?
@@ -103,6 +104,7 @@ Examples:
 pub(crate) enum Command {
     Install(install::InstallArgs),
     Doctor(doctor::DoctorArgs),
+    Try(try_job::TryArgs),
     Ps(ps::PsArgs),
     Logs(logs::LogsArgs),
     Audit(audit::AuditArgs),
@@ -120,6 +122,7 @@ pub(crate) enum Command {
     Relay(relay::RelayArgs),
     AsRoot(relay::AsRootArgs),
     AsChild(as_child::AsChildArgs),
+    TryRequest(try_job::TryRequestArgs),
     Fill(fill::FillArgs),
     Monitor(MonitorArgs),
 }

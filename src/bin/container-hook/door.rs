@@ -13,6 +13,7 @@ use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::holders::{Found, HolderError, HolderRecord, Holders, enter_store};
 use oci_hooks::sys::error::chain;
+use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::privilege::{
     Attendant, Inside, Map, Privilege, Side, enter_new, exit_at_once, missing_in_container,
 };
@@ -323,6 +324,15 @@ pub(crate) fn remove_volumes(
         holders.forget(owner, lock)?;
     }
     Ok(removed.unwrap_or_default())
+}
+
+/// Returns the holder of a job, if it runs; root has none.
+pub(crate) fn holder(settings: &Settings, owner: &str) -> Option<Identity> {
+    if Privilege::is_root_of_host() {
+        return None;
+    }
+    let found = Holders::existing(&settings.store, JOBS).find(owner);
+    found.and_then(|found| found.holder).map(|holder| holder.process)
 }
 
 /// Goes on where the files of this user have their owners.

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oci_hooks::container_hook;
-use oci_hooks::container_hook::engine::{BuildOptions, EngineSettings};
+use oci_hooks::container_hook::engine::{BuildOptions, EngineSettings, JobSystem};
 use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::NetworkOptions;
@@ -68,7 +68,10 @@ pub(crate) fn check(settings: &Settings) -> Result<(), HostError> {
 }
 
 /// Returns how jobs are run on this host.
-pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, HostError> {
+pub(crate) fn engine_settings(
+    settings: &Settings,
+    job_system: JobSystem,
+) -> Result<EngineSettings, HostError> {
     let privilege = settings.place.privilege;
     Ok(EngineSettings {
         pull: settings.store.pull.into(),
@@ -91,6 +94,7 @@ pub(crate) fn engine_settings(settings: &Settings) -> Result<EngineSettings, Hos
             options: settings.build.options.clone(),
             env: environment::proxies(),
         },
+        job_system,
     })
 }
 
@@ -127,7 +131,7 @@ fn what_only_root_can_do_is_named_to_others() {
         place: Place { privilege: Privilege::Single, ..Place::default() },
         ..Settings::default()
     };
-    let settings = engine_settings(&settings).unwrap();
+    let settings = engine_settings(&settings, JobSystem::Image).unwrap();
     assert!(!settings.user_namespace);
 }
 
@@ -136,7 +140,7 @@ fn defaults_are_those_of_the_library() {
     let mut settings = hook_settings(&Settings::default(), Path::new("/s.toml"));
     assert_eq!(settings.policy.file.take().unwrap(), Path::new("/s.toml"));
     assert_eq!(format!("{settings:?}"), format!("{:?}", container_hook::Settings::default()));
-    let mut settings = engine_settings(&Settings::default()).unwrap();
+    let mut settings = engine_settings(&Settings::default(), JobSystem::Image).unwrap();
     // These are of the machine.
     settings.build.env.clear();
     assert_eq!(format!("{settings:?}"), format!("{:?}", EngineSettings::default()));

@@ -3,7 +3,7 @@
 pub(crate) mod pod;
 
 use std::env;
-use std::ffi::OsString;
+use std::ffi::{CStr, OsString};
 use std::iter;
 use std::path::{Path, PathBuf};
 
@@ -40,7 +40,7 @@ const WORKFLOW_VARIABLE: &str = "GITHUB_WORKFLOW_REF";
 pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLATE";
 
 /// The runner's program that runs a job; the kernel knows it by this name.
-const WORKER: &str = "Runner.Worker";
+pub(crate) const WORKER: &CStr = c"Runner.Worker";
 
 /// How many generations above this process the worker is looked for: a shell, sudo with its helper
 /// and our own processes stand between.
@@ -257,5 +257,7 @@ fn directory(name: &'static str) -> Result<PathBuf, EnvironmentError> {
 fn worker() -> Option<Identity> {
     let this = Identity::of(std::process::id())?;
     let ancestors = iter::successors(Some(this), Identity::parent);
-    ancestors.take(MAX_ANCESTORS).find(|process| process.name().as_deref() == Some(WORKER))
+    ancestors
+        .take(MAX_ANCESTORS)
+        .find(|process| process.name().is_some_and(|name| name.as_bytes() == WORKER.to_bytes()))
 }

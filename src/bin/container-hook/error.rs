@@ -24,6 +24,7 @@ use crate::door::DoorError;
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::log::FULL;
 use crate::stdin::StdinError;
+use crate::try_job::TryError;
 
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
@@ -54,6 +55,8 @@ pub(crate) enum Error {
     Pull(#[from] Box<PullError>),
     #[error(transparent)]
     Hook(#[from] Box<HookError>),
+    #[error(transparent)]
+    Try(#[from] TryError),
     #[error("no audit log: set `file` under [audit] in the settings")]
     NoAudit,
     #[error("{} {} not in the store", missing.join(", "), if missing.len() == 1 { "is" } else { "are" })]
@@ -137,6 +140,9 @@ impl Failure for Error {
                     .to_owned(),
             ),
             Error::Access(error) => Some(error.hint()),
+            Error::Try(TryError::Cluster) => Some(
+                "set `kind = \"engine\"` under [backend] for jobs on this machine".to_owned(),
+            ),
             Error::NoSuchPod { .. } => {
                 Some("`container-hook ps` lists the pods of jobs".to_owned())
             }

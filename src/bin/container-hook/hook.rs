@@ -6,7 +6,7 @@ use std::path::Path;
 
 use oci_hooks::container_hook;
 use oci_hooks::container_hook::audit::AuditLog;
-use oci_hooks::container_hook::engine::EngineBackend;
+use oci_hooks::container_hook::engine::{EngineBackend, JobSystem};
 use oci_hooks::container_hook::request::{Command, Request};
 use oci_hooks::container_hook::{Backend, HookContext, HookError, Log as _, Outcome, Runner};
 use oci_hooks::image::PlatformError;
@@ -57,7 +57,11 @@ pub(crate) enum CallError {
 }
 
 /// Carries out the request on standard input.
-pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
+pub(crate) fn run(
+    config: Option<&Path>,
+    job_system: JobSystem,
+    log: &Log,
+) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
     // A runner that called by sudo has tried it already, with no more than its own rights.
     if sudo_caller().is_none()
@@ -73,7 +77,7 @@ pub(crate) fn run(config: Option<&Path>, log: &Log) -> Result<Exit, CallError> {
             match passage.map_err(CallError::from).inspect_err(|error| explain(error, log))? {
                 Passage::Inside(settings) => {
                     loaded.settings = *settings;
-                    on_this_machine(&loaded, &request, &seen, log)
+                    on_this_machine(&loaded, job_system, &request, &seen, log)
                         .inspect_err(|error| explain(error, log))
                 }
                 Passage::Ended(exit) => Ok(exit),
@@ -93,6 +97,7 @@ fn explain(error: &CallError, log: &Log) {
 
 fn on_this_machine(
     loaded: &Loaded<Settings>,
+    job_system: JobSystem,
     request: &Request,
     seen: &Seen,
     log: &Log,
@@ -110,7 +115,7 @@ fn on_this_machine(
     }
     let backend = EngineBackend {
         context: call.context(log),
-        settings: &engine::engine_settings(settings)?,
+        settings: &engine::engine_settings(settings, job_system)?,
         engine: &engine,
         network: &engine::network(settings),
         registries: &settings.host().registries(|name| std::env::var(name).ok())?,

@@ -46,6 +46,7 @@ mod signals;
 mod stdin;
 mod step;
 mod template;
+mod try_job;
 mod volumes;
 
 use std::io::IsTerminal as _;
@@ -54,6 +55,7 @@ use std::process::ExitCode;
 use clap::CommandFactory as _;
 use cli::{Cli, Command, Format};
 use error::Error;
+use oci_hooks::container_hook::engine::JobSystem;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::{Exit, Failure as _, exit_code};
 use oci_hooks::program::{completions, config, help, monitor, trace};
@@ -67,7 +69,14 @@ fn main() -> ExitCode {
     let command = match &cli.command {
         // What these say is in the log of a step.
         None if !std::io::stdin().is_terminal() => {
-            return log::report(|log| hook::run(cli.global.config.as_deref(), log));
+            return log::report(|log| {
+                hook::run(cli.global.config.as_deref(), JobSystem::Image, log)
+            });
+        }
+        Some(Command::TryRequest(_)) => {
+            return log::report(|log| {
+                hook::run(cli.global.config.as_deref(), JobSystem::Host, log)
+            });
         }
         Some(Command::Relay(_)) => return log::report(relay::relay),
         Some(Command::AsRoot(_)) => return log::report(|_| relay::as_root()),
@@ -115,6 +124,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         Command::Volumes(args) => volumes::run(args, context),
         Command::Prune(args) => prune::run(args, context),
         Command::Template(args) => template::run(args, context),
+        Command::Try(args) => try_job::run(args, context),
         Command::Config(args) => config::run::<Settings, Error>(args, context).map(|()| Exit::Done),
         Command::Completions(args) => {
             args.run(&Cli::command(), context)?;
@@ -125,7 +135,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
             Ok(Exit::Done)
         }
         Command::Fill(args) => fill::run(args),
-        Command::Relay(_) | Command::AsRoot(_) | Command::AsChild(_) => {
+        Command::Relay(_) | Command::AsRoot(_) | Command::AsChild(_) | Command::TryRequest(_) => {
             unreachable!("these have a log of their own")
         }
     }

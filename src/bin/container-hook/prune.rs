@@ -19,6 +19,7 @@ use crate::error::Error;
 use crate::images::ImageEntry;
 use crate::pods;
 use crate::settings::{Kind, Settings};
+use crate::try_job;
 
 /// Remove images by age and size, and what killed jobs left behind
 #[derive(Debug, Args)]
@@ -85,6 +86,7 @@ pub(crate) fn run(args: &PruneArgs, context: &mut Context) -> Result<Exit, Error
     // Containers of killed jobs hold their images.
     let Abandoned { removed: jobs, mut unreadable } =
         door::remove_abandoned_jobs(&settings, newer)?;
+    try_job::remove_abandoned(&settings)?;
     let settings = match door::store(settings)? {
         Passage::Inside(settings) => settings,
         Passage::Ended(exit) => return Ok(exit),

@@ -6,6 +6,7 @@ use super::give_back;
 use super::job::{AllJobs, Job, Jobs, Lent};
 use super::pod;
 use super::services;
+use super::settings::JobSystem;
 use crate::bundle;
 use crate::container::{ContainerError, Engine, Record};
 use crate::container_hook::error::HookError;
@@ -27,7 +28,12 @@ pub(super) fn run(backend: &EngineBackend<'_>) -> Result<(), HookError> {
     if let Err(error) = told.and_then(|_| services::show_all(backend)) {
         backend.context.log.warning(&chain(&error));
     }
-    remove_all(backend)
+    remove_all(backend)?;
+    if backend.settings.job_system == JobSystem::Host {
+        // Nobody asks for that layer by a name.
+        backend.engine.store.remove_unneeded_layers()?;
+    }
+    Ok(())
 }
 
 /// Reports which limits a runner's job met that did not come up.

@@ -2,7 +2,7 @@
 
 use super::build::BuildError;
 use super::unkept::UnkeptLimits;
-use crate::container::ContainerError;
+use crate::container::{ContainerError, HostSystemError};
 use crate::container_hook::error::HookError;
 use crate::image::{PullError, StoreError};
 use crate::network::NetworkError;
@@ -21,6 +21,8 @@ pub enum EngineError {
     Network(#[from] NetworkError),
     #[error(transparent)]
     Container(#[from] ContainerError),
+    #[error(transparent)]
+    HostSystem(#[from] HostSystemError),
     #[error(transparent)]
     Limits(#[from] UnkeptLimits),
 }
@@ -42,4 +44,12 @@ macro_rules! into_hook_error {
     };
 }
 
-into_hook_error!(PullError, StoreError, BuildError, NetworkError, ContainerError, UnkeptLimits);
+into_hook_error!(
+    PullError,
+    StoreError,
+    BuildError,
+    NetworkError,
+    ContainerError,
+    HostSystemError,
+    UnkeptLimits
+);

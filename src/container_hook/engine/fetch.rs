@@ -15,6 +15,9 @@ use crate::sys::privilege::outside;
 
 /// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
 pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
+    if let Some(system) = &plan.system {
+        return Ok(system.image(&backend.engine.store)?);
+    }
     let container = &plan.container;
     let reference = match (&container.reference, &container.args.source) {
         (Some(reference), _) => reference,

@@ -40,5 +40,5 @@ pub use cleanup_job::{Abandoned, remove_abandoned};
 pub use error::EngineError;
 pub use job::{Job, Lent, Peer};
 pub use run_script_step::DirectStep;
-pub use settings::{BuildOptions, EngineSettings, NewPrivileges};
+pub use settings::{BuildOptions, EngineSettings, JobSystem, NewPrivileges};
 pub use volumes::{RemovedVolumes, RunnerVolume, RunnerVolumes, VolumeUser};

@@ -13,9 +13,9 @@ use super::mounts::{OpenVolume, RunnerMount};
 use super::nesting;
 use super::network::Connection;
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
-use super::settings::NewPrivileges;
+use super::settings::{JobSystem, NewPrivileges};
 use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
-use crate::container::{self, Health, Output, STEPS_ARGS, Stop, are_steps_reachable};
+use crate::container::{self, Health, HostSystem, Output, STEPS_ARGS, Stop, are_steps_reachable};
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
 use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
@@ -33,6 +33,8 @@ pub(super) struct Plan<'a> {
     base: bundle::Options,
     /// The rest of what the template adds.
     pub(super) additions: Additions,
+    /// The programs of this host, if its root file system has those.
+    pub(super) system: Option<HostSystem>,
     /// Whether neither workflow nor template say if programs may get more rights.
     is_privilege_unsaid: bool,
 }
@@ -112,7 +114,10 @@ impl<'a> Plan<'a> {
         ceilings::lower_template(backend, &container.title, &mut base)?;
         let is_privilege_unsaid = container.options.security.no_new_privileges.is_none()
             && !overlay.is_some_and(Overlay::says_escalation);
-        Ok(Plan { container, volumes, runner_mounts, base, additions, is_privilege_unsaid })
+        let has_system =
+            container.role == Role::Job && backend.settings.job_system == JobSystem::Host;
+        let system = has_system.then(HostSystem::find).transpose()?;
+        Ok(Plan { container, volumes, runner_mounts, base, additions, system, is_privilege_unsaid })
     }
 
     /// Returns what was asked to be limited by a cgroup, by the workflow, the settings or the template: not
@@ -272,6 +277,9 @@ impl<'a> Plan<'a> {
         {
             options.security.no_new_privileges = false;
         }
+        if self.system.is_some() && !is_apart {
+            HostSystem::confine(&mut options);
+        }
         nesting::allow(backend, &self.container.title, is_apart, &mut options)?;
         Ok(options)
     }
@@ -343,6 +351,7 @@ impl<'a> Plan<'a> {
             mounts.push(volume.mount(backend, own));
         }
         mounts.extend(self.runner_mounts.iter().map(|mount| mount.mount(backend)));
+        mounts.extend(self.system.iter().flat_map(HostSystem::mounts));
         mounts
     }
 }

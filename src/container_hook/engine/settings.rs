@@ -41,6 +41,8 @@ pub struct EngineSettings {
     pub enforce_limits: bool,
     /// How Dockerfile actions are built.
     pub build: BuildOptions,
+    /// What the job container's root file system is made of.
+    pub job_system: JobSystem,
 }
 
 impl Default for EngineSettings {
@@ -61,8 +63,19 @@ impl Default for EngineSettings {
             volumes_bytes: None,
             enforce_limits: false,
             build: BuildOptions::default(),
+            job_system: JobSystem::default(),
         }
     }
+}
+
+/// What the root file system of a job container is made of. No request says so, and no setting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobSystem {
+    /// The image that the request names.
+    #[default]
+    Image,
+    /// The programs of this host, whatever image the request names.
+    Host,
 }
 
 /// In which containers programs may get more rights than whoever starts them.

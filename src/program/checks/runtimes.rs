@@ -41,7 +41,7 @@ pub fn checks(host: Host<'_>) -> Vec<Check> {
 }
 
 fn described(program: &Path) -> String {
-    let version = version(program).map_or("version unknown".to_owned(), |(text, _)| text);
+    let version = version_of(program).unwrap_or_else(|| "version unknown".to_owned());
     format!("{} {version}", program.display())
 }
 
@@ -71,7 +71,12 @@ fn check(program: &Path) -> Check {
     Check::warn("runtime", found, hint)
 }
 
-/// Returns the version that a runtime says it has.
+/// Returns the version that a runtime says it has, as it says it.
+pub fn version_of(program: &Path) -> Option<String> {
+    version(program).map(|(text, _)| text)
+}
+
+/// Returns the same, and the version that it is.
 fn version(program: &Path) -> Option<(String, Version)> {
     let mut call = Program::new(program, Path::new("/"));
     call.argv = vec![program.as_os_str(), OsStr::new("--version")];

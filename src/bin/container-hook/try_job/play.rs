@@ -1,0 +1,332 @@
+//! The job: prepared, one step, cleaned up, and then looked for.
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use clap::Args;
+use clap_complete::ArgValueCandidates;
+use oci_hooks::image::Reference;
+use oci_hooks::program::checks::runtimes::version_of;
+use oci_hooks::program::context::Context;
+use oci_hooks::program::exit::Exit;
+use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::settings_file::Loaded;
+use oci_hooks::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
+use oci_hooks::sys::identity::Identity;
+use rustix::io::Errno;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::call::{Ended, WhenToldToEnd, call};
+use super::job_log::JobLog;
+use super::left::Traces;
+use super::request::{self, Service};
+use super::runner::Runner;
+use crate::environment::{self, WORKER};
+use crate::error::Error;
+use crate::names;
+use crate::settings::{Kind, Settings};
+use crate::signals::Pending;
+
+/// More than any answer of ours has.
+const MAX_ANSWER_BYTES: u64 = 1 << 20;
+
+/// Run a job without GitHub, and check that nothing is left of it
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  container-hook try                                  A container with the programs of this machine
+  container-hook try -- sh -c 'echo $HOME; exit 3'    Another command; ends with its code, 3
+  container-hook try node:22 -- node --version        A container of an image
+  container-hook try --service redis:7 redis:7 -- redis-cli -h redis ping
+  container-hook try --keep                           Leave the job, to look at it
+
+It sends the requests that GitHub's runner would send, and shows the log of the job as GitHub does.
+
+Without IMAGE no registry is asked: the container has /usr, /bin, /sbin and /lib of this machine, \
+read-only, and of /etc what programs need to be loaded and to trust servers; of both only what every \
+user may read.
+
+Exit status is that of the command; 1 if the job did not come up, in which case the findings of \
+`container-hook doctor` follow, or if something is left of it. Images stay in the store.")]
+pub(crate) struct TryArgs {
+    /// Image of the job container; the programs of this machine if not given
+    #[arg(value_name = "IMAGE", add = ArgValueCandidates::new(names::images))]
+    image: Option<Reference>,
+
+    /// Start a service that the command reaches as NAME, or by the last part of its image's name (can be repeated)
+    #[arg(long = "service", value_name = "IMAGE[=NAME]")]
+    services: Vec<Service>,
+
+    /// Do not clean up: print how to look at the job, and how to remove it
+    #[arg(long)]
+    keep: bool,
+
+    /// Command and arguments of the step
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+/// Carry out a request of `try` for a job with the programs of this machine
+#[derive(Debug, Args)]
+#[command(hide = true)]
+pub(crate) struct TryRequestArgs {}
+
+/// Why there was no job.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TryError {
+    #[error(
+        "jobs of this runner are pods of a cluster, and `try` runs a job on this machine: there, `container-hook \
+         doctor` checks what they need, and a workflow tries them"
+    )]
+    Cluster,
+    #[error(transparent)]
+    Path(#[from] PathError),
+    #[error("cannot catch signals")]
+    Signals(#[source] std::io::Error),
+    #[error("cannot name this process")]
+    Name(#[source] Errno),
+    #[error(transparent)]
+    Read(#[from] ReadError),
+    #[error("the answer to prepare_job is malformed")]
+    Answer(#[from] serde_json::Error),
+}
+
+/// How the job went, for programs.
+#[derive(Debug, Default, Serialize)]
+struct TryReport {
+    /// The image of the job container; none if it had the programs of this machine.
+    image: Option<String>,
+    runtime: Option<PathBuf>,
+    runtime_version: Option<String>,
+    prepare_seconds: Option<f64>,
+    step_seconds: Option<f64>,
+    cleanup_seconds: Option<f64>,
+    exit_code: u8,
+    /// None if the job is kept.
+    left: Option<Vec<String>>,
+    kept: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> {
+    let loaded = context.settings::<Settings>()?;
+    if environment::backend(&loaded.settings) == Kind::Kubernetes {
+        return Err(TryError::Cluster.into());
+    }
+    // By that name its calls find the process whose end is the end of the job.
+    rustix::thread::set_name(WORKER).map_err(TryError::Name)?;
+    let pid = std::process::id();
+    let own = Identity::of(pid).unwrap_or(Identity { pid, start: 0 });
+    let mut signals = Pending::new().map_err(TryError::Signals)?;
+    let runner = Runner::new(&loaded.settings, own).map_err(TryError::from)?;
+    let config = context.config.clone();
+    let runtime = loaded.settings.host().runtime().ok().map(|runtime| runtime.program);
+    let mut report = TryReport {
+        image: args.image.as_ref().map(Reference::familiar),
+        runtime_version: runtime.as_deref().filter(|_| context.is_json()).and_then(version_of),
+        runtime,
+        ..TryReport::default()
+    };
+    let mut log = JobLog::new(context);
+    let mut play = Play { args, loaded: &loaded, runner: &runner, config, signals: &mut signals };
+    let played = play.job(&mut report, &mut log);
+    let shown = log.finish();
+    let came = played?;
+    if context.is_json() {
+        context.json(&report)?;
+    }
+    shown?;
+    context.flush()?;
+    if came == Came::Failed {
+        play.doctor(context)?;
+    }
+    let is_left = report.left.is_some_and(|left| !left.is_empty());
+    Ok(if is_left { Exit::Findings } else { Exit::Code(report.exit_code) })
+}
+
+/// What became of a job, whatever its command did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Came {
+    Up,
+    /// Somebody gave it up before.
+    Cancelled,
+    Failed,
+}
+
+/// A job that is played.
+struct Play<'a> {
+    args: &'a TryArgs,
+    loaded: &'a Loaded<Settings>,
+    runner: &'a Runner,
+    config: Option<PathBuf>,
+    signals: &'a mut Pending,
+}
+
+impl Play<'_> {
+    /// Plays the job to its end, or until it is there to look at.
+    fn job(&mut self, report: &mut TryReport, log: &mut JobLog<'_>) -> Result<Came, Error> {
+        let settings = &self.loaded.settings;
+        let worked = self.steps(report, log);
+        if self.args.keep && worked.as_ref().is_ok_and(|came| *came == Came::Up) {
+            let directory = self.runner.directory.display();
+            log.title("The job is kept");
+            log.show("its containers:       container-hook ps");
+            log.show("what a service wrote: container-hook logs NAME");
+            log.show(&format!("the runner's files:   {directory}"));
+            log.show("remove all of it:     container-hook prune");
+            report.kept = Some(self.runner.directory.clone());
+            return worked;
+        }
+        let traces = Traces::of(settings, &self.runner.owner());
+        log.title("Stop containers");
+        let cleaned =
+            self.request("cleanup_job", &json!({}), &Value::Null, WhenToldToEnd::GoOn, log);
+        let removed = self.runner.remove(settings).map_err(TryError::from);
+        let ended = cleaned?;
+        report.cleanup_seconds = Some(ended.seconds);
+        log.time("cleanup", ended.seconds);
+        let left = traces?.left(settings);
+        for line in &left {
+            log.error(&format!("left of the job: {line}"));
+        }
+        if left.is_empty() {
+            log.show("nothing is left");
+        }
+        report.left = Some(left);
+        removed?;
+        let came = worked?;
+        if ended.status.success() {
+            return Ok(came);
+        }
+        report.exit_code = code(&ended);
+        Ok(Came::Failed)
+    }
+
+    /// Prepares the job and runs its step.
+    fn steps(&mut self, report: &mut TryReport, log: &mut JobLog<'_>) -> Result<Came, Error> {
+        let TryArgs { image, services, command, .. } = self.args;
+        log.title("Initialize containers");
+        if image.is_none() {
+            log.show("the job container has the programs of this machine, read-only");
+        }
+        let args = request::prepare(self.runner, image.as_ref(), services);
+        let ended = self.request("prepare_job", &args, &Value::Null, WhenToldToEnd::Cancel, log)?;
+        report.prepare_seconds = Some(ended.seconds);
+        log.time("prepare", ended.seconds);
+        report.exit_code = code(&ended);
+        if let Some(signal) = ended.signal {
+            log.error(CANCELLED);
+            report.exit_code = u8::try_from(128 + signal).unwrap_or(1);
+            return Ok(Came::Cancelled);
+        }
+        if !ended.status.success() {
+            return Ok(Came::Failed);
+        }
+        let state = self.answer()?["state"].take();
+        let (script, title) = request::script(command);
+        for name in request::files() {
+            self.runner.write(&name, b"").map_err(TryError::from)?;
+        }
+        self.runner.write(&request::script_name(), script.as_bytes()).map_err(TryError::from)?;
+        log.title(&format!("Run {title}"));
+        let args = request::step(self.runner);
+        let ended = self.request("run_script_step", &args, &state, WhenToldToEnd::Cancel, log)?;
+        report.step_seconds = Some(ended.seconds);
+        report.exit_code = code(&ended);
+        if ended.signal.is_some() {
+            log.error(CANCELLED);
+        } else if report.exit_code != 0 {
+            log.error(&format!("Process completed with exit code {}.", report.exit_code));
+        }
+        log.time("step", ended.seconds);
+        Ok(Came::Up)
+    }
+
+    /// Makes a call with a request, as the runner does.
+    fn request(
+        &mut self,
+        command: &str,
+        args: &Value,
+        state: &Value,
+        when: WhenToldToEnd,
+        log: &mut JobLog<'_>,
+    ) -> Result<Ended, TryError> {
+        let response = self.runner.write(ANSWER, b"")?;
+        let request =
+            json!({"command": command, "responseFile": response, "args": args, "state": state});
+        let mut program = self.this_program()?;
+        if self.args.image.is_none() && command != "run_script_step" {
+            program.arg(TRY_REQUEST);
+        }
+        program.env_clear().envs(self.runner.environment());
+        Ok(call(program, format!("{request}\n").as_bytes(), when, self.signals, log)?)
+    }
+
+    /// Returns the last answer.
+    fn answer(&self) -> Result<Value, TryError> {
+        let answer = read_bounded(&self.runner.directory.join(ANSWER), MAX_ANSWER_BYTES)?;
+        Ok(serde_json::from_slice(&answer)?)
+    }
+
+    /// Has the findings of `doctor` shown, which looks at the machine as a process of its own.
+    fn doctor(&self, context: &Context) -> Result<(), TryError> {
+        let mut doctor = self.this_program()?;
+        let program = PathBuf::from(doctor.get_program());
+        doctor.arg("doctor").stdin(Stdio::null());
+        if context.is_json() {
+            doctor.stdout(std::io::stderr());
+        }
+        // What it finds is what it says.
+        doctor.status().at("execute", &program)?;
+        Ok(())
+    }
+
+    /// Returns a call of this program with the same settings.
+    fn this_program(&self) -> Result<Command, TryError> {
+        let mut command = Command::new(this_program()?);
+        if let Some(config) = &self.config {
+            command.arg("--config").arg(config);
+        }
+        Ok(command)
+    }
+}
+
+/// The file of answers, below the runner's directory.
+const ANSWER: &str = "_work/_temp/_runner_hook_responses/try.json";
+
+/// What the runner says of what was cancelled.
+const CANCELLED: &str = "The operation was canceled.";
+
+/// The command that carries out requests for a job without an image.
+const TRY_REQUEST: &str = "try-request";
+
+/// Returns the exit code of a call.
+fn code(ended: &Ended) -> u8 {
+    match Exit::from(ended.status) {
+        Exit::Done => 0,
+        Exit::Findings => 1,
+        Exit::Code(code) => code,
+    }
+}
+
+#[test]
+fn the_report_is_that_of_the_manual() {
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
+    let path = path.join("tests/data/container-hook/cli/try.json");
+    let report = TryReport {
+        image: Some("redis:7".to_owned()),
+        runtime: Some("/usr/sbin/runc".into()),
+        runtime_version: Some("1.3.3".to_owned()),
+        prepare_seconds: Some(0.071),
+        step_seconds: Some(0.012),
+        cleanup_seconds: Some(0.05),
+        exit_code: 3,
+        left: Some(Vec::new()),
+        kept: None,
+    };
+    let written = serde_json::to_string_pretty(&report).unwrap() + "\n";
+    if std::env::var_os("UPDATE_GOLDEN").is_some() {
+        std::fs::write(&path, &written).unwrap();
+    }
+    assert_eq!(std::fs::read_to_string(path).unwrap(), written);
+}

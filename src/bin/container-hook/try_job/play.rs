@@ -170,10 +170,12 @@ impl Play<'_> {
         if self.args.keep && worked.as_ref().is_ok_and(|came| *came == Came::Up) {
             let directory = self.runner.directory.display();
             log.title("The job is kept");
-            log.show("its containers:       container-hook ps");
-            log.show("what a service wrote: container-hook logs NAME");
+            let config = self.config.as_ref().map(|file| format!(" --config {}", file.display()));
+            let program = format!("container-hook{}", config.unwrap_or_default());
+            log.show(&format!("its containers:       {program} ps"));
+            log.show(&format!("what a service wrote: {program} logs NAME"));
             log.show(&format!("the runner's files:   {directory}"));
-            log.show("remove all of it:     container-hook prune");
+            log.show(&format!("remove all of it:     {program} prune"));
             report.kept = Some(self.runner.directory.clone());
             return worked;
         }

@@ -4,8 +4,8 @@ use std::fs;
 
 use serde_json::Value;
 
-use crate::env::{GOOD, VERSION, World, error, repository, text};
-use crate::job::{REPORT, TEMPLATE, TOOLS, play, template};
+use crate::env::{GOOD, VERSION, World, error, text};
+use crate::job::{REPORT, TOOLS, play, template};
 use crate::note;
 
 fn report(world: &World) -> Vec<Value> {

@@ -1,6 +1,6 @@
 #!/bin/bash
 # What README.md presumes: Rust as rustup installs it, a user who may use sudo, and a directory for a clone. Cargo has no
-# network, and does not optimize, which takes long.
+# network. It neither optimizes nor writes debug information, which takes long.
 set -euo pipefail
 echo 'runner ALL=(ALL) NOPASSWD: ALL' >/etc/sudoers.d/runner
 home=/home/runner
@@ -11,6 +11,8 @@ done
 cat >$home/.cargo/config.toml <<'CONFIG'
 [net]
 offline = true
+[profile.dev]
+debug = false
 [profile.release]
 opt-level = 0
 CONFIG

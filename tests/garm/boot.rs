@@ -221,7 +221,11 @@ fn scripts_before_the_installation_run_as_root_in_the_order_of_their_names() {
         world.provider().delete("one");
 
         let failing = json!({"01": script("#!/bin/sh\necho oh no; exit 9\n")});
-        world.create("two", "true", json!({"extra_specs": {"pre_install_scripts": failing}}));
+        world.create_for_failure(
+            "two",
+            "true",
+            json!({"extra_specs": {"pre_install_scripts": failing}}),
+        );
         let said = world.boot_fails("two");
         assert!(said.contains("01") && said.contains('9'), "{said}");
         world.provider().delete("two");

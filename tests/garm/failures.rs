@@ -103,7 +103,7 @@ fn a_boot_that_fails_later_is_told_with_its_reason() {
         world.warm_up();
         let before = Snapshot::take(&world.installation);
         world.garm.plan("/metadata/credentials/", Fault::Status(404), 100);
-        world.create("one", "true", json!({}));
+        world.create_for_failure("one", "true", json!({}));
         let said = world.boot_fails("one");
         assert!(said.contains("404") || said.contains("credentials"), "{said}");
         let answer = world.provider().wait_for("one", Status::Error);
@@ -119,7 +119,7 @@ fn a_boot_that_fails_later_is_told_with_its_reason() {
 fn a_runner_that_does_not_register_is_told_with_its_reason() {
     with_runtime(Runtime::Runc, "", |world| {
         world.garm.plan("runner-registration-token", Fault::Status(401), 1);
-        world.create("one", "true", json!({"jit_config_enabled": false}));
+        world.create_for_failure("one", "true", json!({"jit_config_enabled": false}));
         let said = world.boot_fails("one");
         assert!(said.contains("401") || said.contains("registration"), "{said}");
         world.provider().wait_for("one", Status::Error);

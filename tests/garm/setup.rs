@@ -88,6 +88,12 @@ impl World<'_> {
         answer
     }
 
+    /// Creates an instance whose boot fails, which it may have done by the time of the answer.
+    #[track_caller]
+    pub(crate) fn create_for_failure(&self, name: &str, job: &str, fields: Value) {
+        self.provider().create(&self.garm.bootstrap(name, job, fields));
+    }
+
     /// Creates an instance and waits until its runner is idle.
     #[track_caller]
     pub(crate) fn bring_up(&self, name: &str, job: &str, fields: Value) -> Instance {

@@ -18,7 +18,7 @@ fn a_runner_that_ends_before_it_listens_was_never_idle() {
         world.warm_up();
         let before = Snapshot::take(&world.installation);
         let job = "#deaf\necho 'A session for this runner already exists.'; exit 1";
-        world.create("one", job, json!({}));
+        world.create_for_failure("one", job, json!({}));
         let said = world.boot_fails("one");
         let expected = "before it listened for jobs; last lines: ";
         assert!(said.contains(expected) && said.contains("A session for this runner"), "{said}");

@@ -24,8 +24,17 @@ const DEBIAN: [&str; 6] = [
     "/var/lib/systemd/timers/",
 ];
 
-/// Where `container-hook` has the store of the user `runner`.
-const STORE: [&str; 2] = ["/home/runner/.local/share/oci-hooks", "/tmp/oci-hooks-1000"];
+/// The store that `container-hook` keeps for the next job of the user `runner`, when it is empty.
+const EMPTY_STORE: [&str; 8] = [
+    "/home/runner/.local/share/oci-hooks",
+    "/home/runner/.local/share/oci-hooks/images",
+    "/home/runner/.local/share/oci-hooks/jobs",
+    "/home/runner/.local/share/oci-hooks/layers",
+    "/home/runner/.local/share/oci-hooks/lock",
+    "/tmp/oci-hooks-1000",
+    "/tmp/oci-hooks-1000/jobs",
+    "/tmp/oci-hooks-1000/leases",
+];
 
 /// Plays a page of the repository whose reader installs packages. Returns what is not as the page says, the first of
 /// which may be the reason of the others.
@@ -53,14 +62,9 @@ pub(crate) fn play_in_clone(name: &str) -> Vec<String> {
     let before = files(&root);
     let session = Session::new(&root, clone::DIRECTORY, clone::DEADLINE);
     let mut findings = play_blocks(name, &root, session);
-    // The store of images stays for the next job, as docs/install.md says.
-    let is_of_store = |file: &&String| STORE.iter().any(|directory| file.starts_with(directory));
+    let is_expected = |file: &&String| !is_ours(file) || EMPTY_STORE.contains(&file.as_str());
     let now = files(&root);
-    let left: Vec<_> = now
-        .difference(&before)
-        .filter(|file| is_ours(file) && !is_of_store(file))
-        .cloned()
-        .collect();
+    let left: Vec<_> = now.difference(&before).filter(|file| !is_expected(file)).cloned().collect();
     if !left.is_empty() {
         findings.push(format!("{name}: these are left:\n{}", left.join("\n")));
     }

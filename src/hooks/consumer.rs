@@ -35,7 +35,7 @@ pub struct Consumer {
     pub annotations: &'static str,
     /// How strictly it reads a hook file.
     pub schema: SchemaRule,
-    /// What it does about a hook file that it rejects.
+    /// The effect of a rejected hook file on this consumer.
     pub bad_files: BadFiles,
 }
 

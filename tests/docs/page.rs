@@ -12,7 +12,7 @@ pub(crate) struct Page {
     pub(crate) headings: Vec<Heading>,
     /// Where links and pictures lead, with their lines.
     pub(crate) links: Vec<(usize, String)>,
-    /// What nobody could run, each beginning with its line.
+    /// Errors in the page, each with its line number.
     pub(crate) problems: Vec<String>,
 }
 

@@ -65,7 +65,7 @@ impl Runner {
         Ok(path)
     }
 
-    /// Returns what tells its containers from those of others.
+    /// Returns the owner id that its containers are recorded under.
     pub(super) fn owner(&self) -> String {
         Caller::owner_of(&self.name, &self.temp())
     }

@@ -57,7 +57,7 @@ fn a_variable_names_a_runtime_whose_path_is_no_text() {
 }
 
 #[test]
-fn hooks_dirs_mask_in_their_order_and_the_variable_wins() {
+fn hooks_dirs_mask_in_their_order_and_the_variable_adds_to_them() {
     let setup = Setup::new();
     setup.matching();
     let mask = HooksDir::new();
@@ -75,8 +75,38 @@ fn hooks_dirs_mask_in_their_order_and_the_variable_wins() {
     };
     assert!(create(&dirs([&setup.hooks, &mask]), None).is_empty());
     assert_eq!(create(&dirs([&mask, &setup.hooks]), None), ["createRuntime"]);
-    let variable = format!("{}:{}", mask.path().display(), setup.hooks.path().display());
-    assert_eq!(create(&dirs([&setup.hooks, &mask]), Some(variable)), ["createRuntime"]);
+    // What the environment adds masks nothing of the settings.
+    let more = HooksDir::new();
+    more.hook("a.json", "true", json!({}), &["poststop"]);
+    more.hook("b.json", "true", json!({"always": true}), &["poststop"]);
+    let more = more.path().to_str().unwrap().to_owned();
+    let both = create(&dirs([&mask, &setup.hooks]), Some(more));
+    assert_eq!(both, ["createRuntime", "poststop"]);
+}
+
+#[test]
+fn a_directory_without_hook_files_fails_unless_the_settings_allow_it() {
+    let setup = Setup::new();
+    setup.matching();
+    let empty = HooksDir::new();
+    fs::write(empty.path().join("README"), "").unwrap();
+    let empty = empty.path().to_str().unwrap();
+    let named = format!("hooks-dirs = [{empty:?}]");
+    for (settings, variable) in
+        [("", ""), ("", "/missing"), ("", empty), (&*named, ""), (&named, "/missing")]
+    {
+        let run = |settings: &str| {
+            setup.write("config.json", CONFIG);
+            let mut command = setup.with_settings(settings, "create c");
+            command.env("OCI_HOOKS_DIRS", variable).output().unwrap()
+        };
+        let ran = run(settings);
+        let said = text(&ran.stderr);
+        assert_eq!(ran.status.code(), Some(1), "{settings} {variable}: {said}");
+        assert!(said.contains("is missing or has no .json files"), "{settings} {variable}: {said}");
+        let allowed = run(&format!("allow-empty-dirs = true\n{settings}"));
+        assert_eq!(allowed.status.code(), Some(7), "{settings} {variable}");
+    }
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Adding hooks to the bundle of a container that is about to be made.
 
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::pipeline::{Injected, PipelineError, PipelineFailure, Report};
@@ -32,6 +33,12 @@ pub(crate) enum InjectError {
     Pipeline(PipelineFailure),
     #[error(transparent)]
     Log(PathError),
+    // Containers would run without the hooks that are expected of it.
+    #[error(
+        "the hook directory {} is missing or has no .json files: correct its name, or set allow-empty-dirs = true",
+        path.display()
+    )]
+    NoHookFiles { path: PathBuf },
     #[error(
         "{0}; start a new container, or set strict = false to restore this one without the hook"
     )]
@@ -51,6 +58,7 @@ pub(crate) fn inject(
     settings: &Settings,
     log: &Log,
 ) -> Result<(), InjectError> {
+    check_named(settings)?;
     let path = &container.call.config;
     let file = FileAt::open(path, Symlinks::Refuse)?;
     let (text, id) = file.read(MAX_CONFIG_BYTES)?;
@@ -82,11 +90,29 @@ pub(crate) fn inject(
     write(log, Level::Debug, &format!("injected hooks into {}", path.display()))
 }
 
+/// Checks that each directory that is named has hook files.
+fn check_named(settings: &Settings) -> Result<(), InjectError> {
+    if settings.allow_empty_dirs {
+        return Ok(());
+    }
+    let is_hook_file = |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension() == Some("json".as_ref());
+    let named = settings.hooks_dirs.iter().flatten().chain(&settings.more_dirs);
+    for dir in named {
+        let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
+        if !entries.any(|entry| is_hook_file(&entry)) {
+            return Err(InjectError::NoHookFiles { path: dir.clone() });
+        }
+    }
+    Ok(())
+}
+
 fn pipeline(settings: &Settings, bundle: &Path) -> Pipeline {
     let mut pipeline = Pipeline::for_consumer(&settings.consumer);
     if let Some(dirs) = &settings.hooks_dirs {
         pipeline.load.dirs.clone_from(dirs);
     }
+    // Those of the settings come last: theirs are the files that mask others.
+    pipeline.load.dirs.splice(..0, settings.more_dirs.iter().cloned());
     pipeline.skip_bad_files = settings.skip_bad_files;
     pipeline.missing_program = settings.missing_program;
     pipeline.required_hooks.clone_from(&settings.required_hooks);

@@ -17,7 +17,8 @@ const FILE: &str = "/etc/oci-hooks/runtime.toml";
 const FILE_VARIABLE: &str = "OCI_HOOKS_RUNTIME_CONFIG";
 /// Names the runtime: a path, or a name that is searched for in `PATH`.
 const RUNTIME_VARIABLE: &str = "OCI_HOOKS_RUNTIME";
-/// The hook directories, joined with `:` in order of increasing precedence.
+/// Hook directories besides those of the settings, joined with `:` in order of increasing precedence, which is
+/// lower than that of the settings' directories.
 const DIRS_VARIABLE: &str = "OCI_HOOKS_DIRS";
 
 /// How hooks are injected, and which runtime is executed.
@@ -29,6 +30,10 @@ pub(crate) struct Settings {
     pub(crate) consumer: Consumer,
     /// Directories instead of the consumer's.
     pub(crate) hooks_dirs: Option<Vec<PathBuf>>,
+    /// Directories besides, whose files are masked by those of the others.
+    pub(crate) more_dirs: Vec<PathBuf>,
+    /// Whether directories that are named may be missing or have no hook files.
+    pub(crate) allow_empty_dirs: bool,
     /// Whether hook files that cannot be loaded are skipped, instead of failing.
     pub(crate) skip_bad_files: bool,
     /// What becomes of hook files whose program does not exist.
@@ -50,6 +55,8 @@ struct File {
     #[serde(rename = "as")]
     consumer: Option<String>,
     hooks_dirs: Option<Vec<PathBuf>>,
+    #[serde(default)]
+    allow_empty_dirs: bool,
     #[serde(default)]
     skip_bad_files: bool,
     missing_program: Option<String>,
@@ -79,7 +86,7 @@ pub(crate) enum SettingsError {
 }
 
 impl Settings {
-    /// Reads the settings; environment variables override the file.
+    /// Reads the settings and the environment.
     pub(crate) fn load(variable: impl Fn(&str) -> Option<OsString>) -> Result<Self, SettingsError> {
         let named = variable(FILE_VARIABLE).map(PathBuf::from);
         let path = named.clone().unwrap_or_else(|| PathBuf::from(FILE));
@@ -94,7 +101,7 @@ impl Settings {
             settings.runtime = Some(runtime);
         }
         if let Some(dirs) = variable(DIRS_VARIABLE) {
-            settings.hooks_dirs = Some(std::env::split_paths(&dirs).collect());
+            settings.more_dirs = std::env::split_paths(&dirs).collect();
         }
         Ok(settings)
     }
@@ -129,6 +136,8 @@ impl Settings {
             runtime: file.runtime.map(OsString::from),
             consumer,
             hooks_dirs: file.hooks_dirs,
+            more_dirs: Vec::new(),
+            allow_empty_dirs: file.allow_empty_dirs,
             skip_bad_files: file.skip_bad_files,
             missing_program,
             required_hooks: file.required_hooks,
@@ -143,7 +152,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variables_override_the_file() {
+    fn variables_add_to_the_file() {
         let temp = tempfile::tempdir().unwrap();
         let path = temp.path().join("runtime.toml");
         fs::write(&path, "runtime = \"crun\"\nhooks-dirs = [\"/a\"]\nas = \"crio\"\n").unwrap();
@@ -155,7 +164,8 @@ mod tests {
         .unwrap();
         assert_eq!(settings.runtime, Some("crun".into()));
         assert_eq!(settings.consumer.name, "crio");
-        assert_eq!(settings.hooks_dirs.unwrap(), [Path::new("/b"), Path::new("/c")]);
+        assert_eq!(settings.hooks_dirs.unwrap(), [Path::new("/a")]);
+        assert_eq!(settings.more_dirs, [Path::new("/b"), Path::new("/c")]);
         assert!(settings.strict);
     }
 

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
+use std::process::Command;
 
 use oci_hooks::step_runner::document::Action;
 use oci_hooks::step_runner::resolve::{Loaded, ResolveError};
 
 use crate::setup::{PASSWORD, Setup, step};
 use crate::support::images::Tree;
+use crate::support::program;
 
 /// Returns what a step would say.
 fn says(loaded: &Loaded) -> &str {
@@ -104,5 +106,46 @@ fn nothing_leads_out_of_an_image() {
     for path in ["sub/../sub", "..", "absolute", "up", "up/outside", "file", "file/step.yml"] {
         let error = load(path).expect_err(path);
         assert!(matches!(error, ResolveError::Outside(_)), "{path}: {error}");
+    }
+}
+
+#[test]
+fn a_step_of_an_image_calls_no_step_of_the_host() {
+    let setup = Setup::new();
+    let outside = setup.dir.path().join("outside");
+    fs::create_dir(&outside).unwrap();
+    fs::write(outside.join("step.yml"), step("outside")).unwrap();
+    let up = "../".repeat(20);
+    let of_host = format!("{up}{}", outside.strip_prefix("/").unwrap().display());
+    let calls = |reference: &str| format!("spec: {{}}\n---\nrun: [{{name: a, step: {reference}}}]\n");
+    setup.push(
+        "1",
+        &[&|tree: &mut Tree| {
+            tree.file("inner/step.yml", 0o644, step("inside"));
+            tree.file("beside/step.yml", 0o644, calls("../inner"));
+            tree.file("twice/step.yml", 0o644, calls("../beside"));
+            tree.file("leaving/step.yml", 0o644, calls(&of_host));
+            tree.file("later/step.yml", 0o644, calls("../leaving"));
+            tree.link("link", outside.to_str().unwrap());
+            tree.file("linked/step.yml", 0o644, calls("../link"));
+        }],
+    );
+    let run = |path: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_step-runner"));
+        command.args(["run", "-C"]).arg(setup.dir.path());
+        for (name, value) in setup.ci_login() {
+            command.arg("--var").arg(format!("{name}={value}"));
+        }
+        command.arg(format!("{}/steps/test:1 {path}", setup.registry.address()));
+        command.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", setup.dir.path());
+        program::run(&mut command)
+    };
+    for inside in ["beside", "twice"] {
+        let out = run(inside).success();
+        assert!(out.ends_with("inside\n"), "{inside}: {out}");
+    }
+    for leaving in ["leaving", "later", "linked"] {
+        let error = run(leaving).failure();
+        assert!(error.contains("leads out of"), "{leaving}: {error}");
     }
 }

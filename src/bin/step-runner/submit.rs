@@ -162,7 +162,7 @@ fn inputs(
     }
     let env = environment::variables();
     let interrupt = Interrupt::new().map_err(Error::Signals)?;
-    let caller = Caller { dir: work_dir, vars, env: &env, interrupt: &interrupt };
+    let caller = Caller { dir: work_dir, tree: None, vars, env: &env, interrupt: &interrupt };
     let loaded = resolver::open()?.load(reference, &caller)?;
     let inputs = run::typed(&run::pairs(&args.input, "--input")?, &loaded.file.spec)?;
     let json = |(name, value): (String, oci_hooks::step_runner::Value)| {

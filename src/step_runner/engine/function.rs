@@ -162,6 +162,7 @@ impl Host for FunctionHost<'_, '_> {
         let dir = &runner.job.work_dir;
         let mut scope = Scope::new(dir, dir, &runner.job.vars);
         scope.layers.declared.clone_from(env);
+        scope.tree.clone_from(&self.scope.tree);
         scope.depth = self.scope.depth + 1;
         let step = proto::Step { name: NESTED.to_owned(), ..proto::Step::default() };
 

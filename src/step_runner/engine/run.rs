@@ -1,7 +1,6 @@
 //! Runs steps and nested steps: inputs, actions, outputs.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 use std::time::Duration;
 
 use super::super::Value;
@@ -132,13 +131,14 @@ impl<'a> Runner<'a> {
             Ok((expanded, _)) => Ok(expanded),
             Err(error) => Err(LoadError::Reference { reference: text.to_owned(), error }),
         })?;
-        let loaded = self.load(reference, &caller.dir, context)?;
+        let loaded = self.load(reference, caller)?;
         let known = &loaded.file.spec.inputs;
         let inputs = expand_inputs(step, known, loaded.accepts_secrets, context)?;
         let env = expand_env(&step.env, context, |name, error| LoadError::Env { name, error })?;
         check_required(known, &inputs)?;
 
         let mut scope = Scope::new(&loaded.dir, &self.job.work_dir, &self.job.vars);
+        scope.tree = loaded.tree;
         scope.layers = caller.layers.with(&env);
         scope.depth = caller.depth + 1;
         let values = inputs.iter().map(|(name, input)| (name.clone(), input.value.clone().into()));
@@ -155,23 +155,24 @@ impl<'a> Runner<'a> {
     fn load(
         &mut self,
         reference: Reference,
-        dir: &Path,
-        context: &Context,
+        caller: &Scope,
     ) -> Result<Loaded, LoadError> {
+        let Scope { dir, tree, context: Context { vars, env, .. }, .. } = caller;
         let limit = match &reference {
             Reference::Builtin { .. } => {
                 let interrupt = &Interrupt::new().map_err(LoadError::Start)?;
-                let who = Caller { dir, vars: &context.vars, env: &context.env, interrupt };
+                let who = Caller { dir, tree: tree.as_deref(), vars, env, interrupt };
                 return Ok(self.resolver.load(&reference, &who)?);
             }
             Reference::Local { .. } => LOCAL_LIMIT,
             _ => REMOTE_LIMIT,
         };
         let shown = reference.to_string();
-        let (dir, resolver) = (dir.to_owned(), self.resolver.clone());
-        let (vars, env) = (context.vars.clone(), context.env.clone());
+        let (dir, tree, resolver) = (dir.clone(), tree.clone(), self.resolver.clone());
+        let (vars, env) = (vars.clone(), env.clone());
         let loaded = self.processes.beside(limit, self.output, move |interrupt| {
-            resolver.load(&reference, &Caller { dir: &dir, vars: &vars, env: &env, interrupt })
+            let (dir, tree) = (&*dir, tree.as_deref());
+            resolver.load(&reference, &Caller { dir, tree, vars: &vars, env: &env, interrupt })
         });
         Ok(loaded.map_err(|phase| LoadError::Phase { reference: shown, phase })??)
     }

@@ -42,6 +42,8 @@ pub(super) struct Scope {
     pub(super) context: Context,
     /// Directory of the step file.
     pub(super) dir: PathBuf,
+    /// The fetched repository or image that the step file is from.
+    pub(super) tree: Option<PathBuf>,
     /// Nesting depth, from 0 for the job.
     pub(super) depth: usize,
 }
@@ -54,7 +56,7 @@ impl Scope {
             work_dir: work_dir.to_string_lossy().into_owned(),
             ..Context::default()
         };
-        Scope { layers: Layers::default(), context, dir: dir.to_path_buf(), depth: 0 }
+        Scope { layers: Layers::default(), context, dir: dir.to_path_buf(), tree: None, depth: 0 }
     }
 }
 

@@ -90,7 +90,7 @@ impl Task<'_> {
     /// Returns whose variables have the logins.
     pub(super) fn caller(&self) -> Caller<'_> {
         let Call { work_dir, vars, env, .. } = self.call;
-        Caller { dir: work_dir, vars, env, interrupt: self.interrupt }
+        Caller { dir: work_dir, tree: None, vars, env, interrupt: self.interrupt }
     }
 
     /// Writes a line of the log.

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::super::document::{Action, Builtin, Definition, Input, Outputs, Spec, StepFile};
 use super::super::{Type, Value};
-use super::context::Loaded;
+use super::context::{Caller, Loaded};
 use super::error::ResolveError;
 use super::function_oci;
 
@@ -14,7 +14,7 @@ use super::function_oci;
 const SHELLS: [&str; 4] = ["/usr/local/bin/bash", "/usr/bin/bash", "/bin/bash", "/bin/sh"];
 
 /// Returns the built-in step with this name.
-pub(super) fn load(path: &[String], work_dir: &Path) -> Result<Loaded, ResolveError> {
+pub(super) fn load(path: &[String], caller: &Caller<'_>) -> Result<Loaded, ResolveError> {
     let file = match path.join("/").as_str() {
         "script" => {
             let shell = SHELLS.into_iter().find(|shell| Path::new(shell).exists()).unwrap_or("sh");
@@ -42,7 +42,8 @@ pub(super) fn load(path: &[String], work_dir: &Path) -> Result<Loaded, ResolveEr
     };
     // What is published is for everybody who can read the registry.
     let is_public = path.first().is_some_and(|name| name == "function");
-    Ok(Loaded { file, dir: work_dir.to_path_buf(), accepts_secrets: !is_public })
+    let (dir, tree) = (caller.dir.to_owned(), caller.tree.map(Path::to_owned));
+    Ok(Loaded { file, dir, tree, accepts_secrets: !is_public })
 }
 
 /// Returns an input that is required.

@@ -34,6 +34,8 @@ impl Remote {
 pub struct Caller<'a> {
     /// Directory of the step file with the reference.
     pub dir: &'a Path,
+    /// The fetched repository or image that the step file is from: local references stay beneath it.
+    pub tree: Option<&'a Path>,
     /// Variables of the CI job.
     pub vars: &'a BTreeMap<String, String>,
     pub env: &'a BTreeMap<String, String>,
@@ -48,6 +50,8 @@ pub struct Loaded {
     pub file: StepFile,
     /// Directory of the step file, the base of its own relative references.
     pub dir: PathBuf,
+    /// The fetched repository or image that it is from.
+    pub tree: Option<PathBuf>,
     /// Whether inputs that are not declared sensitive accept sensitive values.
     pub accepts_secrets: bool,
 }

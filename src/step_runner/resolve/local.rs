@@ -38,9 +38,23 @@ pub(super) fn load(dir: PathBuf, filename: Option<&str>) -> Result<Loaded, Resol
     find(dir, filename, read)
 }
 
-/// Loads the step file in a directory of a fetched tree. Nothing may lead out of the tree.
+/// Loads the step file in a directory of a fetched tree, named without `..`.
+pub(super) fn load_fetched(
+    tree: &Path,
+    segments: &[String],
+    filename: Option<&str>,
+) -> Result<Loaded, ResolveError> {
+    if segments.iter().any(|segment| segment == "..") {
+        return Err(ResolveError::Outside(segments.iter().collect()));
+    }
+    load_beneath(tree, tree, segments, filename)
+}
+
+/// Loads the step file in a directory of a fetched tree, named relative to one of its directories. Nothing may
+/// lead out of the tree.
 pub(super) fn load_beneath(
     tree: &Path,
+    base: &Path,
     segments: &[String],
     filename: Option<&str>,
 ) -> Result<Loaded, ResolveError> {
@@ -52,17 +66,14 @@ pub(super) fn load_beneath(
         fs::canonicalize(path).map_err(|error| ResolveError::Read { path: path.to_owned(), error })
     };
     let top = real(tree)?;
-    let dir = directory(tree, segments);
-    if segments.iter().any(|segment| segment == "..") || !real(&dir)?.starts_with(&top) {
+    let dir = directory(base, segments);
+    if !dir.starts_with(tree) || !real(&dir)?.starts_with(&top) {
         return Err(ResolveError::Outside(segments.iter().collect()));
     }
-    find(
-        dir,
-        filename,
-        |path| {
-            if real(path)?.starts_with(&top) { read(path) } else { Err(outside(path)) }
-        },
-    )
+    let read = |path: &Path| {
+        if real(path)?.starts_with(&top) { read(path) } else { Err(outside(path)) }
+    };
+    Ok(Loaded { tree: Some(tree.to_owned()), ..find(dir, filename, read)? })
 }
 
 fn find(
@@ -81,7 +92,7 @@ fn find(
             Ok(text) => {
                 let file = StepFile::parse(&path.to_string_lossy(), &text)
                     .map_err(|error| ResolveError::Document { path, error: Box::new(error) })?;
-                return Ok(Loaded { file, dir, accepts_secrets: false });
+                return Ok(Loaded { file, dir, tree: None, accepts_secrets: false });
             }
             Err(error) => {
                 let is_missing = matches!(

@@ -30,16 +30,17 @@ impl Resolver {
     /// Loads the step file of a reference.
     pub fn load(&self, reference: &Reference, caller: &Caller<'_>) -> Result<Loaded, ResolveError> {
         match reference {
-            Reference::Local { path, filename } => {
-                local::load(local::directory(caller.dir, path), filename.as_deref())
-            }
-            Reference::Builtin { path } => builtin::load(path, caller.dir),
+            Reference::Local { path, filename } => match caller.tree {
+                Some(tree) => local::load_beneath(tree, caller.dir, path, filename.as_deref()),
+                None => local::load(local::directory(caller.dir, path), filename.as_deref()),
+            },
+            Reference::Builtin { path } => builtin::load(path, caller),
             Reference::Oci { registry, repository, tag, path, filename } => {
                 let separator = if tag.contains(':') { '@' } else { ':' };
                 let name = format!("{registry}/{repository}{separator}{tag}");
                 let tree = oci::fetch(self.remote()?, &name, caller)
                     .map_err(|error| ResolveError::Oci { name, error: Box::new(error) })?;
-                local::load_beneath(&tree, path, filename.as_deref())
+                local::load_fetched(&tree, path, filename.as_deref())
             }
             Reference::Git { url, rev, path, filename } => {
                 let remote = self.remote()?;
@@ -58,7 +59,7 @@ impl Resolver {
                     GitError::Interrupted => ResolveError::Interrupted,
                     error => error.into(),
                 })?;
-                local::load_beneath(&tree, path, filename.as_deref())
+                local::load_fetched(&tree, path, filename.as_deref())
                     .map_err(|error| ResolveError::InRepository(Box::new(error)))
             }
             Reference::Dynamic(text) => self.load(&Reference::parse(text)?, caller),

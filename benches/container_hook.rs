@@ -38,7 +38,6 @@ fn main() {
         bench.jobs();
         bench.script_steps();
         bench.container_steps();
-        bench.script_steps_by_sudo();
     }
 }
 
@@ -126,18 +125,6 @@ impl<'a> Bench<'a> {
             podman.time(&["rm", "--force", "--time", "0", "job"]);
         }
         self.runner.cleanup();
-    }
-
-    /// Takes the steps of a runner that is not root. The installation is one for such runners from then on.
-    fn script_steps_by_sudo(&mut self) {
-        self.installation.use_sudo("daemon", "sudo");
-        let mut runner = Runner::new(self.installation, "sudo");
-        runner.run_as((1, 1));
-        let args = json!({"container": runner.job_container("node:22"), "services": []});
-        runner.call("prepare_job", args).success();
-        let ours: Vec<_> = (0..RUNS).map(|_| runner.run("true").success().took).collect();
-        self.report("run_script_step, sudo", &ours, &[], &[]);
-        runner.cleanup();
     }
 
     fn container_steps(&mut self) {

@@ -7,7 +7,7 @@ use std::str::FromStr;
 use oci_spec::runtime::{LinuxDevice, LinuxDeviceCgroup, LinuxDeviceType};
 use rustix::fs::{self, AtFlags, CWD, FileType, major, minor};
 
-use crate::sys::caller::Caller;
+use crate::sys::caller::FileUser;
 use crate::sys::fs::PathError;
 use crate::sys::host_file::{HostFile, HostRoot};
 
@@ -329,7 +329,7 @@ impl Node {
         let (wanted, access) = self.access.of_file();
         let path = format!("/proc/self/fd/{}", self.host.as_fd().as_raw_fd());
         let is_allowed = || fs::accessat(CWD, &*path, wanted, AtFlags::empty()).is_ok();
-        let root = Caller { uid: 0, gid: 0, groups: Vec::new() };
+        let root = FileUser { uid: 0, gid: 0 };
         // Where nobody may leave groups, containers keep them.
         let for_container = root.act(is_allowed).unwrap_or_else(|_| is_allowed());
         if for_container {

@@ -11,7 +11,7 @@ use super::devices::Node;
 use super::mount_context::MountContext;
 use super::options::{IdMapping, Mount, MountSource, Propagation};
 use super::volume;
-use crate::sys::caller::Caller;
+use crate::sys::caller::FileUser;
 use crate::sys::detached::{Attributes, Depth, Detached, cannot_map_owners};
 use crate::sys::host_file::HostFile;
 use crate::sys::netns;
@@ -24,7 +24,7 @@ pub(super) enum Source {
     /// Memory, with options of a tmpfs.
     Memory {
         words: Vec<String>,
-        maker: Option<Caller>,
+        maker: Option<FileUser>,
     },
     /// A program of the engine's own that is where nothing can be executed: it is copied to the stage.
     Program(HostFile),
@@ -48,7 +48,7 @@ pub(super) struct FileSource {
     /// How owners are mapped, if they are.
     owners: Option<Owners>,
     /// With whose access places to mount on are made in it; this process's own if nobody's.
-    maker: Option<Caller>,
+    maker: Option<FileUser>,
 }
 
 /// How the owners of files on disk are seen in the container.
@@ -205,7 +205,7 @@ impl Source {
     }
 
     /// Returns with whose access places to mount on are made in it.
-    pub(super) fn maker(&self) -> Option<&Caller> {
+    pub(super) fn maker(&self) -> Option<&FileUser> {
         match self {
             Source::File(FileSource { maker, .. }) | Source::Memory { maker, .. } => maker.as_ref(),
             Source::Node { .. } | Source::Program(_) => None,
@@ -228,7 +228,7 @@ impl FileSource {
 fn maker(
     container: MountContext<'_>,
     id_mapping: Option<IdMapping>,
-) -> Result<Option<Caller>, BundleError> {
+) -> Result<Option<FileUser>, BundleError> {
     let options = container.options;
     if id_mapping.is_none() && options.user_namespace.is_none() {
         return Ok(None);
@@ -236,7 +236,7 @@ fn maker(
     let user = container.user;
     let (uid, gid) = if id_mapping.is_some() { (user.uid, user.gid) } else { (0, 0) };
     let (uid, gid) = (options.host_id(uid)?, options.host_id(gid)?);
-    Ok(Some(Caller { uid, gid, groups: Vec::new() }))
+    Ok(Some(FileUser { uid, gid }))
 }
 
 fn trusted(path: &Path) -> Result<HostFile, BundleError> {

@@ -49,9 +49,8 @@ pub struct Spec<'a> {
     pub runtime: Option<Runtime>,
     /// How it is ended; killed at once if nobody says how.
     pub stop: Option<Stop>,
-    /// The user and group that may have its first process start steps, which has to be our own and to
-    /// have [`STEPS_ARGS`].
-    pub step_user: Option<(u32, u32)>,
+    /// Whether its first process starts steps. It has to be our own and to have [`STEPS_ARGS`].
+    pub takes_steps: bool,
 }
 
 impl<'a> Spec<'a> {
@@ -73,7 +72,7 @@ impl<'a> Spec<'a> {
             output: Output::Discard,
             runtime: None,
             stop: None,
-            step_user: None,
+            takes_steps: false,
         }
     }
 }
@@ -130,7 +129,7 @@ impl Engine {
     pub fn prepare(&self, spec: Spec<'_>) -> Result<Prepared<'_>, ContainerError> {
         let _span = info_span!("prepare", container = spec.id, name = spec.name).entered();
         let Spec { id, name, owner, role, image, layers, disk_bytes, .. } = spec;
-        let Spec { mut options, network, group, output, runtime, stop, step_user, .. } = spec;
+        let Spec { mut options, network, group, output, runtime, stop, takes_steps, .. } = spec;
         let layers = [&image.layers[..], &layers].concat();
         let runtime = runtime.unwrap_or_else(|| self.runtime.clone());
         let cgroups = self.cgroups();
@@ -176,7 +175,7 @@ impl Engine {
             log_bytes: if let Output::Log { bytes } = output { bytes } else { 0 },
             process: None,
             stop,
-            steps: step_user.map(TakesSteps::from_user),
+            steps: takes_steps.then(TakesSteps::of_this_version),
         };
         let directory = self.directory(&record.id);
         {

@@ -41,7 +41,6 @@ pub use record::{
 };
 pub use steps::{
     StepConnection, StepEnd, StepError, StepSignals, StepSocket, directory as step_directory,
-    is_reachable as are_steps_reachable,
 };
 pub use volumes::{VolumesOf, owners_of_volumes};
 pub use wait::Wait;

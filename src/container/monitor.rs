@@ -13,7 +13,7 @@ use tracing::debug;
 
 use super::error::ContainerError;
 use super::logs::LogWriter;
-use super::record::{Directory, Ended, Record, TakesSteps};
+use super::record::{Directory, Ended, Record};
 use super::steps;
 use super::watch::Watch;
 use crate::runtime::{Action, FIRST_DESCRIPTOR, Files};
@@ -123,8 +123,8 @@ pub(super) fn start_with(
 ) -> Result<(), ContainerError> {
     let log = directory.runtime_log();
     let runtime = &record.runtime;
-    let listen = |steps: TakesSteps| steps::listen(directory.run(), &record.id, steps.user);
-    let socket = record.steps.map(listen).transpose()?;
+    let listen = || steps::listen(directory.run(), &record.id);
+    let socket = record.steps.is_some().then(listen).transpose()?;
     let files = Files {
         bundle: &directory.bundle(),
         pid_file: &directory.pid_file(),

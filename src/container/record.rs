@@ -103,16 +103,14 @@ pub struct Record {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct TakesSteps {
-    /// The user and group that it takes them from.
-    pub user: (u32, u32),
     /// The oldest and the newest version of the protocol that it speaks.
     pub versions: (u16, u16),
 }
 
 impl TakesSteps {
     /// Returns how the first process of a new container takes steps.
-    pub(super) fn from_user(user: (u32, u32)) -> Self {
-        TakesSteps { user, versions: (VERSIONS.oldest, VERSIONS.newest) }
+    pub(super) fn of_this_version() -> Self {
+        TakesSteps { versions: (VERSIONS.oldest, VERSIONS.newest) }
     }
 
     /// Returns whether it speaks a version of the protocol that is known here.

@@ -23,18 +23,13 @@ impl HookContext<'_> {
         request: &Request,
         pass_on: &dyn Fn(u32),
     ) -> Result<Outcome, HookError> {
-        let result = self.dispatch(backend, request, pass_on).inspect_err(|error| {
+        self.dispatch(backend, request, pass_on).inspect_err(|error| {
             // The request's own fault is what people want to hear of.
             let (subject, denials) = error.denials();
             if let Err(unwritten) = self.audit.write(self.runner, subject, denials) {
                 self.log.warning(&chain(&unwritten));
             }
-        });
-        // Root reads the template for whoever calls by sudo.
-        if self.runner.files.caller().is_none() {
-            return result;
-        }
-        result.map_err(HookError::without_template)
+        })
     }
 
     fn dispatch(

@@ -9,7 +9,6 @@ use super::options::OptionError;
 use super::policy::{Denied, PolicyError};
 use super::request::RequestError;
 use super::response::ResponseError;
-use super::runner_files::RunnerFilesError;
 use super::template::{Fault, Faults, TemplateError};
 use super::volumes::VolumeError;
 use super::words::WordsError;
@@ -17,7 +16,6 @@ use crate::image::{PlatformError, ReferenceError};
 use crate::network::PortError;
 use crate::sys::error::chain;
 use crate::sys::fs::PathError;
-use crate::yaml::SourceLocation;
 
 /// A command of the runner could not be carried out.
 #[derive(Debug, thiserror::Error)]
@@ -31,7 +29,7 @@ pub enum HookError {
     Response(#[from] ResponseError),
     /// A file that the request names cannot be used.
     #[error(transparent)]
-    Files(#[from] RunnerFilesError),
+    Files(PathError),
     /// What is wrong is said of one of the request's containers.
     #[error("{container}")]
     In {
@@ -95,12 +93,6 @@ pub enum HookError {
     /// The pod template asks for what one host cannot do.
     #[error(transparent)]
     Pod(#[from] Faults),
-    /// Something is wrong with the pod template, which whoever called may not read.
-    #[error(
-        "{place}: what the pod template says here cannot be done: as root, `container-hook template \
-         lint {file}` says why"
-    )]
-    Unsaid { place: SourceLocation, file: String },
     /// A container that prepares the job failed.
     #[error("{container} ended with {}", code.map_or("no code".to_owned(), |code| format!("code {code}")))]
     Init {
@@ -127,30 +119,6 @@ impl From<TemplateError> for HookError {
 }
 
 impl HookError {
-    /// Returns the error as it is told to somebody who may not read the pod template: without anything
-    /// that this says.
-    pub(super) fn without_template(self) -> Self {
-        let unsaid = |place: SourceLocation| HookError::Unsaid { file: place.file.clone(), place };
-        match self {
-            HookError::In { container, source } => {
-                HookError::In { container, source: Box::new(source.without_template()) }
-            }
-            HookError::Template(error) => match *error {
-                TemplateError::Invalid { place, .. } => unsaid(place),
-                error @ TemplateError::Read(_) => error.into(),
-            },
-            HookError::Pod(Faults(faults)) => {
-                let from_template = faults.iter().find(|fault| fault.position.is_some());
-                let place = from_template.map(|Fault { file, position, .. }| SourceLocation {
-                    file: file.clone(),
-                    position: *position,
-                });
-                place.map_or(HookError::Pod(Faults(faults)), unsaid)
-            }
-            error => error,
-        }
-    }
-
     /// Returns which container was denied what, for the audit log; nothing if that is not why the call
     /// failed.
     pub(super) fn denials(&self) -> (&str, Vec<AuditEvent>) {
@@ -169,11 +137,7 @@ impl HookError {
             HookError::Policy(PolicyError(all)) => all.iter().map(denied).collect(),
             HookError::Denied(one) => vec![denied(one)],
             // A path with a slip in it is no attempt at anything.
-            HookError::Files(RunnerFilesError::Path(error))
-                if error.source.kind() == io::ErrorKind::NotFound =>
-            {
-                Vec::new()
-            }
+            HookError::Files(error) if error.source.kind() == io::ErrorKind::NotFound => Vec::new(),
             HookError::Files(_) | HookError::Escapes { .. } | HookError::Foreign { .. } => {
                 let option = "a file or container of the request".to_owned();
                 vec![AuditEvent::Denied { option, reason: chain(self) }]

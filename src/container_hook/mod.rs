@@ -45,7 +45,7 @@ pub use dockerfile::{ConfigureError, ContextError};
 pub use error::HookError;
 pub use log::Log;
 pub use runner::{JOB_VARIABLES, Runner, RunnerDefaults};
-pub use runner_files::{RunnerFiles, RunnerFilesError};
+pub use runner_files::RunnerFiles;
 pub use secret::Secret;
 pub use settings::Settings;
 pub use state::{JobState, PodState, StepAccess};

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 use serde_json::Value;
 
-use super::runner_files::{RunnerFiles, RunnerFilesError};
+use super::runner_files::RunnerFiles;
 use crate::sys::fs::{PathContext as _, PathError};
 
 /// The answer to `prepare_job`.
@@ -76,15 +76,12 @@ pub struct ResponseFile {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ResponseError {
-    /// The file cannot be opened, or not by this runner.
+    /// The file cannot be opened.
     #[error("cannot open the response file")]
-    Open(#[from] RunnerFilesError),
+    Open(#[source] PathError),
     /// The file cannot be looked at.
     #[error(transparent)]
     Path(#[from] PathError),
-    /// The file is not the runner's.
-    #[error("the response file {} belongs to user {owner}, not to the calling user {caller}", path.display())]
-    Foreign { path: PathBuf, owner: u32, caller: u32 },
     /// The file is another one too.
     #[error(
         "the response file {} is a hard link: remove it, the runner makes a file of its own",
@@ -99,17 +96,10 @@ impl ResponseFile {
     /// # Errors
     ///
     /// Fails if it could not be written to later, because its directory is missing for example, or if
-    /// it may be something else than a file for the answer: this program may have more rights than
-    /// whoever named it, and jobs can put links in its place.
+    /// it may be something else than a file for the answer: jobs can put links in its place.
     pub fn open(files: &RunnerFiles, path: &Path) -> Result<Self, ResponseError> {
-        let file = files.write(path)?;
+        let file = files.write(path).map_err(ResponseError::Open)?;
         let metadata = file.metadata().at("look at", path)?;
-        if let Some(caller) = files.caller()
-            && metadata.uid() != caller.uid
-        {
-            let (path, owner) = (path.to_owned(), metadata.uid());
-            return Err(ResponseError::Foreign { path, owner, caller: caller.uid });
-        }
         if metadata.nlink() != 1 {
             return Err(ResponseError::Linked { path: path.to_owned() });
         }
@@ -133,12 +123,11 @@ impl ResponseFile {
 #[cfg(test)]
 mod tests {
     use std::fs;
-    use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+    use std::os::unix::fs::symlink;
 
     use serde_json::json;
 
     use super::*;
-    use crate::sys::caller::{Caller, is_root, own_ids};
 
     #[test]
     fn an_answer_leaves_out_what_the_runner_cannot_read() {
@@ -162,7 +151,7 @@ mod tests {
     fn directory() -> (tempfile::TempDir, PathBuf, RunnerFiles) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().canonicalize().unwrap();
-        let files = RunnerFiles::of_root(&path).unwrap();
+        let files = RunnerFiles::new(&path).unwrap();
         (dir, path, files)
     }
 
@@ -208,38 +197,5 @@ mod tests {
         let error = ResponseFile::open(&files, &dir.join("response.json")).unwrap_err();
         assert!(matches!(error, ResponseError::Linked { .. }), "{error}");
         assert_eq!(fs::read_to_string(dir.join("other")).unwrap(), "untouched");
-    }
-
-    #[test]
-    fn who_calls_by_sudo_has_an_answer_in_files_of_their_own_only() {
-        if !is_root(own_ids().0) {
-            // Only root may act as somebody.
-            return;
-        }
-        let (_dir, dir, _) = directory();
-        let caller = Caller { uid: 12345, gid: 12345, groups: Vec::new() };
-        fs::set_permissions(&dir, fs::Permissions::from_mode(0o711)).unwrap();
-        let runner = dir.join("runner");
-        fs::create_dir(&runner).unwrap();
-        for (name, mode) in [("of-root", 0o644), ("of-everybody", 0o666)] {
-            fs::write(runner.join(name), "untouched").unwrap();
-            fs::set_permissions(runner.join(name), fs::Permissions::from_mode(mode)).unwrap();
-        }
-        chown(&runner, Some(12345), Some(12345)).unwrap();
-        let files = RunnerFiles::of_caller([runner.as_path()], caller);
-        for name in ["of-root", "of-everybody", "../elsewhere"] {
-            ResponseFile::open(&files, &runner.join(name)).unwrap_err();
-        }
-        let error = ResponseFile::open(&files, &dir.join("elsewhere")).unwrap_err();
-        let not_recorded = RunnerFilesError::NotRecorded { path: dir.join("elsewhere") };
-        assert_eq!(
-            std::error::Error::source(&error).unwrap().to_string(),
-            not_recorded.to_string()
-        );
-        assert!(!dir.join("elsewhere").exists());
-        assert_eq!(fs::read_to_string(runner.join("of-root")).unwrap(), "untouched");
-        let path = runner.join("response.json");
-        ResponseFile::open(&files, &path).unwrap().write(&json!({})).unwrap();
-        assert_eq!(path.metadata().unwrap().uid(), 12345);
     }
 }

@@ -103,7 +103,7 @@ pub(super) mod tests {
             name: "runner-1".into(),
             temp: "/home/runner/_work/_temp".into(),
             workspace: "/home/runner/_work/repo/repo".into(),
-            files: RunnerFiles::of_root(Path::new("/")).unwrap(),
+            files: RunnerFiles::new(Path::new("/")).unwrap(),
             user: (1000, 1000),
             worker: None,
             diag: None,

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value};
 
 use super::named_services::NamedService;
-use super::runner_files::{RunnerFiles, RunnerFilesError};
+use super::runner_files::RunnerFiles;
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::host_file::HostRoot;
 use crate::sys::identity::Identity;
@@ -23,19 +23,13 @@ const MAX_BYTES: u64 = 16 << 20;
 /// The name of the directory of a runner's logs.
 pub const DIAG: &str = "_diag";
 
-/// Returns where a runner with this work directory has its logs: beside it, in [the directory](directory_of)
-/// that its worker's program is of or, if the runner called by sudo, in the nearest directory above.
-///
-/// Anybody can give a process the name of a worker. What one leads to is read only if root runs it, or if
-/// it is recorded for runners that call by sudo, and then with the caller's access.
+/// Returns where a runner with this work directory has its logs: beside it, or in [the directory](directory_of)
+/// that its worker's program is of.
 pub fn diag(files: &RunnerFiles, work: &Path, of_worker: Option<&Path>) -> PathBuf {
     let beside = work.parent().unwrap_or(Path::new("/")).join(DIAG);
     let of_worker = of_worker.map(|dir| dir.join(DIAG));
-    let levels = if files.caller().is_some() { usize::MAX } else { 0 };
-    let above = work.ancestors().skip(2).take(levels).map(|dir| dir.join(DIAG));
-    let mut all = [beside.clone()].into_iter().chain(of_worker).chain(above);
     let is_there = |diag: &PathBuf| files.open(diag).is_ok_and(|found| found.is_dir());
-    all.find(is_there).unwrap_or(beside)
+    [beside.clone()].into_iter().chain(of_worker).find(is_there).unwrap_or(beside)
 }
 
 /// Returns the directory of a runner of which a process is: its programs are in `bin` there.
@@ -55,7 +49,7 @@ pub fn services(
     files: &RunnerFiles,
     diag: &Path,
     job: [Option<&str>; 2],
-) -> Result<Option<Vec<NamedService>>, RunnerFilesError> {
+) -> Result<Option<Vec<NamedService>>, PathError> {
     let dir = files.directory(diag)?;
     let Some(name) = newest(&dir, diag)? else { return Ok(None) };
     let path = diag.join(&name);
@@ -156,7 +150,6 @@ mod tests {
     use rustix::fs::{CWD, Mode, mkfifoat};
 
     use super::*;
-    use crate::sys::caller::{Caller, is_root, own_ids};
 
     const NO_JOB: [Option<&str>; 2] = [None; 2];
 
@@ -222,7 +215,7 @@ mod tests {
     fn the_newest_log_counts() {
         let (_dir, dir) = directory();
         let diag = dir.join("runner/_diag");
-        let files = RunnerFiles::of_root(&dir.join("runner/_work")).unwrap();
+        let files = RunnerFiles::new(&dir.join("runner/_work")).unwrap();
         assert_eq!(services(&files, &diag, NO_JOB).unwrap(), None);
         for (name, text) in [
             ("Worker_20260101-000000-utc.log", ""),
@@ -239,7 +232,7 @@ mod tests {
     fn a_log_is_a_file_and_nothing_behind_a_link() {
         let (_dir, dir) = directory();
         let diag = dir.join("runner/_diag");
-        let files = RunnerFiles::of_root(&dir.join("runner/_work")).unwrap();
+        let files = RunnerFiles::new(&dir.join("runner/_work")).unwrap();
         fs::write(dir.join("log"), LOG).unwrap();
         fs::create_dir(diag.join("Worker_1.log")).unwrap();
         assert_eq!(services(&files, &diag, NO_JOB).unwrap(), None);
@@ -251,26 +244,16 @@ mod tests {
     }
 
     #[test]
-    fn logs_are_beside_the_work_directory_or_in_what_is_recorded() {
+    fn logs_are_beside_the_work_directory_or_in_the_directory_of_the_worker() {
         let (_dir, dir) = directory();
         let work = dir.join("runner/_work");
-        let files = RunnerFiles::of_root(&work).unwrap();
-        assert_eq!(diag(&files, &work, None), dir.join("runner/_diag"));
-        let (uid, gid) = own_ids();
-        if !is_root(uid) {
-            // Only root may act as somebody.
-            return;
-        }
-        let caller = Caller { uid, gid, groups: vec![gid] };
-        let files = RunnerFiles::of_caller([dir.join("runner").as_path()], caller);
-        let below = dir.join("runner/data/_work");
-        fs::create_dir_all(&below).unwrap();
-        assert_eq!(diag(&files, &below, None), dir.join("runner/_diag"));
-        fs::create_dir(dir.join("_diag")).unwrap();
-        fs::remove_dir(dir.join("runner/_diag")).unwrap();
-        let beside = diag(&files, &work, None);
-        assert_eq!(beside, dir.join("runner/_diag"));
-        services(&files, &beside, NO_JOB).unwrap_err();
-        services(&files, &dir.join("_diag"), NO_JOB).unwrap_err();
+        let files = RunnerFiles::new(&work).unwrap();
+        let beside = dir.join("runner/_diag");
+        fs::create_dir_all(dir.join("program/_diag")).unwrap();
+        let of_worker = dir.join("program");
+        assert_eq!(diag(&files, &work, Some(&of_worker)), beside);
+        fs::remove_dir(&beside).unwrap();
+        assert_eq!(diag(&files, &work, Some(&of_worker)), of_worker.join("_diag"));
+        assert_eq!(diag(&files, &work, None), beside);
     }
 }

@@ -9,8 +9,7 @@ use std::path::Path;
 
 use super::named_services::NamedService;
 use super::runner::Runner;
-use super::runner_files::RunnerFilesError;
-use crate::sys::fs::PathContext as _;
+use crate::sys::fs::{PathContext as _, PathError};
 use crate::yaml::{Dialect, Documents, Node, Value};
 
 /// GitHub takes no larger ones.
@@ -24,7 +23,7 @@ const WORKFLOWS: &str = ".github/workflows";
 /// # Errors
 ///
 /// Fails if the file cannot be read.
-pub fn services(runner: &Runner) -> Result<Option<Vec<NamedService>>, RunnerFilesError> {
+pub fn services(runner: &Runner) -> Result<Option<Vec<NamedService>>, PathError> {
     let of_job = |name: &str| runner.job.get(name).map(String::as_str);
     let (Some(workflow), Some(repository), Some(job)) =
         (runner.workflow.as_deref(), of_job("GITHUB_REPOSITORY"), of_job("GITHUB_JOB"))
@@ -109,7 +108,7 @@ mod tests {
         let workflows = work.join("repo/repo/.github/workflows");
         fs::create_dir_all(&workflows).unwrap();
         let mut runner = runner();
-        runner.files = RunnerFiles::of_root(&work).unwrap();
+        runner.files = RunnerFiles::new(&work).unwrap();
         runner.workspace = work.join("repo/repo");
         runner.job.insert("GITHUB_JOB".into(), "build".into());
         assert_eq!(services(&runner).unwrap(), None, "no workflow is named");

@@ -226,7 +226,7 @@ impl<'a> Creation<'a> {
             output: Output::Discard,
             runtime: None,
             stop: None,
-            step_user: None,
+            takes_steps: false,
         })?;
         let root = GuestRoot::open(&prepared.rootfs.path)?;
         if let Some(runner) = runner.as_ref().filter(|runner| !runner.user.exists) {

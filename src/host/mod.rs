@@ -4,7 +4,7 @@ pub use crate::sys::fs::{PathError, ReadError, ReplaceError, SystemRoot};
 pub use crate::sys::process::{Finished, RunError};
 #[cfg(feature = "engine")]
 pub use crate::sys::{
-    caller::Caller,
+    caller::FileUser,
     cgroup::{Group, GroupLimits},
     cpus::{Cpus, CpusError},
     host_file::{HostFile, HostRoot},

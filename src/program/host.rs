@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::monitor::MONITOR;
 use super::place::Place;
-use super::relayed::{sudo_caller, this_program};
+use super::programs::this_program;
 use super::sections::{Registry, Runtime as RuntimeSection, Store};
 use crate::container::{Engine, MonitorProgram};
 use crate::image::{
@@ -15,6 +15,10 @@ use crate::image::{
 use crate::runtime::{self, DEFAULT_PATH, FindError, Runtime};
 use crate::sys::fs::{PathError, ReadError, read_bounded};
 use crate::sys::privilege::Privilege;
+
+/// Variables that name the proxy to registries, and the hosts that need none.
+pub const PROXY_VARIABLES: [&str; 6] =
+    ["HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"];
 
 /// More than any file of logins has.
 const MAX_LOGINS_BYTES: u64 = 4 << 20;
@@ -121,7 +125,7 @@ impl<'a> Host<'a> {
         self.run().join("runtime")
     }
 
-    /// Returns how registries are reached, by a proxy if variables name one.
+    /// Returns how registries are reached, by a proxy if one of [`PROXY_VARIABLES`] names it.
     pub fn registries(
         self,
         variable: impl Fn(&str) -> Option<String>,
@@ -148,31 +152,25 @@ impl<'a> Host<'a> {
         })?)
     }
 
-    /// Returns the logins that the settings name and, unless this was called by sudo, those of the
-    /// user who runs this.
-    ///
-    /// After sudo that user is root, and what root may fetch is not for every job. Nor is the
-    /// caller's own file read then: a helper that it names would run as root.
+    /// Returns the logins that the settings name, and those of the user who runs this.
     pub fn credentials(self) -> Result<Credentials, HostError> {
         let mut credentials = Credentials::default();
         for path in &self.store.logins {
             credentials = credentials.with_file(login_file(path)?);
         }
         let home = std::env::var_os("HOME").map_or_else(|| PathBuf::from("/root"), PathBuf::from);
-        if sudo_caller().is_none() {
-            let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
-            let docker = docker.map_or_else(|| home.join(".docker"), PathBuf::from);
-            let own = [docker.join("config.json"), home.join(".config/containers/auth.json")];
-            let of_session = match self.place.privilege {
-                Privilege::Root => Some(PathBuf::from(ROOT_LOGINS)),
-                Privilege::Mapped(_) | Privilege::Single => {
-                    let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
-                    run.map(|run| run.join(SESSION_LOGINS))
-                }
-            };
-            for path in own.into_iter().chain(of_session).filter(|path| path.exists()) {
-                credentials = credentials.with_file(login_file(&path)?);
+        let docker = std::env::var_os("DOCKER_CONFIG").filter(|dir| !dir.is_empty());
+        let docker = docker.map_or_else(|| home.join(".docker"), PathBuf::from);
+        let own = [docker.join("config.json"), home.join(".config/containers/auth.json")];
+        let of_session = match self.place.privilege {
+            Privilege::Root => Some(PathBuf::from(ROOT_LOGINS)),
+            Privilege::Mapped(_) | Privilege::Single => {
+                let run = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
+                run.map(|run| run.join(SESSION_LOGINS))
             }
+        };
+        for path in own.into_iter().chain(of_session).filter(|path| path.exists()) {
+            credentials = credentials.with_file(login_file(&path)?);
         }
         Ok(credentials.with_helpers(Helpers {
             directories: std::env::split_paths(DEFAULT_PATH).collect(),

@@ -34,11 +34,11 @@ pub mod paths;
 #[cfg(feature = "engine-program")]
 pub mod place;
 #[cfg(feature = "engine-program")]
+pub mod programs;
+#[cfg(feature = "engine-program")]
 pub mod progress;
 #[cfg(feature = "engine-program")]
 pub mod pulled;
-#[cfg(feature = "engine-program")]
-pub mod relayed;
 #[cfg(feature = "engine-program")]
 pub mod sections;
 #[cfg(feature = "engine-program")]

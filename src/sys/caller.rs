@@ -1,32 +1,24 @@
-//! Acting as the user who asked: what they may not reach, root does not reach for them.
+//! Accessing files as a user of the host.
 //!
-//! Only how the kernel checks access to files changes (`fsuid`, `fsgid`, supplementary groups): the
-//! user cannot send signals to what acts so, nor trace it.
+//! Only the kernel's checks of access to files change (`fsuid`, `fsgid`, supplementary groups): the user can
+//! neither send signals to a thread that acts so, nor trace it.
 
 use std::io;
 
-use rustix::process::{Gid, Uid};
+use rustix::process::Uid;
 use rustix::thread::set_thread_groups;
 use tracing::debug;
 
-use super::{thread, users};
+use super::thread;
 
-/// A user of the host on whose behalf root opens, makes and reads files.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Caller {
+/// A user with whose access files are made and changed. It is in no supplementary group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileUser {
     pub uid: u32,
     pub gid: u32,
-    /// The ids of the supplementary groups.
-    pub groups: Vec<u32>,
 }
 
-impl Caller {
-    /// Returns the user with this id, with the supplementary groups that the system's user database
-    /// (NSS) has for them; none for a user whom it does not know.
-    pub fn from_ids(uid: u32, gid: u32) -> Self {
-        Caller { uid, gid, groups: users::supplementary_groups(uid, gid) }
-    }
-
+impl FileUser {
     /// Calls `work` on a thread of its own that has the user's access to files, and no more.
     ///
     /// # Errors
@@ -37,9 +29,8 @@ impl Caller {
     }
 
     fn become_user(&self) -> io::Result<()> {
-        debug!(uid = self.uid, gid = self.gid, "use the access of the caller");
-        let groups: Vec<Gid> = self.groups.iter().copied().map(Gid::from_raw).collect();
-        set_thread_groups(&groups)?;
+        debug!(uid = self.uid, gid = self.gid, "use the access of a user");
+        set_thread_groups(&[])?;
         set_fsgid(self.gid)?;
         // The last one: with it go the capabilities that override permissions.
         set_fsuid(self.uid)
@@ -90,14 +81,14 @@ mod tests {
     #[test]
     fn work_is_done_with_the_access_of_the_user_and_nothing_stays_set() {
         let (uid, gid) = own_ids();
-        let own = Caller { uid, gid, groups: Vec::new() };
+        let own = FileUser { uid, gid };
         if !is_root(uid) {
             // Only root may set groups, so there is nobody else to become.
             assert!(own.act(|| ()).is_err());
             return;
         }
         let dir = tempfile::tempdir().unwrap();
-        let user = Caller { uid: 12345, gid: 12346, groups: vec![12347] };
+        let user = FileUser { uid: 12345, gid: 12346 };
         std::fs::set_permissions(dir.path(), mode(0o777)).unwrap();
         let path = dir.path().join("made");
         user.act(|| std::fs::write(&path, "").unwrap()).unwrap();

@@ -18,7 +18,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::beneath::open_strictly;
-use super::caller::Caller;
+use super::caller::FileUser;
 use super::fs::PathError;
 use super::lend::{self, Unlent};
 pub use super::walk::Problems;
@@ -227,7 +227,7 @@ impl Giver<'_> {
             return given;
         }
         // Of such a file the kernel lets root of the namespace change nothing, but its owner the group.
-        let user = Caller { uid, gid: owner.1, groups: Vec::new() };
+        let user = FileUser { uid, gid: owner.1 };
         let group = Some(Gid::from_raw(owner.1));
         let taken = user.act(|| chownat(file, c"", None, group, AtFlags::EMPTY_PATH));
         if !matches!(taken, Ok(Ok(()))) {

@@ -2,7 +2,6 @@
 //!
 //! Whatever is checked and used is what the descriptor holds: a name that leads elsewhere later
 //! changes nothing. So there is no path to be had from these values but for messages.
-mod open;
 mod root;
 
 use std::fmt;

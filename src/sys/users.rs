@@ -5,7 +5,7 @@
 //! program. To load the host's modules would be to load its C library, of whatever version, into a
 //! process that runs as root.
 
-use std::ffi::{CStr, CString, OsStr};
+use std::ffi::{CStr, OsStr};
 use std::io;
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -16,28 +16,6 @@ use super::process::{End, Program};
 
 /// More than any entry of a user takes.
 const MAX_ENTRY_BYTES: usize = 1 << 20;
-
-/// More groups than the kernel lets anybody have.
-const MAX_GROUPS: usize = 65_536;
-
-/// Returns the ids of the user and group of a user whose name the system's user database (NSS) has;
-/// none if it does not have it.
-///
-/// # Errors
-///
-/// Fails if the database cannot be asked.
-#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
-pub fn ids_by_name(name: &str) -> io::Result<Option<(u32, u32)>> {
-    let Ok(name) = CString::new(name) else { return Ok(None) };
-    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
-        // SAFETY: the name is a string with its end; the structure, the buffer of the length that is
-        // given, and the result live through the call, which writes to nothing else.
-        unsafe { libc::getpwnam_r(name.as_ptr(), entry, buffer.as_mut_ptr(), buffer.len(), found) }
-    };
-    let found = look_up(find, |entry| (entry.pw_uid, entry.pw_gid))?;
-    Ok(found
-        .or_else(|| name.to_str().ok().and_then(getent_passwd).map(|user| (user.uid, user.gid))))
-}
 
 /// A user of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -98,62 +76,24 @@ fn look_up<T>(
     }
 }
 
-/// Returns the supplementary groups of a user, as `initgroups` would set them; none for a user whom the
-/// database does not have.
-#[expect(unsafe_code, reason = "users of directories such as LDAP are known to the C library only")]
-pub(super) fn supplementary_groups(uid: u32, gid: u32) -> Vec<u32> {
-    let find = |entry: *mut libc::passwd, buffer: &mut [libc::c_char], found| {
-        // SAFETY: the structure, the buffer of the length that is given, and the result live through
-        // the call, which writes to nothing else.
-        unsafe { libc::getpwuid_r(uid, entry, buffer.as_mut_ptr(), buffer.len(), found) }
-    };
-    // SAFETY: an entry that was found has a name, a string with its end, in the buffer.
-    let name = look_up(find, |entry| unsafe { CStr::from_ptr(entry.pw_name) }.to_owned());
-    let Ok(Some(name)) = name else { return getent_groups(uid, gid) };
-    let mut groups: Vec<libc::gid_t> = vec![0; 64];
-    loop {
-        let mut count = libc::c_int::try_from(groups.len()).expect("there are few");
-        // SAFETY: the name is a string with its end, and the list has room for so many groups.
-        let result =
-            unsafe { libc::getgrouplist(name.as_ptr(), gid, groups.as_mut_ptr(), &raw mut count) };
-        let wanted = usize::try_from(count).unwrap_or_default();
-        if result >= 0 {
-            groups.truncate(wanted);
-            return groups;
-        }
-        if wanted <= groups.len() || wanted > MAX_GROUPS {
-            return Vec::new();
-        }
-        groups.resize(wanted, 0);
-    }
-}
-
-/// Where `getent` is: root does not search for it in a caller's `PATH`.
+/// Where `getent` is: `PATH` is not searched.
 const GETENT: &str = "/usr/bin/getent";
 
 /// Time for a directory to answer.
 const GETENT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Has `getent` look a key up in a database, if this program cannot do so itself.
-fn getent(database: &str, key: &str) -> Option<String> {
+/// Has `getent` look a user up, if this program cannot ask the database itself.
+fn getent_passwd(key: &str) -> Option<User> {
     if !cfg!(target_feature = "crt-static") {
         return None;
     }
     let mut program = Program::new(Path::new(GETENT), Path::new("/"));
-    program.argv = ["getent", database, "--", key].map(OsStr::new).to_vec();
+    program.argv = ["getent", "passwd", "--", key].map(OsStr::new).to_vec();
     program.timeout = Some(GETENT_TIMEOUT);
     let finished = program.run().ok()?;
-    (finished.end == End::Exited(0)).then(|| String::from_utf8(finished.stdout).ok())?
-}
-
-fn getent_passwd(key: &str) -> Option<User> {
-    parse_passwd(&getent("passwd", key)?)
-}
-
-fn getent_groups(uid: u32, gid: u32) -> Vec<u32> {
-    let user = getent_passwd(&uid.to_string()).filter(|user| user.uid == uid);
-    let found = user.and_then(|user| Some(parse_groups(&getent("initgroups", &user.name)?, gid)));
-    found.unwrap_or_default()
+    let printed =
+        (finished.end == End::Exited(0)).then(|| String::from_utf8(finished.stdout).ok())?;
+    parse_passwd(&printed?)
 }
 
 /// Reads `name:password:uid:gid:comment:home:shell`.
@@ -163,12 +103,6 @@ fn parse_passwd(text: &str) -> Option<User> {
     let uid = fields.nth(1)?.parse().ok()?;
     let gid = fields.next()?.parse().ok()?;
     Some(User { name, uid, gid, home: fields.nth(1)?.into() })
-}
-
-/// Reads `name gid gid …`, and puts the user's own group first.
-fn parse_groups(text: &str, gid: u32) -> Vec<u32> {
-    let others = text.split_whitespace().skip(1).filter_map(|word| word.parse().ok());
-    std::iter::once(gid).chain(others.filter(|other| *other != gid)).take(MAX_GROUPS).collect()
 }
 
 /// Has a statically linked program look names up in files and by DNS alone, whatever
@@ -201,25 +135,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_come_from_the_database_of_users() {
-        assert_eq!(supplementary_groups(0, 0).first(), Some(&0));
-        assert_eq!(supplementary_groups(0x7fff_fff0, 0x7fff_fff0), [0_u32; 0]);
-    }
-
-    #[test]
     fn users_are_found_by_their_id() {
         let root = user_by_id(0).unwrap().unwrap();
         assert_eq!((root.name.as_str(), root.uid, root.gid), ("root", 0, 0));
         assert!(root.home.is_absolute());
         assert_eq!(user_by_id(0x7fff_fff0).unwrap(), None);
-    }
-
-    #[test]
-    fn users_are_found_by_their_name() {
-        assert_eq!(ids_by_name("root").unwrap(), Some((0, 0)));
-        for name in ["no-such-user-anywhere", "", "ro\0ot"] {
-            assert_eq!(ids_by_name(name).unwrap(), None, "{name:?}");
-        }
     }
 
     #[test]
@@ -230,7 +150,5 @@ mod tests {
         for text in ["", "jo", "jo:x:", "jo:x:1", "jo:x:a:1", "jo:x:1:-1:", "jo:x:1:1:"] {
             assert_eq!(parse_passwd(text), None, "{text:?}");
         }
-        assert_eq!(parse_groups("jo                    24 70000 27 x\n", 70_000), [70_000, 24, 27]);
-        assert_eq!(parse_groups("jo\n", 70_000), [70_000]);
     }
 }

@@ -22,7 +22,7 @@ fn help_names_all_commands_for_people() {
     let ran = env.run(&["--help"]);
     assert_eq!(ran.code, Some(0));
     golden("help.txt", &ran.stdout);
-    for hidden in ["relay", "as-root", "monitor"] {
+    for hidden in ["as-child", "try-request", "monitor"] {
         assert!(!ran.stdout.contains(&format!("  {hidden} ")), "{hidden}");
     }
 }

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-use serde_json::{Value, json};
 
 use crate::env::{Ran, TestEnv, golden};
 
@@ -125,186 +124,20 @@ fn nothing_is_made_behind_a_link_of_somebody_else() {
 }
 
 #[test]
-fn users_with_a_meaning_in_sudoers_are_refused() {
+fn a_runner_that_would_call_by_sudo_is_told_what_to_do() {
     let env = with_runtime();
-    for user in ["ALL=(ALL)", "a b", "a,b", "%wheel", "-u", ""] {
-        let ran = env.run(&["install", "--sudo", &format!("--runner-user={user}"), "hook"]);
-        assert_eq!(ran.code, Some(2), "{user}");
-    }
-}
-
-/// Returns the name of the user who runs this test.
-fn own_name() -> String {
-    let output = std::process::Command::new("id").arg("-un").output().unwrap();
-    String::from_utf8(output.stdout).unwrap().trim().to_owned()
-}
-
-#[test]
-fn the_directories_of_a_runner_by_sudo_are_recorded_once() {
-    let env = with_runtime();
-    let before = format!("# mine\n{}", fs::read_to_string(env.path("settings.toml")).unwrap());
-    env.write("settings.toml", &before);
-    fs::create_dir_all(env.path("runner/_work")).unwrap();
-    fs::create_dir(env.path("tools")).unwrap();
-    std::os::unix::fs::symlink("runner", env.path("current")).unwrap();
-    let user = format!("--runner-user={}", own_name());
-    let current = env.path("current").display().to_string();
-    let args =
-        ["install", "--sudo", &user, "--runner-dir", &current, "--tool-dir", "tools", "hook"];
-    // The script's way must be trusted, the program of a test need not be.
-    let run = |more: &[&str]| env.run(&[&args[..], more].concat());
-    let ran = run(&["--format", "json"]);
-    if ran.code != Some(0) {
-        // The program of the test is not root's.
-        assert!(
-            ran.stderr.contains("the program that the runner calls is writable by non-root users"),
-            "{ran:?}"
-        );
-        return;
-    }
-    assert_eq!(without_place(&ran), "note: {ROOT}/current is recorded as {ROOT}/runner\n");
-    let answer: Value = serde_json::from_str(&ran.stdout).unwrap();
-    let expected = json!({
-        "settings": "{ROOT}/settings.toml",
-        "directories": ["{ROOT}/runner"],
-        "tool_directories": ["{ROOT}/tools"],
-    });
-    assert_eq!(answer["recorded"], expected);
-    let first = fs::read_to_string(env.path("settings.toml")).unwrap();
-    assert!(first.starts_with(&before), "{first}");
-    assert_eq!(
-        fs::metadata(env.path("settings.toml")).unwrap().permissions().mode() & 0o777,
-        0o644
-    );
-    assert_eq!(run(&[]).code, Some(0));
-    assert_eq!(fs::read_to_string(env.path("settings.toml")).unwrap(), first);
-    // What is recorded need not be named again.
-    assert_eq!(env.run(&["install", "--sudo", &user, "hook"]).code, Some(0));
-}
-
-#[test]
-fn a_runner_by_sudo_has_directories_of_its_own() {
-    let env = with_runtime();
-    fs::write(env.path("file"), "").unwrap();
-    fs::create_dir(env.path("runner")).unwrap();
-    let name = own_name();
-    let other = if name == "root" { "daemon" } else { "root" };
-    for (user, dirs, expected) in [
-        (name.as_str(), &[][..], "--sudo needs --runner-dir DIR"),
-        (&name, &["missing"], "cannot look up missing: No such file"),
-        (&name, &["file"], "{ROOT}/file is not a directory"),
-        (
-            &name,
-            &["runner", "/proc/self/root"],
-            if name == "root" { "cannot be" } else { "belongs" },
-        ),
-        (other, &["runner"], "{ROOT}/runner belongs to user "),
-        ("no-such-user-anywhere", &["runner"], "unknown user \"no-such-user-anywhere\""),
-    ] {
-        let mut args = vec!["install", "--sudo", "--runner-user", user];
-        dirs.iter().for_each(|dir| args.extend(["--runner-dir", dir]));
-        args.push("hook");
-        let ran = env.run(&args);
-        assert_eq!(ran.code, Some(1), "{user} {dirs:?}");
-        assert!(ran.stderr.contains(expected), "{user} {dirs:?}: {}", ran.stderr);
-        assert!(!env.path("hook").exists());
-    }
-    let ran = env.run(&["install", "--runner-dir", "runner", "hook"]);
-    assert_eq!(ran.code, Some(2), "{ran:?}");
-}
-
-#[test]
-fn directories_are_not_recorded_in_settings_that_others_can_write() {
-    let env = with_runtime();
-    fs::create_dir(env.path("runner")).unwrap();
-    fs::set_permissions(env.path("settings.toml"), fs::Permissions::from_mode(0o666)).unwrap();
-    let user = format!("--runner-user={}", own_name());
-    let install = || {
-        let ran = env.run(&["install", "--sudo", &user, "--runner-dir", "runner", "hook"]);
-        assert_eq!(ran.code, Some(1));
-        assert!(ran.stderr.contains("the settings are not trusted"), "{}", ran.stderr);
-        ran.stderr
-    };
-    install();
-    fs::set_permissions(env.path("settings.toml"), fs::Permissions::from_mode(0o644)).unwrap();
-    let set = std::process::Command::new("setfacl")
-        .args(["-m", "u:nobody:rw"])
-        .arg(env.path("settings.toml"))
-        .status();
-    assert!(set.expect("setfacl is needed: install the package acl").success());
-    let said = install();
-    assert!(said.contains("by the user nobody (uid 65534) through an ACL"), "{said}");
-    assert!(said.contains("setfacl -x u:nobody {ROOT}/settings.toml"), "{said}");
-}
-
-/// Installs a copy of the program that is in a directory of its own, for a runner that `nobody` runs.
-fn install_from(env: &TestEnv, mode: u32, settings: &str) -> Ran {
-    fs::set_permissions(env.path("."), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::create_dir_all(env.path("bin")).unwrap();
-    fs::create_dir_all(env.path("runner")).unwrap();
-    std::os::unix::fs::chown(env.path("runner"), Some(65534), None).unwrap();
-    fs::copy(env!("CARGO_BIN_EXE_container-hook"), env.path("bin/program")).unwrap();
-    fs::set_permissions(env.path("bin/program"), fs::Permissions::from_mode(0o755)).unwrap();
-    fs::set_permissions(env.path("bin"), fs::Permissions::from_mode(mode)).unwrap();
-    let before = fs::read_to_string(env.path("settings.toml")).unwrap();
-    env.write("settings.toml", &format!("{before}{settings}"));
-    let mut command = std::process::Command::new(env.path("bin/program"));
-    command.current_dir(env.path(".")).env_clear().arg("--config").arg(env.path("settings.toml"));
-    command.args([
-        "install",
-        "--sudo",
-        "--runner-user",
-        "nobody",
-        "--runner-dir",
-        "runner",
-        "hook",
-    ]);
-    env.run_with_input(command, b"")
-}
-
-#[test]
-fn a_program_that_the_runner_cannot_execute_is_an_error() {
-    if !rustix::process::geteuid().is_root() {
-        // Nobody else can look with the eyes of another user.
-        return;
-    }
-    for (mode, expected) in [
-        (
-            0o700,
-            "user nobody cannot search {ROOT}/bin, mode 0700 of user 0, on the way to {ROOT}/bin/program",
-        ),
-        (0o755, ""),
-    ] {
-        let env = with_runtime();
-        let ran = install_from(&env, mode, "");
-        assert_eq!(ran.code, Some(i32::from(mode == 0o700)), "{ran:?}");
-        assert!(ran.stderr.contains(expected), "{}", ran.stderr);
-        assert_eq!(env.path("hook").exists(), mode == 0o755);
-    }
-}
-
-#[test]
-fn what_makes_the_runner_root_is_warned_of() {
-    if !rustix::process::geteuid().is_root() {
-        // Only root installs for others.
-        return;
-    }
-    for (settings, is_warned) in [
-        ("[policy]\npreset = \"docker\"\n", true),
-        ("[policy]\ndevices = [\"/dev/fuse\"]\n", false),
-    ] {
-        let env = with_runtime();
-        let ran = install_from(&env, 0o755, settings);
-        let said = "warning: whoever can change a workflow is root of this machine, and so is user \
-                    nobody, by [policy] in {ROOT}/settings.toml\n";
-        assert_eq!((ran.code, ran.stderr.contains(said)), (Some(0), is_warned), "{ran:?}");
-    }
+    let ran = env.run(&["install", "--sudo", "hook"]);
+    assert_eq!(ran.code, Some(1), "{ran:?}");
+    let said = "error: --sudo is not supported: containers of an ordinary user need no root\n  hint: run \
+                `container-hook install DIR` as the runner's user";
+    assert!(ran.stderr.starts_with(said), "{}", ran.stderr);
+    assert!(!env.path("hook").exists());
 }
 
 #[test]
 fn a_program_that_does_not_outlive_a_boot_is_warned_of() {
     if !rustix::process::geteuid().is_root() {
-        // As above.
+        // Another user's program is in a directory that it does not trust.
         return;
     }
     let env = with_runtime();

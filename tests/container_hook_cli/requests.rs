@@ -57,38 +57,3 @@ fn settings_that_cannot_be_used_fail_the_step() {
     assert_eq!(ran.code, Some(1));
     assert!(ran.stdout.starts_with("::error::{ROOT}/settings.toml:2:1: unknown field"), "{ran:?}");
 }
-
-#[test]
-fn what_is_not_from_the_other_end_of_sudo_is_refused() {
-    let env = TestEnv::new();
-    let ran = env.run_with_input(env.command(&["as-root"]), b"{\"command\":\"cleanup_job\"}\n");
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stdout.starts_with("::error::malformed relayed request"), "{ran:?}");
-}
-
-#[test]
-fn the_far_end_passes_on_request_code_and_nothing_unknown() {
-    let env = TestEnv::new();
-    let request = r#"{"command":"cleanup_job","responseFile":null,"args":{},"state":null}"#;
-    let variables = r#"{"RUNNER_NAME":"a","RUNNER_TEMP":"relative","GITHUB_WORKSPACE":"/w"}"#;
-    let header = format!(r#"{{"variables":{variables},"request_bytes":{}}}"#, request.len());
-    let message = format!("{header}\n{request}");
-    let mut command = env.command(&["as-root"]);
-    command.env("SUDO_UID", "1000").env("SUDO_GID", "1000");
-    let ran = env.run_with_open_input(command, message.as_bytes());
-    assert_eq!(ran.code, Some(1));
-    assert!(ran.stdout.starts_with("::error::RUNNER_TEMP must be an absolute path"), "{ran:?}");
-}
-
-#[test]
-fn the_far_end_takes_nobody_for_root_whom_sudo_does_not_name() {
-    let env = TestEnv::new();
-    let message = "{\"variables\":{},\"request_bytes\":2}\n{}";
-    for ids in [&[][..], &[("SUDO_UID", "1000")], &[("SUDO_UID", ""), ("SUDO_GID", "x")]] {
-        let mut command = env.command(&["as-root"]);
-        command.envs(ids.iter().copied());
-        let ran = env.run_with_input(command, message.as_bytes());
-        assert_eq!(ran.code, Some(1));
-        assert!(ran.stdout.contains("called by sudo alone"), "{ids:?}: {ran:?}");
-    }
-}

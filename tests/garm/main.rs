@@ -24,5 +24,4 @@ mod rootless;
 mod secrets;
 mod setup;
 mod soak;
-mod sudo;
 mod truth;

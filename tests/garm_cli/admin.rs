@@ -49,7 +49,7 @@ fn help_names_all_commands_for_people() {
     let ran = env.run(&["--help"]);
     assert_eq!(ran.code, Some(0));
     golden("help.txt", &ran.stdout);
-    for hidden in ["as-root", "supervise", "monitor"] {
+    for hidden in ["supervise", "monitor"] {
         assert!(!ran.stdout.contains(&format!("  {hidden} ")), "{hidden}");
     }
     // Without a command and without GARM there is nothing to do.
@@ -186,7 +186,7 @@ fn doctor_says_of_each_check_how_it_is_and_how_to_mend_it() {
     let report = json(&ran.stdout);
     let checks = report["checks"].as_array().unwrap();
     let names: Vec<_> = checks.iter().map(|check| check["name"].as_str().unwrap()).collect();
-    for name in ["user", "kernel", "cgroups", "runtime", "store", "logs", "disk", "nft", "sudo"] {
+    for name in ["user", "kernel", "cgroups", "runtime", "store", "logs", "disk", "nft"] {
         assert!(names.contains(&name), "{name} is not in {names:?}");
     }
     for (name, found) in

@@ -6,7 +6,6 @@ use serde_json::{Value, json};
 
 use crate::builds::{built_step, nothing_of_builds};
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
-use crate::sudo::{USER, unprivileged};
 use crate::support::call::Call;
 use crate::support::github_runner::{Runner, merge};
 use crate::support::host::Host;
@@ -218,23 +217,6 @@ fn the_next_build_removes_what_a_killed_one_left() {
         build("echo the next").wait().success();
         assert!(!left.exists());
         nothing_of_builds(installation, 0);
-    });
-}
-
-/// Who asked root to build is killed, and root hears of it a moment later.
-#[test]
-fn a_killed_build_of_another_user_leaves_nothing_after_cleanup() {
-    with_each_runtime("", |installation| {
-        let mut victim = unprivileged(installation);
-        let path = victim.workspace().join("Dockerfile");
-        for round in 0..KILLS {
-            write(&path, &format!("FROM alpine:3.20\nRUN echo started {round}; exec sleep 1000\n"));
-            let mut call = victim.start_container_step(built_step(&path));
-            call.wait_for_line(&format!("started {round}"));
-            call.kill_after(Duration::ZERO);
-            victim.cleanup();
-            nothing_of_builds(installation, USER.1.0);
-        }
     });
 }
 

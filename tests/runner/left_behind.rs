@@ -9,7 +9,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::setup::{Canary, redis, runner, shell_step, with_each_runtime};
-use crate::sudo::{USER, unprivileged};
 use crate::support::github_runner::{Runner, merge};
 use crate::support::{images, program};
 
@@ -46,7 +45,6 @@ fn a_job_leaves_nothing_of_others_and_no_rights() {
     with_each_runtime("", |installation| {
         let canary = Canary::new(installation.host());
         litter(runner(installation, "runner-root"), (0, 0));
-        litter(unprivileged(installation), USER.1);
         canary.check("litter");
     });
 }
@@ -101,7 +99,6 @@ pub(crate) fn put_tool(runner: &Runner<'_>, name: &str) {
 fn a_job_goes_on_and_ends_that_gives_the_runners_directories_away() {
     with_each_runtime("", |installation| {
         given_away(runner(installation, "runner-root"), (0, 0));
-        given_away(unprivileged(installation), USER.1);
     });
 }
 
@@ -133,15 +130,12 @@ fn given_away(mut runner: Runner<'_>, owner: (u32, u32)) {
 #[test]
 fn steps_beside_services_alone_leave_nothing_of_others() {
     with_each_runtime("", |installation| {
-        for (mut runner, owner) in
-            [(runner(installation, "runner-root"), (0, 0)), (unprivileged(installation), USER.1)]
-        {
-            runner.prepare(Value::Null, &[redis()]);
-            let script = "mkdir of-others; touch of-others/file; chown -R 33:33 of-others .";
-            runner.container_step(shell_step(script)).0.success();
-            runner.cleanup();
-            nothing_is_left(&runner, owner);
-        }
+        let mut runner = runner(installation, "runner-root");
+        runner.prepare(Value::Null, &[redis()]);
+        let script = "mkdir of-others; touch of-others/file; chown -R 33:33 of-others .";
+        runner.container_step(shell_step(script)).0.success();
+        runner.cleanup();
+        nothing_is_left(&runner, (0, 0));
     });
 }
 
@@ -149,13 +143,13 @@ fn steps_beside_services_alone_leave_nothing_of_others() {
 #[test]
 fn many_files_of_others_come_back_soon() {
     with_each_runtime("", |installation| {
-        let mut runner = unprivileged(installation);
+        let mut runner = runner(installation, "runner-root");
         runner.prepare(runner.job_container("node:22"), &[]);
         let make = "for d in 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19; do mkdir $d; \
                     (cd $d; seq 1000 | xargs touch); done; chown -R 65534:65534 .";
         runner.run(make).success();
         let ended = runner.cleanup();
-        nothing_is_left(&runner, USER.1);
+        nothing_is_left(&runner, (0, 0));
         assert!(ended.took < Duration::from_secs(10), "it took {:?}", ended.took);
     });
 }
@@ -163,22 +157,19 @@ fn many_files_of_others_come_back_soon() {
 #[test]
 fn devices_of_a_privileged_job_are_swept() {
     with_each_runtime("[policy]\nprivileged = true\n", |installation| {
-        for (mut runner, owner) in
-            [(runner(installation, "runner-root"), (0, 0)), (unprivileged(installation), USER.1)]
-        {
-            let container =
-                merge(runner.job_container("node:22"), json!({"createOptions": "--privileged"}));
-            runner.prepare(container, &[]);
-            let script = "mkdir deep; for place in disk deep/disk /__w/disk /__w/_temp/disk; do \
-                          mknod $place b 8 0; chmod 666 $place; chown 6:6 $place; done; mknod n c 1 3";
-            runner.run(script).success();
-            let work = runner.work().display().to_string();
-            let found = runner.host().shell(&format!("find {work} -type b -o -type c"));
-            assert_eq!(found.lines().count(), 5, "{found}");
-            let said = runner.cleanup().log();
-            assert!(said.contains("5 device nodes of the job removed"), "{said}");
-            nothing_is_left(&runner, owner);
-        }
+        let mut runner = runner(installation, "runner-root");
+        let container =
+            merge(runner.job_container("node:22"), json!({"createOptions": "--privileged"}));
+        runner.prepare(container, &[]);
+        let script = "mkdir deep; for place in disk deep/disk /__w/disk /__w/_temp/disk; do \
+                      mknod $place b 8 0; chmod 666 $place; chown 6:6 $place; done; mknod n c 1 3";
+        runner.run(script).success();
+        let work = runner.work().display().to_string();
+        let found = runner.host().shell(&format!("find {work} -type b -o -type c"));
+        assert_eq!(found.lines().count(), 5, "{found}");
+        let said = runner.cleanup().log();
+        assert!(said.contains("5 device nodes of the job removed"), "{said}");
+        nothing_is_left(&runner, (0, 0));
     });
 }
 
@@ -186,11 +177,7 @@ fn devices_of_a_privileged_job_are_swept() {
 fn nothing_is_made_where_a_replaced_directory_leads() {
     with_each_runtime("", |installation| {
         let canary = Canary::new(installation.host());
-        for (runner, uid) in
-            [(runner(installation, "runner-root"), 0), (unprivileged(installation), 1)]
-        {
-            temp_is_replaced(runner, uid, &canary);
-        }
+        temp_is_replaced(runner(installation, "runner-root"), 0, &canary);
     });
 }
 

@@ -6,7 +6,6 @@ use std::process::Command;
 use serde_json::{Value, json};
 
 use crate::setup::{redis, runner, shell_step, with_each_runtime, write};
-use crate::sudo::unprivileged;
 use crate::support::github_runner::{Runner, container, merge};
 use crate::support::host::Host;
 use crate::support::installation::Installation;
@@ -187,27 +186,22 @@ fn names_of(runner: &mut Runner<'_>) -> Vec<String> {
 #[test]
 fn services_are_reached_by_the_names_that_the_workflow_gives_them() {
     with_each_runtime("", |installation| {
-        for is_root in [true, false] {
-            let mut runner = match is_root {
-                true => runner(installation, "runner-0"),
-                false => unprivileged(installation),
-            };
-            assert_eq!(names_of(&mut runner), ["redis", "nginx"], "nothing is known");
-            runner.cleanup();
-            worker_log(&runner, "Worker_20260101-000000-utc.log", &[("old", "redis:7")]);
-            let services = [("cache", "redis:7"), ("web", "nginx:alpine")];
-            worker_log(&runner, "Worker_20260102-000000-utc.log", &services);
-            assert_eq!(names_of(&mut runner), ["cache, redis", "web, nginx"]);
-            for name in ["web", "nginx"] {
-                let ended = runner.run(&format!("wget -q -O- http://{name}/"));
-                assert_eq!(ended.success().stdout(), "hello from nginx\n", "{name}");
-            }
-            runner.cleanup();
-            // One of another job is worth nothing.
-            worker_log(&runner, "Worker_20260103-000000-utc.log", &[("old", "redis:7")]);
-            assert_eq!(names_of(&mut runner), ["redis", "nginx"]);
-            runner.cleanup();
+        let mut runner = runner(installation, "runner-0");
+        assert_eq!(names_of(&mut runner), ["redis", "nginx"], "nothing is known");
+        runner.cleanup();
+        worker_log(&runner, "Worker_20260101-000000-utc.log", &[("old", "redis:7")]);
+        let services = [("cache", "redis:7"), ("web", "nginx:alpine")];
+        worker_log(&runner, "Worker_20260102-000000-utc.log", &services);
+        assert_eq!(names_of(&mut runner), ["cache, redis", "web, nginx"]);
+        for name in ["web", "nginx"] {
+            let ended = runner.run(&format!("wget -q -O- http://{name}/"));
+            assert_eq!(ended.success().stdout(), "hello from nginx\n", "{name}");
         }
+        runner.cleanup();
+        // One of another job is worth nothing.
+        worker_log(&runner, "Worker_20260103-000000-utc.log", &[("old", "redis:7")]);
+        assert_eq!(names_of(&mut runner), ["redis", "nginx"]);
+        runner.cleanup();
     });
 }
 

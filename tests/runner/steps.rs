@@ -1,4 +1,4 @@
-//! Steps that the job container's own first process starts: by neither sudo nor a runtime.
+//! Steps that the job container's own first process starts, without a runtime.
 
 use std::fs;
 use std::time::Duration;
@@ -6,7 +6,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::setup::{runner, with_each_runtime};
-use crate::sudo::{USER, unprivileged};
 use crate::support::call::Ended;
 use crate::support::github_runner::{Runner, merge};
 use crate::support::installation::Installation;
@@ -15,11 +14,6 @@ use crate::support::program;
 
 /// Long for a step that ends at once, on any machine, and short for `sleep 1000`.
 const AT_ONCE: Duration = Duration::from_secs(60);
-
-/// Returns a runner that is root, or one that calls by sudo.
-fn runner_of<'a>(installation: &'a Installation<'a>, is_root: bool) -> Runner<'a> {
-    if is_root { runner(installation, "runner-0") } else { unprivileged(installation) }
-}
 
 /// Takes the name of the job container's socket away; returns the container's id.
 fn remove_socket(installation: &Installation<'_>, runner: &Runner<'_>) -> String {
@@ -41,50 +35,25 @@ fn kill_first_process(installation: &Installation<'_>, runner: &Runner<'_>) {
 }
 
 #[test]
-fn a_step_needs_neither_sudo_nor_a_runtime_nor_settings() {
+fn a_step_needs_neither_a_runtime_nor_settings() {
     with_each_runtime("", |installation| {
-        let host = installation.host();
-        for is_root in [true, false] {
-            let mut runner = runner_of(installation, is_root);
-            let name = format!("job {is_root}");
-            let before = Snapshot::take(installation);
-            runner.prepare(runner.job_container("node:22"), &[]);
-            let sockets = installation.run_directory().join("steps");
-            assert_eq!(fs::read_dir(&sockets).unwrap().count(), 1);
-            let containers = installation.run_directory().join("containers");
-            let aside = installation.run_directory().join("aside");
-            // Nothing of all that is there while a step runs.
-            fs::rename(&containers, &aside).unwrap();
-            host.shell("[ ! -d /etc/sudoers.d ] || mv /etc/sudoers.d /etc/aside");
-            let ended = runner.run("echo out; echo err >&2; id -u; pwd; cat; exit 7").code(7);
-            host.shell("[ ! -d /etc/aside ] || mv /etc/aside /etc/sudoers.d");
-            fs::rename(&aside, &containers).unwrap();
-            let expected = ("out\n0\n/__w/repo/repo\n", "err\n");
-            assert_eq!((ended.stdout().as_str(), ended.stderr().as_str()), expected, "{name}");
-            runner.run("kill -9 $$").code(137);
-            runner.cleanup();
-            assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0);
-            before.check_live(installation, &name);
-        }
-    });
-}
-
-#[test]
-fn what_is_private_stays_so_for_the_runners_user() {
-    with_each_runtime("", |installation| {
-        let mut runner = unprivileged(installation);
+        let mut runner = runner(installation, "runner-0");
+        let before = Snapshot::take(installation);
         runner.prepare(runner.job_container("node:22"), &[]);
-        let run = installation.run_directory().display().to_string();
-        let (uid, gid) = USER.1;
-        let become_user = format!("setpriv --reuid {uid} --regid {gid} --clear-groups");
-        let seen = installation.host().shell(&format!(
-            "cd /; for name in $(ls -A {run}); do \
-             {become_user} ls {run}/$name/ >/dev/null 2>&1 && echo list $name; \
-             {become_user} cat {run}/$name >/dev/null 2>&1 && echo read $name; \
-             {become_user} sh -c 'cd {run}/$0 2>/dev/null && echo pass $0' $name || :; done"
-        ));
-        assert_eq!(seen, "pass steps\n");
+        let sockets = installation.run_directory().join("steps");
+        assert_eq!(fs::read_dir(&sockets).unwrap().count(), 1);
+        let containers = installation.run_directory().join("containers");
+        let aside = installation.run_directory().join("aside");
+        // Nothing of all that is there while a step runs.
+        fs::rename(&containers, &aside).unwrap();
+        let ended = runner.run("echo out; echo err >&2; id -u; pwd; cat; exit 7").code(7);
+        fs::rename(&aside, &containers).unwrap();
+        let expected = ("out\n0\n/__w/repo/repo\n", "err\n");
+        assert_eq!((ended.stdout().as_str(), ended.stderr().as_str()), expected);
+        runner.run("kill -9 $$").code(137);
         runner.cleanup();
+        assert_eq!(fs::read_dir(&sockets).unwrap().count(), 0);
+        before.check_live(installation, "a job");
     });
 }
 
@@ -192,64 +161,57 @@ fn what_is_missing_is_named_with_what_there_is() {
 #[test]
 fn a_job_that_takes_no_steps_any_more_gets_no_runtime_into_its_container() {
     with_each_runtime("", |installation| {
-        for is_root in [true, false] {
-            let mut runner = runner_of(installation, is_root);
-            runner.prepare(runner.job_container("node:22"), &[]);
-            remove_socket(installation, &runner);
-            for has_state in [true, false] {
-                if !has_state {
-                    runner.state.as_object_mut().unwrap().remove("steps");
-                }
-                let said = runner.run("echo never").failure();
-                assert!(said.contains("takes no more steps"), "{said}");
-                assert!(!said.contains("never"), "{said}");
+        let mut runner = runner(installation, "runner-0");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        remove_socket(installation, &runner);
+        for has_state in [true, false] {
+            if !has_state {
+                runner.state.as_object_mut().unwrap().remove("steps");
             }
-            runner.cleanup();
+            let said = runner.run("echo never").failure();
+            assert!(said.contains("takes no more steps"), "{said}");
+            assert!(!said.contains("never"), "{said}");
         }
+        runner.cleanup();
     });
 }
 
 #[test]
 fn a_container_of_another_version_is_entered_by_the_runtime() {
     with_each_runtime("", |installation| {
-        for is_root in [true, false] {
-            let mut runner = runner_of(installation, is_root);
-            runner.prepare(runner.job_container("node:22"), &[]);
-            let id = remove_socket(installation, &runner);
-            let path =
-                installation.run_directory().join("containers").join(&id).join("record.json");
-            let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
-            // Of a version that speaks nothing that this one does, and of one whose containers take none.
-            for steps in [json!({"user": [0, 0], "versions": [7, 9]}), Value::Null] {
-                record["steps"] = steps;
-                fs::write(&path, record.to_string()).unwrap();
-                let ended = runner.run("echo fine; exit 3").code(3);
-                assert_eq!(ended.stdout(), "fine\n");
-            }
-            runner.state.as_object_mut().unwrap().remove("steps");
-            runner.run("echo fine").success();
-            runner.cleanup();
+        let mut runner = runner(installation, "runner-0");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let id = remove_socket(installation, &runner);
+        let path = installation.run_directory().join("containers").join(&id).join("record.json");
+        let mut record: Value = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+        // Of a version that speaks nothing that this one does, and of one whose containers take none.
+        for steps in [json!({"versions": [7, 9]}), Value::Null] {
+            record["steps"] = steps;
+            fs::write(&path, record.to_string()).unwrap();
+            let ended = runner.run("echo fine; exit 3").code(3);
+            assert_eq!(ended.stdout(), "fine\n");
         }
+        runner.state.as_object_mut().unwrap().remove("steps");
+        runner.run("echo fine").success();
+        runner.cleanup();
     });
 }
 
 #[test]
 fn a_container_that_ended_is_told_with_its_end() {
     with_each_runtime("", |installation| {
-        for is_root in [true, false] {
-            let mut runner = runner_of(installation, is_root);
-            runner.prepare(runner.job_container("node:22"), &[]);
-            let mut call = runner.start_run("echo started; sleep 1000");
-            call.wait_for_line("started");
-            kill_first_process(installation, &runner);
-            let ended = call.wait();
-            let log = ended.log();
-            assert!(log.contains("the container ended before its step did"), "{log}");
-            ended.code(137);
-            let said = runner.run("echo never").failure();
-            assert!(said.contains("is not running: it ended with code 137"), "{said}");
-            runner.cleanup();
-        }
+        let mut runner = runner(installation, "runner-0");
+        runner.prepare(runner.job_container("node:22"), &[]);
+        let mut call = runner.start_run("echo started; sleep 1000");
+        call.wait_for_line("started");
+        kill_first_process(installation, &runner);
+        let ended = call.wait();
+        let log = ended.log();
+        assert!(log.contains("the container ended before its step did"), "{log}");
+        ended.code(137);
+        let said = runner.run("echo never").failure();
+        assert!(said.contains("is not running: it ended with code 137"), "{said}");
+        runner.cleanup();
     });
 }
 
@@ -265,21 +227,6 @@ fn another_runner_is_told_that_the_container_is_not_its_own() {
         other.state["container"] = json!("../containers");
         let said = other.run("echo never").failure();
         assert!(!said.contains("never"), "{said}");
-        runner.cleanup();
-    });
-}
-
-#[test]
-fn a_cancelled_step_is_told_without_sudo() {
-    with_each_runtime("", |installation| {
-        let mut runner = unprivileged(installation);
-        runner.prepare(runner.job_container("node:22"), &[]);
-        let mut call = runner.start_run("echo started; exec sleep 1000");
-        call.wait_for_line("started");
-        let sudo = installation.host().processes();
-        assert!(!sudo.iter().any(|process| process.line.contains("sudo")), "{sudo:?}");
-        let (ended, signals) = call.cancel();
-        assert_eq!((ended.status.code(), signals), (Some(130), 1));
         runner.cleanup();
     });
 }

@@ -1,16 +1,13 @@
-//! Which files root opens by name when a runner called by sudo: none that the runner's user can replace.
-//! `strace` sees that.
+//! Which files root opens by name: none that a job can replace. `strace` sees that.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::chown;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::{Value, json};
 
-use crate::setup::with_each_runtime;
-use crate::sudo::{USER, unprivileged};
+use crate::setup::{runner, with_each_runtime};
 use crate::support::github_runner::{Runner, merge};
 use crate::support::installation::Installation;
 use crate::support::program;
@@ -29,7 +26,7 @@ struct Traced {
     first: String,
 }
 
-/// Runs what sudo starts, as root, and returns what it and its processes did.
+/// Runs the hook as root, and returns what it and its processes did.
 fn trace(
     installation: &Installation<'_>,
     runner: &mut Runner<'_>,
@@ -39,7 +36,6 @@ fn trace(
     fs::create_dir(&directory).unwrap();
     let answer = runner.home().join("_work/_temp/answer.json");
     fs::write(&answer, "").unwrap();
-    chown(&answer, Some(USER.1.0), Some(USER.1.1)).unwrap();
     let request = json!({
         "command": command, "responseFile": answer, "args": args, "state": runner.state,
     });
@@ -51,13 +47,8 @@ fn trace(
     strace.arg(installation.program()).env_clear().current_dir("/");
     let runners = runner.command();
     for (name, value) in runners.get_envs() {
-        // Not what sudo keeps back: the settings are those that root has.
-        if name != "OCI_HOOKS_CONTAINER_HOOK_CONFIG" && name != "PATH" {
-            strace.env(name, value.unwrap_or_default());
-        }
+        strace.env(name, value.unwrap_or_default());
     }
-    strace.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
-    strace.env("SUDO_UID", USER.1.0.to_string()).env("SUDO_GID", USER.1.1.to_string());
     strace.stdin(fs::File::open(&request_file).unwrap());
     let log = fs::File::create(directory.join("log")).unwrap();
     strace.stdout(Stdio::from(log.try_clone().unwrap())).stderr(Stdio::from(log));
@@ -134,9 +125,9 @@ fn paths(calls: &[String]) -> BTreeSet<PathBuf> {
 }
 
 #[test]
-fn root_opens_nothing_by_a_name_that_the_runner_can_change() {
+fn root_opens_nothing_by_a_name_that_a_job_can_change() {
     with_each_runtime("", |installation| {
-        let mut runner = unprivileged(installation);
+        let mut runner = runner(installation, "runner-1");
         // The images are there, and so is the program for the first process.
         runner.prepare(runner.job_container("node:22"), &[]);
         let alpine = merge(runner.job_container("alpine:3.20"), json!({"entryPoint": "true"}));

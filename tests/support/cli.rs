@@ -8,7 +8,7 @@ use std::fs;
 use std::io::Write as _;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 
 use nix::sched::{CloneFlags, unshare};
 
@@ -70,15 +70,7 @@ impl TestEnv {
     }
 
     pub(crate) fn run_with_input(&self, command: Command, input: &[u8]) -> Ran {
-        let (child, stdin) = start(command, input);
-        drop(stdin);
-        self.ran(child.wait_with_output().unwrap())
-    }
-
-    /// The same, with an input that does not end before the program does.
-    pub(crate) fn run_with_open_input(&self, command: Command, input: &[u8]) -> Ran {
-        let (child, _stdin) = start(command, input);
-        self.ran(child.wait_with_output().unwrap())
+        self.ran(start(command, input).wait_with_output().unwrap())
     }
 
     fn ran(&self, output: Output) -> Ran {
@@ -91,13 +83,13 @@ impl TestEnv {
     }
 }
 
-fn start(mut command: Command, input: &[u8]) -> (Child, ChildStdin) {
+fn start(mut command: Command, input: &[u8]) -> Child {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
     let mut stdin = child.stdin.take().unwrap();
     // A program that fails at once does not read.
     let _ = stdin.write_all(input);
-    (child, stdin)
+    child
 }
 
 /// Returns settings without where each is from.

@@ -135,8 +135,7 @@ impl Host {
     /// directory from then on.
     pub(crate) fn make_etc(&self) {
         self.shell(&format!(
-            "cd {}; chmod 711 .; mkdir -p etc/sudoers.d etc/ssl/certs etc-work; \
-             chmod 750 etc/sudoers.d; cp /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/; \
+            "cd {}; chmod 711 .; mkdir -p etc/ssl/certs etc-work; cp /etc/ssl/certs/ca-certificates.crt etc/ssl/certs/; \
              (cat /etc/hosts; echo 127.0.1.1 $(hostname)) >etc/hosts; \
              mount -t overlay -o lowerdir=/etc,upperdir=etc,workdir=etc-work overlay /etc",
             self.path().display()
@@ -153,11 +152,6 @@ impl Host {
             env!("CARGO_MANIFEST_DIR"),
             env!("CARGO_TARGET_TMPDIR"),
         ));
-    }
-
-    /// Adds a line for sudo to the host's own `/etc`.
-    pub(crate) fn allow_sudo(&self, line: &str) {
-        self.shell(&format!("umask 227; echo '{line}' >/etc/sudoers.d/tests; visudo -qc"));
     }
 
     /// Returns the processes of the host that have not ended, those in containers too; those of the

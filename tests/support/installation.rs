@@ -5,7 +5,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use super::externals;
 use super::host::Host;
 use super::leftovers::Installed;
 use super::program::{self, DEADLINE, Finished};
@@ -46,28 +45,6 @@ impl<'h> Installation<'h> {
     /// Returns the program that runs containers.
     pub(crate) fn runtime(&self) -> PathBuf {
         self.runtime.clone()
-    }
-
-    /// Installs the hook for a runner that somebody else than root runs, as the printed text says. The
-    /// runner will have a name and the tools that all runners here share.
-    pub(crate) fn use_sudo(&self, user: &str, runner: &str) {
-        self.host.make_etc();
-        self.host.shell(&format!(
-            "mkdir -p /etc/oci-hooks; cp {}/container-hook.toml /etc/oci-hooks/",
-            self.host.path().display()
-        ));
-        let directory = self.entry().with_file_name("");
-        let directory = directory.to_str().expect("it is ASCII");
-        let home = self.host.path().join(runner).display().to_string();
-        self.host.shell(&format!("mkdir -p {home}; chown {user}: {home}"));
-        let tools = externals::shared().display().to_string();
-        let settings = "/etc/oci-hooks/container-hook.toml";
-        let words = ["install", "--sudo", "--runner-user", user, "--runner-dir", &home];
-        let more = ["--tool-dir", &tools, "--config", settings, directory, "--format=json"];
-        let answer = self.admin(&[&words[..], &more].concat()).success();
-        let answer: serde_json::Value = serde_json::from_str(&answer).expect("it is JSON");
-        let line = answer["sudoers"].as_str().expect("sudo needs a line");
-        self.host.allow_sudo(line);
     }
 
     /// Returns the installed program.

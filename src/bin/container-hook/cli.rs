@@ -10,8 +10,8 @@ use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
 use crate::{
-    as_child, audit, doctor, fill, images, import, install, logs, prune, ps, pull, relay, rmi,
-    template, try_job, volumes,
+    as_child, audit, doctor, fill, images, import, install, logs, prune, ps, pull, rmi, template,
+    try_job, volumes,
 };
 
 const HELP: &str = "\
@@ -32,9 +32,9 @@ Exit status:
   2  the command line or a template is wrong
   N  for a request, the code that the step ended with
 
-Memory limits, mirrors, CA certificates, what the sudoers line permits, troubleshooting, upgrade,
-uninstall: see man container-hook, and container-hook.md in /usr/share/doc/container-hook or in
-docs/ of the repository.";
+Memory limits, mirrors, CA certificates, troubleshooting, upgrade, uninstall: see
+man container-hook, and container-hook.md in /usr/share/doc/container-hook or in docs/ of the
+repository.";
 
 /// Run the containers of GitHub's runner on runc or crun, without a daemon
 #[derive(Debug, Parser)]
@@ -119,8 +119,6 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
-    Relay(relay::RelayArgs),
-    AsRoot(relay::AsRootArgs),
     AsChild(as_child::AsChildArgs),
     TryRequest(try_job::TryRequestArgs),
     Fill(fill::FillArgs),

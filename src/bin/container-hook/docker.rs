@@ -7,7 +7,6 @@ use oci_hooks::container_hook::options::{Namespace, NetworkMode};
 use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::{Log as _, RunnerDefaults};
 use oci_hooks::image::PlatformError;
-use oci_hooks::program::relayed::sudo_caller;
 
 use crate::log::Log;
 
@@ -15,30 +14,15 @@ use crate::log::Log;
 const NETWORK: &str = "ACTIONS_RUNNER_NETWORK_DRIVER";
 /// The variable that says which platform images are pulled for.
 const PLATFORM: &str = "DOCKER_DEFAULT_PLATFORM";
-/// The variable that names the directory of `config.json`.
-const CONFIG: &str = "DOCKER_CONFIG";
 /// The variable by which images without a signature are refused.
 const CONTENT_TRUST: &str = "DOCKER_CONTENT_TRUST";
 
-/// All that the docker hook reads, or hands on to `docker`.
-pub(crate) const VARIABLES: [&str; 13] = [
-    NETWORK,
-    "BUILDKIT_PROGRESS",
-    "DOCKER_API_VERSION",
-    "DOCKER_CERT_PATH",
-    CONFIG,
-    CONTENT_TRUST,
-    "DOCKER_CONTENT_TRUST_SERVER",
-    "DOCKER_CONTEXT",
-    PLATFORM,
-    "DOCKER_HIDE_LEGACY_COMMANDS",
-    "DOCKER_HOST",
-    "DOCKER_STACK_ORCHESTRATOR",
-    "DOCKER_TLS_VERIFY",
-];
+/// The variables that have an effect.
+#[cfg(test)]
+pub(crate) const VARIABLES: [&str; 4] = [NETWORK, "DOCKER_CONFIG", CONTENT_TRUST, PLATFORM];
 
 /// Those that say how `docker` reaches its servers, and what it shows.
-const OF_DOCKER: [&str; 9] = [
+pub(crate) const OF_DOCKER: [&str; 9] = [
     "BUILDKIT_PROGRESS",
     "DOCKER_API_VERSION",
     "DOCKER_CERT_PATH",
@@ -58,8 +42,7 @@ pub(crate) fn defaults(policy: &Policy) -> Result<RunnerDefaults, PlatformError>
 
 /// Names the variables that have no effect.
 pub(crate) fn report(policy: &Policy, log: &Log) {
-    let is_root_of_another = sudo_caller().is_some();
-    for (is_warning, text) in without_effect(policy, is_root_of_another, variable) {
+    for (is_warning, text) in without_effect(policy, variable) {
         if is_warning {
             log.warning(&text);
         } else {
@@ -70,7 +53,6 @@ pub(crate) fn report(policy: &Policy, log: &Log) {
 
 fn without_effect(
     policy: &Policy,
-    is_after_sudo: bool,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Vec<(bool, String)> {
     let mut lines = Vec::new();
@@ -98,15 +80,6 @@ fn without_effect(
         [name] => lines.push((false, format!("{name} has no effect: docker is not called"))),
         _ => lines
             .push((false, format!("{} have no effect: docker is not called", names.join(", ")))),
-    }
-    if is_after_sudo && variable(CONFIG).is_some() {
-        lines.push((
-            false,
-            format!(
-                "{CONFIG} has no effect on a runner that calls by sudo: its admin can name its \
-                 config.json as one of `logins` under [store]"
-            ),
-        ));
     }
     // As Docker reads it: anything but a word for no.
     let is_no = |text: &str| matches!(text, "0" | "f" | "F" | "false" | "False" | "FALSE");
@@ -139,8 +112,8 @@ fn variable(name: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn lines(set: &[(&str, &str)], policy: &Policy, sudo: bool) -> Vec<(bool, String)> {
-        without_effect(policy, sudo, |name| {
+    fn lines(set: &[(&str, &str)], policy: &Policy) -> Vec<(bool, String)> {
+        without_effect(policy, |name| {
             set.iter().find(|(known, _)| *known == name).map(|(_, value)| (*value).to_owned())
         })
     }
@@ -149,25 +122,23 @@ mod tests {
     fn variables_without_effect_are_named_once_and_others_are_not() {
         let policy = Policy::default();
         let host = Policy { host_namespaces: vec![Namespace::Network], ..Policy::default() };
-        for (set, policy, sudo) in [
-            (&[][..], &policy, true),
-            (&[(PLATFORM, "linux/arm64"), (NETWORK, "none"), (CONTENT_TRUST, "0")], &policy, true),
-            (&[(CONFIG, "/x"), (NETWORK, "host")], &host, false),
+        for (set, policy) in [
+            (&[][..], &policy),
+            (&[(PLATFORM, "linux/arm64"), (NETWORK, "none"), (CONTENT_TRUST, "0")], &policy),
+            (&[(NETWORK, "host")], &host),
         ] {
-            assert_eq!(lines(set, policy, sudo), []);
+            assert_eq!(lines(set, policy), []);
         }
         let set = [
             (NETWORK, "bridge-1"),
             ("DOCKER_HOST", "secret"),
             ("BUILDKIT_PROGRESS", "plain"),
-            (CONFIG, "/x"),
             (CONTENT_TRUST, "1"),
         ];
-        let lines = lines(&set, &policy, true);
+        let lines = lines(&set, &policy);
         let starts = [
             "ACTIONS_RUNNER_NETWORK_DRIVER has no effect: there are no",
             "BUILDKIT_PROGRESS, DOCKER_HOST have no effect: docker is not called",
-            "DOCKER_CONFIG has no effect on a runner that calls by sudo",
             "DOCKER_CONTENT_TRUST has no effect",
         ];
         assert_eq!(lines.len(), starts.len(), "{lines:?}");
@@ -175,6 +146,5 @@ mod tests {
             assert!(line.starts_with(start) && !line.contains("secret"), "{line}");
             assert_eq!(*is_warning, start.starts_with("DOCKER_CONTENT_TRUST "));
         }
-        assert!(OF_DOCKER.iter().all(|name| VARIABLES.contains(name)));
     }
 }

@@ -1,6 +1,5 @@
 //! `container-hook doctor`.
 
-mod directories;
 mod limits;
 mod names;
 mod ownership;
@@ -23,10 +22,10 @@ pub(crate) use runner::{own_listeners, settings};
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as the user that runs the runner, or as root if the runner uses sudo; in a cluster in the
-pod of a runner, where it checks each permission. For a user who is not root it makes what a job
-would have, such as namespaces and mounts, and tries it. Exit status is 0 if containers will run
-as jobs need them, and 1 otherwise. Messages of jobs are explained in
+Run it as the user that runs the runner; in a cluster in the pod of a runner, where it checks each
+permission. For a user who is not root it creates what a job would have, such as namespaces and
+mounts, and tries it. Exit status is 0 if containers will run as jobs need them, and 1 otherwise.
+Messages of jobs are explained in
 /usr/share/doc/container-hook/container-hook.md, Troubleshooting.")]
 pub(crate) struct DoctorArgs {}
 

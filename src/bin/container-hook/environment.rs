@@ -8,23 +8,20 @@ use std::iter;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::container_hook::worker_log::{diag, directory_of};
-use oci_hooks::container_hook::{
-    JOB_VARIABLES, Runner, RunnerDefaults, RunnerFiles, RunnerFilesError,
-};
+use oci_hooks::container_hook::{JOB_VARIABLES, Runner, RunnerDefaults, RunnerFiles};
 use oci_hooks::hooks::trust::{self, TrustError, TrustOptions};
-use oci_hooks::program::relayed::{PROXY_VARIABLES, sudo_caller};
-use oci_hooks::sys::caller::{Caller, is_root};
+use oci_hooks::program::host::PROXY_VARIABLES;
 use oci_hooks::sys::fs::PathError;
 use oci_hooks::sys::host_file::HostFile;
 use oci_hooks::sys::identity::Identity;
 use oci_hooks::sys::privilege::Privilege;
 use oci_hooks::sys::userns::PrivateIds;
 
-use crate::docker;
-use crate::settings::{self, Kind, Settings};
+use crate::settings::{Kind, Settings};
 
 /// Variables of the runner that the hook reads, besides those that describe the job.
-const RUNNER_VARIABLES: [&str; 6] = [
+#[cfg(test)]
+pub(crate) const RUNNER_VARIABLES: [&str; 6] = [
     "RUNNER_NAME",
     "RUNNER_TEMP",
     "GITHUB_WORKSPACE",
@@ -42,8 +39,8 @@ pub(crate) const TEMPLATE_VARIABLE: &str = "ACTIONS_RUNNER_CONTAINER_HOOK_TEMPLA
 /// The runner's program that runs a job; the kernel knows it by this name.
 pub(crate) const WORKER: &CStr = c"Runner.Worker";
 
-/// How many generations above this process the worker is looked for: a shell, sudo with its helper
-/// and our own processes stand between.
+/// How many generations above this process the worker is looked for: a shell and our own
+/// processes stand between.
 const MAX_ANCESTORS: usize = 12;
 
 /// Why the caller is not taken for a runner.
@@ -62,31 +59,8 @@ pub(crate) enum EnvironmentError {
     NotAbsolute { name: &'static str },
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error(transparent)]
-    Files(#[from] RunnerFilesError),
-    #[error(
-        "no directory is recorded for runners that call by sudo: run `container-hook install --sudo \
-         --runner-dir DIR` as root, where DIR is the runner's directory"
-    )]
-    NothingRecorded,
     #[error("the pod template {} cannot be used", path.display())]
     Template { path: PathBuf, source: TrustError },
-    #[error(
-        "the pod template {} is named by a runner that is not root, and may give containers what \
-         is root's: name it in the settings, as `file` under [template]", path.display()
-    )]
-    Unconfirmed { path: PathBuf },
-    #[error(
-        "{} belongs to user {owner}, not to the calling user {caller}: a runner has its own \
-         directories", path.display()
-    )]
-    Foreign { path: PathBuf, owner: u32, caller: u32 },
-}
-
-/// Returns the names of all variables that matter to the hook.
-pub(crate) fn variables() -> impl Iterator<Item = &'static str> {
-    let job = JOB_VARIABLES.iter().map(|(name, _)| *name);
-    RUNNER_VARIABLES.into_iter().chain(docker::VARIABLES).chain(PROXY_VARIABLES).chain(job)
 }
 
 /// Returns the variables that say how to reach registries, for programs that fetch by themselves.
@@ -119,21 +93,11 @@ pub(crate) fn seen() -> Seen {
 pub(crate) fn runner(settings: &Settings, seen: &Seen) -> Result<Runner, EnvironmentError> {
     let (temp, workspace) = (directory("RUNNER_TEMP")?, directory("GITHUB_WORKSPACE")?);
     let work = temp.parent().unwrap_or(Path::new("/"));
-    let (files, user) = match caller() {
-        Some(caller) => {
-            let user = (caller.uid, caller.gid);
-            (files_of_caller(caller, [&temp, work], &settings.runner)?, user)
-        }
-        None => {
-            let files = RunnerFiles::of_root(work)?;
-            // A job may have put something else in its place, which is no reason to leave it as it is.
-            let found = files.open(&temp).or_else(|_| files.open(work))?;
-            // To whoever is root of a user namespace it belongs by the map.
-            let only = settings.place.privilege.only_runner();
-            let user = only.unwrap_or_else(|| user_of(found, work));
-            (files, user)
-        }
-    };
+    let files = RunnerFiles::new(work)?;
+    // A job may have put something else in the place of `temp`: the job is cleaned up all the same.
+    let found = files.open(&temp).or_else(|_| files.open(work))?;
+    // In a user namespace the directory belongs to the runner by the map.
+    let user = settings.place.privilege.only_runner().unwrap_or_else(|| user_of(found, work));
     let directory = seen.directory.as_deref();
     let diag = settings.network.names_from_runner_log.then(|| diag(&files, work, directory));
     let said = |name: &str| env::var(name).ok().filter(|value| !value.is_empty());
@@ -161,8 +125,7 @@ pub(crate) fn name() -> Result<String, EnvironmentError> {
 
 /// Returns what carries the request out: what the settings say, else Kubernetes in the pod of a runner.
 pub(crate) fn backend(settings: &Settings) -> Kind {
-    let is_in_pod = || sudo_caller().is_none() && pod::is_of_runner();
-    let found = || if is_in_pod() { Kind::Kubernetes } else { Kind::Engine };
+    let found = || if pod::is_of_runner() { Kind::Kubernetes } else { Kind::Engine };
     settings.backend.kind.unwrap_or_else(found)
 }
 
@@ -187,50 +150,12 @@ pub(crate) fn owner() -> Option<String> {
     Some(Runner::owner_of(&name, &temp))
 }
 
-/// Returns the user who called by sudo; none if it was root, or nobody.
-fn caller() -> Option<Caller> {
-    let (uid, gid) = rustix::process::geteuid().is_root().then(sudo_caller).flatten()?;
-    (!is_root(uid)).then(|| Caller::from_ids(uid, gid))
-}
-
-/// Returns the files of a runner that called by sudo. Whoever may do that is not root yet: the
-/// directories that it says are its own must be beneath those that root recorded, and its user's.
-fn files_of_caller(
-    caller: Caller,
-    own: [&Path; 2],
-    recorded: &settings::Runner,
-) -> Result<RunnerFiles, EnvironmentError> {
-    if recorded.directories.is_empty() {
-        return Err(EnvironmentError::NothingRecorded);
-    }
-    let uid = caller.uid;
-    let files = RunnerFiles::of_caller(recorded.directories.iter().map(PathBuf::as_path), caller);
-    let [temp, work] = own;
-    // What a job put in the place of the first is looked at by who uses it.
-    let found =
-        [(work, files.open(work)?)].into_iter().chain(files.open(temp).ok().map(|f| (temp, f)));
-    for (path, found) in found {
-        let owner = found.owner().0;
-        // A job may have given them to one of its users, who is nobody on the host.
-        if owner != uid && !PrivateIds::ALL.contains(&owner) {
-            let path = path.to_owned();
-            return Err(EnvironmentError::Foreign { path, owner, caller: uid });
-        }
-    }
-    Ok(files.with_tool_directories(recorded.tool_directories.iter().map(PathBuf::as_path)))
-}
-
 /// Returns the pod template: that of the settings, else the one that the environment names.
 ///
-/// It says what containers may do to the host, so nobody but root may write it, nor choose it: after
-/// sudo the environment is the runner's.
+/// It says what containers may do to the host, so only root and the runner's user may write it.
 pub(crate) fn template(of_settings: Option<PathBuf>) -> Result<Option<PathBuf>, EnvironmentError> {
-    let is_named = of_settings.is_none();
     let named = || env::var_os(TEMPLATE_VARIABLE).filter(|path| !path.is_empty());
     let Some(path) = of_settings.or_else(|| named().map(PathBuf::from)) else { return Ok(None) };
-    if is_named && sudo_caller().is_some() {
-        return Err(EnvironmentError::Unconfirmed { path });
-    }
     if path.is_relative() {
         return Err(EnvironmentError::NotAbsolute { name: TEMPLATE_VARIABLE });
     }

@@ -18,8 +18,6 @@ use oci_hooks::sys::error::is_full;
 use oci_hooks::sys::fs::{PathError, ReadError, ReplaceError};
 use oci_hooks::sys::privilege::PrivilegeError;
 
-use crate::access::NoAccess;
-use crate::directories::DirectoriesError;
 use crate::door::DoorError;
 use crate::environment::TEMPLATE_VARIABLE;
 use crate::log::FULL;
@@ -70,20 +68,11 @@ pub(crate) enum Error {
     #[error("the program that the runner calls is writable by non-root users")]
     Trust(#[from] TrustError),
     #[error(transparent)]
-    Access(#[from] NoAccess),
-    #[error(transparent)]
-    Directories(#[from] DirectoriesError),
-    #[error(
-        "no directory of a runner is recorded: --sudo needs --runner-dir DIR, the directory of the \
-         runner, which may use nothing else of this machine"
-    )]
-    NoRunnerDirectory,
-    #[error(transparent)]
     Privilege(#[from] PrivilegeError),
     #[error("containers cannot run: {found}")]
     CannotRun { found: String, hint: String },
-    #[error("only root can have a runner call by sudo")]
-    SudoOfRoot,
+    #[error("--sudo is not supported: containers of an ordinary user need no root")]
+    Sudo,
     #[error(transparent)]
     Template(#[from] TemplateError),
     #[error(transparent)]
@@ -135,11 +124,11 @@ impl Failure for Error {
                 Some("name a directory of this user, such as one below the home directory".to_owned())
             }
             Error::CannotRun { hint, .. } => Some(hint.clone()),
-            Error::SudoOfRoot => Some(
-                "run this as root, or without --sudo as the runner's user: its containers need no root"
+            Error::Sudo => Some(
+                "run `container-hook install DIR` as the runner's user, and then `container-hook doctor`, \
+                 which prints what this machine lacks"
                     .to_owned(),
             ),
-            Error::Access(error) => Some(error.hint()),
             Error::Try(TryError::Cluster) => Some(
                 "set `kind = \"engine\"` under [backend] for jobs on this machine".to_owned(),
             ),

@@ -12,7 +12,6 @@ use oci_hooks::container_hook::{Backend, HookContext, HookError, Log as _, Outco
 use oci_hooks::image::PlatformError;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::host::HostError;
-use oci_hooks::program::relayed::sudo_caller;
 use oci_hooks::program::settings_file::{FileSettings as _, Loaded, SettingsError};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::PathError;
@@ -63,10 +62,7 @@ pub(crate) fn run(
     log: &Log,
 ) -> Result<Exit, CallError> {
     let request = Request::parse(&stdin::read()?).map_err(|error| Box::new(error.into()))?;
-    // A runner that called by sudo has tried it already, with no more than its own rights.
-    if sudo_caller().is_none()
-        && let Some(exit) = step::run(&request, log)?
-    {
+    if let Some(exit) = step::run(&request, log)? {
         return Ok(exit);
     }
     let mut loaded = Settings::load(config)?;

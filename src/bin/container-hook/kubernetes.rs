@@ -12,7 +12,7 @@ use oci_hooks::container_hook::kubernetes::{
 };
 use oci_hooks::container_hook::request::Request;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 use oci_hooks::program::settings_file::Loaded;
 
 use crate::environment::Seen;

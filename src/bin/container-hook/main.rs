@@ -5,11 +5,9 @@
     expect(dead_code, unused_imports, reason = "settings are the same without clusters")
 )]
 
-mod access;
 mod as_child;
 mod audit;
 mod cli;
-mod directories;
 mod docker;
 mod doctor;
 mod door;
@@ -39,7 +37,6 @@ mod pods;
 mod prune;
 mod ps;
 mod pull;
-mod relay;
 mod rmi;
 mod settings;
 mod signals;
@@ -78,8 +75,6 @@ fn main() -> ExitCode {
                 hook::run(cli.global.config.as_deref(), JobSystem::Host, log)
             });
         }
-        Some(Command::Relay(_)) => return log::report(relay::relay),
-        Some(Command::AsRoot(_)) => return log::report(|_| relay::as_root()),
         Some(Command::AsChild(args)) => {
             return log::report(|log| as_child::run(args, cli.global.config.as_deref(), log));
         }
@@ -112,7 +107,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
         return Err(Error::NoYaml);
     }
     match command {
-        Command::Install(args) => install::run(args, cli.global.config.as_deref(), context),
+        Command::Install(args) => install::run(args, context),
         Command::Doctor(args) => doctor::run(args, context),
         Command::Audit(args) => audit::run(args, context),
         Command::Ps(args) => ps::run(args, context),
@@ -135,7 +130,7 @@ fn run(cli: &Cli, command: &Command, context: &mut Context) -> Result<Exit, Erro
             Ok(Exit::Done)
         }
         Command::Fill(args) => fill::run(args),
-        Command::Relay(_) | Command::AsRoot(_) | Command::AsChild(_) | Command::TryRequest(_) => {
+        Command::AsChild(_) | Command::TryRequest(_) => {
             unreachable!("these have a log of their own")
         }
     }

@@ -7,13 +7,15 @@ use std::fs;
 use std::path::Path;
 
 use clap::CommandFactory as _;
+use oci_hooks::container_hook::JOB_VARIABLES;
 use oci_hooks::container_hook::engine::pod::{FIELDS, Field, Treatment};
+use oci_hooks::program::host::PROXY_VARIABLES;
 use oci_hooks::program::testing::pages::{Pages, man};
 use serde_json::Value;
 
 use crate::cli::Cli;
-use crate::environment;
 use crate::settings::{FILE, FILE_VARIABLE};
+use crate::{docker, environment};
 
 const DESCRIPTION: &str = include_str!("../../../man/parts/container-hook-description.roff");
 const REFERENCE: &str = include_str!("../../../man/parts/container-hook-reference.roff");
@@ -105,7 +107,10 @@ fn every_key_of_the_json_output_is_described() {
 #[test]
 fn files_and_variables_are_described() {
     let page = fs::read_to_string(man("container-hook.1")).unwrap().replace("\\-", "-");
-    for name in environment::variables().chain([FILE, FILE_VARIABLE]) {
+    let job = JOB_VARIABLES.iter().map(|(name, _)| *name);
+    let runner =
+        environment::RUNNER_VARIABLES.into_iter().chain(docker::VARIABLES).chain(docker::OF_DOCKER);
+    for name in runner.chain(PROXY_VARIABLES).chain(job).chain([FILE, FILE_VARIABLE]) {
         assert!(page.contains(name), "{name}");
     }
 }

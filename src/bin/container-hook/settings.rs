@@ -31,19 +31,6 @@ pub(crate) const FILE: &str = "/etc/oci-hooks/container-hook.toml";
 /// Names another file of settings, which must exist.
 pub(crate) const FILE_VARIABLE: &str = "OCI_HOOKS_CONTAINER_HOOK_CONFIG";
 
-/// Returns the file that is named, or that the variable names.
-pub(crate) fn named(named: Option<&Path>) -> Option<PathBuf> {
-    let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
-    named.map(Path::to_owned).or_else(variable)
-}
-
-/// Returns the file that is named, or that the variable names, or the usual one of this user; it need not
-/// exist.
-pub(crate) fn path(named: Option<&Path>) -> PathBuf {
-    let usual = || Paths::of_process().settings(Path::new(FILE)).pop().unwrap_or_default();
-    self::named(named).unwrap_or_else(usual)
-}
-
 /// The settings, as they are written.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
@@ -52,7 +39,6 @@ pub(crate) struct Settings {
     pub(crate) kubernetes: Kubernetes,
     pub(crate) runtime: Runtime,
     pub(crate) store: Store,
-    pub(crate) runner: Runner,
     pub(crate) network: Network,
     pub(crate) hooks: Hooks,
     pub(crate) limits: Limits,
@@ -68,14 +54,6 @@ pub(crate) struct Settings {
     /// No setting: what this process found out about itself.
     #[serde(skip)]
     pub(crate) place: Place,
-}
-
-/// Runners that call by sudo.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
-pub(crate) struct Runner {
-    pub(crate) directories: Vec<PathBuf>,
-    pub(crate) tool_directories: Vec<PathBuf>,
 }
 
 /// How the network of a job is made.
@@ -294,7 +272,8 @@ impl FileSettings for Settings {
     const TEMPLATE: &'static str = include_str!("../../../docs/container-hook.toml");
 
     fn load(named: Option<&Path>) -> Result<Loaded<Self>, SettingsError> {
-        let named = self::named(named);
+        let variable = || env::var_os(FILE_VARIABLE).map(PathBuf::from);
+        let named = named.map(Path::to_owned).or_else(variable);
         let paths = Paths::of_process();
         let usual = paths.settings(Path::new(FILE));
         let mut loaded: Loaded<Self> = Loaded::read(named.as_deref(), &usual)?;

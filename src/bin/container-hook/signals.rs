@@ -65,13 +65,6 @@ pub(crate) fn pass_on(pid: u32) {
     });
 }
 
-/// Ends a process that passes on what it gets, as the runner would.
-pub(crate) fn end(process: &OwnedFd) {
-    send(process, SIGTERM);
-    thread::sleep(2 * GRACE);
-    let _ = pidfd_send_signal(process, Signal::KILL);
-}
-
 /// Opens a child that was not waited for yet: the descriptor never means another process.
 pub(crate) fn open(pid: u32) -> Option<OwnedFd> {
     let pid = Pid::from_raw(i32::try_from(pid).ok()?)?;

@@ -1,5 +1,5 @@
-//! A step that the job container's own first process starts: neither sudo, nor a runtime, nor settings have
-//! part in it.
+//! A step that the job container's own first process starts: it needs neither a runtime nor
+//! settings.
 
 use std::os::fd::AsFd as _;
 

@@ -20,7 +20,6 @@ use oci_hooks::sys::privilege::Privilege;
 use serde::Serialize;
 
 use crate::door::{DoorError, Passage, Rooms};
-use crate::relay::{self, RelayError};
 use crate::settings::Settings;
 use crate::{settings, supervise};
 
@@ -40,8 +39,6 @@ pub(crate) enum Failure {
     Plan(#[from] PlanError),
     #[error(transparent)]
     Provider(#[from] ProviderError),
-    #[error(transparent)]
-    Relay(#[from] RelayError),
     #[error(transparent)]
     Door(#[from] DoorError),
     #[error(transparent)]
@@ -75,21 +72,10 @@ pub(crate) fn of_environment() -> ExitCode {
         Ok(call) => call,
         Err(error) => return end(Err(error.into())),
     };
-    let config = call.config_file.as_deref();
     if is_about_instances(&call.command) && !Privilege::is_root_of_host() {
-        let result = match relay::is_wanted(config) {
-            true => relay::relay(&stdin, config).map_err(Failure::from),
-            false => carry_out_as_user(&call, variable),
-        };
-        return result.unwrap_or_else(|error| end(Err(error)));
+        return carry_out_as_user(&call, variable).unwrap_or_else(|error| end(Err(error)));
     }
     end(carry_out(&call, variable))
-}
-
-/// Carries out the call that these variables and this standard input are.
-pub(crate) fn of_relay(variable: impl Fn(&str) -> Option<String>, stdin: &[u8]) -> ExitCode {
-    let call = Call::read(&variable, stdin);
-    end(call.map_err(Failure::from).and_then(|call| carry_out(&call, variable)))
 }
 
 /// Reports to GARM that nothing could be done.

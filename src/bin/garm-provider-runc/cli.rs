@@ -9,7 +9,7 @@ use oci_hooks::program::context::{Color, Context, log_level};
 use oci_hooks::program::monitor::MonitorArgs;
 use oci_hooks::program::trace::LevelFilter;
 
-use crate::{as_root, doctor, instances, logs, prune, pull, rm, supervise};
+use crate::{doctor, instances, logs, prune, pull, rm, supervise};
 
 const HELP: &str = "\
 Without a command, it carries out the request in GARM_COMMAND and other variables: GARM calls it so.
@@ -103,7 +103,6 @@ pub(crate) enum Command {
     Config(ConfigArgs),
     #[command(after_help = COMPLETIONS_EXAMPLES)]
     Completions(CompletionsArgs),
-    AsRoot(as_root::AsRootArgs),
     Supervise(supervise::SuperviseArgs),
     Monitor(MonitorArgs),
 }

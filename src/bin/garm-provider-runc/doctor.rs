@@ -8,29 +8,26 @@ use oci_hooks::program::checks::{
 };
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::relayed::{check_this_program, find};
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::privilege::Privilege;
 
 use crate::error::Error;
-use crate::relay::{self, command_line, sudoers_line};
 use crate::settings::Settings;
 
 /// Check this machine for problems, and print a fix for each
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Run it as the user who runs GARM if that user has its own settings, otherwise as root.
-Exit status is 0 if containers will run, and 1 otherwise.")]
+Run it as the user who runs GARM. Exit status is 0 if containers will run, and 1 otherwise.")]
 pub(crate) struct DoctorArgs {}
 
 pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> {
     let loaded = context.settings::<Settings>()?;
-    if !Privilege::is_root_of_host() && !relay::is_wanted(loaded.path()) {
+    if !Privilege::is_root_of_host() {
         return user::run(loaded, context);
     }
     let settings = &loaded.settings;
-    let mut checks = vec![user(), settings_file(&loaded), program(&loaded)];
+    let mut checks = vec![Check::ok("user", "root"), settings_file(&loaded)];
     checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(settings.host()));
@@ -48,38 +45,8 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     Ok(report(&checks, CONTAINERS, context)?)
 }
 
-fn user() -> Check {
-    let uid = rustix::process::geteuid();
-    if uid.is_root() {
-        return Check::ok("user", "root");
-    }
-    let hint = "run it as root; GARM itself can run as another user, by sudo: see `sudo` below; or with \
-                settings that belong to that user, who then needs no root";
-    Check::fail("user", format!("user {} cannot run containers", uid.as_raw()), hint)
-}
-
 fn settings_file(loaded: &Loaded<Settings>) -> Check {
     Check::ok("settings", loaded.files_named().unwrap_or_else(|| "defaults".to_owned()))
-}
-
-/// Looks at this program, which GARM's user may have root run.
-fn program(loaded: &Loaded<Settings>) -> Check {
-    let this = match check_this_program() {
-        Ok(this) => this,
-        Err(error) => {
-            let hint = error.hint().unwrap_or_else(|| "install it as root".to_owned());
-            let found = format!(
-                "the program that root runs is writable by non-root users: {}",
-                chain(&error)
-            );
-            return Check::warn("sudo", found, hint);
-        }
-    };
-    let line = sudoers_line(&command_line(&this, loaded.path()));
-    match find("sudo") {
-        Ok(_) => Check::ok("sudo", format!("installed; if GARM is not root: {line}")),
-        Err(_) => Check::ok("sudo", "not installed; not needed if GARM runs as root".to_owned()),
-    }
 }
 
 fn certificates(settings: &Settings) -> Option<Check> {

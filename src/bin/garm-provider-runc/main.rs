@@ -1,6 +1,5 @@
 //! `garm-provider-runc`: GARM runs its runners as OCI containers. See `garm-provider-runc --help`.
 
-mod as_root;
 mod call;
 mod cli;
 mod doctor;
@@ -13,7 +12,6 @@ mod logs;
 mod man;
 mod prune;
 mod pull;
-mod relay;
 mod rm;
 mod settings;
 mod supervise;
@@ -46,7 +44,6 @@ fn main() -> ExitCode {
     }
     let cli: Cli = help::parse();
     let command = match &cli.command {
-        Some(Command::AsRoot(_)) => return as_root::run(cli.global.config.as_deref()),
         None => {
             // If standard output is gone there is nobody to tell.
             let _ = help::command::<Cli>().print_help();
@@ -82,6 +79,5 @@ fn run(command: &Command, context: &mut Context) -> Result<Exit, Error> {
             monitor::run(args)?;
             Ok(Exit::Done)
         }
-        Command::AsRoot(_) => unreachable!("it speaks to GARM"),
     }
 }

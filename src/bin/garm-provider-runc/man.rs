@@ -8,7 +8,7 @@ use std::path::Path;
 
 use clap::CommandFactory as _;
 use oci_hooks::garm::schema;
-use oci_hooks::program::relayed::PROXY_VARIABLES;
+use oci_hooks::program::host::PROXY_VARIABLES;
 use oci_hooks::program::testing::pages::{Pages, man};
 use serde_json::Value;
 

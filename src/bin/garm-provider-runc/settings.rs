@@ -2,10 +2,8 @@
 
 use std::collections::BTreeMap;
 use std::env;
-use std::io::{self, Write as _};
 use std::net::IpAddr;
-use std::os::unix::fs::MetadataExt as _;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks::garm::{
@@ -26,8 +24,6 @@ use serde::{Deserialize, Serialize};
 
 /// The file of settings that is read if it exists.
 pub(crate) const FILE: &str = "/etc/oci-hooks/garm-provider-runc.toml";
-/// What [`FILE`] was before the program was renamed: read in its absence.
-const FORMER_FILE: &str = "/etc/oci-hooks/garm-provider-oci.toml";
 /// Names another file of settings, which must exist; GARM sets it.
 pub(crate) const FILE_VARIABLE: &str = "GARM_PROVIDER_CONFIG_FILE";
 
@@ -39,45 +35,13 @@ const MAX_CERTIFICATES_BYTES: u64 = 4 << 20;
 pub(crate) fn read(named: Option<&Path>) -> Result<Loaded<Settings>, SettingsError> {
     let paths = Paths::of_process();
     let usual = paths.settings(Path::new(FILE));
-    let mut loaded = read_or_former(named, &usual, Path::new(FORMER_FILE))?;
+    let mut loaded = Loaded::<Settings>::read(named, &usual)?;
     let Loaded { settings, lines, .. } = &mut loaded;
     if !lines.contains_key("log.directory") {
         settings.log.directory = paths.logs.join("garm");
     }
     paths.place(&mut settings.store, |key| lines.contains_key(key));
     settings.place = Place::of_process();
-    Ok(loaded)
-}
-
-/// Returns the settings file that belongs to the user who runs this, if they are not root and it is there:
-/// the one that is named, or else the user's usual one.
-pub(crate) fn own_file(named: Option<&Path>) -> Option<PathBuf> {
-    let uid = rustix::process::geteuid();
-    let usual = || Paths::of_process().settings(Path::new(FILE)).pop();
-    let path = named.map(Path::to_owned).or_else(usual)?;
-    let is_own = path.metadata().is_ok_and(|found| found.uid() == uid.as_raw());
-    (is_own && !uid.is_root()).then_some(path)
-}
-
-fn read_or_former(
-    named: Option<&Path>,
-    usual: &[PathBuf],
-    former: &Path,
-) -> Result<Loaded<Settings>, SettingsError> {
-    let loaded = Loaded::read(named, usual)?;
-    if loaded.path().is_some() {
-        return Ok(loaded);
-    }
-    let loaded = Loaded::read(None, &[former.to_owned()])?;
-    if loaded.path().is_some() {
-        // If standard error is gone there is nobody to tell.
-        let _ = writeln!(
-            io::stderr().lock(),
-            "warning: settings read from {}: rename the file to {}",
-            former.display(),
-            usual.first().map_or(Path::new(FILE), PathBuf::as_path).display()
-        );
-    }
     Ok(loaded)
 }
 

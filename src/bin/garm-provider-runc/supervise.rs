@@ -9,7 +9,7 @@ use oci_hooks::image::{Store, StoreOptions};
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::monitor::MONITOR;
 use oci_hooks::program::place::Place;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 use oci_hooks::runtime::Runtime;
 use oci_hooks::sys::fs::PathError;
 

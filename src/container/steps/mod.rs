@@ -9,5 +9,5 @@ mod streams;
 
 pub use client::{StepConnection, StepEnd, StepSignals};
 pub use error::StepError;
-pub use socket::{StepSocket, directory, is_reachable};
+pub use socket::{StepSocket, directory};
 pub(super) use socket::{listen, names, remove};

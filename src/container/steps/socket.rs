@@ -1,6 +1,5 @@
-//! Sockets by which steps are started: `<run>/steps/<id>`, which the runner's user can connect to, and
-//! nobody but root can make or replace. Nothing of it has a path in the container, whose first process
-//! gets the listening descriptor when it is made.
+//! Sockets by which steps are started: `<run>/steps/<id>`, which only the engine's user can connect to or
+//! replace. The socket has no path in the container, whose first process inherits the listening descriptor.
 
 use std::ffi::OsString;
 use std::fs;
@@ -8,16 +7,14 @@ use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::{
-    AtFlags, CWD, FileType, Gid, Mode, OFlags, Uid, chownat, fchmod, fstat, mkdirat, openat, statat,
-};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as listen_on,
     socket_with,
 };
 
-use crate::sys::caller::{Caller, is_root, own_ids};
+use crate::sys::caller::{is_root, own_ids};
 use crate::sys::fs::{PathContext as _, PathError};
 
 const NAME: &str = "steps";
@@ -27,68 +24,44 @@ const BACKLOG: i32 = 16;
 
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS: u32 = 0o077;
-const PASS: u32 = 0o111;
 
 /// Returns where the sockets of all containers are.
 pub fn directory(run: &Path) -> PathBuf {
     run.join(NAME)
 }
 
-/// Returns whether a user can get to the sockets: what is above the run directory may be private.
-pub fn is_reachable(run: &Path, caller: &Caller) -> bool {
-    let found = caller.act(|| statat(CWD, run, AtFlags::SYMLINK_NOFOLLOW));
-    !matches!(found, Err(_) | Ok(Err(Errno::ACCESS)))
-}
-
-/// Makes the socket of a container, for a user to connect to, and returns its listening descriptor.
-pub(in crate::container) fn listen(
-    run: &Path,
-    id: &str,
-    (uid, gid): (u32, u32),
-) -> Result<OwnedFd, PathError> {
+/// Creates the socket of a container, and returns its listening descriptor.
+pub(in crate::container) fn listen(run: &Path, id: &str) -> Result<OwnedFd, PathError> {
     let path = directory(run);
-    let dir = open_or_make(run, uid)?;
+    let dir = open_or_make(run)?;
     let socket = stream_socket(SocketFlags::CLOEXEC).at("make a socket in", &path)?;
     // Before it has a name: its file is made with this mode, and nobody can connect until it listens.
     fchmod(&socket, Mode::RUSR | Mode::WUSR).at("make a socket in", &path)?;
     bind(&socket, &address(dir.as_fd(), id).at("make a socket in", &path)?)
         .at("make a socket in", &path)?;
-    let owner = (Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
-    chownat(&dir, id, owner.0, owner.1, AtFlags::SYMLINK_NOFOLLOW)
-        .at("change the owner of a socket in", &path)?;
     listen_on(&socket, BACKLOG).at("listen in", &path)?;
     Ok(socket)
 }
 
-/// Opens the directory of all sockets, which is made if it is missing. A user who is not this process's
-/// may pass through the run directory from now on, in which each other directory is private.
-fn open_or_make(run: &Path, uid: u32) -> Result<OwnedFd, PathError> {
+/// Opens the directory of all sockets, which is created if it is missing.
+fn open_or_make(run: &Path) -> Result<OwnedFd, PathError> {
     let path = directory(run);
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let parent = openat(CWD, run, flags, Mode::empty()).at("open", run)?;
-    if uid != own_ids().0 {
-        add_mode(parent.as_fd(), PASS).at("change the mode of", run)?;
-    }
-    match mkdirat(&parent, NAME, Mode::from_raw_mode(0o711)) {
+    match mkdirat(&parent, NAME, Mode::RWXU) {
         Ok(()) | Err(Errno::EXIST) => {}
         Err(error) => return Err(PathError::new("make the directory", &path, error)),
     }
     let dir = openat(&parent, NAME, flags | OFlags::NOFOLLOW, Mode::empty()).at("open", &path)?;
     check(dir.as_fd()).at("use the directory", &path)?;
-    add_mode(dir.as_fd(), PASS).at("change the mode of", &path)?;
     Ok(dir)
-}
-
-fn add_mode(dir: BorrowedFd<'_>, more: u32) -> Result<(), Errno> {
-    let mode = fstat(dir)?.st_mode & 0o7777;
-    if mode & more == more { Ok(()) } else { fchmod(dir, Mode::from_raw_mode(mode | more)) }
 }
 
 /// Checks that nobody but root, or the user of this process, can put something in a directory.
 fn check(dir: BorrowedFd<'_>) -> io::Result<()> {
     let stat = fstat(dir)?;
     if !is_trusted(stat.st_uid) || stat.st_mode & OTHERS_WRITE != 0 {
-        let problem = "others can make sockets in it: expected one of root's, with mode 0711";
+        let problem = "others can make sockets in it: expected one of root's, with mode 0700";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, problem));
     }
     Ok(())
@@ -164,11 +137,10 @@ fn address(dir: BorrowedFd<'_>, id: &str) -> Result<SocketAddrUnix, Errno> {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, chown, symlink};
+    use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
     use std::os::unix::net::UnixListener;
 
     use super::*;
-    use crate::sys::caller::Caller;
 
     fn connect_to(run: &Path, id: &str) -> io::Result<OwnedFd> {
         let directory = directory(run);
@@ -182,9 +154,9 @@ mod tests {
         let run = run.path().join("x".repeat(100));
         fs::create_dir(&run).unwrap();
         let id = "a".repeat(64);
-        let listener = listen(&run, &id, own_ids()).unwrap();
+        let listener = listen(&run, &id).unwrap();
         assert_eq!(fs::metadata(directory(&run).join(&id)).unwrap().mode() & 0o777, 0o600);
-        assert_eq!(fs::metadata(directory(&run)).unwrap().mode() & 0o777, 0o711);
+        assert_eq!(fs::metadata(directory(&run)).unwrap().mode() & 0o777, 0o700);
         connect_to(&run, &id).unwrap();
         assert_eq!(names(&run).unwrap(), std::slice::from_ref(&id));
         drop(listener);
@@ -200,7 +172,7 @@ mod tests {
         let run = tempfile::tempdir().unwrap();
         let run = run.path();
         let ids = ["a", "b", "c"].map(|digit| digit.repeat(64));
-        let _listener = listen(run, &ids[0], own_ids()).unwrap();
+        let _listener = listen(run, &ids[0]).unwrap();
         let dir = directory(run);
         let _open = UnixListener::bind(dir.join("open")).unwrap();
         fs::rename(dir.join("open"), dir.join(&ids[1])).unwrap();
@@ -212,36 +184,6 @@ mod tests {
         assert_eq!(connect_to(run, "..").unwrap_err().kind(), io::ErrorKind::InvalidInput);
         fs::set_permissions(&dir, fs::Permissions::from_mode(0o777)).unwrap();
         assert_eq!(connect_to(run, &ids[0]).unwrap_err().kind(), io::ErrorKind::PermissionDenied);
-        assert!(listen(run, &"d".repeat(64), own_ids()).is_err());
-    }
-
-    #[test]
-    fn another_user_passes_through_to_its_own_socket_alone() {
-        if !is_root(own_ids().0) {
-            // Only root may give sockets away.
-            return;
-        }
-        let top = tempfile::tempdir().unwrap();
-        fs::set_permissions(top.path(), fs::Permissions::from_mode(0o711)).unwrap();
-        let run = top.path().join("run");
-        fs::create_dir(&run).unwrap();
-        fs::set_permissions(&run, fs::Permissions::from_mode(0o700)).unwrap();
-        let (own, other) = ("a".repeat(64), "b".repeat(64));
-        let _other = listen(&run, &other, own_ids()).unwrap();
-        assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o700, "root needs no more");
-        let _own = listen(&run, &own, (12345, 12346)).unwrap();
-        assert_eq!(fs::metadata(&run).unwrap().mode() & 0o777, 0o711);
-        let user = Caller { uid: 12345, gid: 12346, groups: Vec::new() };
-        let found = fs::metadata(directory(&run).join(&own)).unwrap();
-        assert_eq!((found.uid(), found.gid()), (12345, 12346));
-        let can_connect = |id: &str| {
-            let path = directory(&run).join(id);
-            let socket = stream_socket(SocketFlags::CLOEXEC).unwrap();
-            connect(&socket, &SocketAddrUnix::new(path).unwrap()).is_ok()
-        };
-        assert!(user.act(|| can_connect(&own)).unwrap());
-        assert!(!user.act(|| can_connect(&other)).unwrap());
-        chown(directory(&run), Some(12345), None).unwrap();
-        assert!(listen(&run, &"c".repeat(64), (12345, 12346)).is_err());
+        assert!(listen(run, &"d".repeat(64)).is_err());
     }
 }

@@ -19,7 +19,7 @@ use rustix::fs::{
     fchown, fstat, futimens, mkdirat, open, openat, readlinkat, symlinkat,
 };
 
-use crate::container_hook::runner_files::{RunnerFiles, RunnerFilesError};
+use crate::container_hook::runner_files::RunnerFiles;
 use crate::image::{Algorithm, Digest, Hasher};
 use crate::sys::descent::{Descent, look};
 use crate::sys::fs::{PathContext as _, PathError};
@@ -48,7 +48,7 @@ const AHEAD: usize = 16;
 pub enum ContextError {
     /// The runner may not name the directory.
     #[error(transparent)]
-    Files(#[from] RunnerFilesError),
+    Files(PathError),
     /// Something cannot be read, perhaps by this user, or cannot be copied.
     #[error(transparent)]
     Path(#[from] PathError),
@@ -115,10 +115,7 @@ pub(in crate::container_hook) fn take(
         let (send, receive) = sync_channel(AHEAD);
         let reader =
             Reader { context, dockerfile: name, limits, entries_left: limits.entries, send };
-        let reader = scope.spawn(move || match files.caller() {
-            Some(caller) => caller.act(|| reader.walk(source)).at("act for", context)?,
-            None => reader.walk(source),
-        });
+        let reader = scope.spawn(move || reader.walk(source));
         let written = writer.write(top, &receive);
         // A reader that waits for room has to hear that nobody takes anything any more.
         drop(receive);

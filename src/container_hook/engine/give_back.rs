@@ -1,6 +1,7 @@
 //! The runner's directories after a job: what containers left there belongs to the runner's user, is
 //! no device, and gives nobody somebody else's rights.
 
+use std::io;
 use std::os::fd::AsFd as _;
 use std::path::{Path, PathBuf};
 
@@ -9,13 +10,14 @@ use super::job::Lent;
 use super::plan::Plan;
 use crate::container::{Engine, read_json_if_there, write_record};
 use crate::container_hook::error::HookError;
-use crate::sys::caller::{Caller, is_root};
+use crate::sys::caller::is_root;
 use crate::sys::error::chain;
 use crate::sys::fs::PathError;
 use crate::sys::give_back::{GiveBack, Problems, Report, give_back};
 use crate::sys::host_file::{HostFile, HostRoot};
 use crate::sys::privilege::Privilege;
 use crate::sys::removal::remove_tree;
+use crate::sys::userns::PrivateIds;
 
 /// Returns the directories that containers of a job can write to: the work directory, and those of the
 /// others that are not in it.
@@ -91,19 +93,23 @@ pub(super) fn by_root(lent: &Lent, privilege: Privilege) -> Result<(), HookError
     Ok(())
 }
 
-/// Opens a directory of a user. A job may have given it to somebody else: then the one that it is in is
-/// the user's.
-fn open(path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
+/// Opens a directory of a user, to which no symbolic link leads. A job may have given it to another user of
+/// its container: then the directory above belongs to the user.
+fn open(path: &Path, (uid, _): (u32, u32)) -> Result<HostFile, PathError> {
     if is_root(uid) {
         return HostFile::open_trusted(path);
     }
-    let caller = Caller { uid, gid, groups: Vec::new() };
-    let error = match HostRoot::open_as(path, &caller) {
-        Ok(root) => return Ok(root.dir().clone()),
-        Err(error) => error,
-    };
-    let (Some(above), Some(name)) = (path.parent(), path.file_name()) else { return Err(error) };
-    HostRoot::open_as(above, &caller)?.open(Path::new(name))
+    let above = path.parent().unwrap_or(path);
+    let above = HostRoot::open_trusted(Path::new("/"))?
+        .subdirectory(above.strip_prefix("/").unwrap_or(above))?;
+    let dir = above.open(Path::new(path.file_name().unwrap_or_default()))?;
+    let owner = dir.owner().0;
+    let is_of_container = is_root(owner) || PrivateIds::ALL.contains(&owner);
+    if owner == uid || (is_of_container && above.dir().owner().0 == uid) {
+        return Ok(dir);
+    }
+    let text = format!("it belongs to user {owner}, expected {uid}");
+    Err(PathError::new("use", path, io::Error::new(io::ErrorKind::PermissionDenied, text)))
 }
 
 fn give(

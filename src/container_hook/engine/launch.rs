@@ -80,7 +80,7 @@ pub(super) fn prepare<'h>(
         output: plan.output(backend),
         runtime,
         stop: plan.stop(image, container.address()),
-        step_user: plan.step_user(backend),
+        takes_steps: plan.takes_steps(backend),
     })?;
     report(backend, plan, &prepared);
     lend::to_container(backend, plan, &prepared.bundle.user);

@@ -10,8 +10,8 @@ use crate::bundle::{self, Mount, MountSource};
 use crate::container_hook::error::HookError;
 use crate::container_hook::policy::is_engine_socket;
 use crate::container_hook::request;
-use crate::container_hook::runner_files::RunnerFilesError;
 use crate::container_hook::volumes::{Propagation, Source, Volume};
+use crate::sys::fs::PathError;
 use crate::sys::host_file::HostFile;
 
 /// A `volumes:` entry, a `--volume` or a `--mount`, with the file of the host that it mounts.
@@ -29,8 +29,7 @@ impl OpenVolume {
                 // Docker makes a directory where its socket should be, and does not start any more.
                 let may_make = *create && !is_engine_socket(path);
                 let owner = may_make.then_some(backend.context.runner.user);
-                let caller = backend.context.runner.files.caller();
-                Some(backend.context.settings.policy.open_bind_mount(path, owner, caller)?)
+                Some(backend.context.settings.policy.open_bind_mount(path, owner)?)
             }
             Source::Work { path, create: true } => Some(runner_directory(backend, path)?),
             Source::Work { path, create: false } => {
@@ -147,17 +146,13 @@ pub(super) fn runner_directory(
 }
 
 /// Returns the error of what cannot be opened, which says so if it leads out of the work directory.
-fn escape(backend: &EngineBackend<'_>, path: &Path, error: RunnerFilesError) -> HookError {
-    match error {
-        // Jobs can write in the runner's work directory, and put links there.
-        RunnerFilesError::Path(error)
-            if [Errno::LOOP, Errno::XDEV]
-                .map(Some)
-                .contains(&Errno::from_io_error(&error.source)) =>
-        {
+fn escape(backend: &EngineBackend<'_>, path: &Path, error: PathError) -> HookError {
+    // Jobs can write in the runner's work directory, and put links there.
+    match Errno::from_io_error(&error.source) {
+        Some(Errno::LOOP | Errno::XDEV) => {
             let work = backend.context.runner.work().to_owned();
             HookError::Escapes { path: path.to_owned(), work }
         }
-        error => error.into(),
+        _ => HookError::Files(error),
     }
 }

@@ -15,13 +15,12 @@ use super::network::Connection;
 use super::pod::{Additions, Facts, Overlay, TemplateContainer};
 use super::settings::{JobSystem, NewPrivileges};
 use crate::bundle::{self, Init, Mount, MountSource, Namespace, Tmpfs};
-use crate::container::{self, Health, HostSystem, Output, STEPS_ARGS, Stop, are_steps_reachable};
+use crate::container::{self, Health, HostSystem, Output, STEPS_ARGS, Stop};
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
 use crate::container_hook::plan::{ContainerPlan, ContainerRequest, Role};
 use crate::container_hook::runner::LABEL;
 use crate::image::{Healthcheck, Image, ImageConfig};
-use crate::sys::caller::own_ids;
 use crate::sys::userns::{self, PrivateIds};
 
 /// A container of the request or the template, of which nothing is made yet.
@@ -138,21 +137,16 @@ impl<'a> Plan<'a> {
             && !self.additions.runs_command
     }
 
-    /// Returns the user and group whose steps that program starts, if the runtime can give it what that
-    /// takes and the user can reach it.
-    pub(super) fn step_user(&self, backend: &EngineBackend<'_>) -> Option<(u32, u32)> {
+    /// Returns whether that program starts steps: the runtime has to pass it a descriptor.
+    pub(super) fn takes_steps(&self, backend: &EngineBackend<'_>) -> bool {
         let runtime = self.additions.runtime.as_ref().unwrap_or(&backend.engine.runtime);
-        if !self.keeps_alive() || !runtime.passes_descriptors() {
-            return None;
-        }
-        let Some(caller) = backend.context.runner.files.caller() else { return Some(own_ids()) };
-        are_steps_reachable(&backend.engine.run, caller).then_some((caller.uid, caller.gid))
+        self.keeps_alive() && runtime.passes_descriptors()
     }
 
     /// Returns where what the container writes goes. What steps of a job leave running writes as the
     /// container.
     pub(super) fn output(&self, backend: &EngineBackend<'_>) -> Output {
-        let is_silent = self.keeps_alive() && self.step_user(backend).is_none();
+        let is_silent = self.keeps_alive() && !self.takes_steps(backend);
         if is_silent || self.container.role == Role::Step {
             Output::Discard
         } else {
@@ -244,8 +238,7 @@ impl<'a> Plan<'a> {
         let keeps_alive = self.keeps_alive();
         if keeps_alive || self.container.options.init == Some(true) {
             let program = backend.engine.init_program()?;
-            let takes_steps = self.step_user(backend).is_some();
-            let args = takes_steps.then_some(STEPS_ARGS).into_iter().flatten();
+            let args = self.takes_steps(backend).then_some(STEPS_ARGS).into_iter().flatten();
             let args = args.map(str::to_owned).collect();
             options.init = Some(Init { program, args, idle_only: keeps_alive });
         }

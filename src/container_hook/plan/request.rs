@@ -6,10 +6,10 @@ use crate::container_hook::named_services::{NamedService, match_services};
 use crate::container_hook::options::{CreateOptions, NetworkMode, OptionError};
 use crate::container_hook::request::{ContainerArgs, ImageSource, PrepareJob};
 use crate::container_hook::runner::Runner;
-use crate::container_hook::runner_files::RunnerFilesError;
 use crate::container_hook::{worker_log, workflow_file};
 use crate::image::Reference;
 use crate::sys::error::chain;
+use crate::sys::fs::PathError;
 
 use super::role::Role;
 
@@ -112,7 +112,7 @@ fn keys(context: &HookContext<'_>, services: &[ContainerRequest<'_>]) -> Option<
     None
 }
 
-type Found = Result<Option<Vec<NamedService>>, RunnerFilesError>;
+type Found = Result<Option<Vec<NamedService>>, PathError>;
 
 /// Returns where the names of services may stand, the most certain first; each is looked at when it is
 /// asked for.

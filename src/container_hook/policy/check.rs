@@ -9,7 +9,6 @@ use crate::container_hook::options::{
 };
 use crate::container_hook::volumes::{Propagation, Source, Volume};
 use crate::sys::apparmor;
-use crate::sys::caller::Caller;
 use crate::sys::fs::PathError;
 use crate::sys::host_file::HostFile;
 
@@ -114,17 +113,16 @@ impl Policy {
         is_within(resolved, &self.bind_mounts)
     }
 
-    /// Opens a file or directory that a workflow mounts, beneath the directory that the policy allows,
-    /// with the access of whoever called by sudo. Nothing of it is looked up by name any more.
+    /// Opens a file or directory that a workflow mounts, beneath the directory that the policy allows.
+    /// Nothing of it is looked up by name any more.
     ///
     /// If nothing is there, a directory is made for `owner`, if given.
     pub(in crate::container_hook) fn open_bind_mount(
         &self,
         resolved: &Path,
         owner: Option<(u32, u32)>,
-        caller: Option<&Caller>,
     ) -> Result<HostFile, PathError> {
-        open_beneath(resolved, &self.bind_mounts, owner, caller)
+        open_beneath(resolved, &self.bind_mounts, owner)
     }
 
     /// Opens a device that a workflow wants, or a directory of devices, in the same way.
@@ -132,7 +130,7 @@ impl Policy {
         &self,
         resolved: &Path,
     ) -> Result<HostFile, PathError> {
-        open_beneath(resolved, &self.devices, None, None)
+        open_beneath(resolved, &self.devices, None)
     }
 
     fn device(&self, device: &mut Device) -> Result<(), Denied> {

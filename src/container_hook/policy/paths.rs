@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::path::{Component, Path, PathBuf};
 
-use crate::sys::caller::Caller;
 use crate::sys::fs::PathError;
 use crate::sys::host_file::{HostFile, HostRoot};
 
@@ -75,7 +74,6 @@ pub(super) fn open_beneath(
     path: &Path,
     allowed: &[PathBuf],
     owner: Option<(u32, u32)>,
-    caller: Option<&Caller>,
 ) -> Result<HostFile, PathError> {
     let mut refused = PathError::new("mount", path, io::ErrorKind::PermissionDenied);
     for prefix in allowed {
@@ -86,7 +84,7 @@ pub(super) fn open_beneath(
         let opened = if relative.as_os_str().is_empty() {
             Ok(root)
         } else {
-            let root = HostRoot::of(root)?.shared_with(caller.cloned());
+            let root = HostRoot::of(root)?;
             match owner {
                 Some(owner) => root.open_or_make_dir(relative, owner),
                 None => root.open(relative),

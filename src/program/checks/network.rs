@@ -6,7 +6,7 @@ use std::net::{IpAddr, UdpSocket};
 use std::path::Path;
 use std::time::Duration;
 
-use super::super::relayed::find;
+use super::super::programs::find;
 use super::{Check, firewall};
 use crate::network::NetworkOptions;
 use crate::sys::process::{End, Program};

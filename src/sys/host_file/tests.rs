@@ -2,8 +2,7 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use super::*;
-use crate::sys::caller::{Caller, own_ids};
-use crate::sys::userns::PrivateIds;
+use crate::sys::caller::own_ids;
 
 fn tree() -> (tempfile::TempDir, HostRoot) {
     let dir = tempfile::tempdir().unwrap();
@@ -79,60 +78,6 @@ fn a_subdirectory_is_given_to_somebody_only_where_it_was_made() {
     assert_eq!(owner("a/new/sub"), (12345, 0o750));
     symlink("/missing", dir.path().join("root/dangling")).unwrap();
     root.dir().within(Path::new("dangling/x"), (12345, 12345)).unwrap_err();
-}
-
-#[test]
-fn who_asks_has_their_own_directories_and_shares_those_of_root() {
-    let (uid, gid) = own_ids();
-    if uid != 0 {
-        // Only root may act as somebody.
-        return;
-    }
-    let (dir, _root) = tree();
-    let top = dir.path().canonicalize().unwrap();
-    rustix::fs::chmod(&top, Mode::from_raw_mode(0o755)).unwrap();
-    let caller = Caller { uid: 12345, gid: 12345, groups: Vec::new() };
-    let own = top.join("root/a");
-    std::os::unix::fs::chown(&own, Some(12345), Some(12345)).unwrap();
-    HostRoot::open_as(&own, &caller).unwrap();
-    HostRoot::open_as(&top.join("root"), &caller).unwrap_err();
-    let shared = HostRoot::open_shared_as(&top.join("root"), &caller).unwrap();
-    shared.write(Path::new("made")).unwrap_err();
-    assert!(shared.subdirectory(Path::new("a")).unwrap().write(Path::new("made")).is_ok());
-    std::os::unix::fs::chown(&own, Some(12346), Some(gid)).unwrap();
-    for path in ["root/a", "root/link", "missing"] {
-        HostRoot::open_shared_as(&top.join(path), &caller).unwrap_err();
-    }
-}
-
-/// Containers give directories of their runner to users that the host does not have.
-#[test]
-fn what_a_users_containers_gave_away_is_used_beneath_their_own_directory_alone() {
-    if own_ids().0 != 0 {
-        // Only root may act as somebody.
-        return;
-    }
-    let (dir, _root) = tree();
-    let top = dir.path().canonicalize().unwrap();
-    let caller = Caller { uid: 12345, gid: 12345, groups: Vec::new() };
-    let give = |name: &str, uid| {
-        std::os::unix::fs::chown(top.join(name), Some(uid), None).unwrap();
-    };
-    rustix::fs::chmod(&top, Mode::from_raw_mode(0o755)).unwrap();
-    give("root/a", PrivateIds::ALL.start + 7);
-    // Of a cache that users share it may be another one's.
-    let shared = HostRoot::open_shared_as(&top.join("root"), &caller).unwrap();
-    shared.open(Path::new("a")).unwrap_err();
-    // And so may be one that nothing of theirs leads to.
-    HostRoot::open_as(&top.join("root/a"), &caller).unwrap_err();
-    give("root", 12345);
-    let own = HostRoot::open_as(&top.join("root"), &caller).unwrap();
-    own.open(Path::new("a")).unwrap();
-    own.subdirectory(Path::new("a")).unwrap();
-    for other in [12346, PrivateIds::ALL.start - 1, PrivateIds::ALL.end] {
-        give("root/a", other);
-        own.open(Path::new("a")).unwrap_err();
-    }
 }
 
 #[test]

@@ -1,11 +1,8 @@
 //! Whether services are reached by the names that workflows give them.
 
-use std::path::Path;
-
+use oci_hooks::container_hook::RunnerFiles;
 use oci_hooks::container_hook::worker_log::{DIAG, directory_of};
-use oci_hooks::container_hook::{RunnerFiles, RunnerFilesError};
 use oci_hooks::program::checks::Check;
-use oci_hooks::sys::caller::Caller;
 use oci_hooks::sys::error::chain;
 
 use crate::settings::Settings;
@@ -14,8 +11,8 @@ const NAME: &str = "service names";
 const OTHERS: &str = "services are reached by --network-alias, --name and --hostname of their `options:` \
                       and by the names of their images";
 
-/// Looks for the log of a runner's worker, with the access that the hook would have.
-pub(super) fn check(settings: &Settings, pid: u32, sudo_user: Option<(u32, u32)>) -> Check {
+/// Looks for the log of a runner's worker.
+pub(super) fn check(settings: &Settings, pid: u32) -> Check {
     if !settings.network.names_from_runner_log {
         return Check::warn(
             NAME,
@@ -27,33 +24,16 @@ pub(super) fn check(settings: &Settings, pid: u32, sudo_user: Option<(u32, u32)>
         let hint = "run doctor as root";
         return Check::warn(NAME, format!("the program of process {pid} cannot be seen"), hint);
     };
-    match look(settings, &dir, sudo_user) {
-        Ok(()) => {
-            let diag = dir.join(DIAG);
-            Check::ok(
-                NAME,
-                format!("those under `services:`, from {}; {OTHERS} too", diag.display()),
-            )
-        }
+    let diag = dir.join(DIAG);
+    match RunnerFiles::new(&dir).and_then(|files| files.directory(&diag)) {
+        Ok(_) => Check::ok(
+            NAME,
+            format!("those under `services:`, from {}; {OTHERS} too", diag.display()),
+        ),
         Err(error) => Check::warn(
             NAME,
             format!("those under `services:` are not known: {}; {OTHERS}", chain(&error)),
             "let the runner keep its logs in its directory, without symbolic links on the way",
         ),
     }
-}
-
-fn look(
-    settings: &Settings,
-    dir: &Path,
-    sudo_user: Option<(u32, u32)>,
-) -> Result<(), RunnerFilesError> {
-    let files = match sudo_user {
-        Some((uid, gid)) => {
-            let recorded = settings.runner.directories.iter().map(|dir| dir.as_path());
-            RunnerFiles::of_caller(recorded, Caller::from_ids(uid, gid))
-        }
-        None => RunnerFiles::of_root(dir)?,
-    };
-    files.directory(&dir.join(DIAG)).map(drop)
 }

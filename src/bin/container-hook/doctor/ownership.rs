@@ -41,10 +41,7 @@ pub(super) fn privileged(policy: &Policy) -> Vec<Check> {
         };
         checks.push(Check::warn(
             "policy",
-            format!(
-                "whoever can change a workflow is root of this machine, and so is the user of a runner \
-                 that calls by sudo: {why} under [policy]"
-            ),
+            format!("whoever can change a workflow is root of this machine: {why} under [policy]"),
             "allow only what the workflows need: what is refused says by which key",
         ));
     }
@@ -96,5 +93,5 @@ fn privileged_containers_are_named_where_the_policy_has_them() {
     assert!(privileged(&Policy::default()).is_empty());
     assert_eq!(privileged(&Policy { privileged: true, ..Policy::default() }).len(), 2);
     let docker = serde_json::to_string(&privileged(&Policy::of(Preset::Docker))).unwrap();
-    assert!(docker.contains("the user of a runner that calls by sudo: preset"), "{docker}");
+    assert!(docker.contains("is root of this machine: preset"), "{docker}");
 }

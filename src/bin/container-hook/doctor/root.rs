@@ -1,4 +1,4 @@
-//! What is looked at for root, who runs the hook or is called by sudo.
+//! The checks of a host whose runners are root.
 
 use std::path::Path;
 

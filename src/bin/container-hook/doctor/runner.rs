@@ -6,17 +6,13 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use oci_hooks::program::checks::Check;
-use oci_hooks::program::relayed::{AS_ROOT, check_this_program, find, this_program};
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
-use oci_hooks::sys::error::chain;
-use oci_hooks::sys::process::{End, Program};
 use oci_hooks::sys::users;
 
-use super::{directories, limits, names};
+use super::{limits, names};
 use crate::settings::Settings;
 
 /// The runner's program that waits for jobs.
@@ -38,16 +34,10 @@ pub(crate) fn settings(loaded: &Loaded<Settings>) -> Check {
     Check::ok("settings", loaded.files_named().unwrap_or_else(|| "defaults".to_owned()))
 }
 
-/// Looks at the runners of root, of whose who call by sudo, and of others.
+/// Looks at the runners of root, and names those of other users.
 pub(super) fn checks_for_root(settings: &Settings) -> Vec<Check> {
-    let listeners = listeners();
     let mut checks = vec![buildah(settings), subordinate_ids()];
-    checks.extend(checks_of(settings, &listeners));
-    let by_sudo = listeners.iter().filter(|listener| listener.calls_by_sudo());
-    let mut sudo_users: Vec<u32> = by_sudo.map(|listener| listener.uid).collect();
-    sudo_users.sort_unstable();
-    sudo_users.dedup();
-    checks.extend(directories::checks(settings, &sudo_users));
+    checks.extend(checks_of(settings, &listeners()));
     checks
 }
 
@@ -72,10 +62,11 @@ fn checks_of(settings: &Settings, listeners: &[Listener]) -> Vec<Check> {
     }
     checks.extend(listeners.iter().map(runner));
     let looked_at = || listeners.iter().filter(|listener| listener.is_looked_at());
-    checks.extend(looked_at().filter(|listener| listener.script().is_some()).map(|listener| {
-        let sudo_user = listener.calls_by_sudo().then_some((listener.uid, listener.gid));
-        names::check(settings, listener.pid, sudo_user)
-    }));
+    checks.extend(
+        looked_at()
+            .filter(|listener| listener.script().is_some())
+            .map(|listener| names::check(settings, listener.pid)),
+    );
     let programs = looked_at().filter_map(|one| fs::read_link(one.path("exe")).ok());
     checks.extend(
         programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
@@ -106,7 +97,6 @@ fn subordinate_ids() -> Check {
 struct Listener {
     pid: u32,
     uid: u32,
-    gid: u32,
     /// None if this user may not see it.
     environment: Option<HashMap<OsString, OsString>>,
 }
@@ -124,13 +114,7 @@ impl Listener {
 
     /// Returns whether its jobs are those of whoever runs this: an ordinary user's containers are theirs alone.
     fn is_looked_at(&self) -> bool {
-        let uid = rustix::process::geteuid();
-        uid.as_raw() == self.uid || (uid.is_root() && self.calls_by_sudo())
-    }
-
-    fn calls_by_sudo(&self) -> bool {
-        let text = self.script().and_then(|script| fs::read_to_string(script).ok());
-        self.uid != 0 && text.is_some_and(|text| text.contains("container-hook relay"))
+        rustix::process::geteuid().as_raw() == self.uid
     }
 }
 
@@ -147,7 +131,7 @@ fn listener(pid: u32) -> Option<Listener> {
     }
     let owner = fs::metadata(&dir).ok()?;
     let environment = fs::read(dir.join("environ")).ok().map(|bytes| variables(&bytes));
-    Some(Listener { pid, uid: owner.uid(), gid: owner.gid(), environment })
+    Some(Listener { pid, uid: owner.uid(), environment })
 }
 
 fn variables(environment: &[u8]) -> HashMap<OsString, OsString> {
@@ -177,52 +161,9 @@ fn runner(listener: &Listener) -> Check {
         let hint = "container-hook install DIR, and the line it prints";
         return Check::fail("runner", format!("{whose} calls {name}, which is not there"), hint);
     }
-    if !listener.calls_by_sudo() {
-        let found = match listener.is_looked_at() {
-            true => format!("{whose} calls {name}"),
-            false => format!("{whose} calls {name}, without root: run doctor as that user"),
-        };
-        return Check::ok("runner", found);
-    }
-    // An ordinary user cannot ask what sudo lets them do without being asked for a password.
-    if !rustix::process::geteuid().is_root() {
-        return Check::ok("runner", format!("{whose} calls {name} by sudo: run doctor as root"));
-    }
-    if let Err(error) = check_this_program() {
-        let hint = error.hint().unwrap_or_else(|| "install it as root".to_owned());
-        let found = format!("others could change what root runs for {whose}: {}", chain(&error));
-        return Check::fail("runner", found, hint);
-    }
-    match may_sudo(*uid) {
-        Ok(true) => Check::ok("runner", format!("{whose} calls {name}, and may use sudo")),
-        Ok(false) => Check::fail(
-            "runner",
-            format!("{whose} calls {name}, but sudo does not let it"),
-            "put the line that `container-hook install --sudo` prints into /etc/sudoers.d",
-        ),
-        Err(problem) => Check::fail("runner", format!("{whose}: {problem}"), "apt install sudo"),
-    }
-}
-
-/// Asks sudo whether a user may call the hook as root without a password.
-fn may_sudo(uid: u32) -> Result<bool, String> {
-    let this = this_program().map_err(|error| error.to_string())?;
-    // sudo takes no number here.
-    let entry = call("getent", &["passwd".as_ref(), uid.to_string().as_ref()])?;
-    let user = entry.as_deref().and_then(|entry| entry.split(':').next()).unwrap_or_default();
-    // Asked by root, as `sudo -n` would be by that user.
-    let options = ["--non-interactive", "--list", "--other-user", user].map(OsStr::new);
-    let command = [this.as_os_str(), AS_ROOT.as_ref()];
-    Ok(call("sudo", &[&options[..], &command].concat())?.is_some())
-}
-
-/// Returns what a program of the system writes; none if it says no.
-fn call(name: &str, arguments: &[&OsStr]) -> Result<Option<String>, String> {
-    let path = find(name).map_err(|error| error.to_string())?;
-    let mut program = Program::new(&path, Path::new("/"));
-    program.argv = [&[OsStr::new(name)], arguments].concat();
-    program.timeout = Some(Duration::from_secs(10));
-    let finished = program.run().map_err(|error| error.to_string())?;
-    let stdout = String::from_utf8_lossy(&finished.stdout).into_owned();
-    Ok((finished.end == End::Exited(0)).then_some(stdout))
+    let found = match listener.is_looked_at() {
+        true => format!("{whose} calls {name}"),
+        false => format!("{whose} calls {name}, without root: run doctor as that user"),
+    };
+    Check::ok("runner", found)
 }

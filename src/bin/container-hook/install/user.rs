@@ -4,7 +4,7 @@ use oci_hooks::program::checks::Check;
 use oci_hooks::program::checks::user::service::{self, Process};
 use oci_hooks::program::checks::user::{ids, namespaces};
 use oci_hooks::program::context::Context;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 use oci_hooks::sys::privilege::{Holder, Map};
 
 use crate::doctor::own_listeners;

@@ -14,7 +14,7 @@ use oci_hooks::program::check::Outcome;
 use oci_hooks::program::checks::{Check, registries, report};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::error::chain;
 

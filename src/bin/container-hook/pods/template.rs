@@ -14,7 +14,7 @@ use oci_hooks::container_hook::{
 use oci_hooks::image::{Progress, ProgressEvent};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 
 use super::doctor::WORK;
 use crate::environment::pod;
@@ -93,7 +93,7 @@ fn runner() -> Result<Runner, Error> {
         temp: directory("RUNNER_TEMP", "_temp"),
         workspace: directory("GITHUB_WORKSPACE", "repo/repo"),
         // Nothing is opened: what is mounted is named only.
-        files: RunnerFiles::of_root(Path::new("/"))?,
+        files: RunnerFiles::new(Path::new("/"))?,
         user: (1001, 1001),
         worker: None,
         diag: None,

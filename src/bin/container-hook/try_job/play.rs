@@ -9,7 +9,7 @@ use oci_hooks::image::Reference;
 use oci_hooks::program::checks::runtimes::version_of;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 use oci_hooks::sys::identity::Identity;

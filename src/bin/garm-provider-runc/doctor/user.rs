@@ -8,7 +8,7 @@ use oci_hooks::program::checks::user::{ids, inside, namespaces, places};
 use oci_hooks::program::checks::{CONTAINERS, Check, host, registries, report, runtimes, storage};
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
-use oci_hooks::program::relayed::this_program;
+use oci_hooks::program::programs::this_program;
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::privilege::{Map, Side};
 

@@ -181,20 +181,3 @@ fn proxies_are_garms_or_else_the_settings() {
     assert_eq!(settings.proxy("https_proxy", Some("x".to_owned())).as_deref(), Some("x"));
     assert_eq!(settings.proxy("HTTPS_PROXY", None), None);
 }
-
-#[test]
-fn settings_under_the_former_name_are_read_where_there_are_none_under_the_new_one() {
-    let dir = tempfile::tempdir().unwrap();
-    let (usual, former) = (dir.path().join("new.toml"), dir.path().join("old.toml"));
-    let found = || {
-        read_or_former(None, std::slice::from_ref(&usual), &former)
-            .unwrap()
-            .path()
-            .map(Path::to_owned)
-    };
-    assert_eq!(found(), None);
-    std::fs::write(&former, "[limits]\ncpus = 2").unwrap();
-    assert_eq!(found(), Some(former.clone()));
-    std::fs::write(&usual, "[limits]\ncpus = 4").unwrap();
-    assert_eq!(found(), Some(usual.clone()));
-}

@@ -1,11 +1,11 @@
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, chown, symlink};
+use std::os::unix::fs::{PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
 use rustix::fs::mkfifoat;
 
 use super::*;
-use crate::sys::caller::{Caller, is_root, own_ids};
+use crate::sys::caller::own_ids;
 use crate::sys::removal::remove_tree;
 use crate::sys::tests::with_few_descriptors;
 
@@ -19,7 +19,7 @@ impl Tree {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir_all(dir.path().join("context/src")).unwrap();
         fs::write(dir.path().join("context/Dockerfile"), "FROM scratch\n").unwrap();
-        let files = RunnerFiles::of_root(&dir.path().join("context")).unwrap();
+        let files = RunnerFiles::new(&dir.path().join("context")).unwrap();
         Tree { dir, files }
     }
 
@@ -138,32 +138,6 @@ fn directories_nested_without_end_are_an_error() {
     }
     let error = tree.take().unwrap_err();
     assert!(matches!(error, ContextError::TooDeep { limit: 256, .. }), "{error}");
-}
-
-#[test]
-fn a_file_that_the_caller_cannot_read_is_named() {
-    if !is_root(own_ids().0) {
-        // Only root may act as somebody.
-        return;
-    }
-    let mut tree = Tree::new();
-    fs::set_permissions(tree.dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
-    let caller = Caller { uid: 12345, gid: 12345, groups: Vec::new() };
-    chown(tree.path(""), Some(12345), Some(12345)).unwrap();
-    let context = tree.path("").components().collect::<PathBuf>();
-    tree.files = RunnerFiles::of_caller([context.as_path()], caller);
-    tree.take().unwrap();
-    fs::write(tree.path("src/secret"), "root's").unwrap();
-    fs::set_permissions(tree.path("src/secret"), fs::Permissions::from_mode(0o600)).unwrap();
-    let error = tree.take().unwrap_err();
-    let path = tree.path("src/secret").display().to_string();
-    assert_eq!(error.to_string(), format!("cannot open {path}"));
-    // In a directory where everybody may write, too.
-    fs::set_permissions(tree.path("src"), fs::Permissions::from_mode(0o1777)).unwrap();
-    symlink("../src/secret", tree.path("link")).unwrap();
-    fs::write(tree.path("src/Dockerfile"), "FROM scratch\n").unwrap();
-    let target = Target { dir: &tree.copy(), owner: own_ids() };
-    take(&tree.files, &tree.path("src/Dockerfile"), &target, LIMITS).unwrap_err();
 }
 
 #[test]

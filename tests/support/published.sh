@@ -20,7 +20,7 @@ inputs() {
 used=$(jq --raw-output 'select(.reason == "compiler-artifact" and (.manifest_path | startswith($ENV.PWD))
     and (.profile.test | not) and (.target.kind | inside(["lib", "bin", "example"])))
     | .filenames[] | select(endswith(".rmeta") | not)' "$messages" | inputs |
-    xargs --delimiter '\n' realpath --canonicalize-missing --relative-to . | grep --invert-match '^\.\./\|^target/' |
+    xargs --delimiter '\n' realpath --canonicalize-missing --relative-to . | grep --invert-match '^\.\./\|^target/\|^clippy\.toml$' |
     sort --unique)
 [ -n "$used" ] || {
     echo "error: $1 names no files" >&2

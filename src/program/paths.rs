@@ -5,11 +5,12 @@
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
+use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
 use super::sections::Store;
-use crate::sys::fs::{PathContext as _, PathError};
+use crate::sys::fs::{PathContext as _, PathError, random_u64};
+use crate::sys::lock::FileLock;
 use crate::sys::users;
 
 /// What all directories of this package are called.
@@ -52,6 +53,8 @@ struct User {
     home: Option<PathBuf>,
     /// Whether their runtime directory is there while they are not logged in.
     lingers: bool,
+    /// Where everybody can create directories.
+    shared: PathBuf,
 }
 
 impl Paths {
@@ -75,6 +78,7 @@ impl Paths {
             variable: |name| std::env::var_os(name),
             lingers: known.as_ref().is_some_and(lingers),
             home: known.map(|user| user.home),
+            shared: PathBuf::from("/tmp"),
         })
     }
 
@@ -83,15 +87,17 @@ impl Paths {
         let variable = |name| (user.variable)(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let home = variable("HOME").or_else(|| user.home.clone()).filter(|home| home.is_dir());
         let beneath = |name, rest: &str| variable(name).or_else(|| Some(home.as_ref()?.join(rest)));
-        let temporary = PathBuf::from(format!("/tmp/{NAME}-{}", user.uid));
+        let temporary = user.shared.join(format!("{NAME}-{}", user.uid));
+        let state = beneath("XDG_STATE_HOME", ".local/state").map(|dir| dir.join(NAME));
         Paths {
             config: beneath("XDG_CONFIG_HOME", ".config").map(|dir| dir.join(NAME)),
             root: beneath("XDG_DATA_HOME", ".local/share")
                 .map_or_else(|| temporary.join("data"), |dir| dir.join(NAME)),
-            run: runtime_directory(user, variable("XDG_RUNTIME_DIR"))
-                .map_or(temporary.clone(), |dir| dir.join(NAME)),
-            logs: beneath("XDG_STATE_HOME", ".local/state")
-                .map_or_else(|| temporary.join("logs"), |dir| dir.join(NAME)),
+            run: runtime_directory(user, variable("XDG_RUNTIME_DIR")).map_or_else(
+                || temporary_directory(&temporary, user.uid, state.as_deref()),
+                |dir| dir.join(NAME),
+            ),
+            logs: state.unwrap_or_else(|| temporary.join("logs")),
         }
     }
 
@@ -128,6 +134,41 @@ fn runtime_directory(user: &User, named: Option<PathBuf>) -> Option<PathBuf> {
     }
 }
 
+/// Returns the run directory of a user who has no runtime directory: the usual one, unless another user created
+/// it first. Then a directory with a random name takes its place, to which a link in the user's state directory
+/// leads.
+fn temporary_directory(usual: &Path, uid: u32, state: Option<&Path>) -> PathBuf {
+    let link = state.map(|state| state.join("run"));
+    let linked = |link: &PathBuf| fs::read_link(link).ok().filter(|dir| is_private(dir, uid));
+    if let Some(dir) = link.as_ref().and_then(linked) {
+        return dir;
+    }
+    if usual.symlink_metadata().is_err() || is_private(usual, uid) {
+        return usual.to_owned();
+    }
+    let replace = |link: &PathBuf| -> Result<PathBuf, PathError> {
+        let state = link.parent().unwrap_or(link);
+        fs::create_dir_all(state).at("make the directory", state)?;
+        let _lock = FileLock::exclusive(&link.with_extension("lock"))?;
+        if let Some(dir) = linked(link) {
+            return Ok(dir);
+        }
+        let dir = PathBuf::from(format!("{}-{:016x}", usual.display(), random_u64()));
+        fs::DirBuilder::new().mode(0o700).create(&dir).at("make the directory", &dir)?;
+        let _ = fs::remove_file(link);
+        symlink(&dir, link).at("make the symbolic link", link)?;
+        Ok(dir)
+    };
+    // Whoever uses the usual one is told what is wrong with it.
+    link.and_then(|link| replace(&link).ok()).unwrap_or_else(|| usual.to_owned())
+}
+
+/// Returns whether only a user can look into a directory.
+fn is_private(dir: &Path, uid: u32) -> bool {
+    dir.symlink_metadata()
+        .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0)
+}
+
 /// Makes a directory that nobody but the user who runs this may look into, with those above it; one that is
 /// there has to be so.
 ///
@@ -162,7 +203,8 @@ mod tests {
     const UID: u32 = 54_321;
 
     fn of(variable: fn(&str) -> Option<OsString>, home: Option<&str>, lingers: bool) -> Paths {
-        Paths::of_user(&User { uid: UID, variable, home: home.map(PathBuf::from), lingers })
+        let shared = PathBuf::from("/tmp");
+        Paths::of_user(&User { uid: UID, variable, home: home.map(PathBuf::from), lingers, shared })
     }
 
     #[test]
@@ -196,6 +238,33 @@ mod tests {
         assert_eq!(of(named, None, true).run, Path::new("/run/user/54321/oci-hooks"));
         // A service of a user who lingers would find it by itself, if it were there.
         assert_eq!(of(|_| None, None, true).run, Path::new("/tmp/oci-hooks-54321"));
+    }
+
+    /// The files of other users are those that others may look into: only root could create real ones.
+    #[test]
+    fn a_directory_of_another_user_is_replaced_for_all_later_calls() {
+        let dir = tempfile::tempdir().unwrap();
+        let uid = rustix::process::geteuid().as_raw();
+        let (state, usual) = (dir.path().join("state"), dir.path().join("oci-hooks-1"));
+        let find = || temporary_directory(&usual, uid, Some(&state));
+        assert_eq!(find(), usual);
+        make_private(&usual).unwrap();
+        assert_eq!(find(), usual);
+        fs::set_permissions(&usual, fs::Permissions::from_mode(0o755)).unwrap();
+        let first = find();
+        assert_ne!(first, usual);
+        make_private(&first).unwrap();
+        assert_eq!(find(), first);
+        // The other user gives way: jobs have their records where they were.
+        fs::remove_dir(&usual).unwrap();
+        assert_eq!(find(), first);
+        // After a boot, /tmp is empty.
+        fs::remove_dir(&first).unwrap();
+        assert_eq!(find(), usual);
+        symlink("/etc", &usual).unwrap();
+        let second = find();
+        assert!(second != first && is_private(&second, uid), "{second:?}");
+        assert_eq!(temporary_directory(&usual, uid, None), usual);
     }
 
     #[test]

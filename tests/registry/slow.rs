@@ -177,7 +177,9 @@ fn a_server_that_trickles_is_given_up_with_what_was_measured() {
         assert!(said.contains(&start), "{path}: {said}");
         assert!(said.contains(" s, expected at least 1048576 bytes/s: "), "{said}");
         assert!(said.contains("or lower min-pull-speed"), "{said}");
-        assert_eq!(puller.seen.count("retry"), 2, "{path}: it may get better");
+        // A layer that was begun goes on where it was.
+        let retries = if path == content.layer_path(0) { 2 } else { 0 };
+        assert_eq!(puller.seen.count("retry"), retries, "{path}");
         assert_eq!(puller.layers(), 0);
     }
 }

@@ -271,8 +271,15 @@ fn a_published_port_answers_on_the_loopback_addresses_of_both_families() {
         let log = runner.call("prepare_job", args).success().log();
         let said = "service nginx: reachable as nginx; port 80/tcp is 8080 of this machine\n";
         assert!(log.contains(said), "{log}");
+        let wget = |address: &str| format!("busybox wget -q -O- http://{address}:8080/");
+        // Without a health check nobody has waited for it.
+        program::wait_until("the service", || {
+            let mut listens = Command::new("sh");
+            listens.args(["-c", &wget("127.0.0.1")]);
+            runner.host().run(&mut listens).status.success()
+        });
         for address in ["127.0.0.1", "[::1]", "localhost"] {
-            let page = runner.host().shell(&format!("busybox wget -q -O- http://{address}:8080/"));
+            let page = runner.host().shell(&wget(address));
             assert_eq!(page, "hello from nginx\n", "{address}");
         }
         runner.cleanup();

@@ -230,3 +230,18 @@ fn another_runner_is_told_that_the_container_is_not_its_own() {
         runner.cleanup();
     });
 }
+
+/// Background steps of a workflow.
+#[test]
+fn many_steps_at_once_all_run() {
+    with_each_runtime("", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        runner.prepare(runner.job_container("alpine:3.20"), &[]);
+        let calls: Vec<_> =
+            (0..120).map(|number| runner.start_run(&format!("echo {number}"))).collect();
+        for (number, call) in calls.into_iter().enumerate() {
+            assert_eq!(call.wait().success().stdout(), format!("{number}\n"));
+        }
+        runner.cleanup();
+    });
+}

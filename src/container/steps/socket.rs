@@ -6,9 +6,11 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, fchmod, fstat, mkdirat, openat, statat};
-use rustix::io::Errno;
+use rustix::io::{Errno, ioctl_fionbio};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, connect, listen as listen_on,
     socket_with,
@@ -19,8 +21,11 @@ use crate::sys::fs::{PathContext as _, PathError};
 
 const NAME: &str = "steps";
 
-/// Steps come one after another; what else connects is a mistake or a hostile job's.
-const BACKLOG: i32 = 16;
+/// As many as the kernel allows (`net.core.somaxconn`): a workflow may run steps in the background.
+const BACKLOG: i32 = i32::MAX;
+
+/// How long a connection waits for a first process whose backlog is full.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 const OTHERS_WRITE: u32 = 0o022;
 const OTHERS: u32 = 0o077;
@@ -101,8 +106,7 @@ pub struct StepSocket<'a> {
 }
 
 impl StepSocket<'_> {
-    /// Connects to it, without waiting. It has to be a socket that root, or this user, made for this
-    /// user.
+    /// Connects to the socket, which has to belong to this user. The connection does not block.
     pub(super) fn connect(&self) -> Result<OwnedFd, PathError> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let dir = openat(CWD, self.directory, flags, Mode::empty()).at("open", self.directory)?;
@@ -120,8 +124,10 @@ impl StepSocket<'_> {
         if !is_socket || stat.st_uid != own_ids().0 || stat.st_mode & OTHERS != 0 {
             return Err(io::ErrorKind::PermissionDenied.into());
         }
-        let socket = stream_socket(SocketFlags::CLOEXEC | SocketFlags::NONBLOCK)?;
+        let socket = stream_socket(SocketFlags::CLOEXEC)?;
+        set_socket_timeout(&socket, Timeout::Send, Some(CONNECT_WITHIN))?;
         connect(&socket, &address(dir, self.id)?)?;
+        ioctl_fionbio(&socket, true)?;
         Ok(socket)
     }
 }
@@ -145,6 +151,15 @@ mod tests {
     fn connect_to(run: &Path, id: &str) -> io::Result<OwnedFd> {
         let directory = directory(run);
         StepSocket { directory: &directory, id }.connect().map_err(|error| error.source)
+    }
+
+    #[test]
+    fn many_connect_before_one_is_accepted() {
+        let run = tempfile::tempdir().unwrap();
+        let id = "a".repeat(64);
+        let _listener = listen(run.path(), &id).unwrap();
+        let connected: Vec<_> = (0..120).map(|_| connect_to(run.path(), &id).unwrap()).collect();
+        assert_eq!(connected.len(), 120);
     }
 
     #[test]

@@ -325,6 +325,8 @@ impl<'a> Repository<'a> {
         let mut failures = 0;
         loop {
             match self.ask_once(&ask) {
+                // Documents are small: a server that trickles one keeps a job waiting for each attempt.
+                Err(error @ RegistryError::TooSlow { .. }) => return Err(error),
                 Err(error) => {
                     failures += 1;
                     self.wait(error, failures)?;

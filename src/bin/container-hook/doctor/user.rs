@@ -50,6 +50,7 @@ fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
     checks.extend(places::file_system(store));
     checks.extend(places::writable("store", "root", &store.root));
     checks.extend(places::writable("run directory", "run", &store.run));
+    checks.extend(places::replaced(&store.run));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
     checks.push(limits::none(settings, false));

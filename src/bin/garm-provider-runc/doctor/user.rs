@@ -52,6 +52,7 @@ fn outside(loaded: &Loaded<Settings>, map: &Map) -> Vec<Check> {
     checks.extend(places::file_system(store));
     checks.extend(places::writable("store", "root", &store.root));
     checks.extend(places::writable("run directory", "run", &store.run));
+    checks.extend(places::replaced(&store.run));
     checks.extend(disks(settings));
     let name = "this session, which the service of GARM need not be like";
     checks.push(service::limits(Process { pid: std::process::id(), name }));

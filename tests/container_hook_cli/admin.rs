@@ -1,9 +1,9 @@
 //! Commands for the admin.
 
 use std::fs;
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
@@ -141,14 +141,9 @@ fn a_pull_is_no_slower_than_the_settings_say() {
     let env = TestEnv::new();
     let store = format!("root = {:?}\nrun = {:?}\n", env.path("root"), env.path("run"));
     env.write("settings.toml", &format!("[store]\n{store}min-pull-speed = \"3KiB\"\n"));
-    let mut command = env.command(&["pull", &format!("{registry}/a/b:1")]);
-    let mut pull = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
-    // It is an average over thirty seconds, and tried again; the first time is enough.
-    let lines = BufReader::new(pull.stderr.take().unwrap()).lines().map_while(Result::ok);
-    let said = lines.take(1).collect::<String>();
-    let _ = pull.kill();
-    pull.wait().unwrap();
-    assert!(said.starts_with(&format!("{registry} sends {registry}/a/b too slowly: ")), "{said}");
+    let said = env.run(&["pull", &format!("{registry}/a/b:1")]).stderr;
+    let start = format!("error: {registry} sends {registry}/a/b too slowly: ");
+    assert!(said.starts_with(&start), "{said}");
     assert!(said.contains(" s, expected at least 3072 bytes/s: "), "{said}");
 }
 

@@ -3,7 +3,6 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 
-
 use crate::env::{Ran, TestEnv, golden};
 
 /// Returns settings that name a runtime, which this machine need not have.

@@ -106,7 +106,8 @@ fn what_was_published_is_what_runs_on_each_platform() {
     let reference = Reference::parse(&format!("{repository}:1")).unwrap();
     let (vars, env) = (BTreeMap::new(), BTreeMap::new());
     let interrupt = Interrupt::new().unwrap();
-    let caller = Caller { dir: job.path(), tree: None, vars: &vars, env: &env, interrupt: &interrupt };
+    let caller =
+        Caller { dir: job.path(), tree: None, vars: &vars, env: &env, interrupt: &interrupt };
     let loaded = resolver.load(&reference, &caller).unwrap();
     let ran = program::run(&mut Command::new(loaded.dir.join("bin/run"))).success();
     assert_eq!(ran, format!("on {HOST}\n"));

@@ -117,7 +117,8 @@ fn a_step_of_an_image_calls_no_step_of_the_host() {
     fs::write(outside.join("step.yml"), step("outside")).unwrap();
     let up = "../".repeat(20);
     let of_host = format!("{up}{}", outside.strip_prefix("/").unwrap().display());
-    let calls = |reference: &str| format!("spec: {{}}\n---\nrun: [{{name: a, step: {reference}}}]\n");
+    let calls =
+        |reference: &str| format!("spec: {{}}\n---\nrun: [{{name: a, step: {reference}}}]\n");
     setup.push(
         "1",
         &[&|tree: &mut Tree| {

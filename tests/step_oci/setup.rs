@@ -61,7 +61,8 @@ impl Setup {
         let resolver = Resolver::new(Remote::new(self.dir.path().join("cache"), registries));
         let (env, interrupt) = (BTreeMap::new(), Interrupt::new().unwrap());
         let dir = self.dir.path();
-        resolver.load(reference, &Caller { dir, tree: None, vars, env: &env, interrupt: &interrupt })
+        resolver
+            .load(reference, &Caller { dir, tree: None, vars, env: &env, interrupt: &interrupt })
     }
 
     /// Returns the variables that GitLab gives a job for its registry.

@@ -95,7 +95,8 @@ fn check_named(settings: &Settings) -> Result<(), InjectError> {
     if settings.allow_empty_dirs {
         return Ok(());
     }
-    let is_hook_file = |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension() == Some("json".as_ref());
+    let is_hook_file =
+        |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension() == Some("json".as_ref());
     let named = settings.hooks_dirs.iter().flatten().chain(&settings.more_dirs);
     for dir in named {
         let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();

@@ -101,7 +101,13 @@ pub(crate) fn run(args: &RunArgs) -> Result<Exit, Error> {
         None => {
             let interrupt = Interrupt::new().map_err(Error::Signals)?;
             // A signal ends the program still, as no job has begun.
-            let caller = Caller { dir: &work_dir, tree: None, vars: &vars, env: &env, interrupt: &interrupt };
+            let caller = Caller {
+                dir: &work_dir,
+                tree: None,
+                vars: &vars,
+                env: &env,
+                interrupt: &interrupt,
+            };
             (wrapped(call(args, &resolver, &caller)?), work_dir.clone())
         }
     };

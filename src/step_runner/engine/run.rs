@@ -152,11 +152,7 @@ impl<'a> Runner<'a> {
     }
 
     /// Loads a step file. Where that may take long, the job can be cancelled meanwhile.
-    fn load(
-        &mut self,
-        reference: Reference,
-        caller: &Scope,
-    ) -> Result<Loaded, LoadError> {
+    fn load(&mut self, reference: Reference, caller: &Scope) -> Result<Loaded, LoadError> {
         let Scope { dir, tree, context: Context { vars, env, .. }, .. } = caller;
         let limit = match &reference {
             Reference::Builtin { .. } => {

@@ -17,7 +17,7 @@ use crate::sys::fs::{
     read_if_there,
 };
 use crate::sys::host_file::HostFile;
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{FileLock, LONG};
 use crate::sys::removal::remove_tree;
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
@@ -46,7 +46,7 @@ pub(super) fn open(
 ) -> Result<HostFile, BundleError> {
     let parent = path.parent().unwrap_or(path);
     make_private(parent)?;
-    let _lock = FileLock::exclusive(&beside(path, LOCK))?;
+    let _lock = FileLock::exclusive(&beside(path, LOCK), LONG)?;
     let mut users = Users::read(path)?;
     if users.paths.is_empty()
         && let Some(target) = fill
@@ -208,7 +208,7 @@ mod tests {
         for name in ["whole/file", ".half.new/file", ".going-on.new/file", ".whole.users"] {
             fs::create_dir_all(dir.path().join(name)).unwrap();
         }
-        let lock = FileLock::exclusive(&dir.path().join(".going-on.lock")).unwrap();
+        let lock = FileLock::exclusive(&dir.path().join(".going-on.lock"), LONG).unwrap();
         let is_there = |name: &str| dir.path().join(name).exists();
         remove_unfinished(dir.path()).unwrap();
         assert!(is_there(".going-on.new") && !is_there(".half.new"));

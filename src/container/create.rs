@@ -19,7 +19,7 @@ use crate::rootfs::{self, Rootfs};
 use crate::runtime::{Action, Runtime};
 use crate::sys::cgroup::{self, Cgroups, Group};
 use crate::sys::fs::{PathContext as _, make_private, random_u64};
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::spawn;
 
 /// A container to be made.
@@ -179,7 +179,7 @@ impl Engine {
         };
         let directory = self.directory(&record.id);
         {
-            let _no_orphan = FileLock::shared(&self.orphans_lock())?;
+            let _no_orphan = FileLock::shared(&self.orphans_lock(), BRIEF)?;
             directory.create(&record)?;
         }
         let parts = Parts { image, layers: &layers, disk_bytes, options: &options };

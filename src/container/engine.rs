@@ -23,7 +23,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
 };
 use crate::sys::init;
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::privilege::Privilege;
 use crate::sys::trash::{Emptied, Trash};
 
@@ -125,7 +125,7 @@ impl Engine {
         make_private(&dir)?;
         // Of several that find none one makes it: what another has opened meanwhile and is about to mount
         // must not be replaced.
-        let _lock = FileLock::exclusive(&dir.join("init.lock"))?;
+        let _lock = FileLock::exclusive(&dir.join("init.lock"), BRIEF)?;
         if is_there() {
             return Ok(path);
         }
@@ -200,7 +200,7 @@ impl Engine {
     /// Removes the directories of containers whose makers were killed before there was a record, and
     /// what runtimes have of containers that are gone. Returns how many.
     pub fn remove_unrecorded(&self) -> Result<usize, ContainerError> {
-        let _nobody_makes_one = FileLock::exclusive(&self.orphans_lock())?;
+        let _nobody_makes_one = FileLock::exclusive(&self.orphans_lock(), BRIEF)?;
         let orphans = record::orphans(&self.run)?;
         for id in &orphans {
             self.remove_bare(id)?;

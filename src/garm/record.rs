@@ -20,7 +20,7 @@ use crate::container::{
 use crate::image::Digest;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{FileLock, LONG};
 use crate::sys::removal::remove_tree;
 
 /// What the owner of an instance's container begins with; its controller follows.
@@ -204,7 +204,7 @@ impl Files {
     pub fn lock(&self) -> Result<FileLock, ContainerError> {
         let dir = self.lock.parent().expect("it has one");
         make_private(dir)?;
-        Ok(FileLock::passing(&self.lock)?)
+        Ok(FileLock::passing(&self.lock, LONG)?)
     }
 
     /// Reads the record, if there is one.

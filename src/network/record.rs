@@ -21,7 +21,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, ReplaceOptions, Symlinks, make_private, random_u64,
     read_if_there,
 };
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::record::{RecordError, decode, encode};
 use crate::sys::uplink;
 use crate::sys::userns::PrivateIds;
@@ -124,7 +124,7 @@ pub(super) fn directory(options: &NetworkOptions, id: &str) -> PathBuf {
 pub(super) fn lock(options: &NetworkOptions) -> Result<FileLock, NetworkError> {
     let dir = options.run.join("network");
     make_private(&dir)?;
-    Ok(FileLock::exclusive(&options.run.join("network.lock"))?)
+    Ok(FileLock::exclusive(&options.run.join("network.lock"), BRIEF)?)
 }
 
 /// Writes the record of a network with addresses that nobody else has. The lock is held.

@@ -24,7 +24,7 @@ use super::sections::Store;
 use crate::container::{ContainerError, read_json_if_there, write_record};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{FileLock, LONG};
 use crate::sys::privilege::cgroup::Delegated;
 use crate::sys::privilege::{
     Holder, Ids, Inside, Map, Privilege, PrivilegeError, Side, enter_new, exit_at_once, make_lock,
@@ -136,7 +136,7 @@ impl Holders {
 
     /// Waits until no other call finds, makes or ends the holder of an owner.
     pub fn lock(&self, owner: &str) -> Result<FileLock, HolderError> {
-        Ok(FileLock::passing(&self.lock_file(owner))?)
+        Ok(FileLock::passing(&self.lock_file(owner), LONG)?)
     }
 
     fn lock_file(&self, owner: &str) -> PathBuf {

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use super::sections::Store;
 use crate::sys::fs::{PathContext as _, PathError, random_u64};
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::users;
 
 /// What all directories of this package are called.
@@ -149,7 +149,7 @@ fn temporary_directory(usual: &Path, uid: u32, state: Option<&Path>) -> PathBuf 
     let replace = |link: &PathBuf| -> Result<PathBuf, PathError> {
         let state = link.parent().unwrap_or(link);
         fs::create_dir_all(state).at("make the directory", state)?;
-        let _lock = FileLock::exclusive(&link.with_extension("lock"))?;
+        let _lock = FileLock::exclusive(&link.with_extension("lock"), BRIEF)?;
         if let Some(dir) = linked(link) {
             return Ok(dir);
         }

@@ -1,17 +1,27 @@
-//! Lock files: processes that work on the same thing wait for each other.
+//! Lock files: processes that work on the same thing wait for each other, for a limited time. A process that is stopped
+//! while it holds a lock fails the others, with its name, instead of stopping them too.
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use rustix::fs::OFlags;
-use tracing::trace;
+use rustix::fs::{OFlags, major, minor};
+use tracing::{trace, warn};
 
 use crate::sys::fs::{PathContext as _, PathError, Who};
+
+/// The patience for a lock that processes hold for a moment.
+pub const BRIEF: Duration = Duration::from_secs(30);
+/// The patience for a lock that is held while something is fetched or copied.
+pub const LONG: Duration = Duration::from_secs(600);
+
+/// How long a process waits until it reports who holds the lock.
+const REPORT_AFTER: Duration = Duration::from_secs(2);
 
 /// A held lock. It is released when this is dropped, and by the kernel when the process dies.
 ///
@@ -24,20 +34,24 @@ pub struct FileLock {
 }
 
 impl FileLock {
-    /// Waits until nobody else holds the lock, and takes it.
-    pub fn exclusive(path: &Path) -> Result<Self, PathError> {
-        let file = open(path)?;
+    /// Waits until no other process holds the lock, and takes it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another process still holds it after the given time.
+    pub fn exclusive(path: &Path, within: Duration) -> Result<Self, PathError> {
         trace!(path = %path.display(), "lock");
-        file.lock().at("lock", path)?;
-        Ok(FileLock { file })
+        wait(open(path)?, path, Mode::Exclusive, within)
     }
 
-    /// Waits until nobody holds the lock exclusively, and shares it.
-    pub fn shared(path: &Path) -> Result<Self, PathError> {
-        let file = open(path)?;
+    /// Waits until no other process holds the lock exclusively, and shares it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if another process still holds it after the given time.
+    pub fn shared(path: &Path, within: Duration) -> Result<Self, PathError> {
         trace!(path = %path.display(), "lock shared");
-        file.lock_shared().at("lock", path)?;
-        Ok(FileLock { file })
+        wait(open(path)?, path, Mode::Shared, within)
     }
 
     /// Returns a descriptor for a child: the lock is held until both are closed, and the child's is by all
@@ -61,9 +75,9 @@ impl FileLock {
 
     /// Waits for a lock as [`exclusive`](Self::exclusive) does, whose file
     /// [goes away](Self::remove) with what it is for.
-    pub fn passing(path: &Path) -> Result<Self, PathError> {
+    pub fn passing(path: &Path, within: Duration) -> Result<Self, PathError> {
         loop {
-            let lock = FileLock::exclusive(path)?;
+            let lock = FileLock::exclusive(path, within)?;
             // Who waited for a file that was removed meanwhile has a lock that nobody else looks at.
             let held = lock.file.metadata().at("look up", path)?;
             let is_there = fs::metadata(path)
@@ -109,11 +123,104 @@ impl FileLock {
 }
 
 fn lock(file: File, path: &Path) -> Result<Option<FileLock>, PathError> {
-    match file.try_lock() {
-        Ok(()) => Ok(Some(FileLock { file })),
-        Err(TryLockError::WouldBlock) => Ok(None),
-        Err(TryLockError::Error(error)) => Err(PathError::new("lock", path, error)),
+    Ok(Mode::Exclusive.try_lock(&file).at("lock", path)?.then(|| taken(file)))
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Mode {
+    Exclusive,
+    Shared,
+}
+
+impl Mode {
+    /// Returns whether no other process held the lock.
+    fn try_lock(self, file: &File) -> io::Result<bool> {
+        let locked = match self {
+            Mode::Exclusive => file.try_lock(),
+            Mode::Shared => file.try_lock_shared(),
+        };
+        match locked {
+            Ok(()) => Ok(true),
+            Err(TryLockError::WouldBlock) => Ok(false),
+            Err(TryLockError::Error(error)) => Err(error),
+        }
     }
+
+    fn lock(self, file: &File) -> io::Result<()> {
+        match self {
+            Mode::Exclusive => file.lock(),
+            Mode::Shared => file.lock_shared(),
+        }
+    }
+}
+
+/// Notes when the lock was taken, for those who wait.
+fn taken(file: File) -> FileLock {
+    // Only a message needs it.
+    let _ = file.set_modified(SystemTime::now());
+    FileLock { file }
+}
+
+/// Waits for a lock in the order of the kernel's queue.
+fn wait(file: File, path: &Path, mode: Mode, within: Duration) -> Result<FileLock, PathError> {
+    if mode.try_lock(&file).at("lock", path)? {
+        return Ok(taken(file));
+    }
+    let metadata = file.metadata().at("look up", path)?;
+    // flock(2) has no timeout. A lock that comes too late is given back with the file.
+    let (send, locked) = mpsc::sync_channel(0);
+    let waiting = thread::spawn(move || {
+        let result = mode.lock(&file);
+        let _ = send.send(result.map(|()| file));
+    });
+    let report_after = REPORT_AFTER.min(within);
+    let mut result = locked.recv_timeout(report_after);
+    if result.is_err() && within > report_after {
+        warn!("waiting for the lock {}: {}", path.display(), holder(&metadata));
+        result = locked.recv_timeout(within - report_after);
+    }
+    match result {
+        Ok(result) => {
+            // Later unshare(2) calls need a process with one thread.
+            let _ = waiting.join();
+            Ok(taken(result.at("lock", path)?))
+        }
+        Err(_) => {
+            let text =
+                format!("{}; end that process if it is stopped, or try again", holder(&metadata));
+            Err(PathError::new("lock", path, io::Error::new(io::ErrorKind::TimedOut, text)))
+        }
+    }
+}
+
+/// Says which process holds the lock of a file, since when, and whether it is stopped.
+fn holder(file: &Metadata) -> String {
+    let since = file.modified().ok().and_then(|time| time.elapsed().ok()).unwrap_or_default();
+    let for_seconds = format!("has held it for {} s", since.as_secs());
+    let locks = fs::read_to_string("/proc/locks").unwrap_or_default();
+    let id = format!("{:02x}:{:02x}:{}", major(file.dev()), minor(file.dev()), file.ino());
+    // 1: FLOCK  ADVISORY  WRITE 1234 fd:00:5678 0 EOF; the locks of those that wait begin with `->`.
+    let holder = locks.lines().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        match words[..] {
+            [_, "FLOCK", _, _, pid, found, ..] if found == id => Some(pid.to_owned()),
+            _ => None,
+        }
+    });
+    let Some(pid) = holder else {
+        return format!("a process that is not seen from here {for_seconds}");
+    };
+    let read = |name: &str| fs::read(Path::new("/proc").join(&pid).join(name)).unwrap_or_default();
+    let command = read("cmdline");
+    let command = command.split(|byte| *byte == 0).filter(|word| !word.is_empty()).take(2);
+    let command: Vec<_> = command.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+    let stat = String::from_utf8_lossy(&read("stat")).into_owned();
+    // After the name, which may have anything in it.
+    let state =
+        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().next().map(str::to_owned));
+    let is_stopped = matches!(state.as_deref(), Some("T" | "t"));
+    let stopped = if is_stopped { ", and is stopped" } else { "" };
+    format!("process {pid} ({}) {for_seconds}{stopped}", command.join(" "))
 }
 
 /// Refuses what belongs to somebody else, who could keep the lock for ever.
@@ -149,10 +256,10 @@ mod tests {
     fn a_file_that_was_removed_is_no_lock() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let first = FileLock::passing(&path).unwrap();
+        let first = FileLock::passing(&path, BRIEF).unwrap();
         let waiting = thread::spawn({
             let path = path.clone();
-            move || FileLock::passing(&path).map(|lock| lock.remove(&path))
+            move || FileLock::passing(&path, BRIEF).map(|lock| lock.remove(&path))
         });
         first.remove(&path).unwrap();
         waiting.join().unwrap().unwrap().unwrap();
@@ -198,11 +305,27 @@ mod tests {
     fn one_process_holds_the_lock_until_it_drops_it() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        let held = FileLock::exclusive(&path).unwrap();
+        let held = FileLock::exclusive(&path, BRIEF).unwrap();
         assert!(FileLock::try_exclusive(&path).unwrap().is_none());
         drop(held);
-        let _shared = FileLock::shared(&path).unwrap();
-        let _too = FileLock::shared(&path).unwrap();
+        let _shared = FileLock::shared(&path, BRIEF).unwrap();
+        let _too = FileLock::shared(&path, BRIEF).unwrap();
         assert!(FileLock::try_exclusive(&path).unwrap().is_none());
+    }
+
+    #[test]
+    fn who_waits_too_long_is_told_who_holds_the_lock() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("lock");
+        let held = FileLock::exclusive(&path, BRIEF).unwrap();
+        let text = |error: PathError| error.source.to_string();
+        for wait in [FileLock::exclusive, FileLock::shared] {
+            let said = text(wait(&path, Duration::from_millis(20)).unwrap_err());
+            let start = format!("process {} (", std::process::id());
+            assert!(said.starts_with(&start) && said.contains(") has held it for 0 s; "), "{said}");
+        }
+        // The one that gave up has given its place in the queue back as soon as it got the lock.
+        drop(held);
+        drop(FileLock::exclusive(&path, BRIEF).unwrap());
     }
 }

@@ -37,6 +37,7 @@ mod services;
 mod setup;
 mod steps;
 mod steps_cancelled;
+mod stopped;
 mod template;
 mod traced;
 mod user_namespace;

@@ -26,7 +26,7 @@ use crate::runtime::{DEFAULT_PATH, FindError, find};
 use crate::sys::confine::ConfinedIds;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
 use crate::sys::usage::disk_bytes;
@@ -100,7 +100,7 @@ pub(super) fn build(
         log.warning(&chain(&error));
     }
     // Before anything is made, which could be removed as something that a killed build left.
-    let lock = FileLock::shared(&engine.disk.join(LOCK))?;
+    let lock = FileLock::shared(&engine.disk.join(LOCK), BRIEF)?;
     make_private(&temporary)?;
     let unique = crate::sys::fs::random_u64();
     let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
@@ -304,7 +304,7 @@ mod tests {
         {
             fs::create_dir_all(all.join("1000").join(name)).unwrap();
         }
-        let build = FileLock::shared(&dir.path().join(LOCK)).unwrap();
+        let build = FileLock::shared(&dir.path().join(LOCK), BRIEF).unwrap();
         assert_eq!(remove(dir.path(), now).caches, 0);
         assert_eq!(names("1000").len(), 2);
         drop(build);

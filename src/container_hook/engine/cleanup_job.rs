@@ -1,5 +1,8 @@
 //! `cleanup_job`: nothing of the job is left.
 
+use std::io;
+use std::time::Duration;
+
 use super::backend::EngineBackend;
 use super::build;
 use super::give_back;
@@ -151,13 +154,16 @@ impl FirstError {
     }
 }
 
+/// How long a call of a runner may keep others from a job that its runner has abandoned.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 /// What was left of jobs.
 #[derive(Debug, Default)]
 pub struct Abandoned {
     /// How many jobs and parts of jobs were removed.
     pub removed: usize,
-    /// Which records cannot be read, and why. What is damaged is removed as soon as nobody uses it, what
-    /// another version may have written is not.
+    /// Which records cannot be read, and why, and which jobs are kept by a call that holds their lock. What is
+    /// damaged is removed as soon as nobody uses it, what another version may have written is not.
     pub unreadable: Vec<String>,
 }
 
@@ -187,7 +193,14 @@ pub fn remove_abandoned(
         if job.worker.is_some_and(|worker| worker.is_running()) {
             continue;
         }
-        abandoned.removed += usize::from(remove_job(engine, network, &job)?);
+        match remove_job(engine, network, &job) {
+            Ok(is_removed) => abandoned.removed += usize::from(is_removed),
+            // A call of the runner is at work, or stopped.
+            Err(HookError::Path(error)) if error.source.kind() == io::ErrorKind::TimedOut => {
+                abandoned.unreadable.push(chain(&error));
+            }
+            Err(error) => return Err(error),
+        }
     }
     for (owner, error) in unreadable {
         abandoned.unreadable.push(chain(&error));
@@ -223,7 +236,7 @@ pub(super) fn remove_job(
     job: &Job,
 ) -> Result<bool, HookError> {
     let jobs = Jobs::new(&engine.run);
-    let _lock = jobs.lock(&job.owner)?;
+    let _lock = jobs.lock_within(&job.owner, PATIENCE)?;
     // The runner may have cleaned up meanwhile, or begun its next job.
     let is_same = |found: &Job| found.network == job.network && found.worker == job.worker;
     if !jobs.read(&job.owner)?.as_ref().is_some_and(is_same) {
@@ -258,7 +271,7 @@ fn remove_unreadable(
     if engine.containers_of(owner)?.iter().any(runs) {
         return Ok(false);
     }
-    let _lock = jobs.lock(owner)?;
+    let _lock = jobs.lock_within(owner, PATIENCE)?;
     if jobs.read(owner).is_ok() {
         // The next job of the runner has begun.
         return Ok(false);

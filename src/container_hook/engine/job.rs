@@ -14,7 +14,7 @@ use crate::container_hook::error::HookError;
 use crate::container_hook::runner::Runner;
 use crate::sys::fs::{PathContext as _, make_private};
 use crate::sys::identity::Identity;
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{FileLock, LONG};
 use crate::sys::removal::remove_tree;
 
 /// The record, in a directory of its own: what a process leaves there that is killed while it writes
@@ -93,8 +93,13 @@ impl Jobs {
 
     /// Waits for other calls of the same runner: a killed one may have children that still die.
     pub(super) fn lock(&self, owner: &str) -> Result<FileLock, HookError> {
+        self.lock_within(owner, LONG)
+    }
+
+    /// Waits so long for other calls of the same runner.
+    pub(super) fn lock_within(&self, owner: &str, time: Duration) -> Result<FileLock, HookError> {
         make_private(&self.dir)?;
-        Ok(FileLock::exclusive(&self.dir.join(format!("{owner}.lock")))?)
+        Ok(FileLock::exclusive(&self.dir.join(format!("{owner}.lock")), time)?)
     }
 
     /// Takes the same lock, unless another call has it for so long.

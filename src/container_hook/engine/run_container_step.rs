@@ -34,7 +34,7 @@ pub(super) fn run(
     let pod = Pod::of_step(backend, step)?;
     let plans = plan(backend, step, pod.as_ref())?;
     notes::without_effect(backend.context.log, plans.iter().map(|plan| &plan.container));
-    // Before anything is fetched or built: behind sudo it goes on for a moment when the hook is killed,
+    // Before anything is fetched or built: that goes on for a moment when the hook is killed,
     // and what removes the job has to come after it.
     let _lock = jobs.lock(&owner)?;
     // A step of a job without containers has a network to itself. One that was killed left its own, since

@@ -23,7 +23,7 @@ use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, make_private,
     random_u64, read_if_there,
 };
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{FileLock, LONG};
 use crate::sys::record::{decode, encode};
 use crate::sys::removal::remove_tree;
 use crate::sys::trash::Trash;
@@ -153,12 +153,12 @@ impl Runners {
         let key = key(tool, expected.as_ref(), owner);
         make_private(&self.dir.join(LOCKS))?;
         {
-            let _not_removed = FileLock::shared(&self.lock(&key))?;
+            let _not_removed = FileLock::shared(&self.lock(&key), LONG)?;
             if let Some(layer) = self.used(&key)? {
                 return Ok(layer);
             }
         }
-        let _alone = FileLock::exclusive(&self.lock(&key))?;
+        let _alone = FileLock::exclusive(&self.lock(&key), LONG)?;
         if let Some(layer) = self.used(&key)? {
             return Ok(layer);
         }

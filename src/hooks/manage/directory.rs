@@ -3,6 +3,8 @@
 use std::ffi::OsStr;
 use std::io;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use rustix::fd::OwnedFd;
 use rustix::fs::{AtFlags, FlockOperation, flock, linkat, renameat, statat, unlinkat};
@@ -15,6 +17,10 @@ use crate::sys::fs::{
     Expected, FileAt, PathContext, PathError, ReadError, ReplaceError, ReplaceOptions,
     make_directory, open_directory,
 };
+
+/// How long another editor may hold the directory, and how often that is looked at.
+const LOCK_WITHIN: Duration = Duration::from_secs(60);
+const LOCK_POLL: Duration = Duration::from_millis(10);
 
 /// What has a name in the directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -63,7 +69,14 @@ impl<'a> Directory<'a> {
             Err(error) => return Err(error.into()),
         };
         // The directory itself is locked, so that no file is left in it.
-        flock(&opened, FlockOperation::LockExclusive).at("lock", path)?;
+        let end = Instant::now() + LOCK_WITHIN;
+        loop {
+            match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
+                // Whoever can read the directory can lock it, too.
+                Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_POLL),
+                locked => break locked.at("lock", path)?,
+            }
+        }
         Ok(Directory { path, opened: Some(opened) })
     }
 

@@ -12,7 +12,7 @@ use crate::image::Limits;
 use crate::sys::fs::{
     Durability, FileAt, PathContext as _, PathError, ReplaceOptions, Symlinks, read_if_there,
 };
-use crate::sys::lock::FileLock;
+use crate::sys::lock::{BRIEF, FileLock};
 use crate::sys::privilege::Privilege;
 use crate::sys::record::{decode, encode};
 use crate::sys::removal::remove_tree;
@@ -94,12 +94,12 @@ impl Store {
 
     /// Lets others say what they need too, but nobody remove anything.
     pub(super) fn share(&self) -> Result<FileLock, PathError> {
-        FileLock::shared(&self.options.root.join("lock"))
+        FileLock::shared(&self.options.root.join("lock"), BRIEF)
     }
 
     /// Lets nobody say what they need meanwhile.
     pub(super) fn exclude(&self) -> Result<FileLock, PathError> {
-        FileLock::exclusive(&self.options.root.join("lock"))
+        FileLock::exclusive(&self.options.root.join("lock"), BRIEF)
     }
 }
 

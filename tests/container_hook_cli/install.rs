@@ -46,7 +46,7 @@ fn as_of_root(text: &str) -> String {
         if is_of_users(&line) {
             lines.pop();
         } else if number(line) {
-            lines.push("  \"user_ids\": null,".to_owned());
+            lines.push("  \"user_ids\": null".to_owned());
         } else {
             lines.push(line.replace("doctor` as this user", "doctor`"));
         }

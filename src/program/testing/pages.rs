@@ -117,7 +117,8 @@ impl Pages {
     }
 }
 
-/// Returns the options that have a value, as a synopsis has them, each with its value.
+/// Returns what `clap_mangen` writes in a synopsis of options with a value and of arguments after `--`, each with what is
+/// to be there.
 fn values(command: &Command) -> Vec<(String, String)> {
     let options = command.get_arguments().filter(|arg| !arg.is_positional());
     let with_value = options.filter(|arg| arg.get_action().takes_values());
@@ -133,18 +134,24 @@ fn values(command: &Command) -> Vec<(String, String)> {
         let is_optional = arg.get_num_args().is_some_and(|range| range.min_values() == 0);
         let value = format!("\\fI{}\\fR", escape(&value));
         let value = if is_optional { format!("[={value}]") } else { format!(" {value}") };
-        (format!("\\fB{}\\fR", escape(&name)), value)
+        let option = format!("\\fB{}\\fR", escape(&name));
+        (option.clone(), option + &value)
     };
-    with_value.map(entry).collect()
+    let after_dashes = command.get_positionals().filter(|arg| arg.is_last_set());
+    let after_dashes = after_dashes.filter_map(|arg| {
+        let name = format!("\\fI{}\\fR", escape(arg.get_value_names()?.first()?));
+        Some((format!("[{name}]"), format!("[\\fB\\-\\-\\fR {name} ...]")))
+    });
+    with_value.map(entry).chain(after_dashes).collect()
 }
 
-/// Returns the synopsis with the values of options, which `clap_mangen` leaves out.
+/// Returns the synopsis with what `clap_mangen` leaves out.
 fn synopsis(man: &Man, values: &[(String, String)]) -> String {
     let mut out = Vec::new();
     man.render_synopsis_section(&mut out).unwrap();
     let mut text = String::from_utf8(out).unwrap();
-    for (option, value) in values {
-        text = text.replace(option, &format!("{option}{value}"));
+    for (written, meant) in values {
+        text = text.replace(written, meant);
     }
     text
 }

@@ -23,6 +23,7 @@ use std::ops;
 use std::path::Path;
 
 pub use clone::exit_at_once;
+pub(in crate::sys) use clone::use_root;
 pub use enter::{Attendant, Inside, Side, enter_new};
 pub use error::PrivilegeError;
 pub use holder::{Holder, NewHolder};

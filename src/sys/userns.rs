@@ -1,5 +1,7 @@
 //! User namespaces: mappings of user and group ids, for containers and for idmapped mounts.
 
+mod as_root;
+
 use std::fmt::Write as _;
 use std::fs::{self, File};
 use std::io::{self, Read as _};
@@ -8,6 +10,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
+
+pub use as_root::as_root_of;
 
 /// A run of numbers on disk and what they are seen as in a mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,6 +63,16 @@ impl PrivateIds {
     pub fn on_host(&self, id: u32) -> Option<u32> {
         (id < self.count).then(|| self.first + id)
     }
+
+    /// Makes a user namespace in which these ids are those from 0 on, and returns the descriptor that
+    /// keeps it.
+    ///
+    /// The first of them owns it. The kernel counts inotify instances, pending signals, message queues and
+    /// further namespaces of a user namespace as its owner's too: all namespaces of one owner share the
+    /// owner's limits.
+    pub fn namespace(self) -> io::Result<OwnedFd> {
+        Mapping::shifted(self).namespace_of(Some(self.first))
+    }
 }
 
 impl Default for PrivateIds {
@@ -108,17 +122,26 @@ impl Mapping {
         Mapping { uids: exchange(disk.0, view.0), gids: exchange(disk.1, view.1) }
     }
 
-    /// Makes a user namespace that has this mapping, and returns the descriptor that keeps it.
-    ///
-    /// It takes a process to make one, which lives until the mapping is written.
+    /// Makes a user namespace that has this mapping and belongs to this process's user, and returns the
+    /// descriptor that keeps it.
     pub fn namespace(&self) -> io::Result<OwnedFd> {
-        let (wait, hold) = pipe_with(PipeFlags::CLOEXEC)?;
-        let child = Child(fork_into(Namespaces::NewUser, &wait, &hold)?);
-        let file = |name: &str| format!("/proc/{}/{name}", child.0.as_raw_nonzero());
-        fs::write(file("uid_map"), lines(&self.uids))?;
-        fs::write(file("gid_map"), lines(&self.gids))?;
-        Ok(File::open(file("ns/user"))?.into())
+        self.namespace_of(None)
     }
+
+    /// Makes one that belongs to a user of the host. It takes a process to make one, which lives until the
+    /// mapping is written.
+    fn namespace_of(&self, owner: Option<u32>) -> io::Result<OwnedFd> {
+        let child = Child::within(New::User { owner })?;
+        fs::write(child.file("uid_map"), lines(&self.uids))?;
+        fs::write(child.file("gid_map"), lines(&self.gids))?;
+        Ok(File::open(child.file("ns/user"))?.into())
+    }
+}
+
+/// Returns whether this machine lets anybody make user namespaces.
+pub fn are_allowed() -> bool {
+    let most = fs::read_to_string("/proc/sys/user/max_user_namespaces");
+    most.is_ok_and(|most| most.trim() != "0")
 }
 
 /// Returns whether a process is in the user namespace of this one; one that is gone is in none.
@@ -130,29 +153,17 @@ pub fn shares_with(pid: u32) -> bool {
 /// Makes a network namespace that belongs to a user namespace, and returns the descriptor that keeps
 /// it: root there may set up what is in it.
 pub fn network_namespace(user: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let (wait, hold) = pipe_with(PipeFlags::CLOEXEC)?;
-    let (ready, tell) = pipe_with(PipeFlags::CLOEXEC)?;
-    let child = Child(fork_into(Namespaces::NewNetworkOf { user, tell: &tell }, &wait, &hold)?);
-    drop(tell);
-    let mut answer = [0];
-    if File::from(ready).read(&mut answer)? == 0 {
-        return Err(io::Error::other("the process that should make it has ended"));
-    }
-    if answer[0] != 0 {
-        return Err(io::Error::from_raw_os_error(answer[0].into()));
-    }
-    Ok(File::open(format!("/proc/{}/ns/net", child.0.as_raw_nonzero()))?.into())
+    Ok(File::open(Child::within(New::NetworkOf(user))?.file("ns/net"))?.into())
 }
 
-/// The namespaces that a child is made to be in.
-enum Namespaces<'a> {
-    NewUser,
-    /// A new network namespace of an existing user namespace. The number of the error that came up,
-    /// or 0, is told by a pipe.
-    NewNetworkOf {
-        user: BorrowedFd<'a>,
-        tell: &'a OwnedFd,
+/// A namespace that a process is made for.
+enum New<'a> {
+    User {
+        /// The user whose it is, if not this process's own.
+        owner: Option<u32>,
     },
+    /// A network namespace of an existing user namespace.
+    NetworkOf(BorrowedFd<'a>),
 }
 
 /// All numbers but the last, which the kernel keeps for "none".
@@ -176,27 +187,57 @@ fn lines(ranges: &[IdRange]) -> String {
     })
 }
 
-/// A child that ends with this value.
-struct Child(Pid);
+/// A process in a new namespace, which ends with this value.
+struct Child {
+    pid: Pid,
+    /// The process ends when this is closed: with the one that made it, at the latest.
+    _hold: OwnedFd,
+}
+
+impl Child {
+    fn within(namespace: New<'_>) -> io::Result<Self> {
+        let (wait, hold) = pipe_with(PipeFlags::CLOEXEC)?;
+        let (ready, tell) = pipe_with(PipeFlags::CLOEXEC)?;
+        let pid = fork_into(namespace, Pipes { wait: &wait, hold: &hold, tell: &tell })?;
+        let child = Child { pid, _hold: hold };
+        drop(tell);
+        let mut answer = [0];
+        match File::from(ready).read(&mut answer)? {
+            0 => Err(io::Error::other("the process that should make it has ended")),
+            _ if answer[0] != 0 => Err(io::Error::from_raw_os_error(answer[0].into())),
+            _ => Ok(child),
+        }
+    }
+
+    /// Returns a file of the process's in `/proc`.
+    fn file(&self, name: &str) -> String {
+        format!("/proc/{}/{name}", self.pid.as_raw_nonzero())
+    }
+}
 
 impl Drop for Child {
     fn drop(&mut self) {
         // It waits for nothing else, so neither can fail.
-        let _ = kill_process(self.0, Signal::KILL);
-        while matches!(waitpid(Some(self.0), WaitOptions::empty()), Err(Errno::INTR)) {}
+        let _ = kill_process(self.pid, Signal::KILL);
+        while matches!(waitpid(Some(self.pid), WaitOptions::empty()), Err(Errno::INTR)) {}
     }
 }
 
-/// Starts a child in other namespaces that ends when it is killed, or when the last writer of the
-/// pipe has gone: with this process, at the latest.
+/// The pipes of a child.
+struct Pipes<'a> {
+    /// At its end the child ends.
+    wait: &'a OwnedFd,
+    /// The other end of that.
+    hold: &'a OwnedFd,
+    /// Gets the number of the error that came up, or 0.
+    tell: &'a OwnedFd,
+}
+
+/// Starts a child that makes a namespace, and ends when it is killed or told to.
 #[expect(unsafe_code, reason = "there is no safe way to start a process that runs no program")]
-fn fork_into(namespaces: Namespaces<'_>, wait: &OwnedFd, hold: &OwnedFd) -> io::Result<Pid> {
-    let (wait, hold) = (wait.as_raw_fd(), hold.as_raw_fd());
-    let (new, join) = match namespaces {
-        Namespaces::NewUser => (libc::CLONE_NEWUSER, None),
-        Namespaces::NewNetworkOf { user, tell } => (0, Some((user.as_raw_fd(), tell.as_raw_fd()))),
-    };
-    let flags = libc::c_long::from(new | libc::SIGCHLD);
+fn fork_into(namespace: New<'_>, pipes: Pipes<'_>) -> io::Result<Pid> {
+    let [wait, hold, tell] = [pipes.wait, pipes.hold, pipes.tell].map(|end| end.as_raw_fd());
+    let flags = libc::c_long::from(libc::SIGCHLD);
     // SAFETY: without CLONE_VM the child gets a copy of everything, as with fork(2): null for the
     // stack keeps the one it has, and the other pointers are not used without their flags.
     let pid = unsafe { libc::syscall(libc::SYS_clone, flags, 0, 0, 0, 0) };
@@ -206,16 +247,21 @@ fn fork_into(namespaces: Namespaces<'_>, wait: &OwnedFd, hold: &OwnedFd) -> io::
         // at the fork are not touched. It never returns into the code of the parent.
         unsafe {
             libc::close(hold);
-            if let Some((user, tell)) = join {
-                let is_done = libc::setns(user, libc::CLONE_NEWUSER) == 0
-                    && libc::unshare(libc::CLONE_NEWNET) == 0;
-                let error = if is_done { 0 } else { *libc::__errno_location() };
-                let answer = error.to_ne_bytes();
-                // All numbers of errors that these give fit into a byte.
-                let answer = [answer[if cfg!(target_endian = "little") { 0 } else { 3 }]];
-                libc::write(tell, answer.as_ptr().cast(), 1);
-                libc::close(tell);
-            }
+            let is_done = match namespace {
+                New::User { owner } => {
+                    owner.is_none_or(|owner| become_owner(owner))
+                        && libc::unshare(libc::CLONE_NEWUSER) == 0
+                }
+                New::NetworkOf(user) => {
+                    libc::setns(user.as_raw_fd(), libc::CLONE_NEWUSER) == 0
+                        && libc::unshare(libc::CLONE_NEWNET) == 0
+                }
+            };
+            let error = if is_done { 0 } else { *libc::__errno_location() };
+            // All numbers of errors that these give fit into a byte.
+            let answer = error.to_le_bytes();
+            libc::write(tell, answer.as_ptr().cast(), 1);
+            libc::close(tell);
             while libc::read(wait, (&raw mut byte).cast(), 1) < 0 {}
             libc::_exit(0)
         }
@@ -227,8 +273,24 @@ fn fork_into(namespaces: Namespaces<'_>, wait: &OwnedFd, hold: &OwnedFd) -> io::
     Ok(pid.expect("the kernel returns the number of a process"))
 }
 
+/// Takes a user's id for the process's effective one, and returns whether that worked. The capabilities of
+/// root stay, as some distributions let no process without them make user namespaces; so does the real id,
+/// or the namespace would have root's limit of processes.
+#[expect(unsafe_code, reason = "libraries change the ids of all threads that they know of")]
+unsafe fn become_owner(owner: libc::uid_t) -> bool {
+    const SAME: libc::uid_t = libc::uid_t::MAX;
+    const KEEP: u32 = libc::SECBIT_NO_SETUID_FIXUP.cast_unsigned();
+    // SAFETY: system calls that take numbers alone.
+    unsafe {
+        libc::prctl(libc::PR_SET_SECUREBITS, libc::c_ulong::from(KEEP)) == 0
+            && libc::syscall(libc::SYS_setresuid, SAME, owner, SAME) == 0
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd as _;
+
     use super::*;
 
     #[test]
@@ -272,5 +334,30 @@ mod tests {
     #[test]
     fn lines_are_as_the_kernel_reads_them() {
         assert_eq!(lines(&exchange(1, 0)), "2 2 4294967293\n1 0 1\n");
+    }
+
+    #[test]
+    fn the_first_private_id_owns_the_namespace_of_private_ids() {
+        if !rustix::process::geteuid().is_root() {
+            // Nobody else has other ids to give.
+            return;
+        }
+        for ids in [0, 1].map(|number| PrivateIds::of_job(number).unwrap()) {
+            let namespace = ids.namespace().unwrap();
+            assert_eq!(owner_of(namespace.as_fd()), ids.first);
+        }
+        let own = Mapping::shifted(PrivateIds::default()).namespace().unwrap();
+        assert_eq!(owner_of(own.as_fd()), 0);
+    }
+
+    #[expect(unsafe_code, reason = "rustix has no such call")]
+    fn owner_of(namespace: BorrowedFd<'_>) -> u32 {
+        const NS_GET_OWNER_UID: libc::Ioctl = 0xb704;
+        let mut owner = u32::MAX;
+        // SAFETY: the call writes the number of a user, which lives through it.
+        let answer =
+            unsafe { libc::ioctl(namespace.as_raw_fd(), NS_GET_OWNER_UID, &raw mut owner) };
+        assert_eq!(answer, 0);
+        owner
     }
 }

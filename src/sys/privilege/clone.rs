@@ -33,7 +33,7 @@ pub(super) fn fork_with(flags: libc::c_int) -> io::Result<Option<u32>> {
     unsafe_code,
     reason = "rustix sets the ids of one thread, and leaves those of the file system"
 )]
-pub(super) fn use_root() -> io::Result<()> {
+pub(in crate::sys) fn use_root() -> io::Result<()> {
     // SAFETY: the calls take numbers alone.
     let is_done = unsafe { libc::setresgid(0, 0, 0) == 0 && libc::setresuid(0, 0, 0) == 0 };
     if is_done { Ok(()) } else { Err(io::Error::last_os_error()) }

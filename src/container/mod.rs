@@ -17,6 +17,7 @@ mod lifecycle;
 mod limits;
 mod logs;
 mod monitor;
+mod nesting;
 mod record;
 mod remove;
 mod steps;
@@ -35,6 +36,7 @@ pub use lifecycle::{Check, Stop};
 pub use limits::LimitHit;
 pub use logs::{LogLine, LogReader, LogTail, LogWriter, Stream, last_lines};
 pub use monitor::{MonitorProgram, monitor};
+pub use nesting::allow_nesting;
 pub use record::{
     Directory, Ended, Record, Role, TakesSteps, read_json_if_there, records as containers_below,
     write_json, write_record,

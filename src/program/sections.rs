@@ -10,6 +10,7 @@ use crate::bundle::HookOptions;
 use crate::hooks::Consumer;
 use crate::image::PullPolicy;
 use crate::sys::quantity::{Age, Size};
+use crate::sys::userns;
 
 /// The OCI runtime, `[runtime]` in settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -134,6 +135,37 @@ impl Hooks {
             precreate: self.precreate,
         }))
     }
+}
+
+/// Which user namespace containers of root are in, `user-namespace` in settings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum UserNamespace {
+    /// One of their own, if the kernel has what that takes.
+    #[default]
+    Auto,
+    Private,
+    Host,
+}
+
+impl UserNamespace {
+    /// Returns whether containers of root have one of their own on this machine.
+    pub fn is_private(self) -> bool {
+        match self {
+            UserNamespace::Auto => supports_idmapped_layers() && userns::are_allowed(),
+            UserNamespace::Private => true,
+            UserNamespace::Host => false,
+        }
+    }
+}
+
+/// Returns whether overlayfs supports idmapped layers, as on Linux 5.19 or later.
+fn supports_idmapped_layers() -> bool {
+    let uname = rustix::system::uname();
+    let release = uname.release().to_string_lossy();
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
+    let mut next = || numbers.next().and_then(Result::ok).unwrap_or_default();
+    (next(), next()) >= (5, 19)
 }
 
 /// How a registry is reached.

@@ -8,10 +8,11 @@ use oci_hooks::container_hook::policy::Policy;
 use oci_hooks::container_hook::template::TemplateSettings;
 use oci_hooks::network::NetworkOptions;
 use oci_hooks::program::host::HostError;
+use oci_hooks::program::sections::UserNamespace;
 use oci_hooks::sys::privilege::Privilege;
 
 use crate::environment;
-use crate::settings::{Ownership, Settings, UserNamespace};
+use crate::settings::{Ownership, Settings};
 
 /// Returns where networks of jobs get their addresses from.
 pub(crate) fn network(settings: &Settings) -> NetworkOptions {

@@ -17,7 +17,7 @@ use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::Host;
 use oci_hooks::program::paths::Paths;
 use oci_hooks::program::place::Place;
-use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
+use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store, UserNamespace};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::quantity::Size;
 use oci_hooks::sys::text;
@@ -163,37 +163,6 @@ impl From<AllowNewPrivileges> for NewPrivileges {
             AllowNewPrivileges::Never => NewPrivileges::Denied,
         }
     }
-}
-
-/// Which user namespace containers are in.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub(crate) enum UserNamespace {
-    /// One of their own, if the kernel has what that takes.
-    #[default]
-    Auto,
-    Private,
-    Host,
-}
-
-impl UserNamespace {
-    /// Returns whether containers have one of their own on this machine.
-    pub(crate) fn is_private(self) -> bool {
-        match self {
-            UserNamespace::Auto => supports_idmapped_layers(),
-            UserNamespace::Private => true,
-            UserNamespace::Host => false,
-        }
-    }
-}
-
-/// Returns whether overlayfs supports idmapped layers, as on Linux 5.19 or later.
-pub(crate) fn supports_idmapped_layers() -> bool {
-    let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok).unwrap_or_default();
-    (next(), next()) >= (5, 19)
 }
 
 /// The runner's directories in containers.

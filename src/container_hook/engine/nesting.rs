@@ -1,21 +1,12 @@
-//! Containers in a job's containers: what they take, where the policy allows them.
+//! Containers in a job's containers, where the policy allows them.
 //!
-//! buildah and podman make a user namespace, are root of that, and mount in it. All that the kernel lets
-//! such a root do was tested less than what it lets others do, so it is the admin's to allow. Nothing of it
-//! is for containers whose root is root of the host: what is hidden from them in `/proc` is what they
-//! could change there.
-
-use std::path::Path;
-
-use rustix::fs::{Access as FileAccess, access};
+//! All that the kernel lets root of a user namespace do was tested less than what it lets others do, so it is
+//! the admin's to allow. Nothing of it is for containers whose root is root of the host.
 
 use super::backend::EngineBackend;
-use crate::bundle::{self, Access, Device};
+use crate::bundle;
+use crate::container::allow_nesting;
 use crate::container_hook::error::HookError;
-use crate::sys::host_file::HostFile;
-
-/// What overlays in user space and networks in user space are made with.
-const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
 /// Returns the table of the settings that could allow containers in containers, if none does.
 pub(super) fn denied_by(backend: &EngineBackend<'_>) -> Option<String> {
@@ -44,15 +35,5 @@ pub(super) fn allow(
         ));
         return Ok(());
     }
-    options.security.nesting = true;
-    for path in DEVICES.map(Path::new) {
-        let is_given = options.devices.iter().any(|device| device.container == path);
-        // Without one there are other ways, which programs find by themselves.
-        if is_given || access(path, FileAccess::READ_OK | FileAccess::WRITE_OK).is_err() {
-            continue;
-        }
-        let host = HostFile::open_trusted(path)?;
-        options.devices.push(Device { host, container: path.into(), access: Access::all() });
-    }
-    Ok(())
+    Ok(allow_nesting(options)?)
 }

@@ -3,6 +3,7 @@
 mod firewall;
 pub mod host;
 pub mod network;
+pub mod owners;
 pub mod registries;
 pub mod runtimes;
 pub mod storage;

@@ -1,34 +1,7 @@
-//! Whether files of containers in the runner's directories can belong to its user.
-
-use std::fs;
-use std::os::fd::AsFd as _;
+//! Whom what the policy allows makes root of the host, or the runner's user.
 
 use oci_hooks::container_hook::policy::{Policy, Preset};
 use oci_hooks::program::checks::Check;
-use oci_hooks::program::checks::storage::in_trial;
-use oci_hooks::program::sections::Store;
-use oci_hooks::sys::detached::{Attributes, Depth, Detached};
-use oci_hooks::sys::error::chain;
-use oci_hooks::sys::fs::PathContext as _;
-use oci_hooks::sys::host_file::HostFile;
-use oci_hooks::sys::userns::Mapping;
-use semver::Version;
-
-/// From here on overlayfs can be idmapped itself.
-pub(super) const IDMAPPED_OVERLAY: (Version, &str) = (
-    Version::new(5, 19, 0),
-    "containers are in the host's user namespace before Linux 5.19: root in one is root",
-);
-
-pub(super) fn user_namespaces() -> Check {
-    let max = fs::read_to_string("/proc/sys/user/max_user_namespaces").unwrap_or_default();
-    if max.trim() == "0" {
-        let hint = "sysctl user.max_user_namespaces=15000: files of containers in the runner's \
-                    directories cannot be given to its user without one";
-        return Check::warn("user namespaces", "turned off", hint);
-    }
-    Check::ok("user namespaces", "available")
-}
 
 /// Warns of what the policy gives away, and of what privileged containers can do in the runner's
 /// directories; capabilities and seccomp keep all others from it.
@@ -65,27 +38,6 @@ pub(super) fn whole_user(policy: &Policy) -> Option<Check> {
             "allow only what the workflows need: what is refused says by which key",
         )
     })
-}
-
-/// Mounts a directory with its owners mapped, as the runner's directories are in containers.
-pub(super) fn idmapped_mounts(store: &Store) -> Check {
-    let mounted = in_trial(store, |trial| {
-        let source = trial.join("source");
-        fs::create_dir(&source).at("make the directory", &source)?;
-        let namespace = Mapping::one((1000, 1000), (0, 0)).namespace()?;
-        let tree = Detached::copy_of(&HostFile::open_trusted(&source)?, Depth::Single)?;
-        Ok(tree.set(&Attributes { owners: Some(namespace.as_fd()), ..Attributes::default() })?)
-    });
-    match mounted {
-        Ok(()) => Check::ok("idmapped mounts", "work"),
-        Err(error) => Check::fail(
-            "idmapped mounts",
-            chain(&*error),
-            "containers cannot be given the runner's directories: update the kernel, put the store \
-             and the work directories on another file system, or set user-namespace = \"host\" under \
-             [security] and ownership = \"keep\" under [mounts]",
-        ),
-    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use oci_hooks::program::checks::{
-    CONTAINERS, host, network, registries, report, runtimes, storage,
+    CONTAINERS, host, network, owners, registries, report, runtimes, storage,
 };
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
@@ -17,11 +17,19 @@ use crate::settings::Settings;
 pub(super) fn run(loaded: &Loaded<Settings>, context: &mut Context) -> Result<Exit, Error> {
     let settings = &loaded.settings;
     let mut checks = vec![runner::user(), runner::settings(loaded)];
-    checks.push(host::kernel(Some(ownership::IDMAPPED_OVERLAY)));
-    checks.extend([host::cgroups(), host::cgroup_controllers(), ownership::user_namespaces()]);
+    checks.push(host::kernel(Some(owners::IDMAPPED_OVERLAY)));
+    checks.extend([host::cgroups(), host::cgroup_controllers()]);
+    checks.push(owners::user_namespaces(
+        "files of containers in the runner's directories cannot be given to its user without one",
+    ));
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(settings.host()));
-    checks.push(ownership::idmapped_mounts(&settings.store));
+    checks.push(owners::idmapped_mounts(
+        &settings.store,
+        "containers cannot be given the runner's directories: update the kernel, put the store \
+         and the work directories on another file system, or set user-namespace = \"host\" under \
+         [security] and ownership = \"keep\" under [mounts]",
+    ));
     let audit = settings.audit.file.as_deref().and_then(Path::parent);
     checks.extend(audit.map(|dir| storage::permissions("audit log", dir)));
     checks.push(limits::none(settings, true));

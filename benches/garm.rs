@@ -168,7 +168,13 @@ impl Bench<'_> {
         let file = find(&model, "config.json").expect("it has a bundle");
         let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
         let root = Path::new(config["root"]["path"].as_str().unwrap());
-        config["root"]["path"] = json!(file.parent().unwrap().join(root));
+        let root = file.parent().unwrap().join(root);
+        // Root of a user namespace gets there as any user does.
+        let below = |dir: &&Path| dir.starts_with(self.installation.host().path());
+        for dir in root.ancestors().skip(1).take_while(below) {
+            self.installation.host().shell(&format!("chmod o+x {}", dir.display()));
+        }
+        config["root"]["path"] = json!(root);
         config["linux"]["cgroupsPath"] = json!(format!("/{}", program::unique_name()));
         let bundle = self.installation.host().path().join("bare");
         fs::create_dir(&bundle).unwrap();

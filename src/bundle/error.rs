@@ -70,8 +70,8 @@ pub enum BundleError {
     RelativeSource { path: PathBuf },
     #[error(
         "cannot mount {name} on {}: its file system cannot map owners ({reason}), so files that the \
-         container makes there would belong to other users; move it to another file system, or set \
-         `ownership = \"keep\"` under [mounts] of the settings", path.display()
+         container makes there would belong to other users; move it to another file system or, of the \
+         runner's directories, set `ownership = \"keep\"` under [mounts] of the settings", path.display()
     )]
     NoIdMapping {
         /// What was to be mounted.

@@ -38,7 +38,7 @@ pub use options::{
     Dns, HookOptions, HostEntry, IdMapping, Init, Mount, MountSource, Namespace, Namespaces,
     Options, Propagation, Seccomp, Security, Tmpfs,
 };
-pub use process::{ExecOptions, process};
+pub use process::{ExecOptions, on_host, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};
 pub use user::{IdKind, User, UserError, UserFiles, resolve_user};
 pub use volume::{remove_unfinished, remove_volume, volume_users, volumes_in};

@@ -11,7 +11,7 @@ use crate::hooks::Consumer;
 use crate::hooks::consumer::PODMAN;
 use crate::sys::host_file::HostFile;
 use crate::sys::privilege::Privilege;
-use crate::sys::userns::PrivateIds;
+use crate::sys::userns::{Ids, PrivateIds};
 
 /// Everything a container is given beyond its image and root file system.
 ///
@@ -207,7 +207,7 @@ pub enum Propagation {
     Shared,
 }
 
-/// An idmapped mount: the user and group of the host that the container's user is on disk.
+/// An idmapped mount: the user and group of the host that a user of the container is on disk.
 ///
 /// So what the container makes in a mounted directory belongs to the user who runs the job, root or
 /// not: the container sees files of the host's user as its own user's. Files of other users of the
@@ -219,13 +219,16 @@ pub struct IdMapping {
     pub host_uid: u32,
     /// The group on disk, for the first group of the container's user.
     pub host_gid: u32,
+    /// Which user and group of the container that is, if not the one it runs as.
+    pub user: Option<Ids>,
 }
 
 /// Privileges, and what takes them away.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Security {
-    /// Everything that root of the host has, devices included.
+    /// Everything that root of the host has, devices included; in a user namespace of its own, everything that
+    /// root of that has, and no devices.
     pub privileged: bool,
     /// Whether set-user-ID programs such as `sudo` have no effect.
     pub no_new_privileges: bool,

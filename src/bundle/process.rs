@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use super::environment::Environment;
 use super::mounts::text;
 use super::{BundleError, User, config};
+use crate::sys::userns::{Ids, PrivateIds};
 
 /// A process to run in a container that runs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -83,6 +84,16 @@ impl Process {
         let sets = Capabilities { bounding, effective, permitted, ..Capabilities::default() };
         self.capabilities = serde_json::to_value(sets).ok();
     }
+}
+
+/// Returns what a user and group of a container with a user namespace are on the host.
+pub fn on_host(config: &Value, (uid, gid): Ids) -> Option<Ids> {
+    let id = |mappings: &str, id: u32| {
+        let mapping = &config["linux"][mappings][0];
+        let number = |key: &str| u32::try_from(mapping[key].as_u64()?).ok();
+        PrivateIds { first: number("hostID")?, count: number("size")? }.on_host(id)
+    };
+    Some((id("uidMappings", uid)?, id("gidMappings", gid)?))
 }
 
 /// Returns the process.json of a process that is like the container's own but for these options.
@@ -163,6 +174,15 @@ mod tests {
         assert_eq!(process["env"][1], "HOME=/srv");
         assert_eq!(process["capabilities"]["effective"], json!([]));
         assert_eq!(process["capabilities"]["bounding"], json!(["CAP_KILL"]));
+    }
+
+    #[test]
+    fn a_user_of_a_user_namespace_is_another_one_on_the_host() {
+        let mapping = json!([{"containerID": 0, "hostID": 7000, "size": 100}]);
+        let config = json!({"linux": {"uidMappings": mapping, "gidMappings": mapping}});
+        assert_eq!(on_host(&config, (0, 99)), Some((7000, 7099)));
+        assert_eq!(on_host(&config, (100, 0)), None);
+        assert_eq!(on_host(&container(), (0, 0)), None);
     }
 
     #[test]

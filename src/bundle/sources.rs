@@ -223,7 +223,7 @@ impl FileSource {
     }
 }
 
-/// Returns with whose access places to mount on are made: the container's user where all is theirs,
+/// Returns with whose access places to mount on are made: the user of the container where all is theirs,
 /// else root of the container.
 fn maker(
     container: MountContext<'_>,
@@ -233,8 +233,8 @@ fn maker(
     if id_mapping.is_none() && options.user_namespace.is_none() {
         return Ok(None);
     }
-    let user = container.user;
-    let (uid, gid) = if id_mapping.is_some() { (user.uid, user.gid) } else { (0, 0) };
+    let own = (container.user.uid, container.user.gid);
+    let (uid, gid) = id_mapping.map_or((0, 0), |owner| owner.user.unwrap_or(own));
     let (uid, gid) = (options.host_id(uid)?, options.host_id(gid)?);
     Ok(Some(FileUser { uid, gid }))
 }
@@ -335,8 +335,8 @@ impl<'a> Trees<'a> {
             (Owners::Same, None) => made(Mapping::shifted(private))?,
             (Owners::Of(owner), _) => {
                 let base = if namespace.is_some() { private.first } else { 0 };
-                let owner = (owner.host_uid, owner.host_gid);
-                made(Mapping::owned_by(owner, user, base, private))?
+                let user = owner.user.unwrap_or(user);
+                made(Mapping::owned_by((owner.host_uid, owner.host_gid), user, base, private))?
             }
         };
         self.namespaces.push((owners, namespace));

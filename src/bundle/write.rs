@@ -77,8 +77,9 @@ pub fn write(
     let cwd = working_directory(image, options, &inside, &user)?;
 
     let mut warnings = write_files(options, dir)?;
-    let mut devices =
-        devices(&options.devices, &options.device_rules, options.security.privileged)?;
+    // Root of a user namespace would have all that root of the host has by the host's devices.
+    let has_all = options.security.privileged && options.user_namespace.is_none();
+    let mut devices = devices(&options.devices, &options.device_rules, has_all)?;
     // Nobody can make devices in a user namespace; there they are mounted.
     let privilege = options.privilege;
     let nodes = if options.user_namespace.is_some() || !privilege.can_make_devices() {

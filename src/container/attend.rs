@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;
 
+use rustix::fs::{Gid, Uid, fchown};
 use rustix::pipe::{PipeFlags, pipe_with};
 use tracing::debug;
 
@@ -50,6 +51,12 @@ impl Engine {
         let (stderr, stderr_writer) = pipe()?;
         let stdin: Stdio =
             spawn::memory_file("stdin", stdin).at("make a file in memory for", path)?.into();
+        if let Some((uid, gid)) = self.stream_owner(record, options)? {
+            for writer in [&stdout_writer, &stderr_writer] {
+                fchown(writer, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)))
+                    .at("change the owner of a pipe for", path)?;
+            }
+        }
         let process = self.process_file(record, options)?;
         let process_path = PathBuf::from(format!("/proc/self/fd/{}", process.as_raw_fd()));
         let pid_file = path.join("exec.pid");

@@ -16,6 +16,7 @@ use crate::bundle::{self, BundleError, ExecOptions};
 use crate::sys::beneath::Beneath;
 use crate::sys::fs::PathContext as _;
 use crate::sys::spawn;
+use crate::sys::userns::Ids;
 
 impl Engine {
     /// Returns the command that runs a process in a container, in the foreground and with the
@@ -50,6 +51,17 @@ impl Engine {
         let text = serde_json::to_vec(&process).expect("values are JSON");
         let bundle = self.directory(&record.id).bundle();
         Ok(spawn::memory_file("process", &text).at("make a file in memory for", &bundle)?)
+    }
+
+    /// Returns whose pipes have to be that a user of a container with a user namespace is to open by name:
+    /// there, runtimes cannot give away what belongs to none of its users.
+    pub(super) fn stream_owner(
+        &self,
+        record: &Record,
+        options: &ExecOptions,
+    ) -> Result<Option<Ids>, ContainerError> {
+        let Some(user) = &options.user else { return Ok(None) };
+        Ok(bundle::on_host(&self.config(record)?, (user.uid, user.gid)))
     }
 
     /// Returns what the runtime is told of a further process.

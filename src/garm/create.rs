@@ -1,6 +1,7 @@
 //! Making an instance.
 
-use std::collections::BTreeMap;
+mod options;
+
 use std::fs::{self, DirBuilder};
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::Path;
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use super::boot::{BootSpec, Forge, OsRelease, Owner, RunnerSpec, TMPFS};
+use super::boot::{BootSpec, Forge, OsRelease, Owner, RunnerSpec};
 use super::error::ProviderError;
 use super::guest_root::GuestRoot;
 use super::http::{Http, HttpOptions, Proxy};
@@ -22,24 +23,16 @@ use super::runner::{self, Located, RunnerLayer, RunnerUser, Runners};
 use super::site::Site;
 use super::supervisor::Task;
 use super::{Bootstrap, logs, remove};
-use crate::bundle::{Dns, HostEntry, Init, Mount, MountSource, Namespace, Options, Tmpfs};
 use crate::container::{Output, Prepared, Role, Spec, new_id};
 use crate::image::{Image, Progress, ProgressEvent, PullRequest, pull};
-use crate::network::{
-    Endpoint, EndpointRequest, Network, NetworkError, NetworkOptions, NetworkRequest,
-};
-use crate::rootfs::Backing;
+use crate::rootfs::{Backing, Stack};
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::identity::Identity;
+use crate::sys::netns;
 use crate::sys::privilege::{Ids, outside};
 use crate::sys::record::NewerRecords;
 use crate::sys::thread::beside;
-
-/// What all annotations of ours begin with.
-const PREFIX: &str = "io.github.cloudbase.garm.";
-
-/// How much an instance may hold in its directory in memory: credentials and scripts.
-const TMPFS_BYTES: u64 = 64 << 20;
+use crate::sys::userns::PrivateIds;
 
 pub(super) fn create(
     provider: &Provider<'_>,
@@ -191,17 +184,17 @@ impl<'a> Creation<'a> {
         files: &Files,
         record: &mut InstanceRecord,
     ) -> Result<(InstanceInfo, Task), ProviderError> {
-        let (image, warning, runner, (endpoint, link_warning)) = thread::scope(|scope| {
+        let (image, warning, runner, connected) = thread::scope(|scope| {
             let network = &record.network;
-            let endpoint = beside(scope, || self.connect(network));
+            let connected = beside(scope, || self.connect(network));
             // Children must be a thread's that is there until all is done.
             let runner = outside::run(|| {
                 let image = self.image()?;
                 Ok::<_, ProviderError>((self.runner(&image.0)?, image))
             });
-            let endpoint = endpoint.join();
+            let connected = connected.join();
             let (runner, (image, warning)) = runner?;
-            Ok::<_, ProviderError>((image, warning, runner, endpoint?))
+            Ok::<_, ProviderError>((image, warning, runner, connected?))
         })?;
         if let Some(layer) = runner.as_ref().and_then(|runner| runner.layer.as_ref()) {
             record.layer = Some(layer.key.clone());
@@ -210,17 +203,19 @@ impl<'a> Creation<'a> {
         // GARM's script runs as root.
         let user =
             runner.as_ref().map(|Runner { user, .. }| Owner { uid: user.uid, gid: user.gid });
-        self.make_caches(user.unwrap_or(Owner::ROOT))?;
+        let user = user.unwrap_or(Owner::ROOT);
+        self.make_caches(user)?;
         let layers = runner.iter().filter_map(|runner| runner.layer.as_ref());
+        let layers: Vec<_> = layers.map(|layer| layer.path.clone()).collect();
         let prepared = self.provider.engine.prepare(Spec {
             id: record.container.clone(),
             name: record.name.clone(),
             owner: format!("{OWNER}{}", record.controller),
             role: Role::Instance,
             image: &image,
-            layers: layers.map(|layer| layer.path.clone()).collect(),
+            layers: layers.clone(),
             disk_bytes: self.plan.disk_bytes,
-            options: self.options(record, &image, &endpoint)?,
+            options: self.options(record, &image, &connected, user)?,
             network: Some(record.network.clone()),
             group: None,
             output: Output::Discard,
@@ -228,13 +223,15 @@ impl<'a> Creation<'a> {
             stop: None,
             takes_steps: false,
         })?;
-        let root = GuestRoot::open(&prepared.rootfs.path)?;
         if let Some(runner) = runner.as_ref().filter(|runner| !runner.user.exists) {
+            let users = connected.user_namespace.as_deref().map(netns::open).transpose()?;
+            let root = GuestRoot::open(&prepared.rootfs.path, users)?;
             add_user(&root, &image, &runner.user, &self.plan.boot.user)?;
         }
-        let os = OsRelease::of(|path, limit| root.read(path, limit).ok().flatten());
+        let layers = [&image.layers[..], &layers].concat();
+        let os = OsRelease::of(|path, limit| Stack::new(&layers).read(path, limit).ok().flatten());
         let mut notes = notes(&prepared);
-        notes.extend(link_warning);
+        notes.extend(connected.warning);
         notes.extend(self.unkept_limits());
         if runner.is_some() && !self.provider.engine.privilege.has_owners() {
             notes.push(format!(
@@ -244,24 +241,14 @@ impl<'a> Creation<'a> {
             ));
         }
         prepared.start()?;
-        let info =
-            InstanceInfo { os_name: os.id, os_version: os.version, addresses: endpoint.addresses };
+        let info = InstanceInfo {
+            os_name: os.id,
+            os_version: os.version,
+            addresses: connected.endpoint.addresses,
+        };
         let log_bytes = self.provider.settings.log.size.0;
         let spec = self.boot_spec(runner, warning);
         Ok((info, Task { spec, log: record.log.clone(), log_bytes, notes }))
-    }
-
-    /// Connects the instance to a network of its own; returns with that what people should know of the way
-    /// out.
-    fn connect(&self, id: &str) -> Result<(Endpoint, Option<String>), NetworkError> {
-        let options =
-            NetworkOptions { host_access: self.plan.host_access, ..self.provider.network.clone() };
-        let network = Network::create(
-            &options,
-            &NetworkRequest { id: id.to_owned(), user_namespace: false },
-        )?;
-        let request = EndpointRequest { name: "instance".to_owned(), ports: Vec::new() };
-        Ok((network.attach(&request)?, network.warning()))
     }
 
     /// Returns which limits do not hold, as there are no cgroups for them, in a sentence.
@@ -332,9 +319,13 @@ impl<'a> Creation<'a> {
         // Whoever else is asked for, there is nobody else.
         let word = if privilege.has_owners() { &self.plan.boot.user } else { "root" };
         let user = runner::user(&image.layers, word)?;
-        match privilege.ids() {
+        let (ids, others) = match self.provider.settings.has_user_namespaces() {
+            true => (Some(Ids { uids: PrivateIds::COUNT, gids: PrivateIds::COUNT }), ""),
+            false => (privilege.ids(), ", or have root add ids to /etc/subuid and /etc/subgid"),
+        };
+        match ids {
             Some(Ids { uids, gids }) if user.uid >= uids || user.gid >= gids => {
-                Err(ProviderError::RunnerUser { uid: user.uid, gid: user.gid, uids, gids })
+                Err(ProviderError::RunnerUser { uid: user.uid, gid: user.gid, uids, gids, others })
             }
             _ => Ok(user),
         }
@@ -355,41 +346,6 @@ impl<'a> Creation<'a> {
             chown(path, Some(owner.uid), Some(owner.gid)).at("change the owner of", path)?;
         }
         Ok(())
-    }
-
-    fn options(
-        &self,
-        record: &InstanceRecord,
-        image: &Image,
-        endpoint: &Endpoint,
-    ) -> Result<Options, ProviderError> {
-        let mut options = self.plan.options.clone();
-        let program = self.provider.engine.init_program()?;
-        options.init = Some(Init { program, args: Vec::new(), idle_only: true });
-        // All else that runs says who it is.
-        options.user = Some("0:0".to_owned());
-        options.cwd = Some("/".into());
-        let memory = ["exec".to_owned()];
-        options.mounts.push(Mount {
-            target: TMPFS.into(),
-            source: MountSource::Tmpfs(Tmpfs {
-                size_bytes: Some(TMPFS_BYTES),
-                mode: Some(0o711),
-                options: memory.into(),
-            }),
-            subpath: None,
-            read_only: false,
-            id_mapping: None,
-        });
-        options.namespaces.network = Namespace::Path(endpoint.netns.clone());
-        let (servers, fallback) = (self.plan.dns.clone(), endpoint.resolver);
-        options.dns = Some(Dns { servers, fallback, ..Dns::default() });
-        let names: Vec<_> = options.hostname.iter().cloned().collect();
-        let entry = |address: &_| HostEntry { address: *address, names: names.clone() };
-        options.hosts = Some(endpoint.addresses.iter().map(entry).collect());
-        options.annotations.extend(annotations(record, image));
-        options.hooks = self.provider.settings.hooks.clone();
-        Ok(options)
     }
 
     fn boot_spec(&self, runner: Option<Runner>, warning: Option<String>) -> BootSpec {
@@ -443,21 +399,6 @@ impl<'a> Creation<'a> {
             sent.clone()
         }
     }
-}
-
-/// Returns what hooks are matched against.
-fn annotations(record: &InstanceRecord, image: &Image) -> BTreeMap<String, String> {
-    let own = [
-        ("controller", &record.controller),
-        ("pool", &record.pool),
-        ("instance", &record.name),
-        ("flavor", &record.flavor),
-        ("image", &record.image),
-        ("arch", &record.arch),
-    ];
-    let own = own.map(|(key, value)| (format!("{PREFIX}{key}"), value.clone()));
-    let name = ("org.opencontainers.image.ref.name".to_owned(), image.reference.to_string());
-    own.into_iter().chain([name]).collect()
 }
 
 /// Adds the runner's user to an image that does not have it.

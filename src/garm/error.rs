@@ -52,11 +52,18 @@ pub enum ProviderError {
     /// Nobody can be the user that its runner runs as.
     #[error(
         "the runner would run as {uid}:{gid}, and an instance has users 0 to {} and groups 0 to {}: set \
-         `user` under [boot] or of the image, or have root add ids to /etc/subuid and /etc/subgid",
+         `user` under [boot] or of the image{others}",
         uids - 1,
         gids - 1
     )]
-    RunnerUser { uid: u32, gid: u32, uids: u32, gids: u32 },
+    RunnerUser {
+        uid: u32,
+        gid: u32,
+        uids: u32,
+        gids: u32,
+        /// How there can be more of them.
+        others: &'static str,
+    },
     /// Its runner cannot be had.
     #[error(transparent)]
     Runner(#[from] RunnerError),

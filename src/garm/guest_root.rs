@@ -1,10 +1,11 @@
-//! Files of an instance, from outside: no link in it leads out of it.
+//! Files of an instance, from outside: no link in it leads out of it, and nothing is done there that root of the
+//! instance could not do.
 
 use std::fs::File;
 use std::io::{self, Read as _, Write as _};
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Component, Path};
+use std::path::{Component, Path, PathBuf};
 
 use rustix::fs::{
     AtFlags, FileType, Mode, OFlags, chownat, fchmod, fchown, fstat, mkdirat, openat, symlinkat,
@@ -12,11 +13,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 use rustix::process::{Gid, Uid};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::boot::Owner;
 use crate::sys::beneath::{Beneath, open_strictly};
 use crate::sys::fs::{PathContext as _, PathError};
 use crate::sys::removal::remove_all;
+use crate::sys::userns::{as_root_of, shares_with};
 
 /// Directories on the way that have to be made.
 const DIRECTORY: Mode = Mode::from_raw_mode(0o755);
@@ -25,12 +29,24 @@ const DIRECTORY: Mode = Mode::from_raw_mode(0o755);
 #[derive(Debug)]
 pub(super) struct GuestRoot {
     root: Beneath,
+    /// The user namespace of the instance, if it is not that of this process.
+    users: Option<OwnedFd>,
 }
 
 impl GuestRoot {
-    /// Opens a root file system, mounted or that of a process.
-    pub(super) fn open(root: &Path) -> Result<Self, PathError> {
-        Ok(GuestRoot { root: Beneath::new(root)? })
+    /// Takes a root file system, for an instance with this user namespace.
+    pub(super) fn open(root: &Path, users: Option<OwnedFd>) -> Result<Self, PathError> {
+        Ok(GuestRoot { root: Beneath::new(root)?, users })
+    }
+
+    /// Opens the root file system of a process as that sees it, with what is mounted in it.
+    pub(super) fn of_process(pid: u32) -> Result<Self, PathError> {
+        let path = PathBuf::from(format!("/proc/{pid}/ns/user"));
+        let users = match shares_with(pid) {
+            true => None,
+            false => Some(File::open(&path).at("open", &path)?.into()),
+        };
+        GuestRoot::open(Path::new(&format!("/proc/{pid}/root")), users)
     }
 
     /// Returns the path that the root file system was opened by.
@@ -38,8 +54,45 @@ impl GuestRoot {
         self.root.path()
     }
 
+    /// Does something as root of the instance. What fails in its user namespace is told by number.
+    fn act<T: Serialize + DeserializeOwned>(
+        &self,
+        action: &'static str,
+        path: &Path,
+        work: impl FnOnce() -> Result<T, PathError>,
+    ) -> Result<T, PathError> {
+        let Some(users) = &self.users else { return work() };
+        let done = as_root_of(users.as_fd(), || work().map_err(|error| error.source));
+        done.at(action, &self.shown(path))
+    }
+
     /// Writes a file anew; directories that are missing get the same owner.
     pub(super) fn write(
+        &self,
+        path: &Path,
+        content: &[u8],
+        mode: u32,
+        owner: Owner,
+    ) -> Result<(), PathError> {
+        self.act("write", path, || self.write_here(path, content, mode, owner))
+    }
+
+    /// Makes a symbolic link, in place of whatever file or link is there.
+    pub(super) fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), PathError> {
+        self.act("make the link", path, || self.link_here(path, target, owner))
+    }
+
+    /// Reads a file of at most so many bytes; none if there is none.
+    pub(super) fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
+        self.act("read", path, || self.read_here(path, limit_bytes))
+    }
+
+    /// Removes a file or directory with all in it; none is fine.
+    pub(super) fn remove(&self, path: &Path) -> Result<(), PathError> {
+        self.act("remove", path, || self.remove_here(path))
+    }
+
+    fn write_here(
         &self,
         path: &Path,
         content: &[u8],
@@ -60,8 +113,7 @@ impl GuestRoot {
         file.write_all(content).at("write", &shown)
     }
 
-    /// Makes a symbolic link, in place of whatever file or link is there.
-    pub(super) fn link(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), PathError> {
+    fn link_here(&self, path: &Path, target: &Path, owner: Owner) -> Result<(), PathError> {
         let parent = self.parent(path, Some(owner))?;
         let (name, shown) = (name(path), self.shown(path));
         match unlinkat(&parent, name, AtFlags::empty()) {
@@ -81,8 +133,7 @@ impl GuestRoot {
             .at("change the owner of", &shown)
     }
 
-    /// Reads a file of at most so many bytes; none if there is none.
-    pub(super) fn read(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
+    fn read_here(&self, path: &Path, limit_bytes: u64) -> Result<Option<Vec<u8>>, PathError> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = match self.root.open_as_root(path, flags, Mode::empty()) {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -99,8 +150,7 @@ impl GuestRoot {
         Ok(Some(content))
     }
 
-    /// Removes a file or directory with all in it; none is fine.
-    pub(super) fn remove(&self, path: &Path) -> Result<(), PathError> {
+    fn remove_here(&self, path: &Path) -> Result<(), PathError> {
         let parent = match self.parent(path, None) {
             Err(error) if error.source.kind() == io::ErrorKind::NotFound => return Ok(()),
             parent => parent?,
@@ -129,7 +179,7 @@ impl GuestRoot {
         }
     }
 
-    fn shown(&self, path: &Path) -> std::path::PathBuf {
+    fn shown(&self, path: &Path) -> PathBuf {
         self.root.path().join(path.strip_prefix("/").unwrap_or(path))
     }
 }
@@ -164,7 +214,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("root")).unwrap();
         fs::write(dir.path().join("outside"), "mine").unwrap();
-        let root = GuestRoot::open(&dir.path().join("root")).unwrap();
+        let root = GuestRoot::open(&dir.path().join("root"), None).unwrap();
         (dir, root, Owner { uid: getuid().as_raw(), gid: getgid().as_raw() })
     }
 

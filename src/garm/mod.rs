@@ -45,7 +45,7 @@ pub use prune::{PruneOptions, Pruned, Swept, prune, prune_shared, sweep};
 pub use rm::{RmOptions, RmReport, Selected, Selection, rm};
 pub use settings::{
     Boot, Cache, Cpus, CpusError, Flavor, ImageSettings, Limits, Log, MountSettings,
-    NetworkSettings, Pools, ProxySettings, Settings,
+    NetworkSettings, Pools, ProxySettings, Settings, Users,
 };
 pub use site::{Here, Removal, Site, Sites};
 pub use supervisor::{SupervisorError, SupervisorProgram, supervise};

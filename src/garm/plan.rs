@@ -7,11 +7,13 @@ use std::path::{Path, PathBuf};
 
 use super::bootstrap::Bootstrap;
 use super::extra_specs::{ExtraSpecs, ExtraSpecsError};
-use super::settings::{Cpus, Flavor, ImageSettings, NetworkSettings, Settings};
-use crate::bundle::{
-    self, Access, Device, Mount, MountSource, Propagation, Resources, Seccomp, Security,
+use super::settings::{
+    Cpus, Flavor, ImageSettings, MountSettings, NetworkSettings, Settings, Users,
 };
+use crate::bundle::{self, IdMapping, Mount, MountSource, Propagation, Resources, Security};
+use crate::container::allow_nesting;
 use crate::image::{Digest, Platform, PullPolicy, Reference, ReferenceError};
+use crate::sys::fs::PathError;
 use crate::sys::host_file::HostFile;
 use crate::sys::quantity::Size;
 
@@ -85,6 +87,23 @@ pub enum PlanError {
     /// The extra specs ask for privileges that the flavor has not.
     #[error("extra specs: \"/{key}\": flavor {flavor:?} does not have it in the settings")]
     Privilege { key: &'static str, flavor: String },
+    /// Root of the instance would be root of the host.
+    #[error(
+        "flavor {flavor:?} has `{key}`, which needs a user namespace for each instance: {reason}"
+    )]
+    HostRoot { key: &'static str, flavor: String, reason: &'static str },
+    /// Files that instances make would be root's.
+    #[error(
+        "mount {name:?} is writable and {} belongs to root, as files that jobs make there would: give it to a \
+         user and a group that are not root (chown USER:GROUP), or set `read-only = true`", path.display()
+    )]
+    MountOfRoot { name: String, path: PathBuf },
+    /// What a mount shows cannot be opened.
+    #[error("mount {name:?}")]
+    Mount { name: String, source: PathError },
+    /// A device for containers in the instance cannot be opened.
+    #[error(transparent)]
+    Device(#[from] PathError),
     /// The disk is to be limited, which this process cannot do.
     #[error(
         "{asked_by} limits the disk of the instance to {size}, which needs a loop device, and those are \
@@ -132,19 +151,23 @@ pub fn plan(settings: &Settings, bootstrap: &Bootstrap) -> Result<Plan, PlanErro
     let image = planning.image(&bootstrap.image)?;
     let (host_access, dns) = planning.network()?;
     let (mounts, caches) = planning.mounts()?;
-    let security = planning.security()?;
+    let privileged = planning.privileged()?;
     let nests = planning.nests()?;
     let (resources, disk_bytes) = planning.resources()?;
+    let no_new_privileges = planning.flavor.no_new_privileges;
     let ExtraSpecs { env, pre_install_scripts, extra_packages, user, .. } = planning.specs;
-    let options = bundle::Options {
+    let mut options = bundle::Options {
         env: env.iter().map(|(name, value)| format!("{name}={value}")).collect(),
         mounts,
-        devices: if nests { devices_for_nesting() } else { Vec::new() },
-        security,
+        security: Security { privileged, no_new_privileges, ..Security::default() },
         resources,
         hostname: Some(hostname(&bootstrap.name).to_owned()),
         ..bundle::Options::default()
     };
+    // Of the host's devices a privileged instance with users of its own gets no others.
+    if nests || privileged && settings.has_user_namespaces() {
+        allow_nesting(&mut options)?;
+    }
     let boot = &settings.boot;
     Ok(Plan {
         image: image.reference,
@@ -170,6 +193,12 @@ pub fn plan(settings: &Settings, bootstrap: &Bootstrap) -> Result<Plan, PlanErro
         },
     })
 }
+
+/// Why root of an instance would be root of the host.
+const HOST_BY_SETTING: &str = "`user-namespace = \"host\"` under [security] of the settings gives it none: \
+     take one of them out";
+const HOST_BY_KERNEL: &str = "this kernel gives it none, and root of the instance would be root of this machine: \
+     `garm-provider-runc doctor` says what is missing";
 
 /// What a plan is made of.
 struct Planning<'a> {
@@ -213,8 +242,8 @@ impl Planning<'_> {
         let names = of_pool.iter().map(|(name, _)| *name).collect();
         let named = chosen("mount", names, always, &self.specs.mounts)?;
         let of_pool = of_pool.into_iter().filter(|(name, _)| named.contains(name));
-        let mut mounts: Vec<_> =
-            of_pool.map(|(_, mount)| bind(&mount.source, &mount.target, mount.read_only)).collect();
+        let mounts = of_pool.map(|(name, mount)| self.mount(name, mount));
+        let mut mounts = mounts.collect::<Result<Vec<_>, _>>()?;
 
         let all = self.settings.caches.iter();
         let of_pool: Vec<_> = all.filter(|(_, c)| c.pools.contain(self.pool_id)).collect();
@@ -224,31 +253,58 @@ impl Planning<'_> {
         let mut caches = Vec::new();
         for (name, cache) in of_pool.into_iter().filter(|(name, _)| named.contains(name)) {
             let directory = cache_directory(&self.settings.root, name, self.pool_id);
-            mounts.push(bind(&directory, &cache.target, false));
+            mounts.push(bind(&directory, &cache.target));
             caches.push(directory);
         }
         Ok((mounts, caches))
     }
 
-    fn nests(&self) -> Result<bool, PlanError> {
-        self.allowed("nesting", self.specs.nesting, self.flavor.nesting)
+    /// Returns a mount of the settings. What instances make in a writable one belongs to its owner, where the
+    /// kernel maps that.
+    fn mount(&self, name: &str, settings: &MountSettings) -> Result<Mount, PlanError> {
+        let mount =
+            Mount { read_only: settings.read_only, ..bind(&settings.source, &settings.target) };
+        if settings.read_only || !self.settings.privilege.has_idmapped_mounts() {
+            return Ok(mount);
+        }
+        let file = HostFile::open_trusted(&settings.source)
+            .map_err(|source| PlanError::Mount { name: name.to_owned(), source })?;
+        let (host_uid, host_gid) = file.owner();
+        if host_uid == 0 || host_gid == 0 {
+            // A set-user-ID program there would make any user of the host root.
+            let path = settings.source.clone();
+            return Err(PlanError::MountOfRoot { name: name.to_owned(), path });
+        }
+        Ok(Mount {
+            source: MountSource::Bind { file, propagation: Propagation::Private, recursive: true },
+            id_mapping: Some(IdMapping { host_uid, host_gid, user: None }),
+            ..mount
+        })
     }
 
-    fn security(&self) -> Result<Security, PlanError> {
-        let nests = self.nests()?;
-        Ok(Security {
-            privileged: self.allowed(
-                "privileged",
-                self.specs.privileged,
-                self.flavor.privileged,
-            )?,
-            no_new_privileges: self.flavor.no_new_privileges,
-            // Containers in it are made with system calls that are refused else, and have a /proc
-            // of their own only if nothing of this one is hidden.
-            seccomp: if nests { Seccomp::Unconfined } else { Seccomp::Default },
-            unmask: nests,
-            ..Security::default()
-        })
+    /// Returns whether containers can be run in the instance.
+    fn nests(&self) -> Result<bool, PlanError> {
+        let nests = self.allowed("nesting", self.specs.nesting, self.flavor.nesting)?;
+        match self.settings.users {
+            Users::Host if nests => Err(self.host_root("nesting", HOST_BY_SETTING)),
+            Users::HostOnly if nests => Err(self.host_root("nesting", HOST_BY_KERNEL)),
+            _ => Ok(nests),
+        }
+    }
+
+    /// Returns whether the instance has all privileges of its users' root: those of the host's root if its
+    /// administrator says so.
+    fn privileged(&self) -> Result<bool, PlanError> {
+        let asked = self.specs.privileged;
+        let privileged = self.allowed("privileged", asked, self.flavor.privileged)?;
+        match self.settings.users {
+            Users::HostOnly if privileged => Err(self.host_root("privileged", HOST_BY_KERNEL)),
+            _ => Ok(privileged),
+        }
+    }
+
+    fn host_root(&self, key: &'static str, reason: &'static str) -> PlanError {
+        PlanError::HostRoot { key, flavor: self.flavor_name.to_owned(), reason }
     }
 
     /// Returns whether instances have what the flavor has and extra specs can only do without.
@@ -379,7 +435,7 @@ fn short(text: &str) -> String {
     text.chars().take(128).collect()
 }
 
-fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
+fn bind(source: &Path, target: &Path) -> Mount {
     Mount {
         target: target.to_owned(),
         source: MountSource::Trusted {
@@ -388,7 +444,7 @@ fn bind(source: &Path, target: &Path, read_only: bool) -> Mount {
             recursive: true,
         },
         subpath: None,
-        read_only,
+        read_only: false,
         id_mapping: None,
     }
 }
@@ -410,17 +466,6 @@ fn hostname(name: &str) -> &str {
     let end = name.char_indices().map(|(at, c)| at + c.len_utf8()).take_while(|end| *end <= 63);
     let start = &name[..end.last().unwrap_or_default()];
     start.trim_end_matches(['-', '.', '_'])
-}
-
-/// Returns those devices of the host that containers in a container are made with.
-fn devices_for_nesting() -> Vec<Device> {
-    let devices = ["/dev/fuse", "/dev/net/tun"].map(Path::new).into_iter();
-    devices
-        .filter_map(|path| {
-            let host = HostFile::open_trusted(path).ok()?;
-            Some(Device { host, container: path.into(), access: Access::all() })
-        })
-        .collect()
 }
 
 #[cfg(test)]

@@ -24,6 +24,8 @@ use crate::sys::text;
 pub struct Settings {
     /// What this process may do.
     pub privilege: Privilege,
+    /// Whose the users of instances are.
+    pub users: Users,
     /// Where images, root file systems and caches are.
     pub root: PathBuf,
     /// When the registry is asked for an image that says nothing else.
@@ -58,6 +60,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             privilege: Privilege::Root,
+            users: Users::default(),
             root: "/var/lib/oci-hooks".into(),
             pull: PullPolicy::default(),
             host_access: false,
@@ -75,6 +78,26 @@ impl Default for Settings {
             caches: BTreeMap::new(),
         }
     }
+}
+
+impl Settings {
+    /// Returns whether each instance is given a user namespace. All that an ordinary user makes is in one
+    /// already.
+    pub fn has_user_namespaces(&self) -> bool {
+        self.users == Users::Own && self.privilege.has_idmapped_mounts()
+    }
+}
+
+/// Whose the users of instances are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Users {
+    /// Their own: root of an instance is nobody on the host.
+    #[default]
+    Own,
+    /// The host's, as its administrator says.
+    Host,
+    /// The host's, as its kernel gives instances no others.
+    HostOnly,
 }
 
 /// Where logs of instances are, and how long they are kept.

@@ -271,12 +271,10 @@ struct Container<'a> {
 impl<'a> Container<'a> {
     fn new(engine: &'a Engine, record: Record, log: LogWriter) -> Result<Self, PathError> {
         let process = record.process;
-        // Its own view: what is mounted in it is seen.
-        let path = format!("/proc/{}/root", process.map_or(0, |process| process.pid));
-        let root = GuestRoot::open(Path::new(&path))?;
+        let root = GuestRoot::of_process(process.map_or(0, |process| process.pid))?;
         // If it has ended, that may be the root of another process, the host's.
         if !process.is_some_and(|process| process.is_running()) {
-            return Err(PathError::new("open", Path::new(&path), Errno::SRCH));
+            return Err(PathError::new("open", root.path(), Errno::SRCH));
         }
         Ok(Container { engine, record, log, root })
     }

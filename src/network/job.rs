@@ -16,7 +16,7 @@ use super::interface::Interface;
 use super::link;
 use super::port::{PortMapping, Published};
 use super::record::{self, EndpointRecord, RECORD, Record, claim, directory, lock, records};
-use super::request::{Endpoint, EndpointRequest, NetworkRequest};
+use super::request::{Endpoint, EndpointRequest, NamespaceOwner, NetworkRequest};
 use super::reserve::{Taken, check_rights, in_use, is_taken, reserve};
 use super::subnet::{Pair, Subnet};
 use super::unrecorded;
@@ -128,9 +128,12 @@ impl Network {
     }
 
     fn make_bridge(&self, request: &NetworkRequest) -> Result<(), NetworkError> {
-        if request.user_namespace {
-            let pin = self.user_pin();
-            let namespace = Mapping::shifted(self.private_ids()).namespace();
+        if let Some(owner) = request.user_namespace {
+            let (pin, ids) = (self.user_pin(), self.private_ids());
+            let namespace = match owner {
+                NamespaceOwner::Maker => Mapping::shifted(ids).namespace(),
+                NamespaceOwner::FirstId => ids.namespace(),
+            };
             netns::pin(namespace.at("make a user namespace for", &pin)?.as_fd(), &pin)?;
         }
         link::make_bridge(&self.record, self.record.plan(&self.options), &self.bridge_pin())

@@ -35,7 +35,7 @@ pub use error::NetworkError;
 pub use interface::{Interface, InterfaceError};
 pub use job::{Network, NetworkOptions};
 pub use port::{PortError, PortMapping, Protocol, Published};
-pub use request::{Endpoint, EndpointRequest, NetworkRequest};
+pub use request::{Endpoint, EndpointRequest, NamespaceOwner, NetworkRequest};
 pub use subnet::{Subnet, SubnetError};
 pub use trace::{Barrier, Passage};
 pub use trial::{remove_trial, try_passage};

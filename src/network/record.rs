@@ -178,7 +178,7 @@ pub(super) fn claim(
         mtu,
         uplinks,
         ipv6: has_ipv6(),
-        user_namespace: *user_namespace,
+        user_namespace: user_namespace.is_some(),
         uplink,
         endpoints: Vec::new(),
         next: 0,

@@ -11,15 +11,25 @@ use super::port::{PortMapping, Published};
 pub struct NetworkRequest {
     /// Its id: letters, digits, `-`, `_` and `.`, the first one a letter or digit.
     pub id: String,
-    /// Whether its containers have a user namespace of their own, which their network namespaces then
-    /// belong to.
-    pub user_namespace: bool,
+    /// The owner of a user namespace for its containers, to which their network namespaces then belong;
+    /// without one they are in the host's.
+    pub user_namespace: Option<NamespaceOwner>,
+}
+
+/// Who owns the user namespace of a network's containers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NamespaceOwner {
+    /// The user who makes it, who has all capabilities in it, also those that the process lacks.
+    Maker,
+    /// The first of the network's private ids: what the kernel limits for each user it limits for this
+    /// network alone.
+    FirstId,
 }
 
 impl NetworkRequest {
     /// Returns one of containers in the host's user namespace.
     pub fn new(id: impl Into<String>) -> Self {
-        NetworkRequest { id: id.into(), user_namespace: false }
+        NetworkRequest { id: id.into(), user_namespace: None }
     }
 }
 

@@ -36,7 +36,7 @@ const STEP: Duration = Duration::from_millis(5);
 /// Returns what becomes of packets that a job sends to the world: by IPv4, and by IPv6.
 pub fn try_passage(options: &NetworkOptions) -> Result<[Passage; 2], NetworkError> {
     remove_trial(options)?;
-    let request = NetworkRequest { id: ID.to_owned(), user_namespace: false };
+    let request = NetworkRequest { id: ID.to_owned(), user_namespace: None };
     let forwarded = forwards_ipv4();
     let network = Network::create(options, &request)?;
     let tried = try_both(&network);

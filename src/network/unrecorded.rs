@@ -72,7 +72,7 @@ mod tests {
             let dir = tempfile::tempdir().unwrap();
             let options = NetworkOptions::for_test(dir.path());
             let make = |id: &str| {
-                let request = NetworkRequest { id: id.to_owned(), user_namespace: false };
+                let request = NetworkRequest { id: id.to_owned(), user_namespace: None };
                 Network::create(&options, &request).unwrap()
             };
             let endpoint = |name: &str, ports: &str| EndpointRequest {

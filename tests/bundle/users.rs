@@ -28,7 +28,7 @@ fn parts(script: &str) -> Parts {
         source: MountSource::Bind { file, propagation, recursive: true },
         subpath: None,
         read_only: false,
-        id_mapping: Some(IdMapping { host_uid: RUNNER.0, host_gid: RUNNER.1 }),
+        id_mapping: Some(IdMapping { host_uid: RUNNER.0, host_gid: RUNNER.1, user: None }),
     });
     parts
 }

@@ -25,3 +25,4 @@ mod secrets;
 mod setup;
 mod soak;
 mod truth;
+mod users;

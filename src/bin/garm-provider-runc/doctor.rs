@@ -1,10 +1,11 @@
 //! `garm-provider-runc doctor`.
 
 mod user;
+mod users;
 
 use clap::Args;
 use oci_hooks::program::checks::{
-    CONTAINERS, Check, host, network, registries, report, runtimes, storage,
+    CONTAINERS, Check, host, network, owners, registries, report, runtimes, storage,
 };
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
@@ -28,9 +29,11 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     }
     let settings = &loaded.settings;
     let mut checks = vec![Check::ok("user", "root"), settings_file(&loaded)];
-    checks.extend([host::kernel(None), host::cgroups(), host::cgroup_controllers()]);
+    checks.push(host::kernel(Some(owners::IDMAPPED_OVERLAY)));
+    checks.extend([host::cgroups(), host::cgroup_controllers()]);
     checks.extend(runtimes::checks(settings.host()));
     checks.extend(storage::checks(settings.host()));
+    checks.extend(users::checks(settings));
     let has_disks = settings.flavors.values().any(|flavor| flavor.disk.is_some());
     checks.extend(has_disks.then(storage::limited_disks));
     checks.push(storage::permissions("logs", &settings.log.directory));
@@ -41,6 +44,7 @@ pub(crate) fn run(_: &DoctorArgs, context: &mut Context) -> Result<Exit, Error> 
     checks.extend(certificates(settings));
     checks.extend(registries::checks(&settings.registry));
     checks.extend(mounts(settings));
+    checks.extend(users::mounts(settings));
     checks.extend(nesting(settings));
     Ok(report(&checks, CONTAINERS, context)?)
 }

@@ -8,14 +8,14 @@ use std::path::Path;
 use ipnet::{Ipv4Net, Ipv6Net};
 use oci_hooks::garm::{
     self, Boot, Cache, Flavor, ImageSettings, Limits, Log, MountSettings, NetworkSettings,
-    ProxySettings,
+    ProxySettings, Users,
 };
 use oci_hooks::network::{Interface, NetworkOptions, Subnet};
 use oci_hooks::program::checks::registries::{self, Missing};
 use oci_hooks::program::host::{Host, HostError};
 use oci_hooks::program::paths::Paths;
 use oci_hooks::program::place::Place;
-use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store};
+use oci_hooks::program::sections::{Hooks, Registry, Runtime, Store, UserNamespace};
 use oci_hooks::program::settings_file::{FileSettings, Loaded, SettingsError};
 use oci_hooks::sys::fs::read_bounded;
 use oci_hooks::sys::text;
@@ -52,6 +52,7 @@ pub(crate) struct Settings {
     pub(crate) runtime: Runtime,
     pub(crate) store: Store,
     pub(crate) network: Network,
+    pub(crate) security: Security,
     pub(crate) hooks: Hooks,
     pub(crate) log: Log,
     pub(crate) proxy: ProxySettings,
@@ -103,6 +104,13 @@ impl Default for Network {
     }
 }
 
+/// What instances may do, `[security]`.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub(crate) struct Security {
+    pub(crate) user_namespace: UserNamespace,
+}
+
 impl FileSettings for Settings {
     const TEMPLATE: &'static str = include_str!("../../../docs/garm-provider-runc.toml");
 
@@ -140,8 +148,29 @@ impl Settings {
         options
     }
 
+    /// Returns whose the users of instances are.
+    pub(crate) fn users(&self) -> Users {
+        let namespace = self.security.user_namespace;
+        // All instances of an ordinary user are in namespaces of the user's.
+        if !self.place.privilege.has_idmapped_mounts() || namespace.is_private() {
+            Users::Own
+        } else if namespace == UserNamespace::Host {
+            Users::Host
+        } else {
+            Users::HostOnly
+        }
+    }
+
     /// Returns what the admin decides on instances.
     pub(crate) fn garm(&self) -> Result<garm::Settings, HostError> {
+        let privilege = self.place.privilege;
+        if self.security.user_namespace == UserNamespace::Private
+            && !privilege.has_idmapped_mounts()
+        {
+            let reason = "only root can give an instance ids that are nobody else's: those of this user are in \
+                          user namespaces of the user's own";
+            return Err(HostError::OnlyRoot { key: "security.user-namespace", reason });
+        }
         let ca_pem = match &self.boot.ca {
             Some(path) => {
                 let bytes = read_bounded(path, MAX_CERTIFICATES_BYTES)?;
@@ -150,7 +179,8 @@ impl Settings {
             None => String::new(),
         };
         Ok(garm::Settings {
-            privilege: self.place.privilege,
+            privilege,
+            users: self.users(),
             root: self.store.root.clone(),
             pull: self.store.pull.into(),
             host_access: self.network.host_access,

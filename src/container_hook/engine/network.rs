@@ -9,7 +9,9 @@ use super::pod::Addresses;
 use crate::bundle::HostEntry;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::NetworkMode;
-use crate::network::{Endpoint, EndpointRequest, Network, NetworkRequest, PortMapping};
+use crate::network::{
+    Endpoint, EndpointRequest, NamespaceOwner, Network, NetworkRequest, PortMapping,
+};
 use crate::sys::userns::PrivateIds;
 
 /// How a container is connected.
@@ -61,6 +63,8 @@ impl JobNetwork {
         // One of a user's own is around all of the job, and has no further ids to give away.
         let user_namespace =
             backend.settings.user_namespace && backend.engine.privilege.has_idmapped_mounts();
+        // runc limits processes in it from outside, which only its owner may without CAP_SYS_RESOURCE.
+        let user_namespace = user_namespace.then_some(NamespaceOwner::Maker);
         let request = NetworkRequest { id: id.to_owned(), user_namespace };
         let network = Network::create(backend.network, &request)?;
         if let Some(warning) = network.warning() {

@@ -1,6 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::bundle::Seccomp;
 use crate::garm::settings::{Cache, Limits, MountSettings, Pools};
 use crate::sys::error::chain;
 use crate::sys::privilege::Privilege;
@@ -81,7 +82,7 @@ fn message(settings: &Settings, bootstrap: &Bootstrap) -> String {
 
 fn sources(plan: &Plan) -> Vec<&Path> {
     let mut sources = Vec::new();
-    for mount in &plan.options.mounts {
+    for mount in plan.options.mounts.iter().filter(|mount| mount.id_mapping.is_none()) {
         match &mount.source {
             MountSource::Trusted { path, .. } => sources.push(path.as_path()),
             other => panic!("{other:?} is nothing of the host"),
@@ -258,19 +259,41 @@ fn privileges_are_the_flavors_and_extra_specs_can_only_do_without() {
         plan(&settings(), &bootstrap(json!({"flavor": "big", "extra_specs": specs}))).unwrap()
     };
     let all = big(json!({"privileged": true}));
-    assert!(all.options.security.privileged && all.options.security.unmask);
+    assert!(all.options.security.privileged && all.options.security.nesting);
     assert!(all.options.security.no_new_privileges);
-    assert_eq!(all.options.security.seccomp, Seccomp::Unconfined);
     let devices = [Path::new("/dev/fuse"), Path::new("/dev/net/tun")].into_iter();
     let there: Vec<_> = devices.filter(|path| path.exists()).collect();
     assert_eq!(
         all.options.devices.iter().map(|d| d.container.as_path()).collect::<Vec<_>>(),
         there
     );
+    let nesting = big(json!({"privileged": false})).options.security;
+    assert!(!nesting.privileged && nesting.nesting && !nesting.unmask);
+    assert_eq!(nesting.seccomp, Seccomp::Default);
     let none = big(json!({"privileged": false, "nesting": false}));
-    assert!(!none.options.security.privileged && !none.options.security.unmask);
-    assert_eq!(none.options.security.seccomp, Seccomp::Default);
+    assert!(!none.options.security.privileged && !none.options.security.nesting);
     assert!(none.options.devices.is_empty());
+}
+
+#[test]
+fn what_needs_users_of_its_own_is_refused_where_there_are_none() {
+    let refused = |users, specs: Value| {
+        let settings = Settings { users, ..settings() };
+        let bootstrap = bootstrap(json!({"flavor": "big", "extra_specs": specs}));
+        plan(&settings, &bootstrap).map_err(|error| chain(&error)).map(|plan| plan.options.security)
+    };
+    let needs = |key: &str| {
+        format!("flavor \"big\" has `{key}`, which needs a user namespace for each instance: ")
+    };
+    let message = refused(Users::HostOnly, json!({"nesting": false})).unwrap_err();
+    assert!(message.starts_with(&needs("privileged")) && message.contains("doctor"), "{message}");
+    for users in [Users::Host, Users::HostOnly] {
+        let message = refused(users, json!({"privileged": false})).unwrap_err();
+        assert!(message.starts_with(&needs("nesting")), "{message}");
+        refused(users, json!({"nesting": false, "privileged": false})).unwrap();
+    }
+    // Its administrator's own choice.
+    assert!(refused(Users::Host, json!({"nesting": false})).unwrap().privileged);
 }
 
 #[test]
@@ -285,11 +308,38 @@ fn mounts_are_those_of_the_pool() {
         "extra specs: \"/mounts/1\": unknown mount \"data\" for this pool; \
          expected one of certs, tools"
     );
-    let other = json!({"pool_id": "p2", "extra_specs": {"mounts": ["data"]}});
-    let other = plan(&settings(), &bootstrap(other)).unwrap();
-    let writable = other.options.mounts.iter().find(|mount| !mount.read_only).unwrap();
-    assert_eq!(sources(&other)[0], Path::new("/srv/data"));
-    assert_eq!(writable.target, Path::new("/mnt"));
+}
+
+#[test]
+fn a_writable_mount_belongs_to_its_owner_who_is_not_root() {
+    let writable = |settings: &Settings| {
+        let document = json!({"pool_id": "p2", "extra_specs": {"mounts": ["data"]}});
+        let plan = plan(settings, &bootstrap(document)).map_err(|error| chain(&error))?;
+        Ok::<_, String>(plan.options.mounts.into_iter().find(|mount| !mount.read_only).unwrap())
+    };
+    let of = |source: &Path| {
+        let mut settings = settings();
+        settings.mounts.get_mut("data").unwrap().source = source.to_owned();
+        settings
+    };
+    let dir = tempfile::tempdir().unwrap();
+    let is_root = rustix::process::geteuid().is_root();
+    if is_root {
+        std::os::unix::fs::chown(dir.path(), Some(54321), Some(54322)).unwrap();
+    }
+    let mount = writable(&of(dir.path())).unwrap();
+    assert_eq!(mount.target, Path::new("/mnt"));
+    let IdMapping { host_uid, host_gid, user } = mount.id_mapping.unwrap();
+    assert_eq!(is_root, (host_uid, host_gid) == (54321, 54322));
+    assert_eq!(user, None);
+    let refused = writable(&of(Path::new("/"))).unwrap_err();
+    assert!(refused.starts_with("mount \"data\" is writable and / belongs to root"), "{refused}");
+    let missing = writable(&of(Path::new("/nonexistent"))).unwrap_err();
+    assert!(missing.starts_with("mount \"data\": cannot open /nonexistent: "), "{missing}");
+    // All that an ordinary user's instances make belongs to that user anyway.
+    let ordinary =
+        Settings { privilege: Privilege::Single, flavors: BTreeMap::new(), ..settings() };
+    assert!(writable(&ordinary).unwrap().id_mapping.is_none());
 }
 
 #[test]

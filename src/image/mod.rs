@@ -36,7 +36,7 @@ pub use oci_spec::image::{Arch, MediaType, Os};
 pub use pace::{Meter, Pace, TooSlow};
 pub use platform::{Platform, PlatformError};
 pub use progress::{Progress, ProgressEvent, Silent};
-pub use pull::{PullError, PullPolicy, PullRequest, configuration, pull};
+pub use pull::{Downloaded, PullError, PullPolicy, PullRequest, configuration, download, pull};
 pub use reference::{Reference, ReferenceError};
 pub use registry::{
     BlobReader, ClientOptions, Destination, Fetched, OpenError, PushError, Pushed, RegistryClient,

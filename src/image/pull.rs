@@ -1,6 +1,7 @@
 //! Pulling: from a name to an image in the store.
 
 mod configuration;
+mod download;
 mod fetch;
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,10 @@ use super::progress::{Progress, ProgressEvent};
 use super::reference::Reference;
 use super::registry::{OpenError, RegistryClient, RegistryError, Repository};
 use super::store::{Image, Store, StoreError};
+use crate::sys::fs::PathError;
 
 pub use configuration::configuration;
+pub use download::{Downloaded, download};
 
 /// When the registry is asked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -60,6 +63,9 @@ pub enum PullError {
     /// The store cannot take it.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It cannot be written to a directory.
+    #[error(transparent)]
+    Path(#[from] PathError),
     /// What the registry gives is not an image for this platform.
     #[error(transparent)]
     Manifest(#[from] ManifestError),
@@ -141,7 +147,7 @@ pub fn pull(
             Ok(image)
         }
         (PullPolicy::Never, Some(image)) => {
-            if is_theirs(request, &image)? {
+            if is_theirs(request, image.access.as_deref())? {
                 Ok(image)
             } else {
                 Err(PullError::Private { reference: Box::new(reference.clone()) })
@@ -183,7 +189,7 @@ fn stored_instead(
     image: Image,
     error: PullError,
 ) -> Result<Image, PullError> {
-    if !error.is_transient() || !is_theirs(request, &image)? {
+    if !error.is_transient() || !is_theirs(request, image.access.as_deref())? {
         return Err(error);
     }
     let reference = request.reference;
@@ -192,8 +198,8 @@ fn stored_instead(
 }
 
 /// Returns whether an image is everybody's, or was pulled with these credentials.
-fn is_theirs(request: &PullRequest<'_>, image: &Image) -> Result<bool, HelperError> {
-    let Some(print) = image.access.as_deref() else { return Ok(true) };
+fn is_theirs(request: &PullRequest<'_>, access: Option<&str>) -> Result<bool, HelperError> {
+    let Some(print) = access else { return Ok(true) };
     let reference = request.reference;
     let login = request.credentials.find(reference.registry(), reference.repository())?;
     Ok(login.is_some_and(|login| login.has_fingerprint(print)))

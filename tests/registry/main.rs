@@ -5,6 +5,7 @@
 mod cache;
 mod content;
 mod credentials;
+mod download;
 mod interruptions;
 mod proof;
 mod real;

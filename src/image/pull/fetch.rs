@@ -63,9 +63,9 @@ pub(super) fn fetch(
         .collect();
     // The longest first: otherwise it may be the only one left at the end.
     work.sort_by_key(|work| std::cmp::Reverse(work.blob.size));
-    let stop = AtomicBool::new(false);
-    let layers = Layers { store, repository, request, pace: client.pace(), stop };
-    layers.unpack_all(&work, client.layers_at_once())?;
+    let layers =
+        Layers { store, repository, request, pace: client.pace(), stop: AtomicBool::new(false) };
+    side_by_side(&work, client, request, &layers.stop, |work| layers.unpack(work))?;
 
     let image = store.commit_image(&NewImage {
         reference: request.reference,
@@ -107,16 +107,22 @@ fn resolve(
         }
         found = repository.document_of(descriptor)?;
     }
-    match found.document {
+    Ok(Found::Manifest(found.digest, manifest_of(found.document)?))
+}
+
+/// Returns the manifest of an image that a document is.
+pub(super) fn manifest_of(document: Document) -> Result<Box<Manifest>, PullError> {
+    match document {
         Document::Manifest(manifest) => {
             manifest.check_image()?;
-            Ok(Found::Manifest(found.digest, manifest))
+            Ok(manifest)
         }
         Document::Index(_) => Err(super::ManifestError::NestedIndex.into()),
     }
 }
 
-fn check(
+/// Checks that a manifest and a configuration belong together and are for the platform.
+pub(super) fn check(
     request: &PullRequest<'_>,
     manifest: &Manifest,
     configuration: &Configuration,
@@ -146,40 +152,46 @@ struct Layers<'a> {
     stop: AtomicBool,
 }
 
-impl Layers<'_> {
-    /// Downloads and unpacks layers, several at once. The first failure ends all.
-    fn unpack_all(&self, work: &[Work<'_>], at_once: usize) -> Result<(), PullError> {
-        let next = AtomicUsize::new(0);
-        let failure = Mutex::new(None);
-        let run = || {
-            while !self.stop.load(Ordering::Relaxed) {
-                let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                if let Err(error) = self.unpack(work) {
-                    let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
-                    failure.get_or_insert(error);
-                    // After it: those that are stopped have nothing to say.
-                    self.stop.store(true, Ordering::Relaxed);
-                }
+/// Calls a function with each of some layers, several at once, and sets `stop` at the first failure, which ends all.
+pub(super) fn side_by_side<W: Sync>(
+    work: &[W],
+    client: &RegistryClient,
+    request: &PullRequest<'_>,
+    stop: &AtomicBool,
+    act: impl Fn(&W) -> Result<(), PullError> + Sync,
+) -> Result<(), PullError> {
+    let next = AtomicUsize::new(0);
+    let failure = Mutex::new(None);
+    let run = || {
+        while !stop.load(Ordering::Relaxed) {
+            let Some(work) = work.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
+            if let Err(error) = act(work) {
+                let mut failure = failure.lock().unwrap_or_else(PoisonError::into_inner);
+                failure.get_or_insert(error);
+                // After it: those that are stopped have nothing to say.
+                stop.store(true, Ordering::Relaxed);
             }
-        };
-        // Dropped when the work is done, which the other end notices.
-        let (done, is_done) = mpsc::channel::<()>();
-        thread::scope(|scope| {
-            scope.spawn(move || {
-                while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
-                    self.request.progress.event(ProgressEvent::Waiting);
-                }
-            });
-            for _ in 1..at_once.min(work.len()) {
-                let done = done.clone();
-                scope.spawn(move || (run(), drop(done)));
+        }
+    };
+    // Dropped when the work is done, which the other end notices.
+    let (done, is_done) = mpsc::channel::<()>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            while is_done.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
+                request.progress.event(ProgressEvent::Waiting);
             }
-            run();
-            drop(done);
         });
-        failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
-    }
+        for _ in 1..client.layers_at_once().min(work.len()) {
+            let (done, run) = (done.clone(), &run);
+            scope.spawn(move || (run(), drop(done)));
+        }
+        run();
+        drop(done);
+    });
+    failure.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
 
+impl Layers<'_> {
     fn unpack(&self, work: &Work<'_>) -> Result<(), PullError> {
         let Work { blob, diff_id } = *work;
         let (digest, progress) = (&blob.digest, self.request.progress);
@@ -237,9 +249,9 @@ impl Layers<'_> {
 }
 
 /// A reader that fails as soon as the others need not go on.
-struct Stoppable<'a, R> {
-    reader: R,
-    stop: &'a AtomicBool,
+pub(super) struct Stoppable<'a, R> {
+    pub(super) reader: R,
+    pub(super) stop: &'a AtomicBool,
 }
 
 impl<R: Read> Read for Stoppable<'_, R> {

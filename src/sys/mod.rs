@@ -78,6 +78,8 @@ pub mod usage;
 pub mod userns;
 #[cfg(feature = "engine")]
 pub mod users;
+#[cfg(feature = "engine-program")]
+pub mod version;
 #[cfg(feature = "engine")]
 mod walk;
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use semver::Version;
 
 use super::Check;
-use super::version::parse;
+use crate::sys::version::parse;
 
 /// The oldest kernel that has all system calls we make: `mount_setattr` for idmapped mounts.
 const OLDEST: Version = Version::new(5, 12, 0);

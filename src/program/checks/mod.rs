@@ -1,5 +1,7 @@
 //! What `doctor` looks at on any machine that runs containers.
 
+mod advisories;
+pub mod buildah;
 mod firewall;
 pub mod host;
 pub mod network;
@@ -8,6 +10,5 @@ pub mod registries;
 pub mod runtimes;
 pub mod storage;
 pub mod user;
-mod version;
 
 pub use super::check::{CONTAINERS, Check, report};

@@ -7,9 +7,8 @@ use std::os::unix::ffi::OsStringExt as _;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
-use oci_hooks::program::checks::Check;
+use oci_hooks::program::checks::{Check, buildah};
 use oci_hooks::program::settings_file::Loaded;
-use oci_hooks::runtime::{DEFAULT_PATH, find as find_program};
 use oci_hooks::sys::users;
 
 use super::{limits, names};
@@ -36,14 +35,14 @@ pub(crate) fn settings(loaded: &Loaded<Settings>) -> Check {
 
 /// Looks at the runners of root, and names those of other users.
 pub(super) fn checks_for_root(settings: &Settings) -> Vec<Check> {
-    let mut checks = vec![buildah(settings), subordinate_ids()];
+    let mut checks = vec![buildah::check(settings.build.buildah.as_os_str()), subordinate_ids()];
     checks.extend(checks_of(settings, &listeners()));
     checks
 }
 
 /// Looks at the runners of the user who runs this; those of others are said to be there.
 pub(super) fn checks_for_user(settings: &Settings) -> Vec<Check> {
-    let mut checks = vec![buildah(settings)];
+    let mut checks = vec![buildah::check(settings.build.buildah.as_os_str())];
     checks.extend(checks_of(settings, &listeners()));
     checks
 }
@@ -72,18 +71,6 @@ fn checks_of(settings: &Settings, listeners: &[Listener]) -> Vec<Check> {
         programs.filter_map(|program| limits::work_directory(&program, &settings.store.root)),
     );
     checks
-}
-
-fn buildah(settings: &Settings) -> Check {
-    let program = settings.build.buildah.as_os_str();
-    match find_program(&[program], Some(DEFAULT_PATH.as_ref()), None) {
-        Ok(path) => Check::ok("buildah", path.display().to_string()),
-        Err(_) => Check::warn(
-            "buildah",
-            "not installed",
-            "apt install buildah, dnf install buildah: actions with a Dockerfile need it",
-        ),
-    }
 }
 
 /// Containers of root do without; they are for those of other users.

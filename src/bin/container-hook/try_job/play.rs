@@ -6,13 +6,13 @@ use std::process::{Command, Stdio};
 use clap::Args;
 use clap_complete::ArgValueCandidates;
 use oci_hooks::image::Reference;
-use oci_hooks::program::checks::runtimes::version_of;
 use oci_hooks::program::context::Context;
 use oci_hooks::program::exit::Exit;
 use oci_hooks::program::programs::this_program;
 use oci_hooks::program::settings_file::Loaded;
 use oci_hooks::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 use oci_hooks::sys::identity::Identity;
+use oci_hooks::sys::version::ProgramVersion;
 use rustix::io::Errno;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -123,7 +123,10 @@ pub(crate) fn run(args: &TryArgs, context: &mut Context) -> Result<Exit, Error> 
     let runtime = loaded.settings.host().runtime().ok().map(|runtime| runtime.program);
     let mut report = TryReport {
         image: args.image.as_ref().map(Reference::familiar),
-        runtime_version: runtime.as_deref().filter(|_| context.is_json()).and_then(version_of),
+        runtime_version: runtime
+            .as_deref()
+            .filter(|_| context.is_json())
+            .and_then(|runtime| ProgramVersion::of(runtime).map(|version| version.text)),
         runtime,
         ..TryReport::default()
     };

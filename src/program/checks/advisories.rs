@@ -1,64 +1,84 @@
-//! Versions of runtimes, and the advisories about them.
+//! The advisories about runtimes and buildah.
 
-use semver::{Comparator, Op, Prerelease, Version, VersionReq};
+use semver::{Comparator, Op, Version, VersionReq};
 
-/// Reads the version that a text begins with, as programs and kernels print it; a number that is not there
-/// is 0.
-///
-/// What distributions add does not count: `1.1.5+ds1` is `1.1.5`, `6.1.0-13-amd64` is `6.1.0`. Candidates
-/// do: `1.4.0-rc2`, `1.4.0~rc2` and `1.4.0-rc.2` are the same.
-pub(super) fn parse(text: &str) -> Option<Version> {
-    let text = text.trim_start_matches('v');
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
-    let mut numbers = text[..end].split('.').map(str::parse);
-    let major = numbers.next()?.ok()?;
-    let mut next = || numbers.next().and_then(Result::ok).unwrap_or(0);
-    let mut version = Version::new(major, next(), next());
-    if let Some(rest) = text[end..].trim_start_matches(['-', '~']).strip_prefix("rc") {
-        let digits = rest.trim_start_matches('.');
-        let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
-        let number: u64 = digits[..end].parse().unwrap_or(0);
-        version.pre = Prerelease::new(&format!("rc.{number}")).ok()?;
-    }
-    Some(version)
-}
+use super::Check;
 
 /// A CVE by which containers get out, or worse.
-pub(super) struct Advisory {
-    /// `runc`, `crun` or `youki`.
-    pub(super) runtime: &'static str,
-    pub(super) cve: &'static str,
+struct Advisory {
+    /// `runc`, `crun`, `youki` or `buildah`.
+    program: &'static str,
+    cve: &'static str,
     /// The versions that have the fix, a requirement for each series that got one, in order.
     patched: &'static [&'static str],
 }
 
 /// The advisories that matter to containers of strangers, the newest first.
-pub(super) const ADVISORIES: [Advisory; 9] = [
-    Advisory { runtime: "runc", cve: "CVE-2026-41579", patched: &[">=1.3.6, <1.4.0", ">=1.4.3"] },
-    Advisory { runtime: "runc", cve: "CVE-2025-31133", patched: &RUNC_2025 },
-    Advisory { runtime: "runc", cve: "CVE-2025-52565", patched: &RUNC_2025 },
-    Advisory { runtime: "runc", cve: "CVE-2025-52881", patched: &RUNC_2025 },
+const ADVISORIES: [Advisory; 13] = [
+    Advisory { program: "runc", cve: "CVE-2026-41579", patched: &[">=1.3.6, <1.4.0", ">=1.4.3"] },
+    Advisory { program: "runc", cve: "CVE-2025-31133", patched: &RUNC_2025 },
+    Advisory { program: "runc", cve: "CVE-2025-52565", patched: &RUNC_2025 },
+    Advisory { program: "runc", cve: "CVE-2025-52881", patched: &RUNC_2025 },
     Advisory {
-        runtime: "runc",
+        program: "runc",
         cve: "CVE-2024-45310",
         patched: &[">=1.1.14, <1.2.0", ">=1.2.0-rc.3"],
     },
-    Advisory { runtime: "runc", cve: "CVE-2024-21626", patched: &[">=1.1.12"] },
-    Advisory { runtime: "crun", cve: "CVE-2025-24965", patched: &[">=1.20.0"] },
-    Advisory { runtime: "youki", cve: "CVE-2025-62161", patched: &[">=0.5.7"] },
-    Advisory { runtime: "youki", cve: "CVE-2025-62596", patched: &[">=0.5.7"] },
+    Advisory { program: "runc", cve: "CVE-2024-21626", patched: &[">=1.1.12"] },
+    Advisory { program: "crun", cve: "CVE-2026-47766", patched: &[">=1.28.0"] },
+    Advisory { program: "crun", cve: "CVE-2026-30892", patched: &[">=1.27.0"] },
+    Advisory { program: "crun", cve: "CVE-2025-24965", patched: &[">=1.20.0"] },
+    Advisory { program: "youki", cve: "CVE-2025-62161", patched: &[">=0.5.7"] },
+    Advisory { program: "youki", cve: "CVE-2025-62596", patched: &[">=0.5.7"] },
+    Advisory {
+        program: "buildah",
+        cve: "CVE-2024-9675",
+        patched: &[">=1.26.8, <1.27.0", ">=1.33.10, <1.34.0", ">=1.35.5, <1.36.0", ">=1.38.0"],
+    },
+    Advisory {
+        program: "buildah",
+        cve: "CVE-2024-1753",
+        patched: &[
+            ">=1.24.7, <1.25.0",
+            ">=1.26.7, <1.27.0",
+            ">=1.29.3, <1.30.0",
+            ">=1.33.7, <1.34.0",
+            ">=1.35.1",
+        ],
+    },
 ];
 
 const RUNC_2025: [&str; 3] = [">=1.2.8, <1.3.0", ">=1.3.3, <1.4.0", ">=1.4.0-rc.3"];
 
+/// Reports a program, which was found so, and the advisories that its version is open to.
+pub(super) fn check(
+    check: &'static str,
+    program: &str,
+    version: &Version,
+    found: impl Into<String>,
+) -> Check {
+    let own = ADVISORIES.iter().filter(|advisory| advisory.program == program);
+    let open: Vec<_> = own.filter(|advisory| advisory.affects(version)).collect();
+    let Some(newest) = open.iter().filter_map(|advisory| advisory.fixed_in(version)).max() else {
+        return Check::ok(check, found);
+    };
+    let cves: Vec<_> = open.iter().map(|advisory| advisory.cve).collect();
+    let hint = format!(
+        "{program} {newest} or later fixes {}; your distribution may have patched this version: \
+         see its security tracker",
+        cves.join(", ")
+    );
+    Check::warn(check, found, hint)
+}
+
 impl Advisory {
     /// Returns whether a version is affected: none of the requirements of patched ones is met.
-    pub(super) fn affects(&self, version: &Version) -> bool {
+    fn affects(&self, version: &Version) -> bool {
         !self.patched().any(|patched| is_met(&patched, version))
     }
 
     /// Returns the version to update to: the nearest later one with the fix.
-    pub(super) fn fixed_in(&self, version: &Version) -> Option<Version> {
+    fn fixed_in(&self, version: &Version) -> Option<Version> {
         let fixed = self.patched().filter_map(|patched| patched.comparators.iter().find_map(least));
         fixed.filter(|fixed| fixed > version).min()
     }
@@ -92,31 +112,12 @@ fn is_met(requirement: &VersionReq, version: &Version) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sys::version::parse;
 
-    fn cves(runtime: &str, version: &str) -> Vec<&'static str> {
+    fn cves(program: &str, version: &str) -> Vec<&'static str> {
         let version = parse(version).unwrap();
-        let own = ADVISORIES.iter().filter(|advisory| advisory.runtime == runtime);
+        let own = ADVISORIES.iter().filter(|advisory| advisory.program == program);
         own.filter(|advisory| advisory.affects(&version)).map(|advisory| advisory.cve).collect()
-    }
-
-    #[test]
-    fn versions_are_read_as_programs_and_distributions_write_them() {
-        for (text, expected) in [
-            ("1.1.5+ds1", "1.1.5"),
-            ("1.1.5+ds1-1+deb12u1", "1.1.5"),
-            ("v1.20", "1.20.0"),
-            ("1.4.0~rc2", "1.4.0-rc.2"),
-            ("1.4.0-rc2+dev", "1.4.0-rc.2"),
-            ("1.4.0-rc.10", "1.4.0-rc.10"),
-            ("1.4.0-rc", "1.4.0-rc.0"),
-            ("6.1.0-13-amd64", "6.1.0"),
-            ("5.15.167.4-microsoft-standard-WSL2", "5.15.167"),
-        ] {
-            assert_eq!(parse(text).unwrap().to_string(), expected, "{text}");
-        }
-        for text in ["", "unknown", ".1", "99999999999999999999.1"] {
-            assert_eq!(parse(text), None, "{text}");
-        }
     }
 
     #[test]
@@ -124,9 +125,8 @@ mod tests {
         for advisory in &ADVISORIES {
             assert!(advisory.patched().all(|patched| !patched.comparators.is_empty()));
         }
-        assert!(
-            cves("crun", "1.20-rc1") == ["CVE-2025-24965"] && cves("crun", "1.21-rc1").is_empty()
-        );
+        assert_eq!(cves("crun", "1.28-rc1"), ["CVE-2026-47766"]);
+        assert_eq!(cves("crun", "1.29-rc1"), <[&str; 0]>::default());
         assert_eq!(cves("runc", "1.4.3-rc1"), ["CVE-2026-41579"]);
         assert_eq!(cves("runc", "1.3.6-rc1"), ["CVE-2026-41579"]);
         assert_eq!(cves("runc", "1.4.4-rc1"), <[&str; 0]>::default());
@@ -146,10 +146,20 @@ mod tests {
         }
         assert_eq!(cves("runc", "1.1.5+ds1").len(), 6);
         assert_eq!(cves("runc", "1.1.12").len(), 5);
-        assert_eq!(cves("crun", "1.8.1"), ["CVE-2025-24965"]);
-        assert_eq!(cves("crun", "1.20"), <[&str; 0]>::default());
+        let of_crun = ["CVE-2026-47766", "CVE-2026-30892", "CVE-2025-24965"];
+        assert_eq!(cves("crun", "1.8.1"), of_crun);
+        assert_eq!(cves("crun", "1.20"), of_crun[..2]);
+        assert_eq!(cves("crun", "1.27"), of_crun[..1]);
+        assert_eq!(cves("crun", "1.28"), <[&str; 0]>::default());
         assert_eq!(cves("youki", "0.5.6").len(), 2);
         assert_eq!(cves("youki", "0.6.0"), <[&str; 0]>::default());
+        let of_buildah = ["CVE-2024-9675", "CVE-2024-1753"];
+        assert_eq!(cves("buildah", "1.28.2"), of_buildah);
+        assert_eq!(cves("buildah", "1.29.3"), of_buildah[..1]);
+        assert_eq!(cves("buildah", "1.37.0"), of_buildah[..1]);
+        for version in ["1.26.8", "1.33.10", "1.35.5", "1.38.0", "1.43.1"] {
+            assert_eq!(cves("buildah", version), <[&str; 0]>::default(), "{version}");
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ pub use options::{
 };
 pub use process::{ExecOptions, on_host, process};
 pub use resources::{DEFAULT_PIDS_LIMIT, Resources, Rlimit};
+pub use seccomp::builder_profile;
 pub use user::{IdKind, User, UserError, UserFiles, resolve_user};
 pub use volume::{remove_unfinished, remove_volume, volume_users, volumes_in};
 pub use write::{Bundle, write};

@@ -7,8 +7,9 @@ use oci_spec::runtime::{
 use serde::Serialize;
 use serde_json::Value;
 
-use super::capabilities::CapabilitySet;
+use super::capabilities::{CapabilitySet, DEFAULT};
 use super::options::{Seccomp, Security};
+use crate::sys::privilege::Privilege;
 
 const LIST: &str = include_str!("seccomp/default.txt");
 
@@ -30,6 +31,8 @@ const DEVICE: u32 = 0o020_000;
 /// What runtimes do with keyrings: they join a new session's, look at its permissions and set them. The kernel
 /// keeps those of a user namespace apart from those of others.
 const KEYRING_COMMANDS: [u32; 3] = [1, 5, 6];
+/// The calls by which a process changes its supplementary groups.
+const LEAVE_GROUPS: [&str; 2] = ["setgroups", "setgroups32"];
 /// The calls that make nodes, and which of their arguments is the mode. The device number is next.
 const MAKE_NODE: [(&str, usize); 2] = [("mknod", 1), ("mknodat", 2)];
 
@@ -54,6 +57,27 @@ pub(super) fn seccomp(security: &Security, capabilities: CapabilitySet) -> Optio
             Some(Filter::Default(default(Allowed { capabilities, nesting })))
         }
     }
+}
+
+/// Returns the filter of a container in which a program builds images: that of one with containers in it, though it has
+/// the capability to mount.
+pub fn builder_profile(privilege: Privilege) -> Value {
+    let mut profile = default(Allowed { capabilities: DEFAULT, nesting: true });
+    if privilege == Privilege::Single {
+        // The kernel lets no process of such a user leave a group, and builders give up then: they are told that it
+        // was done.
+        let mut rules = profile.syscalls().clone().unwrap_or_default();
+        for rule in &mut rules {
+            let names = rule.names().iter().filter(|name| !LEAVE_GROUPS.contains(&name.as_str()));
+            let names = names.cloned().collect();
+            rule.set_names(names);
+        }
+        let mut done = allow(LEAVE_GROUPS, None);
+        done.set_action(LinuxSeccompAction::ScmpActErrno).set_errno_ret(Some(0));
+        rules.push(done);
+        profile.set_syscalls(Some(rules));
+    }
+    serde_json::to_value(profile).expect("names and numbers are JSON")
 }
 
 /// What a container has that system calls are for.
@@ -184,7 +208,6 @@ mod tests {
 
     use serde_json::json;
 
-    use super::super::capabilities::DEFAULT;
     use super::*;
 
     fn default(capabilities: CapabilitySet) -> Value {
@@ -261,6 +284,26 @@ mod tests {
         let restricted = Security { restricted: true, nesting: true, ..Security::default() };
         let filter = serde_json::to_value(seccomp(&restricted, CapabilitySet::empty())).unwrap();
         assert!(!lets_through(&filter, "unshare", &none));
+    }
+
+    #[test]
+    fn builders_mount_but_have_nothing_else_of_administrators() {
+        let none = [0; 6];
+        for (privilege, leaves_groups) in [(Privilege::Root, true), (Privilege::Single, false)] {
+            let profile = builder_profile(privilege);
+            assert!(lets_through(&profile, "mount", &none));
+            for name in ["bpf", "quotactl", "perf_event_open", "fanotify_init", "syslog"] {
+                assert!(!lets_through(&profile, name, &none), "{name}");
+            }
+            assert_eq!(lets_through(&profile, "setgroups", &none), leaves_groups);
+        }
+        let profile = builder_profile(Privilege::Single);
+        let rules = profile["syscalls"].as_array().unwrap();
+        let of_groups = rules
+            .iter()
+            .filter(|rule| rule["names"].as_array().unwrap().contains(&json!("setgroups")));
+        let told: Vec<_> = of_groups.map(|rule| (&rule["action"], &rule["errnoRet"])).collect();
+        assert_eq!(told, [(&json!("SCMP_ACT_ERRNO"), &json!(0))]);
     }
 
     /// Returns whether a profile lets a call with these arguments through, as the kernel decides it.

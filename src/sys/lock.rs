@@ -3,7 +3,6 @@
 
 use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::sync::mpsc;
@@ -52,12 +51,6 @@ impl FileLock {
     pub fn shared(path: &Path, within: Duration) -> Result<Self, PathError> {
         trace!(path = %path.display(), "lock shared");
         wait(open(path)?, path, Mode::Shared, within)
-    }
-
-    /// Returns a descriptor for a child: the lock is held until both are closed, and the child's is by all
-    /// that inherit it.
-    pub fn descriptor(&self) -> io::Result<OwnedFd> {
-        Ok(self.file.try_clone()?.into())
     }
 
     /// Takes the lock, or returns nothing if somebody else holds it all the time.

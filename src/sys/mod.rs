@@ -13,8 +13,6 @@ pub mod caller;
 #[cfg(feature = "engine")]
 pub mod cgroup;
 #[cfg(feature = "engine")]
-pub mod confine;
-#[cfg(feature = "engine")]
 pub mod cpus;
 #[cfg(feature = "engine")]
 pub mod descent;

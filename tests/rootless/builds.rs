@@ -1,12 +1,18 @@
 //! Dockerfile actions of users who are not root: built below the job's holder, with nothing of the host but
 //! its programs in reach.
 
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::{SocketAddr, UnixListener};
 
 use serde_json::{Value, json};
 
 use crate::setup::{Who, with_each};
+use crate::support::file_server::FileServer;
 use crate::support::github_runner::Hook as _;
+use crate::support::leftovers::{Installed as _, Snapshot};
+use crate::support::program;
+use crate::support::world::OWN;
 
 fn built_step(dockerfile: &std::path::Path) -> Value {
     json!({"image": null, "dockerfile": dockerfile, "entryPointArgs": []})
@@ -99,5 +105,75 @@ fn a_dockerfile_action_without_a_job_is_built_too() {
         );
         let ended = runner.container_step(built_step(&dockerfile)).0.success();
         assert!(ended.stdout().ends_with("made\n"), "{}", ended.log());
+    });
+}
+
+#[test]
+fn a_dockerfile_reaches_no_server_of_the_host_and_no_file_whatever_buildah_mounts() {
+    with_each(&Who::ROOTLESS, "", |installation| {
+        let host = installation.host();
+        host.shell(
+            "ip addr add 169.254.169.254/32 dev lo; mkdir -m 755 /run/canary; echo secret >/run/canary/file",
+        );
+        let name = SocketAddr::from_abstract_name(program::unique_name()).unwrap();
+        let abstract_name = String::from_utf8_lossy(name.as_abstract_name().unwrap()).into_owned();
+        let _abstract = host.enter(|| UnixListener::bind_addr(&name)).unwrap();
+        let server = FileServer::start(host);
+        let port = server.port;
+        let mut runner = installation.runner("runner-1");
+        let action = runner.work().join("_actions/octo/docker-action/v1");
+        // Where pasta and slirp4netns have the host by themselves, and clouds their credentials.
+        let addresses = ["127.0.0.1", "169.254.169.254", OWN, "192.0.2.1", "10.0.2.2"];
+        for address in &addresses[..3] {
+            let dockerfile = action.join(address).join("Dockerfile");
+            let text = format!("FROM alpine:3.20\nADD http://{address}:{port}/file /file\n");
+            installation.write(&dockerfile, &text);
+            runner.container_step(built_step(&dockerfile)).0.failure();
+        }
+        let (all, up) = (addresses.join(" "), "../".repeat(12));
+        installation.write(
+            action.join("Dockerfile"),
+            &format!(
+                "FROM alpine:3.20 AS evil\nRUN ln -s / /link\nFROM alpine:3.20\n\
+                 RUN for at in {all}; do ! nc -w 2 $at {port} </dev/null || exit 9; done\n\
+                 RUN ! grep {abstract_name} /proc/net/unix\n\
+                 RUN --mount=type=cache,id={up}run/canary,target=/mnt ! cat /mnt/file\n\
+                 RUN --mount=type=bind,from=evil,source=/link,target=/mnt,rw ! cat /mnt/run/canary/file\n\
+                 ENTRYPOINT [\"echo\", \"nothing reached\"]\n"
+            ),
+        );
+        let ended = runner.container_step(built_step(&action.join("Dockerfile"))).0.success();
+        assert!(ended.stdout().ends_with("nothing reached\n"), "{}", ended.log());
+        assert!(!ended.log().contains("secret"), "{}", ended.log());
+        assert_eq!(server.end(), 0, "requests came");
+    });
+}
+
+#[test]
+fn a_cancelled_build_ends_in_time_and_leaves_nothing() {
+    with_each(&Who::ROOTLESS, "", |installation| {
+        let mut runner = installation.runner("runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        let before = Snapshot::take(installation);
+        for script in [
+            "echo started; sleep 1000",
+            "trap '' INT TERM; echo started; while :; do sleep 1; done",
+        ] {
+            installation.write(&dockerfile, &format!("FROM alpine:3.20\nRUN {script}\n"));
+            // Once in a step without a job, and once in a job.
+            let mut call = runner.start_container_step(built_step(&dockerfile));
+            call.wait_for_line("started");
+            let (ended, signals) = call.cancel();
+            assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
+            before.check_live(installation, script);
+            runner.prepare(runner.job_container("node:22"), &[]);
+            let mut call = runner.start_container_step(built_step(&dockerfile));
+            call.wait_for_line("started");
+            let (ended, signals) = call.cancel();
+            assert!(!ended.status.success() && signals < 3, "{signals} signals: {}", ended.log());
+            runner.run("echo the container is still there").success();
+            runner.cleanup();
+            before.check_live(installation, script);
+        }
     });
 }

@@ -58,6 +58,18 @@ fn a_name_without_a_registry_is_one_of_docker_hub() {
 }
 
 #[test]
+fn an_image_may_be_named_by_its_digest() {
+    with_each_runtime("", |installation| {
+        installation.admin(&["pull", "alpine:3.20"]).success();
+        let images = installation.admin(&["images", "--format", "json"]).success();
+        let images: serde_json::Value = serde_json::from_str(&images).unwrap();
+        let digest = images[0]["digest"].as_str().unwrap().to_owned();
+        let mut runner = runner(installation, "runner-1");
+        builds(&mut runner, &format!("FROM alpine@{digest}\nRUN true"));
+    });
+}
+
+#[test]
 fn a_build_trusts_the_authorities_of_the_settings() {
     for runtime in Runtime::ALL {
         let host = Host::new();
@@ -127,6 +139,10 @@ fn a_build_has_the_logins_of_the_settings_and_shows_them_to_nobody() {
         });
         assert!(seen.is_empty(), "{seen:?}");
         no_context_of(installation, 0);
+        // What buildah keeps of it is for whoever has the login.
+        fs::write(&settings, text).unwrap();
+        let said = build(&mut runner, &format!("{private}\nRUN true\n")).failure();
+        assert!(said.contains("ghcr.io"), "{said}");
     });
 }
 

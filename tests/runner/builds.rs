@@ -3,6 +3,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 use std::path::Path;
+use std::process::Command;
 
 use serde_json::{Value, json};
 
@@ -10,6 +11,7 @@ use crate::setup::{Canary, runner, with_each_runtime, write};
 use crate::support::github_runner::Runner;
 use crate::support::installation::Installation;
 use crate::support::leftovers::Snapshot;
+use crate::support::program;
 
 /// Returns a step whose image is built.
 pub(crate) fn built_step(dockerfile: &Path) -> Value {
@@ -31,7 +33,7 @@ pub(crate) fn nothing_of_builds(installation: &Installation<'_>, uid: u32) {
     let left = installation.host().shell(&format!(
         "cd {} 2>/dev/null || exit 0; find . -mindepth 1 -maxdepth 1 ! -name storage; \
          ! test -e storage || cd storage; \
-         find . -mindepth 1 -maxdepth 1 ! -name storage ! -name root ! -name run ! -name '.[cl]o*'; \
+         find . -mindepth 1 -maxdepth 1 ! -name storage ! -name bases ! -name store ! -name '.store.*'; \
          find . -path '*-containers/*' -type d; find . -name '*incomplete*' -o -path '*/tempdirs/*'",
         own.display()
     ));
@@ -84,7 +86,7 @@ fn a_build_sees_its_directory_as_it_was_and_the_repository_in_it() {
         let action = runner.work().join("_actions/octo/docker-action/v1");
         write(
             action.join("Dockerfile"),
-            "FROM alpine:3.20\nCOPY . /action\nRUN ! touch /tmp/context/x 2>/dev/null\n\
+            "FROM alpine:3.20\nCOPY . /action\nRUN ! touch /build/context/x 2>/dev/null\n\
              ENTRYPOINT [\"sh\", \"-c\", \"cd /action; cat .git/HEAD; ./run; readlink link\"]\n",
         );
         write(action.join(".git/HEAD"), "one\n");
@@ -145,5 +147,57 @@ fn what_a_build_leaves_running_ends_with_it() {
         runner.container_step(built_step(&dockerfile)).0.success();
         runner.cleanup();
         before.check_live(installation, "a build");
+    });
+}
+
+/// Here root of the containers of jobs is root of the machine, and that of a build is not.
+#[test]
+fn a_build_has_users_of_its_own_whatever_containers_have() {
+    with_each_runtime("[security]\nuser-namespace = \"host\"\n", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        write(
+            &dockerfile,
+            "FROM alpine:3.20\nRUN read -r inside outside count </proc/self/uid_map && test $outside != 0\n\
+             ENTRYPOINT [\"sh\", \"-c\", \"read -r inside outside count </proc/self/uid_map; echo $outside\"]\n",
+        );
+        let ended = runner.container_step(built_step(&dockerfile)).0.success();
+        assert!(ended.stdout().ends_with("\n0\n"), "{}", ended.log());
+    });
+}
+
+#[test]
+fn limits_that_a_build_met_are_in_the_log_of_the_step() {
+    // In version 1 nothing remembers what happened in a cgroup that is gone.
+    let is_remembered = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+    with_each_runtime("[limits]\nmemory = \"256MiB\"\n", |installation| {
+        let mut runner = runner(installation, "runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        write(&dockerfile, "FROM alpine:3.20\nRUN x=12345678; while :; do x=$x$x; done\n");
+        let said = runner.container_step(built_step(&dockerfile)).0.failure();
+        let line = format!("::warning::the build of {} ran out of memory: ", dockerfile.display());
+        assert_eq!(said.contains(&line), is_remembered, "{said}");
+    });
+}
+
+#[test]
+fn syntax_that_buildah_lacks_is_named() {
+    with_each_runtime("", |installation| {
+        let version = program::run(Command::new("buildah").arg("--version")).success();
+        let minor: u32 = version.split('.').nth(1).unwrap().parse().unwrap();
+        let mut runner = runner(installation, "runner-1");
+        let dockerfile = runner.workspace().join("Dockerfile");
+        write(
+            &dockerfile,
+            "FROM alpine:3.20\nRUN <<EOF\necho one >/made\nEOF\nENTRYPOINT [\"cat\", \"/made\"]\n",
+        );
+        let ended = runner.container_step(built_step(&dockerfile)).0;
+        if minor >= 33 {
+            assert!(ended.success().stdout().ends_with("one\n"));
+            return;
+        }
+        let said = ended.failure();
+        let expected = "Line 2 of the Dockerfile begins a here-document";
+        assert!(said.contains(expected) && said.contains("1.33.0 or newer"), "{said}");
     });
 }

@@ -1,7 +1,9 @@
 //! How hostile images and jobs try to get out.
 
 use std::fs;
+use std::os::linux::net::SocketAddrExt as _;
 use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
@@ -9,7 +11,9 @@ use std::time::Duration;
 use serde_json::json;
 use sha2::{Digest, Sha256};
 
+use crate::builds::built_step;
 use crate::setup::{Canary, runner, shell_step, with_each_runtime, write};
+use crate::support::file_server::FileServer;
 use crate::support::github_runner::{Runner, merge, volume};
 use crate::support::installation::Installation;
 use crate::support::program;
@@ -191,6 +195,79 @@ fn a_build_reaches_nothing_of_the_host() {
         );
         assert!(log.contains("it was built\n"), "{log}");
         build(&mut runner, "link", None);
+    });
+}
+
+/// By these two old versions of buildah mount a directory of the host: CVE-2024-9675, CVE-2024-1753.
+#[test]
+fn a_build_sees_no_file_of_the_host_whatever_buildah_mounts() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        let canary = Canary::new(host);
+        let socket = "/run/socket";
+        let _socket = host.enter(|| UnixListener::bind(socket)).unwrap();
+        host.shell(&format!("chmod 666 {socket}"));
+        let mut runner = runner(installation, "runner-1");
+        let look = |at: &str| {
+            format!("test ! -S {at}/socket && ! cat {at}/canary/file && echo nothing there >/seen")
+        };
+        let cache = format!(
+            "FROM alpine:3.20\nRUN --mount=type=cache,id={}run,target=/mnt {}\n",
+            "../".repeat(12),
+            look("/mnt")
+        );
+        let link = format!(
+            "FROM alpine:3.20 AS evil\nRUN ln -s / /link\nFROM alpine:3.20\n\
+             RUN --mount=type=bind,from=evil,source=/link,target=/mnt,rw {}\n",
+            look("/mnt/run")
+        );
+        for (name, text) in [("cache", cache), ("link", link)] {
+            let dockerfile = runner.workspace().join(name).join("Dockerfile");
+            write(&dockerfile, &format!("{text}ENTRYPOINT [\"cat\", \"/seen\"]\n"));
+            let ended = runner.container_step(built_step(&dockerfile)).0;
+            assert!(!ended.log().contains("untouched"), "{name}: {}", ended.log());
+            assert!(ended.success().stdout().ends_with("nothing there\n"), "{name}");
+        }
+        canary.check("a build");
+    });
+}
+
+#[test]
+fn a_build_reaches_nothing_of_the_hosts_network() {
+    with_each_runtime("", |installation| {
+        let host = installation.host();
+        host.shell("ip addr add 169.254.169.254/32 dev lo");
+        let addresses = host.shell("ip -4 -o addr | sed -n 's|.* inet \\([0-9.]*\\).*|\\1|p'");
+        let addresses: Vec<_> = addresses.lines().collect();
+        assert!(addresses.contains(&"127.0.0.1") && addresses.contains(&"169.254.169.254"));
+        let name = SocketAddr::from_abstract_name(program::unique_name()).unwrap();
+        let abstract_name = String::from_utf8_lossy(name.as_abstract_name().unwrap()).into_owned();
+        let _abstract = host.enter(|| UnixListener::bind_addr(&name)).unwrap();
+        let mut runner = runner(installation, "runner-1");
+        let server = FileServer::start(host);
+        let port = server.port;
+        for address in &addresses {
+            let dockerfile = runner.workspace().join(address).join("Dockerfile");
+            write(
+                &dockerfile,
+                &format!("FROM alpine:3.20\nADD http://{address}:{port}/file /file\n"),
+            );
+            runner.container_step(built_step(&dockerfile)).0.failure();
+        }
+        let dockerfile = runner.workspace().join("Dockerfile");
+        let all = addresses.join(" ");
+        write(
+            &dockerfile,
+            &format!(
+                "FROM alpine:3.20\n\
+                 RUN for at in {all} $(ip route | sed -n 's/^default via \\([^ ]*\\).*/\\1/p'); do \
+                 ! nc -w 2 $at {port} </dev/null || exit 9; done\n\
+                 RUN ! grep {abstract_name} /proc/net/unix\nENTRYPOINT [\"echo\", \"nothing reached\"]\n"
+            ),
+        );
+        let ended = runner.container_step(built_step(&dockerfile)).0.success();
+        assert!(ended.stdout().ends_with("nothing reached\n"), "{}", ended.log());
+        assert_eq!(server.end(), 0, "requests came");
     });
 }
 

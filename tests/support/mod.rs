@@ -15,6 +15,7 @@ pub(crate) mod containerd;
 pub(crate) mod debian_root;
 pub(crate) mod dockerd;
 pub(crate) mod externals;
+pub(crate) mod file_server;
 pub(crate) mod garm;
 pub(crate) mod git;
 pub(crate) mod github_runner;

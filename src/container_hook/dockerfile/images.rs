@@ -6,23 +6,16 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::path::Path;
 
+use super::text::text_of;
 use crate::image::Reference;
-use crate::sys::fs::SystemRoot;
 
 /// The most images that are looked at.
 const MAX_IMAGES: usize = 256;
 
-/// More than a Dockerfile that anybody wrote has. In a longer one no images are looked for.
-const MAX_DOCKERFILE_BYTES: u64 = 1 << 20;
-
 /// Returns the images that a Dockerfile in the copy of its context names; none of one that cannot be read,
 /// about which the builder complains.
 pub(in crate::container_hook) fn images_of(copy: &Path, file_name: &OsStr) -> Vec<Reference> {
-    // A workflow's: where it is a link, it leads nowhere else than in the context.
-    match SystemRoot::mounted_at(copy).read(file_name.as_ref(), MAX_DOCKERFILE_BYTES) {
-        Ok(Some(text)) => images(&String::from_utf8_lossy(&text)),
-        Ok(None) | Err(_) => Vec::new(),
-    }
+    images(&text_of(copy, file_name))
 }
 
 /// Returns the images that stages begin with or copy from, each once.

@@ -4,9 +4,11 @@
 mod images;
 mod registries;
 mod snapshot;
+mod text;
 
 pub(super) use images::images_of;
 pub use registries::ConfigureError;
-pub(super) use registries::{CONFIGURATION, NO_MORE, auth_file, configure};
+pub(super) use registries::{CONFIGURATION, NO_MORE, allow_all_images, configure};
 pub use snapshot::ContextError;
 pub(super) use snapshot::{LIMITS, Target, take};
+pub(super) use text::HereDocument;

@@ -3,18 +3,14 @@
 //! Mirrors, certificates and which registries are insecure are in a home directory of the build.
 //! Logins are not: nothing that a Dockerfile runs may be where they are.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::fs::{self, DirBuilder};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt as _, chown};
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
-use serde::Serialize;
-
-use crate::image::{Credentials, HelperError, Login, Reference, RegistryClient};
+use crate::image::{Reference, RegistryClient};
 use crate::sys::fs::{PathContext as _, PathError, ReadError, read_bounded};
 
 /// The configuration in the home directory, and the directory of more of it, which there is none of.
@@ -23,6 +19,8 @@ pub(in crate::container_hook) const NO_MORE: &str = "registries.conf.d";
 
 /// Where it looks for certificates of authorities, by registry.
 const CERTIFICATES: [&str; 3] = [".config", "containers", "certs.d"];
+
+const POLICY: &str = r#"{"default": [{"type": "insecureAcceptAnything"}]}"#;
 
 /// More than all authorities of the world take.
 const MAX_CA_BYTES: u64 = 4 << 20;
@@ -36,19 +34,6 @@ pub enum ConfigureError {
     /// CA certificates of the settings cannot be read.
     #[error(transparent)]
     Read(#[from] ReadError),
-}
-
-/// Logins as `docker login` writes them.
-#[derive(Debug, Serialize)]
-struct AuthFile {
-    auths: BTreeMap<String, Auth>,
-}
-
-#[derive(Debug, Serialize)]
-struct Auth {
-    auth: String,
-    #[serde(skip_serializing_if = "str::is_empty")]
-    identitytoken: String,
 }
 
 /// Writes what buildah has to know of registries to its home directory, which is empty. All of it becomes
@@ -73,6 +58,15 @@ pub(in crate::container_hook) fn configure(
         }
     }
     Ok(())
+}
+
+/// Writes to buildah's home directory that no image needs a signature, as those of containers need none.
+pub(in crate::container_hook) fn allow_all_images(
+    home: &Path,
+    owner: (u32, u32),
+) -> Result<(), PathError> {
+    let directory = make_dirs(home, &CERTIFICATES[..2], owner)?;
+    write_file(&directory.join("policy.json"), POLICY.as_bytes(), owner)
 }
 
 /// Returns `registries.conf`. Names without a registry mean Docker Hub, as everywhere in a workflow.
@@ -102,46 +96,6 @@ fn location(text: &mut String, name: &str, insecure: bool) {
     writeln!(text, "location = {name}\ninsecure = {insecure}").expect("a string takes it");
 }
 
-/// Returns the logins for an image and for its mirrors, as the file that `docker login` writes; none if
-/// nobody has one. The file has one login for each registry.
-pub(in crate::container_hook) fn auth_file(
-    client: &RegistryClient,
-    credentials: &Credentials,
-    image: &Reference,
-) -> Result<Option<Vec<u8>>, HelperError> {
-    let registries = &client.options().registries;
-    let mirrors = registries.get(image.registry()).map_or(&[][..], |registry| &registry.mirrors);
-    let mirrors = mirrors.iter().map(|mirror| {
-        let (host, path) = mirror.split_once('/').unwrap_or((mirror, ""));
-        (host, format!("{path}/{}", image.repository()).trim_start_matches('/').to_owned())
-    });
-    let own = (image.registry(), image.repository().to_owned());
-    let mut auths = BTreeMap::new();
-    for (host, repository) in mirrors.chain([own]) {
-        let login = credentials.find(host, &repository)?;
-        if let Some(auth) = login.as_ref().and_then(Auth::of) {
-            auths.insert(host.to_owned(), auth);
-        }
-    }
-    let file = AuthFile { auths };
-    Ok((!file.auths.is_empty()).then(|| serde_json::to_vec(&file).expect("strings are JSON")))
-}
-
-impl Auth {
-    /// Returns a login as it is written; none if it cannot be.
-    fn of(login: &Login) -> Option<Self> {
-        let (pair, token) = match login {
-            Login::Password { username, password } => {
-                (format!("{username}:{}", password.reveal()), "")
-            }
-            Login::IdentityToken(token) => ("<token>:".to_owned(), token.reveal()),
-            // There is no place for it.
-            Login::RegistryToken(_) => return None,
-        };
-        Some(Auth { auth: STANDARD.encode(pair), identitytoken: token.to_owned() })
-    }
-}
-
 /// Makes directories for buildah's user, one in the other.
 fn make_dirs(home: &Path, names: &[&str], owner: (u32, u32)) -> Result<PathBuf, PathError> {
     let mut path = home.to_owned();
@@ -168,7 +122,7 @@ fn give(path: &Path, (uid, gid): (u32, u32)) -> Result<(), PathError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::image::{ClientOptions, Credential, RegistryOptions, Secret};
+    use crate::image::{ClientOptions, RegistryOptions};
 
     fn client() -> RegistryClient {
         let mirrors = vec!["mirror.example/hub".to_owned(), "localhost:5000".to_owned()];
@@ -206,33 +160,5 @@ location = "mirror.example"
 insecure = true
 "#;
         assert_eq!(configuration(&client(), &images), expected);
-    }
-
-    #[test]
-    fn logins_are_those_of_the_image_and_of_its_mirrors() {
-        let login = |name: &str| Login::Password {
-            username: name.to_owned(),
-            password: Secret::new("secret"),
-        };
-        let credentials = Credentials::new(vec![
-            Credential::new("docker.io", login("hub")),
-            Credential::new("mirror.example/hub/library", login("mirror")),
-            Credential::new("ghcr.io", Login::IdentityToken(Secret::new("token"))),
-        ]);
-        let logins = |image: &str| {
-            let logins = auth_file(&client(), &credentials, &image.parse().unwrap()).unwrap();
-            logins.map(|text| String::from_utf8(text).unwrap())
-        };
-        assert_eq!(
-            logins("alpine").as_deref(),
-            Some(
-                r#"{"auths":{"docker.io":{"auth":"aHViOnNlY3JldA=="},"mirror.example":{"auth":"bWlycm9yOnNlY3JldA=="}}}"#
-            )
-        );
-        assert_eq!(
-            logins("ghcr.io/a/b").as_deref(),
-            Some(r#"{"auths":{"ghcr.io":{"auth":"PHRva2VuPjo=","identitytoken":"token"}}}"#)
-        );
-        assert_eq!(logins("quay.io/a/b"), None);
     }
 }

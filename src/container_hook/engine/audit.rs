@@ -16,7 +16,7 @@ pub(super) fn container(
     options: &bundle::Options,
     runtime: &Path,
 ) -> Result<(), AuditError> {
-    let PendingContainer { plan, image, id, .. } = container;
+    let PendingContainer { plan, image, id, endpoint } = container;
     let own = AuditEvent::Container {
         container: id.clone(),
         role: plan.container.role.name().to_owned(),
@@ -24,9 +24,9 @@ pub(super) fn container(
         digest: image.digest.to_string(),
         runtime: runtime.display().to_string(),
         network: match plan.network_mode() {
-            NetworkMode::Job => "job",
+            _ if endpoint.is_some() => "job",
             NetworkMode::Host => "host",
-            NetworkMode::None => "none",
+            NetworkMode::Job | NetworkMode::None => "none",
         }
         .to_owned(),
         user_namespace: options.user_namespace.is_some(),

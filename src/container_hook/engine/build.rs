@@ -1,7 +1,7 @@
-//! Dockerfile actions: built by buildah, which needs no daemon, and imported into the store.
+//! Dockerfile actions: built by buildah, which needs no daemon, in a container, and imported into the store.
 
-mod program;
-mod pull;
+mod bases;
+mod container;
 
 use std::ffi::OsStr;
 use std::fs;
@@ -9,41 +9,47 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use program::Buildah;
+use bases::Bases;
+pub(super) use container::BuildSite;
 
 use super::backend::EngineBackend;
-use crate::bundle::{self, Dns};
+use crate::bundle::{BundleError, volume_users};
 use crate::container::Engine;
 use crate::container_hook::dockerfile::{
-    ConfigureError, ContextError, LIMITS, Target, configure, images_of, take,
+    ConfigureError, ContextError, HereDocument, LIMITS, Target, allow_all_images, configure,
+    images_of, take,
 };
 use crate::image::{
-    Algorithm, Credentials, Digest, Hasher, HelperError, Image, ImportError, Platform, Reference,
+    Algorithm, Credentials, Digest, Hasher, Image, ImportError, Platform, PullError, Reference,
     StoreError,
 };
-use crate::network::Network;
 use crate::runtime::{DEFAULT_PATH, FindError, find};
-use crate::sys::confine::ConfinedIds;
 use crate::sys::error::chain;
 use crate::sys::fs::{PathContext as _, PathError, make_private};
 use crate::sys::lock::{BRIEF, FileLock};
-use crate::sys::rollback::Rollback;
 use crate::sys::trash::Trash;
 use crate::sys::usage::disk_bytes;
 
-/// Where each user's runners have a directory, by its number, for buildah's storage and what is built
+/// Where each user's runners have a directory, by its number, for what buildah keeps and what is built
 /// from; and the lock that each build shares.
 const BUILDAH: &str = "buildah";
 const LOCK: &str = "buildah.lock";
 
-/// How long the processes of a killed build may take to be gone.
-const DYING: Duration = Duration::from_millis(500);
+/// How long a build that another process began may take to be done.
+const PATIENCE: Duration = Duration::from_millis(500);
 
-/// What the names of results in it begin with.
-const LAYOUT: &str = "layout-";
+/// What is kept for the next builds of a user, in its directory.
+const STORAGE: &str = "storage";
+/// buildah's own store in it, which containers have as a volume.
+const STORE: &str = "store";
+/// What is known of the images in that store which builds begin with.
+const BASES: &str = "bases";
 
-/// What the names of copied contexts begin with.
-const CONTEXT_PREFIX: &str = "context-";
+/// What the names of the directories of single builds begin with.
+const SCRATCH_PREFIX: &str = "build-";
+
+/// Who owns what a build is given, as root of its container sees it.
+const OWNER: (u32, u32) = (0, 0);
 
 /// An image could not be built.
 #[derive(Debug, thiserror::Error)]
@@ -55,120 +61,168 @@ pub enum BuildError {
          use an action with a published image"
     )]
     NoBuildah(#[source] FindError),
+    /// Another container than that of a step names a Dockerfile.
+    #[error("only a container action can be built from a Dockerfile")]
+    NotAStep,
     /// The Dockerfile's directory cannot be built from.
     #[error(transparent)]
     Context(#[from] ContextError),
     #[error(transparent)]
     Path(#[from] PathError),
-    #[error("buildah {action} ended with {status}; see its output above")]
-    Failed {
-        /// `build` or `push`.
-        action: &'static str,
-        status: std::process::ExitStatus,
-    },
+    #[error("buildah ended with {status}; see its output above")]
+    Failed { status: std::process::ExitStatus },
+    /// It failed, and the Dockerfile has what it does not know.
+    #[error(
+        "buildah ended with {status}; see its output above. Line {line} of the Dockerfile begins a here-document, which \
+         buildah {found} does not know: install buildah {} or newer, or write the lines without one",
+        HereDocument::SINCE
+    )]
+    HereDocument { status: std::process::ExitStatus, line: usize, found: String },
+    /// Root of the container would be root of the machine.
+    #[error(
+        "a Dockerfile action needs a user namespace, which this job has not: it was begun by another version"
+    )]
+    NoUserNamespace,
+    /// An image that the build begins with cannot be had.
+    #[error(transparent)]
+    Pull(#[from] PullError),
     /// What it built cannot be imported.
     #[error(transparent)]
     Import(#[from] ImportError),
     /// It cannot be told of registries.
     #[error(transparent)]
     Configure(#[from] ConfigureError),
-    /// The login for an image could not be found out.
-    #[error(transparent)]
-    Helper(#[from] HelperError),
     /// The store cannot say whether it was built before.
     #[error(transparent)]
     Store(#[from] StoreError),
+    /// It cannot be told who uses what buildah keeps.
+    #[error(transparent)]
+    Users(#[from] BundleError),
 }
 
-/// Builds a Dockerfile with its directory as context, unless the same has been built before for the
+/// What a container is made from.
+pub(super) enum Source {
+    Image(Box<Image>),
+    Dockerfile(Box<Build>),
+}
+
+/// A build that can begin: with its context, its images, and nothing of it in a container yet.
+pub(super) struct Build {
+    /// What is shown of the Dockerfile.
+    dockerfile: PathBuf,
+    /// The Dockerfile in the context.
+    file_name: String,
+    here_document: Option<HereDocument>,
+    /// What the image will be called.
+    reference: Reference,
+    /// buildah.
+    program: PathBuf,
+    bases: Bases,
+    /// The directory of what is kept for the next builds.
+    storage: PathBuf,
+    scratch: Scratch,
+    /// Keeps others from removing what belongs to the build.
+    _lock: FileLock,
+}
+
+/// The directory of one build, which ends with it.
+struct Scratch {
+    path: PathBuf,
+    trash: Trash,
+    /// Whether the build was killed: then the directory stays for [`sweep`], which takes what buildah keeps with it.
+    was_killed: bool,
+}
+
+impl Scratch {
+    /// What a build is given, read-only: the context, the home directory, and images.
+    const GIVEN: &str = "given";
+    const CONTEXT: &str = "context";
+    const HOME: &str = "home";
+    const IMAGES: &str = "images";
+    /// What it makes: the image, as an OCI layout, and temporary files.
+    const LAYOUT: &str = "layout";
+    const TEMPORARY: &str = "tmp";
+
+    fn make(own: &Path, trash: Trash) -> Result<Self, PathError> {
+        let unique = crate::sys::fs::random_u64();
+        let path = own.join(format!("{SCRATCH_PREFIX}{unique:016x}"));
+        let scratch = Scratch { path, trash, was_killed: false };
+        make_private(&scratch.path)?;
+        for name in [Scratch::CONTEXT, Scratch::HOME, Scratch::IMAGES] {
+            make_private(&scratch.given(name))?;
+        }
+        for name in [Scratch::LAYOUT, Scratch::TEMPORARY] {
+            make_private(&scratch.path.join(name))?;
+        }
+        Ok(scratch)
+    }
+
+    fn given(&self, name: &str) -> PathBuf {
+        self.path.join(Scratch::GIVEN).join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if !self.was_killed {
+            // What cannot be removed now is found by its name.
+            let _ = self.trash.remove(&self.path);
+        }
+    }
+}
+
+/// Begins to build a Dockerfile with its directory as context, unless the same has been built before for the
 /// runner's user.
-pub(super) fn build(
+pub(super) fn begin(
     backend: &EngineBackend<'_>,
     dockerfile: &Path,
     credentials: &Credentials,
-) -> Result<Image, BuildError> {
-    let (engine, options, log) = (backend.engine, &backend.settings.build, backend.context.log);
+) -> Result<Source, BuildError> {
+    let (engine, log) = (backend.engine, backend.context.log);
     // What runners of one user make, with their access, is nothing to those of others.
     let (uid, _) = backend.context.runner.user;
     let own = engine.disk.join(BUILDAH).join(uid.to_string());
-    let storage = own.join("storage");
-    let temporary = storage.join("tmp");
+    let storage = own.join(STORAGE);
     make_private(&engine.disk)?;
-    // Nobody else may do so for long: the runner has no cleanup for jobs whose only containers are those
-    // of steps.
+    // The runner has no cleanup for jobs whose only containers are those of steps.
     if let Err(error) = sweep(&engine.disk, &engine.trash(), None, Duration::ZERO) {
         log.warning(&chain(&error));
     }
     // Before anything is made, which could be removed as something that a killed build left.
     let lock = FileLock::shared(&engine.disk.join(LOCK), BRIEF)?;
-    make_private(&temporary)?;
-    let unique = crate::sys::fs::random_u64();
-    let context = own.join(format!("{CONTEXT_PREFIX}{unique:016x}"));
-    let home = own.join(format!("{CONTEXT_PREFIX}{unique:016x}-home"));
-    let name = format!("{LAYOUT}{unique:016x}");
-    let layout = storage.join(&name);
-    let trash = engine.trash();
-    let mut undo = Rollback::new();
-    undo.push(|| drop(trash.remove(&context)));
-    make_private(&context)?;
-    let ids = ConfinedIds::of(engine.privilege);
-    let target = Target { dir: &context, owner: ids.owner() };
+    make_private(&storage.join(BASES))?;
+    let scratch = Scratch::make(&own, engine.trash())?;
+    let context = scratch.given(Scratch::CONTEXT);
+    let target = Target { dir: &context, owner: OWNER };
     let digest = take(&backend.context.runner.files, dockerfile, &target, LIMITS)?;
     let file_name = dockerfile.file_name().unwrap_or_default();
     let reference = reference(uid, file_name, &digest);
     if let Some(image) = engine.store.hold(&reference, &Platform::host())? {
         log.line(&format!("{} has not changed since it was built", dockerfile.display()));
-        return Ok(image);
+        return Ok(Source::Image(Box::new(image)));
     }
+    let options = &backend.settings.build;
     let program = find(&[options.program.as_os_str()], Some(DEFAULT_PATH.as_ref()), None)
         .map_err(BuildError::NoBuildah)?;
-    undo.push(|| drop(trash.remove(&layout)));
-    undo.push(|| drop(trash.remove(&home)));
-    make_private(&home)?;
     let images = images_of(&context, file_name);
-    configure(&home, ids.owner(), backend.registries, &images)?;
-
-    let buildah = Buildah {
+    let home = scratch.given(Scratch::HOME);
+    configure(&home, OWNER, backend.registries, &images)?;
+    allow_all_images(&home, OWNER)?;
+    let known = storage.join(BASES);
+    let directories = scratch.given(Scratch::IMAGES);
+    let bases = bases::download_all(backend, credentials, &images, &directories, &known)?;
+    Ok(Source::Dockerfile(Box::new(Build {
+        dockerfile: dockerfile.to_owned(),
+        // It is a text of the request.
+        file_name: file_name.to_string_lossy().into_owned(),
+        here_document: HereDocument::first_of(&context, file_name),
+        reference,
         program,
-        ids,
-        privilege: engine.privilege,
-        resolvers: resolvers(backend)?,
-        options,
-        storage: &storage,
-        temporary: &temporary,
-        context: &context,
-        home: &home,
-        lock: &lock,
-    };
-    if !ids.are_its_own() {
-        log.warning(
-            "this user has no subordinate ids: what a Dockerfile runs is the runner's user, from whom only \
-             directories are hidden, and files cannot be given to other users",
-        );
-    }
-    log.group(&format!("Build {}", dockerfile.display()));
-    let tag = reference.to_string();
-    let policy = backend.settings.pull;
-    let built = pull::pull(&buildah, backend.registries, credentials, policy, &images)
-        .and_then(|()| buildah.build(&tag, file_name))
-        .and_then(|()| buildah.push(&tag, &name));
-    log.end_group();
-    built?;
-    Ok(engine.store.import(&layout, &reference)?)
-}
-
-/// Returns who knows names in the network of the job, which what a Dockerfile runs is in unless that is the
-/// host's.
-fn resolvers(backend: &EngineBackend<'_>) -> Result<Vec<String>, PathError> {
-    if !backend.network.privilege.has_own_network() {
-        return Ok(Vec::new());
-    }
-    let job = backend.jobs().read(&backend.context.runner.owner()).ok().flatten();
-    let network = job.and_then(|job| Network::open(backend.network, &job.network).ok());
-    let mut dns = Dns::default();
-    dns.servers.clone_from(&backend.settings.dns);
-    dns.fallback = network.and_then(|network| network.resolver());
-    bundle::resolvers(&dns)
+        bases,
+        storage,
+        scratch,
+        _lock: lock,
+    })))
 }
 
 /// What was removed of builds.
@@ -190,18 +244,24 @@ impl RemovedBuilds {
         Ok(())
     }
 
-    /// Removes what killed builds of a user left. buildah keeps the containers that it built in, and the
-    /// kernel what was written half: of that nobody but buildah can tell what is whole, so all of it goes.
-    fn remove_killed(&mut self, own: &Path, trash: &Trash) -> Result<(), PathError> {
-        let storage = own.join("storage");
+    /// Removes what killed builds of a user left, unless a container still has it. buildah keeps the containers that it
+    /// built in, and the kernel what was written half: of that nobody but buildah can tell what is whole, so all of
+    /// it goes.
+    fn remove_killed(&mut self, own: &Path, trash: &Trash) -> Result<(), BuildError> {
         // Each build has one for as long as anything else of it is there.
-        let contexts = named(own, |name| name.starts_with(CONTEXT_PREFIX))?;
-        if contexts.is_empty() {
-            return self.remove(&storage.join("tmp"), trash);
+        let scratches = named(own, |name| name.starts_with(SCRATCH_PREFIX))?;
+        if scratches.is_empty() || is_used(own)? {
+            return Ok(());
         }
-        self.remove(&storage, trash)?;
-        contexts.iter().try_for_each(|path| self.remove(path, trash))
+        self.remove(&own.join(STORAGE), trash)?;
+        Ok(scratches.iter().try_for_each(|path| self.remove(path, trash))?)
     }
+}
+
+/// Returns whether a container has what buildah keeps for a user: that of a build whose process was killed.
+fn is_used(own: &Path) -> Result<bool, BuildError> {
+    let store = own.join(STORAGE).join(STORE);
+    Ok(store.exists() && !volume_users(&store)?.0.is_empty())
 }
 
 /// Removes what killed builds left, and all that buildah keeps for a user whose last build was so long
@@ -211,7 +271,7 @@ pub fn remove_builds(
     trash: &Trash,
     unused_for: Option<Duration>,
 ) -> Result<RemovedBuilds, BuildError> {
-    sweep(disk, trash, unused_for, DYING)
+    sweep(disk, trash, unused_for, PATIENCE)
 }
 
 /// Removes what builds of a job left, with all that buildah keeps if that is the job's alone: its files
@@ -221,7 +281,7 @@ pub(super) fn remove_of_job(engine: &Engine) -> Result<(), BuildError> {
     remove_builds(&engine.disk, &engine.trash(), unused_for).map(drop)
 }
 
-/// Removes the same, and waits so long for a build that was killed, or that is going on.
+/// Removes the same, and waits so long for a build that is going on.
 fn sweep(
     disk: &Path,
     trash: &Trash,
@@ -239,8 +299,9 @@ fn sweep(
         let entry = entry.at("list", &all)?;
         let path = entry.path();
         let is_of_user = entry.file_name().to_str().is_some_and(|name| name.parse::<u32>().is_ok());
+        let is_old = unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit));
         // Earlier versions had one storage for all users here, which nothing uses any more.
-        if !is_of_user || unused_for.is_some_and(|limit| age(&path).is_ok_and(|age| age >= limit)) {
+        if !is_of_user || (is_old && !is_used(&path)?) {
             removed.remove(&path, trash)?;
             removed.caches += 1;
             continue;
@@ -299,9 +360,7 @@ mod tests {
         };
         let (hour, now) = (Some(Duration::from_secs(3600)), Some(Duration::ZERO));
         assert_eq!(remove(dir.path(), now).caches, 0);
-        for name in
-            ["storage/layout-1/blobs", "storage/root/overlay", "storage/tmp/x", "context-1/a"]
-        {
+        for name in ["storage/store/root/overlay", "storage/bases", "build-1/given/context/a"] {
             fs::create_dir_all(all.join("1000").join(name)).unwrap();
         }
         let build = FileLock::shared(&dir.path().join(LOCK), BRIEF).unwrap();
@@ -310,14 +369,21 @@ mod tests {
         drop(build);
         assert_eq!(remove(dir.path(), None).caches, 0);
         assert!(names("1000").is_empty(), "one was killed");
-        fs::create_dir_all(all.join("1000/storage/root")).unwrap();
-        fs::write(all.join("1000/storage/root/file"), vec![1; 1 << 20]).unwrap();
-        fs::create_dir_all(all.join("1000/storage/tmp")).unwrap();
+        fs::create_dir_all(all.join("1000/storage/store")).unwrap();
+        fs::write(all.join("1000/storage/store/file"), vec![1; 1 << 20]).unwrap();
         for age in [None, hour] {
             assert_eq!(remove(dir.path(), age).caches, 0);
             assert_eq!(names("1000"), ["storage"]);
-            assert_eq!(names("1000/storage"), ["root"]);
         }
+        // A container has it whose build was killed.
+        fs::create_dir_all(all.join("1000/build-1")).unwrap();
+        let users = all.join("1000/storage/.store.users");
+        fs::write(&users, serde_json::to_vec(&[dir.path()]).unwrap()).unwrap();
+        for age in [None, now] {
+            assert_eq!(remove(dir.path(), age), RemovedBuilds::default());
+        }
+        fs::remove_file(users).unwrap();
+        fs::remove_dir(all.join("1000/build-1")).unwrap();
         let removed = remove(dir.path(), now);
         assert_eq!(removed.caches, 1);
         assert!((1 << 20..2 << 20).contains(&removed.freed_bytes), "{removed:?}");

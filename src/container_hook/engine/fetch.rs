@@ -1,9 +1,9 @@
-//! The image of a container: pulled, or built.
+//! The image of a container: pulled, or about to be built.
 
 use std::path::Path;
 
 use super::backend::EngineBackend;
-use super::build::build;
+use super::build::{self, BuildError, Source};
 use super::plan::Plan;
 use crate::container_hook::error::HookError;
 use crate::container_hook::options::Pull;
@@ -13,17 +13,25 @@ use crate::image::{
 };
 use crate::sys::privilege::outside;
 
-/// Returns the image of a container, pulled if the policy says so and built if there is none to pull.
+/// Returns the image of a container that has one, pulled if the policy says so.
 pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Image, HookError> {
     if let Some(system) = &plan.system {
         return Ok(system.image(&backend.engine.store)?);
     }
+    match source(backend, plan)? {
+        Source::Image(image) => Ok(*image),
+        Source::Dockerfile(_) => Err(BuildError::NotAStep.into()),
+    }
+}
+
+/// Returns the image of a container, pulled if the policy says so, or what builds it.
+pub(super) fn source(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Source, HookError> {
     let container = &plan.container;
     let reference = match (&container.reference, &container.args.source) {
         (Some(reference), _) => reference,
         (None, ImageSource::Dockerfile(path)) => {
             let credentials = credentials(backend, plan, None);
-            return Ok(build(backend, Path::new(path), &credentials)?);
+            return Ok(build::begin(backend, Path::new(path), &credentials)?);
         }
         (None, ImageSource::Image(_)) => unreachable!("an image's name was parsed before"),
     };
@@ -42,7 +50,8 @@ pub(super) fn image(backend: &EngineBackend<'_>, plan: &Plan<'_>) -> Result<Imag
         progress: backend.context.log,
     };
     // Registries are reached as the user of the host reaches them, not as the job does.
-    Ok(outside::run(|| pull(&backend.engine.store, backend.registries, &request))?)
+    let pulled = outside::run(|| pull(&backend.engine.store, backend.registries, &request));
+    Ok(Source::Image(Box::new(pulled?)))
 }
 
 /// Returns the logins for what a container is made from: the runner's own for its image, those of the

@@ -59,7 +59,10 @@ pub(super) fn prepare<'h>(
         ),
         volumes: context.volumes,
         process: context.process,
-        user_namespace: context.network.user_namespace(),
+        user_namespace: context
+            .network
+            .user_namespace()
+            .filter(|_| backend.settings.user_namespace),
         private_ids: context.network.private_ids(),
     };
     let options = plan.bundle(backend, image, id, &inputs)?;

@@ -60,9 +60,9 @@ impl JobNetwork {
     }
 
     pub(super) fn create(backend: &EngineBackend<'_>, id: &str) -> Result<Self, HookError> {
-        // One of a user's own is around all of the job, and has no further ids to give away.
-        let user_namespace =
-            backend.settings.user_namespace && backend.engine.privilege.has_idmapped_mounts();
+        // One of a user's own is around all of the job, and has no further ids to give away. What a Dockerfile runs
+        // has one whatever the settings say of containers.
+        let user_namespace = backend.engine.privilege.has_idmapped_mounts();
         // runc limits processes in it from outside, which only its owner may without CAP_SYS_RESOURCE.
         let user_namespace = user_namespace.then_some(NamespaceOwner::Maker);
         let request = NetworkRequest { id: id.to_owned(), user_namespace };
@@ -84,7 +84,7 @@ impl JobNetwork {
         Ok(JobNetwork { id: id.to_owned(), network })
     }
 
-    /// Returns the pinned user namespace of the job's containers; none if they are in the host's.
+    /// Returns the pinned user namespace of the job; none if this process is in one.
     pub(super) fn user_namespace(&self) -> Option<PathBuf> {
         self.network.user_namespace()
     }
@@ -95,11 +95,7 @@ impl JobNetwork {
     }
 
     /// Connects a container and publishes its ports.
-    pub(super) fn attach(
-        &mut self,
-        id: &str,
-        ports: Vec<PortMapping>,
-    ) -> Result<Endpoint, HookError> {
+    pub(super) fn attach(&self, id: &str, ports: Vec<PortMapping>) -> Result<Endpoint, HookError> {
         Ok(self.network.attach(&request(id, &ports))?)
     }
 
@@ -114,7 +110,7 @@ impl JobNetwork {
     }
 
     /// Takes a container's end away.
-    pub(super) fn detach(&mut self, id: &str) -> Result<(), HookError> {
+    pub(super) fn detach(&self, id: &str) -> Result<(), HookError> {
         Ok(self.network.detach(&id[..12])?)
     }
 

@@ -130,6 +130,19 @@ impl<'a> Plan<'a> {
         bundle::Resources { pids_limit: pids, ..self.base.resources.clone() }
     }
 
+    /// Returns options with nothing but the limits of the container and its hooks, for a container that prepares it.
+    pub(super) fn limits(&self, backend: &EngineBackend<'_>) -> bundle::Options {
+        let mut options = bundle::Options {
+            resources: self.base.resources.clone(),
+            rlimits: self.base.rlimits.clone(),
+            oom_score_adj: self.base.oom_score_adj,
+            hooks: self.base.hooks.clone(),
+            ..bundle::Options::default()
+        };
+        options.resources.pids_limit = pids_limit(backend, &self.container.options);
+        options
+    }
+
     /// Returns whether the container runs a program of ours, which does nothing but to be there.
     pub(super) fn keeps_alive(&self) -> bool {
         self.container.role == Role::Job

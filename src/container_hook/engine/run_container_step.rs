@@ -4,6 +4,7 @@ use std::process::ExitStatus;
 
 use super::audit;
 use super::backend::EngineBackend;
+use super::build::{BuildSite, Source};
 use super::cleanup_job;
 use super::fetch;
 use super::give_back;
@@ -20,7 +21,6 @@ use crate::container::{self, Record, new_id};
 use crate::container_hook::error::HookError;
 use crate::container_hook::plan::{ContainerRequest, Role};
 use crate::container_hook::request::ContainerArgs;
-use crate::image::Image;
 use crate::network::Endpoint;
 use crate::sys::thread::beside;
 
@@ -53,35 +53,37 @@ pub(super) fn run(
     }
     services::report_ended(backend, "during the job")?;
     let ids: Vec<_> = plans.iter().map(|_| new_id()).collect();
-    let (mut network, connected) = match &job {
+    let (network, connected) = match &job {
         Some(job) => {
             lend(backend, job, &plans)?;
-            let mut network = JobNetwork::open(backend, &job.network)?;
-            let connected = fetch_and_attach(backend, &mut network, &plans, &ids[0]);
+            let network = JobNetwork::open(backend, &job.network)?;
+            let connected = fetch_and_attach(backend, &network, &plans, &ids[0]);
             (network, connected)
         }
-        // What a Dockerfile runs has no other network than that of the step.
-        None if backend.network.privilege.has_own_network() => {
-            let id = new_id()[..12].to_owned();
-            jobs.write_step(backend.context.runner, &id, give_back::lent(backend, &plans))?;
-            let mut network = JobNetwork::create(backend, &id)?;
-            let connected = fetch_and_attach(backend, &mut network, &plans, &ids[0]);
-            (network, connected)
-        }
-        // Nobody cleans up after a step without a job: while it is pulled or built there is nothing of it.
+        // Nobody cleans up after a step without a job: while images are pulled there is nothing of it.
         None => {
-            let images = images(backend, &plans)?;
+            let sources = sources(backend, &plans)?;
             let id = new_id()[..12].to_owned();
             let lent = give_back::lent(backend, &plans);
             give_back::remember(backend.engine, &lent)?;
             jobs.write_step(backend.context.runner, &id, lent)?;
-            let mut network = JobNetwork::create(backend, &id)?;
-            let endpoint = attach(backend, &mut network, &plans, &ids[0]);
-            (network, endpoint.map(|endpoint| (images, endpoint)))
+            let network = JobNetwork::create(backend, &id)?;
+            let endpoint = attach(backend, &network, &plans, &ids[0]);
+            (network, endpoint.map(|endpoint| (sources, endpoint)))
         }
     };
     let peers = job.map(|job| job.peers).unwrap_or_default();
-    let result = connected.and_then(|(images, endpoint)| {
+    let result = connected.and_then(|(sources, endpoint)| {
+        let volumes = pod::directory(backend.engine, network.id(), &ids[0][..12]);
+        let (network, peers) = (&network, &peers[..]);
+        let context = LaunchContext { network, peers, volumes: &volumes, process: None };
+        let images = plans.iter().zip(sources).map(|(plan, source)| match source {
+            Source::Image(image) => Ok(*image),
+            Source::Dockerfile(build) => build
+                .run(backend, BuildSite { plan, context, pass_on })
+                .map_err(HookError::of(&plan.container.title)),
+        });
+        let images = images.collect::<Result<Vec<_>, _>>()?;
         let pending = plans.iter().zip(images).zip(&ids);
         let pending = pending.map(|((plan, image), id)| PendingContainer {
             plan,
@@ -90,15 +92,12 @@ pub(super) fn run(
             endpoint: endpoint.clone(),
         });
         mount_volumes(backend, &plans)?;
-        let volumes = pod::directory(backend.engine, network.id(), &ids[0][..12]);
-        let (network, peers) = (&network, &peers[..]);
-        let context = LaunchContext { network, peers, volumes: &volumes, process: None };
         run_in(backend, pod.as_ref(), &pending.collect::<Vec<_>>(), context, pass_on)
     });
     let cleaned = if is_alone {
         cleanup_job::remove_all(backend)
     } else {
-        let removed = remove(backend, &ids, pod.as_ref(), &mut network);
+        let removed = remove(backend, &ids, pod.as_ref(), &network);
         give_back_to_host(backend, &plans).and(removed)
     };
     // The step's own failure is what people want to hear of.
@@ -148,31 +147,31 @@ fn plan<'a>(
 /// Fetches the images and connects the step: the network and the registry do not wait for each other.
 fn fetch_and_attach(
     backend: &EngineBackend<'_>,
-    network: &mut JobNetwork,
+    network: &JobNetwork,
     plans: &[Plan<'_>],
     id: &str,
-) -> Result<(Vec<Image>, Option<Endpoint>), HookError> {
-    let (images, endpoint) = std::thread::scope(|scope| {
-        let images = beside(scope, || images(backend, plans));
+) -> Result<(Vec<Source>, Option<Endpoint>), HookError> {
+    let (sources, endpoint) = std::thread::scope(|scope| {
+        let sources = beside(scope, || sources(backend, plans));
         let endpoint = attach(backend, network, plans, id);
-        (images.join(), endpoint)
+        (sources.join(), endpoint)
     });
     // If both failed, the image is what people can do something about.
-    Ok((images?, endpoint?))
+    Ok((sources?, endpoint?))
 }
 
-/// Returns the images of all containers.
-fn images(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<Vec<Image>, HookError> {
-    let images = in_parallel(plans, |plan| {
-        fetch::image(backend, plan).map_err(HookError::of(&plan.container.title))
+/// Returns the images of all containers, or what builds them.
+fn sources(backend: &EngineBackend<'_>, plans: &[Plan<'_>]) -> Result<Vec<Source>, HookError> {
+    let sources = in_parallel(plans, |plan| {
+        fetch::source(backend, plan).map_err(HookError::of(&plan.container.title))
     });
-    images.into_iter().collect()
+    sources.into_iter().collect()
 }
 
 /// Connects the step, whose id is given; what only the template has shares its end.
 fn attach(
     backend: &EngineBackend<'_>,
-    network: &mut JobNetwork,
+    network: &JobNetwork,
     plans: &[Plan<'_>],
     id: &str,
 ) -> Result<Option<Endpoint>, HookError> {
@@ -212,7 +211,7 @@ fn remove(
     backend: &EngineBackend<'_>,
     ids: &[String],
     pod: Option<&Pod>,
-    network: &mut JobNetwork,
+    network: &JobNetwork,
 ) -> Result<(), HookError> {
     let records = ids[1..].iter().filter_map(|id| backend.engine.directory(id).read().ok());
     let records: Vec<Record> = records.collect();

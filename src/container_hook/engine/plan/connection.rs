@@ -8,7 +8,7 @@ use crate::container_hook::options::HostAddress;
 
 impl Plan<'_> {
     /// Connects the container.
-    pub(super) fn connect(
+    pub(in crate::container_hook::engine) fn connect(
         &self,
         backend: &EngineBackend<'_>,
         connection: &Connection<'_>,

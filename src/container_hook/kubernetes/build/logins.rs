@@ -5,8 +5,8 @@ use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
+use super::auth_file::auth_file;
 use super::error::BuildError;
-use crate::container_hook::dockerfile::auth_file;
 use crate::container_hook::request::Registry;
 use crate::container_hook::secret::Secret;
 use crate::image::{CredentialFile, Credentials, HelperError, Login, Reference, RegistryClient};

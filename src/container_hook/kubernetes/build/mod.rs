@@ -6,6 +6,7 @@
 //! `build` left in a directory that both see. With a BuildKit elsewhere there is only `registry`, whose
 //! `buildctl` hands the context over. `program` has the command lines, `logins` whom they are for.
 
+mod auth_file;
 mod error;
 mod logins;
 mod name;

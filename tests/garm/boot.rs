@@ -138,7 +138,7 @@ fn a_downloaded_runner_that_lacks_a_library_has_it_installed_unless_the_admin_sa
         assert_eq!(record.all("dependencies").len(), 1, "{}", record.text);
         world.provider().delete("one");
         world.installation.configure("[boot]\ninstall-dependencies = false\n");
-        world.create("two", "true", base.clone());
+        world.create_for_failure("two", "true", base.clone());
         // Whether the boot or the runner says so, it is an error or an end, and not a hang.
         program::wait_until("two has ended", || {
             world.provider().get("two").status != Status::Running

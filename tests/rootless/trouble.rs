@@ -78,7 +78,7 @@ fn a_user_without_a_session_has_jobs() {
 
 /// The place in `/tmp` is anybody's to make first.
 #[test]
-fn a_run_directory_that_another_user_made_is_refused() {
+fn a_run_directory_that_another_user_made_is_replaced() {
     with_each(&[Who::Ranges], "", |installation| {
         let user = installation.user.unwrap();
         let (host, directory) = (installation.host(), format!("/tmp/oci-hooks-{}", user.id));
@@ -90,15 +90,18 @@ fn a_run_directory_that_another_user_made_is_refused() {
             format!("mkdir {directory}; chown {0}:{0} {directory}; chmod 770 {directory}", user.id),
         ] {
             host.shell(&made);
-            let runner = installation.runner("runner-1");
-            let args = json!({"container": runner.job_container("node:22"), "services": []});
-            let said = runner.start("prepare_job", args).wait().failure();
-            assert!(said.contains(&directory), "{made}: {said}");
-            assert_eq!(host.shell("ls -A /tmp/theirs 2>/dev/null || true"), "");
-            host.shell(&format!(
-                "rm -r {directory} {} /tmp/theirs 2>/dev/null || true",
-                runner.home().display()
-            ));
+            let mut runner = installation.runner("runner-1");
+            job(&mut runner);
+            let said = installation.admin(&["doctor"]).stdout;
+            let expected = format!("since {directory} is not this user's alone");
+            assert!(said.contains(&expected), "{made}: {said}");
+            assert_eq!(host.shell(&format!("ls -A {directory}/")), "", "{made}");
+            // The other user gives way between two calls of a job.
+            runner.prepare(runner.job_container("node:22"), &[]);
+            host.shell(&format!("rm -r {directory}; rm -rf /tmp/theirs"));
+            runner.run("echo it runs").success();
+            runner.cleanup();
+            host.shell(&format!("rm -r {} {directory}-*", runner.home().display()));
         }
     });
 }

@@ -5,7 +5,6 @@ use std::fs::{self, File, Metadata, OpenOptions, Permissions, TryLockError};
 use std::io;
 use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
 use std::path::Path;
-use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -21,6 +20,8 @@ pub const LONG: Duration = Duration::from_secs(600);
 
 /// How long a process waits until it reports who holds the lock.
 const REPORT_AFTER: Duration = Duration::from_secs(2);
+
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A held lock. It is released when this is dropped, and by the kernel when the process dies.
 ///
@@ -55,7 +56,6 @@ impl FileLock {
 
     /// Takes the lock, or returns nothing if somebody else holds it all the time.
     pub fn try_exclusive_for(path: &Path, time: Duration) -> Result<Option<Self>, PathError> {
-        const POLL_INTERVAL: Duration = Duration::from_millis(5);
         let end = Instant::now() + time;
         loop {
             let lock = Self::try_exclusive(path)?;
@@ -138,13 +138,6 @@ impl Mode {
             Err(TryLockError::Error(error)) => Err(error),
         }
     }
-
-    fn lock(self, file: &File) -> io::Result<()> {
-        match self {
-            Mode::Exclusive => file.lock(),
-            Mode::Shared => file.lock_shared(),
-        }
-    }
 }
 
 /// Notes when the lock was taken, for those who wait.
@@ -154,36 +147,30 @@ fn taken(file: File) -> FileLock {
     FileLock { file }
 }
 
-/// Waits for a lock in the order of the kernel's queue.
+/// Waits for a lock. flock(2) has no timeout, and a thread that waits would be in the way of setns(2) into a user
+/// namespace for a moment after its end.
 fn wait(file: File, path: &Path, mode: Mode, within: Duration) -> Result<FileLock, PathError> {
-    if mode.try_lock(&file).at("lock", path)? {
-        return Ok(taken(file));
-    }
-    let metadata = file.metadata().at("look up", path)?;
-    // flock(2) has no timeout. A lock that comes too late is given back with the file.
-    let (send, locked) = mpsc::sync_channel(0);
-    let waiting = thread::spawn(move || {
-        let result = mode.lock(&file);
-        let _ = send.send(result.map(|()| file));
-    });
-    let report_after = REPORT_AFTER.min(within);
-    let mut result = locked.recv_timeout(report_after);
-    if result.is_err() && within > report_after {
-        warn!("waiting for the lock {}: {}", path.display(), holder(&metadata));
-        result = locked.recv_timeout(within - report_after);
-    }
-    match result {
-        Ok(result) => {
-            // Later unshare(2) calls need a process with one thread.
-            let _ = waiting.join();
-            Ok(taken(result.at("lock", path)?))
+    let start = Instant::now();
+    let mut is_reported = false;
+    while !mode.try_lock(&file).at("lock", path)? {
+        let waited = start.elapsed();
+        let is_over = waited >= within;
+        if is_over || (waited >= REPORT_AFTER && !is_reported) {
+            let holder = holder(&file.metadata().at("look up", path)?);
+            if is_over {
+                let text = format!("{holder}; end that process if it is stopped, or try again");
+                return Err(PathError::new(
+                    "lock",
+                    path,
+                    io::Error::new(io::ErrorKind::TimedOut, text),
+                ));
+            }
+            warn!("waiting for the lock {}: {holder}", path.display());
+            is_reported = true;
         }
-        Err(_) => {
-            let text =
-                format!("{}; end that process if it is stopped, or try again", holder(&metadata));
-            Err(PathError::new("lock", path, io::Error::new(io::ErrorKind::TimedOut, text)))
-        }
+        thread::sleep(POLL_INTERVAL);
     }
+    Ok(taken(file))
 }
 
 /// Says which process holds the lock of a file, since when, and whether it is stopped.
@@ -317,7 +304,6 @@ mod tests {
             let start = format!("process {} (", std::process::id());
             assert!(said.starts_with(&start) && said.contains(") has held it for 0 s; "), "{said}");
         }
-        // The one that gave up has given its place in the queue back as soon as it got the lock.
         drop(held);
         drop(FileLock::exclusive(&path, BRIEF).unwrap());
     }

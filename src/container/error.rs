@@ -77,12 +77,6 @@ pub enum ContainerError {
         /// What they are to have.
         limit_bytes: u64,
     },
-    /// Nobody may touch volumes while containers are made or removed that may have them.
-    #[error(
-        "the named volumes of {owner} are busy: its runner begins or ends containers right now; try again when \
-         it has done so"
-    )]
-    VolumesBusy { owner: String },
     /// A program could not be run.
     #[error(transparent)]
     Program(#[from] RunError),

@@ -79,7 +79,7 @@ pub use pattern::{Pattern, PatternError};
 pub use pipeline::{Pipeline, PipelineError};
 pub use schema::{Definition, PathCheck, SchemaOptions, Version};
 pub use select::{Injection, Selection};
-pub use set::{HookFile, HookSet, Verdict};
+pub use set::{HookFile, HookSet, Verdict, has_hook_files};
 pub use stage::{OciStage, Stage};
 pub use target::{Command, Target, TargetOverrides};
 pub use when::{AnnotationPattern, Combine, EmptyArgs, Evaluation, Reason, When};

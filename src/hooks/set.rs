@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::ffi::{OsStr, OsString};
+use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
@@ -141,6 +142,12 @@ pub(super) fn order_key(name: &OsStr) -> Cow<'_, [u8]> {
 pub(super) fn is_hook_file_name(name: &OsStr) -> bool {
     // Not `Path::extension`: it has none for `.json`, which counts.
     Path::new(name).as_os_str().as_bytes().ends_with(b".json")
+}
+
+/// Returns whether a directory has a file that counts as a hook file by its name.
+pub fn has_hook_files(dir: &Path) -> bool {
+    let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
+    entries.any(|entry| is_hook_file_name(&entry.file_name()))
 }
 
 #[cfg(test)]

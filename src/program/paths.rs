@@ -19,6 +19,9 @@ const NAME: &str = "oci-hooks";
 /// Where systemd notes whose services run while nobody is logged in, by the name of the user.
 const LINGER: &str = "/var/lib/systemd/linger";
 
+/// Where every user can create directories.
+const SHARED: &str = "/tmp";
+
 /// The directories of root, or of an ordinary user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Paths {
@@ -53,7 +56,7 @@ struct User {
     home: Option<PathBuf>,
     /// Whether their runtime directory is there while they are not logged in.
     lingers: bool,
-    /// Where everybody can create directories.
+    /// Where every user can create directories.
     shared: PathBuf,
 }
 
@@ -78,7 +81,7 @@ impl Paths {
             variable: |name| std::env::var_os(name),
             lingers: known.as_ref().is_some_and(lingers),
             home: known.map(|user| user.home),
-            shared: PathBuf::from("/tmp"),
+            shared: PathBuf::from(SHARED),
         })
     }
 
@@ -87,7 +90,7 @@ impl Paths {
         let variable = |name| (user.variable)(name).map(PathBuf::from).filter(|p| p.is_absolute());
         let home = variable("HOME").or_else(|| user.home.clone()).filter(|home| home.is_dir());
         let beneath = |name, rest: &str| variable(name).or_else(|| Some(home.as_ref()?.join(rest)));
-        let temporary = user.shared.join(format!("{NAME}-{}", user.uid));
+        let temporary = usual_of(&user.shared, user.uid);
         let state = beneath("XDG_STATE_HOME", ".local/state").map(|dir| dir.join(NAME));
         Paths {
             config: beneath("XDG_CONFIG_HOME", ".config").map(|dir| dir.join(NAME)),
@@ -159,8 +162,18 @@ fn temporary_directory(usual: &Path, uid: u32, state: Option<&Path>) -> PathBuf 
         symlink(&dir, link).at("make the symbolic link", link)?;
         Ok(dir)
     };
-    // Whoever uses the usual one is told what is wrong with it.
+    // Otherwise `make_private` reports what is wrong with the usual one.
     link.and_then(|link| replace(&link).ok()).unwrap_or_else(|| usual.to_owned())
+}
+
+fn usual_of(shared: &Path, uid: u32) -> PathBuf {
+    shared.join(format!("{NAME}-{uid}"))
+}
+
+/// Returns the usual run directory of this process's user in `/tmp`, if `run` takes its place.
+pub fn replaced_by(run: &Path) -> Option<PathBuf> {
+    let usual = usual_of(Path::new(SHARED), rustix::process::geteuid().as_raw());
+    (run.parent() == usual.parent() && run != usual).then_some(usual)
 }
 
 /// Returns whether only a user can look into a directory.
@@ -169,8 +182,8 @@ fn is_private(dir: &Path, uid: u32) -> bool {
         .is_ok_and(|found| found.is_dir() && found.uid() == uid && found.mode() & 0o077 == 0)
 }
 
-/// Makes a directory that nobody but the user who runs this may look into, with those above it; one that is
-/// there has to be so.
+/// Creates a directory that only this process's user may look into, and the directories above it. An existing
+/// directory has to be as private.
 ///
 /// # Errors
 ///
@@ -203,7 +216,7 @@ mod tests {
     const UID: u32 = 54_321;
 
     fn of(variable: fn(&str) -> Option<OsString>, home: Option<&str>, lingers: bool) -> Paths {
-        let shared = PathBuf::from("/tmp");
+        let shared = PathBuf::from(SHARED);
         Paths::of_user(&User { uid: UID, variable, home: home.map(PathBuf::from), lingers, shared })
     }
 

@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use super::checks::owners::IDMAPPED_OVERLAY;
 use super::host::HostError;
 use crate::bundle::HookOptions;
 use crate::hooks::Consumer;
 use crate::image::PullPolicy;
 use crate::sys::quantity::{Age, Size};
-use crate::sys::userns;
+use crate::sys::{userns, version};
 
 /// The OCI runtime, `[runtime]` in settings.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -162,10 +163,8 @@ impl UserNamespace {
 /// Returns whether overlayfs supports idmapped layers, as on Linux 5.19 or later.
 fn supports_idmapped_layers() -> bool {
     let uname = rustix::system::uname();
-    let release = uname.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map(str::parse::<u32>);
-    let mut next = || numbers.next().and_then(Result::ok).unwrap_or_default();
-    (next(), next()) >= (5, 19)
+    let version = version::parse(&uname.release().to_string_lossy());
+    version.is_some_and(|version| version >= IDMAPPED_OVERLAY.0)
 }
 
 /// How a registry is reached.

@@ -1,11 +1,10 @@
 //! Adding hooks to the bundle of a container that is about to be made.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use oci_hooks::hooks::pipeline::{Injected, PipelineError, PipelineFailure, Report};
 use oci_hooks::hooks::trust::TrustOptions;
-use oci_hooks::hooks::{ConfigError, FilterOptions, InjectOptions, Pipeline};
+use oci_hooks::hooks::{ConfigError, FilterOptions, InjectOptions, Pipeline, has_hook_files};
 use oci_hooks::runtime::{ContainerCall, Level, Log};
 use oci_hooks::sys::error::chain;
 use oci_hooks::sys::fs::{
@@ -33,10 +32,10 @@ pub(crate) enum InjectError {
     Pipeline(PipelineFailure),
     #[error(transparent)]
     Log(PathError),
-    // Containers would run without the hooks that are expected of it.
+    // Containers would run without the hooks of this directory.
     #[error(
-        "the hook directory {} is missing or has no .json files: correct its name, or set allow-empty-dirs = true",
-        path.display()
+        "the hook directory {} is missing or has no .json files: correct its name, or set \
+         allow-empty-dirs = true in the settings", path.display()
     )]
     NoHookFiles { path: PathBuf },
     #[error(
@@ -95,16 +94,11 @@ fn check_named(settings: &Settings) -> Result<(), InjectError> {
     if settings.allow_empty_dirs {
         return Ok(());
     }
-    let is_hook_file =
-        |entry: &fs::DirEntry| Path::new(&entry.file_name()).extension() == Some("json".as_ref());
-    let named = settings.hooks_dirs.iter().flatten().chain(&settings.more_dirs);
-    for dir in named {
-        let mut entries = fs::read_dir(dir).into_iter().flatten().flatten();
-        if !entries.any(|entry| is_hook_file(&entry)) {
-            return Err(InjectError::NoHookFiles { path: dir.clone() });
-        }
+    let mut named = settings.hooks_dirs.iter().flatten().chain(&settings.more_dirs);
+    match named.find(|dir| !has_hook_files(dir)) {
+        Some(dir) => Err(InjectError::NoHookFiles { path: dir.clone() }),
+        None => Ok(()),
     }
-    Ok(())
 }
 
 fn pipeline(settings: &Settings, bundle: &Path) -> Pipeline {

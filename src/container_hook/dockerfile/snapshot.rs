@@ -46,9 +46,6 @@ const AHEAD: usize = 16;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ContextError {
-    /// The runner may not name the directory.
-    #[error(transparent)]
-    Files(PathError),
     /// Something cannot be read, perhaps by this user, or cannot be copied.
     #[error(transparent)]
     Path(#[from] PathError),

@@ -102,16 +102,6 @@ impl Jobs {
         Ok(FileLock::exclusive(&self.dir.join(format!("{owner}.lock")), time)?)
     }
 
-    /// Takes the same lock, unless another call has it for so long.
-    pub(super) fn try_lock_for(
-        &self,
-        owner: &str,
-        time: Duration,
-    ) -> Result<Option<FileLock>, HookError> {
-        make_private(&self.dir)?;
-        Ok(FileLock::try_exclusive_for(&self.dir.join(format!("{owner}.lock")), time)?)
-    }
-
     /// Records a job that is about to be made, or more of it.
     pub(super) fn write(
         &self,

@@ -151,8 +151,7 @@ impl RunnerVolumes<'_> {
 
     /// Waits for calls of the runner that begin or remove containers, and keeps others from it.
     fn lock(&self, owner: &str) -> Result<FileLock, HookError> {
-        let lock = Jobs::new(self.run).try_lock_for(owner, PATIENCE)?;
-        Ok(lock.ok_or_else(|| ContainerError::VolumesBusy { owner: owner.to_owned() })?)
+        Jobs::new(self.run).lock_within(owner, PATIENCE)
     }
 
     /// Returns the volumes in a directory.

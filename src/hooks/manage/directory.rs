@@ -61,6 +61,10 @@ pub(super) struct Directory<'a> {
 impl<'a> Directory<'a> {
     /// Opens a directory and waits for its lock.
     pub(super) fn lock(path: &'a Path) -> Result<Self, ManageError> {
+        Self::lock_within(path, LOCK_WITHIN)
+    }
+
+    fn lock_within(path: &'a Path, time: Duration) -> Result<Self, ManageError> {
         let opened = match open_directory(path) {
             Ok(opened) => opened,
             Err(ReplaceError::Path(error)) if error.source.kind() == io::ErrorKind::NotFound => {
@@ -69,11 +73,16 @@ impl<'a> Directory<'a> {
             Err(error) => return Err(error.into()),
         };
         // The directory itself is locked, so that no file is left in it.
-        let end = Instant::now() + LOCK_WITHIN;
+        let end = Instant::now() + time;
         loop {
             match flock(&opened, FlockOperation::NonBlockingLockExclusive) {
-                // Whoever can read the directory can lock it, too.
+                // Every user who can read the directory can lock it, too.
                 Err(Errno::WOULDBLOCK) if Instant::now() < end => thread::sleep(LOCK_POLL),
+                Err(Errno::WOULDBLOCK) => {
+                    let text = "another process keeps it locked: `lslocks` names it";
+                    let error = io::Error::new(io::ErrorKind::TimedOut, text);
+                    return Err(PathError::new("lock", path, error).into());
+                }
                 locked => break locked.at("lock", path)?,
             }
         }
@@ -235,6 +244,17 @@ mod tests {
         assert!(!at("moved/a.json").exists());
         assert_eq!(fs::read(at("victim/a.json")).unwrap(), b"victim");
         assert_eq!(fs::read_dir(at("victim")).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn a_lock_that_another_process_keeps_is_an_error_in_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let _held = Directory::lock(dir.path()).unwrap();
+        let Err(error) = Directory::lock_within(dir.path(), Duration::from_millis(20)) else {
+            panic!("it is locked");
+        };
+        let said = crate::sys::error::chain(&error);
+        assert!(said.ends_with("another process keeps it locked: `lslocks` names it"), "{said}");
     }
 
     #[test]

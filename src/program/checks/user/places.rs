@@ -7,6 +7,7 @@ use rustix::fs::{
     Access, AtFlags, CWD, Mode, OFlags, StatVfsMountFlags, accessat, fstatfs, fstatvfs, open,
 };
 
+use super::super::super::paths::replaced_by;
 use super::super::super::sections::Store;
 use super::super::Check;
 use super::super::storage::existing;
@@ -62,15 +63,10 @@ pub fn writable(name: &'static str, key: &str, path: &Path) -> Option<Check> {
 
 /// Reports a run directory that takes the place of one which another user created.
 pub fn replaced(run: &Path) -> Option<Check> {
-    let usual =
-        Path::new("/tmp").join(format!("oci-hooks-{}", rustix::process::geteuid().as_raw()));
-    let is_replacement = run.parent() == usual.parent() && run != usual;
-    is_replacement.then(|| {
-        let found =
-            format!("{}, since {} is not this user's alone", run.display(), usual.display());
-        let hint = "loginctl enable-linger: then it is in the user's runtime directory";
-        Check::warn("run directory", found, hint)
-    })
+    let usual = replaced_by(run)?;
+    let found = format!("{}, since {} is not this user's alone", run.display(), usual.display());
+    let hint = "loginctl enable-linger: then it is in the user's runtime directory";
+    Some(Check::warn("run directory", found, hint))
 }
 
 #[cfg(test)]

@@ -31,7 +31,7 @@ use crate::sys::trash::{Emptied, Trash};
 #[derive(Debug)]
 pub struct Engine {
     pub store: Store,
-    /// What runs new containers. Those that are there already have theirs in their records.
+    /// The runtime for new containers. Existing containers keep the runtime in their record.
     pub runtime: Runtime,
     /// What does not outlive a boot, as `/run/oci-hooks`.
     pub run: PathBuf,
@@ -123,8 +123,7 @@ impl Engine {
             return Ok(path);
         }
         make_private(&dir)?;
-        // Of several that find none one makes it: what another has opened meanwhile and is about to mount
-        // must not be replaced.
+        // One process writes the program: another that has opened it is about to mount it.
         let _lock = FileLock::exclusive(&dir.join("init.lock"), BRIEF)?;
         if is_there() {
             return Ok(path);

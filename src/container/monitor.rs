@@ -88,7 +88,7 @@ pub fn monitor(run: &Path, id: &str, mounts: RawFd) -> Result<(), ContainerError
             watched.map(drop).at("read the output of", directory.path()).map_err(Into::into)
         }
         Err(error) => {
-            // If nobody reads it any more, there is nobody to tell.
+            // The reader may have ended.
             let _ = io::stdout().write_all(chain(&error).as_bytes());
             Err(error)
         }

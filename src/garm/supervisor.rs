@@ -168,7 +168,7 @@ pub fn supervise(engine: &Engine, controller: &str, name: &str) -> Result<(), Su
     let mut supervisor = match prepared {
         Ok(supervisor) => supervisor,
         Err(error) => {
-            // If nobody reads it any more, there is nobody to tell.
+            // The reader may have ended.
             let _ = io::stdout().write_all(chain(&error).as_bytes());
             return Err(error);
         }

@@ -222,7 +222,7 @@ fn has_ipv6() -> bool {
 #[derive(Debug, Default)]
 pub(super) struct Records {
     pub(super) known: Vec<Record>,
-    /// Those whose record nobody can read, by their ids: what they have only the kernel says.
+    /// The ids of networks whose record is unreadable: only the kernel knows what they have.
     pub(super) unreadable: Vec<(String, NetworkError)>,
 }
 

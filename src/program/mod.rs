@@ -1,7 +1,7 @@
 //! What the programs of this package share, compiled once. It is no part of the library's interface.
 //!
-//! This is the top layer: it may name all other modules, and none of them names it. It is half a program, and so
-//! may do what the rest of the library never does: print, read the environment, and say with which code to exit.
+//! This is the top layer: it may use all other modules, and no other module uses it. Unlike the rest of the library, it
+//! prints, reads the environment and chooses exit codes.
 //! A program brings what is its own: its command line, its type of errors ([`exit::Failure`]) and its settings
 //! ([`settings_file::FileSettings`]).
 

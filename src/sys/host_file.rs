@@ -88,8 +88,8 @@ impl HostFile {
     }
 
     /// Opens what is at a path beneath this directory, as a process sees it whose root directory it
-    /// is: symbolic links stay beneath. If nothing is there, directories like this one are made, of this
-    /// user and group; those that are found there stay whose they are.
+    /// is: symbolic links stay beneath. If nothing is there, directories like this one are created for
+    /// this user and group. Existing directories keep their owner.
     pub fn within(&self, path: &Path, (uid, gid): (u32, u32)) -> Result<HostFile, PathError> {
         let name = self.name.join(path);
         match open_as_root(self.file.as_fd(), path, PATH_ONLY, Mode::empty()) {

@@ -69,7 +69,7 @@ fn look_up<T>(
             // The buffer, which its strings are in, is still there.
             0 => return Ok(Some(read(&entry))),
             libc::ERANGE if buffer.len() < MAX_ENTRY_BYTES => buffer.resize(buffer.len() * 2, 0),
-            // So some databases say that they do not know somebody.
+            // Some NSS modules report these for an unknown user.
             libc::ENOENT | libc::ESRCH => return Ok(None),
             error => return Err(io::Error::from_raw_os_error(error)),
         }

@@ -131,7 +131,7 @@ fn trickling(content: &Content, slow: &str) -> Server {
         move |request| {
             let path = request.path.split('?').next().unwrap();
             let answer = if path == "/token" {
-                // With what nobody needs, so that there is something to trickle.
+                // The unused field makes the answer large enough to trickle.
                 Response::ok(format!("{{\"token\":\"t\",\"x\":\"{}\"}}", "x".repeat(100_000)))
             } else if path == "/v2/" || request.header("authorization") == Some("Bearer t") {
                 content.answer(request)

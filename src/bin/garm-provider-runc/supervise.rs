@@ -17,7 +17,7 @@ use crate::error::Error;
 
 /// Start a runner and stay until it ends; called by this program itself
 ///
-/// It reads no settings: what it has to know of them, its caller tells it. They may have changed, and in
+/// It reads no settings: the caller passes the values that it needs. The settings may have changed, and in
 /// the namespaces of an ordinary user's instance nobody can tell whose they are.
 #[derive(Debug, Args)]
 #[command(hide = true)]

@@ -66,7 +66,7 @@ impl Creation<'_> {
         }
         let program = self.provider.engine.init_program()?;
         options.init = Some(Init { program, args: Vec::new(), idle_only: true });
-        // All else that runs says who it is.
+        // Every other process of the instance names its user.
         options.user = Some("0:0".to_owned());
         options.cwd = Some("/".into());
         let memory = ["exec".to_owned()];

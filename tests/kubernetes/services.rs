@@ -1,5 +1,7 @@
 //! Services: their names, their health, their end.
 
+use std::fs;
+
 use serde_json::json;
 
 use crate::setup::{Pods, cluster};
@@ -55,9 +57,24 @@ fn a_service_that_ends_is_reported_in_its_own_words() {
     let cluster = cluster();
     let pods = Pods::new(&cluster);
     let mut runner = pods.runner("ends");
-    let service = merge(container("test/exits:1"), json!({"contextName": "broken"}));
-    let args = json!({"container": runner.job_container("alpine:3.20"), "services": [service]});
-    let ended = runner.call("prepare_job", args).success();
+    let broken = merge(container("test/exits:1"), json!({"contextName": "broken"}));
+    // A job waits for this service, which becomes healthy when the cluster has reported the end of the other.
+    let options = "--tmpfs /gate --health-cmd \"test -e /gate/open\" --health-interval 1s --health-retries 100";
+    let gate = merge(
+        container("alpine:3.20"),
+        json!({"contextName": "gate", "createOptions": options, "entryPoint": "sleep",
+            "entryPointArgs": ["1000"]}),
+    );
+    let args =
+        json!({"container": runner.job_container("alpine:3.20"), "services": [broken, gate]});
+    let preparing = runner.start("prepare_job", args);
+    let pod = pods.namespace.wait_for_pod("ends-workflow", |pod| {
+        let statuses = pod["status"]["containerStatuses"].as_array();
+        statuses.into_iter().flatten().any(|status| status["state"]["terminated"]["exitCode"] == 3)
+    });
+    fs::write(cluster.volume(&pod, "oci-hooks-0").join("open"), "").unwrap();
+    let ended = preparing.wait().success();
+    runner.keep_state(&ended);
     let said = ended.log();
     for words in ["::warning::container broken ended with code 3", "the service says no"] {
         assert!(said.contains(words), "{words:?} is not in {said}");

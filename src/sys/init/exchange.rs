@@ -12,7 +12,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 
-use crate::files::{Changes, Event, Found, SetId, Tree, Walk};
+use crate::files::{Changes, Event, Found, Tree, TreeWriter, Walk};
 use crate::frames::FrameError;
 use crate::frames::files::{
     Action, Change, Counts, DATA_BYTES, ENTRIES_BYTES, Entry, FilesAnswer, FilesRequest, Kind,
@@ -82,7 +82,7 @@ fn put(wire: &mut Wire<'_>, root: &Path) -> Result<(), Gone> {
     let scope = Scope::all();
     let opened = fs::create_dir_all(root).and_then(|()| open_root(root));
     let mut tree = match opened {
-        Ok(root) => Some(Tree::new(root, &scope, SetId::AsSent)),
+        Ok(root) => Some(Tree::new(root, &scope, TreeWriter::Agent)),
         Err(error) => {
             wire.answer(&problem(Action::Write, root, &error))?;
             None

@@ -17,9 +17,9 @@ use super::frames::files::{Kind, State, Time};
 pub(crate) use changes::{Changes, Event};
 #[expect(unused_imports, reason = "lists are the agent's")]
 pub(crate) use walk::{Found, Walk};
-pub(crate) use write::{Applied, SetId, Tree};
+pub(crate) use write::{Applied, Tree, TreeWriter};
 
-/// A file that is being written has this name until it is complete; none of this name is exchanged.
+/// The names of files that are not complete begin with this. Such files are not exchanged.
 const PART: &[u8] = b".oci-hooks.part";
 /// How deep directories may lie in each other: each of them is open.
 const MAX_DEPTH: usize = 256;

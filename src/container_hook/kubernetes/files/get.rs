@@ -13,7 +13,7 @@ use super::put::bytes;
 use super::record::{Record, Update};
 use crate::container_hook::kubernetes::agent::{Link, Receiving, Sending, Session};
 use crate::sys::fs::{PathContext as _, PathError};
-use crate::sys::init::files::{SetId, Tree};
+use crate::sys::init::files::{Tree, TreeWriter};
 use crate::sys::init::frames::FrameError;
 use crate::sys::init::frames::files::{
     Change, DATA_BYTES, ENTRIES_BYTES, Entry, FilesAnswer, FilesRequest, Place, Problem, Scope,
@@ -43,7 +43,7 @@ pub(in crate::container_hook::kubernetes) async fn get(
         let before = summary.written + summary.removed;
         summary.unread = Trouble::default();
         let result = {
-            let tree = Tree::new(into.root()?, scope, SetId::AsBefore);
+            let tree = Tree::new(into.root()?, scope, TreeWriter::Host);
             let taken = Taken {
                 tree,
                 into,

@@ -62,7 +62,7 @@ impl Names {
         let mut too_many = false;
         at::each_name(dir.as_fd(), |name| {
             match (u32::try_from(bytes.len()), u8::try_from(name.len())) {
-                (Ok(_), Ok(length)) if name != PART => {
+                (Ok(_), Ok(length)) if !name.starts_with(PART) => {
                     count += 1;
                     bytes.push(length);
                     bytes.extend_from_slice(name);

@@ -29,17 +29,20 @@ pub(crate) struct Tree<'s> {
     scope: &'s Scope,
     /// The directories on the way to the last path, with their names.
     open: Vec<(CString, OwnedFd)>,
-    set_id: SetId,
+    writer: TreeWriter,
+    /// The name of a file that is not complete.
+    part: CString,
     file: Option<Pending>,
 }
 
-/// Whether files get the bits that have a program run as their owner.
+/// A process that writes a tree.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum SetId {
-    #[expect(dead_code, reason = "containers are the agent's")]
-    AsSent,
-    /// Only where the file had them that is replaced.
-    AsBefore,
+pub(crate) enum TreeWriter {
+    /// An agent in a container. Files get the set-user-ID and set-group-ID bits that were sent. The agent of a
+    /// stream that was lost may still write while the next one does, so their parts have different names.
+    Agent,
+    /// The hook on the host. Only files that had these bits before keep them.
+    Host,
 }
 
 /// A change that was made, as the sender has it by now.
@@ -59,8 +62,13 @@ struct Pending {
 }
 
 impl<'s> Tree<'s> {
-    pub(crate) fn new(root: OwnedFd, scope: &'s Scope, set_id: SetId) -> Self {
-        Tree { root, scope, open: Vec::new(), set_id, file: None }
+    pub(crate) fn new(root: OwnedFd, scope: &'s Scope, writer: TreeWriter) -> Self {
+        let mut part = PART.to_vec();
+        if writer == TreeWriter::Agent {
+            part.extend_from_slice(std::process::id().to_string().as_bytes());
+        }
+        let part = CString::new(part).expect("it has no NUL");
+        Tree { root, scope, open: Vec::new(), writer, part, file: None }
     }
 
     /// Makes a change; returns what it was when it is complete.
@@ -145,8 +153,8 @@ impl<'s> Tree<'s> {
     /// Begins a file beside the one of its name.
     fn begin(&mut self, path: &[u8], content: &[u8]) -> io::Result<File> {
         self.check(path, Kind::File)?;
+        let part = self.part.clone();
         let (dir, _) = self.parent(path)?;
-        let part = terminated(PART)?;
         let mut file = match at::create_file(dir, &part) {
             // Of an exchange that was cut off.
             Err(error) if error.raw_os_error() == Some(EEXIST) => {
@@ -165,11 +173,11 @@ impl<'s> Tree<'s> {
     /// Gives a file its name.
     fn complete(&mut self, pending: Pending) -> io::Result<Applied> {
         let Pending { path, mut state, file, written_bytes } = pending;
-        let set_id = self.set_id;
+        let (writer, part) = (self.writer, self.part.clone());
         let result = file.ok_or_else(|| io::ErrorKind::NotFound.into()).and_then(|file| {
             let (dir, name) = self.parent(&path)?;
             let mut mode = state.mode;
-            if set_id == SetId::AsBefore && mode & SET_ID != 0 {
+            if writer == TreeWriter::Host && mode & SET_ID != 0 {
                 let before = at::stat(dir, &name).ok();
                 let before = before.filter(|stat| stat.kind == Some(Kind::File));
                 mode &= !SET_ID | before.map_or(0, |stat| stat.mode);
@@ -178,7 +186,7 @@ impl<'s> Tree<'s> {
             let Time { seconds, nanoseconds } = state.time;
             at::set_open_time(&file, (seconds, nanoseconds))?;
             drop(file);
-            replace(dir, &name)
+            replace(dir, &part, &name)
         });
         if let Err(error) = result {
             self.drop_part();
@@ -191,15 +199,13 @@ impl<'s> Tree<'s> {
     /// Removes what was written of a file that does not become one.
     fn drop_part(&mut self) {
         let dir = self.open.last().map_or(self.root.as_fd(), |(_, dir)| dir.as_fd());
-        if let Ok(part) = terminated(PART) {
-            let _ = at::remove_file(dir, &part);
-        }
+        let _ = at::remove_file(dir, &self.part);
     }
 
     fn link(&mut self, path: &[u8], time: Time, target: Vec<u8>) -> io::Result<()> {
         let target = terminated(&target)?;
+        let part = self.part.clone();
         let (dir, name) = self.parent(path)?;
-        let part = terminated(PART)?;
         if let Err(error) = at::make_link(&target, dir, &part) {
             if error.raw_os_error() != Some(EEXIST) {
                 return Err(error);
@@ -209,7 +215,7 @@ impl<'s> Tree<'s> {
         }
         // Not all file systems have times of links.
         let _ = at::set_time(dir, &part, (time.seconds, time.nanoseconds));
-        replace(dir, &name)
+        replace(dir, &part, &name)
     }
 
     fn directory(&mut self, path: &[u8], mode: u32) -> io::Result<()> {
@@ -302,14 +308,13 @@ impl Drop for Tree<'_> {
     }
 }
 
-/// Gives the part its name, in the place of whatever has it.
-fn replace(dir: BorrowedFd<'_>, name: &CString) -> io::Result<()> {
-    let part = terminated(PART)?;
-    if at::rename(dir, &part, name).is_ok() {
+/// Renames a part, and replaces the file or directory of that name.
+fn replace(dir: BorrowedFd<'_>, part: &CString, name: &CString) -> io::Result<()> {
+    if at::rename(dir, part, name).is_ok() {
         return Ok(());
     }
     remove(dir, name)?;
-    at::rename(dir, &part, name)
+    at::rename(dir, part, name)
 }
 
 impl Applied {

@@ -39,7 +39,11 @@ fn exchanges_go_on_after_streams_were_lost() {
 }
 
 fn parts(ends: &Ends) -> (usize, usize) {
-    let is_part = |path: &&Vec<u8>| path.ends_with(b".oci-hooks.part");
+    let is_part = |path: &&Vec<u8>| {
+        path.rsplit(|byte| *byte == b'/')
+            .next()
+            .is_some_and(|name| name.starts_with(b".oci-hooks.part"))
+    };
     let count = |root: &str| snapshot(&ends.dir.path().join(root)).keys().filter(is_part).count();
     (count("host"), count("container"))
 }

@@ -39,7 +39,7 @@ impl Engine {
         record: &Record,
         options: &ExecOptions,
     ) -> Result<OwnedFd, ContainerError> {
-        if !record.process.is_some_and(|process| process.is_running()) {
+        if !record.process.is_some_and(|process| process.is_working()) {
             let ended = self.code(record);
             return Err(ContainerError::NotRunning { id: record.id.clone(), ended });
         }

@@ -108,10 +108,10 @@ pub(super) fn run(
         }
         Ok(record) => record,
     };
-    // Whoever asked could not have it started by the container's first process. That is the job's own doing: it
-    // must not get a program with other rights sent into its container by that.
-    let is_running = record.process.is_some_and(|process| process.is_running());
-    if is_running && record.steps.is_some_and(TakesSteps::is_understood) {
+    // The container's first process did not take the step. If the container has not ended, the job has caused that,
+    // and must not get a program with other rights into its container that way.
+    let is_working = record.process.is_some_and(|process| process.is_working());
+    if is_working && record.steps.is_some_and(TakesSteps::is_understood) {
         return Err(ContainerError::NoSteps { id }.into());
     }
     if backend.engine.privilege.lends_by_lists()
